@@ -1,0 +1,200 @@
+//! The seam between the NIC and bytes: [`DmaMemory`].
+#![allow(unsafe_code)] // `Announce` stores into a queue's completion line by address.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
+/// that it was not granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BusAddr(u64);
+
+impl BusAddr {
+    /// For this crate's translations alone.
+    #[allow(dead_code)]
+    pub(crate) const fn mint(addr: u64) -> BusAddr {
+        BusAddr(addr)
+    }
+    /// The number, for the memory's own use and for messages.
+    pub const fn value(self) -> u64 {
+        self.0
+    }
+}
+
+/// A physically contiguous run of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BusSpan {
+    /// First byte.
+    pub addr: BusAddr,
+    /// Bytes.
+    pub len: u64,
+}
+
+impl BusSpan {
+    /// The first `len` bytes of the span, or all of it when it is shorter.
+    pub fn prefix(self, len: u64) -> BusSpan {
+        BusSpan {
+            addr: self.addr,
+            len: self.len.min(len),
+        }
+    }
+}
+
+/// Number of an operation that a memory has not finished yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct DmaId(pub u64);
+
+/// One DMA operation. Spans never cross the end of what was translated.
+#[derive(Debug)]
+pub enum DmaOp<'a> {
+    /// From memory to the NIC; `into` is as long as the span. When the answer is `Pending`, `into`
+    /// is untouched and the bytes are fetched with [`DmaMemory::take`].
+    Read {
+        /// Source.
+        from: BusSpan,
+        /// Destination, on the NIC.
+        into: &'a mut [u8],
+    },
+    /// From the NIC to memory. The bytes are taken at once, also when the answer is `Pending`.
+    Write {
+        /// Destination.
+        to: BusSpan,
+        /// Source, on the NIC.
+        from: &'a [u8],
+    },
+}
+
+/// Answer to [`DmaMemory::submit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Submitted {
+    /// The operation has finished.
+    Done,
+    /// It finishes later; [`DmaMemory::poll`] reports it.
+    Pending(DmaId),
+}
+
+/// The bus refused an access: a defect of translation, never of the user's program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BusError {
+    /// The span is not backed by this memory.
+    #[error("bus address {addr:#x} + {len} is not backed by memory")]
+    OutOfRange {
+        /// First byte.
+        addr: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The memory has no room for another pending operation: poll, then submit again.
+    #[error("too many DMA operations in flight; poll before the next")]
+    Busy,
+}
+
+/// A memory whose whole bus range `0..len` the CPU can reach directly at `base`.
+///
+/// Another agent (kernel, peer) may write it at any time: volatile or atomic copies only, never a
+/// `&[u8]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// Where bus address `bus` lies.
+    pub base: *mut u8,
+    /// First bus address of the window.
+    pub bus: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+// SAFETY: a Window is an address and a length; whoever dereferences it keeps the rule above.
+unsafe impl Send for Window {}
+// SAFETY: as for Send.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// The CPU address of a span, when the span lies in the window.
+    pub fn at(&self, span: BusSpan) -> Option<*mut u8> {
+        let off = span.addr.0.checked_sub(self.bus)?;
+        if off.checked_add(span.len)? > self.len {
+            return None;
+        }
+        Some(self.base.wrapping_add(off as usize))
+    }
+}
+
+/// A part of the memory that a NIC of the same host and user may map: a memfd and its place on the bus.
+#[derive(Debug)]
+pub struct Export<'a> {
+    /// The memfd, with its size sealed.
+    pub fd: BorrowedFd<'a>,
+    /// First byte in the file.
+    pub file_offset: u64,
+    /// Bus address of that byte.
+    pub bus: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+/// A completion on its way to the line that announces it.
+///
+/// Words 1–3 are stored first, word 0 last with Release; it pairs with the Acquire load of word 0 in
+/// the device header (`rb::detail::poll`) and in the host's completion poll.
+#[derive(Debug, Clone, Copy)]
+pub struct Announce {
+    line: *const AtomicU64,
+    words: [u64; 4],
+}
+
+// SAFETY: the constructor's contract makes the line valid from any thread.
+unsafe impl Send for Announce {}
+
+impl Announce {
+    /// # Safety
+    /// `line` points to at least four `AtomicU64` that stay valid until the announcement was stored
+    /// or dropped, and that nobody accesses except atomically.
+    pub unsafe fn new(line: *const AtomicU64, words: [u64; 4]) -> Announce {
+        Announce { line, words }
+    }
+
+    /// Makes the completion visible. For implementations of [`DmaMemory::publish`].
+    pub fn store(self) {
+        // SAFETY: the contract of `new`.
+        let line = unsafe { std::slice::from_raw_parts(self.line, 4) };
+        for i in 1..4 {
+            line[i].store(self.words[i], Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire load of word 0 by the waiter.
+        line[0].store(self.words[0], Ordering::Release);
+    }
+}
+
+/// Memory that the NIC reads and writes by DMA, addressed by [`BusAddr`].
+///
+/// Asynchronous: host memory answers `Done`, a copy engine `Pending`. No caller above sees a pointer,
+/// except through the optional fast path [`DmaMemory::window`].
+pub trait DmaMemory: Send + Sync {
+    /// Starts an operation.
+    ///
+    /// # Errors
+    /// [`BusError::OutOfRange`] when the span is not backed; [`BusError::Busy`] when no more
+    /// operations can be pending (nothing was started).
+    fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError>;
+
+    /// The next operation that has finished since it was answered `Pending`.
+    fn poll(&self) -> Option<DmaId>;
+
+    /// Fetches the bytes of a finished pending read, once.
+    fn take(&self, id: DmaId, into: &mut [u8]);
+
+    /// Makes a completion visible after every write submitted before it, and not earlier: data
+    /// first, then the word that announces it.
+    fn publish(&self, announce: Announce);
+
+    /// The whole memory mapped for the CPU, when it is; then every operation is `Done` at once.
+    fn window(&self) -> Option<Window> {
+        None
+    }
+
+    /// What NICs of the same host and user may map, for the `local` transport.
+    fn exports(&self) -> Vec<Export<'_>> {
+        Vec::new()
+    }
+}

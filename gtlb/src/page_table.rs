@@ -1,0 +1,20 @@
+//! The ⟨VA, PA⟩ pairs of a range of GPU memory (Algorithm 1, line 2).
+
+use ringbell_nic_abi::GpuVa;
+
+/// Size of a GPU page: 64 KiB (FpgaNIC §2.3.2).
+pub const PAGE_BYTES: u64 = 64 << 10;
+/// Size of a coalesced entry: 2 MiB.
+pub const LARGE_PAGE_BYTES: u64 = 2 << 20;
+/// Pages per coalesced entry.
+pub const PAGES_PER_LARGE: usize = (LARGE_PAGE_BYTES / PAGE_BYTES) as usize;
+
+/// Bus addresses of the 64 KiB pages of a range, as a GPU driver reports them
+/// (`nvidia_p2p_get_pages`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageTable {
+    /// Virtual address of the first page; a multiple of 64 KiB.
+    pub base: GpuVa,
+    /// Bus address of each page, in order of virtual address; multiples of 64 KiB.
+    pub pages: Vec<u64>,
+}

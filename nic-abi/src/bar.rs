@@ -1,0 +1,159 @@
+//! The BAR map: what the NIC exposes at fixed offsets.
+//!
+//! Page 0 is FpgaNIC's control window (§2.5.1, Table 3): 512 doorbell registers at 0x000 and 512
+//! status registers at 0x800, 4 bytes each. Queue doorbells follow in a page of their own, one per
+//! 64-byte line so that two rings never share a cache line; then the page of inline descriptor
+//! lines. Registers of the control window are either *trapped* (written by the host through
+//! `Nic::bar_write32`) or *shared* (plain memory that kernels store to and the NIC polls).
+
+/// Bytes of the control window.
+pub const CONTROL_BYTES: usize = 4096;
+/// First byte of the status registers.
+pub const STATUS_BASE: usize = 0x800;
+/// First byte of the queue doorbells.
+pub const DOORBELL_BASE: usize = 0x1000;
+/// Bytes between two queue doorbells.
+pub const DOORBELL_STRIDE: usize = 64;
+/// Most queues of one NIC.
+pub const MAX_QUEUES: usize = 512;
+/// Whole BAR in bytes: control window and 512 doorbell lines.
+pub const BAR_BYTES: usize = DOORBELL_BASE + MAX_QUEUES * DOORBELL_STRIDE;
+
+/// Value of [`Reg::Magic`]: "RBEL".
+pub const MAGIC: u32 = 0x4c45_4252;
+
+/// Access to a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Read only.
+    Ro,
+    /// Write only; reads give the last value written.
+    Wo,
+    /// Read and write.
+    Rw,
+}
+
+macro_rules! registers {
+    ($( $(#[doc = $doc:literal])+ $Var:ident = $index:literal [$acc:ident] => $cname:literal, )+) => {
+        /// A 32-bit register of the control window, by index (byte offset = 4 × index).
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u32)]
+        pub enum Reg { $( $(#[doc = $doc])+ $Var = $index, )+ }
+        impl Reg {
+            /// Every register with its access, C name and meaning.
+            pub const ALL: &'static [(Reg, Access, &'static str, &'static str)] = &[
+                $( (Reg::$Var, Access::$acc, $cname, concat!($($doc, "\n"),+)), )+
+            ];
+            /// The register with this index.
+            pub const fn from_index(i: u32) -> Option<Reg> { match i { $( $index => Some(Reg::$Var), )+ _ => None } }
+            /// Upper-case name as in the C header, without prefix.
+            pub const fn name(self) -> &'static str { match self { $( Reg::$Var => $cname, )+ } }
+        }
+    };
+}
+
+registers! {
+    /// Writing 1 resets the NIC: every session is aborted, every accepted descriptor retires with ABORTED.
+    Reset = 0 [Wo] => "RESET",
+    /// Selects the GTLB instance that the GTLB registers below work on.
+    GtlbSelect = 8 [Rw] => "GTLB_SELECT",
+    /// Virtual address of the entry, low half (a multiple of 64 KiB).
+    GtlbVaLo = 9 [Wo] => "GTLB_VA_LO",
+    /// Virtual address, high half.
+    GtlbVaHi = 10 [Wo] => "GTLB_VA_HI",
+    /// Bus address, low half.
+    GtlbPaLo = 11 [Wo] => "GTLB_PA_LO",
+    /// Bus address, high half.
+    GtlbPaHi = 12 [Wo] => "GTLB_PA_HI",
+    /// Index: main entry, or for a base page the complementary entry.
+    GtlbIndex = 13 [Wo] => "GTLB_INDEX",
+    /// Writes one entry: 1 = main entry of 2 MiB (Algorithm 1 lines 7-11), 2 = complementary entry of 64 KiB (line 14), 3 = main entry that points to the complementary entry in PA_LO (lines 15-16), 4 = invalidate the main entry.
+    GtlbCommand = 14 [Wo] => "GTLB_COMMAND",
+    /// Base virtual address of the selected instance's window, low half.
+    GtlbBaseLo = 15 [Rw] => "GTLB_BASE_LO",
+    /// Base virtual address, high half.
+    GtlbBaseHi = 16 [Rw] => "GTLB_BASE_HI",
+    /// Refill: 1 acknowledges the miss shown in the status registers after the missing entries were written, 2 refuses it (the operation faults).
+    GtlbRefill = 17 [Wo] => "GTLB_REFILL",
+    /// Own MAC address, low 32 bits.
+    MacLo = 128 [Rw] => "MAC_LO",
+    /// Own IPv4 address, host byte order.
+    Ipv4 = 129 [Rw] => "IPV4",
+    /// Own MAC address, high 16 bits.
+    MacHi = 130 [Rw] => "MAC_HI",
+    /// Reads as MAGIC.
+    Magic = 512 [Ro] => "MAGIC",
+    /// Version of this contract.
+    AbiVersion = 513 [Ro] => "ABI_VERSION",
+    /// Backend: 1 soft, 2 rtl, 3 pcie.
+    Backend = 514 [Ro] => "BACKEND",
+    /// Number of queues configured.
+    Queues = 515 [Ro] => "QUEUES",
+    /// Number of GTLB instances.
+    GtlbInstances = 516 [Ro] => "GTLB_INSTANCES",
+    /// Main entries of the selected instance.
+    GtlbMainEntries = 517 [Ro] => "GTLB_MAIN_ENTRIES",
+    /// Complementary entries of the selected instance.
+    GtlbComplementaryEntries = 518 [Ro] => "GTLB_COMPLEMENTARY_ENTRIES",
+    /// Misses since reset, all instances.
+    GtlbMisses = 519 [Ro] => "GTLB_MISSES",
+    /// Refills since reset.
+    GtlbRefills = 520 [Ro] => "GTLB_REFILLS",
+    /// Address of the last miss, low half.
+    GtlbMissVaLo = 521 [Ro] => "GTLB_MISS_VA_LO",
+    /// Address of the last miss, high half.
+    GtlbMissVaHi = 522 [Ro] => "GTLB_MISS_VA_HI",
+    /// Faults since reset.
+    Faults = 523 [Ro] => "FAULTS",
+    /// Descriptors accepted, low half.
+    Accepted = 524 [Ro] => "ACCEPTED",
+    /// Descriptors retired, low half.
+    Retired = 525 [Ro] => "RETIRED",
+    /// Payload bytes sent, low half.
+    TxBytesLo = 526 [Ro] => "TX_BYTES_LO",
+    /// Payload bytes sent, high half.
+    TxBytesHi = 527 [Ro] => "TX_BYTES_HI",
+    /// Payload bytes received, low half.
+    RxBytesLo = 528 [Ro] => "RX_BYTES_LO",
+    /// Payload bytes received, high half.
+    RxBytesHi = 529 [Ro] => "RX_BYTES_HI",
+    /// Frames dropped as malformed or not ours.
+    FramesDropped = 530 [Ro] => "FRAMES_DROPPED",
+    /// Events lost because the event queue was full.
+    EventsLost = 531 [Ro] => "EVENTS_LOST",
+    /// Open sessions, listeners included.
+    Sessions = 532 [Ro] => "SESSIONS",
+    /// Last malformed descriptor: queue << 8 | word at fault.
+    BadDescriptor = 533 [Ro] => "BAD_DESCRIPTOR",
+    /// Counts NIC steps: a live NIC moves it.
+    Heartbeat = 534 [Ro] => "HEARTBEAT",
+}
+
+impl Reg {
+    /// Byte offset in the BAR.
+    pub const fn offset(self) -> usize {
+        self as usize * 4
+    }
+    /// Whether the register lies in the status half.
+    pub const fn is_status(self) -> bool {
+        self.offset() >= STATUS_BASE
+    }
+}
+
+/// Byte offset of the doorbell of queue `q`.
+pub const fn doorbell_offset(q: u32) -> usize {
+    DOORBELL_BASE + q as usize * DOORBELL_STRIDE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_registers_are_read_only_and_in_their_half() {
+        for (reg, access, name, doc) in Reg::ALL {
+            assert_eq!(reg.is_status(), *access == Access::Ro, "{name}");
+            assert!(reg.offset() < CONTROL_BYTES && !doc.trim().is_empty());
+        }
+    }
+}

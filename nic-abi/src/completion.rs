@@ -1,0 +1,96 @@
+//! The completion line: one 64-byte line per send-queue slot.
+//!
+//! The completion of the descriptor with ticket `t` is written to line `t mod depth`, so space for it
+//! exists before the descriptor is consumed, by construction. The NIC writes words 1–3 first and
+//! word 0 last with Release; a waiter that reads word 0 with Acquire and finds `ticket + 1` in its
+//! high half also sees words 1–3. A line is reused only after its waiter has *released* the slot
+//! (see [`crate::queue`]).
+
+use crate::{bit_fields, Status};
+
+/// Bytes of one completion line, and the stride of the completion queue.
+pub const COMPLETION_BYTES: usize = 64;
+
+bit_fields! { COMPLETION_FIELDS:
+    /// Status code.
+    C_STATUS = word 0 [0 +: 8] => "CQE_STATUS";
+    /// Opcode of the operation, 0 when it could not be decoded.
+    C_OPCODE = word 0 [8 +: 8] => "CQE_OPCODE";
+    /// Ticket of the descriptor plus one, modulo 2^32: what the waiter compares.
+    C_TICKET = word 0 [32 +: 32] => "CQE_TICKET";
+    /// The caller's number from the descriptor.
+    C_WR_ID = word 1 [0 +: 64] => "CQE_WR_ID";
+    /// Bytes moved, also when the operation failed half-way.
+    C_BYTES = word 2 [0 +: 64] => "CQE_BYTES";
+    /// New session id, faulting address, or what the status code says.
+    C_DETAIL = word 3 [0 +: 64] => "CQE_DETAIL";
+}
+
+/// A completion before it is written to its line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// How it ended.
+    pub status: Status,
+    /// Opcode byte of the descriptor; 0 when it could not be decoded.
+    pub opcode: u8,
+    /// The descriptor's `wr_id`.
+    pub wr_id: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// See [`Status`].
+    pub detail: u64,
+}
+
+impl Completion {
+    /// The four words of the line for the descriptor with `ticket`; word 0 is to be stored last.
+    pub const fn encode(&self, ticket: u32) -> [u64; 4] {
+        [
+            C_STATUS.put(self.status as u64)
+                | C_OPCODE.put(self.opcode as u64)
+                | C_TICKET.put(ticket.wrapping_add(1) as u64),
+            self.wr_id,
+            self.bytes,
+            self.detail,
+        ]
+    }
+
+    /// Decodes a line if it holds the completion of `ticket`.
+    ///
+    /// An unknown status code decodes as [`Status::NicSilent`]: the contract is broken, so the buffer
+    /// must not be touched.
+    pub fn decode(words: [u64; 4], ticket: u32) -> Option<Completion> {
+        if C_TICKET.of(words[0]) as u32 != ticket.wrapping_add(1) {
+            return None;
+        }
+        Some(Completion {
+            status: Status::from_code(C_STATUS.of(words[0]) as u8).unwrap_or(Status::NicSilent),
+            opcode: C_OPCODE.of(words[0]) as u8,
+            wr_id: words[1],
+            bytes: words[2],
+            detail: words[3],
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_ticket_wrap() {
+        let c = Completion {
+            status: Status::NotRegistered,
+            opcode: 6,
+            wr_id: u64::MAX,
+            bytes: 7,
+            detail: 1 << 63,
+        };
+        for ticket in [0, 1, u32::MAX - 1, u32::MAX] {
+            assert_eq!(Completion::decode(c.encode(ticket), ticket), Some(c));
+            assert_eq!(
+                Completion::decode(c.encode(ticket), ticket.wrapping_sub(64)),
+                None
+            );
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The 64-byte work queue entry, self-validating.
+//!
+//! Eight 64-bit words; bit 63 of *each* is the lap bit: the parity of the lap of the ring in which
+//! the entry was written (1 in the first lap, so that zeroed memory is never valid). A consumer that
+//! sees the lap's parity in a word sees that word's other 63 bits from the same store, so any store
+//! width from 8 bytes up validates itself and no slot is cleared after use. The bits 63 that a payload
+//! or a wide operand needs travel in word 7.
+//!
+//! The NIC copies an entry once ([`WorkQueueEntry`]) and decodes the copy: a hostile kernel may
+//! rewrite the slot meanwhile.
+
+use crate::{bit_fields, Flags, GpuVa, Lkey, Opcode, Rkey, SessionId};
+
+/// Bytes of payload an inline `SEND` carries: words 1–5.
+pub const INLINE_MAX: usize = 40;
+
+/// Bytes of one entry, and the stride of the send queue.
+pub const DESCRIPTOR_BYTES: usize = 64;
+
+/// The lap bit of every word.
+pub const LAP: u64 = 1 << 63;
+
+bit_fields! { DESCRIPTOR_FIELDS:
+    /// Operation code.
+    W_OPCODE = word 0 [0 +: 8] => "WQE_OPCODE";
+    /// Flag bits.
+    W_FLAGS = word 0 [8 +: 8] => "WQE_FLAGS";
+    /// Length of the inline payload in bytes, 0 to 40.
+    W_INLINE_LEN = word 0 [16 +: 8] => "WQE_INLINE_LEN";
+    /// Session that the operation works on.
+    W_SESSION = word 0 [32 +: 24] => "WQE_SESSION";
+    /// Local GPU virtual address (bit 63 in word 7).
+    W_LOCAL_VA = word 1 [0 +: 64] => "WQE_LOCAL_VA";
+    /// Length in bytes, up to 4 GiB - 1.
+    W_LEN = word 2 [0 +: 32] => "WQE_LEN";
+    /// Local key; 0: find the region by address (bit 63 in word 7).
+    W_LKEY = word 2 [32 +: 32] => "WQE_LKEY";
+    /// Remote, or second local, virtual address (bit 63 in word 7).
+    W_REMOTE_VA = word 3 [0 +: 64] => "WQE_REMOTE_VA";
+    /// Immediate: port, backlog, tag or burst size.
+    W_IMM = word 4 [0 +: 32] => "WQE_IMM";
+    /// Remote key (bit 63 in word 7).
+    W_RKEY = word 4 [32 +: 32] => "WQE_RKEY";
+    /// Operand: IPv4 address, or the operand of an atomic (bit 63 in word 7).
+    W_OPERAND = word 5 [0 +: 64] => "WQE_OPERAND";
+    /// The caller's own number, returned in the completion (bit 63 in word 7).
+    W_WR_ID = word 6 [0 +: 64] => "WQE_WR_ID";
+    /// Bits 63 of words 0 to 6, in order.
+    W_SAVED = word 7 [0 +: 7] => "WQE_SAVED";
+    /// Deadline in microseconds from the moment the NIC first sees the entry; 0: the NIC's default.
+    W_TIMEOUT_US = word 7 [8 +: 32] => "WQE_TIMEOUT_US";
+}
+
+/// Bits of word 0 and word 7 that must be zero.
+const RESERVED_0: u64 =
+    !(W_OPCODE.mask() | W_FLAGS.mask() | W_INLINE_LEN.mask() | W_SESSION.mask() | LAP);
+const RESERVED_7: u64 = !(W_SAVED.mask() | W_TIMEOUT_US.mask() | LAP);
+
+/// An entry as it lies in memory, lap bits included: eight words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C, align(64))]
+pub struct WorkQueueEntry(pub [u64; 8]);
+
+/// A decoded, checked entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Operation.
+    pub opcode: Opcode,
+    /// Modifiers; only known bits.
+    pub flags: Flags,
+    /// Session the operation works on; 0 where it needs none.
+    pub session: SessionId,
+    /// Inline payload length in bytes; 0 unless `flags` has INLINE.
+    pub inline_len: u8,
+    /// Inline payload, valid up to `inline_len`.
+    pub inline: [u8; INLINE_MAX],
+    /// Local buffer.
+    pub local_va: GpuVa,
+    /// Length in bytes.
+    pub len: u32,
+    /// Local key; 0: by address.
+    pub lkey: Lkey,
+    /// Remote or second local address.
+    pub remote_va: GpuVa,
+    /// Remote key.
+    pub rkey: Rkey,
+    /// Immediate.
+    pub imm: u32,
+    /// Operand.
+    pub operand: u64,
+    /// The caller's number.
+    pub wr_id: u64,
+    /// Deadline in µs; 0: the NIC's default.
+    pub timeout_us: u32,
+}
+
+/// Why an entry was refused; both carry what the completion's `detail` reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DescriptorError {
+    /// The opcode is not defined.
+    UnknownOpcode(u8),
+    /// A reserved bit is set or a field is out of range, in this word.
+    Malformed {
+        /// Index of the word at fault, 0–7.
+        word: u8,
+    },
+}
+
+impl DescriptorError {
+    /// Index of the word at fault.
+    pub const fn word(self) -> u8 {
+        match self {
+            DescriptorError::UnknownOpcode(_) => 0,
+            DescriptorError::Malformed { word } => word,
+        }
+    }
+}
+
+/// The lap bit of ring index `ticket` in a ring of `depth` entries (a power of two): 1 in even laps.
+pub const fn lap_bit(ticket: u32, depth_log2: u32) -> u64 {
+    if (ticket >> depth_log2) & 1 == 0 {
+        LAP
+    } else {
+        0
+    }
+}
+
+impl Descriptor {
+    /// A descriptor of `opcode` with every other field zero.
+    pub const fn new(opcode: Opcode) -> Descriptor {
+        Descriptor {
+            opcode,
+            flags: Flags(0),
+            session: SessionId(0),
+            inline_len: 0,
+            inline: [0; INLINE_MAX],
+            local_va: GpuVa(0),
+            len: 0,
+            lkey: Lkey(0),
+            remote_va: GpuVa(0),
+            rkey: Rkey(0),
+            imm: 0,
+            operand: 0,
+            wr_id: 0,
+            timeout_us: 0,
+        }
+    }
+
+    /// The entry for this descriptor with the given lap bit ([`LAP`] or 0) in each word.
+    pub fn encode(&self, lap: u64) -> WorkQueueEntry {
+        let mut w = [0u64; 8];
+        w[0] = W_OPCODE.put(self.opcode.code() as u64)
+            | W_FLAGS.put(self.flags.0 as u64)
+            | W_INLINE_LEN.put(self.inline_len as u64)
+            | W_SESSION.put(self.session.0 as u64);
+        if self.flags.contains(Flags::INLINE) {
+            for (i, chunk) in self.inline.chunks_exact(8).enumerate() {
+                let mut b = [0u8; 8];
+                b.copy_from_slice(chunk);
+                w[1 + i] = u64::from_le_bytes(b);
+            }
+        } else {
+            w[1] = self.local_va.0;
+            w[2] = W_LEN.put(self.len as u64) | W_LKEY.put(self.lkey.0 as u64);
+            w[3] = self.remote_va.0;
+            w[4] = W_IMM.put(self.imm as u64) | W_RKEY.put(self.rkey.0 as u64);
+            w[5] = self.operand;
+        }
+        w[6] = self.wr_id;
+        w[7] = W_TIMEOUT_US.put(self.timeout_us as u64);
+        for i in 0..7 {
+            w[7] |= (w[i] >> 63) << i;
+            w[i] = (w[i] & !LAP) | lap;
+        }
+        w[7] |= lap;
+        WorkQueueEntry(w)
+    }
+}
+
+impl WorkQueueEntry {
+    /// Whether all eight words carry `lap`: the entry is whole and belongs to that lap.
+    pub const fn is_valid(&self, lap: u64) -> bool {
+        let w = &self.0;
+        let (mut and, mut or, mut i) = (u64::MAX, 0, 0);
+        while i < 8 {
+            and &= w[i];
+            or |= w[i];
+            i += 1;
+        }
+        if lap == 0 {
+            or & LAP == 0
+        } else {
+            and & LAP != 0
+        }
+    }
+
+    /// The caller's number, also when the rest is malformed, so that the failure can be reported.
+    pub const fn wr_id(&self) -> u64 {
+        (self.0[6] & !LAP) | ((self.0[7] >> 6) & 1) << 63
+    }
+
+    /// Decodes a copied entry.
+    ///
+    /// # Errors
+    /// [`DescriptorError`] names the word at fault.
+    pub fn decode(&self) -> Result<Descriptor, DescriptorError> {
+        let mut w = self.0;
+        let saved = W_SAVED.of(w[7]);
+        for (i, word) in w.iter_mut().enumerate().take(7) {
+            *word = (*word & !LAP) | ((saved >> i) & 1) << 63;
+        }
+        let code = W_OPCODE.of(w[0]) as u8;
+        let opcode = Opcode::from_code(code).ok_or(DescriptorError::UnknownOpcode(code))?;
+        let flags = Flags(W_FLAGS.of(w[0]) as u8);
+        let inline_len = W_INLINE_LEN.of(w[0]) as u8;
+        let inline_ok = if flags.contains(Flags::INLINE) {
+            matches!(opcode, Opcode::Send) && inline_len as usize <= INLINE_MAX
+        } else {
+            inline_len == 0
+        };
+        if w[0] & (RESERVED_0 | LAP) != 0 || flags.0 & !Flags::KNOWN.0 != 0 || !inline_ok {
+            return Err(DescriptorError::Malformed { word: 0 });
+        }
+        if w[7] & RESERVED_7 != 0 {
+            return Err(DescriptorError::Malformed { word: 7 });
+        }
+        let mut d = Descriptor::new(opcode);
+        d.flags = flags;
+        d.session = SessionId(W_SESSION.of(w[0]) as u32);
+        d.wr_id = w[6];
+        d.timeout_us = W_TIMEOUT_US.of(w[7]) as u32;
+        if flags.contains(Flags::INLINE) {
+            d.inline_len = inline_len;
+            d.len = inline_len as u32;
+            for i in 0..5 {
+                d.inline[i * 8..i * 8 + 8].copy_from_slice(&w[1 + i].to_le_bytes());
+            }
+        } else {
+            d.local_va = GpuVa(w[1]);
+            d.len = W_LEN.of(w[2]) as u32;
+            d.lkey = Lkey(W_LKEY.of(w[2]) as u32);
+            d.remote_va = GpuVa(w[3]);
+            d.imm = W_IMM.of(w[4]) as u32;
+            d.rkey = Rkey(W_RKEY.of(w[4]) as u32);
+            d.operand = w[5];
+        }
+        Ok(d)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_keeps_all_64_bits() {
+        let mut d = Descriptor::new(Opcode::Recv);
+        d.flags = Flags::SOME;
+        d.session = SessionId(0xabcdef);
+        d.local_va = GpuVa(u64::MAX);
+        d.len = u32::MAX;
+        d.lkey = Lkey(u32::MAX);
+        d.remote_va = GpuVa(1 << 63);
+        d.rkey = Rkey(0x8000_0001);
+        d.imm = 0x8000_0000;
+        d.operand = u64::MAX - 1;
+        d.wr_id = 0xffff_0000_ffff_0000;
+        d.timeout_us = u32::MAX;
+        for lap in [0, LAP] {
+            let e = d.encode(lap);
+            assert!(e.is_valid(lap) && !e.is_valid(lap ^ LAP));
+            assert_eq!(e.decode(), Ok(d));
+            assert_eq!(e.wr_id(), d.wr_id);
+        }
+    }
+
+    #[test]
+    fn inline_payload_keeps_every_bit() {
+        for len in 0..=INLINE_MAX {
+            let mut d = Descriptor::new(Opcode::Send);
+            d.flags = Flags::INLINE;
+            d.inline_len = len as u8;
+            d.len = len as u32;
+            d.inline = [0xff; INLINE_MAX];
+            assert_eq!(d.encode(0).decode(), Ok(d));
+        }
+    }
+
+    #[test]
+    fn zeroed_and_torn_entries_are_not_valid() {
+        assert!(!WorkQueueEntry::default().is_valid(lap_bit(0, 6)));
+        let mut e = Descriptor::new(Opcode::Nop).encode(LAP);
+        for i in 0..8 {
+            e.0[i] ^= LAP;
+            assert!(!e.is_valid(LAP) && !e.is_valid(0));
+            e.0[i] ^= LAP;
+        }
+    }
+
+    #[test]
+    fn malformed_entries_name_the_word() {
+        let good = Descriptor::new(Opcode::Send).encode(LAP);
+        let mut e = good;
+        e.0[0] |= 1 << 60;
+        assert_eq!(e.decode(), Err(DescriptorError::Malformed { word: 0 }));
+        let mut e = good;
+        e.0[7] |= 1 << 50;
+        assert_eq!(e.decode(), Err(DescriptorError::Malformed { word: 7 }));
+        let mut e = good;
+        e.0[0] = (e.0[0] & !0xff) | 0xee;
+        assert_eq!(e.decode(), Err(DescriptorError::UnknownOpcode(0xee)));
+        let mut d = Descriptor::new(Opcode::Send);
+        d.flags = Flags::INLINE;
+        d.inline_len = 41;
+        assert_eq!(
+            d.encode(0).decode(),
+            Err(DescriptorError::Malformed { word: 0 })
+        );
+    }
+}

@@ -1,0 +1,31 @@
+//! The contract between a GPU kernel, the host library and the NIC.
+//!
+//! Everything that crosses the GPU/NIC border is defined here, once: the BAR map ([`bar`]), the
+//! 64-byte work queue entry ([`descriptor`]), the completion line ([`completion`]), the event
+//! ([`event`]), operation and status codes, and the plain-data queue handle that a kernel holds
+//! ([`queue`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the register
+//! reference from the tables in [`describe`]; a test fails when they are stale.
+//!
+//! The crate is `no_std`, has no dependencies and contains no `unsafe`.
+#![no_std]
+
+pub mod bar;
+pub mod completion;
+pub mod describe;
+pub mod descriptor;
+pub mod event;
+pub mod ids;
+pub mod opcode;
+pub mod queue;
+pub mod status;
+
+pub use completion::Completion;
+pub use descriptor::{Descriptor, DescriptorError, WorkQueueEntry, INLINE_MAX};
+pub use event::{Event, EventKind};
+pub use ids::{GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
+pub use opcode::{Flags, Opcode};
+pub use status::Status;
+
+/// Version of this contract; read from [`bar::Reg::AbiVersion`] and checked by the host library
+/// before it touches anything else.
+pub const ABI_VERSION: u32 = 1;

@@ -1,0 +1,73 @@
+//! What a descriptor asks for.
+
+use crate::coded_enum;
+
+coded_enum! {
+    /// Operation of a work queue entry. Zero is no operation, so that zeroed memory is never valid.
+    pub enum Opcode: u8 ["OP_"] {
+        /// Does nothing and completes: measures the empty command.
+        Nop = 1 => "NOP",
+        /// Allocates a socket; the completion's detail is the new session id (FpgaNIC §A.1.3).
+        Socket = 2 => "SOCKET",
+        /// Listens on port `imm & 0xffff`; backlog in `imm >> 16` (0: default 16).
+        Listen = 3 => "LISTEN",
+        /// Completes when a connection is accepted: detail = new session id, remote address in `bytes` as ip << 16 | port.
+        Accept = 4 => "ACCEPT",
+        /// Connects to IPv4 `operand & 0xffffffff`, port `imm & 0xffff`; completes when established.
+        Connect = 5 => "CONNECT",
+        /// Sends `len` bytes at `local_va` (or inline); retires when the buffer may be reused.
+        Send = 6 => "SEND",
+        /// Receives `len` bytes to `local_va`; with the SOME flag completes with 1..=len bytes.
+        Recv = 7 => "RECV",
+        /// Half-close: no more sends, receives go on (FIN).
+        Shutdown = 8 => "SHUTDOWN",
+        /// Closes the session after queued sends; its id is refused from then on.
+        Close = 9 => "CLOSE",
+        /// Resets the session at once (RST); everything queued on it retires with ABORTED.
+        Abort = 10 => "ABORT",
+        /// Copies `len` bytes from `local_va` to `remote_va` of the same protection domain by NIC DMA, in bursts of `imm` bytes (0: no limit).
+        Copy = 11 => "COPY",
+    }
+}
+
+/// Modifier bits of a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// The payload travels inside the descriptor (`SEND`, at most [`crate::INLINE_MAX`] bytes).
+    pub const INLINE: Flags = Flags(1);
+    /// `RECV` completes as soon as at least one byte has arrived.
+    pub const SOME: Flags = Flags(2);
+    /// `SEND`: nothing follows soon; push what is buffered (TCP PSH).
+    pub const PUSH: Flags = Flags(4);
+    /// Rows for the generators.
+    pub const TABLE: &'static [crate::describe::Const] = &[
+        crate::describe::Const {
+            name: "FLAG_INLINE",
+            value: 1,
+            doc: "The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes).",
+        },
+        crate::describe::Const {
+            name: "FLAG_SOME",
+            value: 2,
+            doc: "RECV completes as soon as at least one byte has arrived.",
+        },
+        crate::describe::Const {
+            name: "FLAG_PUSH",
+            value: 4,
+            doc: "SEND: nothing follows soon; push what is buffered (TCP PSH).",
+        },
+    ];
+    /// All defined bits; a descriptor with any other is refused.
+    pub const KNOWN: Flags = Flags(7);
+
+    /// Whether every bit of `other` is set.
+    pub const fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// Both sets of bits.
+    pub const fn union(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}

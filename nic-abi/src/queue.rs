@@ -1,0 +1,65 @@
+//! The plain-data handle by which a kernel drives one queue.
+//!
+//! Concept pairs (as in MSCCL++): the owner lives on the host, this is the device's half. All
+//! addresses are valid in the kernel's address space.
+//!
+//! **Slot protocol.** `tail` is the next ticket. A producer reads `t = *tail`; slot `t mod depth` is
+//! free when `released[t mod depth] == t` (32 bits, wrapping; initialised to the slot's index); it
+//! takes the ticket by compare-and-swap `t → t + 1`, writes the entry with its lap bit, and rings
+//! `*doorbell = t + 1` with Release. Whoever waited for the completion frees the slot by
+//! `released[slot] = t + depth` with Release. A producer that finds no free slot before its deadline
+//! returns `QUEUE_FULL` without having taken a ticket, so no hole is left.
+//!
+//! **Doorbells.** The value is a hint: on any *change* the NIC consumes every valid entry in order.
+//! Producers may therefore ring out of order.
+
+use crate::abi_struct;
+
+abi_struct! {
+    /// Device-side handle of one queue.
+    pub struct QueueHandle ["rb_queue"] {
+        /// Send queue: `1 << depth_log2` entries of 64 bytes.
+        sq: u64,
+        /// Completion lines: same count, 64 bytes each.
+        cq: u64,
+        /// u32 per slot: ticket for which the slot is free.
+        released: u64,
+        /// u32: next ticket.
+        tail: u64,
+        /// u32 doorbell register of this queue in the BAR.
+        doorbell: u64,
+        /// Base of the BAR's control window, for status reads.
+        bar: u64,
+        /// log2 of the depth.
+        depth_log2: u32,
+        /// Number of the queue.
+        queue: u32,
+        /// Default time-out of every call that passes 0, in microseconds.
+        default_timeout_us: u32,
+        /// How long past a deadline the device waits before it reports NIC_SILENT, in microseconds.
+        silent_grace_us: u32,
+        /// Emulated GPU only: `uint32_t (*)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle)`; 0 on a real GPU.
+        wait_hook: u64,
+        /// First argument of `wait_hook`.
+        wait_ctx: u64,
+    }
+}
+
+/// Returned by the wait hook: the NIC made progress, start spinning anew.
+pub const WAIT_PROGRESS: u32 = 1;
+/// Returned by the wait hook: nothing happened.
+pub const WAIT_IDLE: u32 = 0;
+
+/// Signature of the wait hook that the host library installs in an emulated queue handle.
+///
+/// Called by a kernel thread that waits: steps the NIC if nobody else does (try-lock, never
+/// re-entrant, never unwinding) and, when `idle` (calls in a row without progress) says that
+/// spinning no longer pays, yields or parks the thread for a bounded time. `word` may be null
+/// (several lanes wait for different things); otherwise the hook must not park when
+/// `*word >> 32 == ticket_plus_1` already holds.
+pub type WaitHook = unsafe extern "C" fn(
+    ctx: *mut core::ffi::c_void,
+    word: *const u64,
+    ticket_plus_1: u32,
+    idle: u32,
+) -> u32;

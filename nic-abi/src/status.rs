@@ -1,0 +1,92 @@
+//! How an operation ended. One code and one detail value, never a bit mask to be guessed at.
+
+use crate::coded_enum;
+
+coded_enum! {
+    /// Completion status. The meaning of the completion's `detail` word is given with each code.
+    pub enum Status: u8 ["STATUS_"] {
+        /// Success.
+        Ok = 0 => "OK",
+        /// The deadline passed; the operation is retired and the buffer is the caller's. Bytes moved so far are reported; a stream is closed after a partial transfer.
+        TimedOut = 1 => "TIMED_OUT",
+        /// Device-side watchdog: the NIC did not answer (process stopped, card gone). The buffer is NOT the caller's until the NIC was reset.
+        NicSilent = 2 => "NIC_SILENT",
+        /// No room in the queue before the deadline: wait for outstanding requests first.
+        QueueFull = 3 => "QUEUE_FULL",
+        /// Unknown opcode, undefined flag, non-zero reserved bits, or a field out of range. Detail: the word at fault (0–7).
+        BadDescriptor = 4 => "BAD_DESCRIPTOR",
+        /// No such session, or it was closed. Detail: the id given.
+        BadSession = 5 => "BAD_SESSION",
+        /// The session is in a state that does not allow this (send before connect, listen twice). Detail: the id given.
+        BadState = 6 => "BAD_STATE",
+        /// No memory region covers this address in the queue's protection domain. Detail: the address that faulted.
+        NotRegistered = 7 => "NOT_REGISTERED",
+        /// The range runs past the end of its region. Detail: first address past the region.
+        OutOfBounds = 8 => "OUT_OF_BOUNDS",
+        /// The region does not grant this access (read-only memory as receive buffer). Detail: the address.
+        AccessDenied = 9 => "ACCESS_DENIED",
+        /// The key names no region, or one of another protection domain. Detail: the key.
+        BadKey = 10 => "BAD_KEY",
+        /// The GTLB holds no translation and cannot be refilled. Detail: the address that faulted.
+        NoTranslation = 11 => "NO_TRANSLATION",
+        /// The region was freed while the operation waited. Detail: the address.
+        RegionFreed = 12 => "REGION_FREED",
+        /// Nobody listens at that address and port. Detail: ip << 16 | port.
+        ConnectionRefused = 13 => "CONNECTION_REFUSED",
+        /// No route or no answer from that host. Detail: ip << 16 | port.
+        HostUnreachable = 14 => "HOST_UNREACHABLE",
+        /// The peer reset the connection or its process ended. Bytes moved so far are reported.
+        ConnectionReset = 15 => "CONNECTION_RESET",
+        /// The peer closed its side: no more bytes will come. Bytes received before that are reported.
+        EndOfStream = 16 => "END_OF_STREAM",
+        /// This side was shut down or closed before the operation could run.
+        NotConnected = 17 => "NOT_CONNECTED",
+        /// The port is already listened on. Detail: the port.
+        AddressInUse = 18 => "ADDRESS_IN_USE",
+        /// No free session, listener, port or buffer; the limit is a setting. Detail: the limit.
+        NoResources = 19 => "NO_RESOURCES",
+        /// The session was aborted or its queue torn down locally.
+        Aborted = 20 => "ABORTED",
+        /// This NIC was not built or configured for the operation. Detail: the opcode.
+        Unsupported = 21 => "UNSUPPORTED",
+        /// The NIC is shutting down.
+        ShuttingDown = 22 => "SHUTTING_DOWN",
+    }
+}
+
+impl Status {
+    /// What happened and what to do about it, in one sentence for a person.
+    pub const fn help(self) -> &'static str {
+        match self {
+            Status::Ok => "success",
+            Status::TimedOut => "the deadline passed before the operation finished; raise the time-out or check that the peer is sending and receiving",
+            Status::NicSilent => "the NIC did not answer; check that the process that drives it is running, then reset the NIC before the buffer is used again",
+            Status::QueueFull => "every slot of the queue is in use; wait for outstanding requests or create the queue with a larger depth",
+            Status::BadDescriptor => "the NIC refused a malformed descriptor; the detail names the word at fault",
+            Status::BadSession => "no such session: it was never opened, or it has been closed",
+            Status::BadState => "the session does not allow this operation now; connect or accept first, and listen only once",
+            Status::NotRegistered => "no memory region covers this address; register the buffer with the NIC before using it",
+            Status::OutOfBounds => "the range runs past the end of its memory region; check the length or register more",
+            Status::AccessDenied => "the memory region does not grant this access; register it with the access that the operation needs",
+            Status::BadKey => "the key names no region of this protection domain",
+            Status::NoTranslation => "the GTLB has no translation for this address; raise its size or enable refill",
+            Status::RegionFreed => "the memory region was freed while the operation was waiting",
+            Status::ConnectionRefused => "nobody listens at that address and port; start the server first",
+            Status::HostUnreachable => "no answer from that host; check the address and the port that the NIC is attached to",
+            Status::ConnectionReset => "the peer reset the connection or its process ended",
+            Status::EndOfStream => "the peer closed its sending side; no more bytes will come",
+            Status::NotConnected => "this side of the session was already shut down or never connected",
+            Status::AddressInUse => "that port is already listened on; choose another or close the listener",
+            Status::NoResources => "a limit of the NIC was reached; raise the setting named in the error",
+            Status::Aborted => "the session was aborted locally",
+            Status::Unsupported => "this NIC does not offer the operation",
+            Status::ShuttingDown => "the NIC is shutting down",
+        }
+    }
+}
+
+impl core::fmt::Display for Status {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {}", self.name(), self.help())
+    }
+}

@@ -1,0 +1,279 @@
+//! Transports: how the bytes of a session reach the peer.
+//!
+//! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`] is
+//! told the time and moves what can be moved, [`poll_event`] says what happened. Deadlines belong to
+//! the command layer above, which calls [`cancel`]; frames belong to the ports below.
+//!
+//! Two implementations: `local` copies straight out of the sender's memory between NICs of one host
+//! and one user, `tcp` is smoltcp behind our own demultiplexer. Sessions are byte streams: no
+//! message boundaries, and flow control is the window that receiving opens, so that an ordinary TCP
+//! peer works.
+//!
+//! [`step`]: Transport::step
+//! [`poll_event`]: Transport::poll_event
+//! [`cancel`]: Transport::cancel
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_abi::{GpuVa, Status, INLINE_MAX};
+
+/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NicTime(pub u64);
+
+impl NicTime {
+    /// This time plus a duration, saturating.
+    pub fn plus(self, d: Duration) -> NicTime {
+        NicTime(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// A connection inside one transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// A listening port inside one transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);
+
+/// The command layer's name for a posted send or receive; returned when it retires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkToken(pub u64);
+
+/// A range of GPU memory that was checked against its region and pinned by the command layer.
+///
+/// `region` is the MMU's handle of the pinned region; a transport only hands it back to
+/// [`DmaAccess`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// Pinned region.
+    pub region: u32,
+    /// First byte.
+    pub va: GpuVa,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// What a send carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Payload {
+    /// Bytes that came inside the descriptor.
+    Inline {
+        /// Valid up to `len`.
+        bytes: [u8; INLINE_MAX],
+        /// Bytes.
+        len: u8,
+    },
+    /// Bytes in GPU memory; the buffer must not be reused before the send retires.
+    Memory(Buffer),
+}
+
+impl Payload {
+    /// Length in bytes.
+    pub const fn len(&self) -> u32 {
+        match self {
+            Payload::Inline { len, .. } => *len as u32,
+            Payload::Memory(b) => b.len,
+        }
+    }
+    /// Whether there is nothing to send.
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A send handed to a transport. Sends of one connection leave, and retire, in order.
+#[derive(Debug, Clone, Copy)]
+pub struct SendWork {
+    /// Returned when it retires.
+    pub token: WorkToken,
+    /// The bytes.
+    pub payload: Payload,
+    /// Nothing follows soon.
+    pub push: bool,
+}
+
+/// A receive handed to a transport. Receives of one connection are filled, and retire, in order.
+#[derive(Debug, Clone, Copy)]
+pub struct RecvWork {
+    /// Returned when it retires.
+    pub token: WorkToken,
+    /// Where the bytes go.
+    pub buffer: Buffer,
+    /// Retire with the first bytes instead of waiting for all of `buffer.len`.
+    pub some: bool,
+}
+
+/// What happened in a transport. Each posted work yields exactly one `SendDone` or `RecvDone`,
+/// unless it was taken back with [`Transport::cancel`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransportEvent {
+    /// An outgoing connection is established.
+    Connected {
+        /// Which.
+        conn: ConnId,
+    },
+    /// An outgoing connection failed; the id is free again.
+    ConnectFailed {
+        /// Which.
+        conn: ConnId,
+        /// `ConnectionRefused`, `HostUnreachable`, `TimedOut` or `NoResources`.
+        status: Status,
+    },
+    /// A peer has connected to a listener; the connection is established and may already hold bytes.
+    Incoming {
+        /// The listener.
+        listener: ListenerId,
+        /// The new connection.
+        conn: ConnId,
+        /// The peer's address.
+        peer: SocketAddrV4,
+    },
+    /// A send retired.
+    SendDone {
+        /// The connection.
+        conn: ConnId,
+        /// The work.
+        token: WorkToken,
+        /// `Ok`, or why not all bytes went.
+        status: Status,
+        /// Bytes that the peer's NIC has taken.
+        bytes: u64,
+        /// Detail word of the completion.
+        detail: u64,
+    },
+    /// A receive retired.
+    RecvDone {
+        /// The connection.
+        conn: ConnId,
+        /// The work.
+        token: WorkToken,
+        /// `Ok`, `EndOfStream`, `ConnectionReset`, or a memory fault.
+        status: Status,
+        /// Bytes written to the buffer.
+        bytes: u64,
+        /// Detail word of the completion.
+        detail: u64,
+    },
+    /// The peer has closed its sending side (seen once, when the FIN arrived).
+    PeerClosed {
+        /// Which.
+        conn: ConnId,
+    },
+    /// The peer reset the connection or is gone. Posted works retire with `ConnectionReset`; the id
+    /// stays until [`Transport::close`] or [`Transport::abort`].
+    Reset {
+        /// Which.
+        conn: ConnId,
+    },
+    /// A closed connection has ended in order; the id is free again.
+    Closed {
+        /// Which.
+        conn: ConnId,
+    },
+}
+
+/// Whether a DMA read has its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum ReadStatus {
+    /// `dst` is filled.
+    Done,
+    /// The memory is asynchronous: repeat the identical call in a later step.
+    Pending,
+}
+
+/// What a transport may do with GPU memory: through the GTLB, inside a pinned buffer.
+pub trait DmaAccess {
+    /// Reads `dst.len()` bytes at `offset` of the buffer.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first address that has no translation.
+    fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault>;
+
+    /// Writes `src` at `offset` of the buffer. The bytes are visible no later than the completion
+    /// that announces them.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first address that has no translation; bytes before it may be written.
+    fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault>;
+
+    /// The contiguous run that starts at `offset`, cut to the buffer's end.
+    ///
+    /// # Errors
+    /// The [`Fault`] when the address has no translation.
+    fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault>;
+
+    /// The CPU address of a span when the memory is directly mapped.
+    fn direct(&self, span: BusSpan) -> Option<*mut u8>;
+
+    /// Counts payload bytes that a transport copied by itself (promise 5: copies are counted).
+    /// `read` and `write` count their own.
+    fn count_copied(&mut self, bytes: u64);
+}
+
+/// A stream transport. See the module text for the rules.
+pub trait Transport: Send {
+    /// Short name: `local`, `tcp`.
+    fn name(&self) -> &'static str;
+
+    /// Starts to listen on a port; `backlog` connections may wait between handshake and
+    /// [`TransportEvent::Incoming`] being polled.
+    ///
+    /// # Errors
+    /// `AddressInUse`, `NoResources`.
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status>;
+
+    /// Stops listening; connections already reported live on.
+    fn unlisten(&mut self, listener: ListenerId);
+
+    /// Starts to connect; `Connected` or `ConnectFailed` follows, no later than `deadline`.
+    ///
+    /// # Errors
+    /// `HostUnreachable` when this transport cannot reach that address at all, `NoResources`.
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status>;
+
+    /// Queues a send.
+    fn post_send(&mut self, conn: ConnId, work: SendWork);
+
+    /// Queues a receive.
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork);
+
+    /// Takes a posted work back. `Some(bytes)` when it was still queued: it yields no event, and
+    /// after the call the transport never touches its buffer again. A send that was partly taken by
+    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it.
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
+
+    /// Half-close: FIN after the queued sends.
+    fn shutdown(&mut self, conn: ConnId);
+
+    /// Closes after the queued sends; receives not yet retired retire with `NotConnected`.
+    /// `Closed` follows.
+    fn close(&mut self, conn: ConnId);
+
+    /// Resets at once; works not yet retired retire with `Aborted`. The id is free after that; no
+    /// `Closed` follows.
+    fn abort(&mut self, conn: ConnId);
+
+    /// Moves what can be moved. Returns whether anything was.
+    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool;
+
+    /// The next thing that happened.
+    fn poll_event(&mut self) -> Option<TransportEvent>;
+
+    /// When `step` must be called again although nothing arrives.
+    fn next_timer(&self) -> Option<NicTime>;
+
+    /// Addresses of local ends: `(local, peer)` of a connection, for `doctor`, events and `accept`.
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)>;
+}
