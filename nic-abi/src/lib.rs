@@ -11,6 +11,7 @@
 
 pub mod bar;
 pub mod completion;
+pub mod constants;
 pub mod describe;
 pub mod descriptor;
 pub mod event;

@@ -1,0 +1,144 @@
+//! The loose constants of the contract as one table, for the generators.
+//!
+//! Operation codes, status codes, event kinds, flags, bit fields and registers have tables of their
+//! own beside their definition; what is left is here, each row taken from the constant that Rust uses.
+
+use crate::describe::Const;
+use crate::{bar, completion, descriptor, event, queue};
+
+const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
+    Const { name, value, doc }
+}
+
+/// Rows for the generators.
+pub const TABLE: &[Const] = &[
+    row(
+        "ABI_VERSION",
+        crate::ABI_VERSION as u64,
+        "Version of this contract; compare with register ABI_VERSION first.",
+    ),
+    row(
+        "MAGIC",
+        bar::MAGIC as u64,
+        "Value of register MAGIC: \"RBEL\".",
+    ),
+    row(
+        "CONTROL_BYTES",
+        bar::CONTROL_BYTES as u64,
+        "Bytes of the control window.",
+    ),
+    row(
+        "STATUS_BASE",
+        bar::STATUS_BASE as u64,
+        "Byte offset of the first status register.",
+    ),
+    row(
+        "DOORBELL_BASE",
+        bar::DOORBELL_BASE as u64,
+        "Byte offset of the doorbell of queue 0.",
+    ),
+    row(
+        "DOORBELL_STRIDE",
+        bar::DOORBELL_STRIDE as u64,
+        "Bytes between two queue doorbells.",
+    ),
+    row(
+        "MAX_QUEUES",
+        bar::MAX_QUEUES as u64,
+        "Most queues of one NIC.",
+    ),
+    row(
+        "BAR_BYTES",
+        bar::BAR_BYTES as u64,
+        "Bytes of the whole BAR.",
+    ),
+    row(
+        "DESCRIPTOR_BYTES",
+        descriptor::DESCRIPTOR_BYTES as u64,
+        "Bytes of one work queue entry, and the stride of the send queue.",
+    ),
+    row(
+        "COMPLETION_BYTES",
+        completion::COMPLETION_BYTES as u64,
+        "Bytes of one completion line, and the stride of the completion queue.",
+    ),
+    row(
+        "EVENT_BYTES",
+        event::Event::LAYOUT.size as u64,
+        "Bytes of one event.",
+    ),
+    row(
+        "INLINE_MAX",
+        descriptor::INLINE_MAX as u64,
+        "Most payload bytes of an inline SEND: words 1 to 5.",
+    ),
+    row(
+        "LAP",
+        descriptor::LAP,
+        "The lap bit of every word of an entry.",
+    ),
+    row(
+        "WAIT_IDLE",
+        queue::WAIT_IDLE as u64,
+        "Returned by the wait hook: nothing happened.",
+    ),
+    row(
+        "WAIT_PROGRESS",
+        queue::WAIT_PROGRESS as u64,
+        "Returned by the wait hook: the NIC made progress, spin anew.",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::describe::{BitField, Struct};
+    use crate::{Event, EventKind, Flags, Opcode, Status};
+
+    /// Every structure and bit-field table that crosses the border.
+    const STRUCTS: &[Struct] = &[queue::QueueHandle::LAYOUT, Event::LAYOUT];
+    const FIELDS: &[&[BitField]] = &[descriptor::DESCRIPTOR_FIELDS, completion::COMPLETION_FIELDS];
+
+    #[test]
+    fn generated_names_are_unique() {
+        let tables = [
+            TABLE,
+            Opcode::TABLE,
+            Status::TABLE,
+            EventKind::TABLE,
+            Flags::TABLE,
+        ];
+        let names = || tables.iter().flat_map(|t| t.iter()).map(|c| c.name);
+        for (i, a) in names().enumerate() {
+            assert!(!names().skip(i + 1).any(|b| a == b), "{a} is defined twice");
+        }
+    }
+
+    #[test]
+    fn fields_of_a_word_do_not_overlap() {
+        for fields in FIELDS {
+            for (i, a) in fields.iter().enumerate() {
+                for b in &fields[i + 1..] {
+                    assert!(
+                        a.word != b.word || a.mask() & b.mask() == 0,
+                        "{} and {} overlap",
+                        a.name,
+                        b.name
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn structures_have_no_padding() {
+        for s in STRUCTS {
+            let bytes: usize = s
+                .fields
+                .iter()
+                .map(|f| if f.ty == "u64" { 8 } else { 4 })
+                .sum();
+            assert_eq!(bytes, s.size, "{}", s.name);
+        }
+    }
+}

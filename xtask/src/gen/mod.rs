@@ -1,0 +1,82 @@
+//! Generated files: everything that other languages need to know of the contract.
+//!
+//! The tables in `nic-abi` are the source; a file here renders each target. Nothing is parsed: the
+//! generator links the crate, so what it writes is what the NIC was compiled with.
+
+mod cuda;
+mod registers;
+mod systemverilog;
+#[cfg(test)]
+mod tests;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+
+/// Path below the repository root, and the text that belongs there.
+type Output = (&'static str, String);
+
+/// Every generated file.
+fn outputs() -> Vec<Output> {
+    vec![
+        ("cuda-kernels/include/ringbell_abi.h", cuda::header()),
+        ("hw/rtl/ringbell_abi_pkg.sv", systemverilog::package()),
+        ("docs/registers.md", registers::reference()),
+    ]
+}
+
+/// The repository's root, wherever cargo was called from.
+pub(crate) fn root() -> PathBuf {
+    // Proof for the unwrap: xtask/ lies in the root by construction of the workspace.
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .unwrap()
+        .to_path_buf()
+}
+
+/// Writes every generated file that differs.
+pub(crate) fn write() -> Result<()> {
+    for (path, text) in outputs() {
+        let file = root().join(path);
+        if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
+            println!("unchanged {path}");
+            continue;
+        }
+        if let Some(dir) = file.parent() {
+            std::fs::create_dir_all(dir)
+                .with_context(|| format!("cannot create {}", dir.display()))?;
+        }
+        std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("wrote     {path}");
+    }
+    Ok(())
+}
+
+/// Fails when a generated file differs from what the tables say.
+pub(crate) fn check() -> Result<()> {
+    let stale = stale();
+    if !stale.is_empty() {
+        bail!(
+            "stale: {}; run `cargo xtask gen` and commit the result",
+            stale.join(", ")
+        );
+    }
+    println!("generated files are up to date");
+    Ok(())
+}
+
+/// The generated files that are missing or differ.
+fn stale() -> Vec<&'static str> {
+    outputs()
+        .into_iter()
+        .filter(|(path, text)| {
+            std::fs::read_to_string(root().join(path)).map_or(true, |old| old != *text)
+        })
+        .map(|(path, _)| path)
+        .collect()
+}
+
+/// A doc comment as one line: rows carry the comment's lines with their leading spaces.
+fn one_line(doc: &str) -> String {
+    doc.split_whitespace().collect::<Vec<_>>().join(" ")
+}
