@@ -14,6 +14,7 @@
 //! [`cancel`]: Transport::cancel
 
 use std::net::SocketAddrV4;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_gtlb::{BusSpan, Fault};
@@ -276,4 +277,15 @@ pub trait Transport: Send {
 
     /// Addresses of local ends: `(local, peer)` of a connection, for `doctor`, events and `accept`.
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)>;
+
+    /// File descriptors that become readable when `step` has something to do (a socket, a TAP
+    /// device, an epoll instance): whoever parks in place of stepping polls them for input.
+    ///
+    /// Asked once, when the NIC takes the transport; the descriptors are duplicated then, so what
+    /// they refer to must stay the same for the transport's life (a changing set goes behind one
+    /// epoll descriptor). A transport over memory that needs no descriptor returns none and is
+    /// stepped at [`next_timer`](Transport::next_timer) and in bounded naps.
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
 }
