@@ -1,0 +1,79 @@
+//! The command line: one file for each subcommand.
+//!
+//! A subcommand is an `Args` structure and a `run` that returns how the program is to end. Errors
+//! travel as `anyhow`; one that a person can do something about is a [`Problem`].
+
+mod perf;
+mod problem;
+mod trace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+pub(crate) use problem::{Exit, Problem};
+
+/// GPU kernels send and receive over a NIC, with no CPU in the control path
+///
+/// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the environment
+/// lacks what was asked for (`ringbell doctor` says what).
+///
+/// Environment: RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
+#[derive(Parser)]
+#[command(name = "ringbell", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure: bandwidth, latency, and the limits of the machine
+    Perf(perf::Args),
+}
+
+/// Parses the command line and runs it.
+pub(crate) fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = trace::start().and_then(|()| run(cli.command));
+    match done {
+        Ok(exit) => exit.into(),
+        Err(error) => problem::print(&error).into(),
+    }
+}
+
+fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::Perf(args) => perf::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_argument_is_explained() {
+        fn walk(command: &clap::Command) {
+            assert!(
+                command.get_about().is_some(),
+                "{} has no help",
+                command.get_name()
+            );
+            for arg in command.get_arguments() {
+                assert!(
+                    arg.get_help().is_some(),
+                    "{} {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        let command = Cli::command();
+        command.clone().debug_assert();
+        walk(&command);
+    }
+}

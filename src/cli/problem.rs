@@ -1,0 +1,96 @@
+//! How the program ends, and what it says then: what happened, where, and what to do.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// How the program ends; the numbers are part of the command line's contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Exit {
+    /// Everything was done.
+    Ok = 0,
+    /// The operation failed.
+    Failed = 1,
+    /// The command line makes no sense. (clap ends with the same number.)
+    Usage = 2,
+    /// Everything ran, but data arrived wrong.
+    WrongData = 3,
+    /// Something that was asked for is not there: a device, a right, a compiler.
+    Environment = 4,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+/// An error that a person can do something about.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    what: String,
+    advice: String,
+    exit: Exit,
+}
+
+impl Problem {
+    /// What happened (and where), what to do, and how the program ends.
+    pub(crate) fn new(exit: Exit, what: impl Into<String>, advice: impl Into<String>) -> Problem {
+        Problem {
+            what: what.into(),
+            advice: advice.into(),
+            exit,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+/// Prints an error on standard error and says how to end.
+pub(crate) fn print(error: &anyhow::Error) -> Exit {
+    eprint!("{}", text(error));
+    error
+        .downcast_ref::<Problem>()
+        .map_or(Exit::Failed, |p| p.exit)
+}
+
+fn text(error: &anyhow::Error) -> String {
+    let mut out = format!("ringbell: {error}\n");
+    for cause in error.chain().skip(1) {
+        out.push_str(&format!("  because: {cause}\n"));
+    }
+    if let Some(problem) = error.downcast_ref::<Problem>() {
+        out.push_str(&format!("  what to do: {}\n", problem.advice));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context as _;
+
+    #[test]
+    fn an_error_says_what_where_and_what_to_do() {
+        let io = std::io::Error::other("busy");
+        let error = Err::<(), _>(io)
+            .context(Problem::new(
+                Exit::Environment,
+                "cannot open TAP rb0",
+                "choose another name",
+            ))
+            .expect_err("it is an error");
+        assert_eq!(
+            text(&error),
+            "ringbell: cannot open TAP rb0\n  because: busy\n  what to do: choose another name\n"
+        );
+        assert_eq!(print(&error), Exit::Environment);
+        assert_eq!(print(&anyhow::anyhow!("plain")), Exit::Failed);
+    }
+}

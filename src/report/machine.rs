@@ -1,0 +1,80 @@
+//! The machine that a measurement ran on.
+
+use super::{Limits, Meta};
+
+/// Meta data of a benchmark without NIC and GPU; a benchmark that uses them fills in theirs.
+pub(crate) fn meta(benchmark: &str) -> Meta {
+    let none = || "none".to_string();
+    Meta {
+        version: env!("CARGO_PKG_VERSION").into(),
+        commit: env!("RINGBELL_COMMIT").into(),
+        benchmark: benchmark.into(),
+        machine: description(),
+        cores: cores().len().max(1),
+        nic: none(),
+        gpu: none(),
+        port: none(),
+        transport: none(),
+        progress: none(),
+        parameter: None,
+        limits: Limits::default(),
+    }
+}
+
+/// Processor and kernel in one line.
+pub(crate) fn description() -> String {
+    let cpu = std::fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| cpu_model(&text))
+        .unwrap_or_else(|| std::env::consts::ARCH.to_string());
+    let uname = rustix::system::uname();
+    format!(
+        "{cpu}, {} {}",
+        uname.sysname().to_string_lossy(),
+        uname.release().to_string_lossy()
+    )
+}
+
+/// The `model name` line of /proc/cpuinfo.
+fn cpu_model(cpuinfo: &str) -> Option<String> {
+    let line = cpuinfo.lines().find(|l| l.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_string())
+}
+
+/// Cores that this process may run on, by number.
+pub(crate) fn cores() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&c| set.is_set(c))
+        .collect()
+}
+
+/// Pins the calling thread to one core; false when the kernel refuses.
+pub(crate) fn pin_to(core: usize) -> bool {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_model_name() {
+        let text = "processor\t: 0\nmodel name\t: Some CPU @ 2.0GHz\nflags\t: avx2\n";
+        assert_eq!(cpu_model(text).as_deref(), Some("Some CPU @ 2.0GHz"));
+        assert_eq!(cpu_model("processor : 0\n"), None);
+    }
+
+    #[test]
+    fn a_thread_pinned_to_a_core_runs_on_that_core_only() {
+        let all = cores();
+        assert!(!all.is_empty());
+        let last = all[all.len() - 1];
+        let seen = std::thread::spawn(move || pin_to(last).then(cores)).join();
+        assert_eq!(seen.ok().flatten(), Some(vec![last]));
+    }
+}

@@ -1,0 +1,21 @@
+//! What every measurement prints: a table in the manner of nccl-tests, one JSON object, an SVG plot.
+//!
+//! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from
+//! [`SweepArgs`], the limits of the machine that the numbers are held against from [`limits`].
+
+pub(crate) mod limits;
+pub(crate) mod machine;
+mod output;
+mod plot;
+mod progress;
+mod schema;
+mod sizes;
+mod stats;
+mod table;
+
+pub(crate) use output::{emit, OutputArgs};
+pub(crate) use plot::{Axis, Plot, Scale};
+pub(crate) use progress::Progress;
+pub(crate) use schema::{Limits, Meta, Report, Row};
+pub(crate) use sizes::{parse_size, size_text, SweepArgs};
+pub(crate) use stats::Samples;

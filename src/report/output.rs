@@ -1,0 +1,58 @@
+//! Where a report goes: table, JSON, SVG.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::{plot, table, Plot, Report};
+
+/// Flags that say where a report goes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct OutputArgs {
+    /// Write the report as one JSON object; `-` is standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw the sweep as an SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+/// Prints the table and writes what the flags ask for.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn emit(report: &Report, args: &OutputArgs, plot: &Plot) -> Result<()> {
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let text = table::render(report);
+    if to_stdout {
+        eprint!("{text}");
+    } else {
+        print!("{text}");
+    }
+    if let Some(path) = &args.json {
+        let mut json =
+            serde_json::to_string_pretty(report).context("cannot express the report as JSON")?;
+        json.push('\n');
+        if to_stdout {
+            print!("{json}");
+        } else {
+            std::fs::write(path, json).with_context(|| {
+                format!(
+                    "cannot write {}; check the path given to --json",
+                    path.display()
+                )
+            })?;
+        }
+    }
+    if let Some(path) = &args.svg {
+        let svg = plot::svg(report, plot).context("cannot draw the report")?;
+        std::fs::write(path, svg).with_context(|| {
+            format!(
+                "cannot write {}; check the path given to --svg",
+                path.display()
+            )
+        })?;
+    }
+    Ok(())
+}

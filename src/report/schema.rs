@@ -1,0 +1,144 @@
+//! The JSON object of a measurement. Every `ringbell perf` keeps this schema; fields are added, never
+//! renamed or removed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One measurement: what ran, where, and its rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Report {
+    /// What ran, and where.
+    pub(crate) meta: Meta,
+    /// One row for each size (or each value of the parameter that was swept).
+    pub(crate) rows: Vec<Row>,
+}
+
+/// What ran, and where. A number never stands without it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Meta {
+    /// Version of Ringbell.
+    pub(crate) version: String,
+    /// Commit it was built from; `unknown` outside a git checkout.
+    pub(crate) commit: String,
+    /// Name of the benchmark: `send-bw`.
+    pub(crate) benchmark: String,
+    /// Processor and kernel.
+    pub(crate) machine: String,
+    /// Cores this process may run on.
+    pub(crate) cores: usize,
+    /// NIC backend: `soft`, `rtl`, `pcie`; `none` when no NIC took part.
+    pub(crate) nic: String,
+    /// GPU: `emulated`, or its name; `none` when no GPU took part.
+    pub(crate) gpu: String,
+    /// Port: `mem`, `udp`, `tap:NAME`; `none`.
+    pub(crate) port: String,
+    /// Transport: `local`, `tcp`; `none`.
+    pub(crate) transport: String,
+    /// Who stepped the NIC: `waiter`, `rescue`, `dedicated`; `none`.
+    pub(crate) progress: String,
+    /// Name of `rows[].parameter`, when something other than the size was swept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parameter: Option<String>,
+    /// What the machine could do at best, measured in the same run.
+    pub(crate) limits: Limits,
+}
+
+/// What the machine could do at best, measured in the same run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    /// One-copy memcpy of one thread, 10^9 payload bytes per second, at the largest size measured.
+    pub(crate) memcpy_gbs: Option<f64>,
+    /// The same by size in bytes: buffers of this size, copied again and again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) memcpy_gbs_by_size: BTreeMap<u64, f64>,
+    /// Half round trip between two cores over two cache lines, in nanoseconds; none on one core.
+    pub(crate) cacheline_pingpong_ns: Option<f64>,
+}
+
+impl Limits {
+    /// memcpy of exactly this size, when it was measured.
+    pub(crate) fn memcpy_at(&self, size_bytes: u64) -> Option<f64> {
+        self.memcpy_gbs_by_size.get(&size_bytes).copied()
+    }
+}
+
+/// One line of the table.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    /// Which of several curves the row belongs to: `kernel`, `host`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) series: Option<String>,
+    /// Value of what was swept besides the size; `meta.parameter` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parameter: Option<f64>,
+    /// Bytes of one message.
+    pub(crate) size_bytes: u64,
+    /// Messages that were timed.
+    pub(crate) count: u64,
+    /// Mean time of one message, microseconds (for latencies: half a round trip).
+    pub(crate) time_us: f64,
+    /// Median, microseconds.
+    pub(crate) p50_us: f64,
+    /// 99th percentile, microseconds.
+    pub(crate) p99_us: f64,
+    /// Payload over time, 10^9 bytes per second.
+    pub(crate) algbw_gbs: f64,
+    /// Bandwidth that the wire carried, 10^9 bytes per second; equals `algbw_gbs` point to point.
+    pub(crate) busbw_gbs: f64,
+    /// Wrong bytes found; none when data was not checked.
+    pub(crate) wrong: Option<u64>,
+}
+
+impl Report {
+    /// Wrong bytes in all rows.
+    pub(crate) fn wrong(&self) -> u64 {
+        self.rows.iter().filter_map(|r| r.wrong).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::machine;
+
+    /// The names that other programs rely on.
+    #[test]
+    fn schema_keeps_its_names() {
+        let report = Report {
+            meta: machine::meta("send-bw"),
+            rows: vec![Row::default()],
+        };
+        let json = serde_json::to_value(&report).expect("a report has only plain values");
+        for key in [
+            "version",
+            "commit",
+            "machine",
+            "cores",
+            "nic",
+            "gpu",
+            "port",
+            "transport",
+            "progress",
+        ] {
+            assert!(!json["meta"][key].is_null(), "meta.{key}");
+        }
+        let limits = json["meta"]["limits"].as_object().expect("an object");
+        assert!(limits.contains_key("memcpy_gbs") && limits.contains_key("cacheline_pingpong_ns"));
+        let row = json["rows"][0].as_object().expect("an object");
+        for key in [
+            "size_bytes",
+            "count",
+            "time_us",
+            "p50_us",
+            "p99_us",
+            "algbw_gbs",
+            "busbw_gbs",
+            "wrong",
+        ] {
+            assert!(row.contains_key(key), "rows[].{key}");
+        }
+        let back: Report = serde_json::from_value(json).expect("reads what it wrote");
+        assert_eq!(back, report);
+    }
+}
