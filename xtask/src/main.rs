@@ -1,11 +1,22 @@
-//! `cargo xtask`: what developers and CI run. `cargo xtask ci` is exactly what CI runs.
+//! `cargo xtask`: what developers and CI run.
+//!
+//! `cargo xtask ci` is `lint` and `test`, in that order: exactly what CI runs.
 
 mod gen;
+mod kernels;
+mod lint;
+mod steps;
+mod test;
+mod tools;
+mod venv;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-/// Ringbell's developer tasks.
+/// Ringbell's developer tasks
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 struct Args {
@@ -15,17 +26,60 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Write the CUDA header, the SystemVerilog package and the register reference from `nic-abi`.
+    /// Write the CUDA header, the SystemVerilog package and the register reference from `nic-abi`
     Gen {
-        /// Write nothing; fail when a generated file is stale.
+        /// Write nothing; fail when a generated file is stale
         #[arg(long)]
         check: bool,
     },
+    /// Format, generated files, clippy and documentation; no warning passes
+    Lint,
+    /// Every test: workspace, documentation, examples, kernels with nvcc; installs what they need
+    Test {
+        /// Passed on to the test runner, such as a part of a test's name; then only the workspace's tests run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        filter: Vec<String>,
+    },
+    /// Compile the device code with nvcc from PyPI for sm_80 and sm_90
+    Kernels,
+    /// What CI runs: lint, then test
+    Ci,
 }
 
-fn main() -> Result<()> {
-    match Args::parse().task {
-        Task::Gen { check: true } => gen::check(),
-        Task::Gen { check: false } => gen::write(),
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+/// Runs a task; false when a step of it failed and has said so.
+fn run(task: Task) -> Result<bool> {
+    match task {
+        Task::Gen { check: true } => gen::check().map(|()| true),
+        Task::Gen { check: false } => gen::write().map(|()| true),
+        Task::Lint => Ok(steps::run(&lint::STEPS)),
+        Task::Test { filter } if filter.is_empty() => {
+            tools::report();
+            Ok(steps::run(&test::STEPS))
+        }
+        Task::Test { filter } => test::filtered(&filter),
+        Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
+        Task::Ci => {
+            tools::report();
+            let all: Vec<steps::Step> = [&lint::STEPS[..], &test::STEPS[..]].concat();
+            Ok(steps::run(&all))
+        }
+    }
+}
+
+/// The repository's root, wherever cargo was called from.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // xtask/ lies in the root, so there is a parent; without one the package's own folder would do.
+    here.parent().unwrap_or(here).to_path_buf()
 }

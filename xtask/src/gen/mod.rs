@@ -9,9 +9,9 @@ mod systemverilog;
 #[cfg(test)]
 mod tests;
 
-use std::path::{Path, PathBuf};
-
 use anyhow::{bail, Context, Result};
+
+use crate::root;
 
 /// Path below the repository root, and the text that belongs there.
 type Output = (&'static str, String);
@@ -23,15 +23,6 @@ fn outputs() -> Vec<Output> {
         ("hw/rtl/ringbell_abi_pkg.sv", systemverilog::package()),
         ("docs/registers.md", registers::reference()),
     ]
-}
-
-/// The repository's root, wherever cargo was called from.
-pub(crate) fn root() -> PathBuf {
-    // Proof for the unwrap: xtask/ lies in the root by construction of the workspace.
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .unwrap()
-        .to_path_buf()
 }
 
 /// Writes every generated file that differs.

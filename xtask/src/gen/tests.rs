@@ -10,7 +10,8 @@ use ringbell_nic_abi::{
     completion, constants, descriptor, queue, Event, EventKind, Flags, Opcode, Status,
 };
 
-use super::{root, stale};
+use super::stale;
+use crate::root;
 
 #[test]
 fn generated_files_are_not_stale() {

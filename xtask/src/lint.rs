@@ -1,0 +1,58 @@
+//! What is checked without running anything: format, generated files, clippy, documentation.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::steps::{command, Outcome, Step};
+use crate::{gen, root};
+
+/// In the order of how fast they answer.
+pub(crate) const STEPS: [Step; 4] = [
+    ("format", format),
+    ("generated", generated),
+    ("clippy", clippy),
+    ("docs", docs),
+];
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+fn format() -> Result<Outcome> {
+    command(cargo().args(["fmt", "--all", "--check"]))?;
+    Ok(Outcome::Passed)
+}
+
+fn generated() -> Result<Outcome> {
+    gen::check()?;
+    Ok(Outcome::Passed)
+}
+
+fn clippy() -> Result<Outcome> {
+    command(cargo().args([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ]))?;
+    Ok(Outcome::Passed)
+}
+
+fn docs() -> Result<Outcome> {
+    command(
+        cargo()
+            .args([
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+            ])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    Ok(Outcome::Passed)
+}

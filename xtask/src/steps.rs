@@ -1,0 +1,132 @@
+//! Steps with a name, a time and an outcome, and the closing table.
+
+#![allow(clippy::disallowed_methods)] // Runs programs and tells how long they took.
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+
+/// How a step ended.
+pub(crate) enum Outcome {
+    /// It did what it should.
+    Passed,
+    /// It could not run here; the reason is shown.
+    Skipped(String),
+}
+
+/// A step: its name and what it does.
+pub(crate) type Step = (&'static str, fn() -> Result<Outcome>);
+
+/// Runs all steps, also after one failed, and prints how each ended; true when none failed.
+pub(crate) fn run(steps: &[Step]) -> bool {
+    let mut lines = Vec::new();
+    let mut failed = 0;
+    for (name, step) in steps {
+        println!("\n==> {name}");
+        let start = Instant::now();
+        let end = match step() {
+            Ok(Outcome::Passed) => "passed".to_string(),
+            Ok(Outcome::Skipped(why)) => format!("SKIPPED: {why}"),
+            Err(error) => {
+                failed += 1;
+                format!("FAILED: {error:#}")
+            }
+        };
+        lines.push(format!(
+            "{name:<12} {:>6.1} s  {end}",
+            start.elapsed().as_secs_f64()
+        ));
+        println!("<== {name}: {end}");
+    }
+    println!();
+    for line in lines {
+        println!("{line}");
+    }
+    match failed {
+        0 => println!("all steps passed (or say why they were skipped)"),
+        n => println!("{n} step(s) FAILED"),
+    }
+    failed == 0
+}
+
+/// Runs a command to its end, its output going where ours goes.
+pub(crate) fn command(command: &mut Command) -> Result<()> {
+    let shown = shown(command);
+    println!("$ {shown}");
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    if !status.success() {
+        bail!("`{shown}` ended with {status}");
+    }
+    Ok(())
+}
+
+/// As [`command`], but ends the command when it takes longer than `limit`.
+pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<()> {
+    let shown = shown(command);
+    println!("$ {shown}");
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start `{shown}`"))?;
+    let status =
+        wait_within(&mut child, limit).with_context(|| format!("cannot wait for `{shown}`"))?;
+    match status {
+        Some(status) if status.success() => Ok(()),
+        Some(status) => bail!("`{shown}` ended with {status}"),
+        None => bail!(
+            "`{shown}` had not ended after {} s and was stopped",
+            limit.as_secs()
+        ),
+    }
+}
+
+fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<std::process::ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let mut text = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_failure_fails_the_whole_and_skips_do_not() {
+        let ok: Step = ("ok", || Ok(Outcome::Passed));
+        let skip: Step = ("skip", || Ok(Outcome::Skipped("no root".into())));
+        let bad: Step = ("bad", || bail!("broken"));
+        assert!(run(&[ok, skip]));
+        assert!(!run(&[bad, ok]));
+    }
+
+    #[test]
+    fn exit_codes_and_limits_are_honest() {
+        assert!(command(&mut Command::new("true")).is_ok());
+        assert!(command(&mut Command::new("false")).is_err());
+        assert!(command(&mut Command::new("/nonexistent/program")).is_err());
+        let limit = Duration::from_millis(100);
+        assert!(command_within(Command::new("sleep").arg("60"), limit).is_err());
+        assert!(command_within(&mut Command::new("true"), Duration::from_secs(60)).is_ok());
+        assert!(command_within(&mut Command::new("false"), Duration::from_secs(60)).is_err());
+    }
+}

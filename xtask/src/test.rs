@@ -1,0 +1,101 @@
+//! Every test: the workspace's, those in documentation, the examples, and the kernels under nvcc.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use crate::steps::{command, command_within, Outcome, Step};
+use crate::{kernels, root};
+
+/// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests
+/// come last: their closing lines are what a reader looks for.
+pub(crate) const STEPS: [Step; 4] = [
+    ("kernels", kernels::compile),
+    ("examples", examples),
+    ("doctests", doctests),
+    ("tests", || workspace(&[])),
+];
+
+/// Longest time that one example may take, its compilation not counted.
+const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
+
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(root());
+    cargo
+}
+
+/// Whether cargo-nextest is installed: it ends a test that hangs, and runs each in its own process.
+fn has_nextest() -> bool {
+    cargo()
+        .args(["nextest", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}
+
+/// The workspace's tests whose name contains one of `filter`; all without.
+fn workspace(filter: &[String]) -> Result<Outcome> {
+    let mut tests = cargo();
+    if has_nextest() {
+        tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
+    } else {
+        println!("cargo-nextest is not installed: using `cargo test`, which does not end a test that hangs");
+        tests.args([
+            "test",
+            "--workspace",
+            "--no-fail-fast",
+            "--lib",
+            "--bins",
+            "--tests",
+        ]);
+        if !filter.is_empty() {
+            tests.arg("--");
+        }
+    }
+    command(tests.args(filter))?;
+    Ok(Outcome::Passed)
+}
+
+/// Runs only the workspace's tests that match; true when they passed.
+pub(crate) fn filtered(filter: &[String]) -> Result<bool> {
+    workspace(filter).map(|_| true)
+}
+
+fn doctests() -> Result<Outcome> {
+    command(cargo().args(["test", "--workspace", "--doc"]))?;
+    Ok(Outcome::Passed)
+}
+
+/// Builds all examples, then starts each as a user would.
+fn examples() -> Result<Outcome> {
+    let dir = root().join("examples");
+    let mut names = Vec::new();
+    if dir.is_dir() {
+        for entry in
+            std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?
+        {
+            let path = entry?.path();
+            let is_program =
+                path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
+            if let (true, Some(name)) = (is_program, path.file_stem().and_then(|n| n.to_str())) {
+                names.push(name.to_string());
+            }
+        }
+    }
+    names.sort();
+    if names.is_empty() {
+        return Ok(Outcome::Skipped("examples/ holds no program yet".into()));
+    }
+    command(cargo().args(["build", "--examples"]))?;
+    for name in &names {
+        command_within(
+            cargo().args(["run", "--quiet", "--example", name]),
+            EXAMPLE_LIMIT,
+        )?;
+    }
+    println!("{} example(s) ran", names.len());
+    Ok(Outcome::Passed)
+}

@@ -1,0 +1,67 @@
+//! Tools from PyPI, in a virtual environment below `target/`: no root, nothing outside the checkout.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::root;
+use crate::steps::command;
+use crate::tools::find;
+
+/// nvcc and what it needs, pinned together: other combinations do not compile.
+const NVCC: [&str; 4] = [
+    "nvidia-cuda-nvcc==13.0.88",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+];
+
+/// nvcc: the one of the system, or else from PyPI.
+///
+/// # Errors
+/// When there is none and it cannot be installed (no python3-venv, no network).
+pub(crate) fn nvcc() -> Result<PathBuf> {
+    if let Some(nvcc) = find("nvcc") {
+        return Ok(nvcc);
+    }
+    let dir = root().join("target/venv");
+    if let Some(nvcc) = nvcc_in(&dir) {
+        return Ok(nvcc);
+    }
+    install(&dir, &NVCC)?;
+    nvcc_in(&dir).context("the PyPI packages are installed but hold no bin/nvcc")
+}
+
+fn nvcc_in(venv: &Path) -> Option<PathBuf> {
+    let lib = std::fs::read_dir(venv.join("lib")).ok()?;
+    lib.filter_map(|python| {
+        Some(
+            python
+                .ok()?
+                .path()
+                .join("site-packages/nvidia/cu13/bin/nvcc"),
+        )
+    })
+    .find(|nvcc| nvcc.is_file())
+}
+
+fn install(venv: &Path, packages: &[&str]) -> Result<()> {
+    let python = venv.join("bin/python3");
+    if !python.exists() {
+        command(Command::new("python3").args(["-m", "venv"]).arg(venv))
+            .context("cannot make a Python environment; Debian has it in python3-venv")?;
+    }
+    command(
+        Command::new(python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+            ])
+            .args(packages),
+    )
+    .context("pip cannot install the packages; is there a network?")
+}
