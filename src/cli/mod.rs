@@ -3,8 +3,10 @@
 //! A subcommand is an `Args` structure and a `run` that returns how the program is to end. Errors
 //! travel as `anyhow`; one that a person can do something about is a [`Problem`].
 
+mod doctor;
 mod perf;
 mod problem;
+mod regs;
 mod trace;
 
 use std::process::ExitCode;
@@ -29,8 +31,12 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// What this machine has, what is used instead of what it lacks, and why
+    Doctor(doctor::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
     Perf(perf::Args),
+    /// The register map of the NIC
+    Regs(regs::Args),
 }
 
 /// Parses the command line and runs it.
@@ -45,7 +51,9 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Exit> {
     match command {
+        Command::Doctor(args) => doctor::run(&args),
         Command::Perf(args) => perf::run(args),
+        Command::Regs(args) => regs::run(&args),
     }
 }
 

@@ -1,0 +1,181 @@
+//! `ringbell doctor`: what this machine has, what is used instead of what it lacks, and why.
+
+mod gpu;
+mod host;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::Exit;
+
+/// Arguments of `ringbell doctor`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Write the findings as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// How a check ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    /// There, and used.
+    Ok,
+    /// Not there (or not whole); something else is used instead.
+    Instead,
+    /// Not there, and nothing can take its place.
+    Missing,
+}
+
+/// One finding.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Check {
+    /// What was looked for.
+    name: String,
+    /// How it ended.
+    verdict: Verdict,
+    /// What was found.
+    found: String,
+    /// What Ringbell uses.
+    used: String,
+    /// Why, and what would change it.
+    why: String,
+}
+
+impl Check {
+    fn new(
+        name: &str,
+        verdict: Verdict,
+        found: impl Into<String>,
+        used: impl Into<String>,
+        why: impl Into<String>,
+    ) -> Check {
+        Check {
+            name: name.into(),
+            verdict,
+            found: found.into(),
+            used: used.into(),
+            why: why.into(),
+        }
+    }
+}
+
+/// All findings.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Findings {
+    /// Version of Ringbell.
+    version: String,
+    /// Processor and kernel.
+    machine: String,
+    /// In the order in which they are printed.
+    checks: Vec<Check>,
+}
+
+/// Looks, and prints what was found. Ends with [`Exit::Environment`] when something is missing that
+/// nothing can take the place of.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
+    checks.extend(host::checks());
+    let findings = Findings {
+        version: env!("CARGO_PKG_VERSION").into(),
+        machine: crate::report::machine::description(),
+        checks,
+    };
+    match args.json.as_deref() {
+        None => print!("{}", text(&findings)),
+        Some(path) => {
+            let json = serde_json::to_string_pretty(&findings)
+                .context("cannot express the findings as JSON")?;
+            if path == Path::new("-") {
+                println!("{json}");
+            } else {
+                std::fs::write(path, json + "\n")
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+            }
+        }
+    }
+    Ok(exit(&findings.checks))
+}
+
+fn exit(checks: &[Check]) -> Exit {
+    if checks.iter().any(|c| c.verdict == Verdict::Missing) {
+        Exit::Environment
+    } else {
+        Exit::Ok
+    }
+}
+
+fn text(findings: &Findings) -> String {
+    let mut out = format!("ringbell {} on {}\n\n", findings.version, findings.machine);
+    let width = |of: fn(&Check) -> &str| {
+        findings
+            .checks
+            .iter()
+            .map(|c| of(c).chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let (name, found) = (width(|c| &c.name), width(|c| &c.found));
+    for c in &findings.checks {
+        let mark = match c.verdict {
+            Verdict::Ok => "ok     ",
+            Verdict::Instead => "instead",
+            Verdict::Missing => "MISSING",
+        };
+        out.push_str(&format!(
+            "{mark}  {:name$}  {:found$}  → {}\n         {:name$}  {}\n",
+            c.name, c.found, c.used, "", c.why
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn findings() -> Findings {
+        let check = |verdict| Check::new("GPU", verdict, "none", "emulated", "no libcuda");
+        Findings {
+            version: "1".into(),
+            machine: "m".into(),
+            checks: vec![check(Verdict::Ok), check(Verdict::Instead)],
+        }
+    }
+
+    #[test]
+    fn only_what_nothing_replaces_fails() {
+        let mut f = findings();
+        assert_eq!(exit(&f.checks), Exit::Ok);
+        f.checks[0].verdict = Verdict::Missing;
+        assert_eq!(exit(&f.checks), Exit::Environment);
+        assert!(text(&f).contains("MISSING  GPU  none  → emulated\n"));
+    }
+
+    #[test]
+    fn json_round_trip() {
+        let json = serde_json::to_string(&findings()).expect("plain values");
+        let back: Findings = serde_json::from_str(&json).expect("reads what it wrote");
+        assert_eq!(back, findings());
+        assert!(json.contains("\"verdict\":\"instead\""));
+    }
+
+    #[test]
+    fn every_check_says_what_was_found_what_is_used_and_why() {
+        let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
+        checks.extend(host::checks());
+        assert!(checks.len() >= 12);
+        for c in &checks {
+            assert!(
+                !c.name.is_empty()
+                    && !c.found.is_empty()
+                    && !c.used.is_empty()
+                    && !c.why.is_empty(),
+                "{c:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `ringbell regs`: the register map of the NIC.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ringbell_nic_abi::bar::{self, Access, Reg};
+use serde::Serialize;
+
+use super::Exit;
+
+/// Arguments of `ringbell regs`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Show only registers whose name contains this text
+    filter: Option<String>,
+    /// Write the map as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// The map.
+#[derive(Serialize)]
+struct Map {
+    /// Version of the contract.
+    abi_version: u32,
+    /// Bytes of the whole BAR.
+    bar_bytes: usize,
+    /// Byte offset of the doorbell of queue 0.
+    doorbell_base: usize,
+    /// Bytes between two of them.
+    doorbell_stride: usize,
+    /// Number of them.
+    doorbells: usize,
+    /// The registers that were asked for, by rising offset.
+    registers: Vec<Register>,
+}
+
+/// One register.
+#[derive(Serialize)]
+struct Register {
+    /// Byte offset in the BAR.
+    offset: usize,
+    /// Index in the control window.
+    index: u32,
+    /// Name as in the C header, without `RB_REG_`.
+    name: &'static str,
+    /// `ro`, `wo`, `rw`.
+    access: &'static str,
+    /// What it means.
+    meaning: String,
+}
+
+fn map(filter: &str) -> Map {
+    let wanted = filter.to_ascii_uppercase();
+    let registers = Reg::ALL
+        .iter()
+        .filter(|(_, _, name, _)| name.contains(&wanted))
+        .map(|(reg, access, name, doc)| Register {
+            offset: reg.offset(),
+            index: *reg as u32,
+            name,
+            access: match access {
+                Access::Ro => "ro",
+                Access::Wo => "wo",
+                Access::Rw => "rw",
+            },
+            meaning: doc.split_whitespace().collect::<Vec<_>>().join(" "),
+        })
+        .collect();
+    Map {
+        abi_version: ringbell_nic_abi::ABI_VERSION,
+        bar_bytes: bar::BAR_BYTES,
+        doorbell_base: bar::DOORBELL_BASE,
+        doorbell_stride: bar::DOORBELL_STRIDE,
+        doorbells: bar::MAX_QUEUES,
+        registers,
+    }
+}
+
+/// Prints the map.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let map = map(args.filter.as_deref().unwrap_or(""));
+    match args.json.as_deref() {
+        None => print!("{}", text(&map)),
+        Some(path) => {
+            let json =
+                serde_json::to_string_pretty(&map).context("cannot express the map as JSON")?;
+            if path == Path::new("-") {
+                println!("{json}");
+            } else {
+                std::fs::write(path, json + "\n")
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn text(map: &Map) -> String {
+    let mut out = format!(
+        "contract version {}, BAR of {} bytes\n\noffset  index  access  name                        meaning\n",
+        map.abi_version, map.bar_bytes
+    );
+    for r in &map.registers {
+        out.push_str(&format!(
+            "{:#06x}  {:>5}  {:<6}  {:<26}  {}\n",
+            r.offset, r.index, r.access, r.name, r.meaning
+        ));
+    }
+    out.push_str(&format!(
+        "{:#06x}         wo      doorbell of queue q at {:#x} + {} q, q < {}\n",
+        map.doorbell_base, map.doorbell_base, map.doorbell_stride, map.doorbells
+    ));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_every_register_or_those_asked_for() {
+        let all = map("");
+        assert_eq!(all.registers.len(), Reg::ALL.len());
+        assert!(text(&all).contains("0x0800    512  ro      MAGIC"));
+        let some = map("gtlb_miss");
+        assert!(some.registers.iter().all(|r| r.name.contains("GTLB_MISS")));
+        assert_eq!(some.registers.len(), 3);
+        assert!(map("no such register").registers.is_empty());
+    }
+}
