@@ -13,6 +13,8 @@
 //! [`poll_event`]: Transport::poll_event
 //! [`cancel`]: Transport::cancel
 
+pub mod tcp;
+
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

@@ -1,0 +1,441 @@
+//! The in-memory switch: NICs of one host, in one process or several, without a kernel between.
+//!
+//! Between each pair of ports lie two single-producer single-consumer rings of frames; a sender looks
+//! up the destination in its own address table and puts the frame into the ring of the port that
+//! owns it, or into all of them when it knows none. There is no thread in the middle.
+//!
+//! A ring that is full pushes back ([`Port::tx_frame`] gives `None`), so that nothing is lost between
+//! live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC is taken for gone and
+//! frames to it are dropped, as a cable would.
+
+mod ring;
+mod segment;
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use self::ring::{Receiver, Sender};
+pub use self::segment::PORTS_MAX;
+use self::segment::{Segment, Shape};
+use super::{Checksums, FutexWait, MacAddr, Port, PortCounters};
+use crate::transport::NicTime;
+use crate::wire::ETHERNET_HEADER;
+
+/// After this long without a movement of its reader, a full ring drops: 100 ms.
+pub const STALLED_NS: u64 = 100_000_000;
+/// Most stations in an address table: a peer that invents addresses must not grow it without bound.
+const STATIONS_MAX: usize = 1024;
+/// Frames that wait before the reader sees them without a flush.
+const BATCH: u64 = 16;
+
+/// A switch could not be made, attached or entered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SwitchError {
+    /// The number of ports is out of range.
+    #[error("a memory switch has 2 to {PORTS_MAX} ports, not {ports}")]
+    Ports {
+        /// Asked for.
+        ports: usize,
+    },
+    /// The MTU is out of range.
+    #[error("a memory switch carries an MTU of 576 to 9216 bytes, not {mtu}")]
+    Mtu {
+        /// Asked for.
+        mtu: usize,
+    },
+    /// There is no such port.
+    #[error("the memory switch has no port {port}; it has {ports}")]
+    NoSuchPort {
+        /// Asked for.
+        port: usize,
+        /// How many there are.
+        ports: usize,
+    },
+    /// Another NIC owns the port.
+    #[error("port {port} of the memory switch is taken; give each NIC a port of its own")]
+    Taken {
+        /// Asked for.
+        port: usize,
+    },
+    /// The descriptor is no segment of a switch of this version.
+    #[error(
+        "the file descriptor is no memory switch of this version; pass the one of `MemSwitch::fd`"
+    )]
+    NotASwitch,
+    /// A system call failed.
+    #[error("cannot set up the memory switch: {0}")]
+    Os(#[from] Errno),
+    /// The mapping failed.
+    #[error("cannot map the memory switch: {0}")]
+    Map(#[source] std::io::Error),
+}
+
+/// A switch, from which NICs take their ports.
+#[derive(Debug, Clone)]
+pub struct MemSwitch {
+    segment: Arc<Segment>,
+}
+
+impl MemSwitch {
+    /// A switch for NICs of this process: frames are read and written in place.
+    ///
+    /// # Errors
+    /// [`SwitchError`] when a number is out of range or memory is short.
+    pub fn private(ports: usize, mtu: usize, checksums: Checksums) -> Result<Self, SwitchError> {
+        let segment = Segment::private(Shape {
+            ports,
+            mtu,
+            checksums,
+        })?;
+        Ok(MemSwitch {
+            segment: Arc::new(segment),
+        })
+    }
+
+    /// A switch that other processes may attach to with [`MemSwitch::attach`]. A frame is copied
+    /// once more on each side, because a peer could change it while we read it.
+    ///
+    /// # Errors
+    /// As [`MemSwitch::private`].
+    pub fn shared(ports: usize, mtu: usize, checksums: Checksums) -> Result<Self, SwitchError> {
+        let segment = Segment::shared(Shape {
+            ports,
+            mtu,
+            checksums,
+        })?;
+        Ok(MemSwitch {
+            segment: Arc::new(segment),
+        })
+    }
+
+    /// Attaches to a shared switch. The descriptor may come from `fork`, `exec` or `SCM_RIGHTS`.
+    ///
+    /// # Errors
+    /// [`SwitchError::NotASwitch`] when it is something else.
+    pub fn attach(fd: OwnedFd) -> Result<Self, SwitchError> {
+        let segment = Segment::attach(fd)?;
+        Ok(MemSwitch {
+            segment: Arc::new(segment),
+        })
+    }
+
+    /// The descriptor of a shared switch, without close-on-exec, to be inherited by a child.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.segment.fd()
+    }
+
+    /// Number of ports.
+    pub fn ports(&self) -> usize {
+        self.segment.shape().ports
+    }
+
+    /// Takes a port. It is free again when the [`MemPort`] is dropped.
+    ///
+    /// # Errors
+    /// [`SwitchError::NoSuchPort`], [`SwitchError::Taken`].
+    pub fn port(&self, port: usize) -> Result<MemPort, SwitchError> {
+        let ports = self.ports();
+        if port >= ports {
+            return Err(SwitchError::NoSuchPort { port, ports });
+        }
+        self.claim(port)?;
+        let peers = || (0..ports).filter(|&p| p != port);
+        let room = ETHERNET_HEADER + self.segment.shape().mtu;
+        Ok(MemPort {
+            me: port,
+            tx: peers()
+                .map(|p| Sender::new(&self.segment, port, p))
+                .collect(),
+            rx: peers()
+                .map(|p| Receiver::new(&self.segment, p, port))
+                .collect(),
+            segment: Arc::clone(&self.segment),
+            next_rx: 0,
+            learned: Vec::new(),
+            chosen: Target::None,
+            scratch: vec![0; room].into(),
+            inbox: vec![0; room].into(),
+            stalled: vec![None; ports - 1],
+            counters: PortCounters::default(),
+        })
+    }
+}
+
+impl MemSwitch {
+    /// The claim word holds the owner's process id, so that the port of a process that was killed can
+    /// be taken over.
+    fn claim(&self, port: usize) -> Result<(), SwitchError> {
+        let word = self.segment.claimed(port);
+        let own = rustix::process::getpid().as_raw_pid() as u32;
+        loop {
+            // Acquire: pairs with the Release in `MemPort::drop`: a former owner's ring writes are seen.
+            let Err(owner) = word.compare_exchange(0, own, Ordering::Acquire, Ordering::Relaxed)
+            else {
+                return Ok(());
+            };
+            let gone = owner != own
+                && rustix::process::Pid::from_raw(owner as i32)
+                    .is_some_and(|pid| rustix::process::test_kill_process(pid) == Err(Errno::SRCH));
+            if !gone {
+                return Err(SwitchError::Taken { port });
+            }
+            // Whoever clears the word first lets the claim be tried again.
+            let _ = word.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Where the frame that is being written goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    None,
+    /// Into the slot of a ring, in place.
+    Slot(usize),
+    /// From the scratch buffer into a ring.
+    Copy(usize),
+    /// From the scratch buffer into all rings.
+    Flood,
+    /// Nowhere: the reader is gone.
+    Drop,
+}
+
+/// One port of a [`MemSwitch`].
+#[derive(Debug)]
+pub struct MemPort {
+    segment: Arc<Segment>,
+    me: usize,
+    /// To and from each other port, in order of port number.
+    tx: Vec<Sender>,
+    rx: Vec<Receiver>,
+    next_rx: usize,
+    /// Which ring leads to a station; read from frames received. Few stations: a scan is fastest.
+    learned: Vec<(MacAddr, usize)>,
+    chosen: Target,
+    scratch: Box<[u8]>,
+    inbox: Box<[u8]>,
+    /// Per ring: since when it is full, and what its reader had consumed then.
+    stalled: Vec<Option<(NicTime, u64)>>,
+    counters: PortCounters,
+}
+
+impl MemPort {
+    fn ring_of(&self, dst: MacAddr) -> Option<usize> {
+        if let Some(&(_, r)) = self.learned.iter().find(|(m, _)| *m == dst) {
+            return Some(r);
+        }
+        // The address that a port itself announces contains its number.
+        let port = (0..self.segment.shape().ports).find(|&p| mac_of(p) == dst)?;
+        (port != self.me).then(|| port - usize::from(port > self.me))
+    }
+
+    fn learn(&mut self, src: MacAddr, ring: usize) {
+        if let Some((_, r)) = self.learned.iter_mut().find(|(m, _)| *m == src) {
+            *r = ring;
+        } else if src.is_unicast() && self.learned.len() < STATIONS_MAX {
+            self.learned.push((src, ring));
+        }
+    }
+
+    /// Whether a full ring's reader is gone.
+    fn is_stalled(&mut self, ring: usize, now: NicTime) -> bool {
+        let consumed = self.tx[ring].consumed();
+        match self.stalled[ring] {
+            Some((since, seen)) if seen == consumed => now.0.saturating_sub(since.0) >= STALLED_NS,
+            _ => {
+                self.stalled[ring] = Some((now, consumed));
+                false
+            }
+        }
+    }
+
+    fn publish(&mut self, ring: usize) {
+        if !self.tx[ring].publish(&self.segment) {
+            return;
+        }
+        let to = ring + usize::from(ring >= self.me);
+        // SeqCst on both sides: the reader arms and then looks at the ring, we fill the ring and then
+        // look whether it is armed; one of us must see the other.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if self.segment.armed(to).load(Ordering::Relaxed) != 0 {
+            let word = self.segment.wake(to);
+            word.fetch_add(1, Ordering::Release); // pairs with the futex wait of the reader
+            wake_all(word);
+        }
+    }
+}
+
+/// The address of a port.
+pub fn mac_of(port: usize) -> MacAddr {
+    MacAddr::local(port as u32 + 1)
+}
+
+fn wake_all(word: &AtomicU32) {
+    // A failure means nobody waits.
+    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
+}
+
+impl Port for MemPort {
+    fn describe(&self) -> String {
+        let kind = if self.segment.is_private() {
+            "private"
+        } else {
+            "shared"
+        };
+        format!("mem {} of {} ({kind})", self.me, self.segment.shape().ports)
+    }
+
+    fn mac(&self) -> MacAddr {
+        mac_of(self.me)
+    }
+
+    fn mtu(&self) -> usize {
+        self.segment.shape().mtu
+    }
+
+    fn checksums(&self) -> Checksums {
+        self.segment.shape().checksums
+    }
+
+    fn rx_frame(&mut self, _now: NicTime) -> Option<&[u8]> {
+        let private = self.segment.is_private();
+        for _ in 0..self.rx.len() {
+            let ring = self.next_rx;
+            match self.rx[ring].next(&self.segment) {
+                ring::Next::Empty => self.next_rx = (ring + 1) % self.rx.len(),
+                ring::Next::Broken => self.counters.rx_malformed += 1,
+                ring::Next::Frame(slot, len) => {
+                    self.counters.rx_frames += 1;
+                    self.counters.rx_bytes += len as u64;
+                    let mut src = MacAddr::default();
+                    if private {
+                        src.0
+                            .copy_from_slice(&self.rx[ring].frame(&self.segment, slot, len)[6..12]);
+                    } else {
+                        slot.copy_out(&mut self.inbox[..len]);
+                        src.0.copy_from_slice(&self.inbox[6..12]);
+                    }
+                    if self.rx[ring].last_src != src {
+                        self.rx[ring].last_src = src;
+                        self.learn(src, ring);
+                    }
+                    return Some(if private {
+                        self.rx[ring].frame(&self.segment, slot, len)
+                    } else {
+                        &self.inbox[..len]
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
+        let ring = match (self.ring_of(dst), self.tx.len()) {
+            (Some(r), _) => r,
+            (None, 1) => 0,
+            (None, _) => {
+                self.chosen = Target::Flood;
+                return Some(&mut self.scratch);
+            }
+        };
+        if self.tx[ring].is_full(&self.segment) {
+            // What it has not seen it cannot take.
+            self.publish(ring);
+            if !self.is_stalled(ring, now) {
+                self.chosen = Target::None;
+                return None;
+            }
+            self.chosen = Target::Drop;
+            return Some(&mut self.scratch);
+        }
+        self.stalled[ring] = None;
+        if self.segment.is_private() {
+            self.chosen = Target::Slot(ring);
+            Some(self.tx[ring].room(&self.segment))
+        } else {
+            self.chosen = Target::Copy(ring);
+            Some(&mut self.scratch)
+        }
+    }
+
+    fn tx_commit(&mut self, _now: NicTime, len: usize) {
+        let len = len.min(self.scratch.len());
+        let sent = match std::mem::replace(&mut self.chosen, Target::None) {
+            Target::None => return,
+            Target::Drop => false,
+            Target::Slot(ring) => {
+                if self.tx[ring].commit(&self.segment, len) >= BATCH {
+                    self.publish(ring);
+                }
+                true
+            }
+            Target::Copy(ring) => {
+                if self.tx[ring].push(&self.segment, &self.scratch[..len]) >= BATCH {
+                    self.publish(ring);
+                }
+                true
+            }
+            Target::Flood => {
+                let mut any = false;
+                for ring in 0..self.tx.len() {
+                    if !self.tx[ring].is_full(&self.segment) {
+                        self.tx[ring].push(&self.segment, &self.scratch[..len]);
+                        any = true;
+                    }
+                }
+                any
+            }
+        };
+        if sent {
+            self.counters.tx_frames += 1;
+            self.counters.tx_bytes += len as u64;
+        } else {
+            self.counters.tx_dropped += 1;
+        }
+    }
+
+    fn flush(&mut self, _now: NicTime) {
+        for ring in 0..self.tx.len() {
+            self.publish(ring);
+        }
+    }
+
+    fn arm(&mut self) -> Option<FutexWait<'_>> {
+        // Acquire: pairs with the Release of `publish`.
+        let expected = self.segment.wake(self.me).load(Ordering::Acquire);
+        self.segment.armed(self.me).store(1, Ordering::Relaxed);
+        // See `publish`.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        Some(FutexWait {
+            word: self.segment.wake(self.me),
+            expected,
+        })
+    }
+
+    fn disarm(&mut self) {
+        self.segment.armed(self.me).store(0, Ordering::Relaxed);
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+impl Drop for MemPort {
+    fn drop(&mut self) {
+        for ring in 0..self.tx.len() {
+            self.publish(ring);
+        }
+        self.disarm();
+        // Release: pairs with the Acquire in `MemSwitch::port`.
+        self.segment.claimed(self.me).store(0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests;

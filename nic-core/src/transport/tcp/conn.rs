@@ -1,0 +1,171 @@
+//! One connection: its socket, the works posted on it, and what was reported about it.
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+use smoltcp::iface::{SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
+use smoltcp::time::Duration;
+
+use super::demux::Key;
+use super::TcpConfig;
+use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
+
+/// Where a connection is in its life. smoltcp keeps TCP's own state; this is what the layer above
+/// has been told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for the neighbour's hardware address.
+    Resolving,
+    /// The SYN is out.
+    Connecting,
+    /// A SYN came in for this listener; the handshake is not over.
+    Incoming(ListenerId),
+    /// Reported as established.
+    Open,
+    /// Reported as reset; the id stays until it is closed.
+    Dead,
+    /// `close` was called and not yet answered.
+    Closing,
+    /// The id was given back; TCP has still something to say (FIN, RST, TIME-WAIT).
+    Orphan,
+}
+
+/// A send that has not retired.
+#[derive(Debug)]
+pub(super) struct Sending {
+    pub(super) work: SendWork,
+    /// Bytes in the socket's buffer, or beyond.
+    pub(super) done: u32,
+    /// Length of the DMA read that memory has not answered: it must be repeated unchanged.
+    pub(super) pending: Option<usize>,
+}
+
+/// A receive that has not retired.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    pub(super) work: RecvWork,
+    /// Bytes written to the buffer.
+    pub(super) done: u32,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) id: ConnId,
+    pub(super) key: Key,
+    pub(super) local: SocketAddrV4,
+    pub(super) peer: SocketAddrV4,
+    pub(super) phase: Phase,
+    /// A set of one: smoltcp looks at nothing else.
+    pub(super) sockets: SocketSet<'static>,
+    handle: SocketHandle,
+    pub(super) neighbor: usize,
+    pub(super) sends: VecDeque<Sending>,
+    pub(super) recvs: VecDeque<Receiving>,
+    /// A FIN is to follow the sends.
+    pub(super) fin_wanted: bool,
+    /// The socket was told so.
+    pub(super) fin_given: bool,
+    /// `PeerClosed` was reported.
+    pub(super) peer_closed: bool,
+    /// TCP state at the end of the last service.
+    pub(super) last_state: State,
+    /// In the ready list.
+    pub(super) ready: bool,
+    /// A segment came in since the last service.
+    pub(super) heard: bool,
+    /// End of an attempt to connect, or of an orphan.
+    pub(super) deadline: Option<NicTime>,
+    /// When TCP wants to be called next.
+    pub(super) timer: Option<NicTime>,
+}
+
+impl Conn {
+    pub(super) fn new(
+        id: ConnId,
+        local: SocketAddrV4,
+        peer: SocketAddrV4,
+        phase: Phase,
+        neighbor: usize,
+        config: &TcpConfig,
+    ) -> Conn {
+        // A zeroed Vec of this size is fresh pages: an idle connection costs address space only.
+        let mut socket = Socket::new(
+            SocketBuffer::new(vec![0; config.rx_buffer]),
+            SocketBuffer::new(vec![0; config.tx_buffer]),
+        );
+        // Messages of a GPU are whole when they are posted: waiting for more only adds latency.
+        socket.set_nagle_enabled(false);
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let handle = sockets.add(socket);
+        Conn {
+            id,
+            key: Key::of(peer, local.port()),
+            local,
+            peer,
+            phase,
+            sockets,
+            handle,
+            neighbor,
+            sends: VecDeque::new(),
+            recvs: VecDeque::new(),
+            fin_wanted: false,
+            fin_given: false,
+            peer_closed: false,
+            last_state: State::Closed,
+            ready: false,
+            heard: false,
+            deadline: None,
+            timer: None,
+        }
+    }
+
+    pub(super) fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.sockets.get::<Socket>(self.handle).state()
+    }
+
+    pub(super) fn is_orphan(&self) -> bool {
+        self.phase == Phase::Orphan
+    }
+
+    /// Sets what holds for an established connection instead of a handshake.
+    pub(super) fn established(&mut self, config: &TcpConfig) {
+        let micros = |d: std::time::Duration| {
+            Duration::from_micros(u64::try_from(d.as_micros()).unwrap_or(u64::MAX))
+        };
+        let timeout = config.user_timeout.map(micros);
+        let keep_alive = config.keep_alive.map(micros);
+        let socket = self.socket();
+        socket.set_timeout(timeout);
+        socket.set_keep_alive(keep_alive);
+    }
+
+    /// When somebody must look at this connection although no segment comes.
+    pub(super) fn wake_at(&self) -> Option<NicTime> {
+        match (self.timer, self.deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+}
+
+/// Whether the handshake is over.
+pub(super) fn is_synchronized(state: State) -> bool {
+    !matches!(
+        state,
+        State::Closed | State::Listen | State::SynSent | State::SynReceived
+    )
+}
+
+/// Whether the peer's FIN has arrived.
+pub(super) fn peer_has_closed(state: State) -> bool {
+    matches!(
+        state,
+        State::CloseWait | State::LastAck | State::Closing | State::TimeWait
+    )
+}

@@ -1,0 +1,157 @@
+//! Which connection a segment belongs to: a slab of connections and a hash table over 4-tuples.
+//!
+//! smoltcp asks every socket of its set whether a packet is for it; with 1,000 connections most of
+//! the time goes there. Here each connection has a socket set of its own, found in one look-up.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::conn::Conn;
+use crate::transport::ConnId;
+
+/// Remote address and port, and local port. The local address is the transport's only one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key(u64);
+
+impl Key {
+    pub(super) fn new(remote: Ipv4Addr, remote_port: u16, local_port: u16) -> Key {
+        Key(u64::from(u32::from(remote)) << 32
+            | u64::from(remote_port) << 16
+            | u64::from(local_port))
+    }
+    pub(super) fn of(peer: SocketAddrV4, local_port: u16) -> Key {
+        Key::new(*peer.ip(), peer.port(), local_port)
+    }
+}
+
+/// Hashes a [`Key`] with a secret multiplier, so that a peer cannot choose ports that collide
+/// without knowing it.
+#[derive(Debug, Clone)]
+pub(super) struct KeyHash(u64);
+
+/// State of [`KeyHash`].
+#[derive(Debug)]
+pub(super) struct KeyHasher {
+    secret: u64,
+    state: u64,
+}
+
+impl BuildHasher for KeyHash {
+    type Hasher = KeyHasher;
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher {
+            secret: self.0,
+            state: 0,
+        }
+    }
+}
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(u64::from(b));
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        // 64 × 64 → 128-bit multiply, both halves folded together.
+        let p = u128::from(self.state ^ n ^ self.secret) * u128::from(self.secret | 1);
+        self.state = (p >> 64) as u64 ^ p as u64;
+    }
+    fn finish(&self) -> u64 {
+        self.state
+    }
+}
+
+const INDEX_BITS: u32 = 20;
+/// Most connections of one transport, those that are ending included.
+pub const CONNECTIONS_MAX: usize = 1 << INDEX_BITS;
+
+/// The index part of an id.
+pub(super) fn index_of(id: ConnId) -> usize {
+    (id.0 & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u32,
+    conn: Option<Box<Conn>>,
+}
+
+/// All connections.
+#[derive(Debug)]
+pub(super) struct Table {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+    by_key: HashMap<Key, usize, KeyHash>,
+    limit: usize,
+}
+
+impl Table {
+    pub(super) fn new(limit: usize, secret: u64) -> Table {
+        Table {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::with_hasher(KeyHash(secret)),
+            limit: limit.min(CONNECTIONS_MAX),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.len() < self.limit
+    }
+
+    pub(super) fn find(&self, key: Key) -> Option<usize> {
+        self.by_key.get(&key).copied()
+    }
+
+    /// Adds a connection made for the id and index that it is given. The key must be free.
+    pub(super) fn insert(&mut self, key: Key, make: impl FnOnce(ConnId) -> Conn) -> Option<usize> {
+        if !self.has_room() {
+            return None;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
+        });
+        let id = ConnId(self.slots[index].generation << INDEX_BITS | index as u32);
+        self.slots[index].conn = Some(Box::new(make(id)));
+        self.by_key.insert(key, index);
+        Some(index)
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Box<Conn>> {
+        let slot = self.slots.get_mut(index)?;
+        let conn = slot.conn.take()?;
+        slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
+        self.by_key.remove(&conn.key);
+        self.free.push(index);
+        Some(conn)
+    }
+
+    pub(super) fn at(&mut self, index: usize) -> Option<&mut Conn> {
+        self.slots.get_mut(index)?.conn.as_deref_mut()
+    }
+
+    /// The connection with this id, unless its id was given back.
+    pub(super) fn by_id(&mut self, id: ConnId) -> Option<&mut Conn> {
+        self.at(index_of(id))
+            .filter(|c| c.id == id && !c.is_orphan())
+    }
+
+    pub(super) fn get_by_id(&self, id: ConnId) -> Option<&Conn> {
+        let conn = self.slots.get(index_of(id))?.conn.as_deref()?;
+        (conn.id == id && !conn.is_orphan()).then_some(conn)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Conn)> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(i, s)| Some((i, s.conn.as_deref()?)))
+    }
+}

@@ -1,0 +1,180 @@
+//! The two faces that a port shows to smoltcp: one packet in, or packets out.
+//!
+//! smoltcp runs without a link layer here (`Medium::Ip`): Ethernet headers, ARP and the neighbour
+//! table are ours, so that one table serves all connections.
+
+use smoltcp::phy::{
+    Checksum, ChecksumCapabilities, Device, DeviceCapabilities, Medium, RxToken, TxToken,
+};
+use smoltcp::time::Instant;
+
+use crate::port::{Checksums, MacAddr, Port};
+use crate::transport::NicTime;
+use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
+
+/// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.
+const REPLY_ROOM: usize = 256;
+
+/// smoltcp counts microseconds.
+pub(super) fn instant(now: NicTime) -> Instant {
+    Instant::from_micros(i64::try_from(now.0 / 1_000).unwrap_or(i64::MAX))
+}
+
+/// The first NIC time at which smoltcp's clock shows `t`.
+pub(super) fn nic_time(t: Instant) -> NicTime {
+    NicTime(
+        u64::try_from(t.total_micros())
+            .unwrap_or(0)
+            .saturating_mul(1_000),
+    )
+}
+
+/// What smoltcp is told about a port.
+pub(super) fn capabilities(port: &dyn Port) -> DeviceCapabilities {
+    let mut caps = DeviceCapabilities::default();
+    caps.medium = Medium::Ip;
+    caps.max_transmission_unit = port.mtu();
+    if port.checksums() == Checksums::Omitted {
+        caps.checksum = ChecksumCapabilities::ignored();
+        caps.checksum.ipv4 = Checksum::None;
+        caps.checksum.tcp = Checksum::None;
+    }
+    caps
+}
+
+/// The answer of a socket to a packet, before it gets its Ethernet header.
+#[derive(Debug)]
+pub(super) struct Reply {
+    pub(super) bytes: [u8; REPLY_ROOM],
+    pub(super) len: usize,
+}
+
+impl Reply {
+    pub(super) fn new() -> Reply {
+        Reply {
+            bytes: [0; REPLY_ROOM],
+            len: 0,
+        }
+    }
+}
+
+/// One packet in; the answer goes to a buffer, because the port still holds the packet.
+pub(super) struct Ingress<'a> {
+    pub(super) packet: Option<&'a [u8]>,
+    pub(super) reply: &'a mut Reply,
+    pub(super) caps: &'a DeviceCapabilities,
+}
+
+pub(super) struct PacketIn<'a>(&'a [u8]);
+pub(super) struct ReplyOut<'a>(&'a mut Reply);
+
+impl RxToken for PacketIn<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+impl TxToken for ReplyOut<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        // Answers carry no payload; one that does not fit is composed and forgotten.
+        match self.0.bytes.get_mut(..len) {
+            Some(room) => {
+                self.0.len = len;
+                f(room)
+            }
+            None => f(&mut vec![0; len]),
+        }
+    }
+}
+
+impl Device for Ingress<'_> {
+    type RxToken<'t>
+        = PacketIn<'t>
+    where
+        Self: 't;
+    type TxToken<'t>
+        = ReplyOut<'t>
+    where
+        Self: 't;
+
+    fn receive(&mut self, _: Instant) -> Option<(PacketIn<'_>, ReplyOut<'_>)> {
+        let packet = self.packet.take()?;
+        Some((PacketIn(packet), ReplyOut(self.reply)))
+    }
+    fn transmit(&mut self, _: Instant) -> Option<ReplyOut<'_>> {
+        None
+    }
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.caps.clone()
+    }
+}
+
+/// Packets of one connection out.
+pub(super) struct Egress<'a> {
+    pub(super) port: &'a mut dyn Port,
+    pub(super) now: NicTime,
+    pub(super) dst: MacAddr,
+    pub(super) src: MacAddr,
+    pub(super) caps: &'a DeviceCapabilities,
+    /// The port had no room.
+    pub(super) blocked: bool,
+    /// Frames sent.
+    pub(super) sent: u64,
+}
+
+pub(super) struct FrameOut<'a, 'p>(&'a mut Egress<'p>);
+pub(super) struct Nothing;
+
+impl RxToken for Nothing {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&[])
+    }
+}
+
+impl TxToken for FrameOut<'_, '_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let e = self.0;
+        let total = ETHERNET_HEADER + len;
+        // `transmit` has seen that there is room, and nothing came between.
+        match e
+            .port
+            .tx_frame(e.now, e.dst)
+            .and_then(|b| b.get_mut(..total))
+        {
+            Some(frame) => {
+                emit_ethernet(frame, e.dst, e.src, ETHERTYPE_IPV4);
+                let r = f(&mut frame[ETHERNET_HEADER..]);
+                e.port.tx_commit(e.now, total);
+                e.sent += 1;
+                r
+            }
+            // A port that breaks its promise loses the frame; TCP sends it again.
+            None => f(&mut vec![0; len]),
+        }
+    }
+}
+
+impl<'p> Device for Egress<'p> {
+    type RxToken<'t>
+        = Nothing
+    where
+        Self: 't;
+    type TxToken<'t>
+        = FrameOut<'t, 'p>
+    where
+        Self: 't;
+
+    fn receive(&mut self, _: Instant) -> Option<(Nothing, FrameOut<'_, 'p>)> {
+        None
+    }
+    fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_, 'p>> {
+        if self.port.tx_frame(self.now, self.dst).is_none() {
+            self.blocked = true;
+            return None;
+        }
+        Some(FrameOut(self))
+    }
+    fn capabilities(&self) -> DeviceCapabilities {
+        self.caps.clone()
+    }
+}

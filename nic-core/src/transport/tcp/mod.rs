@@ -1,0 +1,558 @@
+//! TCP: smoltcp's sockets behind our own demultiplexer.
+//!
+//! ```text
+//! port ─▶ wire::frame ─▶ demux (4-tuple) ─▶ one smoltcp socket ─▶ pump ─▶ GPU memory
+//!            │ ARP, ICMP                           ▲
+//!            ▼                                     │ timers, ready list
+//!        neighbor                                GPU memory
+//! ```
+//!
+//! smoltcp scans its whole socket set for each packet and for each poll; here each connection has a
+//! set of one, found by a hash of its 4-tuple, and is looked at only when a segment came for it, a
+//! work was posted on it, or its timer fired. An idle connection costs memory, not time.
+//!
+//! **Copies.** A payload byte is copied once from GPU memory into the socket's transmit buffer and
+//! once into the frame; on the other side once into the receive buffer and once into GPU memory.
+//! A send retires when its last byte is in the transmit buffer: the NIC does not read the GPU's
+//! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
+//! acknowledgement.
+//!
+//! **Limits.** IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
+//! Initial sequence numbers come from a seeded generator, not from RFC 6528's keyed hash: give each
+//! NIC a seed of its own from the system's random source.
+
+mod admit;
+mod conn;
+mod demux;
+mod device;
+mod neighbor;
+mod pump;
+mod service;
+mod timers;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::phy::DeviceCapabilities;
+use smoltcp::socket::tcp::State;
+use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Cidr};
+
+use self::conn::{Conn, Phase, Receiving, Sending};
+pub use self::demux::CONNECTIONS_MAX;
+use self::demux::{index_of, Key, Table};
+use self::device::{instant, Ingress, Reply};
+use self::neighbor::{Neighbors, Resolved};
+use self::timers::Timers;
+use super::{
+    ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
+    WorkToken,
+};
+use crate::port::{MacAddr, Port};
+
+/// First ephemeral port (RFC 6335 §6).
+const EPHEMERAL_FIRST: u16 = 49_152;
+/// Largest socket buffer: beyond it TCP's window scale ends.
+const BUFFER_MAX: usize = 1 << 30;
+
+/// Settings of a [`TcpTransport`].
+#[derive(Debug, Clone)]
+pub struct TcpConfig {
+    /// Own address.
+    pub ip: Ipv4Addr,
+    /// Length of the network prefix: who is reached directly.
+    pub prefix_len: u8,
+    /// Who is asked to carry packets to everyone else.
+    pub gateway: Option<Ipv4Addr>,
+    /// Bytes that a connection may hold before the kernel receives them; bounds its window.
+    pub rx_buffer: usize,
+    /// Bytes that a connection may hold before the peer acknowledges them.
+    pub tx_buffer: usize,
+    /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
+    pub connections: usize,
+    /// A connection whose peer has not answered for this long, while it should, is reset.
+    pub user_timeout: Option<Duration>,
+    /// Probe idle connections this often, so that a vanished peer is noticed.
+    pub keep_alive: Option<Duration>,
+    /// Seed of sequence numbers, ephemeral ports and the demultiplexer's hash.
+    pub seed: u64,
+}
+
+impl TcpConfig {
+    /// Defaults: 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive, seed 0.
+    pub fn new(ip: Ipv4Addr, prefix_len: u8) -> TcpConfig {
+        TcpConfig {
+            ip,
+            prefix_len,
+            gateway: None,
+            rx_buffer: 256 << 10,
+            tx_buffer: 256 << 10,
+            connections: 4_096,
+            user_timeout: Some(Duration::from_secs(120)),
+            keep_alive: None,
+            seed: 0,
+        }
+    }
+}
+
+/// A [`TcpConfig`] that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TcpConfigError {
+    /// The address names no single host.
+    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24")]
+    Address {
+        /// As given.
+        ip: Ipv4Addr,
+        /// As given.
+        prefix_len: u8,
+    },
+    /// The gateway is not on the network.
+    #[error("the gateway {gateway} is not on the network {ip}/{prefix_len}")]
+    Gateway {
+        /// As given.
+        gateway: Ipv4Addr,
+        /// As given.
+        ip: Ipv4Addr,
+        /// As given.
+        prefix_len: u8,
+    },
+    /// A buffer is too small for a segment, or too large for a window.
+    #[error("a socket buffer holds 4 KiB to 1 GiB, not {bytes} bytes")]
+    Buffer {
+        /// As given.
+        bytes: usize,
+    },
+    /// The port's hardware address is a group address.
+    #[error("the port's address {mac} is not a unicast address")]
+    Mac {
+        /// The port's.
+        mac: MacAddr,
+    },
+}
+
+/// What a transport counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TcpCounters {
+    /// Frames that were malformed, fragments, or of an unknown protocol.
+    pub dropped: u64,
+    /// Frames addressed to somebody else.
+    pub not_ours: u64,
+    /// Segments answered with a reset, because nobody wanted them.
+    pub refused: u64,
+    /// SYNs dropped because a backlog was full or no connection was free.
+    pub overflowed: u64,
+    /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
+    pub replies_lost: u64,
+}
+
+#[derive(Debug)]
+struct Listener {
+    id: ListenerId,
+    backlog: usize,
+    /// Handshakes under way, and connections whose `Incoming` was not polled.
+    waiting: usize,
+}
+
+/// The TCP transport of a NIC on one port. See the module text.
+pub struct TcpTransport {
+    config: TcpConfig,
+    port: Box<dyn Port>,
+    mac: MacAddr,
+    caps: DeviceCapabilities,
+    iface: Interface,
+    /// A set without sockets: smoltcp answers what is given to it with a reset.
+    nobody: SocketSet<'static>,
+    table: Table,
+    /// Connections that have something to do, each once.
+    ready: VecDeque<usize>,
+    timers: Timers,
+    neighbors: Neighbors,
+    listeners: HashMap<u16, Listener>,
+    next_listener: u32,
+    next_port: u16,
+    events: VecDeque<TransportEvent>,
+    counters: TcpCounters,
+    reply: Reply,
+    resolved: Vec<(usize, Resolved)>,
+    /// The last step left work behind that no timer covers.
+    again: Option<NicTime>,
+}
+
+impl std::fmt::Debug for TcpTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TcpTransport")
+            .field("ip", &self.config.ip)
+            .field("port", &self.port.describe())
+            .field("connections", &self.table.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TcpTransport {
+    /// A transport that owns a port.
+    ///
+    /// # Errors
+    /// [`TcpConfigError`] names the setting that cannot work.
+    pub fn new(port: Box<dyn Port>, config: TcpConfig) -> Result<TcpTransport, TcpConfigError> {
+        check(&config)?;
+        let mac = port.mac();
+        if !mac.is_unicast() {
+            return Err(TcpConfigError::Mac { mac });
+        }
+        let caps = device::capabilities(&*port);
+        let mut seeded = Config::new(HardwareAddress::Ip);
+        seeded.random_seed = config.seed;
+        let mut reply = Reply::new();
+        let mut unused = Ingress {
+            packet: None,
+            reply: &mut reply,
+            caps: &caps,
+        };
+        let mut iface = Interface::new(seeded, &mut unused, instant(NicTime(0)));
+        let cidr = IpCidr::Ipv4(Ipv4Cidr::new(config.ip, config.prefix_len));
+        // One of smoltcp's two places: it cannot be full.
+        iface.update_ip_addrs(|addrs| addrs.extend([cidr]));
+        let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
+        Ok(TcpTransport {
+            port,
+            mac,
+            caps,
+            iface,
+            nobody: SocketSet::new(Vec::new()),
+            table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
+            ready: VecDeque::new(),
+            timers: Timers::default(),
+            neighbors: Neighbors::default(),
+            listeners: HashMap::new(),
+            next_listener: 0,
+            next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
+            events: VecDeque::new(),
+            counters: TcpCounters::default(),
+            reply,
+            resolved: Vec::new(),
+            again: None,
+            config,
+        })
+    }
+
+    /// The port, for its name, counters and file descriptors.
+    pub fn port(&self) -> &dyn Port {
+        &*self.port
+    }
+
+    /// The port, to arm it before parking.
+    pub fn port_mut(&mut self) -> &mut dyn Port {
+        &mut *self.port
+    }
+
+    /// What was counted since the transport was made.
+    pub fn counters(&self) -> TcpCounters {
+        self.counters
+    }
+
+    /// Connections in use, those that are ending included.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    fn mark(&mut self, index: usize) {
+        if let Some(c) = self.table.at(index) {
+            if !c.ready {
+                c.ready = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
+
+    /// Frees a connection whose TCP has nothing left to say.
+    fn free(&mut self, index: usize) {
+        if let Some(c) = self.table.remove(index) {
+            self.neighbors.release(c.neighbor, index);
+        }
+    }
+
+    /// The next free ephemeral port towards a peer.
+    fn ephemeral(&mut self, remote: SocketAddrV4) -> Option<u16> {
+        for _ in EPHEMERAL_FIRST..=u16::MAX {
+            let port = self.next_port;
+            self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_FIRST);
+            let taken = self.table.find(Key::of(remote, port)).is_some();
+            if !taken && !self.listeners.contains_key(&port) {
+                return Some(port);
+            }
+        }
+        None
+    }
+
+    /// Who carries packets to this address.
+    fn next_hop(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
+        if on_link(&self.config, ip) {
+            Some(ip)
+        } else {
+            self.config.gateway
+        }
+    }
+}
+
+fn on_link(config: &TcpConfig, ip: Ipv4Addr) -> bool {
+    Ipv4Cidr::new(config.ip, config.prefix_len).contains_addr(&ip)
+}
+
+fn is_host(ip: Ipv4Addr) -> bool {
+    !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast())
+}
+
+fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
+    let (ip, prefix_len) = (config.ip, config.prefix_len);
+    if !is_host(ip) || prefix_len == 0 || prefix_len > 32 {
+        return Err(TcpConfigError::Address { ip, prefix_len });
+    }
+    if let Some(gateway) = config.gateway {
+        if !on_link(config, gateway) || !is_host(gateway) {
+            return Err(TcpConfigError::Gateway {
+                gateway,
+                ip,
+                prefix_len,
+            });
+        }
+    }
+    for bytes in [config.rx_buffer, config.tx_buffer] {
+        if !(4_096..=BUFFER_MAX).contains(&bytes) {
+            return Err(TcpConfigError::Buffer { bytes });
+        }
+    }
+    Ok(())
+}
+
+impl Transport for TcpTransport {
+    fn name(&self) -> &'static str {
+        "tcp"
+    }
+
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        if port == 0 {
+            return Err(Status::BadDescriptor);
+        }
+        if self.listeners.contains_key(&port) {
+            return Err(Status::AddressInUse);
+        }
+        let id = ListenerId(self.next_listener);
+        self.next_listener = self.next_listener.wrapping_add(1);
+        let listener = Listener {
+            id,
+            backlog: backlog.max(1),
+            waiting: 0,
+        };
+        self.listeners.insert(port, listener);
+        Ok(id)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.listeners.retain(|_, l| l.id != listener);
+        // Handshakes under way end with a reset.
+        let half_open: Vec<usize> = self
+            .table
+            .iter()
+            .filter(|(_, c)| c.phase == Phase::Incoming(listener))
+            .map(|(i, _)| i)
+            .collect();
+        for index in half_open {
+            self.reset_orphan(index);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        let ip = *remote.ip();
+        if !is_host(ip) || ip == self.config.ip || remote.port() == 0 {
+            return Err(Status::HostUnreachable);
+        }
+        let hop = self.next_hop(ip).ok_or(Status::HostUnreachable)?;
+        self.make_room();
+        if !self.table.has_room() {
+            return Err(Status::NoResources);
+        }
+        let port = self.ephemeral(remote).ok_or(Status::NoResources)?;
+        let neighbor = self
+            .neighbors
+            .acquire(hop, None, now)
+            .ok_or(Status::NoResources)?;
+        let local = SocketAddrV4::new(self.config.ip, port);
+        let config = &self.config;
+        let made = self.table.insert(Key::of(remote, port), |id| {
+            let mut c = Conn::new(id, local, remote, Phase::Resolving, neighbor, config);
+            c.deadline = Some(deadline);
+            c
+        });
+        // `has_room` was asked above.
+        let index = made.ok_or(Status::NoResources)?;
+        if self.neighbors.mac(neighbor).is_none() {
+            self.neighbors.wait(neighbor, index, now);
+            self.timers.set(index, deadline);
+        }
+        self.mark(index);
+        Ok(ConnId(self.table.at(index).map_or(0, |c| c.id.0)))
+    }
+
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let sending = Sending {
+            work,
+            done: 0,
+            pending: None,
+        };
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
+            Some(c) if c.fin_wanted => Status::NotConnected,
+            Some(c) => {
+                c.sends.push_back(sending);
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events.push_back(TransportEvent::SendDone {
+            conn,
+            token: work.token,
+            status: refused,
+            bytes: 0,
+            detail: 0,
+        });
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Closing => Status::NotConnected,
+            // A dead connection may still hold bytes: service decides.
+            Some(c) => {
+                c.recvs.push_back(Receiving { work, done: 0 });
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events.push_back(TransportEvent::RecvDone {
+            conn,
+            token: work.token,
+            status: refused,
+            bytes: 0,
+            detail: 0,
+        });
+    }
+
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
+        let c = self.table.by_id(conn)?;
+        if let Some(at) = c.sends.iter().position(|s| s.work.token == token) {
+            return c.sends.remove(at).map(|s| u64::from(s.done));
+        }
+        let at = c.recvs.iter().position(|r| r.work.token == token)?;
+        c.recvs.remove(at).map(|r| u64::from(r.done))
+    }
+
+    fn shutdown(&mut self, conn: ConnId) {
+        if let Some(c) = self.table.by_id(conn) {
+            c.fin_wanted = true;
+            self.mark(index_of(conn));
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let Some(c) = self.table.by_id(conn) else {
+            return;
+        };
+        c.fin_wanted = true;
+        c.fail_recvs(Status::NotConnected, &mut self.events);
+        match c.phase {
+            Phase::Open => {
+                c.phase = Phase::Closing;
+                self.mark(index_of(conn));
+            }
+            Phase::Closing => {}
+            _ => {
+                // Never established, or reset: there is nothing to wait for.
+                c.fail_sends(Status::NotConnected, &mut self.events);
+                self.events.push_back(TransportEvent::Closed { conn });
+                self.reset_orphan(index_of(conn));
+            }
+        }
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        let Some(c) = self.table.by_id(conn) else {
+            return;
+        };
+        c.fail_sends(Status::Aborted, &mut self.events);
+        c.fail_recvs(Status::Aborted, &mut self.events);
+        self.reset_orphan(index_of(conn));
+    }
+
+    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = self.ingress(now);
+        moved |= self.resolve(now);
+        while let Some(index) = self.timers.pop(now) {
+            match self.table.at(index).and_then(|c| c.wake_at()) {
+                Some(at) if at > now => self.timers.set(index, at),
+                Some(_) => self.mark(index),
+                None => {}
+            }
+        }
+        moved |= self.serve_ready(now, dma);
+        self.port.flush(now);
+        moved
+    }
+
+    fn poll_event(&mut self) -> Option<TransportEvent> {
+        let event = self.events.pop_front()?;
+        if let TransportEvent::Incoming { listener, .. } = event {
+            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
+                l.waiting = l.waiting.saturating_sub(1);
+            }
+        }
+        Some(event)
+    }
+
+    fn next_timer(&self) -> Option<NicTime> {
+        let timers = [
+            self.again,
+            self.timers.next(),
+            self.neighbors.next_timer(),
+            self.port.next_timer(),
+        ];
+        timers.into_iter().flatten().min()
+    }
+
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        self.table.get_by_id(conn).map(|c| (c.local, c.peer))
+    }
+}
+
+impl TcpTransport {
+    /// Takes the id from a connection and lets TCP end it with a reset.
+    fn reset_orphan(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        if let Phase::Incoming(listener) = c.phase {
+            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
+                l.waiting = l.waiting.saturating_sub(1);
+            }
+        }
+        // Re-borrow: the listener table was needed in between.
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let silent = matches!(c.state(), State::Closed | State::Listen | State::SynSent);
+        c.phase = Phase::Orphan;
+        c.socket().abort();
+        if silent {
+            self.free(index);
+        } else {
+            self.mark(index);
+        }
+    }
+}

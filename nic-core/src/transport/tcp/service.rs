@@ -1,0 +1,303 @@
+//! Serving one connection: what TCP's state means to the layer above, bytes both ways, segments out.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+use smoltcp::iface::PollResult;
+use smoltcp::socket::tcp::State;
+use smoltcp::wire::{IpAddress, IpEndpoint};
+
+use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
+use super::device::{instant, nic_time, Egress};
+use super::TcpTransport;
+use crate::transport::{DmaAccess, NicTime, TransportEvent};
+
+/// Segments of one connection per turn: others wait no longer than for these.
+const TX_BUDGET: usize = 128;
+/// How long a connection waits for room in the port before it tries again.
+const BLOCKED: Duration = Duration::from_micros(10);
+/// How long TCP may wait for the peer's FIN after a close (Linux: tcp_fin_timeout).
+const FIN_WAIT: Duration = Duration::from_secs(60);
+/// How long a reset may wait for room in the port.
+const LINGER: Duration = Duration::from_secs(1);
+/// smoltcp says "now" and sends nothing: look again after this long.
+const RETRY: Duration = Duration::from_millis(1);
+
+/// How the sending of segments ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// TCP has nothing more to send now.
+    All,
+    /// The budget was used up.
+    More,
+    /// The port has no room.
+    Blocked,
+}
+
+impl TcpTransport {
+    /// Serves each connection that has something to do once. Returns whether anything moved.
+    pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = false;
+        self.again = None;
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else {
+                break;
+            };
+            moved |= self.serve(index, now, dma);
+        }
+        moved
+    }
+
+    fn call_again(&mut self, at: NicTime) {
+        self.again = Some(self.again.map_or(at, |a| a.min(at)));
+    }
+
+    fn serve(&mut self, index: usize, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return false;
+        };
+        c.ready = false;
+        if std::mem::take(&mut c.heard) {
+            self.neighbors.confirm(c.neighbor, now);
+        }
+        let mut moved = self.establish(index, now);
+        let Some(c) = self.table.at(index) else {
+            return moved;
+        };
+        match c.phase {
+            Phase::Resolving => return moved,
+            Phase::Open => {
+                moved |= c.pump_recvs(dma, &mut self.events);
+                moved |= c.pump_sends(dma, &mut self.events);
+            }
+            Phase::Closing => {
+                c.discard();
+                moved |= c.pump_sends(dma, &mut self.events);
+            }
+            Phase::Dead => moved |= c.pump_recvs(dma, &mut self.events),
+            Phase::Orphan => {
+                // Nobody reads any more, and the peer should know (RFC 1122 §4.2.2.13).
+                if c.discard() {
+                    c.socket().abort();
+                }
+            }
+            Phase::Connecting | Phase::Incoming(_) => {}
+        }
+        if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.state()) {
+            c.socket().close();
+            c.fin_given = true;
+        }
+        let before = c.neighbor;
+        let (sent, frames) = self.send_segments(index, now);
+        if frames > 0 {
+            moved = true;
+            self.probe_stale(before, now);
+        }
+        moved |= self.report(index, now);
+        self.schedule(index, now, sent);
+        moved
+    }
+
+    /// Goes on with a handshake, or gives it up.
+    fn establish(&mut self, index: usize, now: NicTime) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return false;
+        };
+        let late = c.deadline.is_some_and(|d| d <= now);
+        match c.phase {
+            Phase::Resolving => {
+                if self.neighbors.mac(c.neighbor).is_none() {
+                    if late {
+                        self.fail_connect(index, Status::HostUnreachable);
+                    }
+                    return late;
+                }
+                let remote = IpEndpoint::new(IpAddress::Ipv4(*c.peer.ip()), c.peer.port());
+                let local = (IpAddress::Ipv4(*c.local.ip()), c.local.port());
+                let context = self.iface.context();
+                if c.socket().connect(context, remote, local).is_err() {
+                    self.fail_connect(index, Status::HostUnreachable);
+                    return true;
+                }
+                c.phase = Phase::Connecting;
+                true
+            }
+            Phase::Connecting => {
+                let state = c.state();
+                if is_synchronized(state) {
+                    c.phase = Phase::Open;
+                    c.deadline = None;
+                    c.established(&self.config);
+                    let conn = c.id;
+                    self.events.push_back(TransportEvent::Connected { conn });
+                } else if state == State::Closed {
+                    self.fail_connect(index, Status::ConnectionRefused);
+                } else if late {
+                    self.fail_connect(index, Status::TimedOut);
+                } else {
+                    return false;
+                }
+                true
+            }
+            Phase::Incoming(id) => {
+                let state = c.state();
+                let listener = self.listeners.values_mut().find(|l| l.id == id);
+                match listener {
+                    Some(_) if is_synchronized(state) => {
+                        c.phase = Phase::Open;
+                        c.deadline = None;
+                        c.established(&self.config);
+                        self.events.push_back(TransportEvent::Incoming {
+                            listener: id,
+                            conn: c.id,
+                            peer: c.peer,
+                        });
+                        return true;
+                    }
+                    Some(_) if state == State::SynReceived && !late => return false,
+                    _ => self.reset_orphan(index),
+                }
+                true
+            }
+            Phase::Orphan if late => {
+                if c.state() == State::Closed {
+                    // Even the reset found no room.
+                    self.free(index);
+                } else {
+                    c.socket().abort();
+                    c.deadline = Some(now.plus(LINGER));
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets smoltcp send what the windows allow.
+    fn send_segments(&mut self, index: usize, now: NicTime) -> (Sent, u64) {
+        let Some(c) = self.table.at(index) else {
+            return (Sent::All, 0);
+        };
+        let Some(dst) = self.neighbors.mac(c.neighbor) else {
+            return (Sent::All, 0);
+        };
+        let t = instant(now);
+        let mut device = Egress {
+            port: &mut *self.port,
+            now,
+            dst,
+            src: self.mac,
+            caps: &self.caps,
+            blocked: false,
+            sent: 0,
+        };
+        let mut sent = Sent::More;
+        for _ in 0..TX_BUDGET {
+            if self.iface.poll_egress(t, &mut device, &mut c.sockets) == PollResult::None {
+                sent = if device.blocked {
+                    Sent::Blocked
+                } else {
+                    Sent::All
+                };
+                break;
+            }
+        }
+        (sent, device.sent)
+    }
+
+    /// Tells the layer above what TCP's state has become.
+    fn report(&mut self, index: usize, now: NicTime) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return false;
+        };
+        let state = c.state();
+        let ended_in_order = matches!(
+            c.last_state,
+            State::LastAck | State::Closing | State::TimeWait
+        );
+        let closed = state == State::Closed;
+        let events = &mut self.events;
+        let before = events.len();
+        match c.phase {
+            Phase::Open if closed && !ended_in_order => {
+                c.phase = Phase::Dead;
+                c.fail_sends(Status::ConnectionReset, events);
+                c.fail_recvs(Status::ConnectionReset, events);
+                events.push_back(TransportEvent::Reset { conn: c.id });
+            }
+            Phase::Open => {
+                if (closed || peer_has_closed(state)) && !c.peer_closed {
+                    c.peer_closed = true;
+                    events.push_back(TransportEvent::PeerClosed { conn: c.id });
+                }
+                if c.peer_closed && c.socket().recv_queue() == 0 {
+                    c.fail_recvs(Status::EndOfStream, events);
+                }
+                c.last_state = state;
+            }
+            Phase::Dead => {
+                c.fail_recvs(Status::ConnectionReset, events);
+            }
+            Phase::Closing => {
+                if closed && !ended_in_order {
+                    c.fail_sends(Status::ConnectionReset, events);
+                    events.push_back(TransportEvent::Reset { conn: c.id });
+                }
+                if closed || matches!(state, State::FinWait2 | State::TimeWait) {
+                    events.push_back(TransportEvent::Closed { conn: c.id });
+                    c.phase = Phase::Orphan;
+                    c.deadline = Some(now.plus(FIN_WAIT));
+                }
+                c.last_state = state;
+            }
+            _ => {}
+        }
+        let moved = events.len() != before;
+        if c.phase == Phase::Orphan && closed && c.socket().remote_endpoint().is_none() {
+            self.free(index);
+            return true;
+        }
+        moved
+    }
+
+    /// Decides when this connection is looked at again.
+    fn schedule(&mut self, index: usize, now: NicTime, sent: Sent) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let reads_pending = c.sends.front().is_some_and(|s| s.pending.is_some());
+        let poll_at = self.iface.poll_at(instant(now), &c.sockets).map(nic_time);
+        let wants_now = poll_at.is_some_and(|at| at <= now);
+        let again = match sent {
+            Sent::Blocked => Some(now.plus(BLOCKED)),
+            Sent::More if wants_now => Some(now),
+            _ if reads_pending => Some(now),
+            _ => None,
+        };
+        c.timer = match poll_at {
+            Some(_) if wants_now => Some(now.plus(RETRY)),
+            at => at,
+        };
+        if let Some(at) = c.wake_at() {
+            self.timers.set(index, at);
+        }
+        if let Some(at) = again {
+            self.mark(index);
+            self.call_again(at);
+        }
+    }
+}
+
+impl Conn {
+    /// Throws away what the peer sent. Returns whether there was anything.
+    fn discard(&mut self) -> bool {
+        let mut any = false;
+        while self.socket().recv_queue() > 0 {
+            match self.socket().recv(|b| (b.len(), b.len())) {
+                Ok(n) if n > 0 => any = true,
+                _ => break,
+            }
+        }
+        any
+    }
+}

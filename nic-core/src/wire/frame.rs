@@ -1,0 +1,217 @@
+//! What the demultiplexer needs of a frame: whom it is for, and which connection.
+//!
+//! Only as many checks as it takes to find the connection; smoltcp checks the rest (lengths,
+//! checksums, flags) when the packet is handed to the connection's socket.
+
+use std::net::Ipv4Addr;
+
+use zerocopy::byteorder::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
+
+use super::{MacAddr, ETHERTYPE_ARP, ETHERTYPE_IPV4};
+
+/// Ethernet II header (IEEE 802.3 §3.2).
+#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct EthernetHeader {
+    dst: MacAddr,
+    src: MacAddr,
+    ethertype: U16,
+}
+
+/// IPv4 header without options (RFC 791 §3.1).
+#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Ipv4Header {
+    version_ihl: u8,
+    tos: u8,
+    total_len: U16,
+    ident: U16,
+    flags_fragment: U16,
+    ttl: u8,
+    protocol: u8,
+    checksum: U16,
+    src: U32,
+    dst: U32,
+}
+
+/// The part of a TCP header that names the connection and its first flags (RFC 9293 §3.1).
+#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TcpStart {
+    src_port: U16,
+    dst_port: U16,
+    seq: U32,
+    ack: U32,
+    offset: u8,
+    flags: u8,
+}
+
+const FLAG_SYN: u8 = 0x02;
+const FLAG_RST: u8 = 0x04;
+const FLAG_ACK: u8 = 0x10;
+
+/// Why a frame goes no further. A fault of the peer or the wire: counted, never an error of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Dropped {
+    /// Shorter than its headers, or with lengths that contradict each other.
+    #[error("malformed frame")]
+    Malformed,
+    /// Addressed to somebody else, or a protocol that this NIC does not speak.
+    #[error("frame is not for this NIC")]
+    NotOurs,
+    /// An IPv4 fragment: TCP avoids them, so this NIC does not reassemble.
+    #[error("IPv4 fragment")]
+    Fragment,
+}
+
+/// A TCP segment, seen by the demultiplexer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TcpFrame {
+    /// Ethernet source.
+    pub src_mac: MacAddr,
+    /// IPv4 source.
+    pub src: Ipv4Addr,
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// A SYN without ACK or RST: opens a connection.
+    pub opens: bool,
+}
+
+/// What a frame is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame {
+    /// A TCP segment for our address.
+    Tcp(TcpFrame),
+    /// An ARP packet; [`super::control`] looks further.
+    Arp,
+    /// An ICMP packet for our address.
+    Icmp {
+        /// Ethernet source.
+        src_mac: MacAddr,
+    },
+}
+
+/// Sorts a frame that arrived at the station with these addresses.
+///
+/// # Errors
+/// [`Dropped`] with the reason.
+pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropped> {
+    let (eth, rest) = EthernetHeader::ref_from_prefix(frame).map_err(|_| Dropped::Malformed)?;
+    if eth.dst != mac && eth.dst != MacAddr::BROADCAST {
+        return Err(Dropped::NotOurs);
+    }
+    match eth.ethertype.get() {
+        ETHERTYPE_IPV4 => {}
+        ETHERTYPE_ARP => return Ok(Frame::Arp),
+        _ => return Err(Dropped::NotOurs),
+    }
+    let (hdr, _) = Ipv4Header::ref_from_prefix(rest).map_err(|_| Dropped::Malformed)?;
+    let header_len = usize::from(hdr.version_ihl & 0xf) * 4;
+    let total = usize::from(hdr.total_len.get());
+    if hdr.version_ihl >> 4 != 4 || header_len < 20 || total < header_len || total > rest.len() {
+        return Err(Dropped::Malformed);
+    }
+    if hdr.dst.get() != u32::from(ip) {
+        return Err(Dropped::NotOurs);
+    }
+    // More-fragments bit or a non-zero offset.
+    if hdr.flags_fragment.get() & 0x3fff != 0 {
+        return Err(Dropped::Fragment);
+    }
+    if !eth.src.is_unicast() {
+        return Err(Dropped::Malformed);
+    }
+    let payload = &rest[header_len..total];
+    match hdr.protocol {
+        6 => {
+            let (tcp, _) = TcpStart::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
+            if tcp.src_port.get() == 0 || tcp.dst_port.get() == 0 {
+                return Err(Dropped::Malformed);
+            }
+            let src = Ipv4Addr::from(hdr.src.get());
+            // A source that names no host cannot be answered.
+            if src.is_unspecified() || src.is_broadcast() || src.is_multicast() || src == ip {
+                return Err(Dropped::Malformed);
+            }
+            Ok(Frame::Tcp(TcpFrame {
+                src_mac: eth.src,
+                src,
+                src_port: tcp.src_port.get(),
+                dst_port: tcp.dst_port.get(),
+                opens: tcp.flags & (FLAG_SYN | FLAG_ACK | FLAG_RST) == FLAG_SYN,
+            }))
+        }
+        1 => Ok(Frame::Icmp { src_mac: eth.src }),
+        _ => Err(Dropped::NotOurs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::emit_ethernet;
+
+    const MAC: MacAddr = MacAddr::local(7);
+    const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 7);
+
+    fn tcp_frame(flags: u8) -> Vec<u8> {
+        let mut f = vec![0; 54];
+        emit_ethernet(&mut f, MAC, MacAddr::local(9), ETHERTYPE_IPV4);
+        f[14] = 0x45;
+        f[16..18].copy_from_slice(&40u16.to_be_bytes());
+        f[23] = 6;
+        f[26..30].copy_from_slice(&[10, 0, 0, 9]);
+        f[30..34].copy_from_slice(&IP.octets());
+        f[34..36].copy_from_slice(&4000u16.to_be_bytes());
+        f[36..38].copy_from_slice(&80u16.to_be_bytes());
+        f[46] = 0x50;
+        f[47] = flags;
+        f
+    }
+
+    #[test]
+    fn names_the_connection_and_its_opening() {
+        for (flags, opens) in [
+            (FLAG_SYN, true),
+            (FLAG_SYN | FLAG_ACK, false),
+            (FLAG_ACK, false),
+        ] {
+            let got = classify(&tcp_frame(flags), MAC, IP);
+            let Ok(Frame::Tcp(t)) = got else {
+                panic!("{got:?}")
+            };
+            assert_eq!(
+                (t.src, t.src_port, t.dst_port, t.opens),
+                (Ipv4Addr::new(10, 0, 0, 9), 4000, 80, opens)
+            );
+            assert_eq!(t.src_mac, MacAddr::local(9));
+        }
+    }
+
+    #[test]
+    fn drops_with_the_reason() {
+        let mut f = tcp_frame(FLAG_SYN);
+        f[20] = 0x20; // more fragments
+        assert_eq!(classify(&f, MAC, IP), Err(Dropped::Fragment));
+        let mut f = tcp_frame(FLAG_SYN);
+        f[16..18].copy_from_slice(&41u16.to_be_bytes()); // one byte more than there is
+        assert_eq!(classify(&f, MAC, IP), Err(Dropped::Malformed));
+        let f = tcp_frame(FLAG_SYN);
+        assert_eq!(classify(&f, MacAddr::local(1), IP), Err(Dropped::NotOurs));
+        assert_eq!(
+            classify(&f, MAC, Ipv4Addr::new(10, 0, 0, 8)),
+            Err(Dropped::NotOurs)
+        );
+        for cut in 0..f.len() {
+            assert_eq!(
+                classify(&f[..cut], MAC, IP),
+                Err(Dropped::Malformed),
+                "cut at {cut}"
+            );
+        }
+    }
+}
