@@ -5,12 +5,27 @@
 //! [`mmu`] adds protection domains and memory regions with keys, and [`memory`] is the seam to the
 //! bytes themselves, addressed by [`BusAddr`], which only this crate can mint.
 
+mod bank;
+mod directory;
 pub mod fault;
+pub mod gtlb;
+mod keys;
 pub mod memory;
+pub mod mmu;
 pub mod page_table;
+pub mod pd;
+pub mod region;
+pub mod registers;
+mod window;
 
+pub use bank::{GtlbStats, MapError, VA_END};
 pub use fault::Fault;
+pub use gtlb::{ConfigError, EntryError, GtlbConfig};
 pub use memory::{
     Announce, BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
 };
+pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
+pub use pd::PdError;
+pub use region::{Access, MemoryRegion, Need};
+pub use registers::BarError;

@@ -11,7 +11,6 @@ pub struct BusAddr(u64);
 
 impl BusAddr {
     /// For this crate's translations alone.
-    #[allow(dead_code)]
     pub(crate) const fn mint(addr: u64) -> BusAddr {
         BusAddr(addr)
     }
@@ -158,8 +157,8 @@ impl Announce {
     pub fn store(self) {
         // SAFETY: the contract of `new`.
         let line = unsafe { std::slice::from_raw_parts(self.line, 4) };
-        for i in 1..4 {
-            line[i].store(self.words[i], Ordering::Relaxed);
+        for (word, value) in line[1..].iter().zip(&self.words[1..]) {
+            word.store(*value, Ordering::Relaxed);
         }
         // Release: pairs with the Acquire load of word 0 by the waiter.
         line[0].store(self.words[0], Ordering::Release);

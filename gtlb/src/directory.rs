@@ -1,0 +1,135 @@
+//! The full page table: every page that is mapped, whatever fits in the GTLBs.
+//!
+//! It stands for the list that the GPU driver hands to the NIC's driver; the GTLBs are refilled from
+//! it. Pages are kept by group of 2 MiB, already coalesced (Algorithm 1, line 3).
+
+use std::collections::HashMap;
+
+use crate::gtlb::{GROUP_PAGES, GROUP_SHIFT, PAGE_SHIFT};
+use crate::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
+
+/// Stands for "no page here"; never a bus address, because it is not aligned.
+pub(crate) const NO_PAGE: u64 = u64::MAX;
+
+/// The bus addresses of a group's 32 pages.
+pub(crate) type Pages = [u64; PAGES_PER_LARGE];
+
+/// A translated address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hit {
+    /// Bus address.
+    pub(crate) bus: u64,
+    /// Bytes to the end of the entry, this one included.
+    pub(crate) left: u64,
+}
+
+/// A group of 32 pages, coalesced when that is possible.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Group {
+    /// All pages lie in one aligned 2 MiB piece of the bus.
+    Large(u64),
+    /// Pages one by one; [`NO_PAGE`] where none is mapped.
+    Pages(Box<Pages>),
+}
+
+impl Group {
+    /// Coalesces (FpgaNIC §2.3.2: contiguous "and aligned within the 2MB page"). `None` when no page
+    /// is mapped.
+    ///
+    /// Without the alignment an entry would need a full adder in place of wires; and a group with a
+    /// hole must not be coalesced, or an address that is not mapped would translate.
+    pub(crate) fn of(pages: &Pages) -> Option<Group> {
+        let first = pages[0];
+        let contiguous = first != NO_PAGE
+            && first.is_multiple_of(LARGE_PAGE_BYTES)
+            && pages
+                .iter()
+                .enumerate()
+                .all(|(i, bus)| *bus == first + i as u64 * PAGE_BYTES);
+        if contiguous {
+            Some(Group::Large(first))
+        } else if pages.iter().all(|bus| *bus == NO_PAGE) {
+            None
+        } else {
+            Some(Group::Pages(Box::new(*pages)))
+        }
+    }
+
+    /// Page by page.
+    pub(crate) fn pages(&self) -> Pages {
+        match self {
+            Group::Large(bus) => std::array::from_fn(|i| bus + i as u64 * PAGE_BYTES),
+            Group::Pages(pages) => **pages,
+        }
+    }
+
+    /// Bus address of one page.
+    pub(crate) fn page(&self, index: usize) -> Option<u64> {
+        match self {
+            Group::Large(bus) => Some(bus + index as u64 * PAGE_BYTES),
+            Group::Pages(pages) => Some(pages[index]).filter(|bus| *bus != NO_PAGE),
+        }
+    }
+}
+
+/// All mapped pages.
+#[derive(Debug, Default)]
+pub(crate) struct Directory {
+    groups: HashMap<u64, Group>,
+}
+
+impl Directory {
+    /// The group with this number.
+    pub(crate) fn group(&self, group: u64) -> Option<&Group> {
+        self.groups.get(&group)
+    }
+
+    /// Number of groups with a page.
+    pub(crate) fn len(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// The numbers of those groups, in no order.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        self.groups.keys().copied()
+    }
+
+    /// The pages of a group; all [`NO_PAGE`] when none is mapped.
+    pub(crate) fn pages(&self, group: u64) -> Pages {
+        self.group(group)
+            .map_or([NO_PAGE; PAGES_PER_LARGE], Group::pages)
+    }
+
+    /// Replaces a group; `None` removes it.
+    pub(crate) fn set(&mut self, group: u64, content: Option<Group>) {
+        match content {
+            Some(content) => self.groups.insert(group, content),
+            None => self.groups.remove(&group),
+        };
+    }
+
+    /// Room for that many more groups, so that mapping does not rehash again and again.
+    pub(crate) fn reserve(&mut self, groups: usize) {
+        self.groups.reserve(groups);
+    }
+
+    /// Bus address of the page that holds `va`.
+    pub(crate) fn page(&self, va: u64) -> Option<u64> {
+        let index = (va >> PAGE_SHIFT) as usize & (GROUP_PAGES as usize - 1);
+        self.group(va >> GROUP_SHIFT)?.page(index)
+    }
+
+    /// The translation of `va`, to the end of its page or coalesced group.
+    pub(crate) fn lookup(&self, va: u64) -> Option<Hit> {
+        let page = self.page(va)?;
+        let (bus, size) = match self.group(va >> GROUP_SHIFT)? {
+            Group::Large(bus) => (*bus, LARGE_PAGE_BYTES),
+            Group::Pages(_) => (page, PAGE_BYTES),
+        };
+        let offset = va & (size - 1);
+        Some(Hit {
+            bus: bus + offset,
+            left: size - offset,
+        })
+    }
+}

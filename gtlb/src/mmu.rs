@@ -1,0 +1,443 @@
+//! The NIC's memory management unit: the only way from a GPU address to a bus address.
+//!
+//! An operation first [*pins*](Mmu::pin) its buffer, which checks domain, region, bounds and rights
+//! once, then asks for [*spans*](Mmu::span) as it moves bytes, and unpins when it retires. A region is
+//! freed in two steps, so that operations in flight finish: [`Mmu::begin_deregister`] refuses new
+//! pins, [`Mmu::finish_deregister`] succeeds when the last pin is gone, and then no entry is left.
+
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+
+use crate::bank::{Bank, GtlbStats, MapError, VA_END};
+use crate::fault::Fault;
+use crate::gtlb::{ConfigError, Gtlb, GtlbConfig, GROUP_SHIFT};
+use crate::keys::{RemoteKeys, MAX_REGIONS};
+use crate::memory::{BusAddr, BusSpan};
+use crate::page_table::PageTable;
+use crate::pd::{DomainTable, PdError, MAX_DOMAINS};
+use crate::region::{Access, MemoryRegion, Need, Region, RegionTable, State};
+
+/// Sizes of an [`Mmu`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MmuConfig {
+    /// One entry per GTLB; each serves a window of addresses.
+    pub instances: Vec<GtlbConfig>,
+    /// Whether a miss is refilled from the full page table. Without it, memory that does not fit is
+    /// refused when it is mapped.
+    pub refill: bool,
+}
+
+impl Default for MmuConfig {
+    /// Three GTLBs of the paper's size (96 GiB), with refill.
+    fn default() -> Self {
+        MmuConfig {
+            instances: vec![GtlbConfig::default(); 3],
+            refill: true,
+        }
+    }
+}
+
+/// Proof that a range was checked and its region cannot go away. Hand it back to [`Mmu::unpin`].
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a region that stays pinned can never be freed"]
+pub struct Pin {
+    /// Handle of the region for [`Mmu::span`].
+    pub region: u32,
+}
+
+/// A region that could not be registered; nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// No such protection domain.
+    #[error(transparent)]
+    Pd(#[from] PdError),
+    /// A region has at least one byte.
+    #[error("a memory region at {va} needs at least one byte")]
+    Empty {
+        /// First byte.
+        va: GpuVa,
+    },
+    /// The range leaves the address space.
+    #[error("{len} bytes at {va} leave the 57-bit virtual address space")]
+    OutOfSpace {
+        /// First byte.
+        va: GpuVa,
+        /// Bytes.
+        len: u64,
+    },
+    /// A part of the range has no page.
+    #[error("{va} is not mapped; map the GPU memory before registering it, and check the length")]
+    NotMapped {
+        /// First byte without a page.
+        va: GpuVa,
+    },
+    /// IBTA vol. 1 §10.6.3.1: remote write needs local write.
+    #[error("remote write access needs local write access")]
+    RemoteWriteWithoutLocal,
+    /// The region table is full.
+    #[error("all {limit} memory regions are in use; deregister some, or register larger ranges")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The entries of the range do not fit in the GTLB, and refill is off.
+    #[error(transparent)]
+    Gtlb(#[from] MapError),
+}
+
+/// A region that could not be freed (yet).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeregisterError {
+    /// No such region.
+    #[error("{lkey} names no memory region; it was never registered or has been freed")]
+    BadKey {
+        /// The key.
+        lkey: Lkey,
+    },
+    /// It is being freed already.
+    #[error("the region with {lkey} is already being freed")]
+    AlreadyBegun {
+        /// The key.
+        lkey: Lkey,
+    },
+    /// [`Mmu::begin_deregister`] comes first.
+    #[error("the region with {lkey} is still in use; begin to deregister it first")]
+    NotBegun {
+        /// The key.
+        lkey: Lkey,
+    },
+    /// Operations are in flight.
+    #[error("{pins} operations on the region with {lkey} are in flight; wait for them, or quarantine it")]
+    Pinned {
+        /// The key.
+        lkey: Lkey,
+        /// How many.
+        pins: u32,
+    },
+}
+
+/// Memory that could not be unmapped; nothing was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UnmapError {
+    /// A region still covers a part of it.
+    #[error(
+        "the region with {lkey} at {va} still covers a part of the range; deregister it first"
+    )]
+    InUse {
+        /// Its key.
+        lkey: Lkey,
+        /// Its first byte.
+        va: GpuVa,
+    },
+    /// The range is not what was mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+}
+
+/// Protection domains, regions and GTLBs of one NIC. See the module text.
+#[derive(Debug)]
+pub struct Mmu {
+    pub(crate) bank: Bank,
+    pub(crate) bar: crate::registers::Staged,
+    domains: DomainTable,
+    regions: RegionTable,
+    remote: RemoteKeys,
+}
+
+impl Mmu {
+    /// An empty MMU.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names a size that cannot be.
+    pub fn new(config: MmuConfig) -> Result<Mmu, ConfigError> {
+        if config.instances.is_empty() || config.instances.len() > 64 {
+            return Err(ConfigError::Instances {
+                instances: config.instances.len(),
+            });
+        }
+        for instance in &config.instances {
+            instance.check()?;
+        }
+        let instances = config.instances.iter().map(|c| Gtlb::new(*c)).collect();
+        Ok(Mmu {
+            bank: Bank::new(instances, config.refill),
+            bar: Default::default(),
+            domains: DomainTable::default(),
+            regions: RegionTable::default(),
+            remote: RemoteKeys::random(),
+        })
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// [`PdError::TooMany`].
+    pub fn alloc_pd(&mut self) -> Result<PdId, PdError> {
+        self.domains
+            .alloc()
+            .ok_or(PdError::TooMany { limit: MAX_DOMAINS })
+    }
+
+    /// Frees an empty protection domain.
+    ///
+    /// # Errors
+    /// [`PdError`]: unknown, or regions are left.
+    pub fn free_pd(&mut self, pd: PdId) -> Result<(), PdError> {
+        self.domains.free(pd)
+    }
+
+    /// Makes GPU memory known: keeps its pages and populates the GTLBs (FpgaNIC Algorithm 1).
+    ///
+    /// # Errors
+    /// [`MapError`]; then nothing was changed. The two `Exhausted` errors exist only without refill.
+    pub fn map(&mut self, table: &PageTable) -> Result<(), MapError> {
+        self.bank.map(table)
+    }
+
+    /// Forgets whole pages, before the GPU frees them.
+    ///
+    /// # Errors
+    /// [`UnmapError::InUse`] while a region (also a quarantined one) covers a part of the range.
+    pub fn unmap(&mut self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
+        let end = va.0.saturating_add(len);
+        if let Some(region) = self.regions.iter().find(|r| r.start < end && va.0 < r.end) {
+            return Err(UnmapError::InUse {
+                lkey: region.lkey,
+                va: GpuVa(region.start),
+            });
+        }
+        Ok(self.bank.unmap(va, len)?)
+    }
+
+    /// Registers `len` bytes at `va`, which must be mapped; regions may overlap.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; then nothing was changed.
+    pub fn register(
+        &mut self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let domain = self.domains.find_mut(pd).ok_or(PdError::NoSuchPd { pd })?;
+        if len == 0 {
+            return Err(RegisterError::Empty { va });
+        }
+        let end = match va.checked_add(len) {
+            Some(end) if end.0 <= VA_END => end.0,
+            _ => return Err(RegisterError::OutOfSpace { va, len }),
+        };
+        if access.remote_write && !access.local_write {
+            return Err(RegisterError::RemoteWriteWithoutLocal);
+        }
+        if let Some(hole) = self.bank.first_hole(va.0, len) {
+            return Err(RegisterError::NotMapped { va: GpuVa(hole) });
+        }
+        // Entries may have gone when another region of the range was freed.
+        self.bank.populate(va.0, len)?;
+        let lkey = self
+            .regions
+            .add(pd, va.0, end, access)
+            .ok_or(RegisterError::TooMany { limit: MAX_REGIONS })?;
+        domain.add(va.0, end, lkey);
+        Ok(MemoryRegion {
+            lkey,
+            rkey: self.remote.of(lkey),
+            pd,
+            va,
+            len,
+            access,
+        })
+    }
+
+    /// Checks that `len` bytes at `va` may be used by a queue of `pd`, and counts the operation in.
+    ///
+    /// Key 0 finds the region by address. A range of no bytes is checked like any other.
+    ///
+    /// # Errors
+    /// The [`Fault`] that the completion reports.
+    #[inline]
+    pub fn pin(
+        &mut self,
+        pd: PdId,
+        lkey: Lkey,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<Pin, Fault> {
+        let end = va.0.saturating_add(len);
+        let found = if lkey.0 == 0 {
+            let domain = self
+                .domains
+                .find_mut(pd)
+                .ok_or(Fault::NotRegistered { va })?;
+            domain.find(&self.regions, va.0, end, need)?
+        } else {
+            lkey
+        };
+        let bad = Fault::BadKey { key: found.0 };
+        let region = self
+            .regions
+            .find_mut(found.0)
+            .filter(|r| r.pd == pd)
+            .ok_or(bad)?;
+        check(region, va, end, need)?;
+        region.pins += 1;
+        Ok(Pin { region: found.0 })
+    }
+
+    /// Counts an operation out; from then on it must not touch the buffer.
+    #[inline]
+    pub fn unpin(&mut self, pin: Pin) {
+        let region = self.regions.find_mut(pin.region);
+        debug_assert!(
+            region.as_ref().is_some_and(|r| r.pins > 0),
+            "{pin:?} was not pinned"
+        );
+        if let Some(region) = region {
+            region.pins = region.pins.saturating_sub(1);
+        }
+    }
+
+    /// The contiguous run of bus addresses that `va` begins: at least one byte, at most `len`.
+    ///
+    /// `region` is the handle of a [`Pin`].
+    ///
+    /// # Errors
+    /// [`Fault::NoTranslation`] on a miss without refill, [`Fault::OutOfBounds`] when the range leaves
+    /// the region, [`Fault::RegionFreed`] when it was quarantined meanwhile.
+    #[inline]
+    pub fn span(&mut self, region: u32, va: GpuVa, len: u64) -> Result<BusSpan, Fault> {
+        let row = self
+            .regions
+            .find(region)
+            .ok_or(Fault::BadKey { key: region })?;
+        if !matches!(row.state, State::Live | State::Freeing) {
+            return Err(Fault::RegionFreed { va });
+        }
+        if !row.covers(va.0, va.0.saturating_add(len)) {
+            return Err(Fault::OutOfBounds {
+                va,
+                end: GpuVa(row.end),
+            });
+        }
+        let hit = self
+            .bank
+            .translate(va.0)
+            .ok_or(Fault::NoTranslation { va })?;
+        Ok(BusSpan {
+            addr: BusAddr::mint(hit.bus),
+            len: hit.left.min(len),
+        })
+    }
+
+    /// Refuses new pins of a region; operations in flight go on.
+    ///
+    /// # Errors
+    /// [`DeregisterError::BadKey`], [`DeregisterError::AlreadyBegun`].
+    pub fn begin_deregister(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
+        let region = self.region_mut(lkey)?;
+        if region.state != State::Live {
+            return Err(DeregisterError::AlreadyBegun { lkey });
+        }
+        region.state = State::Freeing;
+        Ok(())
+    }
+
+    /// Operations in flight on a region; 0 when it is gone.
+    pub fn pins_of(&self, lkey: Lkey) -> u32 {
+        match self.regions.find(lkey.0) {
+            Some(region) if region.state != State::Free => region.pins,
+            _ => 0,
+        }
+    }
+
+    /// Frees a region whose last operation has retired, and invalidates the entries that no other
+    /// region needs.
+    ///
+    /// # Errors
+    /// [`DeregisterError::Pinned`] while operations are in flight, [`DeregisterError::NotBegun`],
+    /// [`DeregisterError::BadKey`].
+    pub fn finish_deregister(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
+        let region = *self.region_mut(lkey)?;
+        if region.state == State::Live {
+            return Err(DeregisterError::NotBegun { lkey });
+        }
+        if region.pins > 0 {
+            return Err(DeregisterError::Pinned {
+                lkey,
+                pins: region.pins,
+            });
+        }
+        self.regions.remove(lkey);
+        if let Some(domain) = self.domains.find_mut(region.pd) {
+            domain.remove(lkey);
+        }
+        self.invalidate_unused(region.start, region.end);
+        Ok(())
+    }
+
+    /// Takes a region that a peer does not let go out of service: from now on nothing of it is
+    /// translated, and its memory stays mapped (hence is not reused) until its last pin is gone and
+    /// [`Mmu::finish_deregister`] succeeds.
+    ///
+    /// # Errors
+    /// [`DeregisterError::NotBegun`], [`DeregisterError::BadKey`].
+    pub fn quarantine(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
+        let region = self.region_mut(lkey)?;
+        if region.state == State::Live {
+            return Err(DeregisterError::NotBegun { lkey });
+        }
+        region.state = State::Quarantined;
+        let (start, end) = (region.start, region.end);
+        self.invalidate_unused(start, end);
+        Ok(())
+    }
+
+    /// Misses and refills since the MMU was made.
+    pub fn stats(&self) -> GtlbStats {
+        self.bank.stats
+    }
+
+    fn region_mut(&mut self, lkey: Lkey) -> Result<&mut Region, DeregisterError> {
+        self.regions
+            .find_mut(lkey.0)
+            .filter(|r| r.state != State::Free)
+            .ok_or(DeregisterError::BadKey { lkey })
+    }
+
+    /// Invalidates the entries of a range, but for groups that a region in service still covers.
+    fn invalidate_unused(&mut self, start: u64, end: u64) {
+        let groups = |start: u64, end: u64| start >> GROUP_SHIFT..=(end - 1) >> GROUP_SHIFT;
+        let kept: Vec<_> = self
+            .regions
+            .iter()
+            .filter(|r| matches!(r.state, State::Live | State::Freeing))
+            .map(|r| groups(r.start, r.end))
+            .collect();
+        self.bank.invalidate(
+            groups(start, end).filter(|group| !kept.iter().any(|used| used.contains(group))),
+        );
+    }
+}
+
+/// Whether an operation of the region's domain may use `va..end` in this way.
+#[inline]
+fn check(region: &Region, va: GpuVa, end: u64, need: Need) -> Result<(), Fault> {
+    if region.state != State::Live {
+        return Err(Fault::RegionFreed { va });
+    }
+    if !region.covers(va.0, end) {
+        return Err(Fault::OutOfBounds {
+            va,
+            end: GpuVa(region.end),
+        });
+    }
+    if !region.access.grants(need) {
+        return Err(Fault::AccessDenied { va });
+    }
+    Ok(())
+}

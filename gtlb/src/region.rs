@@ -1,0 +1,177 @@
+//! Memory regions: who may touch which bytes, and who is touching them now.
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::{GpuVa, Lkey, PdId, Rkey};
+
+use crate::keys::{self, MAX_REGIONS};
+
+/// Rights of a region. Local reads are always granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Access {
+    /// The NIC may write for its own queues (receive).
+    pub local_write: bool,
+    /// Peers that hold the remote key may read.
+    pub remote_read: bool,
+    /// Peers that hold the remote key may write; needs `local_write`.
+    pub remote_write: bool,
+}
+
+impl Access {
+    /// Send buffers: nobody writes, no peer reads.
+    pub const LOCAL_READ: Access = Access {
+        local_write: false,
+        remote_read: false,
+        remote_write: false,
+    };
+    /// Send and receive buffers.
+    pub const LOCAL: Access = Access {
+        local_write: true,
+        remote_read: false,
+        remote_write: false,
+    };
+
+    /// Whether an operation of the region's own queues may do this.
+    #[inline]
+    pub const fn grants(self, need: Need) -> bool {
+        match need {
+            Need::Read => true,
+            Need::Write => self.local_write,
+        }
+    }
+}
+
+/// What an operation does with its buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The NIC reads (send).
+    Read,
+    /// The NIC writes (receive).
+    Write,
+}
+
+/// A registered range of GPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryRegion {
+    /// Key for descriptors of the region's protection domain.
+    pub lkey: Lkey,
+    /// Key that a peer must present.
+    pub rkey: Rkey,
+    /// Protection domain.
+    pub pd: PdId,
+    /// First byte.
+    pub va: GpuVa,
+    /// Bytes.
+    pub len: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+/// Life of a region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// In use.
+    Live,
+    /// No new pins; operations in flight go on.
+    Freeing,
+    /// A peer did not let go in time: no DMA any more, and the memory is not given back.
+    Quarantined,
+    /// Gone; the slot waits for its next region.
+    Free,
+}
+
+/// Row of the region table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Region {
+    pub(crate) lkey: Lkey,
+    pub(crate) state: State,
+    pub(crate) access: Access,
+    pub(crate) pd: PdId,
+    /// Operations in flight.
+    pub(crate) pins: u32,
+    pub(crate) start: u64,
+    /// First byte after the region.
+    pub(crate) end: u64,
+}
+
+impl Region {
+    /// Whether `start..end` lies inside.
+    #[inline]
+    pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
+        self.start <= start && end <= self.end
+    }
+}
+
+/// Slots that rest before one is used again, so that a generation lasts.
+const RESTING: usize = 256;
+
+/// All regions of a NIC.
+#[derive(Debug, Default)]
+pub(crate) struct RegionTable {
+    slots: Vec<Region>,
+    /// Freed slots, oldest first.
+    free: VecDeque<u32>,
+}
+
+impl RegionTable {
+    /// Adds a live region; `None` when all slots are taken.
+    pub(crate) fn add(&mut self, pd: PdId, start: u64, end: u64, access: Access) -> Option<Lkey> {
+        let full = self.slots.len() == MAX_REGIONS;
+        let reuse = if full || self.free.len() > RESTING {
+            self.free.pop_front()
+        } else {
+            None
+        };
+        let (slot, lkey) = match reuse {
+            Some(slot) => (slot as usize, keys::next(self.slots[slot as usize].lkey)),
+            None if full => return None,
+            None => (self.slots.len(), keys::first(self.slots.len())),
+        };
+        let region = Region {
+            lkey,
+            state: State::Live,
+            access,
+            pd,
+            pins: 0,
+            start,
+            end,
+        };
+        if slot == self.slots.len() {
+            self.slots.push(region);
+        } else {
+            self.slots[slot] = region;
+        }
+        Some(lkey)
+    }
+
+    /// The row that last had this key; it may be [`State::Free`].
+    #[inline]
+    pub(crate) fn find(&self, lkey: u32) -> Option<&Region> {
+        self.slots
+            .get(keys::slot_of(lkey))
+            .filter(|r| r.lkey.0 == lkey)
+    }
+
+    /// As [`RegionTable::find`], to change.
+    #[inline]
+    pub(crate) fn find_mut(&mut self, lkey: u32) -> Option<&mut Region> {
+        self.slots
+            .get_mut(keys::slot_of(lkey))
+            .filter(|r| r.lkey.0 == lkey)
+    }
+
+    /// Frees a row.
+    pub(crate) fn remove(&mut self, lkey: Lkey) {
+        if let Some(region) = self.find_mut(lkey.0) {
+            if region.state != State::Free {
+                region.state = State::Free;
+                self.free.push_back(keys::slot_of(lkey.0) as u32);
+            }
+        }
+    }
+
+    /// Rows that are not free.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
+        self.slots.iter().filter(|r| r.state != State::Free)
+    }
+}

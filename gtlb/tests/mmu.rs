@@ -1,0 +1,196 @@
+//! Regions, keys, rights and the life of a region, through the public interface.
+
+use ringbell_gtlb::*;
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+
+const BASE: u64 = 0x7f00_0000_0000;
+const KIB64: u64 = 64 << 10;
+
+/// 4 MiB at `BASE`: a coalesced group at bus 1 GiB, then a group whose pages lie in reverse order.
+fn table() -> PageTable {
+    let scattered = (0..32).rev().map(|i| (2 << 30) + i * KIB64);
+    PageTable {
+        base: GpuVa(BASE),
+        pages: (0..32)
+            .map(|i| (1 << 30) + i * KIB64)
+            .chain(scattered)
+            .collect(),
+    }
+}
+
+fn mmu() -> (Mmu, PdId) {
+    let mut mmu = Mmu::new(MmuConfig::default()).unwrap();
+    mmu.map(&table()).unwrap();
+    let pd = mmu.alloc_pd().unwrap();
+    (mmu, pd)
+}
+
+fn va(offset: u64) -> GpuVa {
+    GpuVa(BASE + offset)
+}
+
+#[test]
+fn spans_follow_the_pages_and_end_with_them() {
+    let (mut mmu, pd) = mmu();
+    let mr = mmu
+        .register(pd, va(100), (4 << 20) - 200, Access::LOCAL)
+        .unwrap();
+    let pin = mmu
+        .pin(pd, mr.lkey, va(100), (4 << 20) - 200, Need::Write)
+        .unwrap();
+    let span = mmu.span(pin.region, va(100), (4 << 20) - 200).unwrap();
+    assert_eq!(
+        (span.addr.value(), span.len),
+        ((1 << 30) + 100, (2 << 20) - 100)
+    );
+    let span = mmu.span(pin.region, va(2 << 20), 1 << 20).unwrap();
+    assert_eq!(
+        (span.addr.value(), span.len),
+        ((2 << 30) + 31 * KIB64, KIB64)
+    );
+    let last = (4 << 20) - 101;
+    let span = mmu.span(pin.region, va(last), 1).unwrap();
+    assert_eq!((span.addr.value(), span.len), ((2 << 30) + KIB64 - 101, 1));
+    mmu.unpin(pin);
+}
+
+#[test]
+fn faults_name_the_address() {
+    let (mut mmu, pd) = mmu();
+    let other = mmu.alloc_pd().unwrap();
+    let mr = mmu
+        .register(pd, va(0x1000), 0x1000, Access::LOCAL_READ)
+        .unwrap();
+    let any = Lkey(0);
+    let end = va(0x2000);
+    let mut pin = |pd, lkey, at, len, need| mmu.pin(pd, lkey, at, len, need).unwrap_err();
+    let unregistered = |va| Fault::NotRegistered { va };
+    assert_eq!(
+        pin(pd, any, va(0xfff), 2, Need::Read),
+        unregistered(va(0xfff))
+    );
+    assert_eq!(pin(pd, any, end, 1, Need::Read), unregistered(end));
+    assert_eq!(
+        pin(other, any, va(0x1000), 1, Need::Read),
+        unregistered(va(0x1000))
+    );
+    assert_eq!(
+        pin(PdId(77), any, va(0x1000), 1, Need::Read),
+        unregistered(va(0x1000))
+    );
+    for lkey in [any, mr.lkey] {
+        let bounds = Fault::OutOfBounds {
+            va: va(0x1fff),
+            end,
+        };
+        assert_eq!(pin(pd, lkey, va(0x1fff), 2, Need::Read), bounds);
+        assert_eq!(pin(pd, lkey, va(0x1fff), u64::MAX, Need::Read), bounds);
+        let denied = Fault::AccessDenied { va: va(0x1000) };
+        assert_eq!(pin(pd, lkey, va(0x1000), 1, Need::Write), denied);
+    }
+    let bad = Fault::BadKey { key: mr.lkey.0 };
+    assert_eq!(pin(other, mr.lkey, va(0x1000), 1, Need::Read), bad);
+    assert_eq!(
+        pin(pd, Lkey(0xdead_beef), va(0x1000), 1, Need::Read),
+        Fault::BadKey { key: 0xdead_beef }
+    );
+    assert_eq!(mmu.pins_of(mr.lkey), 0);
+}
+
+#[test]
+fn of_overlapping_regions_any_that_grants_answers() {
+    let (mut mmu, pd) = mmu();
+    let outer = mmu.register(pd, va(0), 0x10000, Access::LOCAL).unwrap();
+    let inner = mmu
+        .register(pd, va(0x1000), 0x100, Access::LOCAL_READ)
+        .unwrap();
+    let after = mmu
+        .register(pd, va(0x2000), 0x100, Access::LOCAL_READ)
+        .unwrap();
+    for _ in 0..2 {
+        // Twice: the second time the last region answers.
+        for (at, len) in [
+            (0x1010, 8),
+            (0x10f0, 0x100),
+            (0x2000, 0x100),
+            (0x3000, 0xd000),
+        ] {
+            let pin = mmu.pin(pd, Lkey(0), va(at), len, Need::Write).unwrap();
+            assert_eq!(pin.region, outer.lkey.0);
+            mmu.unpin(pin);
+        }
+    }
+    mmu.begin_deregister(outer.lkey).unwrap();
+    mmu.finish_deregister(outer.lkey).unwrap();
+    let pin = mmu.pin(pd, Lkey(0), va(0x1010), 8, Need::Read).unwrap();
+    assert_eq!(pin.region, inner.lkey.0);
+    assert!(mmu.span(pin.region, va(0x1010), 8).is_ok());
+    mmu.unpin(pin);
+    let denied = mmu.pin(pd, Lkey(0), va(0x2000), 8, Need::Write);
+    assert_eq!(denied, Err(Fault::AccessDenied { va: va(0x2000) }));
+    assert_eq!(mmu.pins_of(after.lkey), 0);
+}
+
+#[test]
+fn freeing_waits_for_operations_in_flight() {
+    let (mut mmu, pd) = mmu();
+    let mr = mmu.register(pd, va(0), 4 << 20, Access::LOCAL).unwrap();
+    let pin = mmu.pin(pd, Lkey(0), va(8), 8, Need::Read).unwrap();
+    assert_eq!(
+        mmu.finish_deregister(mr.lkey),
+        Err(DeregisterError::NotBegun { lkey: mr.lkey })
+    );
+    mmu.begin_deregister(mr.lkey).unwrap();
+    let freed = Err(Fault::RegionFreed { va: va(8) });
+    assert_eq!(mmu.pin(pd, Lkey(0), va(8), 8, Need::Read), freed);
+    assert_eq!(mmu.pin(pd, mr.lkey, va(8), 8, Need::Read), freed);
+    assert!(mmu.span(pin.region, va(8), 8).is_ok(), "in flight goes on");
+    let pinned = DeregisterError::Pinned {
+        lkey: mr.lkey,
+        pins: 1,
+    };
+    assert_eq!(mmu.finish_deregister(mr.lkey), Err(pinned));
+    let in_use = UnmapError::InUse {
+        lkey: mr.lkey,
+        va: va(0),
+    };
+    assert_eq!(mmu.unmap(va(0), 4 << 20), Err(in_use));
+    let region = pin.region;
+    mmu.unpin(pin);
+    mmu.finish_deregister(mr.lkey).unwrap();
+    assert_eq!(
+        mmu.span(region, va(8), 8),
+        Err(Fault::RegionFreed { va: va(8) })
+    );
+    assert_eq!(mmu.pin(pd, mr.lkey, va(8), 8, Need::Read), freed);
+    assert_eq!(
+        mmu.begin_deregister(mr.lkey),
+        Err(DeregisterError::BadKey { lkey: mr.lkey })
+    );
+    mmu.unmap(va(0), 4 << 20).unwrap();
+    assert_eq!(
+        mmu.register(pd, va(0), 1, Access::LOCAL),
+        Err(RegisterError::NotMapped { va: va(0) })
+    );
+    mmu.free_pd(pd).unwrap();
+    assert_eq!(mmu.free_pd(pd), Err(PdError::NoSuchPd { pd }));
+}
+
+#[test]
+fn quarantine_stops_translation_and_keeps_the_memory() {
+    let (mut mmu, pd) = mmu();
+    let mr = mmu.register(pd, va(0), 2 << 20, Access::LOCAL).unwrap();
+    let pin = mmu.pin(pd, mr.lkey, va(0), 8, Need::Read).unwrap();
+    mmu.begin_deregister(mr.lkey).unwrap();
+    mmu.quarantine(mr.lkey).unwrap();
+    assert_eq!(
+        mmu.span(pin.region, va(0), 8),
+        Err(Fault::RegionFreed { va: va(0) })
+    );
+    assert!(mmu.unmap(va(0), 2 << 20).is_err());
+    assert_eq!(mmu.free_pd(pd), Err(PdError::InUse { pd, regions: 1 }));
+    mmu.unpin(pin);
+    mmu.finish_deregister(mr.lkey).unwrap();
+    mmu.unmap(va(0), 2 << 20).unwrap();
+    mmu.free_pd(pd).unwrap();
+}
