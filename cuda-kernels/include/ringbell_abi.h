@@ -361,6 +361,7 @@ struct rb_queue {
   /** First argument of `wait_hook`. */
   rb_u64 wait_ctx;
 };
+typedef struct rb_queue rb_queue;
 
 /** One event, 32 bytes. */
 struct rb_event {
@@ -375,6 +376,7 @@ struct rb_event {
   /** Number of this event, from 0; a gap means lost events. */
   rb_u64 sequence;
 };
+typedef struct rb_event rb_event;
 
 /** Name of a status code, as in RB_STATUS_<name>. */
 RB_HOST_DEVICE static inline const char *rb_status_name(rb_u32 status) {

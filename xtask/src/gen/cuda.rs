@@ -108,7 +108,7 @@ fn structure(out: &mut String, s: &Struct) {
         let _ = writeln!(out, "  /** {} */", comment(f.doc));
         let _ = writeln!(out, "  rb_{} {};", f.ty, f.name);
     }
-    out.push_str("};\n");
+    let _ = writeln!(out, "}};\ntypedef struct {0} {0};", s.name);
 }
 
 fn status_texts(out: &mut String) {
