@@ -1,1 +1,18 @@
-//! Placeholder.
+//! The GPU side of Ringbell: the device header (`include/ringbell.cuh`), the SDK's kernels, and the
+//! emulated GPU on which the same `.cu` sources run on host threads.
+//!
+//! This crate never sees the NIC. A kernel drives a queue through the plain-data
+//! [`QueueHandle`](ringbell_nic_abi::queue::QueueHandle), and the NIC reaches GPU memory through
+//! [`DmaMemory`](ringbell_gtlb::DmaMemory) and [`PageTable`](ringbell_gtlb::PageTable); the root
+//! package joins the two.
+//!
+//! Not here yet: a backend for real GPUs (CUDA driver API through `cudarc`, `gdrcopy-sys`). The kernels
+//! are compiled by nvcc in CI, so that they stay ready for it.
+
+pub mod emulated;
+mod launch;
+
+pub use emulated::{
+    EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,
+};
+pub use launch::{Dim3, KernelArg, LaunchError};

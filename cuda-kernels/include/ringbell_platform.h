@@ -1,0 +1,99 @@
+/* What differs between nvcc, NVRTC and g++: qualifiers, memory order, clock.
+ *
+ * On a GPU the ordered accesses are PTX (`st.release.sys`, `ld.acquire.sys`; PTX ISA §8, memory
+ * consistency model), because NVRTC has no <cuda/atomic>. On g++ they are the __atomic builtins,
+ * which ThreadSanitizer understands.
+ */
+#ifndef RINGBELL_PLATFORM_H
+#define RINGBELL_PLATFORM_H
+
+#include "ringbell_abi.h"
+
+#ifdef __CUDACC__
+#define RB_DEVICE __device__ __forceinline__
+#define RB_DEVICE_NOINLINE __device__ __noinline__
+/* Kernels are registered by name for the emulated GPU only; on a GPU cuModuleGetFunction finds them. */
+#define RB_KERNEL(name)
+#define RB_DYNAMIC_SHARED(type, name, max_count) extern __shared__ type name[]
+#define RB_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#else
+#include "ringbell_emu.h"
+#define RB_DEVICE inline
+#define RB_DEVICE_NOINLINE inline __attribute__((noinline))
+#define RB_UNLIKELY(x) __builtin_expect(!!(x), 0)
+#endif
+
+namespace rb {
+namespace detail {
+
+#ifdef __CUDACC__
+
+RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) {
+  rb_u32 v;
+  asm volatile("ld.relaxed.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) {
+  rb_u32 v;
+  asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) {
+  rb_u64 v;
+  asm volatile("ld.relaxed.sys.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) {
+  rb_u64 v;
+  asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) {
+  asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+/* 16 bytes in one store: two words of an entry, each with its lap bit. */
+RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
+  asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
+}
+RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
+  asm volatile("st.release.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
+}
+/* Whether `*p` was `expected` and is now `desired`. */
+RB_DEVICE bool compare_and_swap(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+  rb_u32 old;
+  asm volatile("atom.relaxed.sys.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");
+  return old == expected;
+}
+/* Nanoseconds; resolution is 32 ns to 1 µs, depending on the GPU. */
+RB_DEVICE rb_u64 clock_ns() {
+  rb_u64 t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+#else
+
+RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
+  __atomic_store_n(p, a, __ATOMIC_RELAXED);
+  __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
+}
+RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
+  __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
+  __atomic_store_n(p, a, __ATOMIC_RELEASE);
+}
+RB_DEVICE bool compare_and_swap(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+  return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+}
+RB_DEVICE rb_u64 clock_ns() { return rb::emu::now_ns(); }
+
+#endif
+
+} // namespace detail
+} // namespace rb
+
+#endif /* RINGBELL_PLATFORM_H */

@@ -1,0 +1,177 @@
+/* One queue as a kernel sees it: take a slot, write the entry, ring, wait for the completion line.
+ *
+ * The protocol is that of nic-abi/src/queue.rs, and the only one; every call of ringbell.cuh is built
+ * on `post`, `poll` and `wait`. Ordering:
+ *
+ *  - words 0 and 1 of an entry are stored last, with Release (pairs with the NIC's Acquire of the
+ *    words it validates): whoever sees the whole entry also sees the payload written before it, even
+ *    when it was another producer's doorbell that made the NIC look;
+ *  - the doorbell is stored with Release (pairs with the NIC's Acquire load of the doorbell word);
+ *  - word 0 of a completion line is loaded with Acquire (pairs with the Release store in
+ *    `gtlb::Announce::store`): whoever sees the ticket also sees words 1-3 and the received bytes;
+ *  - `released[slot]` is stored with Release by the waiter (pairs with the Acquire load in `post`): a
+ *    producer that reuses a slot comes after the last reader of its completion line.
+ */
+#ifndef RINGBELL_QUEUE_H
+#define RINGBELL_QUEUE_H
+
+#include "ringbell_platform.h"
+
+namespace rb {
+namespace detail {
+
+/* An entry in the making: words as the descriptor defines them, all 64 bits usable. */
+struct entry {
+  rb_u64 word[8];
+};
+
+/* A completion line, copied. */
+struct completion {
+  rb_u32 status;
+  rb_u64 bytes;
+  rb_u64 detail;
+};
+
+/* The planted error of the ThreadSanitizer test: publishes the entry without ordering. */
+#ifdef RB_TEST_RELAXED_PUBLISH
+#define RB_PUBLISH_PAIR store_pair_relaxed
+RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+#else
+#define RB_PUBLISH_PAIR store_pair_release
+RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_release(p, v); }
+#endif
+
+/* Time-out of a call that passed `timeout_us`; never 0, so that every wait ends. */
+RB_DEVICE rb_u32 effective_timeout(const rb_queue &q, rb_u32 timeout_us) {
+  if (timeout_us) return timeout_us;
+  return q.default_timeout_us ? q.default_timeout_us : 10u * 1000 * 1000;
+}
+
+/* A bounded wait. Reading the clock costs more than a poll, so it is read on every 32nd idle turn
+ * at first; the deadline therefore starts at the 32nd turn, a microsecond or so late. */
+struct bounded_wait {
+  rb_u64 deadline_ns = 0;
+  rb_u64 budget_ns;
+  rb_u32 turns = 0;
+  rb_u32 idle = 0;
+
+  RB_DEVICE explicit bounded_wait(rb_u64 budget_us) : budget_ns(budget_us * 1000) {}
+
+  /* One idle turn; false when the deadline has passed. `word` may be null, see wait_hook. */
+  RB_DEVICE bool turn(const rb_queue &q, const rb_u64 *word, rb_u32 ticket_plus_1) {
+#ifdef __CUDACC__
+    (void)q, (void)word, (void)ticket_plus_1;
+#if __CUDA_ARCH__ >= 700
+    if (turns > 4096) __nanosleep(100);
+#endif
+#else
+    rb_u32 progress = rb::emu::wait(reinterpret_cast<rb::emu::wait_hook_fn>(q.wait_hook), reinterpret_cast<void *>(q.wait_ctx),
+                                    word, ticket_plus_1, idle);
+    idle = progress == RB_WAIT_PROGRESS ? 0 : idle + 1;
+#endif
+    ++turns;
+    if ((turns & 31) != 0 && turns < 1024) return true;
+    if (turns > 0x40000000u) turns = 0x40000000u; /* stay past 1,024 instead of wrapping */
+    rb_u64 now = clock_ns();
+    if (!deadline_ns) {
+      deadline_ns = now + budget_ns;
+      return true;
+    }
+    return now < deadline_ns;
+  }
+};
+
+RB_DEVICE rb_u32 slot_of(const rb_queue &q, rb_u32 ticket) { return ticket & ((1u << q.depth_log2) - 1); }
+RB_DEVICE rb_u32 *released_of(const rb_queue &q, rb_u32 slot) { return reinterpret_cast<rb_u32 *>(q.released) + slot; }
+RB_DEVICE const rb_u64 *line_of(const rb_queue &q, rb_u32 ticket) {
+  return reinterpret_cast<const rb_u64 *>(q.cq + rb_u64(slot_of(q, ticket)) * RB_COMPLETION_BYTES);
+}
+
+/* Takes the next ticket if its slot is free; else leaves the queue untouched, so that no hole is left. */
+RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
+  rb_u32 *tail = reinterpret_cast<rb_u32 *>(q.tail);
+  for (;;) {
+    rb_u32 t = load_relaxed(tail);
+    /* Acquire: pairs with the Release store in `release`. */
+    if (load_acquire(released_of(q, slot_of(q, t))) != t) {
+      if (load_relaxed(tail) == t) return false;
+      continue; /* another producer took it meanwhile: look at the new tail */
+    }
+    if (compare_and_swap(tail, t, t + 1)) {
+      *ticket = t;
+      return true;
+    }
+    /* A lost swap means that another producer got a ticket: at most `depth` of them in a row. */
+  }
+}
+
+/* Writes the entry of a taken ticket and rings the doorbell. */
+RB_DEVICE void publish(const rb_queue &q, rb_u32 ticket, const entry &e) {
+  rb_u64 lap = (ticket >> q.depth_log2) & 1 ? 0 : RB_LAP;
+  rb_u64 w[8];
+  rb_u64 saved = 0;
+#pragma unroll
+  for (int i = 0; i < 7; ++i) {
+    saved |= (e.word[i] >> 63) << i;
+    w[i] = (e.word[i] & ~RB_LAP) | lap;
+  }
+  w[7] = (e.word[7] & ~RB_LAP) | RB_PUT(WQE_SAVED, saved) | lap;
+  rb_u64 *slot = reinterpret_cast<rb_u64 *>(q.sq + rb_u64(slot_of(q, ticket)) * RB_DESCRIPTOR_BYTES);
+  store_pair_relaxed(slot + 6, w[6], w[7]);
+  store_pair_relaxed(slot + 4, w[4], w[5]);
+  store_pair_relaxed(slot + 2, w[2], w[3]);
+  RB_PUBLISH_PAIR(slot, w[0], w[1]);
+  ring(reinterpret_cast<rb_u32 *>(q.doorbell), ticket + 1);
+}
+
+/* Takes a slot, waiting for one until the time-out when `may_wait`, and publishes the entry. */
+RB_DEVICE bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool may_wait, rb_u32 *ticket) {
+  if (RB_UNLIKELY(!take_ticket(q, ticket))) {
+    if (!may_wait) return false;
+    bounded_wait w(effective_timeout(q, timeout_us));
+    do {
+      if (!w.turn(q, nullptr, 0)) return false;
+    } while (!take_ticket(q, ticket));
+  }
+  publish(q, *ticket, e);
+  return true;
+}
+
+/* Gives the slot back: the completion line of `ticket` was read. */
+RB_DEVICE void release(const rb_queue &q, rb_u32 ticket) {
+  store_release(released_of(q, slot_of(q, ticket)), ticket + (1u << q.depth_log2));
+}
+
+/* Copies the completion of `ticket` and frees its slot, if it has arrived. */
+RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
+  const rb_u64 *line = line_of(q, ticket);
+  rb_u64 w0 = load_acquire(line);
+  if (rb_u32(RB_GET(CQE_TICKET, w0)) != ticket + 1) return false;
+  c->bytes = load_relaxed(line + 2);
+  c->detail = load_relaxed(line + 3);
+  rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
+  /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */
+  c->status = status <= RB_STATUS_SHUTTING_DOWN ? status : RB_STATUS_NIC_SILENT;
+  release(q, ticket);
+  return true;
+}
+
+/* Waits for the completion of `ticket`; NIC_SILENT when the NIC has not kept its own deadline by
+ * more than the queue's grace. The slot of a silent ticket is not given back: the NIC may still
+ * write its line. */
+RB_DEVICE completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
+  completion c;
+  if (poll(q, ticket, &c)) return c;
+  const rb_u64 *line = line_of(q, ticket);
+  bounded_wait w(rb_u64(effective_timeout(q, timeout_us)) + q.silent_grace_us);
+  for (;;) {
+    bool in_time = w.turn(q, line, ticket + 1);
+    if (poll(q, ticket, &c)) return c;
+    if (!in_time) return completion{RB_STATUS_NIC_SILENT, 0, 0};
+  }
+}
+
+} // namespace detail
+} // namespace rb
+
+#endif /* RINGBELL_QUEUE_H */

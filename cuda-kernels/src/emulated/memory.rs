@@ -1,0 +1,271 @@
+//! The bytes: one memfd with two mappings, and the [`DmaMemory`] that the NIC sees.
+#![allow(unsafe_code)] // Maps memory and copies through raw pointers: the edge to what kernels write.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr;
+
+use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
+use ringbell_gtlb::{
+    Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
+};
+use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
+use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
+
+use super::layout::{groups_in, Layout};
+
+/// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
+/// is noticed, and above 4 GiB, so that a cut one is.
+const BUS_BASE: u64 = 0x40_0000_0000;
+
+/// Memory of one emulated GPU.
+///
+/// Every page exists twice: on the bus (linear, what DMA reaches) and at a virtual address (what
+/// kernels dereference). Both are written by others at any time; only raw copies touch them.
+#[derive(Debug)]
+pub struct EmulatedMemory {
+    fd: OwnedFd,
+    bytes: u64,
+    bus: *mut u8,
+    va: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: the pointers are mappings owned by this value until it is dropped; every access goes
+// through raw copies that tolerate concurrent writers.
+unsafe impl Send for EmulatedMemory {}
+// SAFETY: as for Send.
+unsafe impl Sync for EmulatedMemory {}
+
+/// Reserves address space aligned to 2 MiB.
+fn reserve(bytes: usize) -> rustix::io::Result<*mut u8> {
+    let slack = LARGE_PAGE_BYTES as usize;
+    // SAFETY: a fresh anonymous mapping chosen by the kernel touches nothing that exists.
+    let at = unsafe {
+        mmap_anonymous(
+            ptr::null_mut(),
+            bytes + slack,
+            ProtFlags::empty(),
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        )?
+    } as usize;
+    let start = at.next_multiple_of(slack);
+    // SAFETY: head and tail of the reservation just made; nobody knows them yet.
+    unsafe {
+        if start > at {
+            munmap(at as *mut c_void, start - at)?;
+        }
+        let tail = at + bytes + slack - (start + bytes);
+        if tail > 0 {
+            munmap((start + bytes) as *mut c_void, tail)?;
+        }
+    }
+    Ok(start as *mut u8)
+}
+
+impl EmulatedMemory {
+    /// Creates and maps `bytes` (a multiple of 2 MiB).
+    ///
+    /// # Errors
+    /// The system call's error: out of memory, or of mappings (`vm.max_map_count`).
+    pub(super) fn new(
+        bytes: u64,
+        fraction: f64,
+        max_mappings: usize,
+        seed: u64,
+    ) -> rustix::io::Result<EmulatedMemory> {
+        let fd = memfd_create(
+            "ringbell-gpu",
+            MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING,
+        )?;
+        ftruncate(&fd, bytes)?;
+        // A peer that maps the export must not be hit by SIGBUS because the file shrank.
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        let layout = Layout::new(groups_in(bytes), fraction, max_mappings, seed);
+        let len = bytes as usize;
+        let mut memory = EmulatedMemory {
+            fd,
+            bytes,
+            bus: ptr::null_mut(),
+            va: ptr::null_mut(),
+            layout,
+        };
+        // Stored at once, so that Drop unmaps them when a later step fails.
+        memory.bus = reserve(len)?;
+        memory.map(memory.bus, 0, len)?;
+        memory.va = reserve(len)?;
+        for run in memory.layout.all_runs() {
+            let at = memory.va.wrapping_add(run.va_page * PAGE_BYTES as usize);
+            memory.map(
+                at,
+                run.file_page as u64 * PAGE_BYTES,
+                run.pages * PAGE_BYTES as usize,
+            )?;
+        }
+        Ok(memory)
+    }
+
+    /// Maps a part of the file over a part of a reservation.
+    fn map(&self, at: *mut u8, offset: u64, len: usize) -> rustix::io::Result<()> {
+        // SAFETY: `at..at + len` lies in a reservation made by `reserve` and owned by this value.
+        unsafe {
+            mmap(
+                at.cast(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::FIXED | MapFlags::NORESERVE,
+                &self.fd,
+                offset,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the memory.
+    pub fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Never: a GPU without memory is refused.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// First virtual address.
+    pub fn base_va(&self) -> u64 {
+        self.va as u64
+    }
+
+    /// Groups of 2 MiB whose pages are scattered (it may be fewer than asked for, see
+    /// [`EmulatedGpuConfig::max_mappings`](super::EmulatedGpuConfig::max_mappings)).
+    pub fn scattered_groups(&self) -> usize {
+        self.layout.scattered_groups()
+    }
+
+    /// Bus address of a page of virtual memory.
+    pub(super) fn bus_of_page(&self, va_page: usize) -> u64 {
+        BUS_BASE + self.layout.file_offset(va_page)
+    }
+
+    /// Makes the pages exist and enters them in both page tables, so that neither a kernel nor a DMA
+    /// takes a page fault later.
+    pub(super) fn populate(&self, first_page: usize, pages: usize) -> rustix::io::Result<()> {
+        let page = PAGE_BYTES as usize;
+        // SAFETY: populating changes no byte; the ranges lie inside this value's mappings.
+        unsafe {
+            madvise(
+                self.va.wrapping_add(first_page * page).cast(),
+                pages * page,
+                Advice::LinuxPopulateWrite,
+            )?;
+            for run in self.layout.runs(first_page, pages) {
+                madvise(
+                    self.bus.wrapping_add(run.file_page * page).cast(),
+                    run.pages * page,
+                    Advice::LinuxPopulateWrite,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies to the memory at a virtual offset. The caller has checked the range.
+    pub(super) fn write_at(&self, offset: usize, from: &[u8]) {
+        assert!(offset + from.len() <= self.bytes as usize);
+        // SAFETY: in range by the assertion; `from` is ours and cannot overlap the mapping.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.va.add(offset), from.len()) }
+    }
+
+    /// Copies from the memory at a virtual offset. The caller has checked the range.
+    pub(super) fn read_at(&self, offset: usize, into: &mut [u8]) {
+        assert!(offset + into.len() <= self.bytes as usize);
+        // SAFETY: as in `write_at`.
+        unsafe { ptr::copy_nonoverlapping(self.va.add(offset), into.as_mut_ptr(), into.len()) }
+    }
+
+    fn bus_at(&self, span: BusSpan) -> Result<*mut u8, BusError> {
+        let refuse = BusError::OutOfRange {
+            addr: span.addr.value(),
+            len: span.len,
+        };
+        let offset = span.addr.value().checked_sub(BUS_BASE).ok_or(refuse)?;
+        match offset.checked_add(span.len) {
+            Some(end) if end <= self.bytes => Ok(self.bus.wrapping_add(offset as usize)),
+            _ => Err(refuse),
+        }
+    }
+}
+
+impl DmaMemory for EmulatedMemory {
+    fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError> {
+        match op {
+            DmaOp::Read { from, into } => {
+                let at = self.bus_at(from)?;
+                assert_eq!(
+                    from.len,
+                    into.len() as u64,
+                    "a DMA buffer is as long as its span"
+                );
+                // SAFETY: `bus_at` has checked the span; `into` is the NIC's own memory.
+                unsafe { ptr::copy_nonoverlapping(at, into.as_mut_ptr(), into.len()) };
+            }
+            DmaOp::Write { to, from } => {
+                let at = self.bus_at(to)?;
+                assert_eq!(
+                    to.len,
+                    from.len() as u64,
+                    "a DMA buffer is as long as its span"
+                );
+                // SAFETY: as for the read.
+                unsafe { ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
+            }
+        }
+        Ok(Submitted::Done)
+    }
+
+    fn poll(&self) -> Option<DmaId> {
+        None
+    }
+
+    fn take(&self, id: DmaId, _into: &mut [u8]) {
+        // Nothing is ever answered Pending, so there is no id to take.
+        panic!(
+            "DMA operation {} is not pending: this memory finishes all at once",
+            id.0
+        );
+    }
+
+    fn publish(&self, announce: Announce) {
+        // Every write is a plain store of this thread before the Release store of word 0.
+        announce.store();
+    }
+
+    fn window(&self) -> Option<Window> {
+        Some(Window {
+            base: self.bus,
+            bus: BUS_BASE,
+            len: self.bytes,
+        })
+    }
+
+    fn exports(&self) -> Vec<Export<'_>> {
+        vec![Export {
+            fd: self.fd.as_fd(),
+            file_offset: 0,
+            bus: BUS_BASE,
+            len: self.bytes,
+        }]
+    }
+}
+
+impl Drop for EmulatedMemory {
+    fn drop(&mut self) {
+        for at in [self.bus, self.va] {
+            if !at.is_null() {
+                // SAFETY: mapped by `new`, and nobody holds a reference: all access is by raw copy
+                // through this value. An error would only leave the range mapped.
+                let _ = unsafe { munmap(at.cast(), self.bytes as usize) };
+            }
+        }
+    }
+}

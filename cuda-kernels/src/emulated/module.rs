@@ -1,0 +1,281 @@
+//! Kernels by name, as `RB_KERNEL` of `include/ringbell_emu.h` registers them.
+#![allow(unsafe_code)] // Reads the C structures of a module and calls into it.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void, CStr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
+
+type Body = unsafe extern "C" fn(*mut *mut c_void);
+type RunBlock = unsafe extern "C" fn(
+    body: Body,
+    args: *mut *mut c_void,
+    grid: *const CDim,
+    shape: *const CDim,
+    index: *const CDim,
+    stack_bytes: usize,
+    text: *mut c_char,
+    len: usize,
+) -> c_int;
+
+/// `rb::emu::dim`.
+#[repr(C)]
+struct CDim {
+    x: u32,
+    y: u32,
+    z: u32,
+}
+
+/// `rb_emu_kernel`.
+#[repr(C)]
+struct CKernel {
+    name: *const c_char,
+    body: Body,
+    arg_bytes: *const u32,
+    arg_count: u32,
+    next: *const CKernel,
+}
+
+/// `rb_emu_module`.
+#[repr(C)]
+struct CModule {
+    version: u32,
+    abi_version: u32,
+    kernels: *const CKernel,
+    run_block: RunBlock,
+}
+
+/// `RB_EMU_MODULE_VERSION`.
+const MODULE_VERSION: u32 = 1;
+
+extern "C" {
+    fn ringbell_module() -> *const CModule;
+}
+
+/// Why a user's shared object could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModuleError {
+    /// The dynamic loader refused it.
+    #[error("cannot load {path}: {reason}")]
+    Load {
+        /// File.
+        path: PathBuf,
+        /// The loader's message.
+        reason: String,
+    },
+    /// It was compiled against other headers.
+    #[error("{path} was built against another version of the headers (module {module}, contract {abi}); build it again")]
+    Version {
+        /// File.
+        path: PathBuf,
+        /// Its module version.
+        module: u32,
+        /// Its contract version.
+        abi: u32,
+    },
+}
+
+/// One kernel, ready to run.
+#[derive(Clone)]
+pub(super) struct Kernel {
+    pub(super) name: Arc<str>,
+    body: Body,
+    run_block: RunBlock,
+    arg_bytes: Arc<[u32]>,
+    /// Keeps a user's shared object loaded while one of its kernels runs.
+    _library: Option<Arc<libloading::Library>>,
+}
+
+impl std::fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kernel({})", self.name)
+    }
+}
+
+impl Kernel {
+    /// Checks shape and arguments against the signature.
+    pub(super) fn check(
+        &self,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError> {
+        let kernel = || self.name.to_string();
+        if grid.count() == 0 || block.count() == 0 || block.count() > 1024 {
+            return Err(LaunchError::Shape {
+                kernel: kernel(),
+                grid: grid.count(),
+                lanes: block.count(),
+            });
+        }
+        if args.len() != self.arg_bytes.len() {
+            return Err(LaunchError::ArgumentCount {
+                kernel: kernel(),
+                expected: self.arg_bytes.len(),
+                given: args.len(),
+            });
+        }
+        for (index, (a, want)) in args.iter().zip(self.arg_bytes.iter()).enumerate() {
+            if a.size() != *want as usize {
+                return Err(LaunchError::ArgumentSize {
+                    kernel: kernel(),
+                    index,
+                    expected: *want as usize,
+                    given: a.size(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs block `index` (linear) of the grid to its end on this thread.
+    ///
+    /// # Errors
+    /// What ended the block early, in words.
+    pub(super) fn run_block(
+        &self,
+        args: &ArgBlock,
+        grid: Dim3,
+        block: Dim3,
+        index: u64,
+        stack_bytes: usize,
+    ) -> Result<(), String> {
+        let base = args.storage.as_ptr().cast::<u8>();
+        // A fixed array, because a launch must not allocate per block; no kernel has more parameters.
+        let mut pointers = [std::ptr::null_mut::<c_void>(); MAX_ARGS];
+        for (p, offset) in pointers.iter_mut().zip(&args.offsets) {
+            *p = base.wrapping_add(*offset).cast_mut().cast();
+        }
+        let (gx, gy) = (u64::from(grid.x), u64::from(grid.y));
+        let at = CDim {
+            x: (index % gx) as u32,
+            y: (index / gx % gy) as u32,
+            z: (index / (gx * gy)) as u32,
+        };
+        let c = |d: Dim3| CDim {
+            x: d.x,
+            y: d.y,
+            z: d.z,
+        };
+        let mut text = [0 as c_char; 256];
+        // SAFETY: `check` has matched count and sizes of the arguments with the kernel's signature,
+        // which reads but does not keep them; the module is loaded while `_library` lives. What the
+        // kernel does with GPU addresses is the program's own responsibility, as on a GPU.
+        let outcome = unsafe {
+            (self.run_block)(
+                self.body,
+                pointers.as_mut_ptr(),
+                &c(grid),
+                &c(block),
+                &at,
+                stack_bytes,
+                text.as_mut_ptr(),
+                text.len(),
+            )
+        };
+        if outcome == 0 {
+            return Ok(());
+        }
+        // SAFETY: the module writes a terminated string (snprintf) or leaves the zeros.
+        let reason = unsafe { CStr::from_ptr(text.as_ptr()) };
+        Err(reason.to_string_lossy().into_owned())
+    }
+}
+
+/// Most parameters of a kernel.
+const MAX_ARGS: usize = 64;
+
+/// All kernels that are loaded.
+#[derive(Debug, Default)]
+pub(super) struct Registry {
+    kernels: HashMap<Arc<str>, Kernel>,
+}
+
+impl Registry {
+    /// The SDK's own kernels.
+    pub(super) fn builtin() -> Registry {
+        let mut r = Registry::default();
+        // SAFETY: linked into this program, returns a pointer to static data.
+        unsafe { r.add(ringbell_module(), None) };
+        r
+    }
+
+    /// # Safety
+    /// `module` points to a module that lives as long as `library`, or for ever without one.
+    unsafe fn add(&mut self, module: *const CModule, library: Option<Arc<libloading::Library>>) {
+        // SAFETY: the caller's contract.
+        let module = unsafe { &*module };
+        let mut next = module.kernels;
+        // SAFETY: a list of static nodes, ended by null, inside the module.
+        while let Some(k) = unsafe { next.as_ref() } {
+            // SAFETY: names are string literals; the array has `arg_count` elements.
+            let (name, arg_bytes) = unsafe {
+                (
+                    CStr::from_ptr(k.name).to_string_lossy(),
+                    std::slice::from_raw_parts(k.arg_bytes, k.arg_count as usize),
+                )
+            };
+            let name: Arc<str> = name.into();
+            self.kernels.insert(
+                name.clone(),
+                Kernel {
+                    name,
+                    body: k.body,
+                    run_block: module.run_block,
+                    arg_bytes: arg_bytes.into(),
+                    _library: library.clone(),
+                },
+            );
+            next = k.next;
+        }
+    }
+
+    /// Adds the kernels of a shared object; a kernel of the same name is replaced.
+    pub(super) fn load(&mut self, path: &Path) -> Result<(), ModuleError> {
+        let refuse = |e: libloading::Error| ModuleError::Load {
+            path: path.to_owned(),
+            reason: e.to_string(),
+        };
+        // SAFETY: loading runs the object's static constructors, which only link list nodes; a user
+        // who names a file asks for its code to run.
+        let library = Arc::new(unsafe { libloading::Library::new(path) }.map_err(refuse)?);
+        // SAFETY: the symbol has this type in every module (include/ringbell_emu.h).
+        let module = unsafe {
+            let door: libloading::Symbol<'_, unsafe extern "C" fn() -> *const CModule> =
+                library.get(b"ringbell_module\0").map_err(refuse)?;
+            door()
+        };
+        // SAFETY: static data of the library just loaded.
+        let (version, abi) = unsafe { ((*module).version, (*module).abi_version) };
+        if version != MODULE_VERSION || abi != ringbell_nic_abi::ABI_VERSION {
+            return Err(ModuleError::Version {
+                path: path.to_owned(),
+                module: version,
+                abi,
+            });
+        }
+        // SAFETY: checked above; `library` is kept by every kernel.
+        unsafe { self.add(module, Some(library)) };
+        Ok(())
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<Kernel, LaunchError> {
+        self.kernels
+            .get(name)
+            .cloned()
+            .ok_or_else(|| LaunchError::UnknownKernel {
+                name: name.to_owned(),
+                known: self.names().join(", "),
+            })
+    }
+
+    /// Names of all kernels, sorted.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.kernels.keys().map(|n| &**n).collect();
+        names.sort_unstable();
+        names
+    }
+}

@@ -1,0 +1,411 @@
+//! A NIC for tests of the device header: a thread that consumes entries and writes completions.
+//!
+//! It knows only nic-abi. A session is a loop-back stream: what is sent on it can be received from it.
+#![allow(unsafe_code, dead_code, unreachable_pub)] // Reads and writes kernel memory by address, as a NIC does; each test uses a part.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuBuffer, KernelArg};
+use ringbell_nic_abi::bar::{doorbell_offset, BAR_BYTES};
+use ringbell_nic_abi::descriptor::{lap_bit, Descriptor, WorkQueueEntry};
+use ringbell_nic_abi::queue::QueueHandle;
+use ringbell_nic_abi::{Completion, Flags, Opcode, QueueId, Status};
+
+/// Long enough for any test on a machine shared with others.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Memory of one queue, and the handle on it.
+pub struct Queue {
+    sq: Vec<[AtomicU64; 8]>,
+    cq: Vec<[AtomicU64; 8]>,
+    released: Vec<AtomicU32>,
+    tail: AtomicU32,
+    bar: Vec<AtomicU32>,
+    depth_log2: u32,
+    start: u32,
+    timeout_us: u32,
+    grace_us: u32,
+}
+
+fn lines(n: usize) -> Vec<[AtomicU64; 8]> {
+    (0..n)
+        .map(|_| std::array::from_fn(|_| AtomicU64::new(0)))
+        .collect()
+}
+
+impl Queue {
+    /// A queue whose first ticket is `start`, so that the wrap past 2^32 can be near.
+    pub fn new(depth_log2: u32, start: u32, timeout_us: u32, grace_us: u32) -> Arc<Queue> {
+        let depth = 1u32 << depth_log2;
+        let q = Queue {
+            sq: lines(depth as usize),
+            cq: lines(depth as usize),
+            released: (0..depth).map(|_| AtomicU32::new(0)).collect(),
+            tail: AtomicU32::new(start),
+            bar: (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect(),
+            depth_log2,
+            start,
+            timeout_us,
+            grace_us,
+        };
+        for ticket in (0..depth).map(|i| start.wrapping_add(i)) {
+            let slot = (ticket & (depth - 1)) as usize;
+            q.released[slot].store(ticket, Ordering::Relaxed);
+            // As the lap before would have left them: neither line nor entry is valid for `ticket`.
+            let old = Completion {
+                status: Status::Ok,
+                opcode: 0,
+                wr_id: 0,
+                bytes: 0,
+                detail: 0,
+            };
+            q.cq[slot][0].store(old.encode(ticket.wrapping_sub(depth))[0], Ordering::Relaxed);
+            let stale = Descriptor::new(Opcode::Nop)
+                .encode(lap_bit(ticket.wrapping_sub(depth), depth_log2));
+            for (w, v) in q.sq[slot].iter().zip(stale.0) {
+                w.store(v, Ordering::Relaxed);
+            }
+        }
+        Arc::new(q)
+    }
+
+    pub fn handle(&self) -> QueueHandle {
+        QueueHandle {
+            sq: self.sq.as_ptr() as u64,
+            cq: self.cq.as_ptr() as u64,
+            released: self.released.as_ptr() as u64,
+            tail: self.tail.as_ptr() as u64,
+            doorbell: self.bar[doorbell_offset(0) / 4].as_ptr() as u64,
+            bar: self.bar.as_ptr() as u64,
+            depth_log2: self.depth_log2,
+            queue: QueueId(0).0,
+            default_timeout_us: self.timeout_us,
+            silent_grace_us: self.grace_us,
+            wait_hook: 0,
+            wait_ctx: 0,
+        }
+    }
+
+    pub fn set_register(&self, offset: usize, value: u32) {
+        self.bar[offset / 4].store(value, Ordering::Release);
+    }
+
+    pub fn tail(&self) -> u32 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    fn doorbell(&self) -> u32 {
+        // Acquire: pairs with the device's Release store.
+        self.bar[doorbell_offset(0) / 4].load(Ordering::Acquire)
+    }
+
+    /// A whole, valid entry for `ticket`.
+    fn entry(&self, ticket: u32) -> Option<WorkQueueEntry> {
+        let slot = &self.sq[(ticket & ((1 << self.depth_log2) - 1)) as usize];
+        // Acquire: pairs with the Release store of the entry's first pair.
+        let e = WorkQueueEntry(std::array::from_fn(|i| slot[i].load(Ordering::Acquire)));
+        e.is_valid(lap_bit(ticket, self.depth_log2)).then_some(e)
+    }
+
+    fn complete(&self, ticket: u32, c: &Completion) {
+        let line = &self.cq[(ticket & ((1 << self.depth_log2) - 1)) as usize];
+        let words = c.encode(ticket);
+        for i in 1..4 {
+            line[i].store(words[i], Ordering::Relaxed);
+        }
+        line[0].store(words[0], Ordering::Release);
+    }
+}
+
+/// How the mock misbehaves.
+#[derive(Default)]
+pub struct Faults {
+    /// Consumes nothing at all.
+    pub asleep: AtomicBool,
+    /// Consumes but never completes.
+    pub mute: AtomicBool,
+    /// Keeps the lines of this many commands back and writes them in reverse order.
+    pub reverse: AtomicU32,
+    /// Completes with this unknown status code.
+    pub garbage_status: AtomicBool,
+}
+
+pub struct MockNic {
+    pub queue: Arc<Queue>,
+    pub faults: Arc<Faults>,
+    /// Every descriptor seen, in order of consumption.
+    pub seen: Arc<Mutex<Vec<Descriptor>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Waiting {
+    ticket: u32,
+    d: Descriptor,
+    got: u64,
+    deadline: Instant,
+}
+
+struct Engine {
+    q: Arc<Queue>,
+    faults: Arc<Faults>,
+    seen: Arc<Mutex<Vec<Descriptor>>>,
+    next: u32,
+    bell: u32,
+    sessions: u32,
+    streams: HashMap<u32, VecDeque<u8>>,
+    recvs: Vec<Waiting>,
+    held: Vec<(u32, Completion)>,
+}
+
+impl MockNic {
+    pub fn start(queue: Arc<Queue>) -> MockNic {
+        let faults = Arc::new(Faults::default());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut e = Engine {
+            next: queue.start,
+            bell: queue.start,
+            q: queue.clone(),
+            faults: faults.clone(),
+            seen: seen.clone(),
+            sessions: 0,
+            streams: HashMap::new(),
+            recvs: Vec::new(),
+            held: Vec::new(),
+        };
+        let s = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !s.load(Ordering::Relaxed) {
+                if !e.step() {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        MockNic {
+            queue,
+            faults,
+            seen,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    pub fn handle(&self) -> KernelArg {
+        self.queue.handle().into()
+    }
+}
+
+impl Drop for MockNic {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(t) = self.thread.take() {
+            let _ = t.join();
+        }
+    }
+}
+
+impl Engine {
+    fn step(&mut self) -> bool {
+        if self.faults.asleep.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut moved = false;
+        let bell = self.q.doorbell();
+        if bell != self.bell {
+            self.bell = bell;
+            while let Some(e) = self.q.entry(self.next) {
+                let ticket = self.next;
+                self.next = self.next.wrapping_add(1);
+                self.accept(ticket, e);
+                moved = true;
+            }
+        }
+        moved | self.receive()
+    }
+
+    fn finish(&mut self, ticket: u32, d: &Descriptor, status: Status, bytes: u64, detail: u64) {
+        if self.faults.mute.load(Ordering::Relaxed) {
+            return;
+        }
+        let c = Completion {
+            status,
+            opcode: d.opcode.code(),
+            wr_id: d.wr_id,
+            bytes,
+            detail,
+        };
+        let keep = self.faults.reverse.load(Ordering::Relaxed) as usize;
+        self.held.push((ticket, c));
+        if self.held.len() > keep.saturating_sub(1) {
+            while let Some((t, c)) = self.held.pop() {
+                self.q.complete(t, &c);
+                if self.faults.garbage_status.load(Ordering::Relaxed) {
+                    let line = &self.q.cq[(t & ((1 << self.q.depth_log2) - 1)) as usize];
+                    line[0].store((c.encode(t)[0] & !0xff) | 0xee, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, ticket: u32, e: WorkQueueEntry) {
+        let d = match e.decode() {
+            Ok(d) => d,
+            Err(why) => {
+                let none = Descriptor::new(Opcode::Nop);
+                return self.finish(ticket, &none, Status::BadDescriptor, 0, why.word().into());
+            }
+        };
+        self.seen.lock().unwrap().push(d);
+        let s = d.session.0;
+        match d.opcode {
+            Opcode::Nop => self.finish(ticket, &d, Status::Ok, 0, 0),
+            Opcode::Socket => {
+                self.sessions += 1;
+                self.streams.insert(self.sessions, VecDeque::new());
+                self.finish(ticket, &d, Status::Ok, 0, self.sessions.into());
+            }
+            Opcode::Accept => {
+                self.sessions += 1;
+                self.streams.insert(self.sessions, VecDeque::new());
+                let peer = u64::from(0x0a00_0002u32) << 16 | 4791;
+                self.finish(ticket, &d, Status::Ok, peer, self.sessions.into());
+            }
+            Opcode::Connect if d.operand == 0xdead => {
+                let to = d.operand << 16 | u64::from(d.imm & 0xffff);
+                self.finish(ticket, &d, Status::ConnectionRefused, 0, to);
+            }
+            Opcode::Listen | Opcode::Connect | Opcode::Shutdown => {
+                self.finish(ticket, &d, Status::Ok, 0, 0)
+            }
+            Opcode::Close | Opcode::Abort => {
+                let known = self.streams.remove(&s).is_some();
+                let status = if known {
+                    Status::Ok
+                } else {
+                    Status::BadSession
+                };
+                self.finish(ticket, &d, status, 0, s.into());
+            }
+            Opcode::Send => {
+                let stream = self.streams.entry(s).or_default();
+                if d.flags.contains(Flags::INLINE) {
+                    stream.extend(&d.inline[..d.inline_len as usize]);
+                } else {
+                    let mut bytes = vec![0u8; d.len as usize];
+                    // SAFETY: the kernel's buffer, which it leaves alone until completion.
+                    unsafe {
+                        std::ptr::copy_nonoverlapping(
+                            d.local_va.0 as *const u8,
+                            bytes.as_mut_ptr(),
+                            bytes.len(),
+                        )
+                    };
+                    stream.extend(&bytes);
+                }
+                self.finish(ticket, &d, Status::Ok, d.len.into(), 0);
+            }
+            Opcode::Recv => {
+                let deadline = Instant::now() + Duration::from_micros(d.timeout_us.into());
+                self.recvs.push(Waiting {
+                    ticket,
+                    d,
+                    got: 0,
+                    deadline,
+                });
+            }
+            Opcode::Copy => {
+                // SAFETY: two buffers of the kernel, not overlapping in these tests.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        d.local_va.0 as *const u8,
+                        d.remote_va.0 as *mut u8,
+                        d.len as usize,
+                    );
+                }
+                self.finish(ticket, &d, Status::Ok, d.len.into(), 0);
+            }
+        }
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut moved = false;
+        let mut blocked = Vec::new();
+        let mut i = 0;
+        while i < self.recvs.len() {
+            let w = &mut self.recvs[i];
+            let s = w.d.session.0;
+            let first = !blocked.contains(&s);
+            if first {
+                if let Some(stream) = self.streams.get_mut(&s) {
+                    let n = stream.len().min((u64::from(w.d.len) - w.got) as usize);
+                    let bytes: Vec<u8> = stream.drain(..n).collect();
+                    let to = (w.d.local_va.0 + w.got) as *mut u8;
+                    // SAFETY: the kernel's buffer, which it leaves alone until completion.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, n) };
+                    w.got += n as u64;
+                    moved |= n > 0;
+                }
+            }
+            let some = w.d.flags.contains(Flags::SOME) && w.got > 0;
+            let all = w.got == u64::from(w.d.len);
+            let late = Instant::now() >= w.deadline;
+            if some || all || late {
+                let w = self.recvs.remove(i);
+                let status = if some || all {
+                    Status::Ok
+                } else {
+                    Status::TimedOut
+                };
+                self.finish(w.ticket, &w.d, status, w.got, 0);
+                moved = true;
+            } else {
+                blocked.push(s);
+                i += 1;
+            }
+        }
+        moved
+    }
+}
+
+/// A small GPU for a test.
+pub fn gpu() -> EmulatedGpu {
+    EmulatedGpu::new(EmulatedGpuConfig {
+        memory_bytes: 32 << 20,
+        ..Default::default()
+    })
+    .unwrap()
+}
+
+/// `gpu_result` as bytes in GPU memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GpuResult {
+    pub status: Status,
+    pub session: u32,
+    pub bytes: u64,
+    pub detail: u64,
+}
+
+pub fn result(buffer: &GpuBuffer, index: u64) -> GpuResult {
+    let mut b = [0u8; 24];
+    buffer.read(index * 24, &mut b).unwrap();
+    let u32_at = |i: usize| u32::from_le_bytes(b[i..i + 4].try_into().unwrap());
+    let u64_at = |i: usize| u64::from_le_bytes(b[i..i + 8].try_into().unwrap());
+    GpuResult {
+        status: Status::from_code(u32_at(0) as u8).expect("a known status"),
+        session: u32_at(4),
+        bytes: u64_at(8),
+        detail: u64_at(16),
+    }
+}
+
+/// Bytes that differ from place to place.
+pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)
+        .collect()
+}
