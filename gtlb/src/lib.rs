@@ -16,6 +16,8 @@ pub mod page_table;
 pub mod pd;
 pub mod region;
 pub mod registers;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod window;
 
 pub use bank::{GtlbStats, MapError, VA_END};

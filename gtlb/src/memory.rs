@@ -178,6 +178,9 @@ pub trait DmaMemory: Send + Sync {
     fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError>;
 
     /// The next operation that has finished since it was answered `Pending`.
+    ///
+    /// Also drives an asynchronous memory: whoever owns it calls this in every step, because an
+    /// announcement may wait for it too. `None` means "none now", not "all done".
     fn poll(&self) -> Option<DmaId>;
 
     /// Fetches the bytes of a finished pending read, once.

@@ -43,6 +43,12 @@ impl Domain {
     }
 
     pub(crate) fn remove(&mut self, lkey: Lkey) {
+        for last in &mut self.last {
+            // After many generations the key may name another domain's region.
+            if *last == lkey.0 {
+                *last = 0;
+            }
+        }
         if let Some(at) = self.ranges.iter().position(|r| r.lkey == lkey) {
             self.ranges.remove(at);
             self.update_reach(at);
@@ -96,7 +102,7 @@ impl Domain {
         let (mut denied, mut freed, mut furthest) = (false, false, None);
         let candidates = self.ranges.partition_point(|r| r.start <= start);
         for range in self.ranges[..candidates].iter().rev() {
-            if range.reach < end.max(start) && range.reach <= start {
+            if range.reach <= start && range.reach < end {
                 break;
             }
             let Some(region) = regions.find(range.lkey.0) else {
