@@ -310,7 +310,7 @@ package ringbell_abi_pkg;
     // Default time-out of every call that passes 0, in microseconds.
     logic [31:0] default_timeout_us;
     // Number of the queue.
-    logic [31:0] queue;
+    logic [31:0] queue_;
     // log2 of the depth.
     logic [31:0] depth_log2;
     // Base of the BAR's control window, for status reads.
@@ -331,7 +331,7 @@ package ringbell_abi_pkg;
   // Fields from the last to the first: byte 0 in memory is bits 7:0.
   typedef struct packed {
     // Number of this event, from 0; a gap means lost events.
-    logic [63:0] sequence;
+    logic [63:0] sequence_;
     // NIC clock in nanoseconds.
     logic [63:0] time_ns;
     // Depends on the kind.

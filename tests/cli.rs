@@ -1,0 +1,116 @@
+//! The command line as a user and a script meet it: exit codes, JSON, messages.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn ringbell(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ringbell"))
+        .args(args)
+        .env_remove("RINGBELL_DEBUG")
+        .output()
+        .unwrap_or_else(|e| panic!("the program does not start: {e}"))
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn temporary(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name)
+}
+
+#[test]
+fn json_on_standard_output_is_one_object_and_the_table_moves_away() {
+    let out = ringbell(&["perf", "limits", "-b", "4K", "-e", "4K", "--json", "-"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&out)).expect("one JSON object");
+    assert_eq!(json["meta"]["benchmark"], "limits");
+    assert_eq!(json["rows"][0]["size_bytes"], 4096);
+    assert!(json["meta"]["limits"]["memcpy_gbs"].as_f64() > Some(0.0));
+    assert!(stderr(&out).contains("algbw"));
+}
+
+#[test]
+fn files_are_written_and_a_failure_names_the_file() {
+    let (json, svg) = (temporary("limits.json"), temporary("limits.svg"));
+    let (json_text, svg_text) = (json.display().to_string(), svg.display().to_string());
+    let sweep = ["perf", "limits", "-b", "4K", "-e", "16K"];
+    let out = ringbell(&[&sweep[..], &["--json", &json_text, "--svg", &svg_text]].concat());
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(stdout(&out).contains("algbw"));
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("JSON");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(2));
+    assert!(std::fs::read_to_string(&svg)
+        .expect("written")
+        .starts_with("<svg"));
+
+    let nowhere = temporary("no/such/folder.json").display().to_string();
+    let out = ringbell(&["perf", "limits", "-b", "4K", "-e", "4K", "--json", &nowhere]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains(&nowhere) && stderr(&out).contains("--json"));
+}
+
+#[test]
+fn wrong_usage_ends_with_2_and_says_what_to_do() {
+    for args in [
+        &["no-such-command"][..],
+        &["perf", "limits", "-b", "8X"],
+        &["perf", "limits", "-b", "0"],
+        &["perf", "limits", "-b", "8", "-e", "4"],
+        &["perf", "limits", "-e", "2G"],
+    ] {
+        let out = ringbell(args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", stderr(&out));
+        assert!(
+            !stderr(&out).is_empty() && stdout(&out).is_empty(),
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_debug_level_is_refused() {
+    let out = Command::new(env!("CARGO_BIN_EXE_ringbell"))
+        .arg("regs")
+        .env("RINGBELL_DEBUG", "LOUD")
+        .output()
+        .expect("the program starts");
+    assert_eq!(out.status.code(), Some(2));
+    assert!(stderr(&out).contains("INFO, DEBUG or TRACE"));
+}
+
+#[test]
+fn doctor_and_regs_speak_json() {
+    let doctor = ringbell(&["doctor", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&doctor)).expect("JSON");
+    let checks = json["checks"].as_array().expect("a list");
+    let missing = checks.iter().any(|c| c["verdict"] == "missing");
+    assert_eq!(doctor.status.code(), Some(if missing { 4 } else { 0 }));
+    for name in [
+        "GPU",
+        "nvcc",
+        "TAP",
+        "raw sockets",
+        "huge pages",
+        "cores",
+        "CPU features",
+    ] {
+        assert!(checks.iter().any(|c| c["name"] == name), "{name}");
+    }
+
+    let regs = ringbell(&["regs", "--json", "-", "magic"]);
+    let json: serde_json::Value = serde_json::from_str(&stdout(&regs)).expect("JSON");
+    assert_eq!(json["registers"][0]["offset"], 0x800);
+}
+
+#[test]
+fn help_names_the_exit_codes() {
+    let out = ringbell(&["--help"]);
+    assert_eq!(out.status.code(), Some(0));
+    assert!(stdout(&out).contains("3 data was wrong"));
+}
