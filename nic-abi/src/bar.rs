@@ -19,6 +19,10 @@ pub const MAX_QUEUES: usize = 512;
 /// Whole BAR in bytes: control window and 512 doorbell lines.
 pub const BAR_BYTES: usize = DOORBELL_BASE + MAX_QUEUES * DOORBELL_STRIDE;
 
+/// Name of the memfd that a software NIC keeps its BAR in, so that `ringbell regs` finds the NICs that
+/// run on this host: `/proc/PID/fd` shows it as `/memfd:ringbell-bar (deleted)`.
+pub const MEMFD_NAME: &str = "ringbell-bar";
+
 /// Value of [`Reg::Magic`]: "RBEL".
 pub const MAGIC: u32 = 0x4c45_4252;
 

@@ -35,7 +35,7 @@ enum Command {
     Doctor(doctor::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
     Perf(perf::Args),
-    /// The register map of the NIC
+    /// The register map of the NIC, and the values of those that run here
     Regs(regs::Args),
 }
 

@@ -1,18 +1,25 @@
-//! `ringbell regs`: the register map of the NIC.
+//! `ringbell regs`: the register map of the NIC, and what the NICs that run here show in it.
 
+mod running;
+
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use serde::Serialize;
 
-use super::Exit;
+use super::{Exit, Problem};
+use running::RunningNic;
 
 /// Arguments of `ringbell regs`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Show only registers whose name contains this text
     filter: Option<String>,
+    /// Show the values of the NICs of this process only [default: of every process that may be looked into]
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
     /// Write the map as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -33,6 +40,21 @@ struct Map {
     doorbells: usize,
     /// The registers that were asked for, by rising offset.
     registers: Vec<Register>,
+    /// The NICs that run on this host.
+    nics: Vec<Nic>,
+}
+
+/// One NIC that runs.
+#[derive(Serialize)]
+struct Nic {
+    /// The process that it runs in.
+    pid: u32,
+    /// Name of that process.
+    process: String,
+    /// Number of its BAR's descriptor there: a process may hold several NICs.
+    fd: u32,
+    /// Values now, by name of the register.
+    values: BTreeMap<&'static str, u32>,
 }
 
 /// One register.
@@ -50,11 +72,15 @@ struct Register {
     meaning: String,
 }
 
-fn map(filter: &str) -> Map {
+/// The map of the registers whose name contains `filter`, with the values that `nics` show.
+fn map(filter: &str, nics: &[RunningNic]) -> Map {
     let wanted = filter.to_ascii_uppercase();
-    let registers = Reg::ALL
-        .iter()
-        .filter(|(_, _, name, _)| name.contains(&wanted))
+    let rows = || {
+        Reg::ALL
+            .iter()
+            .filter(|(_, _, name, _)| name.contains(&wanted))
+    };
+    let registers = rows()
         .map(|(reg, access, name, doc)| Register {
             offset: reg.offset(),
             index: *reg as u32,
@@ -67,6 +93,17 @@ fn map(filter: &str) -> Map {
             meaning: doc.split_whitespace().collect::<Vec<_>>().join(" "),
         })
         .collect();
+    let nics = nics
+        .iter()
+        .map(|nic| Nic {
+            pid: nic.pid,
+            process: nic.process.clone(),
+            fd: nic.fd,
+            values: rows()
+                .filter_map(|&(reg, _, name, _)| Some((name, nic.read(reg)?)))
+                .collect(),
+        })
+        .collect();
     Map {
         abi_version: ringbell_nic_abi::ABI_VERSION,
         bar_bytes: bar::BAR_BYTES,
@@ -74,12 +111,22 @@ fn map(filter: &str) -> Map {
         doorbell_stride: bar::DOORBELL_STRIDE,
         doorbells: bar::MAX_QUEUES,
         registers,
+        nics,
     }
 }
 
-/// Prints the map.
+/// Prints the map and the values.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let map = map(args.filter.as_deref().unwrap_or(""));
+    let nics = running::nics(args.pid);
+    if let (Some(pid), true) = (args.pid, nics.is_empty()) {
+        return Err(Problem::new(
+            Exit::Environment,
+            format!("process {pid} holds no NIC, or may not be looked into"),
+            "start the program that opens the NIC first, and run this as its user or as root",
+        )
+        .into());
+    }
+    let map = map(args.filter.as_deref().unwrap_or(""), &nics);
     match args.json.as_deref() {
         None => print!("{}", text(&map)),
         Some(path) => {
@@ -111,6 +158,22 @@ fn text(map: &Map) -> String {
         "{:#06x}         wo      doorbell of queue q at {:#x} + {} q, q < {}\n",
         map.doorbell_base, map.doorbell_base, map.doorbell_stride, map.doorbells
     ));
+    if map.nics.is_empty() {
+        out.push_str(
+            "\nno NIC runs in a process that may be looked into, so there are no values\n",
+        );
+    }
+    for nic in &map.nics {
+        out.push_str(&format!(
+            "\n{} (process {}, descriptor {}):\n",
+            nic.process, nic.pid, nic.fd
+        ));
+        for r in &map.registers {
+            if let Some(value) = nic.values.get(r.name) {
+                out.push_str(&format!("  {:<26}  {value:#010x}  {value}\n", r.name));
+            }
+        }
+    }
     out
 }
 
@@ -120,12 +183,12 @@ mod tests {
 
     #[test]
     fn shows_every_register_or_those_asked_for() {
-        let all = map("");
+        let all = map("", &[]);
         assert_eq!(all.registers.len(), Reg::ALL.len());
         assert!(text(&all).contains("0x0800    512  ro      MAGIC"));
-        let some = map("gtlb_miss");
+        let some = map("gtlb_miss", &[]);
         assert!(some.registers.iter().all(|r| r.name.contains("GTLB_MISS")));
         assert_eq!(some.registers.len(), 3);
-        assert!(map("no such register").registers.is_empty());
+        assert!(map("no such register", &[]).registers.is_empty());
     }
 }
