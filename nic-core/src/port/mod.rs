@@ -10,6 +10,8 @@
 //! | port | module | needs |
 //! |---|---|---|
 //! | in-memory switch | [`mem`] | nothing; one process or several |
+//! | UDP socket, VXLAN-framed | [`udp`] | a UDP port; works between machines |
+//! | TAP device | [`tap`] | root, or a device that root made |
 //! | any of these, with faults | [`impair`] | – |
 //! | any of these, recorded | [`capture`] | a writable file |
 //!
@@ -18,10 +20,13 @@
 //! [`rx_frame`]: Port::rx_frame
 //! [`flush`]: Port::flush
 
+pub mod capture;
+pub mod impair;
 pub mod mem;
+pub mod tap;
+pub mod udp;
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicU32;
 
 use crate::transport::NicTime;
 pub use crate::wire::MacAddr;
@@ -57,15 +62,6 @@ pub struct PortCounters {
     pub rx_malformed: u64,
     /// Datagrams from strangers.
     pub rx_strangers: u64,
-}
-
-/// What a parked thread waits on besides [`Port::poll_fds`].
-#[derive(Debug)]
-pub struct FutexWait<'a> {
-    /// Changes when a frame arrives; shared between processes.
-    pub word: &'a AtomicU32,
-    /// Its value when the port was armed.
-    pub expected: u32,
 }
 
 /// A place where Ethernet frames leave and enter. See the module text for the rules.
@@ -104,20 +100,11 @@ pub trait Port: Send {
         None
     }
 
-    /// Adds the file descriptors that become readable when a frame arrives.
+    /// Adds the file descriptors that become readable when a frame arrives. A port over memory has
+    /// none: it is looked at in bounded naps.
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         let _ = fds;
     }
-
-    /// Asks to be woken: the peer's next frame changes the word and wakes its waiters. `None` when
-    /// this port wakes by file descriptor only. Frames may already be waiting: look once more
-    /// between arming and parking.
-    fn arm(&mut self) -> Option<FutexWait<'_>> {
-        None
-    }
-
-    /// The wake-up is no longer needed.
-    fn disarm(&mut self) {}
 
     /// Counted since the port was opened.
     fn counters(&self) -> PortCounters;
@@ -153,12 +140,6 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         (**self).poll_fds(fds)
-    }
-    fn arm(&mut self) -> Option<FutexWait<'_>> {
-        (**self).arm()
-    }
-    fn disarm(&mut self) {
-        (**self).disarm()
     }
     fn counters(&self) -> PortCounters {
         (**self).counters()

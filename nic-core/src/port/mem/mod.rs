@@ -12,16 +12,15 @@ mod ring;
 mod segment;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::thread::futex;
 
 use self::ring::{Receiver, Sender};
 pub use self::segment::PORTS_MAX;
 use self::segment::{Segment, Shape};
-use super::{Checksums, FutexWait, MacAddr, Port, PortCounters};
+use super::{Checksums, MacAddr, Port, PortCounters};
 use crate::transport::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
@@ -254,29 +253,13 @@ impl MemPort {
     }
 
     fn publish(&mut self, ring: usize) {
-        if !self.tx[ring].publish(&self.segment) {
-            return;
-        }
-        let to = ring + usize::from(ring >= self.me);
-        // SeqCst on both sides: the reader arms and then looks at the ring, we fill the ring and then
-        // look whether it is armed; one of us must see the other.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        if self.segment.armed(to).load(Ordering::Relaxed) != 0 {
-            let word = self.segment.wake(to);
-            word.fetch_add(1, Ordering::Release); // pairs with the futex wait of the reader
-            wake_all(word);
-        }
+        self.tx[ring].publish(&self.segment);
     }
 }
 
 /// The address of a port.
 pub fn mac_of(port: usize) -> MacAddr {
     MacAddr::local(port as u32 + 1)
-}
-
-fn wake_all(word: &AtomicU32) {
-    // A failure means nobody waits.
-    let _ = futex::wake(word, futex::Flags::empty(), i32::MAX as u32);
 }
 
 impl Port for MemPort {
@@ -405,22 +388,6 @@ impl Port for MemPort {
         }
     }
 
-    fn arm(&mut self) -> Option<FutexWait<'_>> {
-        // Acquire: pairs with the Release of `publish`.
-        let expected = self.segment.wake(self.me).load(Ordering::Acquire);
-        self.segment.armed(self.me).store(1, Ordering::Relaxed);
-        // See `publish`.
-        std::sync::atomic::fence(Ordering::SeqCst);
-        Some(FutexWait {
-            word: self.segment.wake(self.me),
-            expected,
-        })
-    }
-
-    fn disarm(&mut self) {
-        self.segment.armed(self.me).store(0, Ordering::Relaxed);
-    }
-
     fn counters(&self) -> PortCounters {
         self.counters
     }
@@ -431,7 +398,6 @@ impl Drop for MemPort {
         for ring in 0..self.tx.len() {
             self.publish(ring);
         }
-        self.disarm();
         // Release: pairs with the Acquire in `MemSwitch::port`.
         self.segment.claimed(self.me).store(0, Ordering::Release);
     }

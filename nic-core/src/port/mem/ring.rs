@@ -76,17 +76,16 @@ impl Sender {
         self.head.wrapping_sub(self.published)
     }
 
-    /// Shows the receiver what was written. Returns whether there was anything.
-    pub(super) fn publish(&mut self, segment: &Segment) -> bool {
+    /// Shows the receiver what was written.
+    pub(super) fn publish(&mut self, segment: &Segment) {
         if self.published == self.head {
-            return false;
+            return;
         }
         self.published = self.head;
         // Release: pairs with the Acquire in `Receiver::next`; the frame is visible before its number.
         segment
             .produced(self.from, self.to)
             .store(self.head, Ordering::Release);
-        true
     }
 }
 

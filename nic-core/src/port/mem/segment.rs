@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0      magic, version, ports, mtu, slots, checksums
-//! 64·(1+i)           port i: claimed, armed, wake-up word
+//! 64·(1+i)           port i: process that owns it
 //! RINGS + r·stride   ring r = from·ports + to: producer (+0), consumer (+128), slots (+256)
 //! ```
 //!
@@ -176,17 +176,9 @@ impl Segment {
         unsafe { &*self.map.as_ptr().add(at).cast::<AtomicU32>() }
     }
 
-    /// Non-zero while somebody owns the port.
+    /// Process that owns the port, 0 while it is free.
     pub(super) fn claimed(&self, port: usize) -> &AtomicU32 {
         self.word32(LINE * (1 + port))
-    }
-    /// Non-zero while the port's owner is parked.
-    pub(super) fn armed(&self, port: usize) -> &AtomicU32 {
-        self.word32(LINE * (1 + port) + 4)
-    }
-    /// Changes with every batch for the port.
-    pub(super) fn wake(&self, port: usize) -> &AtomicU32 {
-        self.word32(LINE * (1 + port) + 8)
     }
 
     fn ring_at(&self, from: usize, to: usize) -> usize {

@@ -32,6 +32,7 @@ mod timers;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
@@ -242,11 +243,6 @@ impl TcpTransport {
     /// The port, for its name, counters and file descriptors.
     pub fn port(&self) -> &dyn Port {
         &*self.port
-    }
-
-    /// The port, to arm it before parking.
-    pub fn port_mut(&mut self) -> &mut dyn Port {
-        &mut *self.port
     }
 
     /// What was counted since the transport was made.
@@ -528,6 +524,12 @@ impl Transport for TcpTransport {
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
         self.table.get_by_id(conn).map(|c| (c.local, c.peer))
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let mut fds = Vec::new();
+        self.port.poll_fds(&mut fds);
+        fds
     }
 }
 

@@ -1,0 +1,158 @@
+//! Records what passes through a port as pcapng, for Wireshark and tshark.
+//!
+//! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
+
+use std::borrow::Cow;
+use std::io::Write;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
+use pcap_file::pcapng::blocks::interface_description::{
+    InterfaceDescriptionBlock, InterfaceDescriptionOption,
+};
+use pcap_file::pcapng::PcapNgWriter;
+use pcap_file::{DataLink, PcapError};
+
+use super::{Checksums, MacAddr, Port, PortCounters};
+use crate::transport::NicTime;
+
+/// Nanoseconds: 10^-9, pcapng §4.2 `if_tsresol`.
+const NANOSECONDS: u8 = 9;
+
+/// A capture could not be started.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot start the capture: {source}; check that its file can be written and the disk has room"
+)]
+pub struct CaptureError {
+    #[source]
+    source: PcapError,
+}
+
+/// Direction in an enhanced packet block's flags (pcapng §4.3.1).
+#[derive(Debug, Clone, Copy)]
+enum Direction {
+    In = 1,
+    Out = 2,
+}
+
+struct Recorder<W: Write> {
+    writer: PcapNgWriter<W>,
+    epoch: Duration,
+    /// Writing failed: the capture ends, the NIC does not.
+    failed: bool,
+}
+
+impl<W: Write> Recorder<W> {
+    fn record(&mut self, now: NicTime, frame: &[u8], direction: Direction) {
+        if self.failed {
+            return;
+        }
+        let block = EnhancedPacketBlock {
+            interface_id: 0,
+            timestamp: self.epoch + Duration::from_nanos(now.0),
+            original_len: frame.len() as u32,
+            data: Cow::Borrowed(frame),
+            options: vec![EnhancedPacketOption::Flags(direction as u32)],
+        };
+        if let Err(error) = self.writer.write_pcapng_block(block) {
+            tracing::warn!(%error, "the capture ends here: its file cannot be written");
+            self.failed = true;
+        }
+    }
+}
+
+/// A port whose frames are recorded.
+pub struct Capture<P, W: Write> {
+    inner: P,
+    recorder: Recorder<W>,
+    /// What is being written: recorded when it is committed.
+    scratch: Box<[u8]>,
+    dst: MacAddr,
+}
+
+impl<P: Port, W: Write + Send> Capture<P, W> {
+    /// Records `inner` into `file`. `epoch` is the calendar time, since 1970, of NIC time 0.
+    ///
+    /// # Errors
+    /// [`CaptureError`] when the file's header cannot be written.
+    pub fn new(inner: P, file: W, epoch: Duration) -> Result<Self, CaptureError> {
+        let start = |file| {
+            let mut writer = PcapNgWriter::new(file)?;
+            let name = Cow::Owned(inner.describe());
+            writer.write_pcapng_block(InterfaceDescriptionBlock {
+                linktype: DataLink::ETHERNET,
+                snaplen: 0,
+                options: vec![
+                    InterfaceDescriptionOption::IfName(name),
+                    InterfaceDescriptionOption::IfTsResol(NANOSECONDS),
+                ],
+            })?;
+            Ok(writer)
+        };
+        let writer = start(file).map_err(|source| CaptureError { source })?;
+        Ok(Capture {
+            scratch: vec![0; crate::wire::ETHERNET_HEADER + inner.mtu()].into(),
+            inner,
+            recorder: Recorder {
+                writer,
+                epoch,
+                failed: false,
+            },
+            dst: MacAddr::default(),
+        })
+    }
+
+    /// Ends the capture and gives the file back, for its owner to flush.
+    pub fn into_file(self) -> W {
+        self.recorder.writer.into_inner()
+    }
+}
+
+impl<P: Port, W: Write + Send> Port for Capture<P, W> {
+    fn describe(&self) -> String {
+        format!("{}, captured", self.inner.describe())
+    }
+    fn mac(&self) -> MacAddr {
+        self.inner.mac()
+    }
+    fn mtu(&self) -> usize {
+        self.inner.mtu()
+    }
+    fn checksums(&self) -> Checksums {
+        self.inner.checksums()
+    }
+    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
+        let frame = self.inner.rx_frame(now)?;
+        self.recorder.record(now, frame, Direction::In);
+        Some(frame)
+    }
+    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
+        self.inner.tx_frame(now, dst)?;
+        self.dst = dst;
+        Some(&mut self.scratch)
+    }
+    fn tx_commit(&mut self, now: NicTime, len: usize) {
+        let len = len.min(self.scratch.len());
+        let frame = &self.scratch[..len];
+        // Asked for in `tx_frame` already: the same room again.
+        if let Some(room) = self.inner.tx_frame(now, self.dst) {
+            room[..len].copy_from_slice(frame);
+            self.inner.tx_commit(now, len);
+            self.recorder.record(now, frame, Direction::Out);
+        }
+    }
+    fn flush(&mut self, now: NicTime) {
+        self.inner.flush(now);
+    }
+    fn next_timer(&self) -> Option<NicTime> {
+        self.inner.next_timer()
+    }
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        self.inner.poll_fds(fds);
+    }
+    fn counters(&self) -> PortCounters {
+        self.inner.counters()
+    }
+}
