@@ -35,7 +35,10 @@ fn bytes_go_both_ways() {
 fn impaired(mtu: usize, faults: Faults) -> Pair {
     let sw = MemSwitch::private(2, mtu, Checksums::Software).unwrap(); // numbers in range
     let end = |i: usize| -> Box<dyn Port> {
-        let faults = Faults { seed: faults.seed * 2 + i as u64, ..faults };
+        let faults = Faults {
+            seed: faults.seed * 2 + i as u64,
+            ..faults
+        };
         Box::new(Impair::new(sw.port(i).unwrap(), faults).unwrap()) // free ports, faults in range
     };
     Pair::with((end(0), end(1)), config(IP_A), config(IP_B))
@@ -46,11 +49,16 @@ fn env_mib(default: usize) -> usize {
     set.and_then(|v| v.parse().ok()).unwrap_or(default) << 20
 }
 
-/// 5% loss and 10% reordering, both ways. `RINGBELL_TCP_TEST_MIB=1024` makes it the full GiB.
+/// 5% loss and 10% reordering, both ways, for 1 GiB; `RINGBELL_TCP_TEST_MIB` changes the size.
 #[test]
 fn loss_and_reordering_cost_time_but_no_byte() {
-    let mut left = env_mib(16);
-    let faults = Faults { loss: 0.05, reorder: 0.1, seed: 1, ..Faults::default() };
+    let mut left = env_mib(1024);
+    let faults = Faults {
+        loss: 0.05,
+        reorder: 0.1,
+        seed: 1,
+        ..Faults::default()
+    };
     let mut p = impaired(9000, faults);
     p.listen(PORT);
     let conns = p.connect(PORT);
@@ -61,11 +69,23 @@ fn loss_and_reordering_cost_time_but_no_byte() {
         p.transfer(conns, random(seed, n), seed, 600 * MINUTE);
         left -= n;
     }
+    let c = p.a.tcp.port().counters();
+    let all = c.tx_frames + c.tx_dropped;
+    assert!(
+        c.tx_dropped * 100 > all * 4 && c.tx_dropped * 100 < all * 6,
+        "{c:?}"
+    );
 }
 
 #[test]
 fn small_segments_survive_a_bad_cable() {
-    let faults = Faults { loss: 0.05, reorder: 0.1, duplicate: 0.02, seed: 3, ..Faults::default() };
+    let faults = Faults {
+        loss: 0.05,
+        reorder: 0.1,
+        duplicate: 0.02,
+        seed: 3,
+        ..Faults::default()
+    };
     let mut p = impaired(1500, faults);
     p.listen(PORT);
     let conns = p.connect(PORT);
@@ -74,7 +94,14 @@ fn small_segments_survive_a_bad_cable() {
 
 #[test]
 fn duplicates_are_taken_once() {
-    let mut p = impaired(1500, Faults { duplicate: 0.3, seed: 5, ..Faults::default() });
+    let mut p = impaired(
+        1500,
+        Faults {
+            duplicate: 0.3,
+            seed: 5,
+            ..Faults::default()
+        },
+    );
     p.listen(PORT);
     let conns = p.connect(PORT);
     p.transfer(conns, random(6, 4 << 20), 6, 60 * MINUTE);
@@ -82,7 +109,14 @@ fn duplicates_are_taken_once() {
 
 #[test]
 fn corrupted_frames_are_not_believed() {
-    let mut p = impaired(1500, Faults { corrupt: 0.02, seed: 7, ..Faults::default() });
+    let mut p = impaired(
+        1500,
+        Faults {
+            corrupt: 0.02,
+            seed: 7,
+            ..Faults::default()
+        },
+    );
     p.listen(PORT);
     let conns = p.connect(PORT);
     p.transfer(conns, random(8, 2 << 20), 8, 600 * MINUTE);
@@ -126,8 +160,12 @@ fn half_close_in_both_directions() {
     p.b.recv(b, 2, whole, false);
     p.b.recv(b, 3, more, false);
     assert_eq!(p.until(MINUTE, |p| p.b.received(2)), (Status::Ok, 100_000));
-    assert_eq!(p.until(MINUTE, |p| p.b.received(3)), (Status::EndOfStream, 0));
-    p.b.has(TransportEvent::PeerClosed { conn: b }).expect("PeerClosed was reported");
+    assert_eq!(
+        p.until(MINUTE, |p| p.b.received(3)),
+        (Status::EndOfStream, 0)
+    );
+    p.b.has(TransportEvent::PeerClosed { conn: b })
+        .expect("PeerClosed was reported");
     let late = p.a.dma.region(vec![1]);
     p.a.send(a, 4, late);
     assert_eq!(p.until(MINUTE, |p| p.a.sent(4)), (Status::NotConnected, 0));
@@ -139,14 +177,19 @@ fn half_close_in_both_directions() {
     p.run(MINUTE / 60);
     p.b.tcp.shutdown(b);
     // The end comes before the buffer is full: what came is reported.
-    assert_eq!(p.until(MINUTE, |p| p.a.received(6)), (Status::EndOfStream, 300_000));
+    assert_eq!(
+        p.until(MINUTE, |p| p.a.received(6)),
+        (Status::EndOfStream, 300_000)
+    );
     assert!(p.a.dma.bytes(got)[..300_000] == *p.b.dma.bytes(answer));
     p.a.tcp.close(a);
     p.b.tcp.close(b);
     p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
     // TIME-WAIT ends by itself, and nothing is left.
-    p.until(5 * MINUTE, |p| (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(()));
+    p.until(5 * MINUTE, |p| {
+        (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(())
+    });
 }
 
 #[test]
@@ -159,7 +202,10 @@ fn close_delivers_what_was_queued() {
     p.a.send(a, 1, data);
     p.a.recv(a, 2, waiting, false);
     p.a.tcp.close(a);
-    assert_eq!(p.until(MINUTE, |p| p.a.received(2)), (Status::NotConnected, 0));
+    assert_eq!(
+        p.until(MINUTE, |p| p.a.received(2)),
+        (Status::NotConnected, 0)
+    );
     let got = p.b.dma.region(vec![0; 2 << 20]);
     p.b.recv(b, 3, got, false);
     assert_eq!(p.until(MINUTE, |p| p.b.received(3)), (Status::Ok, 2 << 20));
@@ -183,7 +229,16 @@ fn abort_resets_the_peer() {
     let big = p.b.dma.region(vec![0; 4 << 20]);
     p.b.send(b, 2, big);
     p.run(1_000_000);
-    p.a.recv(a, 3, Buffer { region: 0, va: GpuVa(0), len: 0 }, false);
+    p.a.recv(
+        a,
+        3,
+        Buffer {
+            region: 0,
+            va: GpuVa(0),
+            len: 0,
+        },
+        false,
+    );
     p.a.tcp.abort(a);
     assert!(p.a.tcp.endpoints(a).is_none());
     p.until(MINUTE, |p| p.b.has(TransportEvent::Reset { conn: b }));
@@ -191,10 +246,15 @@ fn abort_resets_the_peer() {
     let (status, bytes) = p.b.sent(2).expect("the send retired");
     assert!(status == Status::ConnectionReset && bytes < 4 << 20);
     p.b.recv(b, 4, buf, false);
-    assert_eq!(p.until(MINUTE, |p| p.b.received(4)), (Status::ConnectionReset, 0));
+    assert_eq!(
+        p.until(MINUTE, |p| p.b.received(4)),
+        (Status::ConnectionReset, 0)
+    );
     p.b.tcp.close(b);
     p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
-    p.until(MINUTE, |p| (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(()));
+    p.until(MINUTE, |p| {
+        (p.a.tcp.connections() + p.b.tcp.connections() == 0).then_some(())
+    });
 }
 
 #[test]
@@ -211,32 +271,47 @@ fn refused_unreachable_and_timed_out_are_told_apart() {
     let to = |ip: [u8; 4], port| SocketAddrV4::new(ip.into(), port);
     let deadline = |p: &Pair| NicTime(p.now.0 + MINUTE);
     // Nobody listens.
-    let c = p.a.tcp.connect(p.now, to([10, 0, 0, 2], 9), deadline(&p)).expect("an id");
+    let c =
+        p.a.tcp
+            .connect(p.now, to([10, 0, 0, 2], 9), deadline(&p))
+            .expect("an id");
     assert_eq!(failed(&mut p, c), Status::ConnectionRefused);
     assert_eq!(p.b.tcp.counters().refused, 1);
     // No such host: ARP fails long before the deadline.
     let start = p.now;
-    let c = p.a.tcp.connect(p.now, to([10, 0, 0, 99], 9), deadline(&p)).expect("an id");
+    let c =
+        p.a.tcp
+            .connect(p.now, to([10, 0, 0, 99], 9), deadline(&p))
+            .expect("an id");
     let queued = p.a.dma.region(vec![0; 9]);
     p.a.send(c, 1, queued);
     assert_eq!(failed(&mut p, c), Status::HostUnreachable);
     assert_eq!(p.a.sent(1), Some((Status::HostUnreachable, 0)));
     assert!(p.now.0 - start.0 < MINUTE / 10);
     // A network without a way to it.
-    let c = p.a.tcp.connect(p.now, to([192, 168, 1, 1], 9), deadline(&p));
+    let c =
+        p.a.tcp
+            .connect(p.now, to([192, 168, 1, 1], 9), deadline(&p));
     assert_eq!(c, Err(Status::HostUnreachable));
     // A host that drops SYNs: the listener's backlog is full.
     p.b.tcp.listen(PORT, 1).expect("the port is free");
-    let first = p.a.tcp.connect(p.now, to([10, 0, 0, 2], PORT), deadline(&p)).expect("an id");
+    let first =
+        p.a.tcp
+            .connect(p.now, to([10, 0, 0, 2], PORT), deadline(&p))
+            .expect("an id");
     for _ in 0..1000 {
         // b's events are not polled: `Incoming` stays in the backlog.
         p.a.step(p.now);
         p.b.tcp.step(p.now, &mut p.b.dma);
         p.now.0 += 10_000;
     }
-    p.a.has(TransportEvent::Connected { conn: first }).expect("the first fits");
+    p.a.has(TransportEvent::Connected { conn: first })
+        .expect("the first fits");
     let soon = NicTime(p.now.0 + 3_000_000_000);
-    let c = p.a.tcp.connect(p.now, to([10, 0, 0, 2], PORT), soon).expect("an id");
+    let c =
+        p.a.tcp
+            .connect(p.now, to([10, 0, 0, 2], PORT), soon)
+            .expect("an id");
     let status = loop {
         p.a.step(p.now);
         p.b.tcp.step(p.now, &mut p.b.dma);
@@ -245,7 +320,13 @@ fn refused_unreachable_and_timed_out_are_told_apart() {
             break e;
         }
     };
-    assert_eq!(status, TransportEvent::ConnectFailed { conn: c, status: Status::TimedOut });
+    assert_eq!(
+        status,
+        TransportEvent::ConnectFailed {
+            conn: c,
+            status: Status::TimedOut
+        }
+    );
     assert!(p.b.tcp.counters().overflowed >= 1);
     // With the backlog drained the next one gets in.
     assert!(p.until(MINUTE, |p| p.b.incoming()).0 < u32::MAX);
@@ -279,10 +360,16 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_lets_it_go_on() {
     let frames = p.a.tcp.port().counters().tx_frames;
     p.run(5 * MINUTE);
     let probes = p.a.tcp.port().counters().tx_frames - frames;
-    assert!((3..200).contains(&probes), "{probes} probes in five minutes");
+    assert!(
+        (3..200).contains(&probes),
+        "{probes} probes in five minutes"
+    );
     let got = p.b.dma.region(vec![0; 4 << 20]);
     p.b.recv(b, 2, got, false);
-    assert_eq!(p.until(10 * MINUTE, |p| p.b.received(2)), (Status::Ok, 4 << 20));
+    assert_eq!(
+        p.until(10 * MINUTE, |p| p.b.received(2)),
+        (Status::Ok, 4 << 20)
+    );
     assert!(p.b.dma.bytes(got) == p.a.dma.bytes(data));
 }
 
@@ -330,7 +417,10 @@ fn a_fault_names_the_address_and_the_stream_stays_whole() {
     p.b.recv(b, 2, good, false);
     let data = p.a.dma.region(random(1, 64));
     p.a.send(a, 3, data);
-    assert_eq!(p.until(MINUTE, |p| p.b.received(1)), (Status::NoTranslation, 0));
+    assert_eq!(
+        p.until(MINUTE, |p| p.b.received(1)),
+        (Status::NoTranslation, 0)
+    );
     // The bytes were not lost with the work that could not take them.
     assert_eq!(p.until(MINUTE, |p| p.b.received(2)), (Status::Ok, 64));
     assert_eq!(p.b.dma.bytes(good), p.a.dma.bytes(data));
@@ -344,9 +434,13 @@ fn a_fault_names_the_address_and_the_stream_stays_whole() {
 fn seed_with_isn_near_the_wrap() -> u64 {
     (0u64..)
         .find(|&seed| {
-            let s = seed.wrapping_mul(0xbb2e_fcec_3c39_611d).wrapping_add(0x7590_ef39);
+            let s = seed
+                .wrapping_mul(0xbb2e_fcec_3c39_611d)
+                .wrapping_add(0x7590_ef39);
             // Interface::new draws an IPv4 identification first.
-            let s = s.wrapping_mul(0xbb2e_fcec_3c39_611d).wrapping_add(0x7590_ef39);
+            let s = s
+                .wrapping_mul(0xbb2e_fcec_3c39_611d)
+                .wrapping_add(0x7590_ef39);
             (s >> (29 - (s >> 61))) as u32 > u32::MAX - 100_000
         })
         .unwrap_or(0) // the range is endless
@@ -359,14 +453,24 @@ fn sequence_numbers_wrap() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let mut cfg = config(IP_A);
     cfg.seed = seed_with_isn_near_the_wrap();
-    let spy = Spy { inner: port_a, seen: Arc::clone(&seen) };
+    let spy = Spy {
+        inner: port_a,
+        seen: Arc::clone(&seen),
+    };
     let mut p = Pair::with((Box::new(spy), Box::new(port_b)), cfg, config(IP_B));
     p.listen(PORT);
     let conns = p.connect(PORT);
     p.transfer(conns, random(1, 1 << 20), 1, MINUTE);
     let seen = seen.lock().unwrap(); // no thread has panicked
-    assert!(seen[0] > u32::MAX - 100_000, "the first sequence number was {:#x}", seen[0]);
-    assert!(seen.iter().any(|&s| (100_000..2_000_000).contains(&s)), "it did not wrap");
+    assert!(
+        seen[0] > u32::MAX - 100_000,
+        "the first sequence number was {:#x}",
+        seen[0]
+    );
+    assert!(
+        seen.iter().any(|&s| (100_000..2_000_000).contains(&s)),
+        "it did not wrap"
+    );
 }
 
 /// Notes the sequence numbers of the TCP segments that leave.
@@ -415,17 +519,27 @@ fn a_thousand_connections_take_turns() {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let ports: (Box<dyn Port>, Box<dyn Port>) =
         (Box::new(sw.port(0).unwrap()), Box::new(sw.port(1).unwrap())); // free ports
-    let small = |ip| TcpConfig { rx_buffer: 16 << 10, tx_buffer: 16 << 10, ..config(ip) };
+    let small = |ip| TcpConfig {
+        rx_buffer: 16 << 10,
+        tx_buffer: 16 << 10,
+        ..config(ip)
+    };
     let mut p = Pair::with(ports, small(IP_A), small(IP_B));
     p.b.tcp.listen(PORT, N).expect("the port is free");
     let deadline = NicTime(p.now.0 + MINUTE);
     let remote = SocketAddrV4::new(IP_B, PORT);
     let mut up = HashMap::new();
     for _ in 0..N {
-        let a = p.a.tcp.connect(p.now, remote, deadline).expect("room for all");
+        let a =
+            p.a.tcp
+                .connect(p.now, remote, deadline)
+                .expect("room for all");
         p.until(MINUTE, |p| p.a.has(TransportEvent::Connected { conn: a }));
         let b = p.until(MINUTE, |p| p.b.incoming());
-        assert_eq!(p.a.tcp.endpoints(a).map(|(l, r)| (r, l)), p.b.tcp.endpoints(b));
+        assert_eq!(
+            p.a.tcp.endpoints(a).map(|(l, r)| (r, l)),
+            p.b.tcp.endpoints(b)
+        );
         up.insert(a, b);
     }
     for (round, (&a, &b)) in (0..2).flat_map(|r| up.iter().map(move |x| (r, x))) {
@@ -434,7 +548,10 @@ fn a_thousand_connections_take_turns() {
         let token = u64::from(a.0);
         p.b.recv(b, token, got, false);
         p.a.send(a, token, data);
-        assert_eq!(p.until(MINUTE, |p| p.b.received(token)), (Status::Ok, 3_000));
+        assert_eq!(
+            p.until(MINUTE, |p| p.b.received(token)),
+            (Status::Ok, 3_000)
+        );
         assert_eq!(p.until(MINUTE, |p| p.a.sent(token)), (Status::Ok, 3_000));
         assert!(p.b.dma.bytes(got) == p.a.dma.bytes(data));
     }
@@ -445,20 +562,45 @@ fn a_full_table_says_so_and_time_wait_gives_way() {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let ports: (Box<dyn Port>, Box<dyn Port>) =
         (Box::new(sw.port(0).unwrap()), Box::new(sw.port(1).unwrap())); // free ports
-    let mut p = Pair::with(ports, TcpConfig { connections: 2, ..config(IP_A) }, config(IP_B));
+    let mut p = Pair::with(
+        ports,
+        TcpConfig {
+            connections: 2,
+            ..config(IP_A)
+        },
+        config(IP_B),
+    );
     p.listen(PORT);
     let first = p.connect(PORT);
     let _second = p.connect(PORT);
     let remote = SocketAddrV4::new(IP_B, PORT);
-    assert_eq!(p.a.tcp.connect(p.now, remote, NicTime(u64::MAX)), Err(Status::NoResources));
+    assert_eq!(
+        p.a.tcp.connect(p.now, remote, NicTime(u64::MAX)),
+        Err(Status::NoResources)
+    );
     p.a.tcp.close(first.0);
     p.run(100_000);
     p.b.tcp.close(first.1);
-    p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: first.0 }));
-    p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: first.1 }));
+    p.until(MINUTE, |p| {
+        p.a.has(TransportEvent::Closed { conn: first.0 })
+    });
+    p.until(MINUTE, |p| {
+        p.b.has(TransportEvent::Closed { conn: first.1 })
+    });
     assert_eq!(p.a.tcp.connections(), 2, "one is in TIME-WAIT");
     let third = p.connect(PORT);
     p.transfer(third, random(1, 10_000), 1, MINUTE);
+}
+
+#[test]
+fn idle_connections_stay() {
+    let mut p = Pair::mem(1500, Checksums::Software);
+    p.listen(PORT);
+    let conns = p.connect(PORT);
+    p.transfer(conns, random(1, 1000), 1, MINUTE);
+    p.run(600 * MINUTE);
+    assert!(p.a.events.is_empty() && p.b.events.is_empty());
+    p.transfer(conns, random(2, 100_000), 2, MINUTE);
 }
 
 #[test]
@@ -475,20 +617,35 @@ fn a_peer_that_vanishes_is_noticed() {
     p.listen(PORT);
     let (a, b) = p.connect(PORT);
     p.run(5 * MINUTE);
-    assert!(p.a.events.is_empty() && p.b.events.is_empty(), "idle peers that live stay connected");
+    assert!(
+        p.a.events.is_empty() && p.b.events.is_empty(),
+        "idle peers that live stay connected"
+    );
     let buf = p.a.dma.region(vec![0; 8]);
     p.a.recv(a, 1, buf, false);
     // b is not stepped any more.
-    let end = p.now.0 + MINUTE;
-    let done = loop {
-        p.a.step(p.now);
-        if let Some(done) = p.a.received(1) {
-            break done;
+    let alone = |p: &mut Pair, token| {
+        let end = p.now.0 + 3 * MINUTE;
+        loop {
+            p.a.step(p.now);
+            if let Some(done) = p.a.received(token).or_else(|| p.a.sent(token)) {
+                return done;
+            }
+            assert!(p.now.0 < end, "not noticed");
+            p.now.0 += 10_000_000;
         }
-        assert!(p.now.0 < end, "not noticed");
-        p.now.0 += 10_000_000;
     };
-    assert_eq!(done, (Status::ConnectionReset, 0));
-    p.a.has(TransportEvent::Reset { conn: a }).expect("Reset was reported");
+    assert_eq!(alone(&mut p, 1), (Status::ConnectionReset, 0));
+    p.a.has(TransportEvent::Reset { conn: a })
+        .expect("Reset was reported");
     p.b.tcp.abort(b);
+
+    // Without keep-alive it is noticed when there is something to send.
+    let mut p = Pair::mem(1500, Checksums::Omitted);
+    p.listen(PORT);
+    let (a, _) = p.connect(PORT);
+    let buf = p.a.dma.region(vec![0; 4 << 20]);
+    p.a.send(a, 2, buf);
+    let (status, bytes) = alone(&mut p, 2);
+    assert!(status == Status::ConnectionReset && bytes < 4 << 20);
 }

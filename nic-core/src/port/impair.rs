@@ -280,7 +280,11 @@ impl<P: Port> Port for Impair<P> {
         self.inner.poll_fds(fds);
     }
     fn counters(&self) -> PortCounters {
-        self.inner.counters()
+        let inner = self.inner.counters();
+        PortCounters {
+            tx_dropped: inner.tx_dropped + self.done.lost,
+            ..inner
+        }
     }
 }
 

@@ -239,7 +239,7 @@ impl Pair {
                 .into_iter()
                 .flatten()
                 .min()
-                .unwrap_or(NicTime(self.now.0 + 1_000_000));
+                .unwrap_or(NicTime(self.now.0 + 100_000_000));
             next = next.max(t.0);
         }
         self.now = NicTime(next);

@@ -23,16 +23,20 @@ fn put(p: &mut UdpPort, dst: MacAddr, len: usize, tag: u8) {
 }
 
 fn get(p: &mut UdpPort) -> Option<(usize, u8)> {
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    loop {
-        if let Some(f) = p.rx_frame(NOW) {
-            return Some((f.len(), f[f.len() - 1]));
-        }
-        if std::time::Instant::now() > end {
-            return None;
-        }
-        std::thread::yield_now();
+    if let Some(f) = p.rx_frame(NOW) {
+        return Some((f.len(), f[f.len() - 1]));
     }
+    let five_seconds = rustix::event::Timespec {
+        tv_sec: 5,
+        tv_nsec: 0,
+    };
+    let mut fds = [rustix::event::PollFd::new(
+        &p.socket,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, Some(&five_seconds)).unwrap(); // valid arguments
+    let f = p.rx_frame(NOW)?;
+    Some((f.len(), f[f.len() - 1]))
 }
 
 #[test]

@@ -75,6 +75,8 @@ pub(super) struct Conn {
     pub(super) ready: bool,
     /// A segment came in since the last service.
     pub(super) heard: bool,
+    /// Since when the peer owes an answer.
+    pub(super) unanswered: Option<NicTime>,
     /// End of an attempt to connect, or of an orphan.
     pub(super) deadline: Option<NicTime>,
     /// When TCP wants to be called next.
@@ -116,6 +118,7 @@ impl Conn {
             last_state: State::Closed,
             ready: false,
             heard: false,
+            unanswered: None,
             deadline: None,
             timer: None,
         }
@@ -134,23 +137,35 @@ impl Conn {
     }
 
     /// Sets what holds for an established connection instead of a handshake.
+    ///
+    /// Not smoltcp's own time-out: it also ends connections that are merely idle.
     pub(super) fn established(&mut self, config: &TcpConfig) {
         let micros = |d: std::time::Duration| {
             Duration::from_micros(u64::try_from(d.as_micros()).unwrap_or(u64::MAX))
         };
-        let timeout = config.user_timeout.map(micros);
         let keep_alive = config.keep_alive.map(micros);
-        let socket = self.socket();
-        socket.set_timeout(timeout);
-        socket.set_keep_alive(keep_alive);
+        self.socket().set_keep_alive(keep_alive);
+    }
+
+    /// Whether what TCP sends now must be answered: data, FIN or a keep-alive probe.
+    pub(super) fn expects_answer(&self, config: &TcpConfig) -> bool {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        let fin = matches!(
+            socket.state(),
+            State::FinWait1 | State::Closing | State::LastAck
+        );
+        fin || socket.send_queue() > 0 || config.keep_alive.is_some()
+    }
+
+    /// When the peer counts as gone.
+    pub(super) fn gone_at(&self, config: &TcpConfig) -> Option<NicTime> {
+        Some(self.unanswered?.plus(config.user_timeout?))
     }
 
     /// When somebody must look at this connection although no segment comes.
-    pub(super) fn wake_at(&self) -> Option<NicTime> {
-        match (self.timer, self.deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+    pub(super) fn wake_at(&self, config: &TcpConfig) -> Option<NicTime> {
+        let timers = [self.timer, self.deadline, self.gone_at(config)];
+        timers.into_iter().flatten().min()
     }
 }
 

@@ -73,7 +73,8 @@ pub struct TcpConfig {
     pub tx_buffer: usize,
     /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
     pub connections: usize,
-    /// A connection whose peer has not answered for this long, while it should, is reset.
+    /// A connection whose peer owes an answer (to data, FIN or a keep-alive probe) for this long is
+    /// reset; `None` waits for ever.
     pub user_timeout: Option<Duration>,
     /// Probe idle connections this often, so that a vanished peer is noticed.
     pub keep_alive: Option<Duration>,
@@ -119,6 +120,14 @@ pub enum TcpConfigError {
         ip: Ipv4Addr,
         /// As given.
         prefix_len: u8,
+    },
+    /// Keep-alive probes come too seldom for the time-out.
+    #[error("keep-alive every {keep_alive:?} cannot find out within the time-out of {user_timeout:?}; make it at most half of that")]
+    KeepAlive {
+        /// As given.
+        keep_alive: Duration,
+        /// As given.
+        user_timeout: Duration,
     },
     /// A buffer is too small for a segment, or too large for a window.
     #[error("a socket buffer holds 4 KiB to 1 GiB, not {bytes} bytes")]
@@ -316,6 +325,14 @@ fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
             });
         }
     }
+    if let (Some(keep_alive), Some(user_timeout)) = (config.keep_alive, config.user_timeout) {
+        if keep_alive > user_timeout / 2 {
+            return Err(TcpConfigError::KeepAlive {
+                keep_alive,
+                user_timeout,
+            });
+        }
+    }
     for bytes in [config.rx_buffer, config.tx_buffer] {
         if !(4_096..=BUFFER_MAX).contains(&bytes) {
             return Err(TcpConfigError::Buffer { bytes });
@@ -491,7 +508,7 @@ impl Transport for TcpTransport {
         let mut moved = self.ingress(now);
         moved |= self.resolve(now);
         while let Some(index) = self.timers.pop(now) {
-            match self.table.at(index).and_then(|c| c.wake_at()) {
+            match self.table.at(index).and_then(|c| c.wake_at(&self.config)) {
                 Some(at) if at > now => self.timers.set(index, at),
                 Some(_) => self.mark(index),
                 None => {}

@@ -59,6 +59,11 @@ impl TcpTransport {
         c.ready = false;
         if std::mem::take(&mut c.heard) {
             self.neighbors.confirm(c.neighbor, now);
+            c.unanswered = None;
+        }
+        if c.gone_at(&self.config).is_some_and(|at| at <= now) {
+            c.unanswered = None;
+            c.socket().abort();
         }
         let mut moved = self.establish(index, now);
         let Some(c) = self.table.at(index) else {
@@ -87,15 +92,24 @@ impl TcpTransport {
             c.socket().close();
             c.fin_given = true;
         }
-        let before = c.neighbor;
+        let neighbor = c.neighbor;
         let (sent, frames) = self.send_segments(index, now);
         if frames > 0 {
             moved = true;
-            self.probe_stale(before, now);
+            self.probe_stale(neighbor, now);
+            self.expect_answer(index, now);
         }
         moved |= self.report(index, now);
         self.schedule(index, now, sent);
         moved
+    }
+
+    fn expect_answer(&mut self, index: usize, now: NicTime) {
+        if let Some(c) = self.table.at(index) {
+            if c.unanswered.is_none() && c.expects_answer(&self.config) {
+                c.unanswered = Some(now);
+            }
+        }
     }
 
     /// Goes on with a handshake, or gives it up.
@@ -278,7 +292,7 @@ impl TcpTransport {
             Some(_) if wants_now => Some(now.plus(RETRY)),
             at => at,
         };
-        if let Some(at) = c.wake_at() {
+        if let Some(at) = c.wake_at(&self.config) {
             self.timers.set(index, at);
         }
         if let Some(at) = again {
