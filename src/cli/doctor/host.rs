@@ -270,8 +270,20 @@ fn peer_memory() -> Check {
     )
 }
 
+/// The folder in which NICs of one user meet, as `nic_core`'s `LocalConfig` documents it, and the one
+/// that must allow it to be made.
+fn meeting_place() -> (PathBuf, PathBuf) {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) => (PathBuf::from(&dir).join("ringbell"), dir.into()),
+        None => {
+            let uid = rustix::process::getuid().as_raw();
+            (format!("/tmp/ringbell-{uid}").into(), "/tmp".into())
+        }
+    }
+}
+
 fn socket_dir() -> Check {
-    let dir = std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+    let (place, dir) = meeting_place();
     let probe = dir.join(format!("ringbell-doctor-{}", std::process::id()));
     let bound = std::os::unix::net::UnixListener::bind(&probe);
     // Nothing to do when it was not made.
@@ -281,7 +293,7 @@ fn socket_dir() -> Check {
             "Unix sockets",
             Verdict::Ok,
             format!("can be made in {}", dir.display()),
-            "`local` transport",
+            format!("`local` transport, in {}", place.display()),
             "NICs of one host and one user find each other there",
         ),
         Err(error) => Check::new(
