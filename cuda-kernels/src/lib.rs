@@ -11,6 +11,7 @@
 
 pub mod emulated;
 mod launch;
+pub mod perf;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,
