@@ -430,3 +430,6 @@ fn check_range(va: GpuVa, len: u64) -> Result<u64, MapError> {
         _ => Err(MapError::OutOfSpace { va, len }),
     }
 }
+
+#[cfg(test)]
+mod tests;
