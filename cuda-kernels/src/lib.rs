@@ -11,7 +11,6 @@
 
 pub mod emulated;
 mod launch;
-pub mod perf;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,

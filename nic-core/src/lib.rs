@@ -1,6 +1,33 @@
 //! The NIC. One module per step of a message, in this order:
 //! `bar` → `queue` → `command` → `transport` → `port`, with `dma` beside them.
+//!
+//! [`Nic`] is what a program holds: it registers memory, makes queues and hands their plain-data
+//! handles to kernels. Who moves the NIC is told in [`progress`].
 
+mod bar;
+mod command;
+mod config;
+mod copy;
+mod dma;
+mod event;
+mod host_queue;
+mod nic;
+mod permit;
 pub mod port;
+pub mod progress;
+mod queue;
+mod session;
+mod shmem;
+mod slots;
+mod sync;
 pub mod transport;
 pub mod wire;
+mod works;
+
+pub use bar::BarError;
+pub use command::Counters;
+pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
+pub use host_queue::{HostQueue, WaitError};
+pub use nic::{Nic, NicBuilder, NicError, SessionInfo};
+pub use permit::leaked_permits;
+pub use queue::QueueConfig;

@@ -13,6 +13,7 @@
 //! [`poll_event`]: Transport::poll_event
 //! [`cancel`]: Transport::cancel
 
+pub mod local;
 pub mod tcp;
 
 use std::net::SocketAddrV4;

@@ -1,0 +1,108 @@
+//! The BAR: registers and doorbells.
+//!
+//! The pages are plain shared memory. Kernels store to the doorbells and read the status half, which
+//! the NIC refreshes; the host goes through `Nic::bar_read32` and `Nic::bar_write32`, which
+//! trap: a write acts at once, a read is up to date.
+
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use ringbell_nic_abi::bar::{Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE};
+
+use crate::shmem::Mapping;
+
+/// A BAR access that the NIC refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BarError {
+    /// Not a multiple of four, or beyond the BAR.
+    #[error(
+        "BAR offset {offset:#x} is unaligned or past the end of the BAR ({BAR_BYTES:#x} bytes)"
+    )]
+    BadOffset {
+        /// The offset given.
+        offset: usize,
+    },
+    /// No register there.
+    #[error("no register at BAR offset {offset:#x}; `ringbell regs` lists the map")]
+    NoRegister {
+        /// The offset given.
+        offset: usize,
+    },
+    /// A status register was written.
+    #[error("register {} is read-only", .reg.name())]
+    ReadOnly {
+        /// The register.
+        reg: Reg,
+    },
+    /// The GTLB block refused it.
+    #[error(transparent)]
+    Gtlb(#[from] ringbell_gtlb::BarError),
+    /// The value is out of range for the register.
+    #[error("value {value:#x} is not allowed in register {}: {why}", .reg.name())]
+    BadValue {
+        /// The register.
+        reg: Reg,
+        /// The value given.
+        value: u32,
+        /// What would be allowed.
+        why: &'static str,
+    },
+}
+
+/// Where an offset leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// A register of the control window.
+    Reg(Reg, Access),
+    /// A doorbell line.
+    Doorbell,
+}
+
+/// The shared pages of the BAR.
+#[derive(Debug)]
+pub(crate) struct Bar {
+    pub(crate) map: Arc<Mapping>,
+}
+
+impl Bar {
+    /// Zeroed BAR memory.
+    pub(crate) fn new() -> std::io::Result<Bar> {
+        Ok(Bar {
+            map: Arc::new(Mapping::anonymous(BAR_BYTES.next_multiple_of(4096))?),
+        })
+    }
+
+    /// What lies at a byte offset.
+    pub(crate) fn target(offset: usize) -> Result<Target, BarError> {
+        if offset % 4 != 0 || offset >= BAR_BYTES {
+            return Err(BarError::BadOffset { offset });
+        }
+        if offset >= DOORBELL_BASE {
+            return Ok(Target::Doorbell);
+        }
+        debug_assert!(offset < CONTROL_BYTES);
+        let reg = Reg::from_index((offset / 4) as u32).ok_or(BarError::NoRegister { offset })?;
+        let access = Reg::ALL
+            .iter()
+            .find(|row| row.0 == reg)
+            .map_or(Access::Ro, |row| row.1);
+        Ok(Target::Reg(reg, access))
+    }
+
+    /// The word at an offset that `target` has accepted.
+    pub(crate) fn load(&self, offset: usize) -> u32 {
+        self.map.words32(offset, 1)[0].load(Ordering::Acquire)
+    }
+
+    /// Stores the word at an offset that `target` has accepted.
+    pub(crate) fn store(&self, offset: usize, value: u32) {
+        // Release: pairs with the Acquire load of a doorbell, or of a status word by a kernel.
+        self.map.words32(offset, 1)[0].store(value, Ordering::Release);
+    }
+
+    /// Sets a register's shared word.
+    pub(crate) fn set(&self, reg: Reg, value: u32) {
+        self.store(reg.offset(), value);
+    }
+}

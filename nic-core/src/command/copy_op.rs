@@ -1,0 +1,104 @@
+//! `COPY`: bytes moved inside a protection domain by NIC DMA, in bursts.
+
+use ringbell_gtlb::Need;
+use ringbell_nic_abi::{Descriptor, PdId, Status};
+
+use super::Core;
+use crate::dma::Dma;
+use crate::permit::Permit;
+use crate::transport::{Buffer, ReadStatus, WorkToken};
+
+/// Bytes copied before the NIC looks at its queues again.
+const STEP_BYTES: u64 = 256 << 10;
+
+/// A copy under way.
+#[derive(Debug)]
+pub(super) struct CopyJob {
+    token: WorkToken,
+    src: Buffer,
+    dst: Buffer,
+    burst: u64,
+    done: u64,
+}
+
+impl Core {
+    pub(super) fn copy_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        if d.len == 0 {
+            return self.finish(permit, Status::Ok, 0, 0);
+        }
+        let apart = d.local_va.0.abs_diff(d.remote_va.0) >= u64::from(d.len);
+        if !apart {
+            // A copy in bursts onto itself would read what it wrote.
+            return self.finish(permit, Status::BadDescriptor, 0, 3);
+        }
+        let none = u32::MAX;
+        let Some((permit, from, src)) =
+            self.pin(permit, pd, d.lkey.0, (d.local_va, d.len), Need::Read, none)
+        else {
+            return;
+        };
+        let queue = permit.queue;
+        let second = self.pin(permit, pd, 0, (d.remote_va, d.len), Need::Write, none);
+        let Some((permit, to, dst)) = second else {
+            self.mmu.unpin(from);
+            return;
+        };
+        debug_assert_eq!(queue, permit.queue);
+        let mut work = self.work(permit, d, none);
+        work.pins = [Some(from), Some(to)];
+        let token = self.works.insert(work);
+        self.copies.push_back(CopyJob {
+            token,
+            src,
+            dst,
+            burst: if d.imm == 0 { u64::MAX } else { d.imm.into() },
+            done: 0,
+        });
+    }
+
+    /// Bytes of a copy that were moved, and the end of the copy: for its time-out.
+    pub(super) fn cancel_copy(&mut self, token: WorkToken) -> Option<u64> {
+        let i = self.copies.iter().position(|c| c.token == token)?;
+        self.copies.remove(i).map(|c| c.done)
+    }
+
+    /// Moves the oldest copies on. Returns whether any byte moved.
+    pub(super) fn step_copies(&mut self) -> bool {
+        let mut budget = STEP_BYTES;
+        let mut moved = false;
+        while budget > 0 {
+            let Some(job) = self.copies.front_mut() else {
+                break;
+            };
+            let n = (u64::from(job.src.len) - job.done)
+                .min(job.burst)
+                .min(STEP_BYTES);
+            let mut dma = Dma {
+                mmu: &mut self.mmu,
+                state: &mut self.dma,
+            };
+            let result = dma.copy(&job.dst, &job.src, job.done, n);
+            let (token, len) = (job.token, u64::from(job.src.len));
+            match result {
+                Ok(ReadStatus::Pending) => break,
+                Ok(ReadStatus::Done) => {
+                    job.done += n;
+                    moved = true;
+                    budget = budget.saturating_sub(n);
+                    if job.done == len {
+                        self.copies.pop_front();
+                        self.retire(token, Status::Ok, len, 0);
+                    }
+                }
+                Err(fault) => {
+                    let done = job.done;
+                    self.copies.pop_front();
+                    let (status, detail) = fault.status();
+                    self.retire(token, status, done, detail);
+                    moved = true;
+                }
+            }
+        }
+        moved
+    }
+}

@@ -1,0 +1,161 @@
+//! Time-outs, lingering connections, reset and shutdown: everything that ends works early.
+
+use ringbell_nic_abi::{Opcode, Status};
+
+use super::Core;
+use crate::session::State;
+use crate::transport::WorkToken;
+
+impl Core {
+    /// Retires what is past its deadline. Returns whether anything was.
+    pub(super) fn expire(&mut self) -> bool {
+        let mut expired = std::mem::take(&mut self.expired);
+        self.works.advance(self.now, &mut expired);
+        let mut moved = !expired.is_empty();
+        for token in expired.drain(..) {
+            self.time_out(token);
+        }
+        self.expired = expired;
+        if !self.lingering.is_empty() {
+            moved |= self.end_lingering();
+        }
+        moved
+    }
+
+    fn end_lingering(&mut self) -> bool {
+        let now = self.now;
+        let late = self.lingering.iter().filter(|(_, l)| l.deadline <= now);
+        let late: Vec<_> = late.map(|(k, _)| *k).collect();
+        for (t, conn) in &late {
+            self.lingering.remove(&(*t, *conn));
+            self.transports[*t].abort(*conn);
+        }
+        !late.is_empty()
+    }
+
+    fn time_out(&mut self, token: WorkToken) {
+        let Some(work) = self.works.get_mut(token) else {
+            return;
+        };
+        let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
+        let mut bytes = 0;
+        match opcode {
+            Opcode::Send | Opcode::Recv => {
+                let Some((t, c)) = conn else { return };
+                let Some(n) = self.transports[t].cancel(c, token) else {
+                    // It is retiring in the transport this very moment: its event decides.
+                    self.works.postpone(token);
+                    return;
+                };
+                bytes = n;
+                // What a stream lost cannot be found again. A send may have left in frames that
+                // nobody has acknowledged, so it always ends the stream; a receive only when it
+                // took bytes.
+                if opcode == Opcode::Send || n > 0 {
+                    self.break_stream(t, c);
+                }
+            }
+            Opcode::Accept => {
+                if let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) {
+                    l.accepts.retain(|a| *a != token);
+                }
+            }
+            Opcode::Connect => {
+                if let Some((t, c)) = conn {
+                    self.conns.remove(&(t, c));
+                    self.transports[t].abort(c);
+                }
+                if let Some(s) = self.sessions.at(slot) {
+                    s.state = State::Idle;
+                }
+            }
+            Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
+            // These retire in the step that accepts them.
+            _ => {}
+        }
+        self.counters.timed_out += 1;
+        self.retire(token, Status::TimedOut, bytes, 0);
+    }
+
+    /// Ends the stream over a connection; its session stays until it is closed.
+    fn break_stream(&mut self, t: usize, conn: crate::transport::ConnId) {
+        self.transports[t].abort(conn);
+        self.lingering.remove(&(t, conn));
+        if let Some(slot) = self.conns.remove(&(t, conn)) {
+            if let Some(s) = self.sessions.at(slot) {
+                s.state = State::Broken;
+            }
+        }
+    }
+
+    /// Retires the works that wait on a region being freed. What is being moved right now goes on
+    /// and keeps the region pinned.
+    pub(crate) fn retire_region(&mut self, region: u32) {
+        for token in self.works.tokens() {
+            let Some(work) = self.works.get_mut(token) else {
+                continue;
+            };
+            if !work.pins.iter().flatten().any(|p| p.region == region) {
+                continue;
+            }
+            let (opcode, conn, va) = (work.opcode, work.conn, work.va);
+            let mut bytes = 0;
+            if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
+                let Some(n) = self.transports[t].cancel(c, token) else {
+                    continue;
+                };
+                bytes = n;
+                if opcode == Opcode::Send || n > 0 {
+                    self.break_stream(t, c);
+                }
+            }
+            if opcode == Opcode::Copy {
+                bytes = self.cancel_copy(token).unwrap_or(0);
+            }
+            self.retire(token, Status::RegionFreed, bytes, va);
+        }
+    }
+
+    /// Aborts every session and retires every work with `status`.
+    pub(crate) fn abort_all(&mut self, status: Status) {
+        for token in self.works.tokens() {
+            let Some(work) = self.works.get_mut(token) else {
+                continue;
+            };
+            let (conn, opcode) = (work.conn, work.opcode);
+            let mut bytes = 0;
+            if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
+                bytes = self.transports[t].cancel(c, token).unwrap_or(0);
+            }
+            if opcode == Opcode::Copy {
+                bytes = self.cancel_copy(token).unwrap_or(0);
+            }
+            if let Opcode::Connect = opcode {
+                // Closing its session below aborts the connection and would retire it with another
+                // status.
+                continue;
+            }
+            self.retire(token, status, bytes, 0);
+        }
+        for slot in self.sessions.open_slots() {
+            if let Some(s) = self.sessions.at(slot) {
+                if let State::Connecting {
+                    work,
+                    transport,
+                    conn,
+                } = s.state
+                {
+                    s.state = State::Idle;
+                    self.conns.remove(&(transport, conn));
+                    self.transports[transport].abort(conn);
+                    self.retire(work, status, 0, 0);
+                }
+            }
+            self.close_slot(slot, true);
+        }
+        let lingering: Vec<_> = self.lingering.drain().map(|(k, _)| k).collect();
+        for (t, conn) in lingering {
+            self.transports[t].abort(conn);
+        }
+    }
+}

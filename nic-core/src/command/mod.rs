@@ -1,0 +1,339 @@
+//! The command layer: descriptors in, completions out.
+//!
+//! It owns sessions, deadlines and completion permits; transports are told works and yield events.
+//! Sans-I/O: the time of a step is an argument.
+
+mod control;
+mod copy_op;
+mod deadline;
+mod stream;
+mod transport_events;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_gtlb::{DmaMemory, Mmu, Pin};
+use ringbell_nic_abi::{
+    Descriptor, EventKind, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
+};
+
+use crate::config::NicConfig;
+use crate::dma::{Dma, DmaState};
+use crate::event::EventQueue;
+use crate::permit::Permit;
+use crate::queue::SendQueue;
+use crate::session::Sessions;
+use crate::transport::{Buffer, ConnId, ListenerId, NicTime, Transport, WorkToken};
+use crate::works::{Work, Works};
+use copy_op::CopyJob;
+
+/// Numbers that only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Descriptors accepted.
+    pub accepted: u64,
+    /// Descriptors retired.
+    pub retired: u64,
+    /// Malformed descriptors, a part of the accepted.
+    pub bad_descriptors: u64,
+    /// Works that retired because their time was up.
+    pub timed_out: u64,
+    /// DMA faults.
+    pub faults: u64,
+    /// Payload bytes sent.
+    pub tx_bytes: u64,
+    /// Payload bytes received.
+    pub rx_bytes: u64,
+    /// Payload bytes copied by this NIC.
+    pub copied_bytes: u64,
+    /// Events lost.
+    pub events_lost: u64,
+    /// Steps.
+    pub steps: u64,
+}
+
+/// A connection whose session is closed and which still delivers.
+#[derive(Debug)]
+pub(crate) struct Lingering {
+    pub(crate) deadline: NicTime,
+}
+
+/// Everything behind the NIC's lock.
+pub(crate) struct Core {
+    pub(crate) config: NicConfig,
+    pub(crate) now: NicTime,
+    fresh_clock: bool,
+    /// An operation waits for a clock reading.
+    pub(crate) wants_clock: bool,
+    // Before the queues: a memory may hold announcements back, which point into the queues' lines.
+    pub(crate) dma: DmaState,
+    pub(crate) mmu: Mmu,
+    pub(crate) queues: Vec<SendQueue>,
+    pub(crate) sessions: Sessions,
+    pub(crate) works: Works,
+    pub(crate) transports: Vec<Box<dyn Transport>>,
+    pub(crate) conns: HashMap<(usize, ConnId), u32>,
+    pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
+    pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
+    copies: VecDeque<CopyJob>,
+    pub(crate) events: EventQueue,
+    pub(crate) counters: Counters,
+    pub(crate) last_bad: u32,
+    pub(crate) stopping: bool,
+    expired: Vec<WorkToken>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        config: NicConfig,
+        mmu: Mmu,
+        memory: Arc<dyn DmaMemory>,
+        transports: Vec<Box<dyn Transport>>,
+    ) -> Core {
+        Core {
+            now: NicTime(0),
+            fresh_clock: false,
+            wants_clock: true,
+            dma: DmaState::new(memory),
+            mmu,
+            queues: Vec::new(),
+            sessions: Sessions::new(config.max_sessions),
+            works: Works::new(1024),
+            transports,
+            conns: HashMap::new(),
+            listeners: HashMap::new(),
+            lingering: HashMap::new(),
+            copies: VecDeque::new(),
+            events: EventQueue::new(config.event_capacity),
+            counters: Counters::default(),
+            last_bad: 0,
+            stopping: false,
+            expired: Vec::new(),
+            config,
+        }
+    }
+
+    /// Moves what can be moved. `now` is given at least every few steps; in between, steps cost no
+    /// clock reading. Returns whether anything moved.
+    pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
+        self.counters.steps += 1;
+        self.fresh_clock = now.is_some();
+        let mut moved = false;
+        if let Some(now) = now {
+            self.now = self.now.max(now);
+            self.wants_clock = false;
+            moved |= self.expire();
+        }
+        moved |= self.take_descriptors();
+        moved |= self.dma.poll();
+        for i in 0..self.transports.len() {
+            let mut dma = Dma {
+                mmu: &mut self.mmu,
+                state: &mut self.dma,
+            };
+            moved |= self.transports[i].step(self.now, &mut dma);
+            while let Some(e) = self.transports[i].poll_event() {
+                self.on_transport_event(i, e);
+                moved = true;
+            }
+        }
+        moved | self.step_copies()
+    }
+
+    /// When the NIC must be stepped although nothing arrives.
+    pub(crate) fn next_timer(&self) -> Option<NicTime> {
+        let mut t = self.works.next_deadline();
+        let mut add = |x: Option<NicTime>| {
+            t = match (t, x) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        };
+        for tr in &self.transports {
+            add(tr.next_timer());
+        }
+        add(self.lingering.values().map(|l| l.deadline).min());
+        t
+    }
+
+    fn take_descriptors(&mut self) -> bool {
+        let mut moved = false;
+        for q in 0..self.queues.len() {
+            for _ in 0..self.config.batch {
+                let Some((ticket, entry)) = self.queues[q].peek() else {
+                    break;
+                };
+                let decoded = entry.decode();
+                if let Ok(d) = &decoded {
+                    if needs_clock(d.opcode) && !self.fresh_clock {
+                        self.wants_clock = true;
+                        break;
+                    }
+                }
+                self.queues[q].consume();
+                self.counters.accepted += 1;
+                moved = true;
+                let opcode = entry.0[0] as u8;
+                let permit = Permit::new(q as u32, ticket, opcode, entry.wr_id());
+                match decoded {
+                    Ok(d) => self.accept(permit, &d),
+                    Err(e) => self.refuse(permit, &entry, e.word()),
+                }
+            }
+        }
+        moved
+    }
+
+    fn refuse(&mut self, permit: Permit, entry: &WorkQueueEntry, word: u8) {
+        tracing::warn!(queue = permit.queue, word, entry = ?entry.0, "malformed descriptor");
+        self.counters.bad_descriptors += 1;
+        self.last_bad = permit.queue << 8 | u32::from(word);
+        self.events.push(
+            self.now,
+            EventKind::BadDescriptor,
+            permit.queue,
+            word.into(),
+        );
+        self.finish(permit, Status::BadDescriptor, 0, word.into());
+    }
+
+    fn accept(&mut self, permit: Permit, d: &Descriptor) {
+        if self.stopping {
+            return self.finish(permit, Status::ShuttingDown, 0, 0);
+        }
+        let pd = self.queues[permit.queue as usize].pd;
+        match d.opcode {
+            Opcode::Nop => self.finish(permit, Status::Ok, 0, 0),
+            Opcode::Send => self.send(permit, pd, d),
+            Opcode::Recv => self.recv(permit, pd, d),
+            Opcode::Socket => self.socket(permit, pd),
+            Opcode::Listen => self.listen(permit, pd, d),
+            Opcode::Accept => self.accept_op(permit, pd, d),
+            Opcode::Connect => self.connect(permit, pd, d),
+            Opcode::Shutdown => self.shutdown_op(permit, pd, d),
+            Opcode::Close => self.close_op(permit, pd, d, false),
+            Opcode::Abort => self.close_op(permit, pd, d, true),
+            Opcode::Copy => self.copy_op(permit, pd, d),
+        }
+    }
+
+    /// A work for a descriptor, with its time-out.
+    fn work(&self, permit: Permit, d: &Descriptor, slot: u32) -> Work {
+        let default = self.queues[permit.queue as usize].default_timeout_us;
+        Work {
+            opcode: d.opcode,
+            session: slot,
+            conn: None,
+            pins: [None, None],
+            va: d.local_va.0,
+            timeout_us: if d.timeout_us == 0 {
+                default
+            } else {
+                d.timeout_us
+            },
+            permit,
+        }
+    }
+
+    /// When a descriptor that is being accepted now times out.
+    fn deadline_of(&self, queue: u32, d: &Descriptor) -> NicTime {
+        let us = match d.timeout_us {
+            0 => self.queues[queue as usize].default_timeout_us,
+            us => us,
+        };
+        self.now.plus(Duration::from_micros(us.into()))
+    }
+
+    /// Retires a descriptor that never became a work.
+    fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
+        let (queue, ticket) = (permit.queue as usize, permit.ticket);
+        let completion = permit.retire(status, bytes, detail);
+        self.queues[queue].complete(ticket, &completion, &*self.dma.memory);
+        self.counters.retired += 1;
+    }
+
+    /// Retires a work, unless it has retired already.
+    fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
+        let Some(mut work) = self.works.remove(token) else {
+            return;
+        };
+        for pin in work.pins.iter_mut() {
+            if let Some(pin) = pin.take() {
+                self.mmu.unpin(pin);
+            }
+        }
+        let is_fault = matches!(
+            status,
+            Status::NotRegistered
+                | Status::OutOfBounds
+                | Status::AccessDenied
+                | Status::NoTranslation
+                | Status::RegionFreed
+        );
+        if is_fault {
+            self.fault(work.session, detail);
+        }
+        match work.opcode {
+            Opcode::Send => self.counters.tx_bytes += bytes,
+            Opcode::Recv => self.counters.rx_bytes += bytes,
+            _ => {}
+        }
+        self.finish(work.permit, status, bytes, detail);
+    }
+
+    fn fault(&mut self, session: u32, va: u64) {
+        self.counters.faults += 1;
+        let id = self.sessions.id(session);
+        self.events.push(self.now, EventKind::Fault, id.0, va);
+    }
+
+    /// Checks and pins a range; on a fault the permit retires with it.
+    fn pin(
+        &mut self,
+        permit: Permit,
+        pd: PdId,
+        lkey: u32,
+        range: (ringbell_nic_abi::GpuVa, u32),
+        need: ringbell_gtlb::Need,
+        slot: u32,
+    ) -> Option<(Permit, Pin, Buffer)> {
+        match self
+            .mmu
+            .pin(pd, Lkey(lkey), range.0, u64::from(range.1), need)
+        {
+            Ok(pin) => {
+                let buffer = Buffer {
+                    region: pin.region,
+                    va: range.0,
+                    len: range.1,
+                };
+                Some((permit, pin, buffer))
+            }
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                self.fault(slot, detail);
+                self.finish(permit, status, 0, detail);
+                None
+            }
+        }
+    }
+
+    /// Whether descriptors or connections are under way.
+    pub(crate) fn is_active(&self) -> bool {
+        self.works.len() > 0 || !self.lingering.is_empty() || self.dma.in_flight() > 0
+    }
+
+    fn slot(id: SessionId) -> u32 {
+        id.0 & 0xffff
+    }
+}
+
+/// Operations that tell a transport a point in time.
+const fn needs_clock(op: Opcode) -> bool {
+    matches!(
+        op,
+        Opcode::Connect | Opcode::Close | Opcode::Abort | Opcode::Listen
+    )
+}

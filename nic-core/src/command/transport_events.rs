@@ -1,0 +1,171 @@
+//! What transports report, turned into completions, session states and events.
+
+use ringbell_nic_abi::{EventKind, Opcode, Status};
+
+use super::control::address_word;
+use super::Core;
+use crate::session::{Incoming, State};
+use crate::transport::{ConnId, TransportEvent};
+
+impl Core {
+    pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
+        match event {
+            TransportEvent::SendDone {
+                token,
+                status,
+                bytes,
+                detail,
+                conn,
+            } => {
+                if let Some(s) = self.session_of(t, conn) {
+                    s.tx_bytes += bytes;
+                }
+                self.retire(token, status, bytes, detail);
+            }
+            TransportEvent::RecvDone {
+                token,
+                status,
+                bytes,
+                detail,
+                conn,
+            } => {
+                if let Some(s) = self.session_of(t, conn) {
+                    s.rx_bytes += bytes;
+                }
+                self.retire(token, status, bytes, detail);
+            }
+            TransportEvent::Connected { conn } => self.on_connected(t, conn),
+            TransportEvent::ConnectFailed { conn, status } => {
+                self.on_connect_failed(t, conn, status);
+            }
+            TransportEvent::Incoming {
+                listener,
+                conn,
+                peer,
+            } => {
+                let Some(&slot) = self.listeners.get(&(t, listener)) else {
+                    return self.transports[t].abort(conn);
+                };
+                let id = self.sessions.id(slot);
+                let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) else {
+                    return self.transports[t].abort(conn);
+                };
+                if l.pending.len() >= l.backlog && l.accepts.is_empty() {
+                    return self.transports[t].abort(conn);
+                }
+                l.pending.push_back(Incoming {
+                    transport: t,
+                    conn,
+                    peer,
+                    peer_closed: false,
+                    reset: false,
+                });
+                if l.accepts.is_empty() {
+                    let data = address_word(peer);
+                    self.events
+                        .push(self.now, EventKind::ConnectionPending, id.0, data);
+                    self.conns.insert((t, conn), slot);
+                } else {
+                    self.match_accepts(slot);
+                }
+            }
+            TransportEvent::PeerClosed { conn } => self.on_peer(t, conn, EventKind::PeerClosed),
+            TransportEvent::Reset { conn } => self.on_peer(t, conn, EventKind::PeerReset),
+            TransportEvent::Closed { conn } => {
+                self.lingering.remove(&(t, conn));
+            }
+        }
+    }
+
+    fn session_of(&mut self, t: usize, conn: ConnId) -> Option<&mut crate::session::Session> {
+        let slot = *self.conns.get(&(t, conn))?;
+        self.sessions.at(slot)
+    }
+
+    fn on_connected(&mut self, t: usize, conn: ConnId) {
+        let Some(&slot) = self.conns.get(&(t, conn)) else {
+            return self.transports[t].abort(conn);
+        };
+        let Some(s) = self.sessions.at(slot) else {
+            return;
+        };
+        let (State::Connecting { work, .. }, Some(peer)) = (&s.state, s.peer) else {
+            return;
+        };
+        let work = *work;
+        let id = self.sessions.id(slot);
+        let why = if t == 0 {
+            "first in policy order"
+        } else {
+            "the transports before it cannot reach that address"
+        };
+        let c = Incoming {
+            transport: t,
+            conn,
+            peer,
+            peer_closed: false,
+            reset: false,
+        };
+        self.adopt(id, c, why);
+        self.retire(work, Status::Ok, 0, id.0.into());
+    }
+
+    fn on_connect_failed(&mut self, t: usize, conn: ConnId, status: Status) {
+        let Some(slot) = self.conns.remove(&(t, conn)) else {
+            return;
+        };
+        let Some(s) = self.sessions.at(slot) else {
+            return;
+        };
+        let (State::Connecting { work, .. }, Some(peer)) = (&s.state, s.peer) else {
+            return;
+        };
+        let work = *work;
+        // A refusal is an answer; only "cannot get there" lets the next transport try.
+        if matches!(status, Status::HostUnreachable | Status::NoResources) {
+            let us = self.works.get_mut(work).map_or(0, |w| {
+                debug_assert_eq!(w.opcode, Opcode::Connect);
+                w.timeout_us
+            });
+            // The work's own deadline, which goes on running, cancels the attempt in time.
+            let deadline = self.now.plus(std::time::Duration::from_micros(us.into()));
+            self.try_transports(slot, work, peer, t + 1, deadline, status);
+        } else {
+            s.state = State::Idle;
+            self.retire(work, status, 0, address_word(peer));
+        }
+    }
+
+    fn on_peer(&mut self, t: usize, conn: ConnId, kind: EventKind) {
+        let reset = kind == EventKind::PeerReset;
+        if reset && self.lingering.remove(&(t, conn)).is_some() {
+            return self.transports[t].abort(conn);
+        }
+        let Some(&slot) = self.conns.get(&(t, conn)) else {
+            return;
+        };
+        let id = self.sessions.id(slot);
+        let Some(s) = self.sessions.at(slot) else {
+            return;
+        };
+        match &mut s.state {
+            State::Stream(s) => {
+                s.reset |= reset;
+                s.peer_closed |= !reset;
+                self.events.push(self.now, kind, id.0, 0);
+            }
+            State::Listening(l) => {
+                // Not accepted yet: whoever accepts it finds out.
+                let waiting = l.pending.iter_mut();
+                if let Some(c) = waiting
+                    .into_iter()
+                    .find(|c| c.transport == t && c.conn == conn)
+                {
+                    c.reset |= reset;
+                    c.peer_closed |= !reset;
+                }
+            }
+            _ => {}
+        }
+    }
+}

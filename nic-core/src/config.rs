@@ -1,0 +1,173 @@
+//! Every limit of a NIC is a setting, checked before the NIC is made.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A setting that makes no sense: which one, why, and so what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("setting `{setting}`: {why}; change it and make the NIC again")]
+pub struct ConfigError {
+    /// Name of the setting as in [`NicConfig`].
+    pub setting: &'static str,
+    /// What is wrong with its value.
+    pub why: String,
+}
+
+/// Who steps the NIC when no waiting thread does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProgressMode {
+    /// A parked thread that wakes for timers, peers and at most once a millisecond for doorbells.
+    #[default]
+    Rescue,
+    /// A thread that polls all the time: for a machine with a core to spare.
+    Dedicated,
+    /// Nobody: the application calls `Nic::step` itself (virtual time, tests).
+    Manual,
+}
+
+/// Settings of a NIC.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NicConfig {
+    /// Own IPv4 address; `local` peers find the NIC by it.
+    pub ip: Ipv4Addr,
+    /// Own MAC address.
+    pub mac: [u8; 6],
+    /// Most queues, 1 to 512.
+    pub max_queues: usize,
+    /// Most sessions, listeners included, 1 to 65,536.
+    pub max_sessions: usize,
+    /// Most unread events.
+    pub event_capacity: usize,
+    /// Descriptors taken from one queue in one step.
+    pub batch: usize,
+    /// How long a closed session may take to deliver what was sent before it is reset.
+    pub linger: Duration,
+    /// How long freeing memory waits for DMA in flight before it quarantines the region.
+    pub deregister_timeout: Duration,
+    /// Who steps the NIC.
+    pub progress: ProgressMode,
+    /// Longest nap of the rescue thread while a kernel may ring a doorbell unseen.
+    pub idle_nap: Duration,
+}
+
+impl Default for NicConfig {
+    fn default() -> NicConfig {
+        NicConfig {
+            ip: Ipv4Addr::new(10, 0, 0, 1),
+            mac: [0x02, 0x52, 0x42, 0, 0, 1],
+            max_queues: 64,
+            max_sessions: 4096,
+            event_capacity: 1024,
+            batch: 32,
+            linger: Duration::from_secs(5),
+            deregister_timeout: Duration::from_secs(2),
+            progress: ProgressMode::Rescue,
+            idle_nap: Duration::from_millis(2),
+        }
+    }
+}
+
+fn within(setting: &'static str, v: usize, lo: usize, hi: usize) -> Result<(), ConfigError> {
+    if (lo..=hi).contains(&v) {
+        return Ok(());
+    }
+    let why = format!("{v} is not between {lo} and {hi}");
+    Err(ConfigError { setting, why })
+}
+
+impl NicConfig {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// The first setting that is out of range, and what its range is.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        within(
+            "max_queues",
+            self.max_queues,
+            1,
+            ringbell_nic_abi::bar::MAX_QUEUES,
+        )?;
+        within("max_sessions", self.max_sessions, 1, 65536)?;
+        within("event_capacity", self.event_capacity, 1, 1 << 20)?;
+        within("batch", self.batch, 1, 4096)?;
+        if self.ip.is_unspecified() || self.ip.is_multicast() || self.ip.is_broadcast() {
+            return Err(ConfigError {
+                setting: "ip",
+                why: format!("{} is not the address of one host", self.ip),
+            });
+        }
+        if self.idle_nap.is_zero() {
+            return Err(ConfigError {
+                setting: "idle_nap",
+                why: "0 would burn a core; ask for ProgressMode::Dedicated instead".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Settings of the `local` transport.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LocalConfig {
+    /// Directory in which NICs of this user find each other; created with mode 0700.
+    /// `None`: `$XDG_RUNTIME_DIR/ringbell`, or `/tmp/ringbell-UID`.
+    pub directory: Option<PathBuf>,
+    /// Job secret: NICs with different secrets refuse each other.
+    pub secret: [u8; 32],
+    /// Most peers (links), 1 to 4,096.
+    pub max_links: usize,
+    /// Most connections, 1 to 65,535.
+    pub max_conns: usize,
+    /// Bytes of small messages that a connection may have on the way without a matching receive.
+    pub inline_window: usize,
+    /// Bytes that may be copied early into a connection's receive buffer when no receive matches.
+    pub early_window: usize,
+    /// Time a stranger has to identify itself.
+    pub handshake_timeout: Duration,
+}
+
+impl Default for LocalConfig {
+    fn default() -> LocalConfig {
+        LocalConfig {
+            directory: None,
+            secret: [0; 32],
+            max_links: 1024,
+            max_conns: 8192,
+            inline_window: 64 << 10,
+            early_window: 256 << 10,
+            handshake_timeout: Duration::from_millis(500),
+        }
+    }
+}
+
+impl LocalConfig {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// The first setting that is out of range, and what its range is.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        within("local.max_links", self.max_links, 1, 4096)?;
+        within("local.max_conns", self.max_conns, 1, 65535)?;
+        within("local.inline_window", self.inline_window, 1024, 1 << 24)?;
+        within("local.early_window", self.early_window, 0, 1 << 30)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bad_setting_is_named() {
+        assert_eq!(NicConfig::default().validate(), Ok(()));
+        assert_eq!(LocalConfig::default().validate(), Ok(()));
+        let c = NicConfig {
+            max_queues: 513,
+            ..NicConfig::default()
+        };
+        let e = c.validate().expect_err("too many");
+        assert_eq!(e.setting, "max_queues");
+        assert!(e.to_string().contains("between 1 and 512"), "{e}");
+    }
+}

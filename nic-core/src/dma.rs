@@ -1,0 +1,305 @@
+//! DMA: bytes between the NIC and GPU memory, always through the GTLB.
+//!
+//! Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
+//! through [`DmaMemory::submit`]: its reads are remembered by what was asked, so that the transport
+//! repeats the identical call until the bytes are there.
+#![allow(unsafe_code)] // Raw copies through the memory's window.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
+use ringbell_nic_abi::GpuVa;
+
+use crate::copy;
+use crate::transport::{Buffer, DmaAccess, ReadStatus};
+
+/// Reads of an asynchronous memory that nobody has asked for again after this many polls are
+/// forgotten: their work was cancelled.
+const ORPHAN_POLLS: u64 = 1 << 16;
+
+/// Polls of a memory that refuses a write before the operation faults instead of waiting on.
+const BUSY_POLLS: u32 = 1 << 20;
+
+/// One piece of a read, contiguous on the bus.
+#[derive(Debug)]
+struct Piece {
+    id: Option<DmaId>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct PendingRead {
+    region: u32,
+    va: GpuVa,
+    len: usize,
+    pieces: Vec<Piece>,
+    touched: u64,
+}
+
+/// What DMA keeps between steps.
+pub(crate) struct DmaState {
+    pub(crate) memory: Arc<dyn DmaMemory>,
+    window: Option<Window>,
+    pending: VecDeque<PendingRead>,
+    polls: u64,
+    /// Payload bytes copied.
+    pub(crate) copied: u64,
+}
+
+impl DmaState {
+    pub(crate) fn new(memory: Arc<dyn DmaMemory>) -> DmaState {
+        DmaState {
+            window: memory.window(),
+            memory,
+            pending: VecDeque::new(),
+            polls: 0,
+            copied: 0,
+        }
+    }
+
+    /// Collects finished operations. Returns whether there were any.
+    pub(crate) fn poll(&mut self) -> bool {
+        if self.window.is_some() {
+            return false;
+        }
+        self.polls += 1;
+        let mut any = false;
+        while let Some(id) = self.memory.poll() {
+            any = true;
+            let pieces = self.pending.iter_mut().flat_map(|r| r.pieces.iter_mut());
+            if let Some(p) = pieces.into_iter().find(|p| p.id == Some(id)) {
+                self.memory.take(id, &mut p.bytes);
+                p.id = None;
+            }
+        }
+        let polls = self.polls;
+        self.pending.retain(|r| {
+            polls - r.touched < ORPHAN_POLLS || r.pieces.iter().any(|p| p.id.is_some())
+        });
+        any
+    }
+
+    /// Whether an operation on the region is in flight.
+    pub(crate) fn is_busy(&self, region: u32) -> bool {
+        self.pending
+            .iter()
+            .any(|r| r.region == region && r.pieces.iter().any(|p| p.id.is_some()))
+    }
+
+    /// Operations in flight, over all regions.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+}
+
+/// DMA for the length of one step.
+pub(crate) struct Dma<'a> {
+    pub(crate) mmu: &'a mut Mmu,
+    pub(crate) state: &'a mut DmaState,
+}
+
+fn at(buffer: &Buffer, offset: u64) -> Result<GpuVa, Fault> {
+    // A pinned buffer does not wrap; an offset beyond it is our defect and faults like any other.
+    buffer.va.checked_add(offset).ok_or(Fault::OutOfBounds {
+        va: buffer.va,
+        end: GpuVa(u64::MAX),
+    })
+}
+
+impl Dma<'_> {
+    /// Copies inside GPU memory. `Pending` as for a read.
+    pub(crate) fn copy(
+        &mut self,
+        dst: &Buffer,
+        src: &Buffer,
+        offset: u64,
+        len: u64,
+    ) -> Result<ReadStatus, Fault> {
+        let mut done = 0;
+        if self.state.window.is_some() {
+            while done < len {
+                let s = self.span(src, offset + done)?;
+                let d = self.span(dst, offset + done)?;
+                let n = s.len.min(d.len).min(len - done);
+                let (Some(sp), Some(dp)) = (self.direct(s.prefix(n)), self.direct(d.prefix(n)))
+                else {
+                    return Err(Fault::NoTranslation {
+                        va: at(src, offset + done)?,
+                    });
+                };
+                // SAFETY: both spans lie in the window (checked by `direct`), which is mapped.
+                unsafe {
+                    if u64::from(dst.len) >= copy::STREAMING_BYTES {
+                        copy::copy_streaming(dp, sp, n as usize);
+                    } else {
+                        copy::copy(dp, sp, n as usize);
+                    }
+                }
+                done += n;
+            }
+            self.state.copied += len;
+            return Ok(ReadStatus::Done);
+        }
+        let mut bounce = vec![0; len as usize];
+        match self.read(src, offset, &mut bounce)? {
+            ReadStatus::Pending => Ok(ReadStatus::Pending),
+            ReadStatus::Done => {
+                self.write(dst, offset, &bounce)?;
+                Ok(ReadStatus::Done)
+            }
+        }
+    }
+
+    fn read_slow(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        dst: &mut [u8],
+    ) -> Result<ReadStatus, Fault> {
+        let va = at(buffer, offset)?;
+        let key = |r: &PendingRead| r.region == buffer.region && r.va == va && r.len == dst.len();
+        if let Some(i) = self.state.pending.iter().position(key) {
+            let polls = self.state.polls;
+            let r = &mut self.state.pending[i];
+            r.touched = polls;
+            if r.pieces.iter().any(|p| p.id.is_some()) {
+                return Ok(ReadStatus::Pending);
+            }
+            let mut done = 0;
+            for p in &r.pieces {
+                dst[done..done + p.bytes.len()].copy_from_slice(&p.bytes);
+                done += p.bytes.len();
+            }
+            self.state.pending.remove(i);
+            self.state.copied += dst.len() as u64;
+            return Ok(ReadStatus::Done);
+        }
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        while done < dst.len() {
+            let span = self.span(buffer, offset + done as u64)?;
+            let span = span.prefix((dst.len() - done) as u64);
+            let mut bytes = vec![0; span.len as usize];
+            let id = loop {
+                let op = DmaOp::Read {
+                    from: span,
+                    into: &mut bytes,
+                };
+                match self.state.memory.submit(op) {
+                    Ok(Submitted::Done) => break None,
+                    Ok(Submitted::Pending(id)) => break Some(id),
+                    Err(BusError::Busy) if pieces.is_empty() => return Ok(ReadStatus::Pending),
+                    Err(BusError::Busy) => {
+                        // Pieces already started would be lost with the read: wait for one of them.
+                        let started = PendingRead {
+                            region: u32::MAX,
+                            va,
+                            len: 0,
+                            pieces: std::mem::take(&mut pieces),
+                            touched: self.state.polls,
+                        };
+                        self.state.pending.push_back(started);
+                        return Ok(ReadStatus::Pending);
+                    }
+                    Err(_) => {
+                        return Err(Fault::NoTranslation {
+                            va: at(buffer, offset + done as u64)?,
+                        })
+                    }
+                }
+            };
+            done += bytes.len();
+            pieces.push(Piece { id, bytes });
+        }
+        self.state.pending.push_back(PendingRead {
+            region: buffer.region,
+            va,
+            len: dst.len(),
+            pieces,
+            touched: self.state.polls,
+        });
+        let last = self.state.pending.back();
+        if last.is_some_and(|r| r.pieces.iter().all(|p| p.id.is_none())) {
+            return self.read_slow(buffer, offset, dst);
+        }
+        Ok(ReadStatus::Pending)
+    }
+}
+
+impl DmaAccess for Dma<'_> {
+    fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
+        if self.state.window.is_none() {
+            return self.read_slow(buffer, offset, dst);
+        }
+        let mut done = 0;
+        while done < dst.len() {
+            let span = self
+                .span(buffer, offset + done as u64)?
+                .prefix((dst.len() - done) as u64);
+            let Some(p) = self.direct(span) else {
+                return Err(Fault::NoTranslation {
+                    va: at(buffer, offset + done as u64)?,
+                });
+            };
+            // SAFETY: the span lies in the window (checked), `dst` has that many bytes left.
+            unsafe { copy::copy(dst.as_mut_ptr().add(done), p, span.len as usize) };
+            done += span.len as usize;
+        }
+        self.state.copied += dst.len() as u64;
+        Ok(ReadStatus::Done)
+    }
+
+    fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < src.len() {
+            let span = self
+                .span(buffer, offset + done as u64)?
+                .prefix((src.len() - done) as u64);
+            let part = &src[done..done + span.len as usize];
+            if let Some(p) = self.direct(span) {
+                // SAFETY: the span lies in the window (checked); `part` has exactly its length.
+                unsafe { copy::copy(p, part.as_ptr(), part.len()) };
+            } else {
+                let mut refused = 0u32;
+                loop {
+                    let op = DmaOp::Write {
+                        to: span,
+                        from: part,
+                    };
+                    match self.state.memory.submit(op) {
+                        Ok(_) => break,
+                        // The contract of `write` has no "later"; finishing operations makes room.
+                        Err(BusError::Busy) if refused < BUSY_POLLS => {
+                            refused += 1;
+                            self.state.poll();
+                        }
+                        Err(_) => {
+                            return Err(Fault::NoTranslation {
+                                va: at(buffer, offset + done as u64)?,
+                            })
+                        }
+                    }
+                }
+            }
+            done += part.len();
+        }
+        self.state.copied += src.len() as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault> {
+        let left = u64::from(buffer.len).saturating_sub(offset);
+        self.mmu.span(buffer.region, at(buffer, offset)?, left)
+    }
+
+    #[inline]
+    fn direct(&self, span: BusSpan) -> Option<*mut u8> {
+        self.state.window.as_ref()?.at(span)
+    }
+
+    fn count_copied(&mut self, bytes: u64) {
+        self.state.copied += bytes;
+    }
+}

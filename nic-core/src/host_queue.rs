@@ -1,0 +1,176 @@
+//! The host's own end of a queue: the same slot protocol as in a kernel, usable by several threads.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringbell_nic_abi::queue::QueueHandle;
+use ringbell_nic_abi::{Completion, Descriptor, QueueId};
+
+use crate::progress::{wait_hook, Progress};
+use crate::queue::{QueueConfig, QueueMemory};
+
+/// A host-side wait that ended without a completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// Every slot stayed in use until the deadline.
+    #[error("every slot of {queue} is in use; wait for outstanding tickets, or make it deeper")]
+    QueueFull {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// The completion did not come. The NIC retires every operation by its own deadline, so either
+    /// the wait was shorter than the operation's time-out, or nobody steps the NIC.
+    #[error("no completion for ticket {ticket} of {queue} within {waited:?}; wait longer than the operation's time-out, and check that the NIC is being stepped")]
+    NoCompletion {
+        /// The queue.
+        queue: QueueId,
+        /// The ticket; it stays outstanding.
+        ticket: u32,
+        /// How long the caller has waited.
+        waited: Duration,
+    },
+}
+
+/// A queue, its producer end, and its device handle.
+#[derive(Clone)]
+pub struct HostQueue {
+    id: QueueId,
+    config: QueueConfig,
+    mem: Arc<QueueMemory>,
+    progress: Arc<Progress>,
+}
+
+impl std::fmt::Debug for HostQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "HostQueue({})", self.id)
+    }
+}
+
+impl HostQueue {
+    pub(crate) fn new(
+        id: QueueId,
+        config: QueueConfig,
+        mem: Arc<QueueMemory>,
+        progress: Arc<Progress>,
+    ) -> HostQueue {
+        HostQueue {
+            id,
+            config,
+            mem,
+            progress,
+        }
+    }
+
+    /// Number of the queue.
+    pub fn id(&self) -> QueueId {
+        self.id
+    }
+
+    /// What a kernel holds. Valid while this queue, or the NIC, lives.
+    pub fn handle(&self) -> QueueHandle {
+        let mut h = self.mem.handle(self.id.0, &self.config);
+        h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
+        h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
+        h
+    }
+
+    /// Posts a descriptor if a slot is free, and rings the doorbell.
+    pub fn try_post(&self, d: &Descriptor) -> Option<u32> {
+        let slots = self.mem.slots();
+        let ticket = slots.try_take()?;
+        slots.publish(ticket, &d.encode(slots.lap(ticket)));
+        Some(ticket)
+    }
+
+    /// Posts raw words as a hostile kernel could: the lap bits are set, the rest is as given.
+    #[doc(hidden)]
+    pub fn try_post_raw(&self, words: [u64; 8]) -> Option<u32> {
+        let slots = self.mem.slots();
+        let ticket = slots.try_take()?;
+        let lap = slots.lap(ticket);
+        let words = words.map(|w| (w & !ringbell_nic_abi::descriptor::LAP) | lap);
+        slots.publish(ticket, &ringbell_nic_abi::WorkQueueEntry(words));
+        Some(ticket)
+    }
+
+    /// Posts a descriptor, waiting for a slot while stepping the NIC.
+    ///
+    /// # Errors
+    /// [`WaitError::QueueFull`] after `timeout`; no ticket was taken.
+    pub fn post(&self, d: &Descriptor, timeout: Duration) -> Result<u32, WaitError> {
+        let mut ticket = None;
+        let full = WaitError::QueueFull { queue: self.id };
+        self.wait_until(timeout, || {
+            ticket = self.try_post(d);
+            ticket.is_some()
+        });
+        ticket.ok_or(full)
+    }
+
+    /// The completion of a ticket when it is there; its slot is free afterwards.
+    pub fn poll(&self, ticket: u32) -> Option<Completion> {
+        let slots = self.mem.slots();
+        let c = slots.completion(ticket)?;
+        slots.release(ticket);
+        Some(c)
+    }
+
+    /// Waits for the completion of a ticket, stepping the NIC.
+    ///
+    /// # Errors
+    /// [`WaitError::NoCompletion`] after `timeout`; the ticket stays outstanding.
+    pub fn wait(&self, ticket: u32, timeout: Duration) -> Result<Completion, WaitError> {
+        let slots = self.mem.slots();
+        let done = self.wait_until(timeout, || slots.completion(ticket).is_some());
+        done.then(|| self.poll(ticket))
+            .flatten()
+            .ok_or(WaitError::NoCompletion {
+                queue: self.id,
+                ticket,
+                waited: timeout,
+            })
+    }
+
+    /// Posts a descriptor and waits for its completion: for the operation's own time-out and grace.
+    ///
+    /// # Errors
+    /// [`WaitError`] when the queue stays full or the NIC is silent.
+    pub fn call(&self, d: &Descriptor) -> Result<Completion, WaitError> {
+        let us = match d.timeout_us {
+            0 => self.config.default_timeout_us,
+            us => us,
+        };
+        let limit = Duration::from_micros(u64::from(us) + u64::from(self.config.silent_grace_us));
+        let ticket = self.post(d, limit)?;
+        self.wait(ticket, limit)
+    }
+
+    fn wait_until(&self, timeout: Duration, mut done: impl FnMut() -> bool) -> bool {
+        if done() {
+            return true;
+        }
+        let cell = std::cell::RefCell::new(done);
+        let check = || (cell.borrow_mut())();
+        let mut deadline = None;
+        let mut idle = 0u32;
+        loop {
+            if self.progress.wait_round(idle, &check) {
+                idle = 0;
+            } else {
+                idle = idle.saturating_add(1);
+            }
+            if check() {
+                return true;
+            }
+            if idle % 64 == 63 || idle > 5000 {
+                let now = Instant::now();
+                // The deadline starts at the first clock reading: short waits read no clock.
+                let end = *deadline.get_or_insert(now + timeout);
+                if now >= end {
+                    return false;
+                }
+            }
+        }
+    }
+}

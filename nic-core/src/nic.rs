@@ -1,0 +1,555 @@
+//! [`Nic`]: what a program holds.
+
+use std::fmt::Write as _;
+use std::net::SocketAddrV4;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringbell_gtlb::{
+    Access, DeregisterError, DmaMemory, MapError, MemoryRegion, Mmu, MmuConfig, PageTable, PdError,
+    RegisterError, UnmapError,
+};
+use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
+use ringbell_nic_abi::{Event, GpuVa, Lkey, PdId, QueueId, SessionId, Status};
+
+use crate::bar::{Bar, BarError, Target};
+use crate::command::{Core, Counters};
+use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
+use crate::host_queue::HostQueue;
+use crate::progress::{Progress, ProgressStats, WakeCell};
+use crate::queue::{QueueConfig, QueueMemory, SendQueue};
+use crate::session::State;
+use crate::transport::local::{LocalError, LocalTransport};
+use crate::transport::Transport;
+
+/// Why a NIC, a queue or a region could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NicError {
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The GTLB's sizes are wrong.
+    #[error(transparent)]
+    Gtlb(#[from] ringbell_gtlb::ConfigError),
+    /// The `local` transport could not start.
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    /// All queues are in use.
+    #[error("all {limit} queues are in use; raise the setting `max_queues` (at most 512)")]
+    TooManyQueues {
+        /// The setting.
+        limit: usize,
+    },
+    /// The system refused memory or a descriptor.
+    #[error("the system refused {what}: {source}; check `ulimit -n` and free memory")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> NicError {
+    move |source| NicError::System { what, source }
+}
+
+/// Collects what a NIC is made of.
+pub struct NicBuilder {
+    config: NicConfig,
+    mmu: MmuConfig,
+    memory: Arc<dyn DmaMemory>,
+    local: Option<LocalConfig>,
+    transports: Vec<Box<dyn Transport>>,
+}
+
+impl std::fmt::Debug for NicBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NicBuilder")
+            .field("config", &self.config)
+            .field("local", &self.local)
+            .finish_non_exhaustive()
+    }
+}
+
+impl NicBuilder {
+    /// Sizes of the GTLBs.
+    pub fn mmu(mut self, mmu: MmuConfig) -> NicBuilder {
+        self.mmu = mmu;
+        self
+    }
+
+    /// Reaches NICs of this host and user by the `local` transport, which comes first in policy
+    /// order.
+    pub fn local(mut self, local: LocalConfig) -> NicBuilder {
+        self.local = Some(local);
+        self
+    }
+
+    /// Adds a transport; the order of the calls is the policy order, after `local`.
+    pub fn transport(mut self, transport: Box<dyn Transport>) -> NicBuilder {
+        self.transports.push(transport);
+        self
+    }
+
+    /// Makes the NIC and starts its thread, if it has one.
+    ///
+    /// # Errors
+    /// [`NicError`]: a setting, a size, or what the system refused.
+    pub fn build(self) -> Result<Nic, NicError> {
+        self.config.validate()?;
+        let wake = Arc::new(WakeCell::new().map_err(system("a wake descriptor"))?);
+        let mut transports = self.transports;
+        if let Some(local) = self.local {
+            let t = LocalTransport::new(&local, self.config.ip, &*self.memory, wake.clone())?;
+            transports.insert(0, Box::new(t));
+        }
+        let mut fds = Vec::new();
+        for t in &transports {
+            for fd in t.poll_fds() {
+                let fd = fd.try_clone_to_owned();
+                fds.push(fd.map_err(system("a copy of a transport's descriptor"))?);
+            }
+        }
+        let bar = Bar::new().map_err(system("memory for the BAR"))?;
+        let mode = self.config.progress;
+        let core = Core::new(
+            self.config.clone(),
+            Mmu::new(self.mmu)?,
+            self.memory,
+            transports,
+        );
+        let progress = Arc::new(Progress::new(core, wake, fds, self.config.idle_nap));
+        let spawn = |name: &str, body: fn(&Progress)| {
+            let p = progress.clone();
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || body(&p))
+                .map_err(system("a thread"))
+        };
+        let thread = match mode {
+            ProgressMode::Rescue => Some(spawn("ringbell-rescue", Progress::rescue)?),
+            ProgressMode::Dedicated => Some(spawn("ringbell-nic", Progress::dedicated)?),
+            ProgressMode::Manual => None,
+        };
+        tracing::info!(ip = %self.config.ip, ?mode, "NIC up");
+        Ok(Nic {
+            inner: Arc::new(Inner {
+                config: self.config,
+                bar,
+                progress,
+                thread: Mutex::new(thread),
+            }),
+        })
+    }
+}
+
+struct Inner {
+    config: NicConfig,
+    bar: Bar,
+    progress: Arc<Progress>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire loads in the thread bodies.
+        self.progress.stop.store(true, Ordering::Release);
+        self.progress.kick();
+        if let Ok(mut thread) = self.thread.lock() {
+            if let Some(t) = thread.take() {
+                t.thread().unpark();
+                let _ = t.join();
+            }
+        }
+        self.progress.with_core(|core| {
+            core.stopping = true;
+            core.abort_all(Status::ShuttingDown);
+        });
+        // Peers learn of it by the resets that this step sends, or by the closed sockets.
+        self.progress.try_step();
+    }
+}
+
+/// A NIC. Clones are handles of the same one; the last drop retires everything with
+/// `SHUTTING_DOWN`.
+#[derive(Clone)]
+pub struct Nic {
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Nic {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Nic({})", self.inner.config.ip)
+    }
+}
+
+/// One open session, for people and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// The id.
+    pub id: SessionId,
+    /// `idle`, `listening`, `connecting`, `established`, `reset` or `broken`.
+    pub state: &'static str,
+    /// The transport that carries it.
+    pub transport: Option<&'static str>,
+    /// Own address.
+    pub local: Option<SocketAddrV4>,
+    /// The peer's address.
+    pub peer: Option<SocketAddrV4>,
+    /// Payload bytes sent.
+    pub tx_bytes: u64,
+    /// Payload bytes received.
+    pub rx_bytes: u64,
+    /// Why this transport was chosen.
+    pub why: &'static str,
+}
+
+impl Nic {
+    /// Starts to put a NIC together over a memory.
+    pub fn builder(config: NicConfig, memory: Arc<dyn DmaMemory>) -> NicBuilder {
+        NicBuilder {
+            config,
+            mmu: MmuConfig::default(),
+            memory,
+            local: None,
+            transports: Vec::new(),
+        }
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &NicConfig {
+        &self.inner.config
+    }
+
+    fn core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+        self.inner.progress.with_core(f)
+    }
+
+    /// Steps the NIC once unless another thread is at it. Returns whether anything moved.
+    pub fn step(&self) -> bool {
+        self.inner.progress.try_step() == Some(true)
+    }
+
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// [`PdError`] when there are too many.
+    pub fn alloc_pd(&self) -> Result<PdId, PdError> {
+        self.core(|c| c.mmu.alloc_pd())
+    }
+
+    /// Frees an empty protection domain.
+    ///
+    /// # Errors
+    /// [`PdError`] when it is unknown or regions are left.
+    pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
+        self.core(|c| c.mmu.free_pd(pd))
+    }
+
+    /// Makes the pages of GPU memory known to the GTLB.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing was changed.
+    pub fn map(&self, table: &PageTable) -> Result<(), MapError> {
+        self.core(|c| c.mmu.map(table))
+    }
+
+    /// Forgets pages before the GPU frees them.
+    ///
+    /// # Errors
+    /// [`UnmapError`] while a region covers a part of them.
+    pub fn unmap(&self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
+        self.core(|c| c.mmu.unmap(va, len))
+    }
+
+    /// Registers memory that queues of `pd` may then use.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing was changed.
+    pub fn register(
+        &self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        self.core(|c| c.mmu.register(pd, va, len, access))
+    }
+
+    /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
+    /// until DMA in flight has ended, and after `deregister_timeout` quarantines the region.
+    ///
+    /// # Errors
+    /// [`DeregisterError::Pinned`] when the region was quarantined: its memory must not be reused;
+    /// call again later.
+    pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
+        match self.core(|c| c.mmu.begin_deregister(lkey)) {
+            // Begun by an earlier call that ended in quarantine: try to finish.
+            Ok(()) | Err(DeregisterError::AlreadyBegun { .. }) => {}
+            Err(e) => return Err(e),
+        }
+        let deadline = Instant::now() + self.inner.config.deregister_timeout;
+        loop {
+            let done = self.core(|c| {
+                c.retire_region(lkey.0);
+                if c.dma.is_busy(lkey.0) {
+                    let pins = c.mmu.pins_of(lkey);
+                    return Err(DeregisterError::Pinned { lkey, pins });
+                }
+                c.mmu.finish_deregister(lkey)
+            });
+            match done {
+                Err(DeregisterError::Pinned { .. }) if Instant::now() < deadline => {
+                    if !self.step() {
+                        std::thread::yield_now();
+                    }
+                }
+                Err(e @ DeregisterError::Pinned { .. }) => {
+                    self.core(|c| c.mmu.quarantine(lkey))?;
+                    tracing::error!(%lkey, "memory is still in use; the region is quarantined");
+                    return Err(e);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// A new queue whose descriptors reach the regions of `pd`.
+    ///
+    /// # Errors
+    /// [`NicError`]: the shape is wrong, or the limit of queues is reached.
+    pub fn create_queue(&self, pd: PdId, config: QueueConfig) -> Result<HostQueue, NicError> {
+        config
+            .check()
+            .map_err(|(setting, why)| ConfigError { setting, why })?;
+        let limit = self.inner.config.max_queues;
+        let bar = self.inner.bar.map.clone();
+        let queue = self.core(|c| {
+            let n = c.queues.len();
+            if n >= limit {
+                return Err(NicError::TooManyQueues { limit });
+            }
+            let mem =
+                QueueMemory::new(&config, n as u32, bar).map_err(system("memory for a queue"))?;
+            let mem = Arc::new(mem);
+            c.queues.push(SendQueue::new(mem.clone(), pd, &config));
+            let id = QueueId(n as u32);
+            Ok(HostQueue::new(id, config, mem, self.inner.progress.clone()))
+        })?;
+        self.inner
+            .progress
+            .has_queues
+            .store(true, Ordering::Relaxed);
+        self.inner.progress.kick();
+        Ok(queue)
+    }
+
+    /// The oldest unread event.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.core(|c| {
+            let now = c.now;
+            c.events.pop(now)
+        })
+    }
+
+    /// Counters of the command and DMA layers.
+    pub fn counters(&self) -> Counters {
+        self.core(|c| Counters {
+            copied_bytes: c.dma.copied,
+            events_lost: c.events.lost(),
+            ..c.counters
+        })
+    }
+
+    /// Counts of the waiting policy.
+    pub fn progress_stats(&self) -> ProgressStats {
+        self.inner.progress.stats()
+    }
+
+    /// Whether operations or closed connections are still under way.
+    pub fn is_active(&self) -> bool {
+        self.core(|c| c.is_active())
+    }
+
+    /// Steps the NIC until nothing is under way: before a process ends, so that what was sent and
+    /// closed is delivered. Returns whether it got there in time.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        while self.is_active() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            if !self.step() {
+                std::thread::yield_now();
+            }
+        }
+        true
+    }
+
+    /// Aborts every session; every accepted descriptor retires with `ABORTED`.
+    pub fn reset(&self) {
+        self.core(|c| c.abort_all(Status::Aborted));
+    }
+
+    /// Every open session.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.core(|c| {
+            let transports = &c.transports;
+            let rows = c.sessions.iter().map(|(id, s)| {
+                let (state, t) = match &s.state {
+                    State::Idle => ("idle", None),
+                    State::Listening(_) => ("listening", None),
+                    State::Connecting { transport, .. } => ("connecting", Some(*transport)),
+                    State::Stream(x) if x.reset => ("reset", Some(x.transport)),
+                    State::Stream(x) => ("established", Some(x.transport)),
+                    State::Broken => ("broken", None),
+                };
+                SessionInfo {
+                    id,
+                    state,
+                    transport: t.map(|t| transports[t].name()),
+                    local: s.local,
+                    peer: s.peer,
+                    tx_bytes: s.tx_bytes,
+                    rx_bytes: s.rx_bytes,
+                    why: s.why,
+                }
+            });
+            rows.collect()
+        })
+    }
+
+    /// The NIC in words: settings, transports, counters, and per session what carries it and why.
+    pub fn describe(&self) -> String {
+        let (names, window, exports) = self.core(|c| {
+            let names: Vec<_> = c.transports.iter().map(|t| t.name()).collect();
+            let m = &c.dma.memory;
+            (names.join(", "), m.window().is_some(), m.exports().len())
+        });
+        let (n, p, c) = (self.config(), self.progress_stats(), self.counters());
+        let mut out = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "nic {} soft, progress {:?} (spin {}, {} parks, {} wakes)",
+            n.ip, n.progress, p.spin, p.parks, p.wakes
+        );
+        let _ = writeln!(out, "transports in policy order: {names}");
+        let _ = writeln!(
+            out,
+            "memory: {}, {exports} exports ({})",
+            if window {
+                "directly mapped"
+            } else {
+                "by DMA engine"
+            },
+            if exports > 0 {
+                "local peers copy straight out of it: one copy for a matched receive, two when early"
+            } else {
+                "nothing to map: local sends travel in lines of 40 bytes"
+            }
+        );
+        let _ = writeln!(
+            out,
+            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied",
+            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes
+        );
+        for s in self.sessions() {
+            let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());
+            let _ = writeln!(
+                out,
+                "{}: {} over {}, {} -> {}, {} B sent, {} B received; {}",
+                s.id,
+                s.state,
+                s.transport.unwrap_or("-"),
+                show(s.local),
+                show(s.peer),
+                s.tx_bytes,
+                s.rx_bytes,
+                if s.why.is_empty() {
+                    "no transport chosen yet"
+                } else {
+                    s.why
+                }
+            );
+        }
+        out
+    }
+
+    /// Reads a BAR word. Status registers are up to date.
+    ///
+    /// # Errors
+    /// [`BarError`] when nothing is there.
+    pub fn bar_read32(&self, offset: usize) -> Result<u32, BarError> {
+        let target = Bar::target(offset)?;
+        if let Target::Reg(reg, _) = target {
+            if let Some(v) = self.register_value(reg) {
+                self.inner.bar.set(reg, v);
+                return Ok(v);
+            }
+        }
+        Ok(self.inner.bar.load(offset))
+    }
+
+    fn register_value(&self, reg: Reg) -> Option<u32> {
+        let counters = self.counters();
+        let mac = self.inner.config.mac;
+        self.core(|c| {
+            Some(match reg {
+                Reg::Magic => ringbell_nic_abi::bar::MAGIC,
+                Reg::AbiVersion => ringbell_nic_abi::ABI_VERSION,
+                Reg::Backend => 1,
+                Reg::Queues => c.queues.len() as u32,
+                Reg::Ipv4 => u32::from(self.inner.config.ip),
+                Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
+                Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
+                Reg::Faults => counters.faults as u32,
+                Reg::Accepted => counters.accepted as u32,
+                Reg::Retired => counters.retired as u32,
+                Reg::TxBytesLo => counters.tx_bytes as u32,
+                Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
+                Reg::RxBytesLo => counters.rx_bytes as u32,
+                Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
+                Reg::EventsLost => counters.events_lost as u32,
+                Reg::Sessions => c.sessions.len() as u32,
+                Reg::BadDescriptor => c.last_bad,
+                Reg::Heartbeat => counters.steps as u32,
+                other => return c.mmu.read_register(other),
+            })
+        })
+    }
+
+    /// Writes a BAR word; registers act at once.
+    ///
+    /// # Errors
+    /// [`BarError`] says what was wrong with it; then nothing has changed.
+    pub fn bar_write32(&self, offset: usize, value: u32) -> Result<(), BarError> {
+        let reg = match Bar::target(offset)? {
+            Target::Doorbell => {
+                self.inner.bar.store(offset, value);
+                return Ok(());
+            }
+            Target::Reg(reg, RegAccess::Ro) => return Err(BarError::ReadOnly { reg }),
+            Target::Reg(reg, _) => reg,
+        };
+        match reg {
+            Reg::Reset if value == 1 => self.reset(),
+            Reg::Reset | Reg::MacLo | Reg::MacHi | Reg::Ipv4 => {
+                return Err(BarError::BadValue {
+                    reg,
+                    value,
+                    why: "RESET takes 1; addresses are settings of the NIC, fixed when it is made",
+                })
+            }
+            _ => self.core(|c| c.mmu.write_register(reg, value))?,
+        }
+        self.inner.bar.store(offset, value);
+        Ok(())
+    }
+}

@@ -1,0 +1,483 @@
+//! Who moves the NIC, and how a waiter waits.
+//!
+//! Whoever waits steps the NIC; the lock is only ever tried, so a second waiter does not block. A
+//! waiter spins, then yields, then parks. Parked waiters have one *leader*, which sleeps in `poll` on
+//! the NIC's wake descriptor and the transports' own; the others sleep on a futex that every retired
+//! operation bumps. When nobody steps, the rescue thread does.
+//!
+//! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
+//! word says that somebody sleeps. The word is set before the last look at the rings, with a
+//! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
+#![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use crate::command::Core;
+use crate::shmem::Mapping;
+use crate::transport::NicTime;
+
+/// Steps between two readings of the clock.
+const CLOCK_EVERY: u32 = 16;
+/// Idle steps before a waiter yields, on a core of its own.
+const SPIN_ALONE: u32 = 5000;
+/// The same on a shared core.
+const SPIN_SHARED: u32 = 50;
+/// Yields without progress before a waiter parks.
+const YIELDS: u32 = 400;
+/// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
+const HOG: Duration = Duration::from_micros(50);
+/// A yield shorter than this found nobody else to run.
+const NOBODY: Duration = Duration::from_nanos(1500);
+/// Waits for which a hog is remembered.
+const HOG_MEMORY: u32 = 1000;
+/// Longest sleep of a waiter that is not the leader.
+const FOLLOWER_NAP: Duration = Duration::from_millis(1);
+/// How often the rescue thread looks whether others still step.
+const RESCUE_PERIOD: Duration = Duration::from_millis(1);
+
+/// How a NIC is woken: a word in memory that peers can map, and a descriptor that they can write.
+#[derive(Debug)]
+pub(crate) struct WakeCell {
+    page: Mapping,
+    event: OwnedFd,
+}
+
+/// Offset of the `parked` word.
+const PARKED: usize = 0;
+/// Bytes of a wake page.
+pub(crate) const WAKE_BYTES: usize = 4096;
+
+impl WakeCell {
+    pub(crate) fn new() -> std::io::Result<WakeCell> {
+        Ok(WakeCell {
+            page: Mapping::memfd("ringbell-wake", WAKE_BYTES)?,
+            event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    /// The cell of a peer, from the descriptors it has sent.
+    pub(crate) fn of_peer(page: OwnedFd, event: OwnedFd) -> std::io::Result<WakeCell> {
+        // A blocking descriptor would let a peer stop us in `write`.
+        rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK)?;
+        Ok(WakeCell {
+            page: Mapping::of_peer(page, 0, WAKE_BYTES, true)?,
+            event,
+        })
+    }
+
+    /// The page and the event descriptor, to be sent to a peer.
+    pub(crate) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.page.fd()?, self.event.as_fd()])
+    }
+
+    fn parked(&self) -> &AtomicU32 {
+        &self.page.words32(PARKED, 1)[0]
+    }
+
+    /// Wakes the owner if it sleeps. Returns whether that took a system call.
+    pub(crate) fn poke(&self) -> bool {
+        // SeqCst: orders what was written to the rings before the look at `parked`; pairs with the
+        // fence in `Progress::lead`.
+        fence(Ordering::SeqCst);
+        if self.parked().load(Ordering::Relaxed) == 0
+            || self.parked().swap(0, Ordering::Relaxed) == 0
+        {
+            return false;
+        }
+        self.signal();
+        true
+    }
+
+    fn signal(&self) {
+        // A full counter is readable as well: nothing is lost when the write would block.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    fn drain(&self) {
+        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
+    }
+}
+
+/// How often the slow paths were taken.
+#[derive(Debug, Default)]
+struct SlowPaths {
+    parks: AtomicU64,
+    wakes: AtomicU64,
+    yields: AtomicU64,
+}
+
+/// Counts of the waiting policy, for tests and `describe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct ProgressStats {
+    /// Times a waiter or the rescue thread slept.
+    pub parks: u64,
+    /// Times a sleeper was woken by a system call of this process.
+    pub wakes: u64,
+    /// Times a waiter gave its core away.
+    pub yields: u64,
+    /// Idle steps before a waiter yields, as learnt.
+    pub spin: u32,
+}
+
+const NO_LEADER: u32 = 0;
+const WAITER_LEADS: u32 = 1;
+const RESCUE_LEADS: u32 = 2;
+
+/// The NIC behind its lock, and everything that waiting needs.
+pub(crate) struct Progress {
+    core: Mutex<Core>,
+    pub(crate) wake: std::sync::Arc<WakeCell>,
+    fds: Vec<OwnedFd>,
+    start: Instant,
+    idle_nap: Duration,
+    since_clock: AtomicU32,
+    steps: AtomicU64,
+    leader: AtomicU32,
+    followers: AtomicU32,
+    retire_seq: AtomicU32,
+    spin: AtomicU32,
+    hog: AtomicU32,
+    slow: SlowPaths,
+    pub(crate) stop: AtomicBool,
+    pub(crate) has_queues: AtomicBool,
+}
+
+impl Progress {
+    pub(crate) fn new(
+        core: Core,
+        wake: std::sync::Arc<WakeCell>,
+        fds: Vec<OwnedFd>,
+        idle_nap: Duration,
+    ) -> Progress {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Progress {
+            core: Mutex::new(core),
+            wake,
+            fds,
+            start: Instant::now(),
+            idle_nap,
+            since_clock: AtomicU32::new(0),
+            steps: AtomicU64::new(0),
+            leader: AtomicU32::new(NO_LEADER),
+            followers: AtomicU32::new(0),
+            retire_seq: AtomicU32::new(0),
+            spin: AtomicU32::new(if cpus > 1 { SPIN_ALONE } else { SPIN_SHARED }),
+            hog: AtomicU32::new(0),
+            slow: SlowPaths::default(),
+            stop: AtomicBool::new(false),
+            has_queues: AtomicBool::new(false),
+        }
+    }
+
+    /// The NIC's clock.
+    pub(crate) fn now(&self) -> NicTime {
+        NicTime(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(crate) fn stats(&self) -> ProgressStats {
+        ProgressStats {
+            parks: self.slow.parks.load(Ordering::Relaxed),
+            wakes: self.slow.wakes.load(Ordering::Relaxed),
+            yields: self.slow.yields.load(Ordering::Relaxed),
+            spin: self.spin.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Works on the NIC exclusively, for the control path. Blocks for at most a step.
+    pub(crate) fn with_core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+        let mut core = match self.core.lock() {
+            Ok(core) => core,
+            // A step has panicked; what the control path asks is still the best answer there is.
+            Err(poisoned) => poisoned.into_inner(),
+        };
+        core.now = core.now.max(self.now());
+        f(&mut core)
+    }
+
+    /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
+    #[inline]
+    pub(crate) fn try_step(&self) -> Option<bool> {
+        let mut core = match self.core.try_lock() {
+            Ok(core) => core,
+            Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
+        };
+        // Only ever changed under the lock: plain load and store.
+        let since = self.since_clock.load(Ordering::Relaxed);
+        let now = if since >= CLOCK_EVERY || core.wants_clock {
+            self.since_clock.store(0, Ordering::Relaxed);
+            Some(self.now())
+        } else {
+            self.since_clock.store(since + 1, Ordering::Relaxed);
+            None
+        };
+        self.steps.store(
+            self.steps.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Relaxed,
+        );
+        let retired = core.counters.retired;
+        let moved = core.step(now);
+        let notify = core.counters.retired != retired;
+        drop(core);
+        if notify {
+            self.notify();
+        }
+        Some(moved)
+    }
+
+    /// Something retired: sleepers look at their words. The unlock just before is a full barrier
+    /// on x86; elsewhere a sleeper that is missed wakes by itself after its nap.
+    #[inline]
+    fn notify(&self) {
+        if self.followers.load(Ordering::Relaxed) > 0 {
+            self.wake_followers(u32::MAX);
+        }
+        if self.leader.load(Ordering::Relaxed) == WAITER_LEADS && self.wake.poke() {
+            self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    fn wake_followers(&self, n: u32) {
+        self.retire_seq.fetch_add(1, Ordering::SeqCst);
+        self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+        let flags = rustix::thread::futex::Flags::PRIVATE;
+        let _ = rustix::thread::futex::wake(&self.retire_seq, flags, n.min(i32::MAX as u32));
+    }
+
+    /// One round of waiting until `done`. `idle` counts the caller's rounds without progress.
+    #[inline]
+    pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
+        if self.try_step() == Some(true) {
+            return true;
+        }
+        let spin = self.spin.load(Ordering::Relaxed);
+        if idle < spin {
+            std::hint::spin_loop();
+            return false;
+        }
+        self.wait_slowly(idle - spin, done)
+    }
+
+    #[cold]
+    fn wait_slowly(&self, rounds: u32, done: &dyn Fn() -> bool) -> bool {
+        let hog = self.hog.load(Ordering::Relaxed);
+        if hog > 0 {
+            self.hog.store(hog - 1, Ordering::Relaxed);
+        } else if rounds < YIELDS {
+            let before = Instant::now();
+            std::thread::yield_now();
+            self.slow.yields.fetch_add(1, Ordering::Relaxed);
+            let took = before.elapsed();
+            if took > HOG {
+                self.hog.store(HOG_MEMORY, Ordering::Relaxed);
+            }
+            let spin = self.spin.load(Ordering::Relaxed);
+            let learnt = if took > NOBODY {
+                SPIN_SHARED
+            } else {
+                (spin + spin / 8).min(SPIN_ALONE)
+            };
+            self.spin.store(learnt, Ordering::Relaxed);
+            return false;
+        }
+        self.park(done)
+    }
+
+    fn park(&self, done: &dyn Fn() -> bool) -> bool {
+        match self.leader.compare_exchange(
+            NO_LEADER,
+            WAITER_LEADS,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => {
+                let moved = self.lead(done, self.idle_nap);
+                // Release: pairs with the Acquire above, of the next leader.
+                self.leader.store(NO_LEADER, Ordering::Release);
+                if self.followers.load(Ordering::Relaxed) > 0 {
+                    self.wake_followers(1);
+                }
+                moved
+            }
+            Err(who) => {
+                if who == RESCUE_LEADS && self.wake.poke() {
+                    // The rescue thread makes way; whoever waits for an answer wakes sooner itself.
+                    std::thread::yield_now();
+                    return false;
+                }
+                self.follow(done);
+                false
+            }
+        }
+    }
+
+    fn follow(&self, done: &dyn Fn() -> bool) {
+        self.followers.fetch_add(1, Ordering::SeqCst);
+        let seq = self.retire_seq.load(Ordering::SeqCst);
+        if !done() {
+            self.slow.parks.fetch_add(1, Ordering::Relaxed);
+            let nap = timespec(FOLLOWER_NAP);
+            let flags = rustix::thread::futex::Flags::PRIVATE;
+            let _ = rustix::thread::futex::wait(&self.retire_seq, flags, seq, Some(&nap));
+        }
+        self.followers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Sleeps until a peer, a descriptor or a timer calls, for at most `nap`.
+    fn lead(&self, done: &dyn Fn() -> bool, nap: Duration) -> bool {
+        self.wake.parked().store(1, Ordering::Relaxed);
+        // SeqCst: pairs with the fence in `WakeCell::poke`. Either the peer sees the word, or the
+        // step below sees what the peer has written.
+        fence(Ordering::SeqCst);
+        let moved = self.try_step();
+        if done() || moved == Some(true) {
+            self.wake.parked().store(0, Ordering::Relaxed);
+            return true;
+        }
+        let timer = match self.core.try_lock() {
+            Ok(core) => core.next_timer(),
+            Err(_) => Some(self.now().plus(Duration::from_micros(100))),
+        };
+        let nap = match timer {
+            Some(t) => nap.min(Duration::from_nanos(t.0.saturating_sub(self.now().0))),
+            None => nap,
+        };
+        if !nap.is_zero() {
+            self.slow.parks.fetch_add(1, Ordering::Relaxed);
+            self.poll(nap);
+        }
+        self.wake.parked().store(0, Ordering::Relaxed);
+        // What woke us is due now, whatever the last clock reading says.
+        self.since_clock.store(CLOCK_EVERY, Ordering::Relaxed);
+        false
+    }
+
+    fn poll(&self, nap: Duration) {
+        const MOST: usize = 16;
+        let fds = std::iter::once(&self.wake.event).chain(&self.fds);
+        let mut set: [Option<PollFd<'_>>; MOST] = Default::default();
+        let mut n = 0;
+        for (slot, fd) in set.iter_mut().zip(fds) {
+            *slot = Some(PollFd::new(fd, PollFlags::IN));
+            n += 1;
+        }
+        let filler = PollFd::new(&self.wake.event, PollFlags::IN);
+        let mut list: [PollFd<'_>; MOST] =
+            std::array::from_fn(|i| set[i].take().unwrap_or_else(|| filler.clone()));
+        let _ = rustix::event::poll(&mut list[..n], Some(&timespec(nap)));
+        if !list[0].revents().is_empty() {
+            self.wake.drain();
+        }
+    }
+
+    /// Wakes whoever leads, so that it notices `stop`, a new queue or a new configuration.
+    pub(crate) fn kick(&self) {
+        self.wake.signal();
+    }
+
+    /// Body of the rescue thread.
+    pub(crate) fn rescue(&self) {
+        let mut seen = self.steps.load(Ordering::Relaxed);
+        while !self.stop.load(Ordering::Acquire) {
+            let now = self.steps.load(Ordering::Relaxed);
+            if now != seen || self.leader.load(Ordering::Relaxed) == WAITER_LEADS {
+                seen = now;
+                std::thread::park_timeout(RESCUE_PERIOD);
+                continue;
+            }
+            let mut idle = 0;
+            while idle < SPIN_SHARED {
+                match self.try_step() {
+                    Some(true) => idle = 0,
+                    Some(false) => idle += 1,
+                    None => break,
+                }
+            }
+            if self.leader.compare_exchange(
+                NO_LEADER,
+                RESCUE_LEADS,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) == Ok(NO_LEADER)
+            {
+                let nap = if self.has_queues.load(Ordering::Relaxed) {
+                    self.idle_nap
+                } else {
+                    Duration::from_secs(3600)
+                };
+                self.lead(&|| self.stop.load(Ordering::Acquire), nap);
+                // Release: pairs with the Acquire of the next leader.
+                self.leader.store(NO_LEADER, Ordering::Release);
+            } else {
+                std::thread::park_timeout(RESCUE_PERIOD);
+            }
+            seen = self.steps.load(Ordering::Relaxed);
+        }
+    }
+
+    /// Body of a dedicated thread: polls, and gives its core away only when somebody wants it.
+    pub(crate) fn dedicated(&self) {
+        let mut idle = 0u32;
+        while !self.stop.load(Ordering::Acquire) {
+            if self.try_step() == Some(true) {
+                idle = 0;
+                continue;
+            }
+            idle = idle.saturating_add(1);
+            if idle < SPIN_SHARED {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+fn timespec(d: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: d.subsec_nanos().into(),
+    }
+}
+
+/// The hook of an emulated queue handle; see [`ringbell_nic_abi::queue::WaitHook`].
+///
+/// # Safety
+/// `ctx` is the address that the NIC has put into the handle, and the NIC is alive. `word` is null
+/// or the first word of a completion line.
+pub(crate) unsafe extern "C" fn wait_hook(
+    ctx: *mut c_void,
+    word: *const u64,
+    ticket_plus_1: u32,
+    idle: u32,
+) -> u32 {
+    // SAFETY: the caller's contract; a NIC keeps its `Progress` at one address for life.
+    let progress = unsafe { &*ctx.cast_const().cast::<Progress>() };
+    let done = move || {
+        if word.is_null() {
+            return false;
+        }
+        // SAFETY: the caller's contract; lines are aligned and only accessed atomically.
+        let w = unsafe { &*word.cast::<AtomicU64>() }.load(Ordering::Acquire);
+        (w >> 32) as u32 == ticket_plus_1
+    };
+    // A panic must not unwind into a kernel. The lock stays poisoned, nothing steps any more, and
+    // the device's own watchdog reports NIC_SILENT.
+    let round = std::panic::AssertUnwindSafe(|| progress.wait_round(idle, &done));
+    match std::panic::catch_unwind(round) {
+        Ok(true) => WAIT_PROGRESS,
+        Ok(false) => WAIT_IDLE,
+        Err(_) => {
+            tracing::error!("the NIC has failed while a kernel thread stepped it");
+            WAIT_IDLE
+        }
+    }
+}

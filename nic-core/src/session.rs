@@ -1,0 +1,195 @@
+//! The session table: what a 24-bit session id means.
+//!
+//! An id is a slot (low 16 bits) and the slot's generation (high 8), so that the id of a closed
+//! session is refused although its slot lives on. Slots are reused oldest first, which makes a
+//! stale id match again only after 256 uses of the whole free list.
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+use ringbell_nic_abi::{PdId, SessionId};
+
+use crate::transport::{ConnId, ListenerId, WorkToken};
+
+/// A connection that a transport has accepted and no `ACCEPT` has taken yet.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Incoming {
+    pub(crate) transport: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) peer: SocketAddrV4,
+    pub(crate) peer_closed: bool,
+    pub(crate) reset: bool,
+}
+
+/// A listening session.
+#[derive(Debug, Default)]
+pub(crate) struct Listening {
+    pub(crate) listeners: Vec<(usize, ListenerId)>,
+    pub(crate) backlog: usize,
+    pub(crate) pending: VecDeque<Incoming>,
+    pub(crate) accepts: VecDeque<WorkToken>,
+}
+
+/// An established stream.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Stream {
+    pub(crate) transport: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) shut: bool,
+    pub(crate) reset: bool,
+    pub(crate) peer_closed: bool,
+}
+
+/// What a session is doing.
+#[derive(Debug)]
+pub(crate) enum State {
+    /// Allocated, nothing else.
+    Idle,
+    /// Waiting for peers.
+    Listening(Listening),
+    /// A `CONNECT` is under way.
+    Connecting {
+        work: WorkToken,
+        transport: usize,
+        conn: ConnId,
+    },
+    /// Bytes flow.
+    Stream(Stream),
+    /// A time-out or a fault has ended the stream; only `CLOSE` is left.
+    Broken,
+}
+
+/// One session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) pd: PdId,
+    pub(crate) state: State,
+    pub(crate) local: Option<SocketAddrV4>,
+    pub(crate) peer: Option<SocketAddrV4>,
+    pub(crate) tx_bytes: u64,
+    pub(crate) rx_bytes: u64,
+    pub(crate) why: &'static str,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u8,
+    session: Option<Session>,
+}
+
+/// All sessions of a NIC.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    slots: Vec<Slot>,
+    free: VecDeque<u32>,
+    limit: usize,
+}
+
+impl Sessions {
+    /// A table of at most `limit` sessions (at most 65,536).
+    pub(crate) fn new(limit: usize) -> Sessions {
+        Sessions {
+            slots: Vec::new(),
+            free: VecDeque::new(),
+            limit,
+        }
+    }
+
+    /// A new idle session, or `None` at the limit.
+    pub(crate) fn open(&mut self, pd: PdId) -> Option<SessionId> {
+        if self.slots.len() < self.limit {
+            // Fresh slots first, so that an id stays unused for as long as possible.
+            self.free.push_back(self.slots.len() as u32);
+            self.slots.push(Slot::default());
+            let last = self.free.pop_back();
+            return last.map(|slot| self.fill(slot, pd));
+        }
+        let slot = self.free.pop_front()?;
+        Some(self.fill(slot, pd))
+    }
+
+    fn fill(&mut self, slot: u32, pd: PdId) -> SessionId {
+        let s = &mut self.slots[slot as usize];
+        s.session = Some(Session {
+            pd,
+            state: State::Idle,
+            local: None,
+            peer: None,
+            tx_bytes: 0,
+            rx_bytes: 0,
+            why: "",
+        });
+        SessionId(slot | u32::from(s.generation) << 16)
+    }
+
+    /// The session of an id that a queue of domain `pd` has presented.
+    pub(crate) fn get(&mut self, id: SessionId, pd: PdId) -> Option<&mut Session> {
+        let slot = self.slots.get_mut((id.0 & 0xffff) as usize)?;
+        if u32::from(slot.generation) != id.0 >> 16 {
+            return None;
+        }
+        slot.session.as_mut().filter(|s| s.pd == pd)
+    }
+
+    /// The session in a slot, when it is open.
+    pub(crate) fn at(&mut self, slot: u32) -> Option<&mut Session> {
+        self.slots.get_mut(slot as usize)?.session.as_mut()
+    }
+
+    /// The id of an open slot.
+    pub(crate) fn id(&self, slot: u32) -> SessionId {
+        let generation = self.slots.get(slot as usize).map_or(0, |s| s.generation);
+        SessionId(slot | u32::from(generation) << 16)
+    }
+
+    /// Frees a slot: its id is refused from now on.
+    pub(crate) fn close(&mut self, slot: u32) -> Option<Session> {
+        let s = self.slots.get_mut(slot as usize)?;
+        let session = s.session.take()?;
+        s.generation = s.generation.wrapping_add(1);
+        self.free.push_back(slot);
+        Some(session)
+    }
+
+    /// Open slots.
+    pub(crate) fn open_slots(&self) -> Vec<u32> {
+        let all = self.slots.iter().enumerate();
+        all.filter(|(_, s)| s.session.is_some())
+            .map(|(i, _)| i as u32)
+            .collect()
+    }
+
+    /// Number of open sessions.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Read access to every open session.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.slots.iter().enumerate().filter_map(|(i, s)| {
+            let id = SessionId(i as u32 | u32::from(s.generation) << 16);
+            s.session.as_ref().map(|x| (id, x))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stale_and_foreign_ids_are_refused() {
+        let mut t = Sessions::new(2);
+        let a = t.open(PdId(1)).expect("room");
+        let b = t.open(PdId(1)).expect("room");
+        assert!(t.open(PdId(1)).is_none());
+        assert!(t.get(a, PdId(1)).is_some() && t.get(a, PdId(2)).is_none());
+        assert!(t.close(a.0 & 0xffff).is_some() && t.close(a.0 & 0xffff).is_none());
+        assert!(t.get(a, PdId(1)).is_none());
+        let c = t.open(PdId(1)).expect("room again");
+        assert_eq!(c.0 & 0xffff, a.0 & 0xffff);
+        assert!(c != a && t.get(a, PdId(1)).is_none() && t.get(c, PdId(1)).is_some());
+        assert!(t.get(b, PdId(1)).is_some());
+        assert!(t.get(SessionId(0xff_ffff), PdId(1)).is_none());
+    }
+}

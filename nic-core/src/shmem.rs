@@ -1,0 +1,133 @@
+//! Mapped memory: anonymous for what stays in the process, sealed memfds for what peers map.
+#![allow(unsafe_code)] // mmap, and views of mapped bytes as atomics.
+
+use std::ffi::c_void;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+
+/// A shared mapping, unmapped on drop. Page-aligned, zeroed when new.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len: usize,
+    fd: Option<OwnedFd>,
+}
+
+// SAFETY: a mapping is an address range; access goes through atomics or raw copies.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Zeroed memory of this process.
+    pub(crate) fn anonymous(len: usize) -> std::io::Result<Mapping> {
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )?
+        };
+        Ok(Mapping {
+            base: base.cast(),
+            len,
+            fd: None,
+        })
+    }
+
+    /// Zeroed memory behind a memfd whose size is sealed, so that no peer can shrink it under us.
+    pub(crate) fn memfd(name: &str, len: usize) -> std::io::Result<Mapping> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        rustix::fs::ftruncate(&fd, len as u64)?;
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Mapping::of_fd(fd, 0, len, true)
+    }
+
+    /// Maps a descriptor that a peer has sent. Refused when the file could shrink or is too short:
+    /// an access past the end of a file kills the process.
+    pub(crate) fn of_peer(
+        fd: OwnedFd,
+        offset: u64,
+        len: usize,
+        writable: bool,
+    ) -> std::io::Result<Mapping> {
+        let bad = |what: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, what);
+        if !rustix::fs::fcntl_get_seals(&fd)?.contains(SealFlags::SHRINK) {
+            return Err(bad("the peer's memfd is not sealed against shrinking"));
+        }
+        let size = rustix::fs::fstat(&fd)?.st_size as u64;
+        if offset % 4096 != 0 || len == 0 || offset.checked_add(len as u64).is_none_or(|e| e > size)
+        {
+            return Err(bad("the peer's memfd is shorter than it says"));
+        }
+        Mapping::of_fd(fd, offset, len, writable)
+    }
+
+    fn of_fd(fd: OwnedFd, offset: u64, len: usize, writable: bool) -> std::io::Result<Mapping> {
+        let prot = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory;
+        // the file is at least that long and sealed.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                len,
+                prot,
+                MapFlags::SHARED,
+                &fd,
+                offset,
+            )?
+        };
+        Ok(Mapping {
+            base: base.cast(),
+            len,
+            fd: Some(fd),
+        })
+    }
+
+    /// First byte.
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The memfd, when there is one.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// `n` 32-bit words from byte `offset`.
+    ///
+    /// # Panics
+    /// When the range leaves the mapping or is unaligned: offsets are ours, never a peer's.
+    pub(crate) fn words32(&self, offset: usize, n: usize) -> &[AtomicU32] {
+        assert!(offset % 4 == 0 && offset + n * 4 <= self.len);
+        // SAFETY: in bounds and aligned (asserted; the base is page-aligned); the mapping lives as
+        // long as `self` and is only accessed atomically or through raw copies.
+        unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU32>(), n) }
+    }
+
+    /// `n` 64-bit words from byte `offset`.
+    ///
+    /// # Panics
+    /// As [`Mapping::words32`].
+    pub(crate) fn words64(&self, offset: usize, n: usize) -> &[AtomicU64] {
+        assert!(offset % 8 == 0 && offset + n * 8 <= self.len);
+        // SAFETY: as for words32.
+        unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU64>(), n) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: base and len come from mmap; nothing borrows from `self` any more.
+        let _ = unsafe { rustix::mm::munmap(self.base.cast::<c_void>(), self.len) };
+    }
+}

@@ -1,0 +1,118 @@
+//! The slot protocol of a queue, on plain slices of atomics.
+//!
+//! Free of memory layout and of system calls, so that the model checker runs this very file. See
+//! `ringbell_nic_abi::queue` for the protocol's text.
+
+use super::sync::{fence, AtomicU32, AtomicU64, Ordering};
+use ringbell_nic_abi::completion::C_TICKET;
+use ringbell_nic_abi::descriptor::lap_bit;
+use ringbell_nic_abi::{Completion, WorkQueueEntry};
+
+/// Words of 64 bits in one line.
+pub(crate) const LINE_WORDS: usize = 8;
+
+/// Both sides of one queue.
+#[derive(Clone, Copy)]
+pub(crate) struct Slots<'a> {
+    /// Entries: eight words per slot.
+    pub(crate) sq: &'a [AtomicU64],
+    /// Completion lines: eight words per slot.
+    pub(crate) cq: &'a [AtomicU64],
+    /// Ticket for which each slot is free.
+    pub(crate) released: &'a [AtomicU32],
+    /// Next ticket.
+    pub(crate) tail: &'a AtomicU32,
+    /// Doorbell register.
+    pub(crate) doorbell: &'a AtomicU32,
+    /// log2 of the number of slots.
+    pub(crate) depth_log2: u32,
+}
+
+impl Slots<'_> {
+    fn slot(&self, ticket: u32) -> usize {
+        (ticket & ((1 << self.depth_log2) - 1)) as usize
+    }
+
+    /// Producer: takes the next ticket, or `None` when its slot is still in use.
+    pub(crate) fn try_take(&self) -> Option<u32> {
+        let mut t = self.tail.load(Ordering::Relaxed);
+        loop {
+            // Acquire: pairs with the Release in `release`; the previous user has read its line.
+            if self.released[self.slot(t)].load(Ordering::Acquire) != t {
+                let again = self.tail.load(Ordering::Relaxed);
+                if again == t {
+                    return None;
+                }
+                t = again;
+                continue;
+            }
+            match self.tail.compare_exchange_weak(
+                t,
+                t.wrapping_add(1),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Some(t),
+                Err(now) => t = now,
+            }
+        }
+    }
+
+    /// Producer: the lap bit that the entry of `ticket` carries.
+    pub(crate) fn lap(&self, ticket: u32) -> u64 {
+        lap_bit(ticket, self.depth_log2)
+    }
+
+    /// Producer: writes the entry and rings the doorbell.
+    pub(crate) fn publish(&self, ticket: u32, entry: &WorkQueueEntry) {
+        let at = self.slot(ticket) * LINE_WORDS;
+        for (i, w) in entry.0.iter().enumerate() {
+            // Release: pairs with the Acquire fence in `peek`. The NIC may consume this entry on
+            // another producer's doorbell, so the doorbell alone does not order the payload.
+            self.sq[at + i].store(*w, Ordering::Release);
+        }
+        // Release: pairs with the Acquire load of the doorbell by the NIC.
+        self.doorbell
+            .store(ticket.wrapping_add(1), Ordering::Release);
+    }
+
+    /// NIC: a copy of the entry of `ticket` when all of it was written.
+    pub(crate) fn peek(&self, ticket: u32) -> Option<WorkQueueEntry> {
+        let at = self.slot(ticket) * LINE_WORDS;
+        let mut e = WorkQueueEntry::default();
+        for (i, w) in e.0.iter_mut().enumerate() {
+            *w = self.sq[at + i].load(Ordering::Relaxed);
+        }
+        if !e.is_valid(self.lap(ticket)) {
+            return None;
+        }
+        // Acquire: pairs with the Release stores in `publish` and in the device header.
+        fence(Ordering::Acquire);
+        Some(e)
+    }
+
+    /// NIC: the four words of the line where the completion of `ticket` goes.
+    pub(crate) fn line(&self, ticket: u32) -> &[AtomicU64] {
+        let at = self.slot(ticket) * LINE_WORDS;
+        &self.cq[at..at + 4]
+    }
+
+    /// Waiter: the completion of `ticket`, when it is there.
+    pub(crate) fn completion(&self, ticket: u32) -> Option<Completion> {
+        let line = self.line(ticket);
+        // Acquire: pairs with the Release store of word 0 in `Announce::store`.
+        let w0 = line[0].load(Ordering::Acquire);
+        if C_TICKET.of(w0) as u32 != ticket.wrapping_add(1) {
+            return None;
+        }
+        let rest = [1, 2, 3].map(|i: usize| line[i].load(Ordering::Relaxed));
+        Completion::decode([w0, rest[0], rest[1], rest[2]], ticket)
+    }
+
+    /// Waiter: frees the slot after its completion was read.
+    pub(crate) fn release(&self, ticket: u32) {
+        // Release: pairs with the Acquire in `try_take`.
+        self.released[self.slot(ticket)]
+            .store(ticket.wrapping_add(1 << self.depth_log2), Ordering::Release);
+    }
+}

@@ -1,0 +1,228 @@
+//! A link: the shared segment between two NICs, and the peer's memory as mapped here.
+#![allow(unsafe_code)] // Pointer arithmetic inside mapped exports.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::packet::Packet;
+use super::rendezvous::{ExportInfo, Hello};
+use super::ring::{Consumer, Producer};
+use crate::progress::WakeCell;
+use crate::shmem::Mapping;
+use crate::transport::NicTime;
+
+/// Lines per direction: 32 KiB, which stays in a core's private cache.
+const LINES: usize = 512;
+const RING_BYTES: usize = LINES * 64;
+const CREDIT: usize = 2 * RING_BYTES;
+/// Tables of revoked connections, one word per connection slot, written by the sender of the bytes.
+const REVOKED: usize = CREDIT + 4096;
+const REVOKED_WORDS: usize = 1 << 16;
+/// Bytes of a segment; pages that nobody touches cost nothing.
+const SEGMENT_BYTES: usize = REVOKED + 2 * REVOKED_WORDS * 4;
+
+/// How far a link has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LinkState {
+    /// We were called and wait for the hello.
+    Called,
+    /// We have called and wait for the answer.
+    Calling,
+    /// Packets flow.
+    Up,
+    /// The peer is gone; what it has left may still be read.
+    Dead,
+}
+
+/// One link.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) socket: OwnedFd,
+    pub(super) state: LinkState,
+    pub(super) peer: Ipv4Addr,
+    /// When a handshake gives up.
+    pub(super) deadline: NicTime,
+    /// Bytes of inline payload that the peer lets us have on the way, per connection.
+    pub(super) peer_window: u64,
+    /// Connections that use the link.
+    pub(super) users: u32,
+    /// Packets that belong to no living connection and wait for room.
+    pub(super) control: VecDeque<Packet>,
+    side: usize,
+    segment: Option<Mapping>,
+    exports: Vec<(ExportInfo, Mapping)>,
+    wake: Option<WakeCell>,
+    tx: Producer,
+    rx: Consumer,
+    pushed: bool,
+}
+
+impl Link {
+    /// A link that starts with us: makes the segment.
+    pub(super) fn calling(
+        socket: OwnedFd,
+        peer: Ipv4Addr,
+        deadline: NicTime,
+    ) -> std::io::Result<Link> {
+        let segment = Mapping::memfd("ringbell-link", SEGMENT_BYTES)?;
+        Ok(Link::new(
+            socket,
+            LinkState::Calling,
+            peer,
+            deadline,
+            0,
+            Some(segment),
+        ))
+    }
+
+    /// A link that a stranger at the door may become.
+    pub(super) fn called(socket: OwnedFd, deadline: NicTime) -> Link {
+        let peer = Ipv4Addr::UNSPECIFIED;
+        Link::new(socket, LinkState::Called, peer, deadline, 1, None)
+    }
+
+    fn new(
+        socket: OwnedFd,
+        state: LinkState,
+        peer: Ipv4Addr,
+        deadline: NicTime,
+        side: usize,
+        segment: Option<Mapping>,
+    ) -> Link {
+        Link {
+            socket,
+            state,
+            peer,
+            deadline,
+            peer_window: 0,
+            users: 0,
+            control: VecDeque::new(),
+            side,
+            segment,
+            exports: Vec::new(),
+            wake: None,
+            tx: Producer::default(),
+            rx: Consumer::default(),
+            pushed: false,
+        }
+    }
+
+    /// The segment's descriptor, on the side that made it.
+    pub(super) fn segment_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.segment.as_ref()?.fd()
+    }
+
+    /// Maps what the peer's hello brought; the link is up afterwards.
+    pub(super) fn establish(&mut self, hello: Hello) -> std::io::Result<()> {
+        if let Some(fd) = hello.segment {
+            self.segment = Some(Mapping::of_peer(fd, 0, SEGMENT_BYTES, true)?);
+        }
+        let mut exports = Vec::with_capacity(hello.exports.len());
+        for (info, fd) in hello.exports.into_iter().zip(hello.export_fds) {
+            // Read only: the receiver copies out of the sender's memory, never into it.
+            let len = usize::try_from(info.len).unwrap_or(usize::MAX);
+            let map = Mapping::of_peer(fd, info.file_offset, len, false)?;
+            exports.push((info, map));
+        }
+        let [page, event] = hello.wake;
+        self.wake = Some(WakeCell::of_peer(page, event)?);
+        self.exports = exports;
+        self.peer = hello.ip;
+        self.peer_window = hello.inline_window;
+        self.state = LinkState::Up;
+        Ok(())
+    }
+
+    fn lines(segment: &Mapping, side: usize) -> (&[AtomicU64], &AtomicU32) {
+        (
+            segment.words64(side * RING_BYTES, LINES * 8),
+            &segment.words32(CREDIT + side * 128, 1)[0],
+        )
+    }
+
+    /// Sends a packet unless the ring is full or the link is not up.
+    #[inline]
+    pub(super) fn push(&mut self, p: &Packet) -> bool {
+        let Some(segment) = self
+            .segment
+            .as_ref()
+            .filter(|_| self.state == LinkState::Up)
+        else {
+            return false;
+        };
+        let (lines, credit) = Link::lines(segment, self.side);
+        let done = self.tx.push(lines, credit, &p.encode());
+        self.pushed |= done;
+        done
+    }
+
+    /// The next packet's line, copied.
+    #[inline]
+    pub(super) fn peek(&self) -> Option<[u64; 8]> {
+        if !matches!(self.state, LinkState::Up | LinkState::Dead) {
+            return None;
+        }
+        let (lines, _) = Link::lines(self.segment.as_ref()?, 1 - self.side);
+        self.rx.peek(lines)
+    }
+
+    /// Gives the line back that `peek` has shown.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        if let Some(segment) = &self.segment {
+            let (lines, credit) = Link::lines(segment, 1 - self.side);
+            self.rx.advance(lines, credit);
+        }
+    }
+
+    /// Wakes the peer if packets were sent since the last call and it sleeps.
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        if std::mem::take(&mut self.pushed) {
+            if let Some(w) = &self.wake {
+                w.poke();
+            }
+        }
+    }
+
+    /// Where a span of the peer's memory lies here; `None` when the peer does not export it.
+    #[inline]
+    pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<*const u8> {
+        for (info, map) in &self.exports {
+            let Some(at) = bus.checked_sub(info.bus) else {
+                continue;
+            };
+            if at.checked_add(len).is_some_and(|end| end <= info.len) {
+                // SAFETY: `at` lies inside the export, of which all `info.len` bytes are mapped.
+                return Some(unsafe { map.base().add(at as usize) });
+            }
+        }
+        None
+    }
+
+    /// Sender: from now on the receiver must not deliver bytes that it copies from buffers of this
+    /// connection. Works like the writer of a sequence lock.
+    pub(super) fn revoke(&self, conn: u32) {
+        if let Some(segment) = &self.segment {
+            let table = segment.words32(REVOKED + self.side * REVOKED_WORDS * 4, REVOKED_WORDS);
+            // SeqCst: ordered before any later store to the buffer; pairs with `is_revoked`.
+            table[(conn & 0xffff) as usize].store((conn >> 16) + 1, Ordering::SeqCst);
+            std::sync::atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Receiver, after copying: whether the sender has taken the buffer back meanwhile.
+    #[inline]
+    pub(super) fn is_revoked(&self, peer_conn: u32) -> bool {
+        let Some(segment) = &self.segment else {
+            return true;
+        };
+        // Acquire fence: the copy's loads come before the look at the table, as in the reader of a
+        // sequence lock; pairs with the SeqCst store in `revoke`.
+        std::sync::atomic::fence(Ordering::Acquire);
+        let table = segment.words32(REVOKED + (1 - self.side) * REVOKED_WORDS * 4, REVOKED_WORDS);
+        table[(peer_conn & 0xffff) as usize].load(Ordering::Relaxed) == (peer_conn >> 16) + 1
+    }
+}

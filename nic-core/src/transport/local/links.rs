@@ -1,0 +1,227 @@
+//! Links coming and going: strangers at the door, handshakes, peers that die.
+
+use std::mem::MaybeUninit;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+use rustix::event::epoll;
+use rustix::event::Timespec;
+
+use super::link::{Link, LinkState};
+use super::rendezvous::{self, Card};
+use super::{LocalTransport, Phase};
+use crate::transport::NicTime;
+
+/// Key of the listening socket in the epoll set; links have their index.
+const DOOR: u64 = u64::MAX;
+/// How long a peer NIC may take to answer; its rescue thread does so within milliseconds.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An epoll set that watches the door.
+pub(super) fn new_epoll(listener: &OwnedFd) -> std::io::Result<OwnedFd> {
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    let data = epoll::EventData::new_u64(DOOR);
+    epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?;
+    Ok(epoll)
+}
+
+impl LocalTransport {
+    fn card(&self) -> Card<'_> {
+        Card {
+            secret: &self.config.secret,
+            ip: self.ip,
+            inline_window: self.config.inline_window as u64,
+            exports: &self.exports,
+        }
+    }
+
+    fn add_link(&mut self, link: Link) -> Option<usize> {
+        let i = match self.links.iter().position(Option::is_none) {
+            Some(i) => i,
+            None if self.links.len() < self.config.max_links => {
+                self.links.push(None);
+                self.links.len() - 1
+            }
+            None => return None,
+        };
+        let data = epoll::EventData::new_u64(i as u64);
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        epoll::add(&self.epoll, &link.socket, data, flags).ok()?;
+        self.links[i] = Some(link);
+        Some(i)
+    }
+
+    /// A link to the NIC with that address: one that is there, or a new one.
+    pub(super) fn link_to(
+        &mut self,
+        now: NicTime,
+        ip: Ipv4Addr,
+        deadline: NicTime,
+    ) -> Result<usize, Status> {
+        let usable =
+            |l: &Link| l.peer == ip && matches!(l.state, LinkState::Up | LinkState::Calling);
+        if let Some(i) = self
+            .links
+            .iter()
+            .position(|l| l.as_ref().is_some_and(usable))
+        {
+            return Ok(i);
+        }
+        let socket =
+            rendezvous::connect(&self.directory, ip).map_err(|_| Status::HostUnreachable)?;
+        let limit = deadline.min(now.plus(ANSWER_TIMEOUT));
+        let link = Link::calling(socket, ip, limit).map_err(|_| Status::NoResources)?;
+        let wake = self.wake.fds().ok_or(Status::NoResources)?;
+        rendezvous::send(
+            &link.socket,
+            &self.card(),
+            link.segment_fd(),
+            wake,
+            &self.export_fds,
+        )
+        .map_err(|_| Status::HostUnreachable)?;
+        self.add_link(link).ok_or(Status::NoResources)
+    }
+
+    /// Answers the door, goes on with handshakes, and notices peers that are gone.
+    pub(super) fn look_at_sockets(&mut self, now: NicTime) -> bool {
+        let mut moved = false;
+        let mut space = [MaybeUninit::<epoll::Event>::uninit(); 16];
+        let zero = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let ready: Vec<u64> = match epoll::wait(&self.epoll, &mut space, Some(&zero)) {
+            // No allocation while nothing is ready.
+            Ok((events, _)) => events.iter().map(|e| e.data.u64()).collect(),
+            Err(_) => Vec::new(),
+        };
+        for key in ready {
+            moved = true;
+            if key == DOOR {
+                self.answer_door(now);
+            } else {
+                self.on_socket(key as usize);
+            }
+        }
+        for i in 0..self.links.len() {
+            let Some(l) = &self.links[i] else { continue };
+            let shaking = matches!(l.state, LinkState::Called | LinkState::Calling);
+            if shaking && l.deadline <= now {
+                tracing::warn!(peer = %l.peer, "no handshake in time; the link is dropped");
+                self.kill_link(i);
+                moved = true;
+            } else if l.state == LinkState::Dead && l.users == 0 {
+                self.links[i] = None;
+            }
+        }
+        moved
+    }
+
+    fn answer_door(&mut self, now: NicTime) {
+        while let Some(socket) = rendezvous::accept(&self.listener) {
+            let deadline = now.plus(self.config.handshake_timeout);
+            let i = self.add_link(Link::called(socket, deadline));
+            if let Some(i) = i {
+                // Usually the hello is there already.
+                self.on_socket(i);
+            }
+        }
+    }
+
+    fn on_socket(&mut self, i: usize) {
+        let Some(l) = self.links.get(i).and_then(Option::as_ref) else {
+            return;
+        };
+        match l.state {
+            LinkState::Called | LinkState::Calling => self.shake(i),
+            // After the handshake nobody says anything: readable means gone, or a stranger's trick.
+            LinkState::Up => self.kill_link(i),
+            LinkState::Dead => {}
+        }
+    }
+
+    fn shake(&mut self, i: usize) {
+        let secret = self.config.secret;
+        let Some(l) = self.links[i].as_mut() else {
+            return;
+        };
+        let called = l.state == LinkState::Called;
+        let asked = l.peer;
+        let result = match rendezvous::recv(&l.socket, &secret, called) {
+            Ok(None) => return,
+            Ok(Some(hello)) if !called && hello.ip != asked => {
+                Err(std::io::ErrorKind::InvalidData.into())
+            }
+            Ok(Some(hello)) => l.establish(hello),
+            Err(e) => Err(e),
+        };
+        if let Err(e) = result {
+            tracing::debug!(error = %e, "a stranger was refused");
+            return self.kill_link(i);
+        }
+        if called {
+            let Some(l) = self.links[i].as_ref() else {
+                return;
+            };
+            let sent = match self.wake.fds() {
+                Some(wake) => {
+                    rendezvous::send(&l.socket, &self.card(), None, wake, &self.export_fds)
+                }
+                None => Err(std::io::ErrorKind::Other.into()),
+            };
+            if sent.is_err() {
+                return self.kill_link(i);
+            }
+        }
+        self.for_each_user(i, |t, id| t.activate(id));
+    }
+
+    fn for_each_user(&mut self, link: usize, mut f: impl FnMut(&mut LocalTransport, u32)) {
+        let of_link = |s: &super::Slot| {
+            let c = s.conn.as_deref()?;
+            (c.link == link).then_some(c.id.0)
+        };
+        let ids: Vec<u32> = self.conns.iter().filter_map(of_link).collect();
+        for id in ids {
+            f(self, id);
+        }
+    }
+
+    /// The peer is gone. What it has sent before an orderly end can still be received: its memory
+    /// stays mapped here.
+    pub(super) fn kill_link(&mut self, i: usize) {
+        let Some(l) = self.links[i].as_mut() else {
+            return;
+        };
+        if l.state == LinkState::Dead {
+            return;
+        }
+        let _ = epoll::delete(&self.epoll, &l.socket);
+        let was_up = l.state == LinkState::Up;
+        l.state = LinkState::Dead;
+        tracing::info!(peer = %l.peer, was_up, "link down");
+        if was_up {
+            // The ring outlives the peer; its last words decide between an end and a reset.
+            self.drain_dead(i);
+        }
+        self.for_each_user(i, |t, id| {
+            let orderly = t
+                .conn(id)
+                .is_some_and(|c| c.peer_fin && c.phase == Phase::Open && !c.closing);
+            if orderly {
+                let mut events = std::mem::take(&mut t.events);
+                if let Some(c) = t.conn(id) {
+                    c.peer_closed = true;
+                    c.fail_sends(Status::ConnectionReset, &mut events);
+                }
+                t.events = events;
+                t.activate(id);
+            } else {
+                t.reset_conn(id);
+            }
+        });
+    }
+}

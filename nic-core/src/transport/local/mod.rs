@@ -1,0 +1,826 @@
+//! The `local` transport: NICs of one host and one user.
+//!
+//! They find each other in a directory ([`rendezvous`]), share a segment with one ring of 64-byte
+//! lines per direction ([`ring`], [`link`]), and speak packets of one line ([`packet`]). Small
+//! payloads travel inside the line. Large ones are announced by bus address, and the *receiver's*
+//! NIC copies them straight out of the sender's exported memory: one copy when a receive is
+//! waiting; two when the bytes came early and were staged. Only the sender translates its
+//! addresses; the receiver checks them against what the peer exports. The send retires when its
+//! bytes were taken.
+//!
+//! Two NICs in one process, and a NIC that connects to itself, use the same path.
+
+mod conn;
+mod link;
+mod links;
+mod packet;
+mod receive;
+mod rendezvous;
+pub(crate) mod ring;
+mod transmit;
+pub(crate) use crate::sync;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_gtlb::DmaMemory;
+use ringbell_nic_abi::Status;
+
+use crate::config::LocalConfig;
+use crate::progress::WakeCell;
+use crate::transport::{
+    ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
+    WorkToken,
+};
+use conn::{Conn, Phase, RxRecv, TxSend};
+use link::{Link, LinkState};
+use packet::Packet;
+use receive::{Fill, In};
+use rendezvous::ExportInfo;
+pub use rendezvous::LocalError;
+use transmit::{Out, Stop};
+
+/// Packets taken from one link in one step.
+const BATCH: usize = 64;
+/// Steps between two looks for bytes that wait without a receive.
+const EARLY_EVERY: u32 = 16;
+/// Time between two looks at the sockets.
+const SOCKETS_EVERY: Duration = Duration::from_micros(200);
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u16,
+    conn: Option<Box<Conn>>,
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub struct LocalTransport {
+    config: LocalConfig,
+    ip: Ipv4Addr,
+    directory: PathBuf,
+    socket_path: PathBuf,
+    listener: OwnedFd,
+    epoll: OwnedFd,
+    wake: Arc<WakeCell>,
+    exports: Vec<ExportInfo>,
+    export_fds: Vec<OwnedFd>,
+    links: Vec<Option<Link>>,
+    conns: Vec<Slot>,
+    free: VecDeque<u32>,
+    listeners: HashMap<u16, ListenerId>,
+    next_listener: u32,
+    next_port: u16,
+    active: VecDeque<u32>,
+    waiting: Vec<u32>,
+    since_early: u32,
+    sockets_at: NicTime,
+    events: VecDeque<TransportEvent>,
+    /// Links or connections that broke the protocol.
+    violations: u64,
+}
+
+impl LocalTransport {
+    /// Opens the rendezvous for a NIC.
+    ///
+    /// # Errors
+    /// [`LocalError`]: a setting, the directory, or an address that is taken.
+    pub(crate) fn new(
+        config: &LocalConfig,
+        ip: Ipv4Addr,
+        memory: &dyn DmaMemory,
+        wake: Arc<WakeCell>,
+    ) -> Result<LocalTransport, LocalError> {
+        config.validate()?;
+        let system = |what: &'static str| move |source| LocalError::System { what, source };
+        let mut exports = Vec::new();
+        let mut export_fds = Vec::new();
+        for e in memory.exports() {
+            exports.push(ExportInfo {
+                file_offset: e.file_offset,
+                bus: e.bus,
+                len: e.len,
+            });
+            let fd = e.fd.try_clone_to_owned();
+            export_fds.push(fd.map_err(system("a copy of a memory's descriptor"))?);
+        }
+        if exports.len() > rendezvous::MAX_EXPORTS {
+            return Err(LocalError::TooManyExports { n: exports.len() });
+        }
+        let directory = rendezvous::directory(config.directory.as_deref())?;
+        let (listener, socket_path) = rendezvous::bind(&directory, ip)?;
+        let epoll = links::new_epoll(&listener).map_err(system("an epoll instance"))?;
+        Ok(LocalTransport {
+            config: config.clone(),
+            ip,
+            directory,
+            socket_path,
+            listener,
+            epoll,
+            wake,
+            exports,
+            export_fds,
+            links: Vec::new(),
+            conns: Vec::new(),
+            free: VecDeque::new(),
+            listeners: HashMap::new(),
+            next_listener: 0,
+            next_port: 49152,
+            active: VecDeque::new(),
+            waiting: Vec::new(),
+            since_early: 0,
+            sockets_at: NicTime(0),
+            events: VecDeque::with_capacity(64),
+            violations: 0,
+        })
+    }
+
+    fn open_conn(
+        &mut self,
+        link: usize,
+        phase: Phase,
+        local: SocketAddrV4,
+        peer: SocketAddrV4,
+    ) -> Option<ConnId> {
+        let slot = if self.conns.len() < self.config.max_conns {
+            self.conns.push(Slot::default());
+            (self.conns.len() - 1) as u32
+        } else {
+            self.free.pop_front()?
+        };
+        let s = &mut self.conns[slot as usize];
+        let id = ConnId(slot | u32::from(s.generation) << 16);
+        s.conn = Some(Box::new(Conn::new(id, link, phase, local, peer)));
+        if let Some(l) = &mut self.links[link] {
+            l.users += 1;
+        }
+        Some(id)
+    }
+
+    fn conn(&mut self, id: u32) -> Option<&mut Conn> {
+        let s = self.conns.get_mut((id & 0xffff) as usize)?;
+        if u32::from(s.generation) != id >> 16 {
+            return None;
+        }
+        s.conn.as_deref_mut()
+    }
+
+    fn free_conn(&mut self, id: u32) {
+        let Some(s) = self.conns.get_mut((id & 0xffff) as usize) else {
+            return;
+        };
+        if u32::from(s.generation) != id >> 16 {
+            return;
+        }
+        let Some(conn) = s.conn.take() else { return };
+        s.generation = s.generation.wrapping_add(1);
+        self.free.push_back(id & 0xffff);
+        if let Some(l) = &mut self.links[conn.link] {
+            l.users -= 1;
+        }
+    }
+
+    fn activate(&mut self, id: u32) {
+        if let Some(c) = self.conn(id) {
+            if !std::mem::replace(&mut c.active, true) {
+                self.active.push_back(id);
+            }
+        }
+    }
+
+    /// Tells the peer that a connection is gone, when there is room.
+    fn send_rst(&mut self, link: usize, dst: u32) {
+        if let Some(l) = &mut self.links[link] {
+            let p = Packet::Rst { dst };
+            if !l.push(&p) {
+                l.control.push_back(p);
+            }
+        }
+    }
+
+    /// Ends a connection that the peer, or a fault, has broken.
+    fn reset_conn(&mut self, id: u32) {
+        let mut events = std::mem::take(&mut self.events);
+        let mut zombie = false;
+        if let Some(c) = self.conn(id) {
+            match c.phase {
+                Phase::Calling { .. } | Phase::Waiting => {
+                    events.push_back(TransportEvent::ConnectFailed {
+                        conn: c.id,
+                        status: Status::HostUnreachable,
+                    });
+                    zombie = true;
+                }
+                Phase::Zombie => zombie = true,
+                Phase::Answering(_) | Phase::Open => {
+                    c.fail_sends(Status::ConnectionReset, &mut events);
+                    c.fail_recvs(Status::ConnectionReset, &mut events);
+                    c.drop_segs();
+                    if !std::mem::replace(&mut c.reset, true) {
+                        events.push_back(TransportEvent::Reset { conn: c.id });
+                    }
+                    if c.closing {
+                        // Nobody waits for it any more.
+                        events.push_back(TransportEvent::Closed { conn: c.id });
+                        zombie = true;
+                    }
+                }
+            }
+        }
+        self.events = events;
+        if zombie {
+            self.free_conn(id);
+        }
+    }
+
+    fn take_packets(&mut self, link: usize, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = false;
+        for _ in 0..BATCH {
+            let Some(l) = self.links[link].as_mut() else {
+                break;
+            };
+            let Some(words) = l.peek() else { break };
+            l.advance();
+            moved = true;
+            match Packet::decode(&words) {
+                Some(p) => self.on_packet(link, p, dma),
+                None => {
+                    self.violations += 1;
+                    tracing::warn!(link, "a peer sent an undefined packet; its link is cut");
+                    self.kill_link(link);
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn on_packet(&mut self, link: usize, p: Packet, dma: &mut dyn DmaAccess) {
+        // The commonest first.
+        let p = match p {
+            Packet::Inline { dst, len, bytes } => {
+                return self.on_inline(link, dst, &bytes[..len as usize], dma);
+            }
+            Packet::Connect {
+                src,
+                port,
+                src_port,
+            } => return self.on_connect(link, src, port, src_port),
+            other => other,
+        };
+        self.on_control(link, p);
+    }
+
+    /// A packet that needs no DMA.
+    fn on_control(&mut self, link: usize, p: Packet) {
+        let dst = match p {
+            Packet::Inline { .. } | Packet::Connect { .. } => return,
+            Packet::Ref { dst, .. }
+            | Packet::Ack { dst, .. }
+            | Packet::Accept { dst, .. }
+            | Packet::Refuse { dst, .. }
+            | Packet::Fin { dst, .. }
+            | Packet::Rst { dst } => dst,
+        };
+        let mut events = std::mem::take(&mut self.events);
+        let mut gone = false;
+        let mut reset = false;
+        let mut stray = None;
+        match self.conn(dst).filter(|c| c.link == link) {
+            None => {
+                // An answer to a connection that was given up: the peer must not wait for it.
+                if let Packet::Accept { src, .. } = p {
+                    stray = Some(src);
+                }
+            }
+            Some(c) => match p {
+                Packet::Ref { n, spans, .. } => {
+                    for (bus, len) in &spans[..n as usize] {
+                        if c.phase == Phase::Zombie || c.reset {
+                            break;
+                        }
+                        c.refs_waiting += 1;
+                        c.segs.push_back(conn::Seg::Ref {
+                            bus: *bus,
+                            len: *len,
+                        });
+                    }
+                    reset = u64::from(c.refs_waiting) > conn::SPAN_WINDOW;
+                }
+                Packet::Ack { spans, inline, .. } => {
+                    reset = spans > c.spans_sent || inline > c.inline_sent;
+                    if !reset {
+                        c.spans_acked = c.spans_acked.max(spans);
+                        c.inline_acked = c.inline_acked.max(inline);
+                        c.retire_sends(&mut events);
+                    }
+                }
+                Packet::Accept { src, .. } if c.phase == Phase::Waiting => {
+                    c.peer_id = src;
+                    c.phase = Phase::Open;
+                    events.push_back(TransportEvent::Connected { conn: c.id });
+                }
+                Packet::Refuse { status, .. } if c.phase == Phase::Waiting => {
+                    let status = Status::from_code(status).unwrap_or(Status::ConnectionRefused);
+                    events.push_back(TransportEvent::ConnectFailed { conn: c.id, status });
+                    gone = true;
+                }
+                Packet::Fin { closed, .. } => {
+                    if !std::mem::replace(&mut c.peer_fin, true) {
+                        events.push_back(TransportEvent::PeerClosed { conn: c.id });
+                    }
+                    if closed {
+                        c.peer_closed = true;
+                        // Nobody will take what is on the way, nor what comes.
+                        c.fail_sends(Status::ConnectionReset, &mut events);
+                    }
+                    gone = c.phase == Phase::Zombie && closed;
+                }
+                Packet::Rst { .. } => {
+                    // After an orderly end it only says that the slot is free.
+                    if c.peer_closed && c.phase == Phase::Open && !c.closing {
+                        c.fail_sends(Status::ConnectionReset, &mut events);
+                    } else {
+                        reset = true;
+                    }
+                }
+                _ => {}
+            },
+        }
+        self.events = events;
+        if let Some(src) = stray {
+            self.send_rst(link, src);
+        }
+        if reset {
+            self.reset_conn(dst);
+        } else if gone {
+            self.free_conn(dst);
+        } else {
+            self.activate(dst);
+        }
+    }
+
+    fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], dma: &mut dyn DmaAccess) {
+        let slot = (dst & 0xffff) as usize;
+        let window = self.config.inline_window;
+        let Some(s) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let generation = u32::from(s.generation);
+        let Some(c) = s.conn.as_deref_mut() else {
+            return;
+        };
+        if generation != dst >> 16 || c.link != link || c.reset || c.phase == Phase::Zombie {
+            return;
+        }
+        let Some(l) = &self.links[link] else { return };
+        let mut io = In {
+            link: l,
+            dma,
+            events: &mut self.events,
+            budget: &mut 0,
+            moved: true,
+        };
+        let ok = receive::inline(c, bytes, window, &mut io);
+        let due = c.inline_taken - c.inline_told >= window as u64 / 4;
+        if !ok {
+            self.violations += 1;
+            self.reset_conn(dst);
+        } else if due {
+            self.activate(dst);
+        }
+    }
+
+    /// Reads what a dead peer has left in the ring. Inline payload goes to the staging buffers.
+    fn drain_dead(&mut self, link: usize) {
+        loop {
+            let Some(words) = self.links[link].as_ref().and_then(Link::peek) else {
+                return;
+            };
+            if let Some(l) = &mut self.links[link] {
+                l.advance();
+            }
+            match Packet::decode(&words) {
+                // Without DMA at hand: as if no receive were waiting.
+                Some(Packet::Inline { dst, len, bytes }) => {
+                    if let Some(c) = self.conn(dst).filter(|c| c.link == link) {
+                        c.stage(&bytes[..len as usize]);
+                    }
+                }
+                Some(Packet::Connect { .. }) => {}
+                Some(p) => self.on_control(link, p),
+                None => return,
+            }
+        }
+    }
+
+    fn on_connect(&mut self, link: usize, src: u32, port: u16, src_port: u16) {
+        let refuse = |t: &mut LocalTransport, status: Status| {
+            if let Some(l) = &mut t.links[link] {
+                let p = Packet::Refuse {
+                    dst: src,
+                    status: status.code(),
+                };
+                if !l.push(&p) {
+                    l.control.push_back(p);
+                }
+            }
+        };
+        let Some(listener) = self.listeners.get(&port).copied() else {
+            return refuse(self, Status::ConnectionRefused);
+        };
+        let Some(l) = &self.links[link] else { return };
+        let peer = SocketAddrV4::new(l.peer, src_port);
+        let local = SocketAddrV4::new(self.ip, port);
+        match self.open_conn(link, Phase::Answering(listener), local, peer) {
+            Some(id) => {
+                if let Some(c) = self.conn(id.0) {
+                    c.peer_id = src;
+                }
+                self.activate(id.0);
+            }
+            None => refuse(self, Status::NoResources),
+        }
+    }
+
+    /// Moves one connection on. Returns (moved, wants to be called again).
+    fn step_conn(&mut self, id: u32, budget: &mut u64, dma: &mut dyn DmaAccess) -> (bool, bool) {
+        let slot = (id & 0xffff) as usize;
+        // Taken out for the call, so that connection, link and events are borrowed apart.
+        let Some(mut c) = self.conns.get_mut(slot).and_then(|s| s.conn.take()) else {
+            return (false, false);
+        };
+        if c.id.0 != id {
+            self.conns[slot].conn = Some(c);
+            return (false, false);
+        }
+        let (mut moved, mut again, mut broken) = (false, false, false);
+        if let Some(l) = &mut self.links[c.link] {
+            (moved, again) = Self::handshake(&mut c, l, &mut self.events);
+            if c.phase == Phase::Open && !c.reset {
+                let mut io = In {
+                    link: l,
+                    dma,
+                    events: &mut self.events,
+                    budget,
+                    moved: false,
+                };
+                match receive::fill(&mut c, &mut io) {
+                    Fill::Done => {}
+                    Fill::Budget => again = true,
+                    Fill::Broken => broken = true,
+                }
+                moved |= io.moved;
+                let mut out = Out {
+                    link: l,
+                    dma,
+                    events: &mut self.events,
+                    by_ref: !self.exports.is_empty(),
+                    moved: false,
+                };
+                let window = self.config.inline_window as u64;
+                again |= transmit::pump(&mut c, &mut out, window) == Stop::Again;
+                moved |= out.moved;
+            }
+        }
+        if !c.segs.is_empty() && c.recvs.is_empty() && c.refs_waiting > 0 && !c.waiting {
+            c.waiting = true;
+            self.waiting.push(id);
+        }
+        let ended = c.closing && c.fin_sent && c.sends.is_empty();
+        if ended && c.phase == Phase::Open {
+            c.phase = Phase::Zombie;
+            self.events.push_back(TransportEvent::Closed { conn: c.id });
+            moved = true;
+        }
+        let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
+        let gone = c.phase == Phase::Zombie && (c.peer_closed || c.reset || dead);
+        let (link, peer_id) = (c.link, c.peer_id);
+        self.conns[slot].conn = Some(c);
+        if broken {
+            self.violations += 1;
+            self.send_rst(link, peer_id);
+            self.reset_conn(id);
+        } else if gone {
+            self.free_conn(id);
+        }
+        (moved, again)
+    }
+
+    /// Sends what establishes a connection. Returns (moved, call again).
+    fn handshake(
+        c: &mut Conn,
+        l: &mut Link,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> (bool, bool) {
+        let (p, next) = match c.phase {
+            Phase::Calling { listener_port } => (
+                Packet::Connect {
+                    src: c.id.0,
+                    port: listener_port,
+                    src_port: c.local.port(),
+                },
+                Phase::Waiting,
+            ),
+            Phase::Answering(_) => (
+                Packet::Accept {
+                    dst: c.peer_id,
+                    src: c.id.0,
+                },
+                Phase::Open,
+            ),
+            _ => return (false, false),
+        };
+        if l.state != LinkState::Up {
+            // Called again when the link comes up.
+            return (false, false);
+        }
+        if !l.push(&p) {
+            return (false, true);
+        }
+        if let Phase::Answering(listener) = c.phase {
+            events.push_back(TransportEvent::Incoming {
+                listener,
+                conn: c.id,
+                peer: c.peer,
+            });
+        }
+        c.phase = next;
+        (true, false)
+    }
+
+    fn look_for_early(&mut self, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = false;
+        for id in std::mem::take(&mut self.waiting) {
+            let slot = (id & 0xffff) as usize;
+            let limit = self.config.early_window;
+            let Some(c) = self.conns[slot]
+                .conn
+                .as_deref_mut()
+                .filter(|c| c.id.0 == id)
+            else {
+                continue;
+            };
+            c.waiting = false;
+            if !c.recvs.is_empty() || c.reset || c.phase != Phase::Open {
+                continue;
+            }
+            let Some(l) = &self.links[c.link] else {
+                continue;
+            };
+            let mut io = In {
+                link: l,
+                dma,
+                events: &mut self.events,
+                budget: &mut 0,
+                moved: false,
+            };
+            let ok = receive::stage_early(c, limit, &mut io);
+            let staged = io.moved;
+            moved |= staged;
+            if !ok {
+                let (link, peer) = (c.link, c.peer_id);
+                self.send_rst(link, peer);
+                self.reset_conn(id);
+            } else if staged {
+                self.activate(id);
+            }
+        }
+        moved
+    }
+}
+
+impl Transport for LocalTransport {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn listen(&mut self, port: u16, _backlog: usize) -> Result<ListenerId, Status> {
+        // The backlog is the command layer's: connections are reported as they come.
+        if self.listeners.contains_key(&port) {
+            return Err(Status::AddressInUse);
+        }
+        let id = ListenerId(self.next_listener);
+        self.next_listener += 1;
+        self.listeners.insert(port, id);
+        Ok(id)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.listeners.retain(|_, l| *l != listener);
+    }
+
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        let link = self.link_to(now, *remote.ip(), deadline)?;
+        let local = SocketAddrV4::new(self.ip, self.next_port);
+        self.next_port = self.next_port.checked_add(1).unwrap_or(49152);
+        let phase = Phase::Calling {
+            listener_port: remote.port(),
+        };
+        let id = self
+            .open_conn(link, phase, local, remote)
+            .ok_or(Status::NoResources)?;
+        self.activate(id.0);
+        Ok(id)
+    }
+
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let done = |status| TransportEvent::SendDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        };
+        match self.conn(conn.0) {
+            Some(c) if c.reset || c.peer_closed => {
+                self.events.push_back(done(Status::ConnectionReset));
+            }
+            Some(c) if c.shut || c.phase == Phase::Zombie => {
+                self.events.push_back(done(Status::NotConnected));
+            }
+            Some(c) => {
+                c.sends.push_back(TxSend {
+                    work,
+                    emitted: 0,
+                    spans_end: 0,
+                    by_ref: false,
+                });
+                self.activate(conn.0);
+            }
+            None => self.events.push_back(done(Status::NotConnected)),
+        }
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let done = |status| TransportEvent::RecvDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        };
+        match self.conn(conn.0) {
+            Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
+            Some(c) if !c.closing && c.phase != Phase::Zombie => {
+                c.recvs.push_back(RxRecv { work, done: 0 });
+                let wants_step = !c.segs.is_empty() || c.peer_fin;
+                if wants_step {
+                    self.activate(conn.0);
+                }
+            }
+            _ => self.events.push_back(done(Status::NotConnected)),
+        }
+    }
+
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
+        let c = self.conn(conn.0)?;
+        if let Some(i) = c.recvs.iter().position(|r| r.work.token == token) {
+            return c.recvs.remove(i).map(|r| r.done.into());
+        }
+        let i = c.sends.iter().position(|s| s.work.token == token)?;
+        let s = c.sends.remove(i)?;
+        if i < c.next_send {
+            c.next_send -= 1;
+        }
+        let (link, by_ref) = (c.link, s.by_ref);
+        if by_ref {
+            if let Some(l) = &self.links[link] {
+                l.revoke(conn.0);
+            }
+        }
+        Some(if by_ref { 0 } else { s.emitted.into() })
+    }
+
+    fn shutdown(&mut self, conn: ConnId) {
+        if let Some(c) = self.conn(conn.0) {
+            c.shut = true;
+            self.activate(conn.0);
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let mut events = std::mem::take(&mut self.events);
+        if let Some(c) = self.conn(conn.0) {
+            // A half-close that was announced is announced again as a whole one.
+            c.fin_sent = false;
+            (c.shut, c.closing) = (true, true);
+            c.fail_recvs(Status::NotConnected, &mut events);
+            c.drop_segs();
+        }
+        self.events = events;
+        self.activate(conn.0);
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        let mut events = std::mem::take(&mut self.events);
+        let mut tell = None;
+        if let Some(c) = self.conn(conn.0) {
+            c.fail_sends(Status::Aborted, &mut events);
+            c.fail_recvs(Status::Aborted, &mut events);
+            if c.peer_knows() {
+                tell = Some((c.link, c.peer_id, c.has_refs_out()));
+            }
+        }
+        self.events = events;
+        if let Some((link, peer, refs_out)) = tell {
+            if refs_out {
+                if let Some(l) = &self.links[link] {
+                    l.revoke(conn.0);
+                }
+            }
+            self.send_rst(link, peer);
+        }
+        self.free_conn(conn.0);
+    }
+
+    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = false;
+        if now >= self.sockets_at {
+            self.sockets_at = now.plus(SOCKETS_EVERY);
+            moved |= self.look_at_sockets(now);
+        }
+        for i in 0..self.links.len() {
+            moved |= self.take_packets(i, dma);
+        }
+        let mut budget = receive::STEP_BYTES;
+        for _ in 0..self.active.len() {
+            let Some(id) = self.active.pop_front() else {
+                break;
+            };
+            if let Some(c) = self.conn(id) {
+                c.active = false;
+            }
+            let (any, again) = self.step_conn(id, &mut budget, dma);
+            moved |= any;
+            if again {
+                self.activate(id);
+            }
+        }
+        if moved {
+            self.since_early = 0;
+        } else if !self.waiting.is_empty() {
+            self.since_early += 1;
+            if self.since_early >= EARLY_EVERY {
+                self.since_early = 0;
+                moved |= self.look_for_early(dma);
+            }
+        }
+        for l in self.links.iter_mut().flatten() {
+            while let Some(p) = l.control.front().copied() {
+                if !l.push(&p) {
+                    break;
+                }
+                l.control.pop_front();
+                moved = true;
+            }
+            l.flush();
+        }
+        moved
+    }
+
+    fn poll_event(&mut self) -> Option<TransportEvent> {
+        self.events.pop_front()
+    }
+
+    fn next_timer(&self) -> Option<NicTime> {
+        let stuck = !self.active.is_empty() || !self.waiting.is_empty();
+        let shaking = self
+            .links
+            .iter()
+            .flatten()
+            .filter(|l| matches!(l.state, LinkState::Calling | LinkState::Called))
+            .map(|l| l.deadline)
+            .min();
+        if stuck {
+            // Waits for room in a ring or for a few idle steps; the peer's wake-up covers neither.
+            return Some(self.sockets_at);
+        }
+        shaking
+    }
+
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        let s = self.conns.get((conn.0 & 0xffff) as usize)?;
+        let c = s.conn.as_deref().filter(|c| c.id == conn)?;
+        Some((c.local, c.peer))
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.epoll.as_fd()]
+    }
+}
+
+impl Drop for LocalTransport {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket_path);
+    }
+}

@@ -1,0 +1,188 @@
+//! What a line of a link says.
+//!
+//! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
+//! bit on top. The rest depends on the kind.
+
+/// Payload bytes that travel inside a line.
+pub(super) const INLINE: usize = 40;
+/// Bus spans that one `Ref` names.
+pub(super) const SPANS: usize = 3;
+
+/// A packet of a link. `dst` is the receiver's id of the connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packet {
+    /// Asks the listener at `port`; `src` is the sender's id of the new connection.
+    Connect { src: u32, port: u16, src_port: u16 },
+    /// Answers `Connect`: established, `src` is the sender's id.
+    Accept { dst: u32, src: u32 },
+    /// Answers `Connect`: no.
+    Refuse { dst: u32, status: u8 },
+    /// Up to 40 bytes of the stream.
+    Inline {
+        dst: u32,
+        len: u8,
+        bytes: [u8; INLINE],
+    },
+    /// Bytes of the stream that lie in the sender's memory: bus address and length.
+    Ref {
+        dst: u32,
+        n: u8,
+        spans: [(u64, u32); SPANS],
+    },
+    /// Running totals of what the receiver has taken: spans, and bytes of inline payload.
+    Ack { dst: u32, spans: u64, inline: u64 },
+    /// No more bytes follow; `closed`: the sender will not receive any either.
+    Fin { dst: u32, closed: bool },
+    /// The connection is gone.
+    Rst { dst: u32 },
+}
+
+const fn head(kind: u64, small: u64, dst: u32) -> u64 {
+    kind | small << 8 | (dst as u64) << 16
+}
+
+impl Packet {
+    /// The line's words, without lap bit.
+    #[inline]
+    pub(super) fn encode(&self) -> [u64; 8] {
+        let mut w = [0u64; 8];
+        match *self {
+            Packet::Connect {
+                src,
+                port,
+                src_port,
+            } => {
+                w[0] = head(1, 0, 0);
+                w[1] = u64::from(src) | u64::from(port) << 32 | u64::from(src_port) << 48;
+            }
+            Packet::Accept { dst, src } => {
+                w[0] = head(2, 0, dst);
+                w[1] = src.into();
+            }
+            Packet::Refuse { dst, status } => w[0] = head(3, status.into(), dst),
+            Packet::Inline {
+                dst,
+                len,
+                ref bytes,
+            } => {
+                w[0] = head(4, len.into(), dst);
+                for (i, c) in bytes.chunks_exact(8).enumerate() {
+                    let mut b = [0; 8];
+                    b.copy_from_slice(c);
+                    w[3 + i] = u64::from_ne_bytes(b);
+                }
+            }
+            Packet::Ref { dst, n, ref spans } => {
+                w[0] = head(5, n.into(), dst);
+                for (i, (addr, _)) in spans.iter().enumerate() {
+                    w[1 + i] = *addr;
+                }
+                w[4] = u64::from(spans[0].1) | u64::from(spans[1].1) << 32;
+                w[5] = spans[2].1.into();
+            }
+            Packet::Ack { dst, spans, inline } => {
+                w[0] = head(6, 0, dst);
+                w[1] = spans;
+                w[2] = inline;
+            }
+            Packet::Fin { dst, closed } => w[0] = head(7, closed.into(), dst),
+            Packet::Rst { dst } => w[0] = head(8, 0, dst),
+        }
+        w
+    }
+
+    /// The packet of a line; `None` when the peer broke the format.
+    #[inline]
+    pub(super) fn decode(w: &[u64; 8]) -> Option<Packet> {
+        let (small, dst) = ((w[0] >> 8) as u8, (w[0] >> 16) as u32);
+        Some(match w[0] as u8 {
+            1 => Packet::Connect {
+                src: w[1] as u32,
+                port: (w[1] >> 32) as u16,
+                src_port: (w[1] >> 48) as u16,
+            },
+            2 => Packet::Accept {
+                dst,
+                src: w[1] as u32,
+            },
+            3 => Packet::Refuse { dst, status: small },
+            4 if small as usize <= INLINE => {
+                let mut bytes = [0; INLINE];
+                for i in 0..5 {
+                    bytes[i * 8..i * 8 + 8].copy_from_slice(&w[3 + i].to_ne_bytes());
+                }
+                Packet::Inline {
+                    dst,
+                    len: small,
+                    bytes,
+                }
+            }
+            5 if small as usize <= SPANS => Packet::Ref {
+                dst,
+                n: small,
+                spans: [
+                    (w[1], w[4] as u32),
+                    (w[2], (w[4] >> 32) as u32),
+                    (w[3], w[5] as u32),
+                ],
+            },
+            6 => Packet::Ack {
+                dst,
+                spans: w[1],
+                inline: w[2],
+            },
+            7 => Packet::Fin {
+                dst,
+                closed: small != 0,
+            },
+            8 => Packet::Rst { dst },
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_packet_survives_its_line() {
+        let dst = 0xdead_beef;
+        let all = [
+            Packet::Connect {
+                src: u32::MAX,
+                port: 65535,
+                src_port: 1,
+            },
+            Packet::Accept { dst, src: 7 },
+            Packet::Refuse { dst, status: 13 },
+            Packet::Inline {
+                dst,
+                len: 40,
+                bytes: [0xff; 40],
+            },
+            Packet::Ref {
+                dst,
+                n: 3,
+                spans: [(u64::MAX, u32::MAX), (1, 2), (3, 4)],
+            },
+            Packet::Ack {
+                dst,
+                spans: u64::MAX,
+                inline: 9,
+            },
+            Packet::Fin { dst, closed: true },
+            Packet::Rst { dst },
+        ];
+        for p in all {
+            let w = p.encode();
+            assert_eq!(w[0] >> 63, 0, "the lap bit stays free");
+            assert_eq!(Packet::decode(&w), Some(p));
+        }
+        for kind in [0u64, 9, 255] {
+            assert_eq!(Packet::decode(&[kind; 8]), None);
+        }
+        assert_eq!(Packet::decode(&[head(4, 41, 0); 8]), None);
+        assert_eq!(Packet::decode(&[head(5, 4, 0); 8]), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! The receiving half of a connection: packets become bytes in the receiver's memory.
+#![allow(unsafe_code)] // Raw copies out of the peer's exported memory.
+
+use std::collections::VecDeque;
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::Status;
+
+use super::conn::{Conn, RxRecv, Seg};
+use super::link::Link;
+use crate::copy;
+use crate::transport::{DmaAccess, TransportEvent};
+
+/// Bytes that one step copies by reference before it looks at everything else again.
+pub(super) const STEP_BYTES: u64 = 1 << 20;
+
+/// How filling receives ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fill {
+    /// No bytes or no receives left.
+    Done,
+    /// The step's budget is used up.
+    Budget,
+    /// The peer broke the rules, or took its buffer back: the stream ends.
+    Broken,
+}
+
+/// What receiving needs besides the connection.
+pub(super) struct In<'a> {
+    pub(super) link: &'a Link,
+    pub(super) dma: &'a mut dyn DmaAccess,
+    pub(super) events: &'a mut VecDeque<TransportEvent>,
+    pub(super) budget: &'a mut u64,
+    pub(super) moved: bool,
+}
+
+fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEvent {
+    TransportEvent::RecvDone {
+        conn: c.id,
+        token: r.work.token,
+        status,
+        bytes: r.done.into(),
+        detail,
+    }
+}
+
+/// Takes the payload of an inline packet: straight to the waiting receive, or to the staging
+/// buffer. `false`: the peer has overrun its window.
+#[inline]
+pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>) -> bool {
+    let mut rest = bytes;
+    if c.segs.is_empty() {
+        while let Some(r) = c.recvs.front_mut() {
+            if rest.is_empty() {
+                break;
+            }
+            let n = rest.len().min((r.work.buffer.len - r.done) as usize);
+            if let Err(fault) = io.dma.write(&r.work.buffer, r.done.into(), &rest[..n]) {
+                fail_front(c, fault, io.events);
+                continue;
+            }
+            r.done += n as u32;
+            c.inline_taken += n as u64;
+            rest = &rest[n..];
+            if r.done == r.work.buffer.len || r.work.some {
+                let r = *r;
+                c.recvs.pop_front();
+                io.events.push_back(recv_done(c, &r, Status::Ok, 0));
+            }
+        }
+    }
+    if rest.is_empty() {
+        return true;
+    }
+    if c.staging.len() + rest.len() > window {
+        return false;
+    }
+    c.stage(rest);
+    true
+}
+
+fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>) {
+    if let Some(r) = c.recvs.pop_front() {
+        let (status, detail) = fault.status();
+        events.push_back(recv_done(c, &r, status, detail));
+    }
+}
+
+/// Fills waiting receives with the bytes that have arrived.
+pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    while let Some(&r) = c.recvs.front() {
+        if c.segs.is_empty() {
+            break;
+        }
+        let before = r.done;
+        match fill_one(c, r, io) {
+            Ok(Fill::Done) => {}
+            Ok(other) => return other,
+            Err(fault) => {
+                fail_front(c, fault, io.events);
+                io.moved = true;
+                continue;
+            }
+        }
+        let Some(&r) = c.recvs.front() else { break };
+        io.moved |= r.done != before;
+        if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
+            c.recvs.pop_front();
+            io.events.push_back(recv_done(c, &r, Status::Ok, 0));
+        }
+    }
+    if c.peer_fin && c.segs.is_empty() && !c.recvs.is_empty() {
+        c.fail_recvs(Status::EndOfStream, io.events);
+        io.moved = true;
+    }
+    Fill::Done
+}
+
+/// Moves bytes to the first receive until it is full or nothing is left.
+fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
+    let buffer = r.work.buffer;
+    let mut done = r.done;
+    let mut result = Fill::Done;
+    while done < buffer.len {
+        let Some(seg) = c.segs.front_mut() else { break };
+        let want = u64::from(buffer.len - done);
+        match seg {
+            Seg::Staged { len } => {
+                let run = c.staging.front();
+                let n = want.min(u64::from(*len)).min(run.len() as u64) as usize;
+                io.dma.write(&buffer, done.into(), &run[..n])?;
+                c.staging.consume(n);
+                c.inline_taken += n as u64;
+                done += n as u32;
+                *len -= n as u32;
+                if *len == 0 {
+                    c.segs.pop_front();
+                }
+            }
+            Seg::Early { bytes, at } => {
+                let n = want.min((bytes.len() - *at) as u64) as usize;
+                io.dma.write(&buffer, done.into(), &bytes[*at..*at + n])?;
+                *at += n;
+                done += n as u32;
+                if *at == bytes.len() {
+                    c.early_bytes -= bytes.len();
+                    c.segs.pop_front();
+                }
+            }
+            Seg::Ref { bus, len } => {
+                if *io.budget == 0 {
+                    result = Fill::Budget;
+                    break;
+                }
+                let n = want.min(u64::from(*len)).min(*io.budget);
+                let Some(src) = io.link.resolve(*bus, n) else {
+                    result = Fill::Broken;
+                    break;
+                };
+                copy_in(io.dma, &buffer, done.into(), src, n)?;
+                if io.link.is_revoked(c.peer_id) {
+                    result = Fill::Broken;
+                    break;
+                }
+                *io.budget -= n;
+                done += n as u32;
+                *bus += n;
+                *len -= n as u32;
+                if *len == 0 {
+                    c.segs.pop_front();
+                    c.refs_waiting -= 1;
+                    c.spans_taken += 1;
+                }
+            }
+        }
+        if let Some(r) = c.recvs.front_mut() {
+            r.done = done;
+        }
+    }
+    Ok(result)
+}
+
+/// Copies `n` bytes of the peer's memory into a buffer.
+fn copy_in(
+    dma: &mut dyn DmaAccess,
+    buffer: &crate::transport::Buffer,
+    offset: u64,
+    src: *const u8,
+    n: u64,
+) -> Result<(), Fault> {
+    let streaming = u64::from(buffer.len) >= copy::STREAMING_BYTES;
+    let mut done = 0;
+    while done < n {
+        let span = dma.span(buffer, offset + done)?.prefix(n - done);
+        let from = src.wrapping_add(done as usize);
+        match dma.direct(span) {
+            Some(to) => {
+                // SAFETY: the source lies in a mapped export (checked by `resolve`), the
+                // destination in the memory's window (checked by `direct`).
+                unsafe {
+                    if streaming {
+                        copy::copy_streaming(to, from, span.len as usize);
+                    } else {
+                        copy::copy(to, from, span.len as usize);
+                    }
+                }
+                dma.count_copied(span.len);
+            }
+            None => {
+                let mut bounce = vec![0u8; span.len as usize];
+                // SAFETY: as above; the bounce buffer is ours.
+                unsafe { copy::copy(bounce.as_mut_ptr(), from, bounce.len()) };
+                dma.count_copied(span.len);
+                dma.write(buffer, offset + done, &bounce)?;
+            }
+        }
+        done += span.len;
+    }
+    Ok(())
+}
+
+/// Copies small payloads that wait without a receive, so that two sides that both send first do not
+/// wait for each other. `false`: the stream is broken.
+pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> bool {
+    for i in 0..c.segs.len() {
+        let Seg::Ref { bus, len } = c.segs[i] else {
+            continue;
+        };
+        if c.early_bytes + len as usize > limit {
+            return true;
+        }
+        let Some(src) = io.link.resolve(bus, len.into()) else {
+            return false;
+        };
+        let mut bytes = vec![0u8; len as usize];
+        // SAFETY: the source lies in a mapped export (checked by `resolve`), the destination is ours.
+        unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) };
+        if io.link.is_revoked(c.peer_id) {
+            return false;
+        }
+        io.dma.count_copied(len.into());
+        c.early_bytes += bytes.len();
+        c.segs[i] = Seg::Early { bytes, at: 0 };
+        c.refs_waiting -= 1;
+        c.spans_taken += 1;
+        io.moved = true;
+    }
+    true
+}

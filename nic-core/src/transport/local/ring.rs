@@ -1,0 +1,94 @@
+//! One direction of a link: a single-producer single-consumer ring of self-validating lines.
+//!
+//! A line is one cache line of eight words. Word 0, the header, carries the lap bit and is written
+//! last with Release. Credits live in a line of their own and move every quarter of the ring: a
+//! credit per packet costs a quarter of the message rate.
+
+use super::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Words of a line.
+pub(crate) const WORDS: usize = 8;
+/// The lap bit of the header.
+pub(crate) const LAP: u64 = 1 << 63;
+
+fn lap(pos: u32, lines: u32) -> u64 {
+    if (pos / lines) & 1 == 0 {
+        LAP
+    } else {
+        0
+    }
+}
+
+/// Producer's own state.
+#[derive(Debug, Default)]
+pub(crate) struct Producer {
+    pos: u32,
+    credit: u32,
+}
+
+impl Producer {
+    /// Appends a line unless the ring is full. `memory` is a power of two of lines.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        memory: &[AtomicU64],
+        credit: &AtomicU32,
+        words: &[u64; WORDS],
+    ) -> bool {
+        let lines = (memory.len() / WORDS) as u32;
+        if self.pos.wrapping_sub(self.credit) >= lines {
+            // Acquire: pairs with the Release in `Consumer::advance`; the line was read.
+            self.credit = credit.load(Ordering::Acquire);
+            if self.pos.wrapping_sub(self.credit) >= lines {
+                return false;
+            }
+        }
+        let at = (self.pos & (lines - 1)) as usize * WORDS;
+        let line = &memory[at..at + WORDS];
+        for i in 1..WORDS {
+            line[i].store(words[i], Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire in `Consumer::peek`.
+        line[0].store((words[0] & !LAP) | lap(self.pos, lines), Ordering::Release);
+        self.pos = self.pos.wrapping_add(1);
+        true
+    }
+}
+
+/// Consumer's own state.
+#[derive(Debug, Default)]
+pub(crate) struct Consumer {
+    pos: u32,
+}
+
+impl Consumer {
+    /// A copy of the next line, when it is there.
+    #[inline]
+    pub(crate) fn peek(&self, memory: &[AtomicU64]) -> Option<[u64; WORDS]> {
+        let lines = (memory.len() / WORDS) as u32;
+        let at = (self.pos & (lines - 1)) as usize * WORDS;
+        let line = &memory[at..at + WORDS];
+        // Acquire: pairs with the Release in `Producer::push`; it also orders what the line
+        // refers to.
+        let head = line[0].load(Ordering::Acquire);
+        if (head ^ lap(self.pos, lines)) & LAP != 0 {
+            return None;
+        }
+        let mut words = [head & !LAP; WORDS];
+        for i in 1..WORDS {
+            words[i] = line[i].load(Ordering::Relaxed);
+        }
+        Some(words)
+    }
+
+    /// Gives the line just read back to the producer, a quarter of the ring at a time.
+    #[inline]
+    pub(crate) fn advance(&mut self, memory: &[AtomicU64], credit: &AtomicU32) {
+        let lines = (memory.len() / WORDS) as u32;
+        self.pos = self.pos.wrapping_add(1);
+        if self.pos & ((lines / 4).max(1) - 1) == 0 {
+            // Release: pairs with the Acquire in `Producer::push`.
+            credit.store(self.pos, Ordering::Release);
+        }
+    }
+}

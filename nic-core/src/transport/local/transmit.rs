@@ -1,0 +1,189 @@
+//! The sending half of a connection: works become packets.
+
+use std::collections::VecDeque;
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::Status;
+
+use super::conn::{Conn, Phase, SPAN_WINDOW};
+use super::link::Link;
+use super::packet::{Packet, INLINE, SPANS};
+use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
+
+/// Sends up to this size travel inside lines: fewer cache misses than a reference and its
+/// acknowledgement, and the send retires at once.
+const INLINE_SEND: u32 = 3 * INLINE as u32;
+
+/// Why a connection stopped emitting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Nothing left, or the peer must answer first.
+    Done,
+    /// The ring is full, or a DMA read is pending: try again.
+    Again,
+}
+
+/// What emitting needs besides the connection.
+pub(super) struct Out<'a> {
+    pub(super) link: &'a mut Link,
+    pub(super) dma: &'a mut dyn DmaAccess,
+    pub(super) events: &'a mut VecDeque<TransportEvent>,
+    /// Whether our memory can be mapped by the peer.
+    pub(super) by_ref: bool,
+    pub(super) moved: bool,
+}
+
+/// Sends acknowledgement, payload and end of the stream, in this order, as far as there is room.
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
+    if !matches!(c.phase, Phase::Open) {
+        return Stop::Done;
+    }
+    let due = c.spans_taken > c.spans_told
+        && (c.refs_waiting == 0 || c.spans_taken - c.spans_told >= SPAN_WINDOW / 4);
+    if due || c.inline_taken - c.inline_told >= window / 4 {
+        let ack = Packet::Ack {
+            dst: c.peer_id,
+            spans: c.spans_taken,
+            inline: c.inline_taken,
+        };
+        if !out.link.push(&ack) {
+            return Stop::Again;
+        }
+        (c.spans_told, c.inline_told) = (c.spans_taken, c.inline_taken);
+        out.moved = true;
+    }
+    while c.next_send < c.sends.len() {
+        match emit(c, out) {
+            Ok(Progress::Whole) => {
+                c.next_send += 1;
+                out.moved = true;
+            }
+            Ok(Progress::Wait) => {
+                c.retire_sends(out.events);
+                return Stop::Done;
+            }
+            Ok(Progress::Again) => {
+                c.retire_sends(out.events);
+                return Stop::Again;
+            }
+            Err(fault) => {
+                // Only this send fails: nothing of it has left, or the stream ends here.
+                let at = c.next_send;
+                let Some(s) = c.sends.remove(at) else { break };
+                let (status, detail) = fault.status();
+                out.events.push_back(TransportEvent::SendDone {
+                    conn: c.id,
+                    token: s.work.token,
+                    status,
+                    bytes: if s.by_ref { 0 } else { s.emitted.into() },
+                    detail,
+                });
+                out.moved = true;
+                if s.emitted > 0 {
+                    fail_stream(c, out);
+                    return Stop::Done;
+                }
+            }
+        }
+    }
+    out.moved |= c.retire_sends(out.events);
+    if c.shut && !c.fin_sent && c.next_send == c.sends.len() {
+        let fin = Packet::Fin {
+            dst: c.peer_id,
+            closed: c.closing,
+        };
+        if !out.link.push(&fin) {
+            return Stop::Again;
+        }
+        c.fin_sent = true;
+        out.moved = true;
+    }
+    Stop::Done
+}
+
+/// A stream with a hole in it is no stream: both ends learn of it.
+fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
+    out.link.revoke(c.id.0);
+    out.link.control.push_back(Packet::Rst { dst: c.peer_id });
+    c.reset = true;
+    c.fail_sends(Status::ConnectionReset, out.events);
+    c.fail_recvs(Status::ConnectionReset, out.events);
+    c.drop_segs();
+    out.events.push_back(TransportEvent::Reset { conn: c.id });
+}
+
+enum Progress {
+    /// The send has left.
+    Whole,
+    /// The peer's window is closed.
+    Wait,
+    /// No room in the ring, or a read is pending.
+    Again,
+}
+
+fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
+    let s = &mut c.sends[c.next_send];
+    let len = s.work.payload.len();
+    let small = matches!(s.work.payload, Payload::Inline { .. })
+        || !out.by_ref
+        || (len <= INLINE_SEND && !s.by_ref);
+    while s.emitted < len {
+        let left = len - s.emitted;
+        if small {
+            let n = left.min(INLINE as u32) as usize;
+            if c.inline_sent - c.inline_acked + n as u64 > out.link.peer_window {
+                return Ok(Progress::Wait);
+            }
+            let mut bytes = [0u8; INLINE];
+            let from = s.emitted as usize;
+            match &s.work.payload {
+                Payload::Inline { bytes: b, .. } => bytes[..n].copy_from_slice(&b[from..from + n]),
+                Payload::Memory(buffer) => {
+                    let read = out.dma.read(buffer, from as u64, &mut bytes[..n])?;
+                    if read == ReadStatus::Pending {
+                        return Ok(Progress::Again);
+                    }
+                }
+            }
+            let p = Packet::Inline {
+                dst: c.peer_id,
+                len: n as u8,
+                bytes,
+            };
+            if !out.link.push(&p) {
+                return Ok(Progress::Again);
+            }
+            c.inline_sent += n as u64;
+            s.emitted += n as u32;
+            continue;
+        }
+        let Payload::Memory(buffer) = s.work.payload else {
+            return Ok(Progress::Whole);
+        };
+        if c.spans_sent - c.spans_acked + SPANS as u64 > SPAN_WINDOW {
+            return Ok(Progress::Wait);
+        }
+        let mut spans = [(0, 0); SPANS];
+        let (mut n, mut taken) = (0, 0);
+        while n < SPANS && taken < left {
+            let span = out.dma.span(&buffer, u64::from(s.emitted + taken))?;
+            let run = span.len.min(u64::from(left - taken)) as u32;
+            spans[n] = (span.addr.value(), run);
+            taken += run;
+            n += 1;
+        }
+        let p = Packet::Ref {
+            dst: c.peer_id,
+            n: n as u8,
+            spans,
+        };
+        if !out.link.push(&p) {
+            return Ok(Progress::Again);
+        }
+        s.by_ref = true;
+        s.emitted += taken;
+        c.spans_sent += n as u64;
+        s.spans_end = c.spans_sent;
+    }
+    Ok(Progress::Whole)
+}
