@@ -1,12 +1,24 @@
-//! Compiles the kernels for the emulated GPU.
+//! Compiles the kernels: with g++ for the emulated GPU, always; with nvcc for real ones, when it is there.
+//!
+//! No nvcc is fine. An nvcc that fails is an error, so that device code cannot rot unseen.
 
-use std::path::PathBuf;
+use std::env;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Real architectures of the fat binaries: A100 and H100.
+const ARCHITECTURES: [u32; 2] = [80, 90];
 
 fn main() {
-    let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    println!("cargo:rerun-if-changed=include");
-    println!("cargo:rerun-if-changed=kernels");
-    println!("cargo:rerun-if-changed=build.rs");
+    let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    for path in ["include", "kernels", "build.rs"] {
+        println!("cargo:rerun-if-changed={path}");
+    }
+    for name in ["NVCC", "CUDA_HOME"] {
+        println!("cargo:rerun-if-env-changed={name}");
+    }
 
     // One translation unit: its object holds `ringbell_module`, which Rust refers to, so that the
     // linker cannot drop the kernels that register themselves in static constructors.
@@ -21,4 +33,92 @@ fn main() {
         .flag("-Wno-unknown-pragmas")
         .opt_level(2)
         .compile("ringbell_kernels");
+
+    let fatbins = match find_nvcc(&out) {
+        Some(nvcc) => compile_fatbins(&nvcc, &root, &out),
+        None => Vec::new(),
+    };
+    let mut table = String::from("&[\n");
+    for (name, path) in &fatbins {
+        writeln!(
+            table,
+            "    Fatbin {{ name: {name:?}, image: include_bytes!({path:?}) }},"
+        )
+        .expect("writing to a string");
+    }
+    table.push_str("]\n");
+    std::fs::write(out.join("fatbins.rs"), table).expect("OUT_DIR can be written");
+}
+
+/// `NVCC`, then `CUDA_HOME`, then the path, then what `cargo xtask kernels` installed from PyPI.
+fn find_nvcc(out: &Path) -> Option<PathBuf> {
+    if let Some(named) = env::var_os("NVCC") {
+        let named = PathBuf::from(named);
+        assert!(
+            named.is_file(),
+            "NVCC names {}, which is no file; correct or unset it",
+            named.display()
+        );
+        return Some(named);
+    }
+    let home = env::var_os("CUDA_HOME").map(|h| PathBuf::from(h).join("bin"));
+    let path = env::var_os("PATH").unwrap_or_default();
+    home.into_iter()
+        .chain(env::split_paths(&path))
+        .map(|dir| dir.join("nvcc"))
+        .chain(venv_nvcc(out))
+        .find(|p| p.is_file())
+}
+
+/// In `<target directory>/venv`, above OUT_DIR.
+fn venv_nvcc(out: &Path) -> Option<PathBuf> {
+    let lib = out
+        .ancestors()
+        .map(|a| a.join("venv/lib"))
+        .find(|l| l.is_dir())?;
+    let nvcc = std::fs::read_dir(lib)
+        .ok()?
+        .filter_map(Result::ok)
+        .map(|python| python.path().join("site-packages/nvidia/cu13/bin/nvcc"))
+        .find(|p| p.is_file())?;
+    println!("cargo:rerun-if-changed={}", nvcc.display());
+    Some(nvcc)
+}
+
+fn compile_fatbins(nvcc: &Path, root: &Path, out: &Path) -> Vec<(String, PathBuf)> {
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(root.join("kernels"))
+        .expect("kernels/ is part of the crate")
+        .filter_map(Result::ok)
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|e| e == "cu"))
+        .collect();
+    sources.sort();
+    let mut fatbins = Vec::new();
+    for source in sources {
+        let name = source
+            .file_stem()
+            .expect("a .cu file has a stem")
+            .to_string_lossy()
+            .into_owned();
+        let image = out.join(&name).with_extension("fatbin");
+        let mut command = Command::new(nvcc);
+        command
+            .args(["--fatbin", "-std=c++17", "-I"])
+            .arg(root.join("include"));
+        for arch in ARCHITECTURES {
+            command.arg(format!("-gencode=arch=compute_{arch},code=sm_{arch}"));
+        }
+        let run = command.arg(&source).arg("-o").arg(&image).output();
+        let run = run.unwrap_or_else(|e| panic!("cannot run {}: {e}", nvcc.display()));
+        assert!(
+            run.status.success(),
+            "{} failed on {}:\n{}{}",
+            nvcc.display(),
+            source.display(),
+            String::from_utf8_lossy(&run.stdout),
+            String::from_utf8_lossy(&run.stderr)
+        );
+        fatbins.push((name, image));
+    }
+    fatbins
 }

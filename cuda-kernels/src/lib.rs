@@ -10,9 +10,11 @@
 //! are compiled by nvcc in CI, so that they stay ready for it.
 
 pub mod emulated;
+mod fatbin;
 mod launch;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,
 };
+pub use fatbin::{fatbins, Fatbin};
 pub use launch::{Dim3, KernelArg, LaunchError};
