@@ -99,14 +99,25 @@ fn against_one(connections: usize, all: bool) -> Row {
 
 fn main() {
     let json = std::env::args().any(|a| a == "--json");
-    let rows = [
-        against_bare(1500, Checksums::Omitted),
-        against_bare(1500, Checksums::Software),
-        against_bare(9000, Checksums::Omitted),
-        against_bare(9000, Checksums::Software),
-        against_one(1000, false),
-        against_one(1000, true),
-    ];
+    // Further arguments choose cases by a part of their name.
+    let only: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with("--"))
+        .collect();
+    let chosen = |name: &str| only.is_empty() || only.iter().any(|o| name.contains(o.as_str()));
+    let mut rows = Vec::new();
+    for mtu in [1500, 9000] {
+        for checksums in [Checksums::Omitted, Checksums::Software] {
+            if chosen(&format!("{mtu} {checksums:?}")) {
+                rows.push(against_bare(mtu, checksums));
+            }
+        }
+    }
+    for all in [false, true] {
+        if chosen(if all { "many all" } else { "many one" }) {
+            rows.push(against_one(1000, all));
+        }
+    }
     println!(
         "{:<56} {:>7} {:>7} {:>6} {:>7} {:>7}",
         "what", "GB/s", "peer", "ratio", "target", "#wrong"
