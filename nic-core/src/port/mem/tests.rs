@@ -128,7 +128,7 @@ fn a_lying_peer_costs_frames_but_not_the_process() {
     let sw = MemSwitch::shared(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let (mut a, mut b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
     sw.segment
-        .produced(0, 1)
+        .produced(&sw.segment.ring(0, 1))
         .store(u64::MAX / 2, Ordering::Release);
     assert_eq!(recv(&mut b), None);
     assert_eq!(b.counters().rx_malformed, 1);
