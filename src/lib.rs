@@ -1,1 +1,50 @@
-//! SDK
+//! Ringbell: GPU kernels send and receive over a NIC, with no CPU in the control path.
+//!
+//! A [`Nic`] joins the two halves of the SDK: a GPU, whose kernels ring doorbells and move their own
+//! messages, and a NIC that translates GPU addresses through its GTLB and carries the bytes. A
+//! program opens one, allocates memory that the NIC may reach, makes a queue, and launches a kernel
+//! with the queue's handle:
+//!
+//! ```
+//! use ringbell::{KernelArg, Nic, NicOptions};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nic = Nic::open(NicOptions { ip: "10.9.9.1/24".parse()?, ..NicOptions::default() })?;
+//! let queue = nic.create_queue()?;
+//! let result = nic.alloc(64)?;
+//! // A kernel that sends empty commands through the whole path: doorbell, NIC, completion.
+//! let launch = nic.gpu().launch("rb_nop", 1, 1,
+//!     &[queue.handle().into(), 3_u32.into(), 0_u32.into(), (&result).into()])?;
+//! launch.wait(Duration::from_secs(10))?;
+//! let mut status = [0; 4];
+//! result.read(0, &mut status)?;
+//! assert_eq!(status, [0; 4]); // RB_STATUS_OK
+//! # Ok(()) }
+//! ```
+//!
+//! The parts are crates of their own: `ringbell-nic-abi` (the contract), `ringbell-gtlb`
+//! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
+
+mod buffer;
+mod nic;
+mod spec;
+
+pub use buffer::{AllocError, DeviceBuffer};
+pub use nic::{Nic, NicOptions, OpenError};
+pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
+
+pub use ringbell_cuda_kernels::{
+    Dim3, EmulatedGpu, EmulatedGpuConfig, KernelArg, Launch, LaunchError, Stream,
+};
+pub use ringbell_gtlb::{Access, MemoryRegion};
+pub use ringbell_nic_abi as abi;
+pub use ringbell_nic_core::port::impair::Faults;
+pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, WaitError};
+
+/// The crates below, for what the face does not offer.
+pub mod parts {
+    pub use ringbell_cuda_kernels as cuda_kernels;
+    pub use ringbell_gtlb as gtlb;
+    pub use ringbell_nic_core as nic_core;
+}

@@ -1,5 +1,4 @@
 // Every kernel of the SDK as one module of the emulated GPU. nvcc compiles the files one by one.
 #include "ringbell.cuh"
 
-#include "perf.cu"
-#include "sockets.cu"
+#include "basic.cu"

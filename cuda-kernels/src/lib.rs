@@ -12,7 +12,6 @@
 pub mod emulated;
 mod fatbin;
 mod launch;
-pub mod perf;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,

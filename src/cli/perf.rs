@@ -1,6 +1,11 @@
 //! `ringbell perf`: the benchmarks.
 
 mod limits;
+mod pair;
+mod send;
+mod serve;
+mod side;
+mod wire;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -18,11 +23,20 @@ pub(crate) struct Args {
 enum Bench {
     /// What this machine can do at best: memcpy by size, cache-line ping-pong between two cores
     Limits(limits::Args),
+    /// Bandwidth of messages from GPU memory to GPU memory, sent and received by kernels
+    SendBw(send::Args),
+    /// Latency of messages from GPU memory to GPU memory: half a round trip
+    SendLat(send::Args),
+    /// Rate of 8-byte messages
+    SendRate(send::Args),
 }
 
 /// Runs a benchmark.
 pub(crate) fn run(args: Args) -> Result<Exit> {
     match args.bench {
         Bench::Limits(args) => limits::run(&args),
+        Bench::SendBw(args) => send::run(send::Kind::Bandwidth, &args),
+        Bench::SendLat(args) => send::run(send::Kind::Latency, &args),
+        Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
     }
 }

@@ -1,18 +1,16 @@
-//! What is checked without running anything: format, generated files, house rules, clippy,
-//! documentation.
+//! What is checked without running anything: format, generated files, clippy, documentation.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::steps::{command, Outcome, Step};
-use crate::{gen, root, style};
+use crate::{gen, root};
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 5] = [
+pub(crate) const STEPS: [Step; 4] = [
     ("format", format),
     ("generated", generated),
-    ("style", style::check),
     ("clippy", clippy),
     ("docs", docs),
 ];

@@ -6,7 +6,6 @@ mod gen;
 mod kernels;
 mod lint;
 mod steps;
-mod style;
 mod test;
 mod tools;
 mod venv;
@@ -33,7 +32,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Format, generated files, house rules, clippy and documentation; no warning passes
+    /// Format, generated files, clippy and documentation; no warning passes
     Lint,
     /// Every test: workspace, documentation, examples, kernels with nvcc; installs what they need
     Test {

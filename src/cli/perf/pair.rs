@@ -1,0 +1,573 @@
+//! Who the two sides are: threads, processes, or two commands on two machines.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use ringbell::abi::SessionId;
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::Checksums;
+use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
+
+use super::serve;
+use super::side::Side;
+use super::wire::{Plan, Run};
+use crate::cli::{Exit, Problem};
+
+/// Default TCP port, that of perftest.
+const PORT: u16 = 18_515;
+const SERVER_IP: Cidr = Cidr {
+    ip: Ipv4Addr::new(10, 77, 0, 1),
+    prefix: 24,
+};
+const CLIENT_IP: Cidr = Cidr {
+    ip: Ipv4Addr::new(10, 77, 0, 2),
+    prefix: 24,
+};
+/// How long the other side may take to appear.
+const START: Duration = Duration::from_secs(20);
+
+/// Flags that say between whom, and over what.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WireArgs {
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` whichever reaches the peer first
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    transport: TransportSpec,
+    /// What carries the frames of TCP: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none` [default: mem; with --listen or --connect: none]
+    #[arg(long, value_name = "PORT")]
+    port: Option<PortSpec>,
+    /// Two processes, a NIC and a GPU each (the default)
+    #[arg(long, conflicts_with = "threads")]
+    procs: bool,
+    /// Two threads of one process, a NIC and a GPU each
+    #[arg(long)]
+    threads: bool,
+    /// Be the receiving side of another machine's (or shell's) measurement, at this NIC address
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["connect", "threads", "procs"])]
+    listen: Option<String>,
+    /// Measure to the NIC at this address, where `--listen` runs
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"])]
+    connect: Option<String>,
+    /// Own NIC address with --connect [default: 10.77.0.2/24]
+    #[arg(long, value_name = "IP/N", requires = "connect")]
+    ip: Option<Cidr>,
+    /// Who steps the NIC: `rescue` the waiting kernel, else a parked thread; `dedicated` a thread that polls
+    #[arg(long, default_value = "rescue", value_name = "rescue|dedicated", value_parser = progress)]
+    progress: ProgressMode,
+    /// IP MTU of port `mem`, in bytes
+    #[arg(long, default_value_t = 9000, value_name = "BYTES")]
+    mtu: usize,
+    /// Record every frame of TCP to this file (pcapng); with --procs those of the sending side
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Lose this fraction of the frames that are sent
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability)]
+    loss: f64,
+    /// Let this fraction of the frames be overtaken by later ones
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability)]
+    reorder: f64,
+    /// Port udp: peers that prove to know this number are heard, without being listed
+    #[arg(long, value_name = "NUMBER")]
+    secret: Option<u64>,
+    /// Seed of faults and data
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+    /// Time-out of each operation, in seconds
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// Bytes of a TCP connection's receive buffer, and as many to send
+    #[arg(long, default_value = "1M", value_name = "SIZE", value_parser = crate::report::parse_size)]
+    tcp_buffer: u64,
+    /// The switch of the process that started this one
+    #[arg(long, hide = true)]
+    join_switch: Option<PathBuf>,
+    /// Where NICs of this measurement find each other
+    #[arg(long, hide = true)]
+    directory: Option<PathBuf>,
+    /// Bytes of GPU memory
+    #[arg(long, hide = true)]
+    memory: Option<u64>,
+}
+
+fn progress(text: &str) -> Result<ProgressMode, String> {
+    match text {
+        "rescue" => Ok(ProgressMode::Rescue),
+        "dedicated" => Ok(ProgressMode::Dedicated),
+        _ => Err(format!(
+            "`{text}` is no way to step a NIC; write rescue or dedicated"
+        )),
+    }
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err(format!(
+            "`{text}` is not a probability; write a number from 0 up to, but not, 1"
+        )),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddrV4> {
+    let parsed = text.parse::<SocketAddrV4>().or_else(|_| {
+        text.parse::<Ipv4Addr>()
+            .map(|ip| SocketAddrV4::new(ip, PORT))
+    });
+    parsed.map_err(|_| {
+        Problem::new(
+            Exit::Usage,
+            format!("`{text}` is not the address of a NIC"),
+            format!("write A.B.C.D, or A.B.C.D:PORT for another port than {PORT}"),
+        )
+        .into()
+    })
+}
+
+/// The measuring side, connected.
+pub(super) struct Client {
+    /// Our NIC.
+    pub(super) side: Side,
+    /// The connection that is measured.
+    pub(super) session: SessionId,
+    peer: Peer,
+}
+
+enum Peer {
+    Thread(std::thread::JoinHandle<Result<()>>),
+    /// A child and the directory that both use.
+    Process(Child, PathBuf),
+    Elsewhere,
+}
+
+/// What the command line asked for.
+pub(super) enum Role {
+    /// The receiving side has served; nothing to report.
+    Served,
+    /// Measure.
+    Client(Box<Client>),
+}
+
+impl WireArgs {
+    /// Seed of the data.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> NicOptions {
+        let mut options = NicOptions {
+            ip,
+            transport: self.transport,
+            port,
+            faults: Faults {
+                loss: self.loss,
+                reorder: self.reorder,
+                seed: self.seed,
+                ..Faults::default()
+            },
+            udp_secret: self.secret,
+            pcap: self.pcap.clone(),
+            progress: self.progress,
+            seed: Some(self.seed),
+            tcp_buffer: self.tcp_buffer as usize,
+            ..NicOptions::default()
+        };
+        options.gpu.memory_bytes = memory.max(64 << 20);
+        options.local.directory = self.directory.clone();
+        options
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+
+    fn port_or(&self, default: PortSpec) -> PortSpec {
+        self.port.clone().unwrap_or(default)
+    }
+
+    /// Opens the sides that belong to this process; serves when this is the receiving side.
+    /// `command` is the benchmark's name, for the process that is started.
+    pub(super) fn start(&self, command: &str, memory: u64) -> Result<Role> {
+        if self.transport == TransportSpec::Local
+            && (self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some())
+        {
+            return Err(Problem::new(
+                Exit::Usage,
+                "--loss, --reorder and --pcap act on frames, and transport local has none",
+                "add --transport tcp",
+            )
+            .into());
+        }
+        if let Some(at) = &self.listen {
+            let at = address(at)?;
+            let mut options = self.options(
+                Cidr {
+                    ip: *at.ip(),
+                    prefix: 24,
+                },
+                self.port_or(PortSpec::None),
+                self.memory.unwrap_or(memory),
+            );
+            if let Some(path) = &self.join_switch {
+                options.switch = Some((join(path)?, 1));
+            }
+            let side = Side::open(options, self.timeout())?;
+            let listener = side.listen(at.port(), 1024)?;
+            eprintln!("listening on {at}");
+            serve::serve(
+                &side,
+                listener,
+                if self.directory.is_some() {
+                    START
+                } else {
+                    Duration::from_secs(3600)
+                },
+            )?;
+            side.nic.soft().flush(Duration::from_secs(2));
+            return Ok(Role::Served);
+        }
+        if let Some(to) = &self.connect {
+            let to = address(to)?;
+            let options = self.options(
+                self.ip.unwrap_or(CLIENT_IP),
+                self.port_or(PortSpec::None),
+                memory,
+            );
+            let side = Side::open(options, self.timeout())?;
+            return Client::connect(side, to, Peer::Elsewhere).map(Role::client);
+        }
+        if let Some(PortSpec::Tap(name)) = &self.port {
+            return Err(Problem::new(
+                Exit::Usage,
+                format!("tap:{name} leads to this machine's kernel, not to a second NIC"),
+                "use --port mem or udp between two NICs of this command, or --listen and --connect",
+            )
+            .into());
+        }
+        let client = if self.threads {
+            self.in_threads(memory)?
+        } else {
+            self.in_processes(command, memory)?
+        };
+        Ok(Role::client(client))
+    }
+
+    /// The switch between both sides, and both sides' port.
+    fn ports(&self) -> Result<(Option<Arc<MemSwitch>>, PortSpec, PortSpec)> {
+        let port = match (&self.port, self.transport) {
+            (Some(port), _) => port.clone(),
+            (None, TransportSpec::Local) => PortSpec::None,
+            (None, _) => PortSpec::Mem,
+        };
+        Ok(match port {
+            PortSpec::Mem => {
+                // Both ends share memory: nothing can flip a bit, unless faults are asked for.
+                let checksums = match self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some() {
+                    true => Checksums::Software,
+                    false => Checksums::Omitted,
+                };
+                let switch = MemSwitch::shared(2, self.mtu, checksums)
+                    .context("cannot make the in-memory switch")?;
+                (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
+            }
+            PortSpec::Udp { bind, peers } if peers.is_empty() => {
+                // Two sockets on this host that know each other; the port numbers are free ones.
+                let ip = if bind.ip().is_unspecified() {
+                    Ipv4Addr::LOCALHOST.into()
+                } else {
+                    bind.ip()
+                };
+                let free = || -> Result<_> {
+                    Ok(UdpSocket::bind((ip, 0))
+                        .context("no free UDP port")?
+                        .local_addr()?)
+                };
+                let (a, b) = (free()?, free()?);
+                (
+                    None,
+                    PortSpec::Udp {
+                        bind: a,
+                        peers: vec![b],
+                    },
+                    PortSpec::Udp {
+                        bind: b,
+                        peers: vec![a],
+                    },
+                )
+            }
+            other => (None, other.clone(), other),
+        })
+    }
+
+    fn in_threads(&self, memory: u64) -> Result<Client> {
+        let (switch, server_port, client_port) = self.ports()?;
+        let directory = self.private_directory()?;
+        let mut options = self.options(SERVER_IP, server_port, memory);
+        options.local.directory = Some(directory.clone());
+        options.switch = switch.clone().map(|s| (s, 1));
+        options.pcap = None;
+        let server = Side::open(options, self.timeout())?;
+        let listener = server.listen(PORT, 1024)?;
+        let mut options = self.options(CLIENT_IP, client_port, memory);
+        options.local.directory = Some(directory.clone());
+        options.switch = switch.map(|s| (s, 0));
+        let client = Side::open(options, self.timeout())?;
+        // Both have found their sockets: the names are needed no more once connected, but the NICs
+        // remove them themselves; the directory goes with the process' temporary files.
+        let thread = std::thread::Builder::new()
+            .name("perf-server".into())
+            .spawn(move || -> Result<()> {
+                let done = serve::serve(&server, listener, START);
+                server.nic.soft().flush(Duration::from_secs(2));
+                drop(server);
+                let _ = std::fs::remove_dir_all(directory);
+                done
+            })
+            .context("cannot start a thread")?;
+        Client::connect(
+            client,
+            SocketAddrV4::new(SERVER_IP.ip, PORT),
+            Peer::Thread(thread),
+        )
+    }
+
+    fn in_processes(&self, command: &str, memory: u64) -> Result<Client> {
+        let (switch, server_port, client_port) = self.ports()?;
+        let directory = self.private_directory()?;
+        let exe = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(exe);
+        child
+            .args([
+                "perf",
+                command,
+                "--listen",
+                &format!("{}:{PORT}", SERVER_IP.ip),
+            ])
+            .args([
+                "--transport",
+                &self.transport.to_string(),
+                "--port",
+                &server_port.to_string(),
+            ])
+            .args([
+                "--timeout",
+                &self.timeout.to_string(),
+                "--seed",
+                &self.seed.to_string(),
+            ])
+            .args([
+                "--loss",
+                &self.loss.to_string(),
+                "--reorder",
+                &self.reorder.to_string(),
+            ])
+            .args([
+                "--tcp-buffer",
+                &self.tcp_buffer.to_string(),
+                "--memory",
+                &memory.to_string(),
+            ])
+            .arg("--progress")
+            .arg(if self.progress == ProgressMode::Dedicated {
+                "dedicated"
+            } else {
+                "rescue"
+            })
+            .arg("--directory")
+            .arg(&directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(fd) = switch.as_ref().and_then(|s| s.fd()) {
+            // The child opens the switch's memory through this process: nothing is inherited.
+            child.arg("--join-switch").arg(format!(
+                "/proc/{}/fd/{}",
+                std::process::id(),
+                fd.as_raw_fd()
+            ));
+        }
+        let mut child = child
+            .spawn()
+            .context("cannot start the receiving process")?;
+        if let Err(e) = ready(&mut child) {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(e);
+        }
+        let mut options = self.options(CLIENT_IP, client_port, memory);
+        options.local.directory = Some(directory.clone());
+        options.switch = switch.map(|s| (s, 0));
+        let peer = Peer::Process(child, directory);
+        match Side::open(options, self.timeout()) {
+            Ok(side) => Client::connect(side, SocketAddrV4::new(SERVER_IP.ip, PORT), peer),
+            Err(e) => {
+                peer.stop();
+                Err(e)
+            }
+        }
+    }
+
+    /// A directory in which only the NICs of this run find each other.
+    fn private_directory(&self) -> Result<PathBuf> {
+        let base =
+            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
+        let path = base.join(format!("ringbell-perf-{}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .and_then(|()| {
+                std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+            })
+            .with_context(|| {
+                format!(
+                    "cannot make {}; check XDG_RUNTIME_DIR or TMPDIR",
+                    path.display()
+                )
+            })?;
+        Ok(path)
+    }
+}
+
+impl Role {
+    fn client(client: Client) -> Role {
+        Role::Client(Box::new(client))
+    }
+}
+
+/// Attaches to the switch of the process that started this one.
+fn join(path: &std::path::Path) -> Result<Arc<MemSwitch>> {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .with_context(|| format!("cannot open the switch at {}", path.display()))?;
+    Ok(Arc::new(
+        MemSwitch::attach(file.into()).context("cannot attach to the switch")?,
+    ))
+}
+
+/// Waits until the child listens; passes on what it says on standard error.
+fn ready(child: &mut Child) -> Result<()> {
+    let stderr = child
+        .stderr
+        .take()
+        .ok_or_else(|| anyhow!("the child has no standard error"))?;
+    let (send, receive) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if line.starts_with("listening on ") {
+                let _ = send.send(());
+            } else {
+                eprintln!("receiver: {line}");
+            }
+        }
+    });
+    let start = Instant::now();
+    while start.elapsed() < START {
+        match receive.recv_timeout(Duration::from_millis(50)) {
+            Ok(()) => return Ok(()),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+        }
+        if let Some(status) = child.try_wait()? {
+            bail!("the receiving process ended before it listened: {status}");
+        }
+    }
+    bail!("the receiving process did not start to listen within {START:?}")
+}
+
+impl Client {
+    fn connect(side: Side, server: SocketAddrV4, peer: Peer) -> Result<Client> {
+        match side.connect(server, START) {
+            Ok(session) => Ok(Client {
+                side,
+                session,
+                peer,
+            }),
+            Err(e) => {
+                peer.stop();
+                Err(e)
+            }
+        }
+    }
+
+    /// Name of the transport that carries the session.
+    pub(super) fn transport(&self) -> String {
+        let sessions = self.side.nic.soft().sessions();
+        let ours = sessions.iter().find(|s| s.id == self.session);
+        ours.and_then(|s| s.transport).unwrap_or("none").into()
+    }
+
+    /// Tells the server that nothing more comes, and waits for it to end.
+    pub(super) fn end(self) -> Result<()> {
+        let plan = Plan {
+            run: Run::End,
+            full: false,
+            len: 0,
+            window: 0,
+            warmup: 0,
+            count: 0,
+            timeout_us: 0,
+            seed: 0,
+        };
+        let told = self
+            .side
+            .tell(self.session, &plan.encode())
+            .and_then(|()| self.side.close(self.session));
+        self.side.nic.soft().flush(Duration::from_secs(2));
+        match told {
+            Ok(()) => self.peer.join(),
+            Err(e) => {
+                self.peer.stop();
+                Err(e)
+            }
+        }
+    }
+
+    /// Gives the measurement up: the other side is ended if it is ours.
+    pub(super) fn abandon(self) {
+        drop(self.side);
+        self.peer.stop();
+    }
+}
+
+impl Peer {
+    fn join(self) -> Result<()> {
+        match self {
+            Peer::Elsewhere => Ok(()),
+            Peer::Thread(thread) => thread
+                .join()
+                .map_err(|_| anyhow!("the receiving thread panicked"))?,
+            Peer::Process(mut child, directory) => {
+                let start = Instant::now();
+                let status = loop {
+                    if let Some(status) = child.try_wait()? {
+                        break status;
+                    }
+                    if start.elapsed() > Duration::from_secs(10) {
+                        child.kill()?;
+                        child.wait()?;
+                        bail!("the receiving process did not end; it was killed");
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                };
+                let _ = std::fs::remove_dir_all(directory);
+                match status.success() {
+                    true => Ok(()),
+                    false => bail!("the receiving process failed: {status}"),
+                }
+            }
+        }
+    }
+
+    fn stop(self) {
+        if let Peer::Process(mut child, directory) = self {
+            let _ = child.kill();
+            let _ = child.wait();
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}

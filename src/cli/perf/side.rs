@@ -1,0 +1,218 @@
+//! One side of a measurement: a NIC, a queue, and host-driven control messages on it.
+
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, Context, Result};
+use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
+use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic, NicOptions};
+
+use super::wire::MESSAGE_BYTES;
+use crate::cli::{Exit, Problem};
+
+/// A NIC with what a measurement needs on it.
+pub(super) struct Side {
+    /// The NIC.
+    pub(super) nic: Nic,
+    /// The queue that kernels and control messages share, one after the other.
+    pub(super) queue: HostQueue,
+    control: DeviceBuffer,
+    timeout_us: u32,
+}
+
+/// What a measuring kernel wrote: `perf_result` of `kernels/common.cuh`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct KernelResult {
+    /// Completion status code.
+    pub(super) status: u32,
+    /// What the status says.
+    pub(super) detail: u64,
+    /// Messages that the status covers.
+    pub(super) messages: u64,
+    /// Wrong words.
+    pub(super) wrong: u64,
+    /// Timed part.
+    pub(super) elapsed_ns: u64,
+}
+
+/// Bytes of `perf_result`.
+const RESULT_BYTES: usize = 48;
+
+impl Side {
+    /// Opens a NIC.
+    pub(super) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
+        let what = format!(
+            "cannot open a NIC at {} on port {}",
+            options.ip, options.port
+        );
+        let nic = Nic::open(options).map_err(|e| {
+            anyhow::Error::new(e).context(Problem::new(
+                Exit::Environment,
+                what,
+                "read the cause above; `ringbell doctor` tells what this machine offers",
+            ))
+        })?;
+        let queue = nic.create_queue().context("cannot create a queue")?;
+        let control = nic
+            .alloc(4096)
+            .context("cannot allocate a control buffer")?;
+        let timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        Ok(Side {
+            nic,
+            queue,
+            control,
+            timeout_us,
+        })
+    }
+
+    /// Time-out of each operation.
+    pub(super) fn timeout_us(&self) -> u32 {
+        self.timeout_us
+    }
+
+    /// How long a kernel that moves `bytes` may take before it is called stuck: its own time-outs
+    /// end it earlier.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_micros(u64::from(self.timeout_us)) * 3 + Duration::from_secs(60)
+    }
+
+    fn call(&self, what: &str, mut d: Descriptor) -> Result<Completion> {
+        if d.timeout_us == 0 {
+            d.timeout_us = self.timeout_us;
+        }
+        let c = self
+            .queue
+            .call(&d)
+            .with_context(|| format!("{what}: no answer from the NIC"))?;
+        if c.status != Status::Ok {
+            return Err(failed(what, c.status, c.detail));
+        }
+        Ok(c)
+    }
+
+    /// Opens a listening socket.
+    pub(super) fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
+        let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
+        let mut d = Descriptor::new(Opcode::Listen);
+        d.session = s;
+        d.imm = u32::from(port) | backlog << 16;
+        self.call(&format!("listen on port {port}"), d)?;
+        Ok(s)
+    }
+
+    /// Waits for a connection.
+    pub(super) fn accept(&self, listener: SessionId, timeout: Duration) -> Result<SessionId> {
+        let mut d = Descriptor::new(Opcode::Accept);
+        d.session = listener;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        Ok(SessionId(self.call("accept", d)?.detail as u32))
+    }
+
+    /// Connects, trying again until `patience` has passed: the server may still be starting.
+    pub(super) fn connect(&self, to: SocketAddrV4, patience: Duration) -> Result<SessionId> {
+        let start = Instant::now();
+        loop {
+            let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
+            let mut d = Descriptor::new(Opcode::Connect);
+            d.session = s;
+            d.operand = u64::from(u32::from(*to.ip()));
+            d.imm = u32::from(to.port());
+            // Short: an address that nobody has is asked for again and again.
+            d.timeout_us = 1_000_000;
+            match self.call(&format!("connect to {to}"), d) {
+                Ok(_) => return Ok(s),
+                Err(e) if start.elapsed() >= patience => return Err(e),
+                Err(_) => {
+                    let mut d = Descriptor::new(Opcode::Abort);
+                    d.session = s;
+                    // The failed socket may be gone already; nothing is lost by that.
+                    let _ = self.queue.call(&d);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            }
+        }
+    }
+
+    /// Sends one control message.
+    pub(super) fn tell(&self, s: SessionId, message: &[u8; MESSAGE_BYTES]) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Send);
+        d.session = s;
+        d.flags = Flags::INLINE.union(Flags::PUSH);
+        d.inline_len = MESSAGE_BYTES as u8;
+        d.len = MESSAGE_BYTES as u32;
+        d.inline = *message;
+        self.call("control message", d).map(|_| ())
+    }
+
+    /// Receives one control message.
+    pub(super) fn hear(&self, s: SessionId, timeout: Duration) -> Result<[u8; MESSAGE_BYTES]> {
+        let mut d = Descriptor::new(Opcode::Recv);
+        d.session = s;
+        d.local_va = self.control.va();
+        d.len = MESSAGE_BYTES as u32;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        self.call("control message of the peer", d)?;
+        let mut m = [0; MESSAGE_BYTES];
+        self.control.read(0, &mut m)?;
+        Ok(m)
+    }
+
+    /// Closes a session and delivers what was sent on it.
+    pub(super) fn close(&self, s: SessionId) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Close);
+        d.session = s;
+        self.call("close", d).map(|_| ())
+    }
+
+    /// Runs a measuring kernel of one block to its end; `args` without the last one, its result.
+    pub(super) fn run(&self, kernel: &str, args: &[KernelArg]) -> Result<KernelResult> {
+        let at = 1024;
+        let mut all = vec![KernelArg::from(self.queue.handle())];
+        all.extend_from_slice(args);
+        all.push(KernelArg::Ptr(ringbell::abi::GpuVa(
+            self.control.va().0 + at,
+        )));
+        let launch = self.nic.gpu().launch(kernel, 1, 1, &all)?;
+        launch.wait(self.patience())?;
+        let mut raw = [0; RESULT_BYTES];
+        self.control.read(at, &mut raw)?;
+        let word = |i: usize| {
+            let mut b = [0; 8];
+            b.copy_from_slice(&raw[i..i + 8]);
+            u64::from_ne_bytes(b)
+        };
+        Ok(KernelResult {
+            status: word(0) as u32,
+            detail: word(8),
+            messages: word(16),
+            wrong: word(32),
+            elapsed_ns: word(40),
+        })
+    }
+}
+
+impl KernelResult {
+    /// # Errors
+    /// When the kernel's operations failed.
+    pub(super) fn ok(self, what: &str) -> Result<KernelResult> {
+        match Status::from_code(self.status as u8) {
+            Some(Status::Ok) => Ok(self),
+            Some(status) => Err(failed(what, status, self.detail)
+                .context(format!("after {} messages", self.messages))),
+            None => Err(anyhow!(
+                "{what}: the kernel wrote status {}, which is none",
+                self.status
+            )),
+        }
+    }
+}
+
+/// An operation's failure as an error for a person.
+pub(super) fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
+    Problem::new(
+        Exit::Failed,
+        format!("{what} ended with {} (detail {detail:#x})", status.name()),
+        status.help(),
+    )
+    .into()
+}

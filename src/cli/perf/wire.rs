@@ -1,0 +1,184 @@
+//! What the two sides of a measurement tell each other, over the session that is measured.
+//!
+//! Before each run the client sends a [`Plan`], after it the server answers with a [`Verdict`]; both
+//! fit into one inline descriptor. So a measurement needs no second channel, and works the same
+//! between threads, processes and machines.
+
+use anyhow::{bail, Result};
+
+/// Bytes of a plan and of a verdict: one inline payload.
+pub(super) const MESSAGE_BYTES: usize = 40;
+const MAGIC: u32 = 0x3150_4252; // "RBP1"
+
+/// What the server's kernel is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// Answer a ping-pong.
+    PingPong,
+    /// Receive a windowed stream.
+    Bandwidth,
+    /// Receive a stream of 8-byte messages.
+    Rate,
+    /// Receive on many connections, which are accepted first.
+    Many,
+    /// Nothing more: close.
+    End,
+}
+
+/// One run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// What.
+    pub(super) run: Run,
+    /// Check every byte of every message.
+    pub(super) full: bool,
+    /// Bytes of a message.
+    pub(super) len: u64,
+    /// Messages in flight; for [`Run::Many`] the connections.
+    pub(super) window: u16,
+    /// Messages before the timed ones.
+    pub(super) warmup: u32,
+    /// Timed messages.
+    pub(super) count: u32,
+    /// Time-out of each operation, µs.
+    pub(super) timeout_us: u32,
+    /// Seed of the data.
+    pub(super) seed: u64,
+}
+
+impl Plan {
+    /// The message.
+    pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let mut m = [0; MESSAGE_BYTES];
+        m[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        m[4] = match self.run {
+            Run::PingPong => 1,
+            Run::Bandwidth => 2,
+            Run::Rate => 3,
+            Run::Many => 4,
+            Run::End => 5,
+        };
+        m[5] = u8::from(self.full);
+        m[6..8].copy_from_slice(&self.window.to_le_bytes());
+        m[8..16].copy_from_slice(&self.len.to_le_bytes());
+        m[16..20].copy_from_slice(&self.warmup.to_le_bytes());
+        m[20..24].copy_from_slice(&self.count.to_le_bytes());
+        m[24..28].copy_from_slice(&self.timeout_us.to_le_bytes());
+        m[32..40].copy_from_slice(&self.seed.to_le_bytes());
+        m
+    }
+
+    /// # Errors
+    /// When the peer is no `ringbell perf`, or another version of it.
+    pub(super) fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Plan> {
+        if word32(m, 0) != MAGIC {
+            bail!("the peer does not speak the protocol of `ringbell perf`; run the same version on both sides");
+        }
+        Ok(Plan {
+            run: match m[4] {
+                1 => Run::PingPong,
+                2 => Run::Bandwidth,
+                3 => Run::Rate,
+                4 => Run::Many,
+                5 => Run::End,
+                other => bail!("the peer asks for run {other}, which this version does not know; run the same version on both sides"),
+            },
+            full: m[5] != 0,
+            window: u16::from_le_bytes([m[6], m[7]]),
+            len: word64(m, 8),
+            warmup: word32(m, 16),
+            count: word32(m, 20),
+            timeout_us: word32(m, 24),
+            seed: word64(m, 32),
+        })
+    }
+}
+
+/// What the server saw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Verdict {
+    /// Completion status code of the first failure, or 0.
+    pub(super) status: u32,
+    /// Its detail.
+    pub(super) detail: u64,
+    /// Messages received.
+    pub(super) messages: u64,
+    /// Wrong words found.
+    pub(super) wrong: u64,
+}
+
+impl Verdict {
+    /// The message.
+    pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
+        let mut m = [0; MESSAGE_BYTES];
+        m[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        m[4..8].copy_from_slice(&self.status.to_le_bytes());
+        m[8..16].copy_from_slice(&self.detail.to_le_bytes());
+        m[16..24].copy_from_slice(&self.messages.to_le_bytes());
+        m[24..32].copy_from_slice(&self.wrong.to_le_bytes());
+        m
+    }
+
+    /// # Errors
+    /// When the message is none.
+    pub(super) fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Verdict> {
+        if word32(m, 0) != MAGIC {
+            bail!(
+                "the peer answered with something else than a verdict; the stream is out of step"
+            );
+        }
+        Ok(Verdict {
+            status: word32(m, 4),
+            detail: word64(m, 8),
+            messages: word64(m, 16),
+            wrong: word64(m, 24),
+        })
+    }
+}
+
+fn word32(m: &[u8; MESSAGE_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes([m[at], m[at + 1], m[at + 2], m[at + 3]])
+}
+
+fn word64(m: &[u8; MESSAGE_BYTES], at: usize) -> u64 {
+    u64::from(word32(m, at)) | u64::from(word32(m, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_round_trip_and_strangers_are_refused() {
+        for run in [
+            Run::PingPong,
+            Run::Bandwidth,
+            Run::Rate,
+            Run::Many,
+            Run::End,
+        ] {
+            let plan = Plan {
+                run,
+                full: true,
+                len: u64::MAX - 3,
+                window: 513,
+                warmup: 7,
+                count: u32::MAX,
+                timeout_us: 1 << 31,
+                seed: 0x0123_4567_89ab_cdef,
+            };
+            assert_eq!(Plan::decode(&plan.encode()).ok(), Some(plan));
+        }
+        let verdict = Verdict {
+            status: 7,
+            detail: 1 << 63,
+            messages: 9,
+            wrong: u64::MAX,
+        };
+        assert_eq!(Verdict::decode(&verdict.encode()).ok(), Some(verdict));
+        assert!(
+            Plan::decode(&[0x47; MESSAGE_BYTES]).is_err()
+                && Verdict::decode(&[0; MESSAGE_BYTES]).is_err()
+        );
+    }
+}

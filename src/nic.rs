@@ -1,0 +1,289 @@
+//! [`Nic`]: a GPU and a NIC, joined.
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuError};
+use ringbell_gtlb::{Access, MmuConfig, PdError};
+use ringbell_nic_abi::PdId;
+use ringbell_nic_core::port::capture::{Capture, CaptureError};
+use ringbell_nic_core::port::impair::{Faults, Impair, ImpairError};
+use ringbell_nic_core::port::mem::{MemSwitch, SwitchError};
+use ringbell_nic_core::port::tap::{TapConfig, TapError, TapPort};
+use ringbell_nic_core::port::udp::{UdpConfig, UdpError, UdpPort, MTU_DEFAULT};
+use ringbell_nic_core::port::{MacAddr, Port};
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpConfigError, TcpTransport};
+use ringbell_nic_core::{
+    HostQueue, LocalConfig, Nic as SoftNic, NicConfig, NicError, ProgressMode, QueueConfig,
+};
+
+use crate::buffer::{AllocError, DeviceBuffer};
+use crate::spec::{Cidr, PortSpec, TransportSpec};
+
+/// How to open a NIC. Every field has a default that works on one machine without privileges.
+#[derive(Debug, Clone)]
+pub struct NicOptions {
+    /// Own address and network.
+    pub ip: Cidr,
+    /// Which transports to offer and to try.
+    pub transport: TransportSpec,
+    /// What carries frames, for TCP.
+    pub port: PortSpec,
+    /// For [`PortSpec::Mem`]: the switch, and which of its ports is ours.
+    pub switch: Option<(Arc<MemSwitch>, usize)>,
+    /// Faults to put between TCP and the port.
+    pub faults: Faults,
+    /// For [`PortSpec::Udp`]: the job's network identifier (VNI, 24 bits).
+    pub vni: u32,
+    /// For [`PortSpec::Udp`]: peers that prove to know this number are learned; without one only the
+    /// configured peers are heard.
+    pub udp_secret: Option<u64>,
+    /// For [`PortSpec::Tap`]: address that the kernel's end of the device gets; `None` leaves it.
+    pub tap_host: Option<Cidr>,
+    /// Write every frame to this pcapng file.
+    pub pcap: Option<PathBuf>,
+    /// The emulated GPU.
+    pub gpu: EmulatedGpuConfig,
+    /// GTLBs.
+    pub mmu: MmuConfig,
+    /// Who steps the NIC when no kernel waits.
+    pub progress: ProgressMode,
+    /// Shape and time-outs of queues.
+    pub queue: QueueConfig,
+    /// Discovery directory and job secret of the `local` transport.
+    pub local: LocalConfig,
+    /// Limits of the NIC; `ip` and `progress` above win over the ones in here.
+    pub limits: NicConfig,
+    /// Bytes of a TCP connection's receive buffer, and as many to send.
+    pub tcp_buffer: usize,
+    /// Seed of everything that is random: faults, sequence numbers. `None`: from the system.
+    pub seed: Option<u64>,
+}
+
+impl Default for NicOptions {
+    fn default() -> NicOptions {
+        NicOptions {
+            ip: Cidr {
+                ip: Ipv4Addr::new(10, 77, 0, 1),
+                prefix: 24,
+            },
+            transport: TransportSpec::Auto,
+            port: PortSpec::None,
+            switch: None,
+            faults: Faults::default(),
+            vni: 0x52_4245,
+            udp_secret: None,
+            tap_host: None,
+            pcap: None,
+            gpu: EmulatedGpuConfig::default(),
+            mmu: MmuConfig::default(),
+            progress: ProgressMode::Rescue,
+            queue: QueueConfig::default(),
+            local: LocalConfig::default(),
+            limits: NicConfig::default(),
+            tcp_buffer: 256 << 10,
+            seed: None,
+        }
+    }
+}
+
+/// Why a NIC could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The GPU.
+    #[error("cannot open the GPU")]
+    Gpu(#[from] GpuError),
+    /// The NIC.
+    #[error("cannot open the NIC")]
+    Nic(#[from] NicError),
+    /// The protection domain.
+    #[error("cannot make the protection domain")]
+    Pd(#[from] PdError),
+    /// TCP's settings.
+    #[error("cannot start TCP")]
+    Tcp(#[from] TcpConfigError),
+    /// The in-memory switch.
+    #[error("cannot attach to the in-memory switch")]
+    Switch(#[from] SwitchError),
+    /// `tcp` was asked for, but there is no port to carry it.
+    #[error("transport tcp needs a port; open the NIC with port mem, udp or tap:NAME")]
+    NoPort,
+    /// Port `mem` was asked for without its switch.
+    #[error("port mem needs a switch; make one with MemSwitch and give it in `switch`")]
+    NoSwitch,
+    /// The UDP socket.
+    #[error("cannot open the UDP port")]
+    Udp(#[from] UdpError),
+    /// The TAP device.
+    #[error("cannot open the TAP device")]
+    Tap(#[from] TapError),
+    /// The faults that were asked for.
+    #[error("cannot impair the port")]
+    Faults(#[from] ImpairError),
+    /// The capture's file.
+    #[error("cannot write the capture {path}; check the path and free space")]
+    CaptureFile {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The capture's header.
+    #[error("cannot start the capture")]
+    Capture(#[from] CaptureError),
+    /// A seed could not be had.
+    #[error("the system gave no random numbers")]
+    Random(#[source] rustix::io::Errno),
+}
+
+/// A NIC with its GPU. Clones share it; the last one to go ends every session.
+#[derive(Debug, Clone)]
+pub struct Nic {
+    gpu: EmulatedGpu,
+    soft: Arc<SoftNic>,
+    pd: PdId,
+    queue: QueueConfig,
+    port: PortSpec,
+}
+
+impl Nic {
+    /// Opens a software NIC beside an emulated GPU.
+    ///
+    /// # Errors
+    /// [`OpenError`]: which part failed, and why.
+    pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
+        let gpu = EmulatedGpu::new(options.gpu.clone())?;
+        let mut config = options.limits.clone();
+        config.ip = options.ip.ip;
+        config.progress = options.progress;
+        config.mac = station(options.ip.ip);
+        let mut builder = SoftNic::builder(config, gpu.memory()).mmu(options.mmu.clone());
+        if options.transport != TransportSpec::Tcp {
+            builder = builder.local(options.local.clone());
+        }
+        if options.transport != TransportSpec::Local {
+            match attach(&options)? {
+                Some(port) => {
+                    let mut tcp = TcpConfig::new(options.ip.ip, options.ip.prefix);
+                    tcp.rx_buffer = options.tcp_buffer;
+                    tcp.tx_buffer = options.tcp_buffer;
+                    tcp.connections = options.limits.max_sessions;
+                    tcp.seed = seed(&options)?;
+                    builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));
+                }
+                None if options.transport == TransportSpec::Tcp => return Err(OpenError::NoPort),
+                None => {}
+            }
+        }
+        let soft = builder.build()?;
+        let pd = soft.alloc_pd()?;
+        let nic = Nic {
+            gpu,
+            soft: Arc::new(soft),
+            pd,
+            queue: options.queue,
+            port: options.port,
+        };
+        tracing::info!("{}", nic.soft.describe());
+        Ok(nic)
+    }
+
+    /// The GPU, to launch kernels on.
+    pub fn gpu(&self) -> &EmulatedGpu {
+        &self.gpu
+    }
+
+    /// The NIC below: sessions, counters, registers, events.
+    pub fn soft(&self) -> &SoftNic {
+        &self.soft
+    }
+
+    /// What carries frames.
+    pub fn port(&self) -> &PortSpec {
+        &self.port
+    }
+
+    /// Allocates GPU memory that kernels may send from and receive into.
+    ///
+    /// # Errors
+    /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
+    pub fn alloc(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
+        let memory = self.gpu.alloc(bytes)?;
+        let pages = self.gpu.page_table(memory.va(), bytes)?;
+        DeviceBuffer::new(&self.soft, self.pd, memory, &pages, Access::LOCAL)
+    }
+
+    /// A new queue for kernels (or host threads) to post to.
+    ///
+    /// # Errors
+    /// [`NicError`] when the limit of queues is reached.
+    pub fn create_queue(&self) -> Result<HostQueue, NicError> {
+        self.soft.create_queue(self.pd, self.queue)
+    }
+}
+
+fn seed(options: &NicOptions) -> Result<u64, OpenError> {
+    if let Some(seed) = options.seed {
+        // Two NICs of one run must not share sequence numbers.
+        return Ok(seed ^ u64::from(u32::from(options.ip.ip)));
+    }
+    let mut bytes = [0_u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(OpenError::Random)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// The port that the options ask for, with its recorder and its faults around it: what is recorded is
+/// what the wire carried.
+fn attach(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {
+    let mac = MacAddr(station(options.ip.ip));
+    let mut port: Box<dyn Port> = match &options.port {
+        PortSpec::None => return Ok(None),
+        PortSpec::Mem => {
+            let (switch, port) = options.switch.as_ref().ok_or(OpenError::NoSwitch)?;
+            Box::new(switch.port(*port)?)
+        }
+        PortSpec::Udp { bind, peers } => Box::new(UdpPort::open(UdpConfig {
+            bind: *bind,
+            peers: peers.clone(),
+            vni: options.vni,
+            secret: options.udp_secret,
+            mac,
+            mtu: MTU_DEFAULT,
+        })?),
+        PortSpec::Tap(name) => Box::new(TapPort::open(&TapConfig {
+            name: name.clone(),
+            mac,
+            host: options.tap_host.map(|c| (c.ip, c.prefix)),
+            mtu: None,
+        })?),
+    };
+    if let Some(path) = &options.pcap {
+        let file = std::fs::File::create(path).map_err(|source| OpenError::CaptureFile {
+            path: path.clone(),
+            source,
+        })?;
+        let epoch = std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap_or_default();
+        port = Box::new(Capture::new(port, std::io::BufWriter::new(file), epoch)?);
+    }
+    if options.faults
+        != (Faults {
+            seed: options.faults.seed,
+            ..Faults::default()
+        })
+    {
+        port = Box::new(Impair::new(port, options.faults)?);
+    }
+    Ok(Some(port))
+}
+
+/// A locally administered station address, unique as long as the IP addresses are.
+fn station(ip: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = ip.octets();
+    [0x02, 0x52, a, b, c, d]
+}
