@@ -1,13 +1,13 @@
 //! The BAR: registers and doorbells.
 //!
 //! The pages are plain shared memory. Kernels store to the doorbells and read the status half, which
-//! the NIC refreshes; the host goes through `Nic::bar_read32` and `Nic::bar_write32`, which
+//! the NIC refreshes every few milliseconds while it is stepped; the host goes through `Nic::bar_read32` and `Nic::bar_write32`, which
 //! trap: a write acts at once, a read is up to date.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use ringbell_nic_abi::bar::{Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE};
+use ringbell_nic_abi::bar::{Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, MEMFD_NAME};
 
 use crate::shmem::Mapping;
 
@@ -60,7 +60,7 @@ pub(crate) enum Target {
 }
 
 /// The shared pages of the BAR.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Bar {
     pub(crate) map: Arc<Mapping>,
 }
@@ -69,7 +69,11 @@ impl Bar {
     /// Zeroed BAR memory.
     pub(crate) fn new() -> std::io::Result<Bar> {
         Ok(Bar {
-            map: Arc::new(Mapping::anonymous(BAR_BYTES.next_multiple_of(4096))?),
+            // A memfd with a name, so that `ringbell regs` finds the NICs that run.
+            map: Arc::new(Mapping::memfd(
+                MEMFD_NAME,
+                BAR_BYTES.next_multiple_of(4096),
+            )?),
         })
     }
 

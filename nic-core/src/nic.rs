@@ -117,12 +117,13 @@ impl NicBuilder {
         }
         let bar = Bar::new().map_err(system("memory for the BAR"))?;
         let mode = self.config.progress;
-        let core = Core::new(
+        let mut core = Core::new(
             self.config.clone(),
             Mmu::new(self.mmu)?,
             self.memory,
             transports,
         );
+        core.show_status_in(bar.clone());
         let progress = Arc::new(Progress::new(core, wake, fds, self.config.idle_nap));
         let spawn = |name: &str, body: fn(&Progress)| {
             let p = progress.clone();
@@ -360,11 +361,7 @@ impl Nic {
 
     /// Counters of the command and DMA layers.
     pub fn counters(&self) -> Counters {
-        self.core(|c| Counters {
-            copied_bytes: c.dma.copied,
-            events_lost: c.events.lost(),
-            ..c.counters
-        })
+        self.core(|c| c.counters())
     }
 
     /// Counts of the waiting policy.
@@ -489,40 +486,12 @@ impl Nic {
     pub fn bar_read32(&self, offset: usize) -> Result<u32, BarError> {
         let target = Bar::target(offset)?;
         if let Target::Reg(reg, _) = target {
-            if let Some(v) = self.register_value(reg) {
+            if let Some(v) = self.core(|c| c.register_value(reg)) {
                 self.inner.bar.set(reg, v);
                 return Ok(v);
             }
         }
         Ok(self.inner.bar.load(offset))
-    }
-
-    fn register_value(&self, reg: Reg) -> Option<u32> {
-        let counters = self.counters();
-        let mac = self.inner.config.mac;
-        self.core(|c| {
-            Some(match reg {
-                Reg::Magic => ringbell_nic_abi::bar::MAGIC,
-                Reg::AbiVersion => ringbell_nic_abi::ABI_VERSION,
-                Reg::Backend => 1,
-                Reg::Queues => c.queues.len() as u32,
-                Reg::Ipv4 => u32::from(self.inner.config.ip),
-                Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
-                Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
-                Reg::Faults => counters.faults as u32,
-                Reg::Accepted => counters.accepted as u32,
-                Reg::Retired => counters.retired as u32,
-                Reg::TxBytesLo => counters.tx_bytes as u32,
-                Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
-                Reg::RxBytesLo => counters.rx_bytes as u32,
-                Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
-                Reg::EventsLost => counters.events_lost as u32,
-                Reg::Sessions => c.sessions.len() as u32,
-                Reg::BadDescriptor => c.last_bad,
-                Reg::Heartbeat => counters.steps as u32,
-                other => return c.mmu.read_register(other),
-            })
-        })
     }
 
     /// Writes a BAR word; registers act at once.

@@ -6,6 +6,7 @@
 mod control;
 mod copy_op;
 mod deadline;
+mod status;
 mod stream;
 mod transport_events;
 
@@ -83,6 +84,7 @@ pub(crate) struct Core {
     pub(crate) last_bad: u32,
     pub(crate) stopping: bool,
     expired: Vec<WorkToken>,
+    status: status::StatusPage,
 }
 
 impl Core {
@@ -111,6 +113,7 @@ impl Core {
             last_bad: 0,
             stopping: false,
             expired: Vec::new(),
+            status: status::StatusPage::default(),
             config,
         }
     }
@@ -125,6 +128,7 @@ impl Core {
             self.now = self.now.max(now);
             self.wants_clock = false;
             moved |= self.expire();
+            self.keep_status_fresh();
         }
         moved |= self.take_descriptors();
         moved |= self.dma.poll();
