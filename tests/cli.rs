@@ -175,3 +175,48 @@ fn doctor_tells_a_gpu_from_a_driver_that_fails_or_is_too_old() {
     );
     assert_eq!(broken["used"], "emulated GPU");
 }
+
+#[test]
+fn cc_builds_a_kernel_and_names_it_and_refuses_what_is_none() {
+    let dir = temporary("cc");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let write = |name: &str, text: &str| {
+        let file = dir.join(name);
+        std::fs::write(&file, text).expect("written");
+        file.display().to_string()
+    };
+    let good = write(
+        "twice.cu",
+        "#include \"ringbell.cuh\"\n\
+         extern \"C\" __global__ void twice(rb_u64 *x) { *x *= FACTOR; }\nRB_KERNEL(twice)\n",
+    );
+    let out = ringbell(&["cc", "--no-nvcc", &good, "--", "-DFACTOR=2"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert!(
+        stdout(&out).ends_with("twice.so: twice\n"),
+        "{}",
+        stdout(&out)
+    );
+    assert!(dir.join("twice.so").is_file());
+
+    // The macro is missing: the compiler's message reaches the user.
+    let out = ringbell(&["cc", "--no-nvcc", &good]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("FACTOR"));
+
+    let none = write("none.cu", "#include \"ringbell.cuh\"\n");
+    let out = ringbell(&["cc", "--no-nvcc", &none]);
+    assert_eq!(out.status.code(), Some(1));
+    assert!(stderr(&out).contains("RB_KERNEL"));
+
+    let out = ringbell(&["cc", "--no-nvcc", "no-such-file.cu"]);
+    assert_eq!(out.status.code(), Some(2));
+    let out = ringbell(&["cc", "--no-nvcc", &good, "--cxx", "/no/such/compiler"]);
+    assert_eq!(out.status.code(), Some(4));
+    let out = ringbell(&["cc", &good, "--nvcc", "/no/such/nvcc", "--", "-DFACTOR=2"]);
+    assert_eq!(
+        out.status.code(),
+        Some(4),
+        "an nvcc that was asked for is not optional"
+    );
+}

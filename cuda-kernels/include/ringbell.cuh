@@ -19,6 +19,10 @@
  * **Non-blocking** calls return a request. Every request must be waited for (or tested until done):
  * that is what frees its slot of the queue. They never wait for a slot: a full queue is QUEUE_FULL.
  *
+ * **One queue, one flow.** An operation that waits holds its slot, and a queue gets no further than its
+ * depth beyond the oldest operation that waits. Flows that must not wait for each other (a receive that
+ * idles and the sends of another direction) need a queue each; several threads may share one otherwise.
+ *
  * **Payloads** of at most 40 bytes travel inside the descriptor: the thread copies them, and the
  * buffer need be neither registered nor kept.
  */

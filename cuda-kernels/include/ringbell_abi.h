@@ -277,9 +277,9 @@ typedef uint64_t rb_u64;
 #define RB_REG_GTLB_COMMAND 0x038u
 /** Rw. Base virtual address of the selected instance's window, low half. */
 #define RB_REG_GTLB_BASE_LO 0x03cu
-/** Rw. Base virtual address, high half. */
+/** Rw. Base virtual address, high half; write it after the low half: it moves the window and drops the instance's entries. */
 #define RB_REG_GTLB_BASE_HI 0x040u
-/** Wo. Refill: 1 acknowledges the miss shown in the status registers after the missing entries were written, 2 refuses it (the operation faults). */
+/** Wo. Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it. */
 #define RB_REG_GTLB_REFILL 0x044u
 /** Rw. Own MAC address, low 32 bits. */
 #define RB_REG_MAC_LO 0x200u

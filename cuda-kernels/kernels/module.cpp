@@ -1,4 +1,5 @@
 // Every kernel of the SDK as one module of the emulated GPU. nvcc compiles the files one by one.
 #include "ringbell.cuh"
 
-#include "basic.cu"
+#include "perf.cu"
+#include "sockets.cu"

@@ -12,6 +12,7 @@
 pub mod emulated;
 mod fatbin;
 mod launch;
+pub mod perf;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,

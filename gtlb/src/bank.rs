@@ -187,8 +187,8 @@ impl Bank {
             return None;
         }
         let group = va >> GROUP_SHIFT;
-        let hit = self.directory.lookup(va)?;
         let content = self.directory.group(group)?;
+        let hit = content.lookup(va)?;
         // A GTLB without complementary entries cannot hold the group; the page table still answers.
         if self.instances[instance]
             .insert(group, content, true)
@@ -430,3 +430,6 @@ fn check_range(va: GpuVa, len: u64) -> Result<u64, MapError> {
         _ => Err(MapError::OutOfSpace { va, len }),
     }
 }
+
+#[cfg(test)]
+mod tests;

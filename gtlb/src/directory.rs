@@ -4,8 +4,9 @@
 //! it. Pages are kept by group of 2 MiB, already coalesced (Algorithm 1, line 3).
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::gtlb::{GROUP_PAGES, GROUP_SHIFT, PAGE_SHIFT};
+use crate::gtlb::{GROUP_SHIFT, PAGE_SHIFT};
 use crate::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 
 /// Stands for "no page here"; never a bus address, because it is not aligned.
@@ -63,19 +64,30 @@ impl Group {
         }
     }
 
-    /// Bus address of one page.
-    pub(crate) fn page(&self, index: usize) -> Option<u64> {
-        match self {
-            Group::Large(bus) => Some(bus + index as u64 * PAGE_BYTES),
-            Group::Pages(pages) => Some(pages[index]).filter(|bus| *bus != NO_PAGE),
+    /// The translation of `va`, which lies in this group, to the end of its page or of the group.
+    pub(crate) fn lookup(&self, va: u64) -> Option<Hit> {
+        let (bus, size) = match self {
+            Group::Large(bus) => (*bus, LARGE_PAGE_BYTES),
+            Group::Pages(pages) => {
+                let index = (va >> PAGE_SHIFT) as usize & (PAGES_PER_LARGE - 1);
+                (pages[index], PAGE_BYTES)
+            }
+        };
+        if bus == NO_PAGE {
+            return None;
         }
+        let offset = va & (size - 1);
+        Some(Hit {
+            bus: bus + offset,
+            left: size - offset,
+        })
     }
 }
 
 /// All mapped pages.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    groups: HashMap<u64, Group>,
+    groups: HashMap<u64, Group, BuildHasherDefault<GroupHasher>>,
 }
 
 impl Directory {
@@ -113,23 +125,28 @@ impl Directory {
         self.groups.reserve(groups);
     }
 
-    /// Bus address of the page that holds `va`.
-    pub(crate) fn page(&self, va: u64) -> Option<u64> {
-        let index = (va >> PAGE_SHIFT) as usize & (GROUP_PAGES as usize - 1);
-        self.group(va >> GROUP_SHIFT)?.page(index)
-    }
-
     /// The translation of `va`, to the end of its page or coalesced group.
     pub(crate) fn lookup(&self, va: u64) -> Option<Hit> {
-        let page = self.page(va)?;
-        let (bus, size) = match self.group(va >> GROUP_SHIFT)? {
-            Group::Large(bus) => (*bus, LARGE_PAGE_BYTES),
-            Group::Pages(_) => (page, PAGE_BYTES),
-        };
-        let offset = va & (size - 1);
-        Some(Hit {
-            bus: bus + offset,
-            left: size - offset,
-        })
+        self.group(va >> GROUP_SHIFT)?.lookup(va)
+    }
+}
+
+/// Spreads group numbers, which come in runs. The keys are addresses that the driver reports, not a
+/// stranger's choice, so the default hash would only slow down a refill.
+#[derive(Debug, Default)]
+struct GroupHasher(u64);
+
+impl Hasher for GroupHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(*byte as u64);
+        }
+    }
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
     }
 }

@@ -39,7 +39,9 @@ pub(crate) struct RemoteKeys {
 }
 
 impl RemoteKeys {
-    /// A permutation that the system's entropy has chosen.
+    /// A permutation that the system's entropy has chosen: the one number here that must differ from
+    /// run to run. Nothing but the value of remote keys depends on it.
+    #[allow(clippy::disallowed_methods)]
     pub(crate) fn random() -> RemoteKeys {
         // `RandomState` is the standard library's only source of entropy; SipHash spreads it.
         let state = RandomState::new();

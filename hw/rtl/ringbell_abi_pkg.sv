@@ -241,9 +241,9 @@ package ringbell_abi_pkg;
   localparam int unsigned REG_GTLB_COMMAND = 14;
   // Rw. Base virtual address of the selected instance's window, low half.
   localparam int unsigned REG_GTLB_BASE_LO = 15;
-  // Rw. Base virtual address, high half.
+  // Rw. Base virtual address, high half; write it after the low half: it moves the window and drops the instance's entries.
   localparam int unsigned REG_GTLB_BASE_HI = 16;
-  // Wo. Refill: 1 acknowledges the miss shown in the status registers after the missing entries were written, 2 refuses it (the operation faults).
+  // Wo. Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it.
   localparam int unsigned REG_GTLB_REFILL = 17;
   // Rw. Own MAC address, low 32 bits.
   localparam int unsigned REG_MAC_LO = 128;

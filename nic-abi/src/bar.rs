@@ -75,9 +75,9 @@ registers! {
     GtlbCommand = 14 [Wo] => "GTLB_COMMAND",
     /// Base virtual address of the selected instance's window, low half.
     GtlbBaseLo = 15 [Rw] => "GTLB_BASE_LO",
-    /// Base virtual address, high half.
+    /// Base virtual address, high half; write it after the low half: it moves the window and drops the instance's entries.
     GtlbBaseHi = 16 [Rw] => "GTLB_BASE_HI",
-    /// Refill: 1 acknowledges the miss shown in the status registers after the missing entries were written, 2 refuses it (the operation faults).
+    /// Answers the miss shown in the status registers: 1 after its entry was written (refused while it is missing; the faulted operation is to be repeated), 2 dismisses it.
     GtlbRefill = 17 [Wo] => "GTLB_REFILL",
     /// Own MAC address, low 32 bits.
     MacLo = 128 [Rw] => "MAC_LO",

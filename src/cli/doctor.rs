@@ -100,6 +100,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(exit(&findings.checks))
 }
 
+/// nvcc, when it is found.
+pub(super) fn nvcc_path() -> Option<PathBuf> {
+    gpu::find_nvcc().map(|(path, _)| path)
+}
+
 fn exit(checks: &[Check]) -> Exit {
     if checks.iter().any(|c| c.verdict == Verdict::Missing) {
         Exit::Environment

@@ -3,6 +3,7 @@
 //! A subcommand is an `Args` structure and a `run` that returns how the program is to end. Errors
 //! travel as `anyhow`; one that a person can do something about is a [`Problem`].
 
+mod cc;
 mod doctor;
 mod perf;
 mod problem;
@@ -31,6 +32,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Build your own kernels: for the emulated GPU, and with nvcc for real ones
+    Cc(cc::Args),
     /// What this machine has, what is used instead of what it lacks, and why
     Doctor(doctor::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
@@ -51,6 +54,7 @@ pub(crate) fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<Exit> {
     match command {
+        Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Perf(args) => perf::run(args),
         Command::Regs(args) => regs::run(&args),

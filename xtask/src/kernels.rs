@@ -25,6 +25,11 @@ pub(crate) fn compile() -> Result<Outcome> {
         .with_context(|| format!("cannot write {}", abi.display()))?;
     let mut sources = sources()?;
     sources.push(abi);
+    for (i, block) in blocks(&read_tutorial()?).into_iter().enumerate() {
+        let file = out.join(format!("tutorial_{i}.cu"));
+        std::fs::write(&file, block).with_context(|| format!("cannot write {}", file.display()))?;
+        sources.push(file);
+    }
     for source in &sources {
         let name = source.file_stem().unwrap_or_default();
         let mut nvcc = Command::new(&nvcc);
@@ -64,4 +69,67 @@ fn sources() -> Result<Vec<PathBuf>> {
     }
     sources.sort();
     Ok(sources)
+}
+
+fn read_tutorial() -> Result<String> {
+    let file = root().join("docs/tutorial.md");
+    std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// The code between "```cuda" and "```".
+fn blocks(markdown: &str) -> Vec<String> {
+    markdown
+        .split("```cuda\n")
+        .skip(1)
+        .filter_map(|rest| Some(rest.split_once("\n```")?.0.to_string() + "\n"))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reader copies out of the tutorial compiles for the emulated GPU. (nvcc reads the same
+    /// blocks in `cargo xtask kernels`.)
+    #[test]
+    fn kernels_of_the_tutorial_compile_with_gpp() {
+        let tutorial = read_tutorial().expect("docs/tutorial.md");
+        let blocks = blocks(&tutorial);
+        assert!(!blocks.is_empty());
+        let dir = root().join("target/tutorial");
+        std::fs::create_dir_all(&dir).expect("a folder");
+        for (i, block) in blocks.iter().enumerate() {
+            let file = dir.join(format!("block_{i}.cu"));
+            std::fs::write(&file, block).expect("written");
+            let out = Command::new("g++")
+                .args([
+                    "-std=c++20",
+                    "-Wall",
+                    "-Werror",
+                    "-Wno-unknown-pragmas",
+                    "-fsyntax-only",
+                    "-x",
+                    "c++",
+                    "-I",
+                ])
+                .arg(root().join("cuda-kernels/include"))
+                .arg(&file)
+                .output()
+                .expect("g++ starts");
+            assert!(
+                out.status.success(),
+                "{}",
+                String::from_utf8_lossy(&out.stderr)
+            );
+        }
+    }
+
+    #[test]
+    fn blocks_are_cut_at_their_fences() {
+        assert_eq!(
+            blocks("a\n```cuda\nx\ny\n```\nb\n```sh\nz\n```\n"),
+            ["x\ny\n"]
+        );
+        assert!(blocks("```cuda\nno end").is_empty());
+    }
 }

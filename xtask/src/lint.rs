@@ -1,16 +1,18 @@
-//! What is checked without running anything: format, generated files, clippy, documentation.
+//! What is checked without running anything: format, generated files, house rules, clippy,
+//! documentation.
 
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::steps::{command, Outcome, Step};
-use crate::{gen, root};
+use crate::{gen, root, style};
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 4] = [
+pub(crate) const STEPS: [Step; 5] = [
     ("format", format),
     ("generated", generated),
+    ("style", style::check),
     ("clippy", clippy),
     ("docs", docs),
 ];

@@ -6,6 +6,7 @@ mod gen;
 mod kernels;
 mod lint;
 mod steps;
+mod style;
 mod test;
 mod tools;
 mod venv;
@@ -32,7 +33,7 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
-    /// Format, generated files, clippy and documentation; no warning passes
+    /// Format, generated files, house rules, clippy and documentation; no warning passes
     Lint,
     /// Every test: workspace, documentation, examples, kernels with nvcc; installs what they need
     Test {

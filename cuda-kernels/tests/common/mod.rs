@@ -1,6 +1,7 @@
 //! A NIC for tests of the device header: a thread that consumes entries and writes completions.
 //!
-//! It knows only nic-abi. A session is a loop-back stream: what is sent on it can be received from it.
+//! It knows only nic-abi. A session below 100 is a loop-back stream: what is sent on it can be received
+//! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
 #![allow(unsafe_code, dead_code, unreachable_pub)] // Reads and writes kernel memory by address, as a NIC does; each test uses a part.
 
 use std::collections::{HashMap, VecDeque};
@@ -136,6 +137,7 @@ pub struct Faults {
 
 pub struct MockNic {
     pub queue: Arc<Queue>,
+    queues: Vec<Arc<Queue>>,
     pub faults: Arc<Faults>,
     /// Every descriptor seen, in order of consumption.
     pub seen: Arc<Mutex<Vec<Descriptor>>>,
@@ -144,6 +146,7 @@ pub struct MockNic {
 }
 
 struct Waiting {
+    queue: usize,
     ticket: u32,
     d: Descriptor,
     got: u64,
@@ -151,26 +154,30 @@ struct Waiting {
 }
 
 struct Engine {
-    q: Arc<Queue>,
+    queues: Vec<Arc<Queue>>,
     faults: Arc<Faults>,
     seen: Arc<Mutex<Vec<Descriptor>>>,
-    next: u32,
-    bell: u32,
+    /// Next ticket and last doorbell of each queue.
+    next: Vec<(u32, u32)>,
     sessions: u32,
     streams: HashMap<u32, VecDeque<u8>>,
     recvs: Vec<Waiting>,
-    held: Vec<(u32, Completion)>,
+    held: Vec<(usize, u32, Completion)>,
 }
 
 impl MockNic {
     pub fn start(queue: Arc<Queue>) -> MockNic {
+        MockNic::with(vec![queue])
+    }
+
+    /// A NIC that serves several queues.
+    pub fn with(queues: Vec<Arc<Queue>>) -> MockNic {
         let faults = Arc::new(Faults::default());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let mut e = Engine {
-            next: queue.start,
-            bell: queue.start,
-            q: queue.clone(),
+            next: queues.iter().map(|q| (q.start, q.start)).collect(),
+            queues: queues.clone(),
             faults: faults.clone(),
             seen: seen.clone(),
             sessions: 0,
@@ -187,7 +194,8 @@ impl MockNic {
             }
         });
         MockNic {
-            queue,
+            queue: queues[0].clone(),
+            queues,
             faults,
             seen,
             stop,
@@ -197,6 +205,10 @@ impl MockNic {
 
     pub fn handle(&self) -> KernelArg {
         self.queue.handle().into()
+    }
+
+    pub fn handle_of(&self, queue: usize) -> KernelArg {
+        self.queues[queue].handle().into()
     }
 }
 
@@ -215,20 +227,32 @@ impl Engine {
             return false;
         }
         let mut moved = false;
-        let bell = self.q.doorbell();
-        if bell != self.bell {
-            self.bell = bell;
-            while let Some(e) = self.q.entry(self.next) {
-                let ticket = self.next;
-                self.next = self.next.wrapping_add(1);
-                self.accept(ticket, e);
+        for i in 0..self.queues.len() {
+            let q = self.queues[i].clone();
+            let bell = q.doorbell();
+            if bell == self.next[i].1 {
+                continue;
+            }
+            self.next[i].1 = bell;
+            while let Some(e) = q.entry(self.next[i].0) {
+                let ticket = self.next[i].0;
+                self.next[i].0 = ticket.wrapping_add(1);
+                self.accept(i, ticket, e);
                 moved = true;
             }
         }
         moved | self.receive()
     }
 
-    fn finish(&mut self, ticket: u32, d: &Descriptor, status: Status, bytes: u64, detail: u64) {
+    fn finish(
+        &mut self,
+        queue: usize,
+        ticket: u32,
+        d: &Descriptor,
+        status: Status,
+        bytes: u64,
+        detail: u64,
+    ) {
         if self.faults.mute.load(Ordering::Relaxed) {
             return;
         }
@@ -240,47 +264,55 @@ impl Engine {
             detail,
         };
         let keep = self.faults.reverse.load(Ordering::Relaxed) as usize;
-        self.held.push((ticket, c));
+        self.held.push((queue, ticket, c));
         if self.held.len() > keep.saturating_sub(1) {
-            while let Some((t, c)) = self.held.pop() {
-                self.q.complete(t, &c);
+            while let Some((i, t, c)) = self.held.pop() {
+                self.queues[i].complete(t, &c);
                 if self.faults.garbage_status.load(Ordering::Relaxed) {
-                    let line = &self.q.cq[(t & ((1 << self.q.depth_log2) - 1)) as usize];
+                    let line =
+                        &self.queues[i].cq[(t & ((1 << self.queues[i].depth_log2) - 1)) as usize];
                     line[0].store((c.encode(t)[0] & !0xff) | 0xee, Ordering::Release);
                 }
             }
         }
     }
 
-    fn accept(&mut self, ticket: u32, e: WorkQueueEntry) {
+    fn accept(&mut self, queue: usize, ticket: u32, e: WorkQueueEntry) {
         let d = match e.decode() {
             Ok(d) => d,
             Err(why) => {
                 let none = Descriptor::new(Opcode::Nop);
-                return self.finish(ticket, &none, Status::BadDescriptor, 0, why.word().into());
+                return self.finish(
+                    queue,
+                    ticket,
+                    &none,
+                    Status::BadDescriptor,
+                    0,
+                    why.word().into(),
+                );
             }
         };
         self.seen.lock().unwrap().push(d);
         let s = d.session.0;
         match d.opcode {
-            Opcode::Nop => self.finish(ticket, &d, Status::Ok, 0, 0),
+            Opcode::Nop => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::Socket => {
                 self.sessions += 1;
                 self.streams.insert(self.sessions, VecDeque::new());
-                self.finish(ticket, &d, Status::Ok, 0, self.sessions.into());
+                self.finish(queue, ticket, &d, Status::Ok, 0, self.sessions.into());
             }
             Opcode::Accept => {
                 self.sessions += 1;
                 self.streams.insert(self.sessions, VecDeque::new());
                 let peer = u64::from(0x0a00_0002u32) << 16 | 4791;
-                self.finish(ticket, &d, Status::Ok, peer, self.sessions.into());
+                self.finish(queue, ticket, &d, Status::Ok, peer, self.sessions.into());
             }
             Opcode::Connect if d.operand == 0xdead => {
                 let to = d.operand << 16 | u64::from(d.imm & 0xffff);
-                self.finish(ticket, &d, Status::ConnectionRefused, 0, to);
+                self.finish(queue, ticket, &d, Status::ConnectionRefused, 0, to);
             }
             Opcode::Listen | Opcode::Connect | Opcode::Shutdown => {
-                self.finish(ticket, &d, Status::Ok, 0, 0)
+                self.finish(queue, ticket, &d, Status::Ok, 0, 0)
             }
             Opcode::Close | Opcode::Abort => {
                 let known = self.streams.remove(&s).is_some();
@@ -289,10 +321,11 @@ impl Engine {
                 } else {
                     Status::BadSession
                 };
-                self.finish(ticket, &d, status, 0, s.into());
+                self.finish(queue, ticket, &d, status, 0, s.into());
             }
             Opcode::Send => {
-                let stream = self.streams.entry(s).or_default();
+                let to = if s < 100 { s } else { s ^ 1 };
+                let stream = self.streams.entry(to).or_default();
                 if d.flags.contains(Flags::INLINE) {
                     stream.extend(&d.inline[..d.inline_len as usize]);
                 } else {
@@ -307,11 +340,12 @@ impl Engine {
                     };
                     stream.extend(&bytes);
                 }
-                self.finish(ticket, &d, Status::Ok, d.len.into(), 0);
+                self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
             }
             Opcode::Recv => {
                 let deadline = Instant::now() + Duration::from_micros(d.timeout_us.into());
                 self.recvs.push(Waiting {
+                    queue,
                     ticket,
                     d,
                     got: 0,
@@ -327,7 +361,7 @@ impl Engine {
                         d.len as usize,
                     );
                 }
-                self.finish(ticket, &d, Status::Ok, d.len.into(), 0);
+                self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
             }
         }
     }
@@ -361,7 +395,7 @@ impl Engine {
                 } else {
                     Status::TimedOut
                 };
-                self.finish(w.ticket, &w.d, status, w.got, 0);
+                self.finish(w.queue, w.ticket, &w.d, status, w.got, 0);
                 moved = true;
             } else {
                 blocked.push(s);

@@ -117,8 +117,8 @@ pub(super) fn gpu() -> Check {
     Check::new("GPU", Verdict::Instead, found, emulated, why)
 }
 
-/// nvcc, for fat binaries.
-pub(super) fn nvcc() -> Check {
+/// nvcc where it usually is: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda; with the version it tells.
+pub(super) fn find_nvcc() -> Option<(PathBuf, String)> {
     let mut places: Vec<PathBuf> = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {
         if let Some(home) = std::env::var_os(variable) {
@@ -127,16 +127,22 @@ pub(super) fn nvcc() -> Check {
     }
     places.push("nvcc".into());
     places.push("/usr/local/cuda/bin/nvcc".into());
-    for place in places {
-        if let Some(version) = first_line_with(&place, "release") {
-            return Check::new(
-                "nvcc",
-                Verdict::Ok,
-                version,
-                place.display().to_string(),
-                "`ringbell cc` also makes fat binaries for real GPUs",
-            );
-        }
+    places.into_iter().find_map(|place| {
+        let version = first_line_with(&place, "release")?;
+        Some((place, version))
+    })
+}
+
+/// nvcc, for fat binaries.
+pub(super) fn nvcc() -> Check {
+    if let Some((place, version)) = find_nvcc() {
+        return Check::new(
+            "nvcc",
+            Verdict::Ok,
+            version,
+            place.display().to_string(),
+            "`ringbell cc` also makes fat binaries for real GPUs",
+        );
     }
     Check::new(
         "nvcc",

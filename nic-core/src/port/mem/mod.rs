@@ -318,10 +318,14 @@ impl Port for MemPort {
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        let ring = match (self.ring_of(dst), self.tx.len()) {
-            (Some(r), _) => r,
-            (None, 1) => 0,
-            (None, _) => {
+        // With two ports there is only one way.
+        let ring = match self.tx.len() {
+            1 => Some(0),
+            _ => self.ring_of(dst),
+        };
+        let ring = match ring {
+            Some(r) => r,
+            None => {
                 self.chosen = Target::Flood;
                 return Some(&mut self.scratch);
             }
@@ -336,7 +340,6 @@ impl Port for MemPort {
             self.chosen = Target::Drop;
             return Some(&mut self.scratch);
         }
-        self.stalled[ring] = None;
         if self.segment.is_private() {
             self.chosen = Target::Slot(ring);
             Some(self.tx[ring].room(&self.segment))

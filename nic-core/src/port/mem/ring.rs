@@ -4,14 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::segment::{Segment, Slot};
+use super::segment::{Ring, Segment, Slot};
 use crate::wire::MacAddr;
 
 /// The producing end.
 #[derive(Debug)]
 pub(super) struct Sender {
-    from: usize,
-    to: usize,
+    ring: Ring,
     slots: u64,
     /// Frames written.
     head: u64,
@@ -23,14 +22,14 @@ pub(super) struct Sender {
 
 impl Sender {
     pub(super) fn new(segment: &Arc<Segment>, from: usize, to: usize) -> Sender {
-        let head = segment.produced(from, to).load(Ordering::Acquire);
+        let ring = segment.ring(from, to);
+        let head = segment.produced(&ring).load(Ordering::Acquire);
         Sender {
-            from,
-            to,
+            ring,
             slots: segment.shape().slots() as u64,
             head,
             published: head,
-            seen: segment.consumed(from, to).load(Ordering::Acquire),
+            seen: segment.consumed(&ring).load(Ordering::Acquire),
         }
     }
 
@@ -45,7 +44,7 @@ impl Sender {
         }
         // Acquire: pairs with the Release in `Receiver::release`; the receiver's reads of the slot
         // are over before we write it again.
-        let seen = segment.consumed(self.from, self.to).load(Ordering::Acquire);
+        let seen = segment.consumed(&self.ring).load(Ordering::Acquire);
         // A receiver that claims to have consumed what was not sent is not believed.
         if self.published.wrapping_sub(seen) <= self.slots {
             self.seen = seen;
@@ -58,12 +57,12 @@ impl Sender {
         assert!(segment.is_private() && self.head.wrapping_sub(self.seen) < self.slots);
         // SAFETY: the segment is private; this sender is the ring's only one (the port was claimed)
         // and the slot was returned by the receiver, so it is ours until `publish`.
-        unsafe { segment.slot(self.from, self.to, self.head).in_place() }
+        unsafe { segment.slot(&self.ring, self.head).in_place() }
     }
 
     /// Takes the slot written with [`Sender::room`]. Returns how many frames are unpublished.
     pub(super) fn commit(&mut self, segment: &Segment, len: usize) -> u64 {
-        segment.slot(self.from, self.to, self.head).set_len(len);
+        segment.slot(&self.ring, self.head).set_len(len);
         self.head = self.head.wrapping_add(1);
         self.head.wrapping_sub(self.published)
     }
@@ -71,7 +70,7 @@ impl Sender {
     /// Copies a frame into the next slot; the ring must not be full. Returns how many frames are
     /// unpublished.
     pub(super) fn push(&mut self, segment: &Segment, frame: &[u8]) -> u64 {
-        segment.slot(self.from, self.to, self.head).copy_in(frame);
+        segment.slot(&self.ring, self.head).copy_in(frame);
         self.head = self.head.wrapping_add(1);
         self.head.wrapping_sub(self.published)
     }
@@ -84,7 +83,7 @@ impl Sender {
         self.published = self.head;
         // Release: pairs with the Acquire in `Receiver::next`; the frame is visible before its number.
         segment
-            .produced(self.from, self.to)
+            .produced(&self.ring)
             .store(self.head, Ordering::Release);
     }
 }
@@ -100,8 +99,7 @@ pub(super) enum Next {
 /// The consuming end.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    from: usize,
-    to: usize,
+    ring: Ring,
     slots: u64,
     /// Frames taken.
     tail: u64,
@@ -115,10 +113,10 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn new(segment: &Arc<Segment>, from: usize, to: usize) -> Receiver {
-        let tail = segment.consumed(from, to).load(Ordering::Acquire);
+        let ring = segment.ring(from, to);
+        let tail = segment.consumed(&ring).load(Ordering::Acquire);
         Receiver {
-            from,
-            to,
+            ring,
             slots: segment.shape().slots() as u64,
             tail,
             head: tail,
@@ -137,11 +135,11 @@ impl Receiver {
 
     /// Takes the next frame; the one before it goes back to the sender, a few at a time.
     pub(super) fn next(&mut self, segment: &Segment) -> Next {
-        let consumed = segment.consumed(self.from, self.to);
         if self.tail == self.head {
+            let consumed = segment.consumed(&self.ring);
             self.release(consumed);
             // Acquire: pairs with the Release in `Sender::publish`.
-            let head = segment.produced(self.from, self.to).load(Ordering::Acquire);
+            let head = segment.produced(&self.ring).load(Ordering::Acquire);
             if head == self.tail {
                 return Next::Empty;
             }
@@ -153,9 +151,9 @@ impl Receiver {
             }
             self.head = head;
         } else if self.tail.wrapping_sub(self.released) >= self.slots / 4 {
-            self.release(consumed);
+            self.release(segment.consumed(&self.ring));
         }
-        let slot = segment.slot(self.from, self.to, self.tail);
+        let slot = segment.slot(&self.ring, self.tail);
         self.tail = self.tail.wrapping_add(1);
         match slot.len() {
             Some(len) => Next::Frame(slot, len),

@@ -29,8 +29,10 @@ pub const PORTS_MAX: usize = 32;
 const HEADER: usize = 4096;
 const RING_HEADER: usize = 256;
 const SLOT_LEN: usize = 8;
-/// Bytes of slots per ring: as much as fits a core's L2 cache beside the socket buffers.
-const RING_BYTES: usize = 512 << 10;
+/// Bytes of slots per ring: few enough that frames are still in the L2 cache when they are read.
+const RING_BYTES: usize = 128 << 10;
+/// Least slots per ring.
+const SLOTS_MIN: usize = 16;
 
 /// Shape of a segment; every number in it is checked before use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +48,7 @@ impl Shape {
     }
     pub(super) fn slots(&self) -> usize {
         let n = RING_BYTES / self.slot_bytes();
-        1 << n.max(32).ilog2()
+        1 << n.max(SLOTS_MIN).ilog2()
     }
     fn ring_stride(&self) -> usize {
         (RING_HEADER + self.slots() * self.slot_bytes()).next_multiple_of(4096)
@@ -163,6 +165,7 @@ impl Segment {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    #[inline]
     fn word64(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at + 8 <= self.map.len());
         // SAFETY: aligned and inside the mapping (asserted), which lives as long as self; words are
@@ -185,25 +188,44 @@ impl Segment {
         assert!(from < self.shape.ports && to < self.shape.ports);
         HEADER + (from * self.shape.ports + to) * self.shape.ring_stride()
     }
-    /// Frames ever put into the ring.
-    pub(super) fn produced(&self, from: usize, to: usize) -> &AtomicU64 {
-        self.word64(self.ring_at(from, to))
-    }
-    /// Frames ever taken out of it; on a line of its own, 128 B apart.
-    pub(super) fn consumed(&self, from: usize, to: usize) -> &AtomicU64 {
-        self.word64(self.ring_at(from, to) + 128)
-    }
-
-    /// The slot of a ring that holds frame number `n`.
-    pub(super) fn slot(&self, from: usize, to: usize, n: u64) -> Slot {
-        let index = n as usize & (self.shape.slots() - 1);
-        let at = self.ring_at(from, to) + RING_HEADER + index * self.shape.slot_bytes();
-        Slot {
-            // SAFETY: `ring_at` checks the ring and the index is masked, so the slot lies inside.
-            base: unsafe { self.map.as_mut_ptr().add(at) },
+    /// The ring from one port to another.
+    pub(super) fn ring(&self, from: usize, to: usize) -> Ring {
+        Ring {
+            at: self.ring_at(from, to),
+            mask: self.shape.slots() as u64 - 1,
+            stride: self.shape.slot_bytes(),
             room: ETHERNET_HEADER + self.shape.mtu,
         }
     }
+
+    /// Frames ever put into the ring.
+    pub(super) fn produced(&self, ring: &Ring) -> &AtomicU64 {
+        self.word64(ring.at)
+    }
+    /// Frames ever taken out of it; on a line of its own, 128 B apart.
+    pub(super) fn consumed(&self, ring: &Ring) -> &AtomicU64 {
+        self.word64(ring.at + 128)
+    }
+
+    /// The slot of a ring that holds frame number `n`.
+    pub(super) fn slot(&self, ring: &Ring, n: u64) -> Slot {
+        let at = ring.at + RING_HEADER + (n & ring.mask) as usize * ring.stride;
+        assert!(at + ring.stride <= self.map.len());
+        Slot {
+            // SAFETY: the slot lies inside the mapping (asserted).
+            base: unsafe { self.map.as_mut_ptr().add(at) },
+            room: ring.room,
+        }
+    }
+}
+
+/// Where a ring lies and how it is divided.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ring {
+    at: usize,
+    mask: u64,
+    stride: usize,
+    room: usize,
 }
 
 /// One slot: a 4-byte length, then the frame. Valid while its segment is mapped.

@@ -128,20 +128,23 @@ fn a_lying_peer_costs_frames_but_not_the_process() {
     let sw = MemSwitch::shared(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let (mut a, mut b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
     sw.segment
-        .produced(0, 1)
+        .produced(&sw.segment.ring(0, 1))
         .store(u64::MAX / 2, Ordering::Release);
     assert_eq!(recv(&mut b), None);
     assert_eq!(b.counters().rx_malformed, 1);
     // A length that no frame has.
-    let mut n = sw.segment.produced(1, 0).load(Ordering::Relaxed);
-    sw.segment.slot(1, 0, n).copy_in(&[0; 60]);
-    sw.segment.slot(1, 0, n).set_len(3);
+    let back = sw.segment.ring(1, 0);
+    let mut n = sw.segment.produced(&back).load(Ordering::Relaxed);
+    sw.segment.slot(&back, n).copy_in(&[0; 60]);
+    sw.segment.slot(&back, n).set_len(3);
     n += 1;
-    sw.segment.produced(1, 0).store(n, Ordering::Release);
+    sw.segment.produced(&back).store(n, Ordering::Release);
     assert_eq!(recv(&mut a), None);
     assert_eq!(a.counters().rx_malformed, 1);
     // A consumer that claims more than was sent.
-    sw.segment.consumed(0, 1).store(u64::MAX, Ordering::Release);
+    sw.segment
+        .consumed(&sw.segment.ring(0, 1))
+        .store(u64::MAX, Ordering::Release);
     for tag in 0..1000 {
         send(&mut a, mac_of(1), tag);
     }

@@ -25,8 +25,6 @@ const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// What is left to do with a frame once the port has its buffer back.
 enum After {
     Nothing,
-    /// The socket of this connection was given the packet.
-    Given(usize),
     /// A SYN that may open a connection.
     Opens(TcpFrame, Vec<u8>),
     /// Answer with this many bytes of the scratch buffer, a whole frame.
@@ -36,7 +34,6 @@ enum After {
 impl TcpTransport {
     /// Takes the frames that have arrived. Returns whether there were any.
     pub(super) fn ingress(&mut self, now: NicTime) -> bool {
-        let mut scratch = [0u8; 2048];
         let t = instant(now);
         for taken in 0..RX_BUDGET {
             let Some(frame) = self.port.rx_frame(now) else {
@@ -64,7 +61,11 @@ impl TcpTransport {
                             };
                             self.iface
                                 .poll_ingress_single(t, &mut device, &mut c.sockets);
-                            After::Given(index)
+                            if !c.ready {
+                                c.ready = true;
+                                self.ready.push_back(index);
+                            }
+                            After::Nothing
                         }
                         _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
                         _ => {
@@ -91,7 +92,7 @@ impl TcpTransport {
                                 target_mac: arp.sender_mac,
                                 target_ip: arp.sender_ip,
                             };
-                            After::Answer(arp.sender_mac, answer.emit(&mut scratch))
+                            After::Answer(arp.sender_mac, answer.emit(&mut self.scratch))
                         } else {
                             After::Nothing
                         }
@@ -101,7 +102,8 @@ impl TcpTransport {
                         After::Nothing
                     }
                 },
-                Ok(Frame::Icmp { src_mac }) => match echo_reply(frame, self.mac, &mut scratch) {
+                Ok(Frame::Icmp { src_mac }) => match echo_reply(frame, self.mac, &mut self.scratch)
+                {
                     Some(len) => After::Answer(src_mac, len),
                     None => After::Nothing,
                 },
@@ -116,7 +118,6 @@ impl TcpTransport {
             };
             match after {
                 After::Nothing => {}
-                After::Given(index) => self.mark(index),
                 After::Opens(seg, packet) => self.open(now, seg, &packet),
                 After::Answer(dst, len) => {
                     send_frame(
@@ -124,7 +125,7 @@ impl TcpTransport {
                         &mut self.counters,
                         now,
                         dst,
-                        &scratch[..len],
+                        &self.scratch[..len],
                     );
                 }
             }

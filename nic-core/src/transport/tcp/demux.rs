@@ -84,6 +84,8 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_key: HashMap<Key, usize, KeyHash>,
+    /// The last connection found: segments come in trains.
+    last: Option<(Key, usize)>,
     limit: usize,
 }
 
@@ -93,6 +95,7 @@ impl Table {
             slots: Vec::new(),
             free: Vec::new(),
             by_key: HashMap::with_hasher(KeyHash(secret)),
+            last: None,
             limit: limit.min(CONNECTIONS_MAX),
         }
     }
@@ -105,8 +108,15 @@ impl Table {
         self.len() < self.limit
     }
 
-    pub(super) fn find(&self, key: Key) -> Option<usize> {
-        self.by_key.get(&key).copied()
+    pub(super) fn find(&mut self, key: Key) -> Option<usize> {
+        match self.last {
+            Some((k, index)) if k == key => Some(index),
+            _ => {
+                let index = *self.by_key.get(&key)?;
+                self.last = Some((key, index));
+                Some(index)
+            }
+        }
     }
 
     /// Adds a connection made for the id and index that it is given. The key must be free.
@@ -129,6 +139,7 @@ impl Table {
         let conn = slot.conn.take()?;
         slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
         self.by_key.remove(&conn.key);
+        self.last = None;
         self.free.push(index);
         Some(conn)
     }

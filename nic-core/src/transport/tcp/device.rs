@@ -109,7 +109,8 @@ impl Device for Ingress<'_> {
     }
 }
 
-/// Packets of one connection out.
+/// Packets of one connection out. smoltcp writes one packet per poll into the port's room; the caller
+/// commits it after the poll.
 pub(super) struct Egress<'a> {
     pub(super) port: &'a mut dyn Port,
     pub(super) now: NicTime,
@@ -118,11 +119,27 @@ pub(super) struct Egress<'a> {
     pub(super) caps: &'a DeviceCapabilities,
     /// The port had no room.
     pub(super) blocked: bool,
-    /// Frames sent.
-    pub(super) sent: u64,
+    /// Bytes of the frame that was written and not committed.
+    pub(super) written: usize,
 }
 
-pub(super) struct FrameOut<'a, 'p>(&'a mut Egress<'p>);
+impl Egress<'_> {
+    /// Sends what the last poll wrote. Returns whether there was anything.
+    pub(super) fn commit(&mut self) -> bool {
+        let len = std::mem::take(&mut self.written);
+        if len > 0 {
+            self.port.tx_commit(self.now, len);
+        }
+        len > 0
+    }
+}
+
+pub(super) struct FrameOut<'t> {
+    room: &'t mut [u8],
+    written: &'t mut usize,
+    dst: MacAddr,
+    src: MacAddr,
+}
 pub(super) struct Nothing;
 
 impl RxToken for Nothing {
@@ -131,48 +148,47 @@ impl RxToken for Nothing {
     }
 }
 
-impl TxToken for FrameOut<'_, '_> {
+impl TxToken for FrameOut<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let e = self.0;
         let total = ETHERNET_HEADER + len;
-        // `transmit` has seen that there is room, and nothing came between.
-        match e
-            .port
-            .tx_frame(e.now, e.dst)
-            .and_then(|b| b.get_mut(..total))
-        {
+        match self.room.get_mut(..total) {
             Some(frame) => {
-                emit_ethernet(frame, e.dst, e.src, ETHERTYPE_IPV4);
-                let r = f(&mut frame[ETHERNET_HEADER..]);
-                e.port.tx_commit(e.now, total);
-                e.sent += 1;
-                r
+                emit_ethernet(frame, self.dst, self.src, ETHERTYPE_IPV4);
+                *self.written = total;
+                f(&mut frame[ETHERNET_HEADER..])
             }
-            // A port that breaks its promise loses the frame; TCP sends it again.
+            // A port whose room is less than its MTU loses the frame; TCP sends it again.
             None => f(&mut vec![0; len]),
         }
     }
 }
 
-impl<'p> Device for Egress<'p> {
+impl Device for Egress<'_> {
     type RxToken<'t>
         = Nothing
     where
         Self: 't;
     type TxToken<'t>
-        = FrameOut<'t, 'p>
+        = FrameOut<'t>
     where
         Self: 't;
 
-    fn receive(&mut self, _: Instant) -> Option<(Nothing, FrameOut<'_, 'p>)> {
+    fn receive(&mut self, _: Instant) -> Option<(Nothing, FrameOut<'_>)> {
         None
     }
-    fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_, 'p>> {
-        if self.port.tx_frame(self.now, self.dst).is_none() {
-            self.blocked = true;
-            return None;
-        }
-        Some(FrameOut(self))
+    fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_>> {
+        // What was written and not committed still lies in the room.
+        let room = match self.written {
+            0 => self.port.tx_frame(self.now, self.dst),
+            _ => None,
+        };
+        self.blocked = room.is_none();
+        Some(FrameOut {
+            room: room?,
+            written: &mut self.written,
+            dst: self.dst,
+            src: self.src,
+        })
     }
     fn capabilities(&self) -> DeviceCapabilities {
         self.caps.clone()

@@ -186,7 +186,11 @@ pub struct TcpTransport {
     events: VecDeque<TransportEvent>,
     counters: TcpCounters,
     reply: Reply,
+    /// For frames that the transport composes itself.
+    scratch: Box<[u8]>,
     resolved: Vec<(usize, Resolved)>,
+    /// Connections that found no room in the port in this step.
+    blocked: u32,
     /// The last step left work behind that no timer covers.
     again: Option<NicTime>,
 }
@@ -243,7 +247,9 @@ impl TcpTransport {
             events: VecDeque::new(),
             counters: TcpCounters::default(),
             reply,
+            scratch: vec![0; 2048].into(),
             resolved: Vec::new(),
+            blocked: 0,
             again: None,
             config,
         })

@@ -16,6 +16,9 @@ use crate::transport::{DmaAccess, NicTime, TransportEvent};
 const TX_BUDGET: usize = 128;
 /// How long a connection waits for room in the port before it tries again.
 const BLOCKED: Duration = Duration::from_micros(10);
+/// A step ends after so many connections found no room in the port; several, because the way to one
+/// peer may be full while others are free.
+const BLOCKED_MAX: u32 = 4;
 /// How long TCP may wait for the peer's FIN after a close (Linux: tcp_fin_timeout).
 const FIN_WAIT: Duration = Duration::from_secs(60);
 /// How long a reset may wait for room in the port.
@@ -38,12 +41,20 @@ impl TcpTransport {
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
-        self.again = None;
+        (self.again, self.blocked) = (None, 0);
         for _ in 0..self.ready.len() {
             let Some(index) = self.ready.pop_front() else {
                 break;
             };
+            let blocked = self.blocked;
             moved |= self.serve(index, now, dma);
+            // The port is full: what is left keeps its place, and the peer gets a turn first.
+            if self.blocked > blocked && self.blocked >= BLOCKED_MAX {
+                break;
+            }
+        }
+        if !self.ready.is_empty() {
+            self.call_again(if moved { now } else { now.plus(BLOCKED) });
         }
         moved
     }
@@ -203,11 +214,13 @@ impl TcpTransport {
             src: self.mac,
             caps: &self.caps,
             blocked: false,
-            sent: 0,
+            written: 0,
         };
-        let mut sent = Sent::More;
+        let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..TX_BUDGET {
-            if self.iface.poll_egress(t, &mut device, &mut c.sockets) == PollResult::None {
+            let polled = self.iface.poll_egress(t, &mut device, &mut c.sockets);
+            frames += u64::from(device.commit());
+            if polled == PollResult::None {
                 sent = if device.blocked {
                     Sent::Blocked
                 } else {
@@ -216,7 +229,7 @@ impl TcpTransport {
                 break;
             }
         }
-        (sent, device.sent)
+        (sent, frames)
     }
 
     /// Tells the layer above what TCP's state has become.
@@ -283,7 +296,10 @@ impl TcpTransport {
         let poll_at = self.iface.poll_at(instant(now), &c.sockets).map(nic_time);
         let wants_now = poll_at.is_some_and(|at| at <= now);
         let again = match sent {
-            Sent::Blocked => Some(now.plus(BLOCKED)),
+            Sent::Blocked => {
+                self.blocked += 1;
+                Some(now.plus(BLOCKED))
+            }
             Sent::More if wants_now => Some(now),
             _ if reads_pending => Some(now),
             _ => None,

@@ -1,0 +1,178 @@
+//! Two TCP transports, as the NIC drives them, with plain memory behind the DMA seam.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::{
+    Buffer, ConnId, DmaAccess, NicTime, Payload, ReadStatus, RecvWork, SendWork, Transport,
+    TransportEvent, WorkToken,
+};
+
+/// One region of memory.
+struct Memory(Vec<u8>);
+
+impl DmaAccess for Memory {
+    fn read(&mut self, b: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
+        let from = (b.va.0 + offset) as usize;
+        dst.copy_from_slice(&self.0[from..from + dst.len()]);
+        Ok(ReadStatus::Done)
+    }
+    fn write(&mut self, b: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
+        let to = (b.va.0 + offset) as usize;
+        self.0[to..to + src.len()].copy_from_slice(src);
+        Ok(())
+    }
+    fn span(&mut self, b: &Buffer, _: u64) -> Result<BusSpan, Fault> {
+        Err(Fault::NoTranslation { va: b.va })
+    }
+    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
+        None
+    }
+    fn count_copied(&mut self, _: u64) {}
+}
+
+/// The pair with its connections.
+pub(crate) struct Ours {
+    a: TcpTransport,
+    b: TcpTransport,
+    src: Memory,
+    dst: Memory,
+    conns: Vec<(ConnId, ConnId)>,
+    now: NicTime,
+    start: std::time::Instant,
+}
+
+const PORT: u16 = 7000;
+
+impl Ours {
+    pub(crate) fn new(sw: &MemSwitch, connections: usize, buffer: usize) -> Ours {
+        let side = |i: usize| {
+            let mut c = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 1 + i as u8), 24);
+            (c.rx_buffer, c.tx_buffer, c.seed) = (buffer, buffer, i as u64);
+            TcpTransport::new(Box::new(sw.port(i).expect("free")), c).expect("valid")
+        };
+        let mut ours = Ours {
+            a: side(0),
+            b: side(1),
+            src: Memory(
+                (0..1usize << 20)
+                    .map(|i| (i * 31 + i / 251) as u8)
+                    .collect(),
+            ),
+            dst: Memory(vec![0; 1 << 20]),
+            conns: Vec::new(),
+            now: NicTime(0),
+            start: std::time::Instant::now(),
+        };
+        ours.b.listen(PORT, 16).expect("free");
+        let remote = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), PORT);
+        for _ in 0..connections {
+            let a = ours
+                .a
+                .connect(ours.now, remote, NicTime(u64::MAX))
+                .expect("room");
+            let mut b = None;
+            while b.is_none() {
+                ours.step();
+                while ours.a.poll_event().is_some() {}
+                while let Some(e) = ours.b.poll_event() {
+                    if let TransportEvent::Incoming { conn, .. } = e {
+                        b = Some(conn);
+                    }
+                }
+            }
+            ours.conns.extend(b.map(|b| (a, b)));
+        }
+        ours
+    }
+
+    fn step(&mut self) {
+        self.now = NicTime(self.start.elapsed().as_nanos() as u64);
+        self.a.step(self.now, &mut self.src);
+        self.b.step(self.now, &mut self.dst);
+    }
+
+    fn buffer(len: usize) -> Buffer {
+        Buffer {
+            region: 0,
+            va: GpuVa(0),
+            len: len as u32,
+        }
+    }
+
+    fn post(&mut self, conn: usize, message: usize) {
+        let (a, b) = self.conns[conn];
+        let buffer = Ours::buffer(message);
+        let send = SendWork {
+            token: WorkToken(conn as u64),
+            payload: Payload::Memory(buffer),
+            push: true,
+        };
+        let recv = RecvWork {
+            token: WorkToken(conn as u64),
+            buffer,
+            some: false,
+        };
+        self.b.post_recv(b, recv);
+        self.a.post_send(a, send);
+    }
+
+    /// Keeps `messages` of these connections under way, `depth` at a time each; gives bytes and how
+    /// many of the last message were wrong.
+    fn run(
+        &mut self,
+        conns: &[usize],
+        messages: usize,
+        message: usize,
+        depth: usize,
+    ) -> (usize, usize) {
+        self.dst.0[..message].fill(0);
+        let (mut posted, mut done) = (0, 0);
+        for _ in 0..depth {
+            for &c in conns.iter().take(messages - posted) {
+                self.post(c, message);
+                posted += 1;
+            }
+        }
+        while done < messages {
+            self.step();
+            while self.a.poll_event().is_some() {}
+            while let Some(e) = self.b.poll_event() {
+                if let TransportEvent::RecvDone {
+                    token,
+                    status,
+                    bytes,
+                    ..
+                } = e
+                {
+                    assert_eq!((status, bytes), (Status::Ok, message as u64));
+                    done += 1;
+                    if posted < messages {
+                        self.post(token.0 as usize, message);
+                        posted += 1;
+                    }
+                }
+            }
+        }
+        let differ = |(a, b): (&u8, &u8)| a != b;
+        let wrong = self.src.0[..message]
+            .iter()
+            .zip(&self.dst.0[..message])
+            .map(differ);
+        (messages * message, wrong.filter(|&d| d).count())
+    }
+
+    /// Streams over one connection, two messages in flight.
+    pub(crate) fn stream(&mut self, conn: usize, bytes: usize, message: usize) -> (usize, usize) {
+        self.run(&[conn], bytes / message, message, 2)
+    }
+
+    /// Streams over all connections at once, one message in flight on each.
+    pub(crate) fn round_robin(&mut self, bytes: usize, message: usize) -> (usize, usize) {
+        let all: Vec<usize> = (0..self.conns.len()).collect();
+        self.run(&all, bytes / message, message, 1)
+    }
+}
