@@ -9,13 +9,17 @@
 //! Not here yet: a backend for real GPUs (CUDA driver API through `cudarc`, `gdrcopy-sys`). The kernels
 //! are compiled by nvcc in CI, so that they stay ready for it.
 
+pub mod echo;
 pub mod emulated;
 mod fatbin;
 mod launch;
 pub mod perf;
+pub mod pump;
+mod socket_context;
 
 pub use emulated::{
     EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,
 };
 pub use fatbin::{fatbins, Fatbin};
 pub use launch::{Dim3, KernelArg, LaunchError};
+pub use socket_context::{Outcome, Pending, Socket, SocketContext, SocketError};

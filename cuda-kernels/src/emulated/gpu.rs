@@ -77,6 +77,14 @@ pub enum GpuError {
         /// The system's answer.
         source: rustix::io::Errno,
     },
+    /// An atomic access must be aligned to its size.
+    #[error("offset {offset} is not a multiple of {size}; atomic words are aligned to their size")]
+    Misaligned {
+        /// Offset in the buffer.
+        offset: u64,
+        /// Size of the word in bytes.
+        size: u64,
+    },
     /// The range is not inside one allocation.
     #[error("{va} + {len} is not inside an allocation of this GPU")]
     NotAllocated {
@@ -323,6 +331,47 @@ impl GpuBuffer {
         let at = self.range(offset, into.len() as u64)?;
         self.gpu.memory.read_at(at, into);
         Ok(())
+    }
+
+    /// Loads a word that a kernel stores with Release (Acquire).
+    ///
+    /// # Errors
+    /// [`GpuError::NotAllocated`] when it leaves the buffer, [`GpuError::Misaligned`].
+    pub fn load_u64(&self, offset: u64) -> Result<u64, GpuError> {
+        Ok(self.gpu.memory.load_u64(self.aligned(offset, 8)?))
+    }
+
+    /// Stores a word that a kernel loads with Acquire (Release).
+    ///
+    /// # Errors
+    /// As for [`GpuBuffer::load_u64`].
+    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), GpuError> {
+        self.gpu.memory.store_u64(self.aligned(offset, 8)?, value);
+        Ok(())
+    }
+
+    /// As [`GpuBuffer::load_u64`], for 32 bits.
+    ///
+    /// # Errors
+    /// As for [`GpuBuffer::load_u64`].
+    pub fn load_u32(&self, offset: u64) -> Result<u32, GpuError> {
+        Ok(self.gpu.memory.load_u32(self.aligned(offset, 4)?))
+    }
+
+    /// As [`GpuBuffer::store_u64`], for 32 bits.
+    ///
+    /// # Errors
+    /// As for [`GpuBuffer::load_u64`].
+    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), GpuError> {
+        self.gpu.memory.store_u32(self.aligned(offset, 4)?, value);
+        Ok(())
+    }
+
+    fn aligned(&self, offset: u64, size: u64) -> Result<usize, GpuError> {
+        if offset % size != 0 {
+            return Err(GpuError::Misaligned { offset, size });
+        }
+        self.range(offset, size)
     }
 
     fn range(&self, offset: u64, len: u64) -> Result<usize, GpuError> {

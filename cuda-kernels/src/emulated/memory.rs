@@ -4,6 +4,7 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{
@@ -181,6 +182,32 @@ impl EmulatedMemory {
         assert!(offset + into.len() <= self.bytes as usize);
         // SAFETY: as in `write_at`.
         unsafe { ptr::copy_nonoverlapping(self.va.add(offset), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// An atomic word at a virtual offset, which the caller has aligned.
+    fn word<T>(&self, offset: usize) -> *mut T {
+        assert!(offset + size_of::<T>() <= self.bytes as usize && offset % size_of::<T>() == 0);
+        self.va.wrapping_add(offset).cast()
+    }
+
+    pub(super) fn load_u64(&self, offset: usize) -> u64 {
+        // SAFETY: in range and aligned by the assertion; kernels access such words atomically.
+        unsafe { AtomicU64::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
+    }
+
+    pub(super) fn store_u64(&self, offset: usize, value: u64) {
+        // SAFETY: as for the load.
+        unsafe { AtomicU64::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
+    }
+
+    pub(super) fn load_u32(&self, offset: usize) -> u32 {
+        // SAFETY: as for the load of 64 bits.
+        unsafe { AtomicU32::from_ptr(self.word(offset)) }.load(Ordering::Acquire)
+    }
+
+    pub(super) fn store_u32(&self, offset: usize, value: u32) {
+        // SAFETY: as for the load of 64 bits.
+        unsafe { AtomicU32::from_ptr(self.word(offset)) }.store(value, Ordering::Release);
     }
 
     /// Where a span lies, if it is backed and as long as the NIC's side of the copy.

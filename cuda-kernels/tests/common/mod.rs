@@ -4,7 +4,7 @@
 //! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
 #![allow(unsafe_code, dead_code, unreachable_pub)] // Reads and writes kernel memory by address, as a NIC does; each test uses a part.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -133,6 +133,8 @@ pub struct Faults {
     pub reverse: AtomicU32,
     /// Completes with this unknown status code.
     pub garbage_status: AtomicBool,
+    /// Sessions that accepts get, in order; without, each gets a new one at once.
+    pub accepts: Mutex<Option<VecDeque<u32>>>,
 }
 
 pub struct MockNic {
@@ -161,6 +163,8 @@ struct Engine {
     next: Vec<(u32, u32)>,
     sessions: u32,
     streams: HashMap<u32, VecDeque<u8>>,
+    /// Sessions whose peer has half-closed.
+    ended: HashSet<u32>,
     recvs: Vec<Waiting>,
     held: Vec<(usize, u32, Completion)>,
 }
@@ -182,6 +186,7 @@ impl MockNic {
             seen: seen.clone(),
             sessions: 0,
             streams: HashMap::new(),
+            ended: HashSet::new(),
             recvs: Vec::new(),
             held: Vec::new(),
         };
@@ -301,6 +306,9 @@ impl Engine {
                 self.streams.insert(self.sessions, VecDeque::new());
                 self.finish(queue, ticket, &d, Status::Ok, 0, self.sessions.into());
             }
+            Opcode::Accept if self.faults.accepts.lock().unwrap().is_some() => {
+                self.wait_for(queue, ticket, d)
+            }
             Opcode::Accept => {
                 self.sessions += 1;
                 self.streams.insert(self.sessions, VecDeque::new());
@@ -311,9 +319,11 @@ impl Engine {
                 let to = d.operand << 16 | u64::from(d.imm & 0xffff);
                 self.finish(queue, ticket, &d, Status::ConnectionRefused, 0, to);
             }
-            Opcode::Listen | Opcode::Connect | Opcode::Shutdown => {
-                self.finish(queue, ticket, &d, Status::Ok, 0, 0)
+            Opcode::Shutdown => {
+                self.ended.insert(if s < 100 { s } else { s ^ 1 });
+                self.finish(queue, ticket, &d, Status::Ok, 0, 0);
             }
+            Opcode::Listen | Opcode::Connect => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::Close | Opcode::Abort => {
                 let known = self.streams.remove(&s).is_some();
                 let status = if known {
@@ -342,16 +352,7 @@ impl Engine {
                 }
                 self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
             }
-            Opcode::Recv => {
-                let deadline = Instant::now() + Duration::from_micros(d.timeout_us.into());
-                self.recvs.push(Waiting {
-                    queue,
-                    ticket,
-                    d,
-                    got: 0,
-                    deadline,
-                });
-            }
+            Opcode::Recv => self.wait_for(queue, ticket, d),
             Opcode::Copy => {
                 // SAFETY: two buffers of the kernel, not overlapping in these tests.
                 unsafe {
@@ -366,6 +367,17 @@ impl Engine {
         }
     }
 
+    fn wait_for(&mut self, queue: usize, ticket: u32, d: Descriptor) {
+        let deadline = Instant::now() + Duration::from_micros(d.timeout_us.into());
+        self.recvs.push(Waiting {
+            queue,
+            ticket,
+            d,
+            got: 0,
+            deadline,
+        });
+    }
+
     fn receive(&mut self) -> bool {
         let mut moved = false;
         let mut blocked = Vec::new();
@@ -373,6 +385,30 @@ impl Engine {
         while i < self.recvs.len() {
             let w = &mut self.recvs[i];
             let s = w.d.session.0;
+            if w.d.opcode == Opcode::Accept {
+                let next = self
+                    .faults
+                    .accepts
+                    .lock()
+                    .unwrap()
+                    .as_mut()
+                    .and_then(VecDeque::pop_front);
+                let late = Instant::now() >= w.deadline;
+                if next.is_some() || late {
+                    let w = self.recvs.remove(i);
+                    let status = if next.is_some() {
+                        Status::Ok
+                    } else {
+                        Status::TimedOut
+                    };
+                    self.streams.entry(next.unwrap_or(0)).or_default();
+                    self.finish(w.queue, w.ticket, &w.d, status, 0, next.unwrap_or(0).into());
+                    moved = true;
+                } else {
+                    i += 1;
+                }
+                continue;
+            }
             let first = !blocked.contains(&s);
             if first {
                 if let Some(stream) = self.streams.get_mut(&s) {
@@ -387,13 +423,15 @@ impl Engine {
             }
             let some = w.d.flags.contains(Flags::SOME) && w.got > 0;
             let all = w.got == u64::from(w.d.len);
+            let empty = self.streams.get(&s).is_none_or(VecDeque::is_empty);
+            let end = first && empty && self.ended.contains(&s);
             let late = Instant::now() >= w.deadline;
-            if some || all || late {
+            if some || all || end || late {
                 let w = self.recvs.remove(i);
-                let status = if some || all {
-                    Status::Ok
-                } else {
-                    Status::TimedOut
+                let status = match (some || all, end) {
+                    (true, _) => Status::Ok,
+                    (false, true) => Status::EndOfStream,
+                    (false, false) => Status::TimedOut,
                 };
                 self.finish(w.queue, w.ticket, &w.d, status, w.got, 0);
                 moved = true;
