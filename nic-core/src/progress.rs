@@ -33,8 +33,10 @@ const SPIN_SHARED: u32 = 50;
 const YIELDS: u32 = 400;
 /// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
 const HOG: Duration = Duration::from_micros(50);
-/// A yield shorter than this found nobody else to run.
-const NOBODY: Duration = Duration::from_nanos(1500);
+/// A yield shorter than this found nobody else to run: less than a partner's own short spin.
+const NOBODY: Duration = Duration::from_nanos(700);
+/// That many such yields in a row say that the core is ours.
+const ALONE_AFTER: u32 = 64;
 /// Waits for which a hog is remembered.
 const HOG_MEMORY: u32 = 1000;
 /// Longest sleep of a waiter that is not the leader.
@@ -145,6 +147,7 @@ pub(crate) struct Progress {
     retire_seq: AtomicU32,
     spin: AtomicU32,
     hog: AtomicU32,
+    quiet_yields: AtomicU32,
     slow: SlowPaths,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,
@@ -171,6 +174,7 @@ impl Progress {
             retire_seq: AtomicU32::new(0),
             spin: AtomicU32::new(if cpus > 1 { SPIN_ALONE } else { SPIN_SHARED }),
             hog: AtomicU32::new(0),
+            quiet_yields: AtomicU32::new(0),
             slow: SlowPaths::default(),
             stop: AtomicBool::new(false),
             has_queues: AtomicBool::new(false),
@@ -279,13 +283,12 @@ impl Progress {
             if took > HOG {
                 self.hog.store(HOG_MEMORY, Ordering::Relaxed);
             }
-            let spin = self.spin.load(Ordering::Relaxed);
-            let learnt = if took > NOBODY {
-                SPIN_SHARED
-            } else {
-                (spin + spin / 8).min(SPIN_ALONE)
-            };
-            self.spin.store(learnt, Ordering::Relaxed);
+            if took > NOBODY {
+                self.quiet_yields.store(0, Ordering::Relaxed);
+                self.spin.store(SPIN_SHARED, Ordering::Relaxed);
+            } else if self.quiet_yields.fetch_add(1, Ordering::Relaxed) >= ALONE_AFTER {
+                self.spin.store(SPIN_ALONE, Ordering::Relaxed);
+            }
             return false;
         }
         self.park(done)

@@ -4,8 +4,8 @@ use ringbell_nic_abi::{EventKind, Opcode, Status};
 
 use super::control::address_word;
 use super::Core;
-use crate::session::{Incoming, State};
-use crate::transport::{ConnId, TransportEvent};
+use crate::session::{Incoming, Session, State};
+use crate::transport::{ConnId, TransportEvent, WorkToken};
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
@@ -17,9 +17,7 @@ impl Core {
                 detail,
                 conn,
             } => {
-                if let Some(s) = self.session_of(t, conn) {
-                    s.tx_bytes += bytes;
-                }
+                self.count(t, conn, token, |s| s.tx_bytes += bytes);
                 self.retire(token, status, bytes, detail);
             }
             TransportEvent::RecvDone {
@@ -29,9 +27,7 @@ impl Core {
                 detail,
                 conn,
             } => {
-                if let Some(s) = self.session_of(t, conn) {
-                    s.rx_bytes += bytes;
-                }
+                self.count(t, conn, token, |s| s.rx_bytes += bytes);
                 self.retire(token, status, bytes, detail);
             }
             TransportEvent::Connected { conn } => self.on_connected(t, conn),
@@ -77,9 +73,17 @@ impl Core {
         }
     }
 
-    fn session_of(&mut self, t: usize, conn: ConnId) -> Option<&mut crate::session::Session> {
-        let slot = *self.conns.get(&(t, conn))?;
-        self.sessions.at(slot)
+    /// Counts bytes for the session of a work, when it is still the session of that connection.
+    #[inline]
+    fn count(&mut self, t: usize, conn: ConnId, token: WorkToken, add: impl FnOnce(&mut Session)) {
+        let Some(slot) = self.works.get_mut(token).map(|w| w.session) else {
+            return;
+        };
+        if let Some(s) = self.sessions.at(slot) {
+            if matches!(&s.state, State::Stream(x) if x.transport == t && x.conn == conn) {
+                add(s);
+            }
+        }
     }
 
     fn on_connected(&mut self, t: usize, conn: ConnId) {
