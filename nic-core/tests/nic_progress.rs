@@ -1,0 +1,388 @@
+//! Progress: who waits, who wakes, what it costs, and that data comes before its announcement.
+#![allow(unsafe_code)] // The wait hook is called as a kernel does, and allocations are counted.
+
+mod nic_support;
+
+use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
+use std::net::Ipv4Addr;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nic_support::*;
+use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{GpuVa, SessionId, Status};
+use ringbell_nic_core::{HostQueue, Nic, ProgressMode};
+
+thread_local! {
+    static COUNTING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: forwards to the system allocator; counting touches no memory that it hands out.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: AllocLayout) -> *mut u8 {
+        if COUNTING.try_with(std::cell::Cell::get).unwrap_or(false) {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's contract.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: AllocLayout) {
+        // SAFETY: the caller's contract.
+        unsafe { System.dealloc(p, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn hosts(dir: &TempDir, mode: ProgressMode) -> (Host, Host) {
+    let make = |n| {
+        let mut s = Setup::new(dir, n);
+        s.nic.progress = mode;
+        Host::new(&s)
+    };
+    (make(1), make(2))
+}
+
+fn ok(q: &HostQueue, t: u32) -> u64 {
+    let c = q.wait(t, LIMIT).expect("completes");
+    assert_eq!(c.status, Status::Ok, "{c:?}");
+    c.bytes
+}
+
+#[test]
+fn a_message_in_steady_state_allocates_nothing_and_calls_no_system() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Manual);
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let round = |len: u32, recv_first: bool| {
+        let post_recv = || b.queue.try_post(&recv(r, 0, len)).expect("room");
+        let (ts, tr);
+        if recv_first {
+            tr = post_recv();
+            b.nic.step();
+            ts = a.queue.try_post(&send(s, 0, len)).expect("room");
+        } else {
+            ts = a.queue.try_post(&send(s, 0, len)).expect("room");
+            a.nic.step();
+            tr = post_recv();
+        }
+        let (mut done_s, mut done_r) = (false, false);
+        while !(done_s && done_r) {
+            a.nic.step();
+            b.nic.step();
+            done_s = done_s || a.queue.poll(ts).is_some();
+            done_r = done_r || b.queue.poll(tr).is_some();
+        }
+    };
+    let all = || {
+        for len in [8, 100, 4096, 200_000] {
+            round(len, true);
+        }
+        round(8, false);
+    };
+    for _ in 0..300 {
+        all();
+    }
+    let stats = (a.nic.progress_stats(), b.nic.progress_stats());
+    COUNTING.with(|c| c.set(true));
+    for _ in 0..1000 {
+        all();
+    }
+    COUNTING.with(|c| c.set(false));
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), 0);
+    let after = (a.nic.progress_stats(), b.nic.progress_stats());
+    assert_eq!(stats, after, "no park, no wake-up, no yield");
+}
+
+#[test]
+fn waiters_on_threads_exchange_messages_and_park_between_them() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Rescue);
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    std::thread::scope(|scope| {
+        let b = &b;
+        scope.spawn(move || {
+            for i in 0..300u64 {
+                ok(&b.queue, b.post(&recv(r, 0, 8)));
+                assert_eq!(b.peek(0, 8), i.to_le_bytes());
+                ok(&b.queue, b.post(&send(r, 0, 8)));
+            }
+        });
+        for i in 0..300u64 {
+            if i % 100 == 50 {
+                // Long enough for the other side to fall asleep.
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            a.poke(0, &i.to_le_bytes());
+            ok(&a.queue, a.post(&send(s, 0, 8)));
+            ok(&a.queue, a.post(&recv(s, 64, 8)));
+            assert_eq!(a.peek(64, 8), i.to_le_bytes());
+        }
+    });
+    assert!(b.nic.progress_stats().parks > 0, "somebody slept");
+}
+
+#[test]
+fn the_rescue_thread_serves_a_program_that_computes() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Rescue);
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let data = Rng::new(1).bytes(1 << 20);
+    a.poke(0, &data);
+    let (ts, tr) = (a.post(&send(s, 0, 1 << 20)), b.post(&recv(r, 0, 1 << 20)));
+    // Nobody waits; the queues are only looked at.
+    let start = Instant::now();
+    let (mut sent, mut got) = (None, None);
+    while sent.is_none() || got.is_none() {
+        assert!(
+            start.elapsed() < LIMIT,
+            "{}{}",
+            a.nic.describe(),
+            b.nic.describe()
+        );
+        std::thread::sleep(Duration::from_millis(1));
+        sent = sent.or_else(|| a.queue.poll(ts));
+        got = got.or_else(|| b.queue.poll(tr));
+    }
+    assert!(b.peek(0, 1 << 20) == data);
+}
+
+#[test]
+fn a_dedicated_thread_needs_no_waiter() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Dedicated);
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let tr = b.post(&recv(r, 0, 8));
+    ok(&a.queue, a.post(&send_inline(s, b"dedicate")));
+    ok(&b.queue, tr);
+    assert_eq!(b.peek(0, 8), b"dedicate");
+}
+
+#[test]
+fn the_hook_in_the_handle_moves_the_nic() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Manual);
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let h = b.queue.handle();
+    // SAFETY: the NIC has put a `WaitHook` there.
+    let hook: ringbell_nic_abi::queue::WaitHook =
+        unsafe { std::mem::transmute(h.wait_hook as usize) };
+    let tr = b.post(&recv(r, 0, 8));
+    let ts = a.post(&send_inline(s, b"by hook!"));
+    settle(&[&a], &[(0, ts)]);
+    let word = (h.cq + u64::from(tr & ((1 << h.depth_log2) - 1)) * 64) as *const u64;
+    let done = |word: *const u64| {
+        // SAFETY: a completion line of a living queue, accessed atomically.
+        let w = unsafe { &*word.cast::<AtomicU64>() }.load(Ordering::Acquire);
+        (w >> 32) as u32 == tr.wrapping_add(1)
+    };
+    let mut idle = 0;
+    while !done(word) {
+        // SAFETY: the context of the handle, and a completion line, as the contract says.
+        let moved = unsafe { hook(h.wait_ctx as *mut _, word, tr.wrapping_add(1), idle) };
+        idle = if moved == 1 { 0 } else { idle + 1 };
+        assert!(idle < 1_000_000);
+    }
+    // Parking with nothing to come is bounded, and a null word is allowed.
+    for _ in 0..3 {
+        // SAFETY: as above.
+        unsafe { hook(h.wait_ctx as *mut _, std::ptr::null(), 0, u32::MAX) };
+    }
+}
+
+#[test]
+fn strangers_at_the_door_are_dropped_and_hold_nobody_up() {
+    let dir = TempDir::new();
+    let (a, b) = hosts(&dir, ProgressMode::Manual);
+    let path = dir.path().join("10.0.0.2.sock");
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let family = rustix::net::AddressFamily::UNIX;
+    let seqpacket = rustix::net::SocketType::SEQPACKET;
+    let addr = rustix::net::SocketAddrUnix::new(&path).expect("path");
+    let stranger = || {
+        let s = rustix::net::socket_with(family, seqpacket, flags, None).expect("socket");
+        rustix::net::connect(&s, &addr).expect("the door is open");
+        s
+    };
+    assert!(
+        UnixStream::connect(&path).is_err(),
+        "another type of socket"
+    );
+    let silent: Vec<_> = (0..20).map(|_| stranger()).collect();
+    let garbage = stranger();
+    let none = rustix::net::SendFlags::NOSIGNAL;
+    rustix::net::send(&garbage, &[0x5a; 300], none).expect("send");
+    let dribbler = stranger();
+    rustix::net::send(&dribbler, b"R", none).expect("send");
+    // Meanwhile the NIC works.
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let tr = b.post(&recv(r, 0, 8));
+    let ts = a.post(&send_inline(s, &[1; 8]));
+    settle(&[&a, &b], &[(0, ts), (1, tr)]);
+    // Each of them finds its socket closed, the silent ones after the deadline.
+    let start = Instant::now();
+    for s in silent.iter().chain([&garbage, &dribbler]) {
+        rustix::fs::fcntl_setfl(s, rustix::fs::OFlags::NONBLOCK).expect("fcntl");
+        loop {
+            b.nic.step();
+            match rustix::io::read(s, &mut [0u8; 16]) {
+                Err(rustix::io::Errno::AGAIN) => {
+                    assert!(start.elapsed() < LIMIT, "a stranger was kept");
+                }
+                _ => break,
+            }
+        }
+    }
+}
+
+#[test]
+fn another_job_is_not_reached() {
+    let dir = TempDir::new();
+    let mut sa = Setup::new(&dir, 1);
+    sa.local.secret = [1; 32];
+    let mut sb = Setup::new(&dir, 2);
+    sb.local.secret = [2; 32];
+    let (a, b) = (Host::new(&sa), Host::new(&sb));
+    let hosts = [&a, &b];
+    listener(&hosts, 1, 7);
+    let s = session_of(call(&hosts, 0, &socket()));
+    let c = call(&hosts, 0, &connect(s, Ipv4Addr::new(10, 0, 0, 2), 7));
+    assert_eq!(c.status, Status::HostUnreachable);
+}
+
+/// A NIC over a memory that finishes writes late and in another order.
+struct Slow {
+    memory: Arc<DelayedMemory>,
+    nic: Nic,
+    queue: HostQueue,
+}
+
+fn slow(dir: &TempDir, n: u8, seed: u64) -> Slow {
+    let s = Setup::new(dir, n);
+    let memory = Arc::new(DelayedMemory::new(s.memory_bytes, seed).expect("memory"));
+    let nic = Nic::builder(s.nic, memory.clone())
+        .local(s.local)
+        .build()
+        .expect("NIC");
+    let pd = nic.alloc_pd().expect("domain");
+    let view = GpuView::new(memory.host(), BASE, Layout::Scattered(seed));
+    nic.map(view.table()).expect("map");
+    nic.register(pd, BASE, s.memory_bytes, Access::LOCAL)
+        .expect("register");
+    let queue = nic.create_queue(pd, s.queue).expect("queue");
+    Slow { memory, nic, queue }
+}
+
+#[test]
+fn data_comes_before_its_announcement_on_an_asynchronous_memory() {
+    for seed in 0..5 {
+        let dir = TempDir::new();
+        let nics = [slow(&dir, 1, seed), slow(&dir, 2, seed + 100)];
+        let view = |i: usize| {
+            let seed = [seed, seed + 100][i];
+            GpuView::new(nics[i].memory.host(), BASE, Layout::Scattered(seed))
+        };
+        let wait = |i: usize, t: u32| {
+            let start = Instant::now();
+            loop {
+                if let Some(c) = nics[i].queue.poll(t) {
+                    return c;
+                }
+                assert!(start.elapsed() < LIMIT, "{}", nics[i].nic.describe());
+                for n in &nics {
+                    n.nic.step();
+                }
+            }
+        };
+        let post = |i: usize, d| nics[i].queue.try_post(&d).expect("room");
+        let l = session_of(wait(1, post(1, socket())));
+        wait(1, post(1, listen(l, 7)));
+        let s = session_of(wait(0, post(0, socket())));
+        let tc = post(0, connect(s, Ipv4Addr::new(10, 0, 0, 2), 7));
+        let r = session_of(wait(1, post(1, accept(l))));
+        assert_eq!(wait(0, tc).status, Status::Ok);
+        let mut rng = Rng::new(seed);
+        for len in [8usize, 40, 1000, 70_000] {
+            let data = rng.bytes(len);
+            view(0).write(GpuVa(BASE.0 + 33), &data);
+            let ts = post(0, send(s, 33, len as u32));
+            let tr = post(1, recv(r, 77, len as u32));
+            let c = wait(1, tr);
+            // The very moment the completion is visible, the bytes must be.
+            let mut got = vec![0; len];
+            view(1).read(GpuVa(BASE.0 + 77), &mut got);
+            assert!(got == data, "announced before it was there: {len} bytes");
+            assert_eq!((c.status, c.bytes), (Status::Ok, len as u64));
+            assert_eq!(wait(0, ts).status, Status::Ok);
+        }
+    }
+}
+
+/// Runs in a child process, see the test below.
+#[test]
+fn child_that_is_killed() {
+    let Some(dir) = std::env::var_os("RB_TEST_KILLED_CHILD") else {
+        // Only a body for the child; the parent's test is the next one.
+        return;
+    };
+    let shared = TempDir::new();
+    let mut setup = Setup::new(&shared, 1);
+    setup.local.directory = Some(dir.into());
+    setup.nic.progress = ProgressMode::Rescue;
+    let a = Host::new(&setup);
+    let s = session_of(a.queue.call(&socket()).expect("socket"));
+    let c = a.queue.call(&connect(s, Ipv4Addr::new(10, 0, 0, 2), 7));
+    assert_eq!(c.expect("connect").status, Status::Ok);
+    loop {
+        let t = a.post(&send(s, 0, 4 << 20));
+        let _ = a.queue.wait(t, LIMIT);
+    }
+}
+
+#[test]
+fn a_peer_process_killed_in_the_middle_is_a_reset() {
+    let dir = TempDir::new();
+    let mut setup = Setup::new(&dir, 2);
+    setup.nic.progress = ProgressMode::Rescue;
+    let b = Host::new(&setup);
+    let l = listener(&[&b], 0, 7);
+    let exe = std::env::current_exe().expect("own path");
+    let mut child = std::process::Command::new(exe)
+        .args(["--exact", "child_that_is_killed", "--nocapture"])
+        .env("RB_TEST_KILLED_CHILD", dir.path())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("child");
+    let r: SessionId = session_of(b.queue.call(&accept(l)).expect("accept"));
+    for _ in 0..3 {
+        ok(&b.queue, b.post(&recv(r, 0, 3 << 20)));
+    }
+    let killed = AtomicBool::new(false);
+    let end = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            child.kill().expect("kill");
+            child.wait().expect("reap");
+            killed.store(true, Ordering::Release);
+        });
+        loop {
+            let t = b.post(&recv(r, 0, 3 << 20));
+            let c = b.queue.wait(t, LIMIT).expect("never hangs");
+            if c.status != Status::Ok {
+                return c;
+            }
+        }
+    });
+    assert_eq!(end.status, Status::ConnectionReset);
+    assert!(killed.load(Ordering::Acquire));
+    // The NIC lives on.
+    assert_eq!(b.queue.call(&close(r)).expect("close").status, Status::Ok);
+}
