@@ -112,9 +112,8 @@ impl Queue {
         e.is_valid(lap_bit(ticket, self.depth_log2)).then_some(e)
     }
 
-    fn complete(&self, ticket: u32, c: &Completion) {
+    fn complete(&self, ticket: u32, words: [u64; 4]) {
         let line = &self.cq[(ticket & ((1 << self.depth_log2) - 1)) as usize];
-        let words = c.encode(ticket);
         for i in 1..4 {
             line[i].store(words[i], Ordering::Relaxed);
         }
@@ -272,12 +271,11 @@ impl Engine {
         self.held.push((queue, ticket, c));
         if self.held.len() > keep.saturating_sub(1) {
             while let Some((i, t, c)) = self.held.pop() {
-                self.queues[i].complete(t, &c);
+                let mut words = c.encode(t);
                 if self.faults.garbage_status.load(Ordering::Relaxed) {
-                    let line =
-                        &self.queues[i].cq[(t & ((1 << self.queues[i].depth_log2) - 1)) as usize];
-                    line[0].store((c.encode(t)[0] & !0xff) | 0xee, Ordering::Release);
+                    words[0] |= 0xee;
                 }
+                self.queues[i].complete(t, words);
             }
         }
     }

@@ -1,0 +1,41 @@
+//! Builds the tests' kernels as a user's shared object.
+#![allow(unreachable_pub)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Compiles `tests/kernels/selftest.cu`; each test binary has a file of its own.
+pub fn build(name: &str) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+    let run = Command::new("g++")
+        .args([
+            "-std=c++20",
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-fvisibility=hidden",
+        ])
+        .args([
+            "-fno-exceptions",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-Wno-unknown-pragmas",
+            "-x",
+            "c++",
+        ])
+        .arg("-I")
+        .arg(root.join("include"))
+        .arg(root.join("tests/kernels/selftest.cu"))
+        .arg("-o")
+        .arg(&out)
+        .output()
+        .expect("g++ is what builds this crate");
+    assert!(
+        run.status.success(),
+        "{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
+    out
+}

@@ -1,0 +1,235 @@
+//! The emulated GPU itself: shapes, barriers, warps, streams, modules, and kernels that go wrong.
+
+mod common;
+#[path = "common/module.rs"]
+mod module;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use common::PATIENCE;
+use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer, KernelArg, LaunchError};
+
+fn gpu() -> EmulatedGpu {
+    static MODULE: OnceLock<std::path::PathBuf> = OnceLock::new();
+    let gpu = common::gpu();
+    gpu.load_module(MODULE.get_or_init(|| module::build("emulator")))
+        .unwrap();
+    gpu
+}
+
+fn zeroed(gpu: &EmulatedGpu, bytes: u64) -> GpuBuffer {
+    let b = gpu.alloc(bytes).unwrap();
+    b.write(0, &vec![0; bytes as usize]).unwrap();
+    b
+}
+
+#[test]
+fn every_block_and_lane_knows_where_it_is() {
+    let gpu = gpu();
+    let out = zeroed(&gpu, 4 * 24 * 24);
+    gpu.launch("t_indices", (2, 3, 4), (4, 3, 2), &[(&out).into()])
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    for block in 0..24u32 {
+        for lane in 0..24u32 {
+            let want = lane % 4
+                + lane / 4 % 3 * 10
+                + lane / 12 * 100
+                + block % 2 * 1000
+                + block / 2 % 3 * 10_000
+                + block / 6 * 100_000;
+            assert_eq!(
+                out.load_u32(u64::from(block * 24 + lane) * 4).unwrap(),
+                want
+            );
+        }
+    }
+}
+
+#[test]
+fn barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps() {
+    let gpu = gpu();
+    for lanes in [2u32, 20, 32, 33, 64, 250, 1024] {
+        let out = zeroed(&gpu, 4);
+        gpu.launch("t_collectives", 3, lanes, &[(&out).into()])
+            .unwrap()
+            .wait(PATIENCE)
+            .unwrap();
+        assert_eq!(out.load_u32(0).unwrap(), 0, "{lanes} lanes");
+    }
+}
+
+#[test]
+fn a_spin_lock_between_lanes_makes_progress() {
+    let gpu = gpu();
+    let b = zeroed(&gpu, 128);
+    let args = [(&b).into(), KernelArg::U64(b.va().0 + 64)];
+    gpu.launch("t_lock", 2, 256, &args)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert_eq!(b.load_u32(64).unwrap(), 512);
+}
+
+#[test]
+fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
+    let gpu = gpu();
+    match gpu
+        .launch("t_divergent", 1, 64, &[])
+        .unwrap()
+        .wait(PATIENCE)
+    {
+        Err(LaunchError::Failed { kernel, reason }) => {
+            assert_eq!(kernel, "t_divergent");
+            assert!(
+                reason.contains("2 lanes wait at __syncthreads, 62 at a warp operation"),
+                "{reason}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    for lanes in [1u32, 40] {
+        match gpu.launch("t_trap", 2, lanes, &[]).unwrap().wait(PATIENCE) {
+            Err(LaunchError::Failed { reason, .. }) => {
+                assert!(reason.contains("__trap"), "{reason}")
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    // The threads that ran them are fit for the next kernel.
+    let out = zeroed(&gpu, 4);
+    gpu.launch("t_collectives", 4, 128u32, &[(&out).into()])
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert_eq!(out.load_u32(0).unwrap(), 0);
+}
+
+#[test]
+fn a_kernel_that_does_not_end_can_be_waited_for_with_a_deadline() {
+    let gpu = gpu();
+    let flag = zeroed(&gpu, 4);
+    let launch = gpu.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    assert!(matches!(
+        launch.wait(Duration::from_millis(5)),
+        Err(LaunchError::TimedOut { .. })
+    ));
+    assert_eq!(launch.poll(), None);
+    flag.store_u32(0, 1).unwrap();
+    launch.wait(PATIENCE).unwrap();
+}
+
+#[test]
+fn blocks_that_wait_for_each_other_run_together() {
+    let gpu = gpu();
+    let b = zeroed(&gpu, 4);
+    gpu.launch("t_meet", 24, 3, &[(&b).into()])
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert_eq!(b.load_u32(0).unwrap(), 24);
+}
+
+#[test]
+fn streams_keep_order_beside_each_other_and_fail_what_follows_a_failure() {
+    let gpu = gpu();
+    let flag = zeroed(&gpu, 4);
+    let order = Arc::new(AtomicU32::new(0));
+    let (a, b) = (gpu.stream(), gpu.stream());
+    let blocked = a.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    let (o1, o2) = (order.clone(), order.clone());
+    a.host(move || o1.store(7, Ordering::SeqCst));
+    let event = a.record();
+    b.host(move || assert_eq!(o2.load(Ordering::SeqCst), 0, "the other stream overtook"));
+    b.synchronize(PATIENCE).unwrap();
+    assert!(matches!(
+        event.wait(Duration::from_millis(2)),
+        Err(LaunchError::TimedOut { .. })
+    ));
+    flag.store_u32(0, 1).unwrap();
+    event.wait(PATIENCE).unwrap();
+    assert_eq!(order.load(Ordering::SeqCst), 7);
+    blocked.wait(PATIENCE).unwrap();
+
+    let failing = a.launch("t_trap", 1, 1, &[]).unwrap();
+    let after = a.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    assert!(failing.wait(PATIENCE).is_err());
+    assert!(matches!(
+        after.wait(PATIENCE),
+        Err(LaunchError::StreamFailed { .. })
+    ));
+    a.clear_error();
+    a.launch("t_forever", 1, 1, &[(&flag).into()])
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    assert!(a.record().elapsed_since(&event).is_some());
+}
+
+#[test]
+fn wrong_launches_are_refused_with_what_is_wrong() {
+    let gpu = gpu();
+    let refuse = |name: &str, grid: u32, lanes: u32, args: &[KernelArg]| {
+        gpu.launch(name, grid, lanes, args).unwrap_err()
+    };
+    match refuse("t_nobody", 1, 1, &[]) {
+        LaunchError::UnknownKernel { known, .. } => {
+            assert!(known.contains("rb_send") && known.contains("t_api"))
+        }
+        other => panic!("{other}"),
+    }
+    assert!(matches!(
+        refuse("t_trap", 0, 1, &[]),
+        LaunchError::Shape { .. }
+    ));
+    assert!(matches!(
+        refuse("t_trap", 1, 1025, &[]),
+        LaunchError::Shape { .. }
+    ));
+    assert!(matches!(
+        refuse("t_forever", 1, 1, &[]),
+        LaunchError::ArgumentCount {
+            expected: 1,
+            given: 0,
+            ..
+        }
+    ));
+    assert!(matches!(
+        refuse("t_forever", 1, 1, &[1u32.into()]),
+        LaunchError::ArgumentSize {
+            index: 0,
+            expected: 8,
+            given: 4,
+            ..
+        }
+    ));
+    assert!(gpu.load_module(Path::new("/nonexistent.so")).is_err());
+    let not_ours = Path::new(env!("CARGO_TARGET_TMPDIR")).join("garbage.so");
+    std::fs::write(&not_ours, b"not an object").unwrap();
+    assert!(gpu.load_module(&not_ours).is_err());
+}
+
+#[test]
+fn arguments_of_every_size_arrive() {
+    let gpu = gpu();
+    let out = zeroed(&gpu, 64);
+    let mut big = vec![0u8; 320];
+    big[312..].copy_from_slice(&0x1122_3344_5566_7788u64.to_le_bytes());
+    let args = [
+        KernelArg::Bytes(vec![65]),
+        KernelArg::Bytes(big),
+        21.0f32.into(),
+        2.5f64.into(),
+        (&out).into(),
+    ];
+    gpu.launch("t_arguments", 1, 1, &args)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    let got: Vec<u64> = (0..4).map(|i| out.load_u64(i * 8).unwrap()).collect();
+    assert_eq!(got, [65, 0x1122_3344_5566_7788, 42, 10]);
+}
