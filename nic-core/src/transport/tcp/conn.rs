@@ -11,6 +11,14 @@ use super::demux::Key;
 use super::TcpConfig;
 use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
 
+/// How long an acknowledgement waits for company: time for a kernel to answer what it received.
+/// RFC 9293 §3.8.6.3 allows 500 ms; a GPU answers sooner.
+const ACK_DELAY_US: u64 = 200;
+
+/// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a minute,
+/// and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
+const ATTEMPTS_MIN: u32 = 5;
+
 /// Where a connection is in its life. smoltcp keeps TCP's own state; this is what the layer above
 /// has been told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,6 +85,8 @@ pub(super) struct Conn {
     pub(super) heard: bool,
     /// Since when the peer owes an answer.
     pub(super) unanswered: Option<NicTime>,
+    /// How often something was sent since then.
+    pub(super) attempts: u32,
     /// End of an attempt to connect, or of an orphan.
     pub(super) deadline: Option<NicTime>,
     /// When TCP wants to be called next.
@@ -99,6 +109,7 @@ impl Conn {
         );
         // Messages of a GPU are whole when they are posted: waiting for more only adds latency.
         socket.set_nagle_enabled(false);
+        socket.set_ack_delay(Some(Duration::from_micros(ACK_DELAY_US)));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         Conn {
@@ -119,6 +130,7 @@ impl Conn {
             ready: false,
             heard: false,
             unanswered: None,
+            attempts: 0,
             deadline: None,
             timer: None,
         }
@@ -159,7 +171,8 @@ impl Conn {
 
     /// When the peer counts as gone.
     pub(super) fn gone_at(&self, config: &TcpConfig) -> Option<NicTime> {
-        Some(self.unanswered?.plus(config.user_timeout?))
+        let since = self.unanswered.filter(|_| self.attempts >= ATTEMPTS_MIN)?;
+        Some(since.plus(config.user_timeout?))
     }
 
     /// When somebody must look at this connection although no segment comes.

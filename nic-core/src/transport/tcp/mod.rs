@@ -17,7 +17,8 @@
 //! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
 //! acknowledgement.
 //!
-//! **Limits.** IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
+//! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
+//! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
 //! Initial sequence numbers come from a seeded generator, not from RFC 6528's keyed hash: give each
 //! NIC a seed of its own from the system's random source.
 
@@ -74,7 +75,7 @@ pub struct TcpConfig {
     /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
     pub connections: usize,
     /// A connection whose peer owes an answer (to data, FIN or a keep-alive probe) for this long is
-    /// reset; `None` waits for ever.
+    /// reset, after at least five attempts; `None` waits for ever.
     pub user_timeout: Option<Duration>,
     /// Probe idle connections this often, so that a vanished peer is noticed.
     pub keep_alive: Option<Duration>,

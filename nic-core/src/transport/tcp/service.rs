@@ -23,6 +23,8 @@ const BLOCKED_MAX: u32 = 4;
 const FIN_WAIT: Duration = Duration::from_secs(60);
 /// How long a reset may wait for room in the port.
 const LINGER: Duration = Duration::from_secs(1);
+/// Within this an acknowledgement goes out, and TIME-WAIT does not end.
+const ACK_SOON: Duration = Duration::from_millis(100);
 /// smoltcp says "now" and sends nothing: look again after this long.
 const RETRY: Duration = Duration::from_millis(1);
 
@@ -70,10 +72,10 @@ impl TcpTransport {
         c.ready = false;
         if std::mem::take(&mut c.heard) {
             self.neighbors.confirm(c.neighbor, now);
-            c.unanswered = None;
+            (c.unanswered, c.attempts) = (None, 0);
         }
         if c.gone_at(&self.config).is_some_and(|at| at <= now) {
-            c.unanswered = None;
+            (c.unanswered, c.attempts) = (None, 0);
             c.socket().abort();
         }
         let mut moved = self.establish(index, now);
@@ -117,8 +119,9 @@ impl TcpTransport {
 
     fn expect_answer(&mut self, index: usize, now: NicTime) {
         if let Some(c) = self.table.at(index) {
-            if c.unanswered.is_none() && c.expects_answer(&self.config) {
-                c.unanswered = Some(now);
+            if c.expects_answer(&self.config) {
+                c.unanswered = c.unanswered.or(Some(now));
+                c.attempts += 1;
             }
         }
     }
@@ -243,6 +246,12 @@ impl TcpTransport {
             State::LastAck | State::Closing | State::TimeWait
         );
         let closed = state == State::Closed;
+        // In TIME-WAIT the peer's FIN may still wait for its acknowledgement; who is told "closed" may
+        // take the NIC away.
+        let acknowledged = state != State::TimeWait || {
+            let poll_at = self.iface.poll_at(instant(now), &c.sockets).map(nic_time);
+            poll_at.is_some_and(|at| at > now.plus(ACK_SOON))
+        };
         let events = &mut self.events;
         let before = events.len();
         match c.phase {
@@ -270,7 +279,8 @@ impl TcpTransport {
                     c.fail_sends(Status::ConnectionReset, events);
                     events.push_back(TransportEvent::Reset { conn: c.id });
                 }
-                if closed || matches!(state, State::FinWait2 | State::TimeWait) {
+                let done = closed || matches!(state, State::FinWait2 | State::TimeWait);
+                if done && acknowledged {
                     events.push_back(TransportEvent::Closed { conn: c.id });
                     c.phase = Phase::Orphan;
                     c.deadline = Some(now.plus(FIN_WAIT));
