@@ -373,6 +373,100 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_lets_it_go_on() {
     assert!(p.b.dma.bytes(got) == p.a.dma.bytes(data));
 }
 
+/// Both windows closed, both sides with more to send: an acknowledgement must count although its
+/// sequence number lies just beyond the closed window (RFC 9293 §3.10.7.4).
+#[test]
+fn two_full_windows_do_not_lock_each_other() {
+    for extra in 0..9 {
+        let mut p = Pair::mem(1500, Checksums::Software);
+        p.listen(PORT);
+        let (a, b) = p.connect(PORT);
+        // An odd start makes the window's scaled steps miss its edge.
+        p.transfer((a, b), random(9, 1 + extra), 9, MINUTE);
+        let (from_a, from_b) = (random(1, 2 << 20), random(2, 2 << 20));
+        let (src_a, src_b) = (p.a.dma.region(from_a), p.b.dma.region(from_b));
+        p.a.send(a, 1, src_a);
+        p.b.send(b, 2, src_b);
+        p.run(MINUTE);
+        assert_eq!(
+            (p.a.sent(1), p.b.sent(2)),
+            (None, None),
+            "the windows are closed"
+        );
+        // a reads everything while b still reads nothing.
+        let got = p.a.dma.region(vec![0; 2 << 20]);
+        p.a.recv(a, 3, got, false);
+        assert_eq!(
+            p.until(2 * MINUTE, |p| p.a.received(3)),
+            (Status::Ok, 2 << 20)
+        );
+        assert!(p.a.dma.bytes(got) == p.b.dma.bytes(src_b));
+        let got = p.b.dma.region(vec![0; 2 << 20]);
+        p.b.recv(b, 4, got, false);
+        assert_eq!(
+            p.until(2 * MINUTE, |p| p.b.received(4)),
+            (Status::Ok, 2 << 20)
+        );
+        assert!(p.b.dma.bytes(got) == p.a.dma.bytes(src_a));
+    }
+}
+
+/// A cable that makes pure acknowledgements claim four bytes that were refused: what Linux does when
+/// it filled a window whose edge then moved back by a part of the window's scale.
+struct Ahead(MemPort);
+
+impl Port for Ahead {
+    fn describe(&self) -> String {
+        self.0.describe()
+    }
+    fn mac(&self) -> MacAddr {
+        self.0.mac()
+    }
+    fn mtu(&self) -> usize {
+        self.0.mtu()
+    }
+    fn checksums(&self) -> Checksums {
+        self.0.checksums()
+    }
+    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
+        self.0.rx_frame(now)
+    }
+    fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
+        self.0.tx_frame(now, dst)
+    }
+    fn tx_commit(&mut self, now: NicTime, len: usize) {
+        if let Some(f) = self.0.tx_frame(now, mac_of(0)) {
+            // Ethernet 14, IPv4 20: flags exactly ACK, and no payload.
+            if len >= 54 && f[23] == 6 && f[47] == 0x10 && len == 34 + usize::from(f[46] >> 4) * 4 {
+                let seq = u32::from_be_bytes([f[38], f[39], f[40], f[41]]).wrapping_add(4);
+                f[38..42].copy_from_slice(&seq.to_be_bytes());
+            }
+        }
+        self.0.tx_commit(now, len);
+    }
+    fn flush(&mut self, now: NicTime) {
+        self.0.flush(now);
+    }
+    fn counters(&self) -> PortCounters {
+        self.0.counters()
+    }
+}
+
+#[test]
+fn acknowledgements_beyond_a_closed_window_count() {
+    let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
+    let (port_a, port_b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
+    let ports: (Box<dyn Port>, Box<dyn Port>) = (Box::new(port_a), Box::new(Ahead(port_b)));
+    let mut p = Pair::with(ports, config(IP_A), config(IP_B));
+    p.listen(PORT);
+    let (a, b) = p.connect(PORT);
+    let flood = p.b.dma.region(vec![0; 2 << 20]);
+    p.b.send(b, 1, flood);
+    p.run(MINUTE);
+    assert_eq!(p.b.sent(1), None, "a's window is closed");
+    p.transfer((a, b), random(1, 4 << 20), 1, MINUTE);
+}
+
 #[test]
 fn cancel_takes_a_work_back() {
     let mut p = Pair::mem(1500, Checksums::Software);

@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-use super::{MacAddr, ETHERTYPE_ARP, ETHERTYPE_IPV4};
+use super::{MacAddr, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4};
 
 /// Ethernet II header (IEEE 802.3 §3.2).
 #[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
@@ -47,6 +47,7 @@ struct TcpStart {
     flags: u8,
 }
 
+const FLAG_FIN: u8 = 0x01;
 const FLAG_SYN: u8 = 0x02;
 const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
@@ -79,6 +80,14 @@ pub struct TcpFrame {
     pub dst_port: u16,
     /// A SYN without ACK or RST: opens a connection.
     pub opens: bool,
+    /// An ACK without data, SYN, FIN or RST.
+    pub pure_ack: bool,
+    /// Sequence number.
+    pub seq: u32,
+    /// Where the TCP header lies in the frame.
+    pub tcp_at: usize,
+    /// Bytes of the frame that carry the packet; padding may follow.
+    pub end: usize,
 }
 
 /// What a frame is.
@@ -142,12 +151,35 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 src,
                 src_port: tcp.src_port.get(),
                 dst_port: tcp.dst_port.get(),
+                pure_ack: tcp.flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK) == FLAG_ACK
+                    && usize::from(tcp.offset >> 4) * 4 == payload.len(),
+                seq: tcp.seq.get(),
+                tcp_at: ETHERNET_HEADER + header_len,
+                end: ETHERNET_HEADER + total,
                 opens: tcp.flags & (FLAG_SYN | FLAG_ACK | FLAG_RST) == FLAG_SYN,
             }))
         }
         1 => Ok(Frame::Icmp { src_mac: eth.src }),
         _ => Err(Dropped::NotOurs),
     }
+}
+
+/// Gives the TCP header at the start of `tcp` another sequence number and mends its checksum
+/// (RFC 1624 eqn. 3): one that was wrong stays wrong.
+///
+/// # Panics
+/// When `tcp` is shorter than a TCP header, which [`classify`] has ruled out for its frames.
+pub fn set_sequence(tcp: &mut [u8], seq: u32) {
+    let new = seq.to_be_bytes();
+    let word = |b: &[u8], at: usize| u32::from(u16::from_be_bytes([b[at], b[at + 1]]));
+    let mut sum = !word(tcp, 16) & 0xffff;
+    for half in [0, 2] {
+        sum += (!word(tcp, 4 + half) & 0xffff) + word(&new, half);
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    tcp[4..8].copy_from_slice(&new);
+    tcp[16..18].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
 #[cfg(test)]
@@ -212,6 +244,29 @@ mod tests {
                 Err(Dropped::Malformed),
                 "cut at {cut}"
             );
+        }
+    }
+
+    #[test]
+    fn a_changed_sequence_number_keeps_the_checksum_right_or_wrong() {
+        use smoltcp::wire::{IpAddress, TcpPacket};
+        let (src, dst) = (IpAddress::v4(10, 0, 0, 9), IpAddress::v4(10, 0, 0, 7));
+        for (old, new) in [
+            (0, 1),
+            (u32::MAX, 4),
+            (0x1234_5678, 0x1234_ffff),
+            (7, 0xffff_0000),
+        ] {
+            let mut frame = tcp_frame(FLAG_ACK);
+            let tcp = &mut frame[34..];
+            tcp[4..8].copy_from_slice(&u32::to_be_bytes(old));
+            TcpPacket::new_unchecked(&mut *tcp).fill_checksum(&src, &dst);
+            set_sequence(tcp, new);
+            let packet = TcpPacket::new_unchecked(&*tcp);
+            assert!(packet.verify_checksum(&src, &dst) && packet.seq_number().0 == new as i32);
+            tcp[0] ^= 1;
+            set_sequence(tcp, old);
+            assert!(!TcpPacket::new_unchecked(&*tcp).verify_checksum(&src, &dst));
         }
     }
 }

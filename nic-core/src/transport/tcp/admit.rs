@@ -14,7 +14,7 @@ use super::{TcpCounters, TcpTransport};
 use crate::port::{MacAddr, Port};
 use crate::transport::{NicTime, TransportEvent};
 use crate::wire::control::{echo_reply, Arp};
-use crate::wire::frame::{classify, Dropped, Frame, TcpFrame};
+use crate::wire::frame::{classify, set_sequence, Dropped, Frame, TcpFrame};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Frames taken per step: enough to acknowledge many at once, few enough to serve others soon.
@@ -54,8 +54,21 @@ impl TcpTransport {
                     match conn {
                         Some((index, c)) if !reopens(c) => {
                             c.heard = true;
+                            let mut packet = &frame[ETHERNET_HEADER..seg.end];
+                            let mended = if seg.pure_ack {
+                                c.mend_ack(seg.seq)
+                            } else {
+                                None
+                            };
+                            if let Some((seq, room)) = mended
+                                .and_then(|s| Some((s, self.scratch.get_mut(..packet.len())?)))
+                            {
+                                room.copy_from_slice(packet);
+                                set_sequence(&mut room[seg.tcp_at - ETHERNET_HEADER..], seq);
+                                packet = room;
+                            }
                             let mut device = Ingress {
-                                packet: Some(&frame[ETHERNET_HEADER..]),
+                                packet: Some(packet),
                                 reply: &mut self.reply,
                                 caps: &self.caps,
                             };

@@ -79,6 +79,10 @@ pub(super) struct Conn {
     pub(super) peer_closed: bool,
     /// TCP state at the end of the last service.
     pub(super) last_state: State,
+    /// Sequence number of the peer's first byte, once we have acknowledged its SYN.
+    pub(super) peer_base: Option<u32>,
+    /// Bytes taken out of the socket.
+    pub(super) taken: u64,
     /// In the ready list.
     pub(super) ready: bool,
     /// A segment came in since the last service.
@@ -127,6 +131,8 @@ impl Conn {
             fin_given: false,
             peer_closed: false,
             last_state: State::Closed,
+            peer_base: None,
+            taken: 0,
             ready: false,
             heard: false,
             unanswered: None,
@@ -146,6 +152,28 @@ impl Conn {
 
     pub(super) fn is_orphan(&self) -> bool {
         self.phase == Phase::Orphan
+    }
+
+    /// RCV.NXT. smoltcp keeps it to itself, so it is counted from outside.
+    fn next_expected(&self) -> Option<u32> {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        let fin = u32::from(peer_has_closed(socket.state()));
+        let bytes = self.taken + socket.recv_queue() as u64;
+        Some(self.peer_base?.wrapping_add(bytes as u32).wrapping_add(fin))
+    }
+
+    /// The sequence number with which smoltcp should see a pure acknowledgement, when not its own.
+    ///
+    /// smoltcp refuses one whose sequence number lies beyond the window it offered last, and then
+    /// sends no more: with a closed window, both sides wait for ever. Such a segment is in order:
+    /// the window's edge moved back by a part of the window's scale after the peer had filled it.
+    /// "Special allowance should be made to accept valid ACKs" (RFC 9293 §3.10.7.4).
+    pub(super) fn mend_ack(&self, seq: u32) -> Option<u32> {
+        let expected = self.next_expected()?;
+        let ahead = seq.wrapping_sub(expected) as usize;
+        let socket = self.sockets.get::<Socket>(self.handle);
+        // What the buffer could hold, and the largest step of the window's scale.
+        (ahead > 0 && ahead <= socket.recv_capacity() + (1 << 14)).then_some(expected)
     }
 
     /// Sets what holds for an established connection instead of a handshake.

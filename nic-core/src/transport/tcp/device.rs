@@ -121,6 +121,8 @@ pub(super) struct Egress<'a> {
     pub(super) blocked: bool,
     /// Bytes of the frame that was written and not committed.
     pub(super) written: usize,
+    /// The first acknowledgement number sent.
+    pub(super) acknowledged: Option<u32>,
 }
 
 impl Egress<'_> {
@@ -137,10 +139,18 @@ impl Egress<'_> {
 pub(super) struct FrameOut<'t> {
     room: &'t mut [u8],
     written: &'t mut usize,
+    acknowledged: &'t mut Option<u32>,
     dst: MacAddr,
     src: MacAddr,
 }
 pub(super) struct Nothing;
+
+/// The acknowledgement number of a packet that smoltcp wrote: an IPv4 header without options, then
+/// TCP (RFC 9293 §3.1).
+fn acknowledgement(packet: &[u8]) -> Option<u32> {
+    let tcp = packet.get(20..40)?;
+    (tcp[13] & 0x10 != 0).then(|| u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]))
+}
 
 impl RxToken for Nothing {
     fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
@@ -155,7 +165,11 @@ impl TxToken for FrameOut<'_> {
             Some(frame) => {
                 emit_ethernet(frame, self.dst, self.src, ETHERTYPE_IPV4);
                 *self.written = total;
-                f(&mut frame[ETHERNET_HEADER..])
+                let r = f(&mut frame[ETHERNET_HEADER..]);
+                if self.acknowledged.is_none() {
+                    *self.acknowledged = acknowledgement(&frame[ETHERNET_HEADER..]);
+                }
+                r
             }
             // A port whose room is less than its MTU loses the frame; TCP sends it again.
             None => f(&mut vec![0; len]),
@@ -186,6 +200,7 @@ impl Device for Egress<'_> {
         Some(FrameOut {
             room: room?,
             written: &mut self.written,
+            acknowledged: &mut self.acknowledged,
             dst: self.dst,
             src: self.src,
         })

@@ -95,6 +95,7 @@ impl Conn {
                 Ok(Ok(n)) => {
                     // n <= want <= u32::MAX
                     r.done += n as u32;
+                    self.taken += n as u64;
                     moved = true;
                 }
                 Ok(Err(fault)) => {

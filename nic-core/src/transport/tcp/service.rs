@@ -218,6 +218,7 @@ impl TcpTransport {
             caps: &self.caps,
             blocked: false,
             written: 0,
+            acknowledged: None,
         };
         let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..TX_BUDGET {
@@ -231,6 +232,9 @@ impl TcpTransport {
                 };
                 break;
             }
+        }
+        if c.peer_base.is_none() {
+            c.peer_base = device.acknowledged;
         }
         (sent, frames)
     }
@@ -334,7 +338,10 @@ impl Conn {
         let mut any = false;
         while self.socket().recv_queue() > 0 {
             match self.socket().recv(|b| (b.len(), b.len())) {
-                Ok(n) if n > 0 => any = true,
+                Ok(n) if n > 0 => {
+                    self.taken += n as u64;
+                    any = true;
+                }
                 _ => break,
             }
         }
