@@ -48,3 +48,8 @@ pub mod parts {
     pub use ringbell_gtlb as gtlb;
     pub use ringbell_nic_core as nic_core;
 }
+
+/// The programs that the tutorial shows compile against this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/tutorial.md")]
+struct Tutorial;
