@@ -203,6 +203,41 @@ fn stream(len: u32, count: u32, window: usize, inline: bool) -> f64 {
     median(runs)
 }
 
+/// Both NICs driven by one thread: the software's own cost per message, however busy the machine.
+fn one_thread(len: u32, inline: bool) -> f64 {
+    let p = pair(1 << 21);
+    pin(0);
+    const N: u32 = 200_000;
+    const BATCH: u32 = 64;
+    let (tx, rx) = if inline {
+        (send_inline(p.s, &vec![9; len as usize]), recv(p.r, 0, len))
+    } else {
+        (send(p.s, 0, len), recv(p.r, 0, len))
+    };
+    let runs = (0..RUNS).map(|_| {
+        let start = Instant::now();
+        for _ in 0..N / BATCH {
+            let mut last = (0, 0);
+            for _ in 0..BATCH {
+                last = (p.b.post(&rx), p.a.post(&tx));
+            }
+            while p.b.queue.poll(last.0).is_none() {
+                p.a.nic.step();
+                p.b.nic.step();
+            }
+            while p.a.queue.poll(last.1).is_none() {
+                p.a.nic.step();
+            }
+            for i in 1..BATCH {
+                ok(&p.a, last.1.wrapping_sub(i));
+                ok(&p.b, last.0.wrapping_sub(i));
+            }
+        }
+        start.elapsed().as_nanos() as f64 / f64::from(N)
+    });
+    runs.fold(f64::MAX, f64::min)
+}
+
 fn nops() -> f64 {
     let p = pair(1 << 20);
     pin(0);
@@ -218,6 +253,14 @@ fn nops() -> f64 {
 }
 
 fn main() {
+    println!(
+        "software cost of an 8 B message    {:8.1} ns inline, {:.1} ns from memory (both ends, one thread, best run)",
+        one_thread(8, true),
+        one_thread(8, false)
+    );
+    if std::env::args().any(|a| a == "--software-only") {
+        return;
+    }
     let lines = ping_pong_lines();
     println!("cache-line ping-pong, one way      {lines:8.0} ns");
     let half = latency(8, [0, 1]);

@@ -234,6 +234,7 @@ impl Nic {
 
     /// Steps the NIC once unless another thread is at it. Returns whether anything moved.
     pub fn step(&self) -> bool {
+        self.inner.progress.take_over();
         self.inner.progress.try_step() == Some(true)
     }
 

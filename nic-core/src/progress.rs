@@ -97,6 +97,14 @@ impl WakeCell {
         true
     }
 
+    /// Peers need not wake the owner any more.
+    #[inline]
+    fn stand_down(&self) {
+        if self.parked().load(Ordering::Relaxed) != 0 {
+            self.parked().store(0, Ordering::Relaxed);
+        }
+    }
+
     fn signal(&self) {
         // A full counter is readable as well: nothing is lost when the write would block.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -142,6 +150,7 @@ pub(crate) struct Progress {
     idle_nap: Duration,
     since_clock: AtomicU32,
     steps: AtomicU64,
+    rescue_steps: AtomicU64,
     leader: AtomicU32,
     followers: AtomicU32,
     retire_seq: AtomicU32,
@@ -169,6 +178,7 @@ impl Progress {
             idle_nap,
             since_clock: AtomicU32::new(0),
             steps: AtomicU64::new(0),
+            rescue_steps: AtomicU64::new(0),
             leader: AtomicU32::new(NO_LEADER),
             followers: AtomicU32::new(0),
             retire_seq: AtomicU32::new(0),
@@ -256,9 +266,19 @@ impl Progress {
         let _ = rustix::thread::futex::wake(&self.retire_seq, flags, n.min(i32::MAX as u32));
     }
 
+    /// A thread of the application steps now: peers need not wake the rescue thread. It looks again
+    /// by itself after its nap, and sees then whether the NIC is still being stepped.
+    #[inline]
+    pub(crate) fn take_over(&self) {
+        if self.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
+            self.wake.stand_down();
+        }
+    }
+
     /// One round of waiting until `done`. `idle` counts the caller's rounds without progress.
     #[inline]
     pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
+        self.take_over();
         if self.try_step() == Some(true) {
             return true;
         }
@@ -386,19 +406,33 @@ impl Progress {
         self.wake.signal();
     }
 
+    /// Steps of everybody but the rescue thread.
+    fn steps_of_others(&self) -> u64 {
+        let own = self.rescue_steps.load(Ordering::Relaxed);
+        self.steps.load(Ordering::Relaxed).wrapping_sub(own)
+    }
+
+    fn rescue_step(&self) -> Option<bool> {
+        let moved = self.try_step();
+        if moved.is_some() {
+            self.rescue_steps.fetch_add(1, Ordering::Relaxed);
+        }
+        moved
+    }
+
     /// Body of the rescue thread.
     pub(crate) fn rescue(&self) {
-        let mut seen = self.steps.load(Ordering::Relaxed);
+        let mut seen = self.steps_of_others();
         while !self.stop.load(Ordering::Acquire) {
-            let now = self.steps.load(Ordering::Relaxed);
-            if now != seen || self.leader.load(Ordering::Relaxed) == WAITER_LEADS {
-                seen = now;
+            let others = self.steps_of_others();
+            if others != seen || self.leader.load(Ordering::Relaxed) == WAITER_LEADS {
+                seen = others;
                 std::thread::park_timeout(RESCUE_PERIOD);
                 continue;
             }
             let mut idle = 0;
             while idle < SPIN_SHARED {
-                match self.try_step() {
+                match self.rescue_step() {
                     Some(true) => idle = 0,
                     Some(false) => idle += 1,
                     None => break,
@@ -414,15 +448,16 @@ impl Progress {
                 let nap = if self.has_queues.load(Ordering::Relaxed) {
                     self.idle_nap
                 } else {
-                    Duration::from_secs(3600)
+                    Duration::from_secs(1)
                 };
+                // The one step in `lead` is ours.
+                self.rescue_steps.fetch_add(1, Ordering::Relaxed);
                 self.lead(&|| self.stop.load(Ordering::Acquire), nap);
                 // Release: pairs with the Acquire of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
             } else {
                 std::thread::park_timeout(RESCUE_PERIOD);
             }
-            seen = self.steps.load(Ordering::Relaxed);
         }
     }
 
