@@ -134,12 +134,12 @@ impl Bench {
         let misses = self.mmu.stats().misses;
         let mut seconds = Vec::new();
         for _ in 0..RUNS {
-            let start = now();
             let mut got = 0u64;
-            for i in 0..count {
-                got = got.wrapping_add(op(self, address(self.bytes, i)));
-            }
-            seconds.push(start.elapsed().as_secs_f64());
+            seconds.push(timed(|| {
+                for i in 0..count {
+                    got = got.wrapping_add(op(self, address(self.bytes, i)));
+                }
+            }));
             wrong += u64::from(black_box(got) != sum);
         }
         let missed = (self.mmu.stats().misses - misses) as f64 / (RUNS as u64 * count) as f64;
@@ -155,10 +155,12 @@ fn mmu(config: GtlbConfig) -> Mmu {
     .expect("the sizes are valid")
 }
 
-/// A bench is the edge where the clock is read.
+/// Runs `work` and gives the seconds it took. A bench is the edge where the clock is read.
 #[allow(clippy::disallowed_methods)]
-fn now() -> Instant {
-    Instant::now()
+fn timed(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -220,9 +222,7 @@ fn population(rows: &mut Vec<Row>) {
         let (mut seconds, mut wrong) = (Vec::new(), 0);
         for _ in 0..RUNS {
             let mut mmu = mmu(config);
-            let start = now();
-            mmu.map(&table).expect("refill is on");
-            seconds.push(start.elapsed().as_secs_f64());
+            seconds.push(timed(|| mmu.map(&table).expect("refill is on")));
             let pd = mmu.alloc_pd().expect("the first domain");
             let region = mmu.register(pd, table.base, BYTES_80_GB, Access::LOCAL);
             let region = region.expect("the range is mapped").lkey.0;

@@ -412,15 +412,16 @@ impl Mmu {
     /// Invalidates the entries of a range, but for groups that a region in service still covers.
     fn invalidate_unused(&mut self, start: u64, end: u64) {
         let groups = |start: u64, end: u64| start >> GROUP_SHIFT..=(end - 1) >> GROUP_SHIFT;
+        let range = groups(start, end);
         let kept: Vec<_> = self
             .regions
             .iter()
             .filter(|r| matches!(r.state, State::Live | State::Freeing))
             .map(|r| groups(r.start, r.end))
+            .filter(|used| used.start() <= range.end() && range.start() <= used.end())
             .collect();
-        self.bank.invalidate(
-            groups(start, end).filter(|group| !kept.iter().any(|used| used.contains(group))),
-        );
+        self.bank
+            .invalidate(range.filter(|group| !kept.iter().any(|used| used.contains(group))));
     }
 }
 
