@@ -10,7 +10,9 @@ use std::time::Duration;
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status};
-use ringbell_nic_core::{HostQueue, LocalConfig, Nic, NicConfig, ProgressMode, QueueConfig};
+use ringbell_nic_core::{
+    HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
+};
 
 /// Where the GPU memory of every test NIC begins.
 pub const BASE: GpuVa = GpuVa(0x7_0000_0000);
@@ -87,9 +89,13 @@ pub struct Host {
 impl Host {
     /// A NIC over the `local` transport.
     pub fn new(setup: &Setup) -> Host {
+        Host::with(setup, |nic| nic.local(setup.local.clone()))
+    }
+
+    /// A NIC over what `transports` adds.
+    pub fn with(setup: &Setup, transports: impl FnOnce(NicBuilder) -> NicBuilder) -> Host {
         let memory = Arc::new(HostMemory::new(setup.memory_bytes).expect("memory"));
-        let nic = Nic::builder(setup.nic.clone(), memory.clone())
-            .local(setup.local.clone())
+        let nic = transports(Nic::builder(setup.nic.clone(), memory.clone()))
             .build()
             .expect("NIC");
         let pd = nic.alloc_pd().expect("domain");
