@@ -1,4 +1,5 @@
 //! Stream-ordered sockets, the pumps of netcat and the echo server, against the mock NIC.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
 

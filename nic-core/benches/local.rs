@@ -2,6 +2,7 @@
 //!
 //! `cargo bench -p ringbell-nic-core --bench local`. Every figure is the median of several runs, and
 //! every run checks its bytes.
+#![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 #![allow(unsafe_code)] // The memcpy that is the limit.
 
 #[path = "../tests/nic_support/mod.rs"]

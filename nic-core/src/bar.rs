@@ -79,7 +79,7 @@ impl Bar {
 
     /// What lies at a byte offset.
     pub(crate) fn target(offset: usize) -> Result<Target, BarError> {
-        if offset % 4 != 0 || offset >= BAR_BYTES {
+        if !offset.is_multiple_of(4) || offset >= BAR_BYTES {
             return Err(BarError::BadOffset { offset });
         }
         if offset >= DOORBELL_BASE {

@@ -181,32 +181,30 @@ impl Dma<'_> {
             let span = self.span(buffer, offset + done as u64)?;
             let span = span.prefix((dst.len() - done) as u64);
             let mut bytes = vec![0; span.len as usize];
-            let id = loop {
-                let op = DmaOp::Read {
-                    from: span,
-                    into: &mut bytes,
-                };
-                match self.state.memory.submit(op) {
-                    Ok(Submitted::Done) => break None,
-                    Ok(Submitted::Pending(id)) => break Some(id),
-                    Err(BusError::Busy) if pieces.is_empty() => return Ok(ReadStatus::Pending),
-                    Err(BusError::Busy) => {
-                        // Pieces already started would be lost with the read: wait for one of them.
-                        let started = PendingRead {
-                            region: u32::MAX,
-                            va,
-                            len: 0,
-                            pieces: std::mem::take(&mut pieces),
-                            touched: self.state.polls,
-                        };
-                        self.state.pending.push_back(started);
-                        return Ok(ReadStatus::Pending);
-                    }
-                    Err(_) => {
-                        return Err(Fault::NoTranslation {
-                            va: at(buffer, offset + done as u64)?,
-                        })
-                    }
+            let op = DmaOp::Read {
+                from: span,
+                into: &mut bytes,
+            };
+            let id = match self.state.memory.submit(op) {
+                Ok(Submitted::Done) => None,
+                Ok(Submitted::Pending(id)) => Some(id),
+                Err(BusError::Busy) if pieces.is_empty() => return Ok(ReadStatus::Pending),
+                Err(BusError::Busy) => {
+                    // Pieces already started would be lost with the read: wait for one of them.
+                    let started = PendingRead {
+                        region: u32::MAX,
+                        va,
+                        len: 0,
+                        pieces: std::mem::take(&mut pieces),
+                        touched: self.state.polls,
+                    };
+                    self.state.pending.push_back(started);
+                    return Ok(ReadStatus::Pending);
+                }
+                Err(_) => {
+                    return Err(Fault::NoTranslation {
+                        va: at(buffer, offset + done as u64)?,
+                    })
                 }
             };
             done += bytes.len();

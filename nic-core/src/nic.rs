@@ -1,4 +1,5 @@
 //! [`Nic`]: what a program holds.
+#![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;

@@ -46,7 +46,7 @@ impl QueueConfig {
             let why = format!("{} is not a power of two from 2 to 65,536", self.depth);
             return Err(("queue.depth", why));
         }
-        if self.first_ticket % (2 * self.depth) != 0 {
+        if !self.first_ticket.is_multiple_of(2 * self.depth) {
             let why = format!(
                 "{} is not a multiple of twice the depth ({})",
                 self.first_ticket,

@@ -61,7 +61,9 @@ impl Mapping {
             return Err(bad("the peer's memfd is not sealed against shrinking"));
         }
         let size = rustix::fs::fstat(&fd)?.st_size as u64;
-        if offset % 4096 != 0 || len == 0 || offset.checked_add(len as u64).is_none_or(|e| e > size)
+        if !offset.is_multiple_of(4096)
+            || len == 0
+            || offset.checked_add(len as u64).is_none_or(|e| e > size)
         {
             return Err(bad("the peer's memfd is shorter than it says"));
         }
@@ -108,7 +110,7 @@ impl Mapping {
     /// # Panics
     /// When the range leaves the mapping or is unaligned: offsets are ours, never a peer's.
     pub(crate) fn words32(&self, offset: usize, n: usize) -> &[AtomicU32] {
-        assert!(offset % 4 == 0 && offset + n * 4 <= self.len);
+        assert!(offset.is_multiple_of(4) && offset + n * 4 <= self.len);
         // SAFETY: in bounds and aligned (asserted; the base is page-aligned); the mapping lives as
         // long as `self` and is only accessed atomically or through raw copies.
         unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU32>(), n) }
@@ -119,7 +121,7 @@ impl Mapping {
     /// # Panics
     /// As [`Mapping::words32`].
     pub(crate) fn words64(&self, offset: usize, n: usize) -> &[AtomicU64] {
-        assert!(offset % 8 == 0 && offset + n * 8 <= self.len);
+        assert!(offset.is_multiple_of(8) && offset + n * 8 <= self.len);
         // SAFETY: as for words32.
         unsafe { std::slice::from_raw_parts(self.base.add(offset).cast::<AtomicU64>(), n) }
     }

@@ -1,4 +1,5 @@
 //! Progress: who waits, who wakes, what it costs, and that data comes before its announcement.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code)] // The wait hook is called as a kernel does, and allocations are counted.
 
 mod nic_support;

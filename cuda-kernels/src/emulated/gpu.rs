@@ -368,7 +368,7 @@ impl GpuBuffer {
     }
 
     fn aligned(&self, offset: u64, size: u64) -> Result<usize, GpuError> {
-        if offset % size != 0 {
+        if !offset.is_multiple_of(size) {
             return Err(GpuError::Misaligned { offset, size });
         }
         self.range(offset, size)

@@ -186,7 +186,9 @@ impl EmulatedMemory {
 
     /// An atomic word at a virtual offset, which the caller has aligned.
     fn word<T>(&self, offset: usize) -> *mut T {
-        assert!(offset + size_of::<T>() <= self.bytes as usize && offset % size_of::<T>() == 0);
+        assert!(
+            offset + size_of::<T>() <= self.bytes as usize && offset.is_multiple_of(size_of::<T>())
+        );
         self.va.wrapping_add(offset).cast()
     }
 

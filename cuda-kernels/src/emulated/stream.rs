@@ -1,4 +1,5 @@
 //! Streams: operations in order, and waiting for them with a deadline.
+#![allow(clippy::disallowed_methods)] // Host threads wait here, with deadlines.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,6 +2,7 @@
 //!
 //! It knows only nic-abi. A session below 100 is a loop-back stream: what is sent on it can be received
 //! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code, dead_code, unreachable_pub)] // Reads and writes kernel memory by address, as a NIC does; each test uses a part.
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,5 +1,5 @@
 //! Builds the tests' kernels as a user's shared object.
-#![allow(unreachable_pub)]
+#![allow(unreachable_pub)] // Shared by several test programs, each of which uses a part.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! Who the two sides are: threads, processes, or two commands on two machines.
+#![allow(clippy::disallowed_methods)] // The program: waits for its peer with a deadline.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};

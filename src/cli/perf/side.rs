@@ -1,4 +1,5 @@
 //! One side of a measurement: a NIC, a queue, and host-driven control messages on it.
+#![allow(clippy::disallowed_methods)] // The program: waits with a deadline.
 
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};

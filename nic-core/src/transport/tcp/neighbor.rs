@@ -116,7 +116,8 @@ impl Neighbors {
         }
     }
 
-    /// Reports `conn` from [`Neighbors::take_resolved`] when the answer is there, or will not come.
+    /// Reports `conn` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there
+    /// or will not come.
     pub(super) fn wait(&mut self, entry: usize, conn: usize, now: NicTime) {
         let e = &mut self.entries[entry];
         if let State::Asking { tries, next } = &mut e.state {
