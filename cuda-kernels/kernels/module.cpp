@@ -4,4 +4,5 @@
 #include "echo.cu"
 #include "nc.cu"
 #include "perf.cu"
+#include "slots.cu"
 #include "sockets.cu"

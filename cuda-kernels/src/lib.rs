@@ -15,6 +15,7 @@ mod fatbin;
 mod launch;
 pub mod perf;
 pub mod pump;
+mod slots;
 mod socket_context;
 
 pub use emulated::{
@@ -22,4 +23,5 @@ pub use emulated::{
 };
 pub use fatbin::{fatbins, Fatbin};
 pub use launch::{Dim3, KernelArg, LaunchError};
+pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Outcome, Pending, Socket, SocketContext, SocketError};
