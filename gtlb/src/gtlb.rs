@@ -7,7 +7,7 @@
 //!
 //! The paper's table covers exactly one window, so its index says everything about the address.
 //! Here each entry also holds the number of its group: a table smaller than the memory behind it then
-//! works as a direct-mapped cache (see [`crate::bank`]), and inside a window nothing changes.
+//! works as a direct-mapped cache (see `bank`), and inside a window nothing changes.
 
 use crate::directory::{Group, Hit, NO_PAGE};
 use crate::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
