@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuError};
 use ringbell_gtlb::{Access, MmuConfig, PdError};
@@ -58,6 +59,8 @@ pub struct NicOptions {
     pub limits: NicConfig,
     /// Bytes of a TCP connection's receive buffer, and as many to send.
     pub tcp_buffer: usize,
+    /// Shortest time after which TCP sends a segment again.
+    pub tcp_rto_min: Duration,
     /// Seed of everything that is random: faults, sequence numbers. `None`: from the system.
     pub seed: Option<u64>,
 }
@@ -84,6 +87,7 @@ impl Default for NicOptions {
             local: LocalConfig::default(),
             limits: NicConfig::default(),
             tcp_buffer: 256 << 10,
+            tcp_rto_min: Duration::from_millis(200),
             seed: None,
         }
     }
@@ -171,6 +175,7 @@ impl Nic {
                     let mut tcp = TcpConfig::new(options.ip.ip, options.ip.prefix);
                     tcp.rx_buffer = options.tcp_buffer;
                     tcp.tx_buffer = options.tcp_buffer;
+                    tcp.rto_min = options.tcp_rto_min;
                     tcp.connections = options.limits.max_sessions;
                     tcp.seed = seed(&options)?;
                     builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));

@@ -8,7 +8,7 @@ use smoltcp::wire::IpListenEndpoint;
 
 use super::conn::{Conn, Phase};
 use super::demux::Key;
-use super::device::{instant, Ingress, Reply};
+use super::device::{Ingress, Reply};
 use super::neighbor::Resolved;
 use super::{TcpCounters, TcpTransport};
 use crate::port::{MacAddr, Port};
@@ -34,7 +34,7 @@ enum After {
 impl TcpTransport {
     /// Takes the frames that have arrived. Returns whether there were any.
     pub(super) fn ingress(&mut self, now: NicTime) -> bool {
-        let t = instant(now);
+        let t = self.clock.instant(now);
         for taken in 0..RX_BUDGET {
             let Some(frame) = self.port.rx_frame(now) else {
                 return taken > 0;
@@ -215,7 +215,7 @@ impl TcpTransport {
             caps: &self.caps,
         };
         self.iface
-            .poll_ingress_single(instant(now), &mut device, &mut c.sockets);
+            .poll_ingress_single(self.clock.instant(now), &mut device, &mut c.sockets);
         if listens && c.state() == State::SynReceived {
             self.mark(index);
         } else {

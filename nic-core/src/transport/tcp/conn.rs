@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
+use super::device::Clock;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
-use smoltcp::time::Duration;
 
 use super::demux::Key;
 use super::TcpConfig;
@@ -13,7 +13,7 @@ use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
 
 /// How long an acknowledgement waits for company: time for a kernel to answer what it received.
 /// RFC 9293 §3.8.6.3 allows 500 ms; a GPU answers sooner.
-const ACK_DELAY_US: u64 = 200;
+const ACK_DELAY: std::time::Duration = std::time::Duration::from_micros(200);
 
 /// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a minute,
 /// and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
@@ -113,7 +113,8 @@ impl Conn {
         );
         // Messages of a GPU are whole when they are posted: waiting for more only adds latency.
         socket.set_nagle_enabled(false);
-        socket.set_ack_delay(Some(Duration::from_micros(ACK_DELAY_US)));
+        let clock = Clock::new(config.rto_min);
+        socket.set_ack_delay(Some(clock.duration(ACK_DELAY)));
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
         let handle = sockets.add(socket);
         Conn {
@@ -180,10 +181,8 @@ impl Conn {
     ///
     /// Not smoltcp's own time-out: it also ends connections that are merely idle.
     pub(super) fn established(&mut self, config: &TcpConfig) {
-        let micros = |d: std::time::Duration| {
-            Duration::from_micros(u64::try_from(d.as_micros()).unwrap_or(u64::MAX))
-        };
-        let keep_alive = config.keep_alive.map(micros);
+        let clock = Clock::new(config.rto_min);
+        let keep_alive = config.keep_alive.map(|d| clock.duration(d));
         self.socket().set_keep_alive(keep_alive);
     }
 

@@ -45,7 +45,7 @@ use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Cidr};
 use self::conn::{Conn, Phase, Receiving, Sending};
 pub use self::demux::CONNECTIONS_MAX;
 use self::demux::{index_of, Key, Table};
-use self::device::{instant, Ingress, Reply};
+use self::device::{Clock, Ingress, Reply};
 use self::neighbor::{Neighbors, Resolved};
 use self::timers::Timers;
 use super::{
@@ -79,12 +79,16 @@ pub struct TcpConfig {
     pub user_timeout: Option<Duration>,
     /// Probe idle connections this often, so that a vanished peer is noticed.
     pub keep_alive: Option<Duration>,
+    /// Shortest time after which a segment is sent again, 20 ms to 1 s: more than the peer may delay
+    /// its acknowledgement. TIME-WAIT lasts ten times as long.
+    pub rto_min: Duration,
     /// Seed of sequence numbers, ephemeral ports and the demultiplexer's hash.
     pub seed: u64,
 }
 
 impl TcpConfig {
-    /// Defaults: 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive, seed 0.
+    /// Defaults: 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive, 200 ms
+    /// before a segment is sent again (as Linux does), seed 0.
     pub fn new(ip: Ipv4Addr, prefix_len: u8) -> TcpConfig {
         TcpConfig {
             ip,
@@ -95,6 +99,7 @@ impl TcpConfig {
             connections: 4_096,
             user_timeout: Some(Duration::from_secs(120)),
             keep_alive: None,
+            rto_min: Duration::from_millis(200),
             seed: 0,
         }
     }
@@ -136,6 +141,12 @@ pub enum TcpConfigError {
         /// As given.
         bytes: usize,
     },
+    /// A segment would be sent again too soon, or too late.
+    #[error("rto_min is 20 ms to 1 s, not {rto_min:?}")]
+    RtoMin {
+        /// As given.
+        rto_min: Duration,
+    },
     /// The port's hardware address is a group address.
     #[error("the port's address {mac} is not a unicast address")]
     Mac {
@@ -169,6 +180,7 @@ struct Listener {
 
 /// The TCP transport of a NIC on one port. See the module text.
 pub struct TcpTransport {
+    clock: Clock,
     config: TcpConfig,
     port: Box<dyn Port>,
     mac: MacAddr,
@@ -218,6 +230,7 @@ impl TcpTransport {
         if !mac.is_unicast() {
             return Err(TcpConfigError::Mac { mac });
         }
+        let clock = Clock::new(config.rto_min);
         let caps = device::capabilities(&*port);
         let mut seeded = Config::new(HardwareAddress::Ip);
         seeded.random_seed = config.seed;
@@ -227,7 +240,7 @@ impl TcpTransport {
             reply: &mut reply,
             caps: &caps,
         };
-        let mut iface = Interface::new(seeded, &mut unused, instant(NicTime(0)));
+        let mut iface = Interface::new(seeded, &mut unused, clock.instant(NicTime(0)));
         let cidr = IpCidr::Ipv4(Ipv4Cidr::new(config.ip, config.prefix_len));
         // One of smoltcp's two places: it cannot be full.
         iface.update_ip_addrs(|addrs| addrs.extend([cidr]));
@@ -252,6 +265,7 @@ impl TcpTransport {
             resolved: Vec::new(),
             blocked: 0,
             again: None,
+            clock,
             config,
         })
     }
@@ -339,6 +353,10 @@ fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
                 user_timeout,
             });
         }
+    }
+    let rto_min = config.rto_min;
+    if rto_min < Duration::from_millis(20) || rto_min > Duration::from_secs(1) {
+        return Err(TcpConfigError::RtoMin { rto_min });
     }
     for bytes in [config.rx_buffer, config.tx_buffer] {
         if !(4_096..=BUFFER_MAX).contains(&bytes) {

@@ -8,7 +8,7 @@ use smoltcp::socket::tcp::State;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
 use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
-use super::device::{instant, nic_time, Egress};
+use super::device::Egress;
 use super::TcpTransport;
 use crate::transport::{DmaAccess, NicTime, TransportEvent};
 
@@ -209,7 +209,7 @@ impl TcpTransport {
         let Some(dst) = self.neighbors.mac(c.neighbor) else {
             return (Sent::All, 0);
         };
-        let t = instant(now);
+        let t = self.clock.instant(now);
         let mut device = Egress {
             port: &mut *self.port,
             now,
@@ -253,7 +253,10 @@ impl TcpTransport {
         // In TIME-WAIT the peer's FIN may still wait for its acknowledgement; who is told "closed" may
         // take the NIC away.
         let acknowledged = state != State::TimeWait || {
-            let poll_at = self.iface.poll_at(instant(now), &c.sockets).map(nic_time);
+            let poll_at = self
+                .iface
+                .poll_at(self.clock.instant(now), &c.sockets)
+                .map(|t| self.clock.nic_time(t));
             poll_at.is_some_and(|at| at > now.plus(ACK_SOON))
         };
         let events = &mut self.events;
@@ -307,7 +310,10 @@ impl TcpTransport {
             return;
         };
         let reads_pending = c.sends.front().is_some_and(|s| s.pending.is_some());
-        let poll_at = self.iface.poll_at(instant(now), &c.sockets).map(nic_time);
+        let poll_at = self
+            .iface
+            .poll_at(self.clock.instant(now), &c.sockets)
+            .map(|t| self.clock.nic_time(t));
         let wants_now = poll_at.is_some_and(|at| at <= now);
         let again = match sent {
             Sent::Blocked => {
