@@ -8,6 +8,7 @@
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
 //! word says that somebody sleeps. The word is set before the last look at the rings, with a
 //! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
+#![allow(clippy::disallowed_methods)] // Here the clock is read; below, time is an argument.
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
