@@ -121,6 +121,13 @@ impl DeviceBuffer {
     }
 }
 
+/// For what works on any GPU memory, such as a pump, and keeps this registered while it does.
+impl std::borrow::Borrow<GpuBuffer> for DeviceBuffer {
+    fn borrow(&self) -> &GpuBuffer {
+        self.memory()
+    }
+}
+
 impl From<&DeviceBuffer> for KernelArg {
     fn from(b: &DeviceBuffer) -> KernelArg {
         KernelArg::Ptr(b.va())

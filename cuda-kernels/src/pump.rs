@@ -1,5 +1,7 @@
 //! The host's end of a byte ring in GPU memory, whose other end is a kernel of `kernels/nc.cu`.
 
+use std::borrow::Borrow;
+
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{SessionId, Status};
 
@@ -37,16 +39,18 @@ pub enum PumpError {
 }
 
 /// One direction of a connection: a ring in GPU memory, a kernel at one end and the host at the other.
+///
+/// `R` owns the ring: the bare allocation, or what also keeps it registered with the NIC.
 #[derive(Debug)]
-pub struct Pump {
-    ring: GpuBuffer,
+pub struct Pump<R = GpuBuffer> {
+    ring: R,
     control: GpuBuffer,
     launch: Launch,
     /// The host's own index, in bytes.
     at: u64,
 }
 
-impl Pump {
+impl<R: Borrow<GpuBuffer>> Pump<R> {
     /// Starts to move what arrives on `session` into the ring; take it out with [`Pump::take`].
     /// `ring` must be registered with the NIC. The queue must serve nothing else.
     ///
@@ -56,9 +60,9 @@ impl Pump {
         gpu: &EmulatedGpu,
         queue: QueueHandle,
         session: SessionId,
-        ring: GpuBuffer,
+        ring: R,
         times: PumpTimes,
-    ) -> Result<Pump, PumpError> {
+    ) -> Result<Pump<R>, PumpError> {
         Pump::start(gpu, "rb_nc_receive", queue, session, ring, times)
     }
 
@@ -70,9 +74,9 @@ impl Pump {
         gpu: &EmulatedGpu,
         queue: QueueHandle,
         session: SessionId,
-        ring: GpuBuffer,
+        ring: R,
         times: PumpTimes,
-    ) -> Result<Pump, PumpError> {
+    ) -> Result<Pump<R>, PumpError> {
         Pump::start(gpu, "rb_nc_send", queue, session, ring, times)
     }
 
@@ -81,16 +85,16 @@ impl Pump {
         kernel: &str,
         queue: QueueHandle,
         session: SessionId,
-        ring: GpuBuffer,
+        ring: R,
         times: PumpTimes,
-    ) -> Result<Pump, PumpError> {
+    ) -> Result<Pump<R>, PumpError> {
         let control = gpu.alloc(CONTROL_BYTES)?;
         control.write(0, &[0; CONTROL_BYTES as usize])?;
         let args: [KernelArg; 7] = [
             queue.into(),
             session.0.into(),
-            (&ring).into(),
-            ring.len().into(),
+            ring.borrow().into(),
+            ring.borrow().len().into(),
             (&control).into(),
             times.operation_us.into(),
             times.idle_limit_us.into(),
@@ -127,7 +131,7 @@ impl Pump {
     /// [`GpuError`] never for a pump that [`Pump::send`] made.
     pub fn put(&mut self, from: &[u8]) -> Result<usize, GpuError> {
         let used = self.at - self.control.load_u64(CONSUMED)?;
-        let n = (self.ring.len() - used).min(from.len() as u64);
+        let n = (self.ring.borrow().len() - used).min(from.len() as u64);
         self.copy(n, |ring, at, done, len| {
             ring.write(at, &from[done..done + len])
         })?;
@@ -143,10 +147,10 @@ impl Pump {
         n: u64,
         mut piece: impl FnMut(&GpuBuffer, u64, usize, usize) -> Result<(), GpuError>,
     ) -> Result<(), GpuError> {
-        let start = self.at % self.ring.len();
-        let first = n.min(self.ring.len() - start);
-        piece(&self.ring, start, 0, first as usize)?;
-        piece(&self.ring, 0, first as usize, (n - first) as usize)
+        let start = self.at % self.ring.borrow().len();
+        let first = n.min(self.ring.borrow().len() - start);
+        piece(self.ring.borrow(), start, 0, first as usize)?;
+        piece(self.ring.borrow(), 0, first as usize, (n - first) as usize)
     }
 
     /// Nothing follows what was put: the kernel sends the rest and half-closes.
@@ -189,7 +193,7 @@ impl Pump {
     }
 
     /// Gives the ring back. Wait for the kernel first.
-    pub fn into_ring(self) -> GpuBuffer {
+    pub fn into_ring(self) -> R {
         self.ring
     }
 }

@@ -5,6 +5,7 @@
 
 mod cc;
 mod doctor;
+mod nc;
 mod perf;
 mod problem;
 mod regs;
@@ -20,7 +21,8 @@ pub(crate) use problem::{Exit, Problem};
 /// GPU kernels send and receive over a NIC, with no CPU in the control path
 ///
 /// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the environment
-/// lacks what was asked for (`ringbell doctor` says what).
+/// lacks what was asked for (`ringbell doctor` says what);
+/// 130 interrupted.
 ///
 /// Environment: RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
 #[derive(Parser)]
@@ -36,6 +38,8 @@ enum Command {
     Cc(cc::Args),
     /// What this machine has, what is used instead of what it lacks, and why
     Doctor(doctor::Args),
+    /// Netcat whose bytes go through GPU memory and a GPU kernel
+    Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
     Perf(perf::Args),
     /// The register map of the NIC, and the values of those that run here
@@ -56,6 +60,7 @@ fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(args),
         Command::Regs(args) => regs::run(&args),
     }

@@ -1,10 +1,10 @@
 //! `ringbell perf`: the benchmarks.
 
 mod limits;
-mod pair;
+pub(super) mod pair;
 mod send;
 mod serve;
-mod side;
+pub(super) mod side;
 mod wire;
 
 use anyhow::Result;

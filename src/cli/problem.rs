@@ -17,6 +17,8 @@ pub(crate) enum Exit {
     WrongData = 3,
     /// Something that was asked for is not there: a device, a right, a compiler.
     Environment = 4,
+    /// Ctrl-C, as shells number it.
+    Interrupted = 130,
 }
 
 impl From<Exit> for ExitCode {

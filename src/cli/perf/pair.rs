@@ -109,7 +109,7 @@ fn progress(text: &str) -> Result<ProgressMode, String> {
     }
 }
 
-fn probability(text: &str) -> Result<f64, String> {
+pub(in crate::cli) fn probability(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
         _ => Err(format!(

@@ -12,11 +12,11 @@ use super::wire::MESSAGE_BYTES;
 use crate::cli::{Exit, Problem};
 
 /// A NIC with what a measurement needs on it.
-pub(super) struct Side {
+pub(in crate::cli) struct Side {
     /// The NIC.
-    pub(super) nic: Nic,
+    pub(in crate::cli) nic: Nic,
     /// The queue that kernels and control messages share, one after the other.
-    pub(super) queue: HostQueue,
+    pub(in crate::cli) queue: HostQueue,
     control: DeviceBuffer,
     timeout_us: u32,
 }
@@ -41,7 +41,7 @@ const RESULT_BYTES: usize = 48;
 
 impl Side {
     /// Opens a NIC.
-    pub(super) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
+    pub(in crate::cli) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
         let what = format!(
             "cannot open a NIC at {} on port {}",
             options.ip, options.port
@@ -92,7 +92,7 @@ impl Side {
     }
 
     /// Opens a listening socket.
-    pub(super) fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
+    pub(in crate::cli) fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
         let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
         let mut d = Descriptor::new(Opcode::Listen);
         d.session = s;
@@ -109,28 +109,62 @@ impl Side {
         Ok(SessionId(self.call("accept", d)?.detail as u32))
     }
 
+    /// The next connection, or `None` when none came within `timeout`.
+    pub(in crate::cli) fn try_accept(
+        &self,
+        listener: SessionId,
+        timeout: Duration,
+    ) -> Result<Option<SessionId>> {
+        let mut d = Descriptor::new(Opcode::Accept);
+        d.session = listener;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        let c = self
+            .queue
+            .call(&d)
+            .context("accept: no answer from the NIC")?;
+        match c.status {
+            Status::Ok => Ok(Some(SessionId(c.detail as u32))),
+            Status::TimedOut => Ok(None),
+            status => Err(failed("accept", status, c.detail)),
+        }
+    }
+
     /// Connects, trying again until `patience` has passed: the server may still be starting.
     pub(super) fn connect(&self, to: SocketAddrV4, patience: Duration) -> Result<SessionId> {
         let start = Instant::now();
         loop {
-            let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
-            let mut d = Descriptor::new(Opcode::Connect);
-            d.session = s;
-            d.operand = u64::from(u32::from(*to.ip()));
-            d.imm = u32::from(to.port());
             // Short: an address that nobody has is asked for again and again.
-            d.timeout_us = 1_000_000;
-            match self.call(&format!("connect to {to}"), d) {
-                Ok(_) => return Ok(s),
+            match self.connect_within(to, 1_000_000) {
+                Ok(s) => return Ok(s),
                 Err(e) if start.elapsed() >= patience => return Err(e),
-                Err(_) => {
-                    let mut d = Descriptor::new(Opcode::Abort);
-                    d.session = s;
-                    // The failed socket may be gone already; nothing is lost by that.
-                    let _ = self.queue.call(&d);
-                    std::thread::sleep(Duration::from_millis(20));
-                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
+        }
+    }
+
+    /// Connects, or tells why not.
+    pub(in crate::cli) fn connect_once(&self, to: SocketAddrV4) -> Result<SessionId> {
+        self.connect_within(to, self.timeout_us)
+    }
+
+    fn connect_within(&self, to: SocketAddrV4, timeout_us: u32) -> Result<SessionId> {
+        let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
+        let mut d = Descriptor::new(Opcode::Connect);
+        d.session = s;
+        d.operand = u64::from(u32::from(*to.ip()));
+        d.imm = u32::from(to.port());
+        d.timeout_us = timeout_us;
+        self.call(&format!("connect to {to}"), d)
+            .map(|_| s)
+            .inspect_err(|_| self.abort(s))
+    }
+
+    /// Resets a session at once. One that is gone already is no error.
+    pub(in crate::cli) fn abort(&self, s: SessionId) {
+        let mut d = Descriptor::new(Opcode::Abort);
+        d.session = s;
+        if let Err(error) = self.queue.call(&d) {
+            tracing::warn!(%error, "abort");
         }
     }
 
@@ -159,7 +193,7 @@ impl Side {
     }
 
     /// Closes a session and delivers what was sent on it.
-    pub(super) fn close(&self, s: SessionId) -> Result<()> {
+    pub(in crate::cli) fn close(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Close);
         d.session = s;
         self.call("close", d).map(|_| ())
@@ -209,7 +243,7 @@ impl KernelResult {
 }
 
 /// An operation's failure as an error for a person.
-pub(super) fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
+pub(in crate::cli) fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
     Problem::new(
         Exit::Failed,
         format!("{what} ended with {} (detail {detail:#x})", status.name()),
