@@ -220,3 +220,44 @@ fn cc_builds_a_kernel_and_names_it_and_refuses_what_is_none() {
         "an nvcc that was asked for is not optional"
     );
 }
+
+#[test]
+fn device_benchmarks_measure_and_verify() {
+    let svg = temporary("doorbell.svg");
+    let svg_text = svg.display().to_string();
+    let out = ringbell(&[
+        "perf", "doorbell", "-n", "200", "--json", "-", "--svg", &svg_text,
+    ]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&out)).expect("JSON");
+    assert_eq!(json["meta"]["parameter"], "percentile");
+    let rows = json["rows"].as_array().expect("rows");
+    for series in ["register-read", "kernel-rung", "host-launched"] {
+        let times: Vec<f64> = rows
+            .iter()
+            .filter(|r| r["series"] == series)
+            .filter_map(|r| r["time_us"].as_f64())
+            .collect();
+        assert_eq!(times.len(), 7, "{series}");
+        assert!(
+            times.is_sorted(),
+            "{series}: percentiles never fall: {times:?}"
+        );
+    }
+    assert!(std::fs::read_to_string(&svg)
+        .expect("written")
+        .contains("kernel-rung"));
+
+    let out = ringbell(&[
+        "perf", "dma", "-b", "8K", "-e", "64K", "-n", "5", "--bytes", "100001", "--json", "-",
+    ]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&out)).expect("JSON");
+    let rows = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 2);
+    assert!(rows.iter().all(|r| r["wrong"] == 0), "{rows:?}");
+
+    let out = ringbell(&["perf", "nop", "-n", "100"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    assert_eq!(ringbell(&["perf", "dma", "-b", "0"]).status.code(), Some(2));
+}

@@ -41,7 +41,7 @@ enum Command {
     /// Netcat whose bytes go through GPU memory and a GPU kernel
     Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
-    Perf(perf::Args),
+    Perf(Box<perf::Args>),
     /// The register map of the NIC, and the values of those that run here
     Regs(regs::Args),
 }
@@ -61,7 +61,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Nc(args) => nc::run(&args),
-        Command::Perf(args) => perf::run(args),
+        Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),
     }
 }

@@ -1,5 +1,6 @@
 //! `ringbell perf`: the benchmarks.
 
+mod device;
 mod limits;
 pub(super) mod pair;
 mod send;
@@ -23,6 +24,12 @@ pub(crate) struct Args {
 enum Bench {
     /// What this machine can do at best: memcpy by size, cache-line ping-pong between two cores
     Limits(limits::Args),
+    /// Register reads, and commands rung by a kernel against commands launched by the host
+    Doorbell(device::LatencyArgs),
+    /// The empty command, from a kernel through the NIC and back
+    Nop(device::LatencyArgs),
+    /// The NIC copies inside GPU memory, in bursts of rising size
+    Dma(device::DmaArgs),
     /// Bandwidth of messages from GPU memory to GPU memory, sent and received by kernels
     SendBw(send::Args),
     /// Latency of messages from GPU memory to GPU memory: half a round trip
@@ -35,6 +42,9 @@ enum Bench {
 pub(crate) fn run(args: Args) -> Result<Exit> {
     match args.bench {
         Bench::Limits(args) => limits::run(&args),
+        Bench::Doorbell(args) => device::doorbell(&args),
+        Bench::Nop(args) => device::nop(&args),
+        Bench::Dma(args) => device::dma(&args),
         Bench::SendBw(args) => send::run(send::Kind::Bandwidth, &args),
         Bench::SendLat(args) => send::run(send::Kind::Latency, &args),
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),

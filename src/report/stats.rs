@@ -32,14 +32,6 @@ impl Samples {
         self.nanoseconds.is_empty()
     }
 
-    /// Mean; 0 without samples.
-    pub(crate) fn mean(&self) -> f64 {
-        if self.is_empty() {
-            return 0.0;
-        }
-        self.nanoseconds.iter().sum::<f64>() / self.len() as f64
-    }
-
     /// The smallest sample that at least `p` percent of the samples do not exceed (nearest rank);
     /// 0 without samples.
     pub(crate) fn percentile(&mut self, p: f64) -> f64 {
@@ -67,7 +59,7 @@ mod tests {
     #[test]
     fn percentiles_are_samples() {
         let mut s = Samples::with_capacity(100);
-        assert_eq!((s.median(), s.mean()), (0.0, 0.0));
+        assert_eq!(s.median(), 0.0);
         for i in (1..=100).rev() {
             s.push(f64::from(i));
         }
@@ -75,7 +67,6 @@ mod tests {
         assert_eq!(s.percentile(99.0), 99.0);
         assert_eq!(s.percentile(100.0), 100.0);
         assert_eq!(s.percentile(0.0), 1.0);
-        assert_eq!(s.mean(), 50.5);
         s.push(0.5);
         assert_eq!(s.percentile(0.0), 0.5);
     }

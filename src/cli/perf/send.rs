@@ -317,7 +317,8 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
     Ok(row)
 }
 
-fn read_times(times: &DeviceBuffer, count: u32) -> Result<Samples> {
+/// Nanoseconds that a kernel wrote, one for each operation.
+pub(super) fn read_times(times: &DeviceBuffer, count: u32) -> Result<Samples> {
     let mut raw = vec![0; count as usize * 8];
     times.read(0, &mut raw)?;
     let mut samples = Samples::with_capacity(count as usize);
