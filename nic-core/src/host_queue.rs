@@ -164,7 +164,7 @@ impl HostQueue {
             if check() {
                 return true;
             }
-            if idle % 64 == 63 || idle > 5000 {
+            if idle % 64 == 63 || idle > 1000 {
                 let now = Instant::now();
                 // The deadline starts at the first clock reading: short waits read no clock.
                 let end = *deadline.get_or_insert(now + timeout);

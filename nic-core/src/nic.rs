@@ -174,6 +174,9 @@ impl Drop for Inner {
         });
         // Peers learn of it by the resets that this step sends, or by the closed sockets.
         self.progress.try_step();
+        // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
+        // and ports that the transports hold must not.
+        self.progress.with_core(|core| core.transports.clear());
     }
 }
 

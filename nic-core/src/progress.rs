@@ -8,7 +8,6 @@
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
 //! word says that somebody sleeps. The word is set before the last look at the rings, with a
 //! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
-#![allow(clippy::disallowed_methods)] // Here the clock is read; below, time is an argument.
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
@@ -333,10 +332,10 @@ impl Progress {
                 moved
             }
             Err(who) => {
-                if who == RESCUE_LEADS && self.wake.poke() {
-                    // The rescue thread makes way; whoever waits for an answer wakes sooner itself.
-                    std::thread::yield_now();
-                    return false;
+                if who == RESCUE_LEADS {
+                    // The rescue thread makes way, and wakes us when it has: whoever waits for an
+                    // answer wakes sooner by itself.
+                    self.wake.signal();
                 }
                 self.follow(done);
                 false
@@ -457,6 +456,9 @@ impl Progress {
                 self.lead(&|| self.stop.load(Ordering::Acquire), nap);
                 // Release: pairs with the Acquire of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
+                if self.followers.load(Ordering::Relaxed) > 0 {
+                    self.wake_followers(1);
+                }
             } else {
                 std::thread::park_timeout(RESCUE_PERIOD);
             }

@@ -561,3 +561,54 @@ fn reset_retires_everything_with_aborted() {
     assert_eq!(call(&hosts, 0, &recv(s, 0, 8)).status, Status::BadSession);
     balanced(&hosts);
 }
+
+#[test]
+fn a_queue_that_outlives_its_nic_says_so_and_the_address_is_free() {
+    let dir = TempDir::new();
+    let a = Host::new(&Setup::new(&dir, 1));
+    let l = listener(&[&a], 0, 7);
+    let Host { nic, queue, .. } = a;
+    let waiting = queue.try_post(&accept(l)).expect("room");
+    nic.step();
+    drop(nic);
+    let limit = Duration::from_secs(30);
+    let c = queue.wait(waiting, limit).expect("retires");
+    assert_eq!(c.status, Status::ShuttingDown);
+    let c = queue.call(&socket()).expect("retires");
+    assert_eq!(c.status, Status::ShuttingDown);
+    // The same address again, while the old queue is still held.
+    let again = Host::new(&Setup::new(&dir, 1));
+    assert_eq!(call(&[&again], 0, &socket()).status, Status::Ok);
+}
+
+#[test]
+fn registers_populate_nothing_by_accident_and_count() {
+    use ringbell_nic_abi::bar::{self, Reg};
+    let dir = TempDir::new();
+    let a = Host::new(&Setup::new(&dir, 1));
+    let read = |r: Reg| a.nic.bar_read32(r.offset()).expect("readable");
+    assert_eq!(read(Reg::Magic), bar::MAGIC);
+    assert_eq!(read(Reg::Queues), 1);
+    assert_eq!(read(Reg::Ipv4), 0x0a00_0001);
+    let before = read(Reg::Accepted);
+    assert_eq!(call(&[&a], 0, &socket()).status, Status::Ok);
+    assert_eq!(read(Reg::Accepted), before + 1);
+    assert_eq!(read(Reg::Retired), before + 1);
+    assert_eq!(read(Reg::Sessions), 1);
+    let beat = read(Reg::Heartbeat);
+    a.nic.step();
+    assert_ne!(read(Reg::Heartbeat), beat);
+    assert!(
+        a.nic.bar_write32(Reg::Magic.offset(), 1).is_err(),
+        "read only"
+    );
+    assert!(a.nic.bar_write32(2, 1).is_err(), "unaligned");
+    assert!(
+        a.nic.bar_write32(bar::BAR_BYTES, 1).is_err(),
+        "past the end"
+    );
+    assert!(a.nic.bar_read32(0x7fc).is_err(), "no register");
+    assert!(a.nic.bar_write32(Reg::GtlbSelect.offset(), 99).is_err());
+    assert!(a.nic.bar_write32(Reg::GtlbSelect.offset(), 1).is_ok());
+    assert_eq!(read(Reg::GtlbSelect), 1);
+}
