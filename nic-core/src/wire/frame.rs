@@ -35,16 +35,19 @@ struct Ipv4Header {
     dst: U32,
 }
 
-/// The part of a TCP header that names the connection and its first flags (RFC 9293 §3.1).
+/// TCP header without options (RFC 9293 §3.1).
 #[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct TcpStart {
+struct TcpHeader {
     src_port: U16,
     dst_port: U16,
     seq: U32,
     ack: U32,
     offset: u8,
     flags: u8,
+    window: U16,
+    checksum: U16,
+    urgent: U16,
 }
 
 const FLAG_FIN: u8 = 0x01;
@@ -137,7 +140,7 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
     let payload = &rest[header_len..total];
     match hdr.protocol {
         6 => {
-            let (tcp, _) = TcpStart::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
+            let (tcp, _) = TcpHeader::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
             if tcp.src_port.get() == 0 || tcp.dst_port.get() == 0 {
                 return Err(Dropped::Malformed);
             }

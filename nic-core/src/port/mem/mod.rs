@@ -224,18 +224,26 @@ pub struct MemPort {
 
 impl MemPort {
     fn ring_of(&self, dst: MacAddr) -> Option<usize> {
-        if let Some(&(_, r)) = self.learned.iter().find(|(m, _)| *m == dst) {
-            return Some(r);
+        match port_of(dst, self.segment.shape().ports) {
+            Some(port) => (port != self.me).then(|| port - usize::from(port > self.me)),
+            None => self
+                .learned
+                .iter()
+                .find(|(m, _)| *m == dst)
+                .map(|&(_, r)| r),
         }
-        // The address that a port itself announces contains its number.
-        let port = (0..self.segment.shape().ports).find(|&p| mac_of(p) == dst)?;
-        (port != self.me).then(|| port - usize::from(port > self.me))
     }
 
     fn learn(&mut self, src: MacAddr, ring: usize) {
+        // A port's own address is where it is; no frame moves it elsewhere.
+        if !src.is_unicast() || port_of(src, self.segment.shape().ports).is_some() {
+            return;
+        }
         if let Some((_, r)) = self.learned.iter_mut().find(|(m, _)| *m == src) {
-            *r = ring;
-        } else if src.is_unicast() && self.learned.len() < STATIONS_MAX {
+            // The ring that it came through before must ask again when it comes back.
+            self.rx[std::mem::replace(r, ring)].last_src = MacAddr::default();
+            self.rx[ring].last_src = src;
+        } else if self.learned.len() < STATIONS_MAX {
             self.learned.push((src, ring));
         }
     }
@@ -260,6 +268,13 @@ impl MemPort {
 /// The address of a port.
 pub fn mac_of(port: usize) -> MacAddr {
     MacAddr::local(port as u32 + 1)
+}
+
+/// The port whose address this is.
+fn port_of(mac: MacAddr, ports: usize) -> Option<usize> {
+    let [.., hi, lo] = mac.0;
+    let port = usize::from(u16::from_be_bytes([hi, lo])).checked_sub(1)?;
+    (port < ports && mac_of(port) == mac).then_some(port)
 }
 
 impl Port for MemPort {

@@ -83,6 +83,8 @@ pub(super) struct Conn {
     pub(super) peer_base: Option<u32>,
     /// Bytes taken out of the socket.
     pub(super) taken: u64,
+    /// smoltcp has panicked on this socket.
+    pub(super) broken: bool,
     /// In the ready list.
     pub(super) ready: bool,
     /// A segment came in since the last service.
@@ -134,6 +136,7 @@ impl Conn {
             last_state: State::Closed,
             peer_base: None,
             taken: 0,
+            broken: false,
             ready: false,
             heard: false,
             unanswered: None,
@@ -145,6 +148,16 @@ impl Conn {
 
     pub(super) fn socket(&mut self) -> &mut Socket<'static> {
         self.sockets.get_mut(self.handle)
+    }
+
+    /// Puts a closed socket in the place of a broken one.
+    pub(super) fn replace_socket(&mut self) {
+        self.sockets = SocketSet::new(Vec::with_capacity(1));
+        self.handle = self.sockets.add(Socket::new(
+            SocketBuffer::new(Vec::new()),
+            SocketBuffer::new(Vec::new()),
+        ));
+        self.broken = false;
     }
 
     pub(super) fn state(&self) -> State {

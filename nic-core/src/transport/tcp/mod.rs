@@ -166,6 +166,8 @@ pub struct TcpCounters {
     pub refused: u64,
     /// SYNs dropped because a backlog was full or no connection was free.
     pub overflowed: u64,
+    /// Connections ended because smoltcp's own assertions failed on what the peer sent.
+    pub defects: u64,
     /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
     pub replies_lost: u64,
 }
@@ -590,12 +592,13 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let silent = matches!(c.state(), State::Closed | State::Listen | State::SynSent);
+        let silent =
+            c.broken || matches!(c.state(), State::Closed | State::Listen | State::SynSent);
         c.phase = Phase::Orphan;
-        c.socket().abort();
         if silent {
             self.free(index);
         } else {
+            c.socket().abort();
             self.mark(index);
         }
     }

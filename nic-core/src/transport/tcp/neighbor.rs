@@ -154,9 +154,25 @@ impl Neighbors {
 
     /// The address to ask for now because a used entry went stale.
     pub(super) fn stale(&mut self, entry: usize, now: NicTime) -> Option<Ipv4Addr> {
+        let fresh = now.0.saturating_sub(self.entries[entry].confirmed.0) < STALE_NS;
+        if fresh {
+            return None;
+        }
+        self.probe(entry, now)
+    }
+
+    /// The address to ask for now because a frame came from another hardware address than we know:
+    /// the station moved, or somebody lied to us.
+    pub(super) fn doubt(&mut self, entry: usize, seen: MacAddr, now: NicTime) -> Option<Ipv4Addr> {
+        match self.mac(entry) {
+            Some(known) if known != seen => self.probe(entry, now),
+            _ => None,
+        }
+    }
+
+    fn probe(&mut self, entry: usize, now: NicTime) -> Option<Ipv4Addr> {
         let e = &mut self.entries[entry];
-        let old = |t: NicTime, ns| now.0.saturating_sub(t.0) >= ns;
-        if !old(e.confirmed, STALE_NS) || !old(e.probed, REPROBE_NS) {
+        if now.0.saturating_sub(e.probed.0) < REPROBE_NS {
             return None;
         }
         e.probed = now;

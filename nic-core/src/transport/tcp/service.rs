@@ -7,6 +7,7 @@ use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
+use super::admit::guarded;
 use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
 use super::device::Egress;
 use super::TcpTransport;
@@ -78,6 +79,10 @@ impl TcpTransport {
             (c.unanswered, c.attempts) = (None, 0);
             c.socket().abort();
         }
+        if c.broken {
+            self.end_broken(index);
+            return true;
+        }
         let mut moved = self.establish(index, now);
         let Some(c) = self.table.at(index) else {
             return moved;
@@ -112,9 +117,42 @@ impl TcpTransport {
             self.probe_stale(neighbor, now);
             self.expect_answer(index, now);
         }
+        if self.table.at(index).is_some_and(|c| c.broken) {
+            self.end_broken(index);
+            return true;
+        }
         moved |= self.report(index, now);
         self.schedule(index, now, sent);
         moved
+    }
+
+    /// Ends a connection whose socket cannot be used any more, without touching the socket.
+    fn end_broken(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let conn = c.id;
+        match c.phase {
+            Phase::Resolving | Phase::Connecting => {
+                return self.fail_connect(index, Status::ConnectionReset);
+            }
+            Phase::Incoming(_) | Phase::Orphan => {}
+            Phase::Open => {
+                c.fail_sends(Status::ConnectionReset, &mut self.events);
+                c.fail_recvs(Status::ConnectionReset, &mut self.events);
+                self.events.push_back(TransportEvent::Reset { conn });
+                // The id stays until it is closed, without its socket.
+                c.replace_socket();
+                c.phase = Phase::Dead;
+                return;
+            }
+            Phase::Dead | Phase::Closing => {
+                c.fail_sends(Status::ConnectionReset, &mut self.events);
+                self.events.push_back(TransportEvent::Reset { conn });
+                self.events.push_back(TransportEvent::Closed { conn });
+            }
+        }
+        self.reset_orphan(index);
     }
 
     fn expect_answer(&mut self, index: usize, now: NicTime) {
@@ -222,7 +260,12 @@ impl TcpTransport {
         };
         let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..TX_BUDGET {
-            let polled = self.iface.poll_egress(t, &mut device, &mut c.sockets);
+            let polled = guarded(|| self.iface.poll_egress(t, &mut device, &mut c.sockets));
+            let Some(polled) = polled else {
+                self.counters.defects += 1;
+                c.broken = true;
+                break;
+            };
             frames += u64::from(device.commit());
             if polled == PollResult::None {
                 sent = if device.blocked {
