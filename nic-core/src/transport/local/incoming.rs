@@ -1,0 +1,216 @@
+//! Packets from a peer: what each does to its connection.
+
+use super::conn::Phase;
+use super::*;
+
+impl LocalTransport {
+    pub(super) fn take_packets(&mut self, link: usize, dma: &mut dyn DmaAccess) -> bool {
+        let mut moved = false;
+        for _ in 0..BATCH {
+            let Some(l) = self.links[link].as_mut() else {
+                break;
+            };
+            let Some(words) = l.peek() else { break };
+            l.advance();
+            moved = true;
+            match Packet::decode(&words) {
+                Some(p) => self.on_packet(link, p, dma),
+                None => {
+                    self.violations += 1;
+                    tracing::warn!(link, "a peer sent an undefined packet; its link is cut");
+                    self.kill_link(link);
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn on_packet(&mut self, link: usize, p: Packet, dma: &mut dyn DmaAccess) {
+        // The commonest first.
+        let p = match p {
+            Packet::Inline { dst, len, bytes } => {
+                return self.on_inline(link, dst, &bytes[..len as usize], dma);
+            }
+            Packet::Connect {
+                src,
+                port,
+                src_port,
+            } => return self.on_connect(link, src, port, src_port),
+            other => other,
+        };
+        self.on_control(link, p);
+    }
+
+    /// A packet that needs no DMA.
+    fn on_control(&mut self, link: usize, p: Packet) {
+        let dst = match p {
+            Packet::Inline { .. } | Packet::Connect { .. } => return,
+            Packet::Ref { dst, .. }
+            | Packet::Ack { dst, .. }
+            | Packet::Accept { dst, .. }
+            | Packet::Refuse { dst, .. }
+            | Packet::Fin { dst, .. }
+            | Packet::Rst { dst } => dst,
+        };
+        let mut events = std::mem::take(&mut self.events);
+        let mut gone = false;
+        let mut reset = false;
+        let mut stray = None;
+        match self.conn(dst).filter(|c| c.link == link) {
+            None => {
+                // An answer to a connection that was given up: the peer must not wait for it.
+                if let Packet::Accept { src, .. } = p {
+                    stray = Some(src);
+                }
+            }
+            Some(c) => match p {
+                Packet::Ref { n, spans, .. } => {
+                    for (bus, len) in &spans[..n as usize] {
+                        if c.phase == Phase::Zombie || c.reset {
+                            break;
+                        }
+                        c.refs_waiting += 1;
+                        c.segs.push_back(conn::Seg::Ref {
+                            bus: *bus,
+                            len: *len,
+                        });
+                    }
+                    reset = u64::from(c.refs_waiting) > conn::SPAN_WINDOW;
+                }
+                Packet::Ack { spans, inline, .. } => {
+                    reset = spans > c.spans_sent || inline > c.inline_sent;
+                    if !reset {
+                        c.spans_acked = c.spans_acked.max(spans);
+                        c.inline_acked = c.inline_acked.max(inline);
+                        c.retire_sends(&mut events);
+                    }
+                }
+                Packet::Accept { src, .. } if c.phase == Phase::Waiting => {
+                    c.peer_id = src;
+                    c.phase = Phase::Open;
+                    events.push_back(TransportEvent::Connected { conn: c.id });
+                }
+                Packet::Refuse { status, .. } if c.phase == Phase::Waiting => {
+                    let status = Status::from_code(status).unwrap_or(Status::ConnectionRefused);
+                    events.push_back(TransportEvent::ConnectFailed { conn: c.id, status });
+                    gone = true;
+                }
+                Packet::Fin { closed, .. } => {
+                    if !std::mem::replace(&mut c.peer_fin, true) {
+                        events.push_back(TransportEvent::PeerClosed { conn: c.id });
+                    }
+                    if closed {
+                        c.peer_closed = true;
+                        // Nobody will take what is on the way, nor what comes.
+                        c.fail_sends(Status::ConnectionReset, &mut events);
+                    }
+                    gone = c.phase == Phase::Zombie && closed;
+                }
+                Packet::Rst { .. } => {
+                    // After an orderly end it only says that the slot is free.
+                    if c.peer_closed && c.phase == Phase::Open && !c.closing {
+                        c.fail_sends(Status::ConnectionReset, &mut events);
+                    } else {
+                        reset = true;
+                    }
+                }
+                _ => {}
+            },
+        }
+        self.events = events;
+        if let Some(src) = stray {
+            self.send_rst(link, src);
+        }
+        if reset {
+            self.reset_conn(dst);
+        } else if gone {
+            self.free_conn(dst);
+        } else {
+            self.activate(dst);
+        }
+    }
+
+    fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], dma: &mut dyn DmaAccess) {
+        let slot = (dst & 0xffff) as usize;
+        let window = self.config.inline_window;
+        let Some(s) = self.conns.get_mut(slot) else {
+            return;
+        };
+        let generation = u32::from(s.generation);
+        let Some(c) = s.conn.as_deref_mut() else {
+            return;
+        };
+        if generation != dst >> 16 || c.link != link || c.reset || c.phase == Phase::Zombie {
+            return;
+        }
+        let Some(l) = &self.links[link] else { return };
+        let mut io = In {
+            link: l,
+            dma,
+            events: &mut self.events,
+            budget: &mut 0,
+            moved: true,
+        };
+        let ok = receive::inline(c, bytes, window, &mut io);
+        let due = c.inline_taken - c.inline_told >= window as u64 / 4;
+        if !ok {
+            self.violations += 1;
+            self.reset_conn(dst);
+        } else if due {
+            self.activate(dst);
+        }
+    }
+
+    /// Reads what a dead peer has left in the ring. Inline payload goes to the staging buffers.
+    pub(super) fn drain_dead(&mut self, link: usize) {
+        loop {
+            let Some(words) = self.links[link].as_ref().and_then(Link::peek) else {
+                return;
+            };
+            if let Some(l) = &mut self.links[link] {
+                l.advance();
+            }
+            match Packet::decode(&words) {
+                // Without DMA at hand: as if no receive were waiting.
+                Some(Packet::Inline { dst, len, bytes }) => {
+                    if let Some(c) = self.conn(dst).filter(|c| c.link == link) {
+                        c.stage(&bytes[..len as usize]);
+                    }
+                }
+                Some(Packet::Connect { .. }) => {}
+                Some(p) => self.on_control(link, p),
+                None => return,
+            }
+        }
+    }
+
+    fn on_connect(&mut self, link: usize, src: u32, port: u16, src_port: u16) {
+        let refuse = |t: &mut LocalTransport, status: Status| {
+            if let Some(l) = &mut t.links[link] {
+                let p = Packet::Refuse {
+                    dst: src,
+                    status: status.code(),
+                };
+                if !l.push(&p) {
+                    l.control.push_back(p);
+                }
+            }
+        };
+        let Some(listener) = self.listeners.get(&port).copied() else {
+            return refuse(self, Status::ConnectionRefused);
+        };
+        let Some(l) = &self.links[link] else { return };
+        let peer = SocketAddrV4::new(l.peer, src_port);
+        let local = SocketAddrV4::new(self.ip, port);
+        match self.open_conn(link, Phase::Answering(listener), local, peer) {
+            Some(id) => {
+                if let Some(c) = self.conn(id.0) {
+                    c.peer_id = src;
+                }
+                self.activate(id.0);
+            }
+            None => refuse(self, Status::NoResources),
+        }
+    }
+}
