@@ -27,6 +27,7 @@
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
 mod buffer;
+mod capi;
 mod nic;
 mod spec;
 

@@ -13,6 +13,7 @@ macro_rules! headers {
 
 headers!(
     "ringbell.cuh",
+    "ringbell.h",
     "ringbell_abi.h",
     "ringbell_emu.h",
     "ringbell_fiber.h",

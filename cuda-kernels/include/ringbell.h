@@ -1,0 +1,128 @@
+/* ringbell.h - the C API of Ringbell: open a NIC, allocate registered GPU memory, launch kernels, and
+ * open, send and receive on sockets without writing a kernel. C99 and C++.
+ *
+ * Link with -lringbell. A function that can fail returns an `rb_result`: 0 is success, 1..255 is
+ * a completion status of the NIC (RB_STATUS_..., ringbell_abi.h), negative is misuse or an error
+ * of the host. rb_last_error() tells, for the calling thread, what happened, where, and what to do.
+ *
+ * Handles are numbers in a pointer's clothes: never dereferenced, never used twice, so that a closed
+ * or foreign one is refused (RB_ERR_INVALID_ARGUMENT) instead of followed. They may be used from any
+ * thread. Every other pointer must be null or valid for what the function says it reads or writes.
+ *
+ * No call waits without a deadline. Time-outs are in microseconds; 0 is the NIC's default.
+ */
+#ifndef RINGBELL_H
+#define RINGBELL_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ringbell_abi.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef int32_t rb_result;
+
+/* Misuse and host errors. */
+#define RB_ERR_INVALID_ARGUMENT (-1) /* a null pointer, a closed handle, an unparsable address, an unknown name */
+#define RB_ERR_HOST (-2)             /* memory, file or socket error of the host */
+#define RB_ERR_KERNEL (-3)           /* a kernel could not be launched, or failed */
+#define RB_ERR_PANIC (-4)            /* a defect of the library; close the handle */
+
+/* What happened in the last call of this thread that failed. Never null; valid until the next call
+ * of this thread that fails. */
+const char *rb_last_error(void);
+/* One sentence for a result: what it means and what to do. Never null, static. */
+const char *rb_result_text(rb_result result);
+/* Version of the library: "0.1.0". Never null, static. */
+const char *rb_version(void);
+
+/* ---- NIC ---------------------------------------------------------------------------------------- */
+
+typedef struct rb_nic rb_nic;
+
+/* Zero-initialise, set `size = sizeof(rb_nic_config)`, then what you need; 0 or NULL is a default. */
+typedef struct rb_nic_config {
+    size_t size;                 /* sizeof(rb_nic_config): lets the structure grow */
+    const char *ip;              /* own address and network; default "10.77.0.1/24" */
+    const char *transport;       /* "auto" (default), "local", "tcp" */
+    const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME" */
+    const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
+    uint64_t gpu_memory_bytes;   /* memory of the emulated GPU; default 256 MiB */
+    uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */
+    uint32_t queue_depth;        /* slots per queue, a power of two from 2 to 65,536; default 256 */
+} rb_nic_config;
+
+/* Opens a software NIC with an emulated GPU. `config` may be NULL. */
+rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
+/* Closes the NIC's contexts, ends its sessions, waits for DMA in flight and frees all memory that was
+ * allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing. */
+rb_result rb_nic_close(rb_nic *nic);
+
+/* ---- GPU memory --------------------------------------------------------------------------------- */
+
+/* Allocates GPU memory and registers it for send and receive. Kernels dereference *va; the host must not. */
+rb_result rb_mem_alloc(rb_nic *nic, size_t bytes, void **va);
+/* Unregisters (waits for DMA in flight) and frees. `va` must be one that rb_mem_alloc gave. */
+rb_result rb_mem_free(rb_nic *nic, void *va);
+/* Host to GPU, and back. The GPU's range must lie inside one allocation. */
+rb_result rb_mem_write(rb_nic *nic, void *dst_va, const void *src, size_t bytes);
+rb_result rb_mem_read(rb_nic *nic, void *dst, const void *src_va, size_t bytes);
+
+/* ---- Kernels ------------------------------------------------------------------------------------ */
+
+/* Creates a queue and fills in the handle to pass to a kernel by value. It lives until rb_nic_close. */
+rb_result rb_queue_create(rb_nic *nic, rb_queue *queue);
+
+/* Loads kernels from a shared object that `ringbell cc` built. */
+rb_result rb_module_load(rb_nic *nic, const char *path);
+
+/* One kernel argument: its value and its sizeof. */
+typedef struct rb_arg {
+    const void *value;
+    size_t bytes;
+} rb_arg;
+
+typedef struct rb_run rb_run;
+
+/* Launches a kernel by name: one of Ringbell's own, or of a loaded module. grid and block are {x, y, z}.
+ * Arguments are copied. (A program that contains its kernels uses rb::launch of ringbell.hpp.) */
+rb_result rb_launch(rb_nic *nic, const char *kernel, const uint32_t grid[3], const uint32_t block[3], const rb_arg *args,
+                    uint32_t arg_count, rb_run **run);
+/* Waits for a kernel. RB_STATUS_TIMED_OUT: it still runs, wait again. Any other result ends the handle.
+ * 0 waits for 60 s. */
+rb_result rb_run_wait(rb_run *run, uint64_t timeout_us);
+
+/* ---- Sockets without a kernel of your own (FpgaNIC, appendix A.1) ---------------------------------- */
+
+typedef struct rb_context rb_context;
+
+/* A queue and a stream. Calls on one context run as kernels on the GPU, one after the other; each
+ * returns when its kernel has. Use one context for each thread that is to wait on its own. */
+rb_result rb_context_create(rb_nic *nic, rb_context **context);
+rb_result rb_context_destroy(rb_context *context);
+
+/* Socket numbers belong to the NIC: any context of the NIC, and any kernel, may use them. */
+rb_result rb_socket_open(rb_context *context, uint32_t *sock, uint32_t timeout_us);
+rb_result rb_socket_listen(rb_context *context, uint32_t sock, uint16_t port, uint32_t backlog, uint32_t timeout_us);
+/* `peer` may be NULL; else it gets ip << 16 | port of the other side. */
+rb_result rb_socket_accept(rb_context *context, uint32_t sock, uint32_t *conn, uint64_t *peer, uint32_t timeout_us);
+rb_result rb_socket_connect(rb_context *context, uint32_t sock, const char *ip, uint16_t port, uint32_t timeout_us);
+/* Sends all of it. `va` lies in memory from rb_mem_alloc. */
+rb_result rb_socket_send(rb_context *context, uint32_t sock, const void *va, uint64_t bytes, uint32_t timeout_us);
+/* Receives all of it. `received` may be NULL; else it gets the bytes moved, also on failure
+ * (RB_STATUS_END_OF_STREAM: the peer stopped early). */
+rb_result rb_socket_recv(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint64_t *received, uint32_t timeout_us);
+/* Receives what has arrived: 1 to `bytes`. */
+rb_result rb_socket_recv_some(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint64_t *received,
+                              uint32_t timeout_us);
+/* Half-close: no more sends, receives go on. */
+rb_result rb_socket_shutdown(rb_context *context, uint32_t sock, uint32_t timeout_us);
+rb_result rb_socket_close(rb_context *context, uint32_t sock, uint32_t timeout_us);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* RINGBELL_H */

@@ -1,0 +1,13 @@
+//! The C API of `ringbell.h`: the same NIC for programs in C and C++.
+//!
+//! A handle is a number in a pointer's clothes ([`handles`]), every entry catches panics and keeps
+//! the error's text for its thread ([`failure`]), and nothing here has a behaviour of its own: it
+//! translates to the Rust face and back.
+
+mod failure;
+mod handles;
+mod kernel;
+mod memory;
+mod nic;
+mod pointer;
+mod socket;

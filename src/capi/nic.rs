@@ -1,0 +1,124 @@
+//! `rb_nic_open` and `rb_nic_close`.
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use ringbell_nic_core::HostQueue;
+
+use super::failure::{entry, Failure};
+use super::handles::Table;
+use super::pointer::{optional_text, Out};
+use super::socket;
+use crate::{DeviceBuffer, Nic, NicOptions};
+
+/// `rb_nic_config`. Fields are only ever appended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    size: usize,
+    ip: *const c_char,
+    transport: *const c_char,
+    port: *const c_char,
+    local_directory: *const c_char,
+    gpu_memory_bytes: u64,
+    default_timeout_us: u32,
+    queue_depth: u32,
+}
+
+/// What an `rb_nic` is. Buffers and queues go before the NIC.
+pub(super) struct OpenNic {
+    /// By address.
+    pub(super) buffers: Mutex<BTreeMap<u64, DeviceBuffer>>,
+    /// Held for the kernels that have their handles.
+    pub(super) queues: Mutex<Vec<HostQueue>>,
+    pub(super) nic: Nic,
+}
+
+pub(super) static NICS: Table<OpenNic> = Table::new("NIC (rb_nic)");
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -> i32 {
+    entry("rb_nic_open", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(nic, "`nic`")? };
+        out.set(std::ptr::null_mut());
+        // SAFETY: by this function's contract.
+        let options = unsafe { options(config)? };
+        let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
+        let handle = NICS.insert(OpenNic {
+            buffers: Mutex::default(),
+            queues: Mutex::default(),
+            nic,
+        });
+        out.set(std::ptr::without_provenance_mut(handle));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `config` is null, or valid for the bytes that its `size` says.
+unsafe fn options(config: *const Config) -> Result<NicOptions, Failure> {
+    let mut options = NicOptions::default();
+    if config.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: `size` comes first in every version of the structure.
+    let size = unsafe { config.cast::<usize>().read_unaligned() };
+    // A program built against an older header has a shorter structure; nothing older exists so far.
+    if size != size_of::<Config>() {
+        return Err(Failure::argument(format!(
+            "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
+            size_of::<Config>()
+        )));
+    }
+    // SAFETY: the caller vouches for `size` bytes.
+    let c = unsafe { config.read_unaligned() };
+    // SAFETY: the caller vouches for the texts.
+    let (ip, transport, port, directory) = unsafe {
+        (
+            optional_text(c.ip, "config->ip")?,
+            optional_text(c.transport, "config->transport")?,
+            optional_text(c.port, "config->port")?,
+            optional_text(c.local_directory, "config->local_directory")?,
+        )
+    };
+    let bad = |field: &str, e: crate::SpecError| Failure::argument(format!("config->{field}: {e}"));
+    if let Some(ip) = ip {
+        options.ip = ip.parse().map_err(|e| bad("ip", e))?;
+    }
+    if let Some(transport) = transport {
+        options.transport = transport.parse().map_err(|e| bad("transport", e))?;
+    }
+    if let Some(port) = port {
+        options.port = port.parse().map_err(|e| bad("port", e))?;
+    }
+    options.local.directory = directory.map(PathBuf::from).or(options.local.directory);
+    if c.gpu_memory_bytes != 0 {
+        options.gpu.memory_bytes = c.gpu_memory_bytes;
+    }
+    if c.default_timeout_us != 0 {
+        options.queue.default_timeout_us = c.default_timeout_us;
+    }
+    if c.queue_depth != 0 {
+        options.queue.depth = c.queue_depth;
+    }
+    Ok(options)
+}
+
+#[no_mangle]
+extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
+    entry("rb_nic_close", || {
+        if nic.is_null() {
+            return Ok(());
+        }
+        let closed = NICS.remove(nic.addr())?;
+        socket::close_contexts_of(nic.addr());
+        drop(closed);
+        Ok(())
+    })
+}

@@ -1,0 +1,241 @@
+/* The C API as a C99 program sees it: layout, error paths, two NICs that talk. Run by tests/capi.rs.
+ * usage: capi DIRECTORY MODULE.so|- ; exits with the number of failed checks. */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ringbell.h"
+
+static int failed;
+
+#define CHECK(condition)                                                                       \
+    do {                                                                                       \
+        if (!(condition)) {                                                                    \
+            ++failed;                                                                          \
+            fprintf(stderr, "line %d: %s\n  last error: %s\n", __LINE__, #condition, rb_last_error()); \
+        }                                                                                      \
+    } while (0)
+/* The call fails with `code`, and the text names the call and holds `word`. */
+#define FAILS(call, code, word)                                                        \
+    do {                                                                               \
+        rb_result r_ = (call);                                                         \
+        if (r_ != (code) || !strstr(rb_last_error(), word) ||                          \
+            strncmp(rb_last_error(), #call, strcspn(#call, "("))) {                    \
+            ++failed;                                                                  \
+            fprintf(stderr, "line %d: %s gave %d, %s\n", __LINE__, #call, r_, rb_last_error()); \
+        }                                                                              \
+    } while (0)
+
+#define BYTES (300 * 1024)
+
+static rb_nic *open_nic(const char *ip, const char *directory) {
+    rb_nic_config config;
+    rb_nic *nic = NULL;
+    memset(&config, 0, sizeof config);
+    config.size = sizeof config;
+    config.ip = ip;
+    config.transport = "local";
+    config.local_directory = directory;
+    config.gpu_memory_bytes = 16u << 20;
+    config.default_timeout_us = 5000000;
+    CHECK(rb_nic_open(&config, &nic) == 0);
+    return nic;
+}
+
+static void opening(const char *directory) {
+    rb_nic_config config;
+    rb_nic *nic = (rb_nic *)1;
+    memset(&config, 0, sizeof config);
+    FAILS(rb_nic_open(NULL, NULL), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "size");
+    CHECK(nic == NULL);
+    config.size = sizeof config;
+    config.local_directory = directory;
+    config.ip = "300.1.2.3";
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "300.1.2.3");
+    config.ip = "10.6.0.9";
+    config.transport = "pigeon";
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "pigeon");
+    config.transport = "tcp";
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_HOST, "port");
+    config.transport = NULL;
+    config.queue_depth = 3;
+    CHECK(rb_nic_open(&config, &nic) == 0);
+    {
+        rb_queue queue;
+        FAILS(rb_queue_create(nic, &queue), RB_ERR_HOST, "power of two");
+    }
+    CHECK(rb_nic_close(nic) == 0);
+    FAILS(rb_nic_close(nic), RB_ERR_INVALID_ARGUMENT, "closed before");
+    CHECK(rb_nic_close(NULL) == 0);
+}
+
+static void memory(rb_nic *nic) {
+    void *va = NULL, *none = NULL;
+    char out[16], in[16] = "fifteen letters";
+    FAILS(rb_mem_alloc(NULL, 1, &va), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_mem_alloc(nic, 1, NULL), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_mem_alloc(nic, 0, &va), RB_ERR_INVALID_ARGUMENT, "0 bytes");
+    FAILS(rb_mem_alloc(nic, (size_t)1 << 40, &none), RB_ERR_HOST, "emulated GPU");
+    CHECK(none == NULL);
+    CHECK(rb_mem_alloc(nic, 100000, &va) == 0 && va != NULL);
+    CHECK(rb_mem_write(nic, (char *)va + 65530, in, sizeof in) == 0);
+    CHECK(rb_mem_read(nic, out, (char *)va + 65530, sizeof out) == 0);
+    CHECK(memcmp(in, out, sizeof in) == 0);
+    CHECK(rb_mem_read(nic, NULL, va, 0) == 0);
+    FAILS(rb_mem_write(nic, va, NULL, 1), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_mem_write(nic, (void *)64, in, 1), RB_ERR_INVALID_ARGUMENT, "0x40");
+    FAILS(rb_mem_read(nic, out, (char *)va + (1 << 20), 16), RB_ERR_INVALID_ARGUMENT, "allocation");
+    CHECK(memcmp(in, out, sizeof in) == 0); /* a refused read changes nothing */
+    FAILS(rb_mem_free(nic, (char *)va + 64), RB_ERR_INVALID_ARGUMENT, "start of an allocation");
+    FAILS(rb_mem_free(nic, NULL), RB_ERR_INVALID_ARGUMENT, "start of an allocation");
+    CHECK(rb_mem_free(nic, va) == 0);
+    FAILS(rb_mem_free(nic, va), RB_ERR_INVALID_ARGUMENT, "freed before");
+    FAILS(rb_mem_write(nic, va, in, 1), RB_ERR_INVALID_ARGUMENT, "allocation");
+}
+
+struct server {
+    rb_nic *nic;
+    rb_context *context;
+    uint32_t listener;
+};
+
+/* Accepts one connection and sends back what it gets, until the client stops. */
+static void *serve(void *argument) {
+    struct server *s = argument;
+    uint32_t conn = 0;
+    uint64_t got = 0, peer = 0;
+    void *va = NULL;
+    rb_result r;
+    CHECK(rb_mem_alloc(s->nic, BYTES, &va) == 0);
+    CHECK(rb_socket_accept(s->context, s->listener, &conn, &peer, 0) == 0);
+    CHECK(peer >> 16 == 0x0a060002);
+    while ((r = rb_socket_recv_some(s->context, conn, va, BYTES, &got, 0)) == 0)
+        CHECK(got > 0 && rb_socket_send(s->context, conn, va, got, 0) == 0);
+    CHECK(r == RB_STATUS_END_OF_STREAM);
+    CHECK(rb_socket_close(s->context, conn, 0) == 0);
+    CHECK(rb_mem_free(s->nic, va) == 0);
+    return NULL;
+}
+
+static void sockets(rb_nic *nic, rb_nic *peer) {
+    struct server s;
+    pthread_t thread;
+    rb_context *context = NULL;
+    uint32_t sock = 0, refused = 0, again = 0;
+    uint64_t got = 77;
+    void *there = NULL, *back = NULL;
+    unsigned char *data = malloc(BYTES), *seen = malloc(BYTES);
+    size_t i;
+    for (i = 0; i < BYTES; ++i) data[i] = (unsigned char)(i * 2654435761u >> 13);
+
+    s.nic = peer;
+    FAILS(rb_context_create(nic, NULL), RB_ERR_INVALID_ARGUMENT, "null");
+    CHECK(rb_context_create(peer, &s.context) == 0);
+    CHECK(rb_socket_open(s.context, &s.listener, 0) == 0);
+    CHECK(rb_socket_listen(s.context, s.listener, 7, 4, 0) == 0);
+    CHECK(rb_socket_open(s.context, &again, 0) == 0);
+    FAILS(rb_socket_listen(s.context, again, 7, 4, 0), RB_STATUS_ADDRESS_IN_USE, "ADDRESS_IN_USE");
+    FAILS(rb_socket_listen(s.context, s.listener, 8, 70000, 0), RB_ERR_INVALID_ARGUMENT, "65,535");
+    FAILS(rb_socket_accept(s.context, s.listener, &again, NULL, 10000), RB_STATUS_TIMED_OUT, "TIMED_OUT");
+    CHECK(pthread_create(&thread, NULL, serve, &s) == 0);
+
+    CHECK(rb_context_create(nic, &context) == 0);
+    CHECK(rb_socket_open(context, &refused, 0) == 0);
+    FAILS(rb_socket_connect(context, refused, "10.6.0.1", 9, 0), RB_STATUS_CONNECTION_REFUSED, "CONNECTION_REFUSED");
+    FAILS(rb_socket_connect(context, refused, "nowhere", 9, 0), RB_ERR_INVALID_ARGUMENT, "nowhere");
+    CHECK(rb_socket_open(context, &sock, 0) == 0);
+    FAILS(rb_socket_send(context, sock, NULL, 4096, 0), RB_STATUS_BAD_STATE, "BAD_STATE");
+    CHECK(rb_socket_connect(context, sock, "10.6.0.1", 7, 0) == 0);
+    CHECK(rb_mem_alloc(nic, BYTES, &there) == 0 && rb_mem_alloc(nic, BYTES, &back) == 0);
+    CHECK(rb_mem_write(nic, there, data, BYTES) == 0);
+
+    /* Memory that is not registered: the host's own, and GPU memory that was freed. */
+    FAILS(rb_socket_send(context, sock, data, BYTES, 0), RB_STATUS_NOT_REGISTERED, "NOT_REGISTERED");
+    FAILS(rb_socket_send(context, sock, data, 8, 0), RB_STATUS_NOT_REGISTERED, "NOT_REGISTERED");
+    FAILS(rb_socket_recv(context, sock, seen, BYTES, &got, 0), RB_STATUS_NOT_REGISTERED, "NOT_REGISTERED");
+    CHECK(got == 0);
+    FAILS(rb_socket_send(context, sock, there, BYTES + 1, 0), RB_STATUS_OUT_OF_BOUNDS, "OUT_OF_BOUNDS");
+    FAILS(rb_socket_send(context, 0xffffff, there, BYTES, 0), RB_STATUS_BAD_SESSION, "BAD_SESSION");
+
+    CHECK(rb_socket_send(context, sock, there, BYTES, 0) == 0);
+    CHECK(rb_socket_recv(context, sock, back, BYTES, &got, 0) == 0 && got == BYTES);
+    CHECK(rb_mem_read(nic, seen, back, BYTES) == 0);
+    CHECK(memcmp(data, seen, BYTES) == 0);
+    CHECK(rb_socket_shutdown(context, sock, 0) == 0);
+    FAILS(rb_socket_recv(context, sock, back, BYTES, &got, 0), RB_STATUS_END_OF_STREAM, "END_OF_STREAM");
+    CHECK(rb_socket_close(context, sock, 0) == 0);
+    FAILS(rb_socket_close(context, sock, 0), RB_STATUS_BAD_SESSION, "BAD_SESSION");
+
+    CHECK(pthread_join(thread, NULL) == 0);
+    FAILS(rb_socket_open((rb_context *)nic, &sock, 0), RB_ERR_INVALID_ARGUMENT, "context");
+    CHECK(rb_context_destroy(context) == 0);
+    FAILS(rb_context_destroy(context), RB_ERR_INVALID_ARGUMENT, "closed before");
+    FAILS(rb_socket_open(context, &sock, 0), RB_ERR_INVALID_ARGUMENT, "closed before");
+    CHECK(rb_mem_free(nic, there) == 0 && rb_mem_free(nic, back) == 0);
+    free(data);
+    free(seen);
+}
+
+static void kernels(rb_nic *nic, const char *module) {
+    const uint32_t one[3] = {1, 1, 1}, none[3] = {0, 1, 1};
+    rb_queue queue;
+    rb_run *run = NULL;
+    void *out = NULL;
+    uint32_t count = 3, timeout_us = 0, status = 99;
+    uint64_t number = 21;
+    rb_arg args[4];
+    CHECK(rb_queue_create(nic, &queue) == 0 && queue.sq != 0);
+    CHECK(rb_mem_alloc(nic, 64, &out) == 0);
+    args[0].value = &queue, args[0].bytes = sizeof queue;
+    args[1].value = &count, args[1].bytes = sizeof count;
+    args[2].value = &timeout_us, args[2].bytes = sizeof timeout_us;
+    args[3].value = &out, args[3].bytes = sizeof out;
+    CHECK(rb_launch(nic, "rb_nop", one, one, args, 4, &run) == 0);
+    CHECK(rb_run_wait(run, 0) == 0);
+    CHECK(rb_mem_read(nic, &status, out, sizeof status) == 0 && status == RB_STATUS_OK);
+    FAILS(rb_run_wait(run, 0), RB_ERR_INVALID_ARGUMENT, "closed before");
+    FAILS(rb_launch(nic, "no_such_kernel", one, one, args, 4, &run), RB_ERR_KERNEL, "no_such_kernel");
+    FAILS(rb_launch(nic, "rb_nop", one, one, args, 3, &run), RB_ERR_KERNEL, "4 arguments");
+    FAILS(rb_launch(nic, "rb_nop", none, one, args, 4, &run), RB_ERR_KERNEL, "at least one block");
+    FAILS(rb_launch(nic, "rb_nop", one, NULL, args, 4, &run), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_launch(nic, "rb_nop", one, one, NULL, 4, &run), RB_ERR_INVALID_ARGUMENT, "null");
+    args[1].value = NULL;
+    FAILS(rb_launch(nic, "rb_nop", one, one, args, 4, &run), RB_ERR_INVALID_ARGUMENT, "args[1]");
+    CHECK(run == NULL);
+    FAILS(rb_module_load(nic, "/no/such/module.so"), RB_ERR_HOST, "/no/such/module.so");
+    if (strcmp(module, "-")) {
+        CHECK(rb_module_load(nic, module) == 0);
+        CHECK(rb_mem_write(nic, out, &number, sizeof number) == 0);
+        args[0].value = &out, args[0].bytes = sizeof out;
+        CHECK(rb_launch(nic, "twice", one, one, args, 1, &run) == 0 && rb_run_wait(run, 0) == 0);
+        CHECK(rb_mem_read(nic, &number, out, sizeof number) == 0 && number == 42);
+    }
+}
+
+int main(int argc, char **argv) {
+    rb_nic *a, *b;
+    rb_context *left_open = NULL;
+    if (argc != 3) return 100;
+    /* The structures of the contract, as Rust lays them out. */
+    CHECK(sizeof(rb_queue) == 80 && offsetof(rb_queue, depth_log2) == 48 && offsetof(rb_queue, wait_hook) == 64);
+    CHECK(sizeof(rb_nic_config) == 56 && offsetof(rb_nic_config, gpu_memory_bytes) == 40 &&
+          offsetof(rb_nic_config, queue_depth) == 52);
+    CHECK(sizeof(rb_arg) == 16 && sizeof(rb_result) == 4);
+    CHECK(strcmp(rb_version(), "") > 0);
+    CHECK(strstr(rb_result_text(RB_STATUS_NOT_REGISTERED), "register") != NULL);
+    CHECK(strstr(rb_result_text(-77), "no result") != NULL);
+
+    opening(argv[1]);
+    a = open_nic("10.6.0.1", argv[1]);
+    b = open_nic("10.6.0.2", argv[1]);
+    memory(a);
+    sockets(b, a);
+    kernels(a, argv[2]);
+    CHECK(rb_context_create(a, &left_open) == 0);
+    CHECK(rb_nic_close(a) == 0 && rb_nic_close(b) == 0);
+    FAILS(rb_context_destroy(left_open), RB_ERR_INVALID_ARGUMENT, "closed before");
+    if (!failed) puts("all checks passed");
+    return failed;
+}
