@@ -24,7 +24,12 @@
 #include <sched.h>
 #include <sys/mman.h>
 #include <time.h>
-#if !defined(__x86_64__) && !defined(__aarch64__)
+/* RB_EMU_UCONTEXT forces the portable context switch, for tests. */
+#if defined(__x86_64__) && !defined(RB_EMU_UCONTEXT)
+#define RB_EMU_X86_64
+#elif defined(__aarch64__) && !defined(RB_EMU_UCONTEXT)
+#define RB_EMU_AARCH64
+#else
 #include <ucontext.h>
 #endif
 
@@ -32,7 +37,7 @@
 
 /* rb_emu_switch(void **save, void *load): stores the callee-saved registers and the stack pointer of
  * the running context, and continues the one that `load` was saved from. */
-#if defined(__x86_64__)
+#if defined(RB_EMU_X86_64)
 /* System V ABI §3.2.1: rbx, rbp, r12-r15 belong to the caller. The FPU control words are not
  * switched: a kernel that changes its rounding mode changes it for its block. */
 asm(R"(
@@ -60,7 +65,7 @@ rb_emu_switch:
   .popsection
 )");
 extern "C" RB_EMU_HIDDEN void rb_emu_switch(void **save, void *load);
-#elif defined(__aarch64__)
+#elif defined(RB_EMU_AARCH64)
 /* AAPCS64 §6.1: x19-x29, the link register and d8-d15 belong to the caller. */
 asm(R"(
   .pushsection .text
@@ -328,13 +333,13 @@ inline void start_lane(lane &l, char *stack, size_t bytes) {
   *l.canary = CANARY;
   /* Equal offsets in every slice would put all stack tops into the same cache sets. */
   char *top = stack + bytes - (size_t(l.index) * 192 % 4096) / 16 * 16;
-#if defined(__x86_64__)
+#if defined(RB_EMU_X86_64)
   void **frame = reinterpret_cast<void **>(top);
   frame[-1] = nullptr; /* a return address for lane_main, which never returns */
   frame[-2] = reinterpret_cast<void *>(&lane_main);
   for (int i = 3; i <= 8; ++i) frame[-i] = nullptr;
   l.sp = frame - 8;
-#elif defined(__aarch64__)
+#elif defined(RB_EMU_AARCH64)
   std::memset(top - 160, 0, 160);
   reinterpret_cast<void **>(top - 160)[11] = reinterpret_cast<void *>(&lane_main);
   l.sp = top - 160;

@@ -17,7 +17,7 @@ const T: u32 = 60_000_000;
 fn gpu() -> EmulatedGpu {
     static MODULE: OnceLock<std::path::PathBuf> = OnceLock::new();
     let gpu = common::gpu();
-    gpu.load_module(MODULE.get_or_init(|| module::build("device_api")))
+    gpu.load_module(MODULE.get_or_init(|| module::build("device_api", &[])))
         .unwrap();
     gpu
 }

@@ -15,7 +15,7 @@ use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer, KernelArg, LaunchError};
 fn gpu() -> EmulatedGpu {
     static MODULE: OnceLock<std::path::PathBuf> = OnceLock::new();
     let gpu = common::gpu();
-    gpu.load_module(MODULE.get_or_init(|| module::build("emulator")))
+    gpu.load_module(MODULE.get_or_init(|| module::build("emulator", &[])))
         .unwrap();
     gpu
 }
@@ -61,6 +61,27 @@ fn barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps() {
             .unwrap();
         assert_eq!(out.load_u32(0).unwrap(), 0, "{lanes} lanes");
     }
+}
+
+/// Machines without a context switch of their own use ucontext; here it is forced.
+#[test]
+fn the_portable_context_switch_passes_too() {
+    let gpu = common::gpu();
+    gpu.load_module(&module::build("ucontext", &["-DRB_EMU_UCONTEXT"]))
+        .unwrap();
+    for lanes in [2u32, 33, 128] {
+        let out = zeroed(&gpu, 4);
+        gpu.launch("t_collectives", 2, lanes, &[(&out).into()])
+            .unwrap()
+            .wait(PATIENCE)
+            .unwrap();
+        assert_eq!(out.load_u32(0).unwrap(), 0, "{lanes} lanes");
+    }
+    assert!(gpu
+        .launch("t_divergent", 1, 64, &[])
+        .unwrap()
+        .wait(PATIENCE)
+        .is_err());
 }
 
 #[test]
@@ -167,7 +188,9 @@ fn streams_keep_order_beside_each_other_and_fail_what_follows_a_failure() {
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
-    assert!(a.record().elapsed_since(&event).is_some());
+    let last = a.record();
+    last.wait(PATIENCE).unwrap();
+    assert!(last.elapsed_since(&event).is_some());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Compiles `tests/kernels/selftest.cu`; each test binary has a file of its own.
-pub fn build(name: &str) -> PathBuf {
+pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
     let run = Command::new("g++")
@@ -25,6 +25,7 @@ pub fn build(name: &str) -> PathBuf {
             "-x",
             "c++",
         ])
+        .args(flags)
         .arg("-I")
         .arg(root.join("include"))
         .arg(root.join("tests/kernels/selftest.cu"))
