@@ -109,6 +109,7 @@ impl Mapping {
     ///
     /// # Panics
     /// When the range leaves the mapping or is unaligned: offsets are ours, never a peer's.
+    #[inline]
     pub(crate) fn words32(&self, offset: usize, n: usize) -> &[AtomicU32] {
         assert!(offset.is_multiple_of(4) && offset + n * 4 <= self.len);
         // SAFETY: in bounds and aligned (asserted; the base is page-aligned); the mapping lives as
@@ -120,6 +121,7 @@ impl Mapping {
     ///
     /// # Panics
     /// As [`Mapping::words32`].
+    #[inline]
     pub(crate) fn words64(&self, offset: usize, n: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && offset + n * 8 <= self.len);
         // SAFETY: as for words32.

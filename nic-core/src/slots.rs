@@ -34,6 +34,7 @@ impl Slots<'_> {
     }
 
     /// Producer: takes the next ticket, or `None` when its slot is still in use.
+    #[inline]
     pub(crate) fn try_take(&self) -> Option<u32> {
         let mut t = self.tail.load(Ordering::Relaxed);
         loop {
@@ -64,6 +65,7 @@ impl Slots<'_> {
     }
 
     /// Producer: writes the entry and rings the doorbell.
+    #[inline]
     pub(crate) fn publish(&self, ticket: u32, entry: &WorkQueueEntry) {
         let at = self.slot(ticket) * LINE_WORDS;
         for (i, w) in entry.0.iter().enumerate() {
@@ -77,6 +79,7 @@ impl Slots<'_> {
     }
 
     /// NIC: a copy of the entry of `ticket` when all of it was written.
+    #[inline]
     pub(crate) fn peek(&self, ticket: u32) -> Option<WorkQueueEntry> {
         let at = self.slot(ticket) * LINE_WORDS;
         let mut e = WorkQueueEntry::default();
@@ -92,12 +95,14 @@ impl Slots<'_> {
     }
 
     /// NIC: the four words of the line where the completion of `ticket` goes.
+    #[inline]
     pub(crate) fn line(&self, ticket: u32) -> &[AtomicU64] {
         let at = self.slot(ticket) * LINE_WORDS;
         &self.cq[at..at + 4]
     }
 
     /// Waiter: the completion of `ticket`, when it is there.
+    #[inline]
     pub(crate) fn completion(&self, ticket: u32) -> Option<Completion> {
         let line = self.line(ticket);
         // Acquire: pairs with the Release store of word 0 in `Announce::store`.
@@ -110,6 +115,7 @@ impl Slots<'_> {
     }
 
     /// Waiter: frees the slot after its completion was read.
+    #[inline]
     pub(crate) fn release(&self, ticket: u32) {
         // Release: pairs with the Acquire in `try_take`.
         self.released[self.slot(ticket)]
