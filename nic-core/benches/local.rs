@@ -13,7 +13,8 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use nic_support::*;
-use ringbell_gtlb::testing::Layout;
+use ringbell_gtlb::testing::{HostMemory, Layout};
+use ringbell_gtlb::DmaMemory;
 use ringbell_nic_abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell_nic_core::ProgressMode;
 
@@ -67,15 +68,22 @@ fn ping_pong_lines() -> f64 {
 }
 
 fn memcpy_gbs(len: usize) -> f64 {
-    let (src, mut dst) = (vec![1u8; len], vec![0u8; len]);
+    // The same kind of memory as behind the NICs: sealed memfds, touched once.
+    let [src, dst] = [1u8, 2].map(|fill| {
+        let m = HostMemory::new(len as u64).expect("memory");
+        m.poke(m.bus(), &vec![fill; len]).expect("in range");
+        m
+    });
+    let at = |m: &HostMemory| m.window().expect("mapped").base;
+    let (from, to) = (at(&src), at(&dst));
     let n = (256 << 20) / len;
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         let start = Instant::now();
         for _ in 0..n {
-            // SAFETY: both vectors have `len` bytes.
-            unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst.as_mut_ptr(), len) };
-            std::hint::black_box(&mut dst);
+            // SAFETY: both memories have `len` bytes, mapped while they live.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+            std::hint::black_box(to);
         }
         runs.push((n * len) as f64 / start.elapsed().as_nanos() as f64);
     }
