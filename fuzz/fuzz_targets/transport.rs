@@ -1,0 +1,61 @@
+//! Frames of any shape, in any order and at any time, into a transport that listens: no panic of
+//! ours. (smoltcp's own failed assertions end the connection; run with `-close_fd_mask=2` to hide
+//! their messages. libFuzzer's panic hook aborts on them: they are findings to report upstream.)
+//!
+//! Input: records of `time step (1 byte), length (1 byte), frame`.
+#![no_main]
+
+use std::net::Ipv4Addr;
+
+use libfuzzer_sys::fuzz_target;
+use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
+use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::{Buffer, DmaAccess, NicTime, ReadStatus, Transport};
+
+/// No work is posted, so nothing is read or written.
+struct NoMemory;
+
+impl DmaAccess for NoMemory {
+    fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {
+        Err(Fault::NoTranslation { va: b.va })
+    }
+    fn write(&mut self, b: &Buffer, _: u64, _: &[u8]) -> Result<(), Fault> {
+        Err(Fault::NoTranslation { va: b.va })
+    }
+    fn span(&mut self, b: &Buffer, _: u64) -> Result<BusSpan, Fault> {
+        Err(Fault::NoTranslation { va: b.va })
+    }
+    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
+        None
+    }
+    fn count_copied(&mut self, _: u64) {}
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    let sw = MemSwitch::private(2, 1500, Checksums::Omitted).expect("numbers in range");
+    let mut attacker = sw.port(0).expect("free");
+    let mut config = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 2), 24);
+    (config.rx_buffer, config.tx_buffer) = (4096, 4096);
+    let victim = Box::new(sw.port(1).expect("free"));
+    let mut victim = TcpTransport::new(victim, config).expect("valid");
+    victim.listen(7000, 4).expect("free");
+    let (mut rest, mut now) = (bytes, NicTime(1));
+    while let [step, len, tail @ ..] = rest {
+        let (frame, next) = tail.split_at(tail.len().min(usize::from(*len)));
+        rest = next;
+        now = NicTime(now.0 + (1u64 << (step % 36)));
+        if frame.len() >= 14 {
+            if let Some(room) = attacker.tx_frame(now, mac_of(1)) {
+                room[..frame.len()].copy_from_slice(frame);
+                room[..6].copy_from_slice(&mac_of(1).0);
+                attacker.tx_commit(now, frame.len());
+            }
+            attacker.flush(now);
+        }
+        victim.step(now, &mut NoMemory);
+        while victim.poll_event().is_some() {}
+        while attacker.rx_frame(now).is_some() {}
+    }
+});

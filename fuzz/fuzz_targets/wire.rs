@@ -1,0 +1,30 @@
+//! Ethernet, ARP, IPv4, ICMP, TCP and VXLAN headers of any shape: an error, never a panic.
+#![no_main]
+
+use std::net::Ipv4Addr;
+
+use libfuzzer_sys::fuzz_target;
+use ringbell_nic_core::port::MacAddr;
+use ringbell_nic_core::wire::control::{echo_reply, Arp};
+use ringbell_nic_core::wire::frame::{classify, set_sequence, Frame};
+use ringbell_nic_core::wire::vxlan;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = vxlan::parse(bytes);
+    let _ = Arp::parse(bytes);
+    let _ = echo_reply(bytes, MacAddr::local(1), &mut [0; 2048]);
+    // Addressed to whomever the bytes say, so that the checks behind the addresses are reached.
+    let (Some(mac), Some(ip)) = (bytes.get(..6), bytes.get(30..34)) else {
+        return;
+    };
+    let mut own = MacAddr::default();
+    own.0.copy_from_slice(mac);
+    let ip = Ipv4Addr::new(ip[0], ip[1], ip[2], ip[3]);
+    if let Ok(Frame::Tcp(seg)) = classify(bytes, own, ip) {
+        set_sequence(&mut bytes[seg.tcp_at..seg.end].to_vec(), seq_of(bytes));
+    }
+});
+
+fn seq_of(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(0, |a, &b| a.rotate_left(8) ^ u32::from(b))
+}
