@@ -60,7 +60,7 @@ fn ok(q: &HostQueue, t: u32) -> u64 {
 }
 
 #[test]
-fn a_message_in_steady_state_allocates_nothing_and_calls_no_system() {
+fn a_message_in_steady_state_allocates_nothing_and_wakes_nobody() {
     let dir = TempDir::new();
     let (a, b) = hosts(&dir, ProgressMode::Manual);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
