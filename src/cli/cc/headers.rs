@@ -19,6 +19,7 @@ headers!(
     "ringbell_fiber.h",
     "ringbell_platform.h",
     "ringbell_queue.h",
+    "ringbell_slots.cuh",
 );
 
 /// The headers in a folder of their own, which goes when this is dropped.
