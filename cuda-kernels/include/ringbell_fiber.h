@@ -150,6 +150,8 @@ struct warp {
 };
 
 constexpr unsigned MAX_LANES = 1024;
+/* Slices of the stack mapping: the first is a guard below lane 0, which has no neighbour to overrun. */
+constexpr unsigned SLICES = MAX_LANES + 1;
 constexpr uint64_t CANARY = 0x72626c6c'63616e61ull;
 
 struct block {
@@ -219,7 +221,7 @@ inline void check_canary(const lane &l) {
   std::fprintf(stderr,
                "ringbell: lane %u overran its %zu-byte stack on the emulated GPU; use less local memory per thread "
                "or raise EmulatedGpuConfig::lane_stack_bytes\n",
-               l.index, this_arena.bytes / MAX_LANES);
+               l.index, this_arena.bytes / SLICES);
   std::abort();
 }
 
@@ -394,12 +396,13 @@ inline void describe_deadlock(const block &b, char *text, size_t len) {
 
 inline outcome run_fibers(block &b, size_t stack_bytes, char *text, size_t len) {
   arena &a = this_arena;
-  if (a.bytes < stack_bytes * MAX_LANES) {
+  if (a.bytes < stack_bytes * SLICES) {
     if (a.stacks) munmap(a.stacks, a.bytes);
-    void *p = mmap(nullptr, stack_bytes * MAX_LANES, PROT_READ | PROT_WRITE,
+    void *p = mmap(nullptr, stack_bytes * SLICES, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     a.stacks = p == MAP_FAILED ? nullptr : static_cast<char *>(p);
-    a.bytes = a.stacks ? stack_bytes * MAX_LANES : 0;
+    a.bytes = a.stacks ? stack_bytes * SLICES : 0;
+    if (a.stacks) mprotect(a.stacks, stack_bytes, PROT_NONE);
     if (!a.lanes) a.lanes = static_cast<lane *>(std::calloc(MAX_LANES, sizeof(lane)));
     if (!a.warps) a.warps = static_cast<warp *>(std::calloc(MAX_LANES / 32, sizeof(warp)));
   }
@@ -407,7 +410,7 @@ inline outcome run_fibers(block &b, size_t stack_bytes, char *text, size_t len) 
     std::snprintf(text, len, "no memory for %u lane stacks of %zu bytes", b.lanes, stack_bytes);
     return NO_MEMORY;
   }
-  size_t slice = a.bytes / MAX_LANES;
+  size_t slice = a.bytes / SLICES;
   b.lane_of = a.lanes;
   b.warp_of = a.warps;
   for (unsigned i = 0; i < b.lanes; ++i) {
@@ -416,7 +419,7 @@ inline outcome run_fibers(block &b, size_t stack_bytes, char *text, size_t len) 
     l.tid = dim{i % b.shape.x, i / b.shape.x % b.shape.y, i / (b.shape.x * b.shape.y)};
     if (i % 32 == 0) a.warps[i / 32] = warp{};
     a.warps[i / 32].live |= 1u << (i % 32);
-    start_lane(l, a.stacks + i * slice, slice);
+    start_lane(l, a.stacks + (i + 1) * slice, slice);
     make_ready(b, l);
   }
   b.live = b.lanes;

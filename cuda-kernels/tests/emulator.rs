@@ -256,3 +256,31 @@ fn arguments_of_every_size_arrive() {
     let got: Vec<u64> = (0..4).map(|i| out.load_u64(i * 8).unwrap()).collect();
     assert_eq!(got, [65, 0x1122_3344_5566_7788, 42, 10]);
 }
+
+/// Ends the process, so it runs in one of its own: this test starts itself again.
+#[test]
+fn an_overrun_stack_ends_the_process_with_a_message() {
+    const CHILD: &str = "RB_TEST_OVERRUN";
+    if std::env::var_os(CHILD).is_some() {
+        let gpu = common::gpu();
+        gpu.load_module(&module::build("overrun", &[])).unwrap();
+        let end = gpu.launch("t_overrun", 1, 2, &[]).unwrap().wait(PATIENCE);
+        println!("it went on: {end:?}");
+        return;
+    }
+    let child = std::process::Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "an_overrun_stack_ends_the_process_with_a_message",
+            "--nocapture",
+        ])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&child.stderr);
+    assert!(!child.status.success(), "{text}");
+    assert!(
+        text.contains("lane 1 overran its 65536-byte stack"),
+        "{text}"
+    );
+}

@@ -207,3 +207,21 @@ extern "C" __global__ void t_arguments(char c, big_argument b, float f, double d
   out[3] = rb_u64(d * 4);
 }
 RB_KERNEL(t_arguments)
+
+// Lane 1 uses more stack than a lane has. A function of its own, because a frame exists in every lane
+// that enters its function.
+#ifdef __CUDACC__
+#define T_NOINLINE __noinline__
+#else
+#define T_NOINLINE __attribute__((noinline))
+#endif
+__device__ T_NOINLINE void overrun() {
+  volatile char big[80 * 1024];
+  for (unsigned i = sizeof(big); i-- > 0;) big[i] = char(i);
+  __syncwarp(2u);
+}
+extern "C" __global__ void t_overrun() {
+  if (threadIdx.x == 1) overrun();
+  __syncthreads();
+}
+RB_KERNEL(t_overrun)
