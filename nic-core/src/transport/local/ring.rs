@@ -27,6 +27,12 @@ pub(crate) struct Producer {
 }
 
 impl Producer {
+    /// Position of the next line, counted from the start.
+    #[inline]
+    pub(crate) fn position(&self) -> u32 {
+        self.pos
+    }
+
     /// Appends a line unless the ring is full. `memory` is a power of two of lines.
     #[inline]
     pub(crate) fn push(
