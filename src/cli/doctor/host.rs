@@ -173,8 +173,8 @@ fn cpu_features() -> Check {
         "CPU features",
         Verdict::Ok,
         found.join(", "),
-        "what the compiler's baseline and libc's memcpy choose",
-        "copies go through memcpy, which picks the widest stores of this processor at run time",
+        "libc's memcpy; non-temporal stores for large copies",
+        "memcpy picks the widest stores of this processor at run time; a large copy out of place does not read its destination first",
     )
 }
 
