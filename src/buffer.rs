@@ -80,7 +80,8 @@ impl DeviceBuffer {
         }
     }
 
-    fn memory(&self) -> &GpuBuffer {
+    /// The allocation below, for what takes plain GPU memory.
+    pub fn memory(&self) -> &GpuBuffer {
         self.memory.as_ref().expect("taken only by drop")
     }
 

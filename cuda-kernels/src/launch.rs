@@ -76,6 +76,13 @@ impl KernelArg {
         }
     }
 
+    /// The bytes that a kernel sees: to put a structure, or an array of queues, into GPU memory.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.size());
+        self.write_to(&mut out);
+        out
+    }
+
     /// Appends the argument's bytes.
     pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         match self {

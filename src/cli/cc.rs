@@ -1,6 +1,11 @@
-//! `ringbell cc`: builds a user's own kernels.
+//! `ringbell cc`: builds a user's own kernels, with the program that launches them or without.
+//!
+//! A source with a `main` becomes a program that is linked with libringbell.so and launches through
+//! `rb::launch` of `ringbell.hpp`. Sources without become a shared object that the host loads
+//! (`EmulatedGpu::load_module`, `rb_module_load`) and whose kernels it launches by name.
 
 mod headers;
+mod link;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -14,12 +19,16 @@ use super::{Exit, Problem};
 /// Arguments of `ringbell cc`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Sources of kernels: .cu files that include ringbell.cuh and name each kernel in RB_KERNEL
+    /// A program with its kernels (includes ringbell.hpp, has a main), or sources of kernels alone
+    /// (include ringbell.cuh and name each kernel in RB_KERNEL)
     #[arg(required = true, value_name = "FILE.cu")]
     sources: Vec<PathBuf>,
-    /// Shared object for the emulated GPU [default: the first source with .so]
-    #[arg(short, long, value_name = "FILE.so")]
+    /// What to write [default: the first source without .cu for a program, with .so for kernels alone]
+    #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Library that a program is linked with [default: the one beside this command]
+    #[arg(long, env = "RINGBELL_LIBRARY", value_name = "libringbell.so")]
+    library: Option<PathBuf>,
     /// Compiler for the emulated GPU
     #[arg(long, env = "CXX", default_value = "g++", value_name = "PROGRAM")]
     cxx: String,
@@ -27,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PROGRAM", conflicts_with = "no_nvcc")]
     nvcc: Option<PathBuf>,
     /// Build no fat binary, even where nvcc is
-    #[arg(long)]
+    #[arg(long, visible_alias = "emulate-only")]
     no_nvcc: bool,
     /// Architectures of the fat binary
     #[arg(
@@ -42,6 +51,9 @@ pub(crate) struct Args {
     flags: Vec<String>,
 }
 
+/// What to do about a host compiler that does not start.
+const COMPILER: &str = "install g++, or name another C++20 compiler with --cxx or CXX";
+
 /// Builds, loads what was built, and says which kernels it holds.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     for source in &args.sources {
@@ -55,13 +67,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
     }
     let headers = headers::Unpacked::new().context("cannot unpack the device headers")?;
-    let output = match &args.output {
-        Some(output) => output.clone(),
-        None => args.sources[0].with_extension("so"),
+    let object = compile(args, headers.path())?;
+    let output = if link::has_main(&object)? {
+        let output = output(args, "");
+        let library = link::find_library(args.library.as_deref())?;
+        link::program(&args.cxx, &args.flags, &object, &library, &output)?;
+        println!(
+            "{}: program, linked with {}",
+            output.display(),
+            library.display()
+        );
+        output
+    } else {
+        let output = output(args, "so");
+        link::module(&args.cxx, &args.flags, &object, &output)?;
+        println!("{}: {}", output.display(), kernels_of(&output)?.join(", "));
+        output
     };
-    compile(args, headers.path(), &output)?;
-    let kernels = kernels_of(&output)?;
-    println!("{}: {}", output.display(), kernels.join(", "));
     match find_nvcc(args) {
         Some(nvcc) => {
             for source in &args.sources {
@@ -76,15 +98,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// The shared object for the emulated GPU.
-fn compile(args: &Args, headers: &Path, output: &Path) -> Result<()> {
+/// What was asked for, or the first source with another ending.
+fn output(args: &Args, ending: &str) -> PathBuf {
+    match &args.output {
+        Some(output) => output.clone(),
+        None => args.sources[0].with_extension(ending),
+    }
+}
+
+/// All sources, for the emulated GPU, in one object file.
+fn compile(args: &Args, headers: &Path) -> Result<PathBuf> {
     let mut cxx = Command::new(&args.cxx);
     cxx.args([
         "-std=c++20",
         "-O2",
         "-g",
         "-fPIC",
-        "-shared",
+        "-c",
         "-pthread",
         "-Wall",
     ])
@@ -104,11 +134,10 @@ fn compile(args: &Args, headers: &Path, output: &Path) -> Result<()> {
     }
     let file = headers.join("module.cpp");
     std::fs::write(&file, unit).with_context(|| format!("cannot write {}", file.display()))?;
-    cxx.args(&args.flags).arg(&file).arg("-o").arg(output);
-    succeed(
-        &mut cxx,
-        "install g++, or name another C++20 compiler with --cxx or CXX",
-    )
+    let object = headers.join("module.o");
+    cxx.args(&args.flags).arg(&file).arg("-o").arg(&object);
+    succeed(&mut cxx, COMPILER)?;
+    Ok(object)
 }
 
 fn compile_fatbin(
@@ -185,7 +214,7 @@ fn find_nvcc(args: &Args) -> Option<PathBuf> {
     super::doctor::nvcc_path()
 }
 
-/// `NAME.fatbin` beside the shared object: of the output when there is one source, else of the source.
+/// `NAME.fatbin` beside the output: of the output when there is one source, else of the source.
 fn fatbin_name(source: &Path, output: &Path, sources: usize) -> PathBuf {
     let stem = if sources == 1 { output } else { source };
     Path::new(stem.file_name().unwrap_or(OsStr::new("kernels"))).with_extension("fatbin")

@@ -65,6 +65,14 @@ pub(crate) fn command(command: &mut Command) -> Result<()> {
 
 /// As [`command`], but ends the command when it takes longer than `limit`.
 pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<()> {
+    match exit_code_within(command, limit)? {
+        0 => Ok(()),
+        code => bail!("`{}` ended with exit code {code}", shown(command)),
+    }
+}
+
+/// As [`command_within`], for commands whose exit code says more than success.
+pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result<i32> {
     let shown = shown(command);
     println!("$ {shown}");
     let mut child = command
@@ -72,13 +80,15 @@ pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<(
         .with_context(|| format!("cannot start `{shown}`"))?;
     let status =
         wait_within(&mut child, limit).with_context(|| format!("cannot wait for `{shown}`"))?;
-    match status {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => bail!("`{shown}` ended with {status}"),
-        None => bail!(
+    let Some(status) = status else {
+        bail!(
             "`{shown}` had not ended after {} s and was stopped",
             limit.as_secs()
-        ),
+        )
+    };
+    match status.code() {
+        Some(code) => Ok(code),
+        None => bail!("`{shown}` ended with {status}"),
     }
 }
 

@@ -14,6 +14,7 @@ macro_rules! headers {
 headers!(
     "ringbell.cuh",
     "ringbell.h",
+    "ringbell.hpp",
     "ringbell_abi.h",
     "ringbell_emu.h",
     "ringbell_fiber.h",

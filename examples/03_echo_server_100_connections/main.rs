@@ -1,0 +1,154 @@
+//! An echo server inside one kernel, with 100 connections open at the same time.
+//!
+//! The server is `rb_echo_server` (`cuda-kernels/kernels/echo.cu`): one thread that accepts connections and serves
+//! them all by non-blocking requests, as an event loop does on a CPU. The clients are the 100 blocks of the kernel
+//! in `client.cu`. Each connection has a queue of its own, so that a silent peer holds up nobody else.
+//!
+//! Run: `cargo build && cargo run --example 03_echo_server_100_connections`
+//!
+//! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error otherwise.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
+use ringbell::{HostQueue, KernelArg, Nic, NicOptions};
+
+type Error = Box<dyn std::error::Error>;
+
+const CONNECTIONS: u32 = 100;
+const ROUNDS: u32 = 4;
+/// Bytes of one message.
+const BYTES: u64 = 16_000;
+const PORT: u32 = 7;
+const SERVER: &str = "10.77.103.1";
+
+fn main() -> Result<(), Error> {
+    let module = build(
+        &Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("examples/03_echo_server_100_connections/client.cu"),
+    )?;
+    let (server, client) = (open(SERVER)?, open("10.77.103.2")?);
+
+    // The host opens the listening socket; any kernel may use its number.
+    let queues = queues(&server, CONNECTIONS + 1)?;
+    let mut listen = Descriptor::new(Opcode::Listen);
+    listen.session = SessionId(call(&queues[0], &Descriptor::new(Opcode::Socket))? as u32);
+    listen.imm = PORT | CONNECTIONS << 16; // as many may wait to be accepted
+    call(&queues[0], &listen)?;
+
+    let memory = server.alloc(BYTES * u64::from(CONNECTIONS))?;
+    let handles: Vec<_> = queues.iter().map(HostQueue::handle).collect();
+    let echo = EchoServer::start(
+        server.gpu(),
+        &handles,
+        memory.memory(),
+        EchoConfig {
+            listener: listen.session,
+            connections: CONNECTIONS,
+            serve: u64::from(CONNECTIONS),
+            chunk: BYTES,
+            poll_us: 20_000,
+            idle_limit_us: 30_000_000,
+        },
+    )?;
+
+    // A kernel takes many handles as an array in GPU memory.
+    client.gpu().load_module(&module)?;
+    let queues = self::queues(&client, CONNECTIONS)?;
+    let mut bytes = Vec::new();
+    for queue in &queues {
+        bytes.extend(KernelArg::from(queue.handle()).to_bytes());
+    }
+    let handles = client.alloc(bytes.len() as u64)?;
+    handles.write(0, &bytes)?;
+    let memory = client.alloc(2 * BYTES * u64::from(CONNECTIONS))?;
+    let (ends, wrong) = (client.alloc(24 * u64::from(CONNECTIONS))?, client.alloc(4)?);
+    let clients = client.gpu().launch(
+        "echo_client",
+        CONNECTIONS,
+        32,
+        &[
+            (&handles).into(),
+            KernelArg::U32(u32::from(SERVER.parse::<std::net::Ipv4Addr>()?)),
+            PORT.into(),
+            (&memory).into(),
+            BYTES.into(),
+            ROUNDS.into(),
+            (&ends).into(),
+            (&wrong).into(),
+        ],
+    )?;
+    clients.wait(Duration::from_secs(100))?;
+    let served = echo.wait(Duration::from_secs(100))?;
+
+    let mut results = vec![0; 24 * CONNECTIONS as usize];
+    ends.read(0, &mut results)?;
+    for (i, result) in results.chunks_exact(24).enumerate() {
+        let status = Status::from_code(result[0]).ok_or("an unknown status")?;
+        if status != Status::Ok {
+            return Err(format!("client {i}: {status}").into());
+        }
+    }
+    let mut counted = [0; 4];
+    wrong.read(0, &mut counted)?;
+    let counted = u32::from_le_bytes(counted);
+    println!(
+        "{} connections served, {} failed; {} bytes echoed, {counted} wrong",
+        served.served, served.failed, served.bytes
+    );
+    let all = u64::from(CONNECTIONS) * u64::from(ROUNDS) * BYTES;
+    match (counted, served.failed, served.bytes == all) {
+        (0, 0, true) => Ok(()),
+        _ => Err(format!("something is wrong; {all} bytes were expected").into()),
+    }
+}
+
+fn open(ip: &str) -> Result<Nic, Error> {
+    let mut options = NicOptions {
+        ip: ip.parse()?,
+        ..NicOptions::default()
+    };
+    options.limits.max_queues = 128;
+    Ok(Nic::open(options)?)
+}
+
+fn queues(nic: &Nic, count: u32) -> Result<Vec<HostQueue>, Error> {
+    (0..count).map(|_| Ok(nic.create_queue()?)).collect()
+}
+
+/// One operation of the host; its detail word.
+fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
+    let done = queue.call(d)?;
+    match done.status {
+        Status::Ok => Ok(done.detail),
+        status => Err(status.to_string().into()),
+    }
+}
+
+/// `ringbell cc`: the kernels as a shared object for the emulated GPU.
+fn build(source: &Path) -> Result<PathBuf, Error> {
+    let example = std::env::current_exe()?; // target/debug/examples/NAME
+    let ringbell = example
+        .ancestors()
+        .nth(2)
+        .ok_or("no target folder")?
+        .join("ringbell");
+    let module = example.with_extension("so");
+    let mut cc = Command::new(&ringbell);
+    cc.args(["cc", "--emulate-only"])
+        .arg(source)
+        .arg("-o")
+        .arg(&module);
+    match cc.status() {
+        Ok(end) if end.success() => Ok(module),
+        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
+        Err(e) => Err(format!(
+            "cannot start {}: {e}; run `cargo build` first",
+            ringbell.display()
+        )
+        .into()),
+    }
+}

@@ -1,0 +1,78 @@
+//! Sends from the host's program, in the order of a stream, without a kernel of your own.
+//!
+//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel and returns at once, nobody chooses a
+//! launch geometry, and nothing is waited for until the end. A step that fails makes the later steps of its
+//! socket fail with the same status, so one look at the end is enough.
+//!
+//! Run: `cargo run --example 04_stream_ordered_sends`
+//!
+//! Prints `8 messages of 262144 bytes queued without waiting, 0 wrong bytes`; ends with an error otherwise.
+
+use std::time::Duration;
+
+use ringbell::{Nic, NicOptions, SocketContext};
+
+type Error = Box<dyn std::error::Error>;
+
+const MESSAGES: u64 = 8;
+const BYTES: u64 = 256 << 10;
+const PORT: u16 = 4791;
+const SERVER: &str = "10.77.104.1";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Error> {
+    let open = |ip: &str| -> Result<Nic, Error> {
+        Ok(Nic::open(NicOptions {
+            ip: ip.parse()?,
+            ..NicOptions::default()
+        })?)
+    };
+    let (server, client) = (open(SERVER)?, open("10.77.104.2")?);
+    let (server_queue, client_queue) = (server.create_queue()?, client.create_queue()?);
+    let mut serving = SocketContext::new(server.gpu(), server_queue.handle(), 2)?;
+    let mut sending = SocketContext::new(client.gpu(), client_queue.handle(), 1)?;
+
+    // The server: the listener must be there before the client connects, all else is queued.
+    let inbox = server.alloc(MESSAGES * BYTES)?;
+    let mut listener = serving.socket()?;
+    serving.listen(&mut listener, PORT, 1)?.wait(PATIENCE)?;
+    let mut connection = serving.accept(&mut listener)?;
+    let received = serving.recv(&mut connection, inbox.va(), MESSAGES * BYTES)?;
+    let server_closed = serving.close(connection)?;
+
+    // The client: nothing is waited for until everything is queued.
+    let outbox = client.alloc(MESSAGES * BYTES)?;
+    let data: Vec<u8> = (0..(MESSAGES * BYTES) as u32)
+        .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+        .collect();
+    outbox.write(0, &data)?;
+    let mut socket = sending.socket()?;
+    let connected = sending.connect(&mut socket, SERVER.parse()?, PORT)?;
+    let mut sent = Vec::new();
+    for message in 0..MESSAGES {
+        let va = outbox
+            .va()
+            .checked_add(message * BYTES)
+            .ok_or("an address beyond all memory")?;
+        sent.push(sending.send(&mut socket, va, BYTES)?);
+    }
+    let closed = sending.close(socket)?;
+
+    connected.wait(PATIENCE)?;
+    for message in &sent {
+        message.wait(PATIENCE)?;
+    }
+    closed.wait(PATIENCE)?;
+    received.wait(PATIENCE)?;
+    server_closed.wait(PATIENCE)?;
+    serving.close(listener)?.wait(PATIENCE)?;
+
+    let mut seen = vec![0; data.len()];
+    inbox.read(0, &mut seen)?;
+    let wrong = data.iter().zip(&seen).filter(|(a, b)| a != b).count();
+    println!("{MESSAGES} messages of {BYTES} bytes queued without waiting, {wrong} wrong bytes");
+    match wrong {
+        0 => Ok(()),
+        _ => Err("the data that arrived is wrong".into()),
+    }
+}
