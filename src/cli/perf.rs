@@ -1,11 +1,13 @@
 //! `ringbell perf`: the benchmarks.
 
+mod connections;
 mod device;
 mod limits;
 pub(super) mod pair;
 mod send;
 mod serve;
 pub(super) mod side;
+mod slots;
 mod wire;
 
 use anyhow::Result;
@@ -36,6 +38,10 @@ enum Bench {
     SendLat(send::Args),
     /// Rate of 8-byte messages
     SendRate(send::Args),
+    /// Slots of rising size, against zero-copy sends rung by a kernel and launched by the host
+    Slots(slots::Args),
+    /// Many connections between two NICs, with all or one of them active
+    Connections(connections::Args),
 }
 
 /// Runs a benchmark.
@@ -48,5 +54,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendBw(args) => send::run(send::Kind::Bandwidth, &args),
         Bench::SendLat(args) => send::run(send::Kind::Latency, &args),
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
+        Bench::Slots(args) => slots::run(&args),
+        Bench::Connections(args) => connections::run(&args),
     }
 }

@@ -11,15 +11,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
-use ringbell::abi::SessionId;
+use ringbell::abi::{SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
 
 use super::serve;
-use super::side::Side;
-use super::wire::{Plan, Run};
+use super::side::{failed, Side};
+use super::wire::{Plan, Run, Verdict};
 use crate::cli::{Exit, Problem};
+use crate::report::{limits, machine, Report};
 
 /// Default TCP port, that of perftest.
 const PORT: u16 = 18_515;
@@ -82,9 +83,9 @@ pub(crate) struct WireArgs {
     /// Time-out of each operation, in seconds
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// Bytes of a TCP connection's receive buffer, and as many to send
-    #[arg(long, default_value = "1M", value_name = "SIZE", value_parser = crate::report::parse_size)]
-    tcp_buffer: u64,
+    /// Bytes of a TCP connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = crate::report::parse_size)]
+    pub(super) tcp_buffer: Option<u64>,
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..=1000))]
     rto_min: Option<u64>,
@@ -139,6 +140,8 @@ pub(super) struct Client {
     pub(super) side: Side,
     /// The connection that is measured.
     pub(super) session: SessionId,
+    /// The server's NIC.
+    pub(super) server: SocketAddrV4,
     peer: Peer,
 }
 
@@ -178,7 +181,7 @@ impl WireArgs {
             pcap: self.pcap.clone(),
             progress: self.progress,
             seed: Some(self.seed),
-            tcp_buffer: self.tcp_buffer as usize,
+            tcp_buffer: self.tcp_buffer() as usize,
             tcp_rto_min: Duration::from_millis(self.rto_min.unwrap_or(if self.both_ours() {
                 20
             } else {
@@ -194,6 +197,10 @@ impl WireArgs {
     /// Both NICs belong to this command, so that no stranger's delayed acknowledgements count.
     fn both_ours(&self) -> bool {
         self.directory.is_some() || (self.listen.is_none() && self.connect.is_none())
+    }
+
+    fn tcp_buffer(&self) -> u64 {
+        self.tcp_buffer.unwrap_or(1 << 20)
     }
 
     fn timeout(&self) -> Duration {
@@ -382,7 +389,7 @@ impl WireArgs {
             ])
             .args([
                 "--tcp-buffer",
-                &self.tcp_buffer.to_string(),
+                &self.tcp_buffer().to_string(),
                 "--memory",
                 &memory.to_string(),
             ])
@@ -499,12 +506,52 @@ impl Client {
             Ok(session) => Ok(Client {
                 side,
                 session,
+                server,
                 peer,
             }),
             Err(e) => {
                 peer.stop();
                 Err(e)
             }
+        }
+    }
+
+    /// An empty report about this pair, with the limits of this machine measured now.
+    pub(super) fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
+        let mut meta = machine::meta(benchmark);
+        meta.nic = "soft".into();
+        meta.gpu = "emulated".into();
+        meta.transport = self.transport();
+        meta.port = match meta.transport.as_str() {
+            // The session does not use the port.
+            "local" => "none".into(),
+            _ => self.side.nic.port().to_string(),
+        };
+        meta.progress = match self.side.nic.soft().config().progress {
+            ProgressMode::Dedicated => "dedicated",
+            _ => "waiter",
+        }
+        .into();
+        meta.limits = limits::measure(sizes);
+        Report {
+            meta,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Waits for the server to say how a run went.
+    ///
+    /// # Errors
+    /// What the server's kernel failed with, or that no answer came.
+    pub(super) fn verdict(&self) -> Result<Verdict> {
+        let verdict = Verdict::decode(&self.side.hear(self.session, self.side.patience())?)?;
+        match Status::from_code(verdict.status as u8) {
+            Some(Status::Ok) => Ok(verdict),
+            status => Err(failed(
+                &format!("the receiving side, after {} messages,", verdict.messages),
+                status.unwrap_or(Status::NicSilent),
+                verdict.detail,
+            )),
         }
     }
 
@@ -522,6 +569,7 @@ impl Client {
             full: false,
             len: 0,
             window: 0,
+            part: 0,
             warmup: 0,
             count: 0,
             timeout_us: 0,

@@ -2,15 +2,14 @@
 
 use anyhow::Result;
 use ringbell::abi::GpuVa;
-use ringbell::{DeviceBuffer, ProgressMode};
+use ringbell::DeviceBuffer;
 
 use super::pair::{Client, Role, WireArgs};
 use super::serve::stride;
-use super::side::failed;
-use super::wire::{Plan, Run, Verdict};
+use super::wire::{Plan, Run};
 use crate::cli::Exit;
 use crate::report::{
-    self, limits, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale, SweepArgs,
+    self, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale, SweepArgs,
 };
 
 /// Messages whose time is taken one by one; the clock would weigh on smaller ones.
@@ -68,24 +67,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Served => return Ok(Exit::Ok),
         Role::Client(client) => client,
     };
-    let mut report = Report {
-        meta: report::machine::meta(kind.name()),
-        rows: Vec::new(),
-    };
-    report.meta.nic = "soft".into();
-    report.meta.gpu = "emulated".into();
-    report.meta.port = client.side.nic.port().to_string();
-    report.meta.transport = client.transport();
-    if report.meta.transport == "local" {
-        // The session did not use the port.
-        report.meta.port = "none".into();
-    }
-    report.meta.progress = match client.side.nic.soft().config().progress {
-        ProgressMode::Dedicated => "dedicated",
-        _ => "waiter",
-    }
-    .into();
-    report.meta.limits = limits::measure(&sizes);
+    let mut report = client.report(kind.name(), &sizes);
     let progress = Progress::new(kind.name(), sizes.len() as u64);
     for size in &sizes {
         progress.message(report::size_text(*size));
@@ -200,6 +182,7 @@ fn measure(kind: Kind, args: &Args, client: &Client, size: u64) -> Result<Row> {
         full: false,
         len: size,
         window: if kind == Kind::Rate { 64 } else { args.window },
+        part: 0,
         warmup,
         count,
         timeout_us: client.side.timeout_us(),
@@ -286,16 +269,7 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
         }
     }
     .ok(kind.name())?;
-    let verdict = Verdict::decode(&side.hear(client.session, side.patience())?)?;
-    if let Some(status) = ringbell::abi::Status::from_code(verdict.status as u8)
-        .filter(|s| *s != ringbell::abi::Status::Ok)
-    {
-        return Err(failed(
-            &format!("the receiving side, after {} messages,", verdict.messages),
-            status,
-            verdict.detail,
-        ));
-    }
+    let verdict = client.verdict()?;
     let half = if kind == Kind::Latency { 2.0 } else { 1.0 };
     let mean_ns = result.elapsed_ns as f64 / f64::from(plan.count.max(1)) / half;
     let mut row = Row {

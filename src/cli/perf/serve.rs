@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ringbell::abi::SessionId;
+use ringbell::parts::cuda_kernels::GpuBuffer;
+use ringbell::parts::cuda_kernels::{Slots, SlotsConfig};
+use ringbell::DeviceBuffer;
 
 use super::side::{KernelResult, Side};
 use super::wire::{Plan, Run, Verdict};
@@ -101,7 +104,8 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
                 ],
             )
         }
-        Run::Many => many(side, listener, plan),
+        Run::Many => many(side, session, listener, plan),
+        Run::Slots => slots(side, session, plan),
         Run::End => Ok(KernelResult::default()),
     }
 }
@@ -109,32 +113,92 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
 /// Messages in flight of a measurement over many connections.
 pub(super) const MANY_WINDOW: u32 = 128;
 
-/// Accepts `window` more connections, and receives on all of them in turn.
-fn many(side: &Side, listener: SessionId, plan: &Plan) -> Result<KernelResult> {
+/// Messages on each of the active ones of `connections`, first with all of them active, then with one.
+/// With a single connection both are the same.
+pub(super) fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
+    let n = u32::from(connections);
+    match n {
+        1 => vec![(1, count)],
+        n => vec![(n, count), (1, n.saturating_mul(count))],
+    }
+}
+
+/// Accepts `window` more connections, and receives on them.
+fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Result<KernelResult> {
     let mut sessions = Vec::new();
     for _ in 0..plan.window {
         sessions.push(side.accept(listener, Duration::from_secs(30))?);
     }
+    let list = session_list(side, &sessions)?;
+    let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;
+    let mut all = KernelResult::default();
+    'runs: for (active, rounds) in rounds(plan.window, plan.count) {
+        for _ in 0..plan.warmup {
+            side.tell(session, &Verdict::READY.encode())?;
+            let r = side.run(
+                "rb_perf_many_recv",
+                &[
+                    (&list).into(),
+                    active.into(),
+                    (&buffer).into(),
+                    plan.len.into(),
+                    stride(plan.len).into(),
+                    MANY_WINDOW.into(),
+                    rounds.into(),
+                    plan.seed.into(),
+                    plan.timeout_us.into(),
+                ],
+            )?;
+            all.messages += r.messages;
+            all.wrong += r.wrong;
+            (all.status, all.detail) = (r.status, r.detail);
+            if r.status != 0 {
+                break 'runs;
+            }
+        }
+    }
+    for s in sessions {
+        side.close(s)?;
+    }
+    Ok(all)
+}
+
+/// The numbers of sessions, in GPU memory.
+pub(super) fn session_list(side: &Side, sessions: &[SessionId]) -> Result<DeviceBuffer> {
     let ids: Vec<u8> = sessions.iter().flat_map(|s| s.0.to_ne_bytes()).collect();
     let list = side.nic.alloc(ids.len() as u64)?;
     list.write(0, &ids)?;
-    let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;
-    let result = side.run(
-        "rb_perf_many_recv",
+    Ok(list)
+}
+
+/// What both sides of a run through slots need: the exposed window, its division, and a user's buffer
+/// that the NIC cannot reach.
+pub(super) fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots, GpuBuffer)> {
+    let config = SlotsConfig {
+        window_bytes: u64::from(plan.window) << 20,
+        connections: 1,
+        slot_bytes: plan.part.into(),
+        ..SlotsConfig::default()
+    };
+    let window = side.nic.alloc(config.window_bytes)?;
+    let slots = Slots::new(window.va(), config)?;
+    Ok((window, slots, side.nic.gpu().alloc(plan.len)?))
+}
+
+fn slots(side: &Side, session: SessionId, plan: &Plan) -> Result<KernelResult> {
+    let (_window, slots, buffer) = slots_of(side, plan)?;
+    side.run(
+        "rb_perf_slots_recv",
         &[
-            (&list).into(),
-            u32::from(plan.window).into(),
+            slots.into(),
+            0_u32.into(),
+            session.0.into(),
             (&buffer).into(),
             plan.len.into(),
-            stride(plan.len).into(),
-            MANY_WINDOW.into(),
+            plan.warmup.into(),
             plan.count.into(),
             plan.seed.into(),
             plan.timeout_us.into(),
         ],
-    );
-    for s in sessions {
-        side.close(s)?;
-    }
-    result
+    )
 }

@@ -192,6 +192,15 @@ impl Side {
         Ok(m)
     }
 
+    /// Receives one of the 8-byte words with which measuring kernels begin and end their timed parts.
+    pub(super) fn hear_word(&self, s: SessionId) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Recv);
+        d.session = s;
+        d.local_va = self.control.va();
+        d.len = 8;
+        self.call("the receiving kernel's word", d).map(|_| ())
+    }
+
     /// Closes a session and delivers what was sent on it.
     pub(in crate::cli) fn close(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Close);

@@ -19,8 +19,11 @@ pub(super) enum Run {
     Bandwidth,
     /// Receive a stream of 8-byte messages.
     Rate,
-    /// Receive on many connections, which are accepted first.
+    /// Receive on many connections, which are accepted first: [`Plan::warmup`] times on all of them in
+    /// turn, then as often on one of them.
     Many,
+    /// Receive through slots.
+    Slots,
     /// Nothing more: close.
     End,
 }
@@ -34,11 +37,13 @@ pub(super) struct Plan {
     pub(super) full: bool,
     /// Bytes of a message.
     pub(super) len: u64,
-    /// Messages in flight; for [`Run::Many`] the connections.
+    /// Messages in flight; [`Run::Many`]: the connections; [`Run::Slots`]: MiB of the exposed window.
     pub(super) window: u16,
-    /// Messages before the timed ones.
+    /// [`Run::Slots`]: bytes of a slot.
+    pub(super) part: u32,
+    /// Messages before the timed ones; for [`Run::Many`] how often the run is done.
     pub(super) warmup: u32,
-    /// Timed messages.
+    /// Timed messages; [`Run::Many`]: on each connection.
     pub(super) count: u32,
     /// Time-out of each operation, µs.
     pub(super) timeout_us: u32,
@@ -57,6 +62,7 @@ impl Plan {
             Run::Rate => 3,
             Run::Many => 4,
             Run::End => 5,
+            Run::Slots => 6,
         };
         m[5] = u8::from(self.full);
         m[6..8].copy_from_slice(&self.window.to_le_bytes());
@@ -64,6 +70,7 @@ impl Plan {
         m[16..20].copy_from_slice(&self.warmup.to_le_bytes());
         m[20..24].copy_from_slice(&self.count.to_le_bytes());
         m[24..28].copy_from_slice(&self.timeout_us.to_le_bytes());
+        m[28..32].copy_from_slice(&self.part.to_le_bytes());
         m[32..40].copy_from_slice(&self.seed.to_le_bytes());
         m
     }
@@ -81,6 +88,7 @@ impl Plan {
                 3 => Run::Rate,
                 4 => Run::Many,
                 5 => Run::End,
+                6 => Run::Slots,
                 other => bail!("the peer asks for run {other}, which this version does not know; run the same version on both sides"),
             },
             full: m[5] != 0,
@@ -89,6 +97,7 @@ impl Plan {
             warmup: word32(m, 16),
             count: word32(m, 20),
             timeout_us: word32(m, 24),
+            part: word32(m, 28),
             seed: word64(m, 32),
         })
     }
@@ -108,6 +117,14 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
+    /// Told before a run that the server begins now; no verdict.
+    pub(super) const READY: Verdict = Verdict {
+        status: 0,
+        detail: 0x7265_6164_7921,
+        messages: 0,
+        wrong: 0,
+    };
+
     /// The message.
     pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut m = [0; MESSAGE_BYTES];
@@ -155,6 +172,7 @@ mod tests {
             Run::Bandwidth,
             Run::Rate,
             Run::Many,
+            Run::Slots,
             Run::End,
         ] {
             let plan = Plan {
@@ -162,6 +180,7 @@ mod tests {
                 full: true,
                 len: u64::MAX - 3,
                 window: 513,
+                part: 1 << 30,
                 warmup: 7,
                 count: u32::MAX,
                 timeout_us: 1 << 31,

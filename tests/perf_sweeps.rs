@@ -1,0 +1,120 @@
+//! `perf connections` and `perf slots`: every series runs, verifies what it moved, and draws.
+
+use std::process::{Command, Output};
+
+fn perf(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_ringbell"))
+        .arg("perf")
+        .args(args)
+        .env_remove("RINGBELL_DEBUG")
+        .output()
+        .unwrap_or_else(|e| panic!("the program does not start: {e}"))
+}
+
+fn rows(out: &Output) -> (serde_json::Value, Vec<serde_json::Value>) {
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("one JSON object");
+    let rows = json["rows"].as_array().expect("rows").clone();
+    for row in &rows {
+        assert_eq!(row["wrong"], 0, "{row}");
+        assert!(row["algbw_gbs"].as_f64() > Some(0.0), "{row}");
+    }
+    (json, rows)
+}
+
+#[test]
+fn connections_are_swept_over_both_transports() {
+    for transport in ["local", "tcp"] {
+        let args = [
+            "connections",
+            "--transport",
+            transport,
+            "--connections",
+            "1,7",
+            "-b",
+            "1000",
+            "-n",
+            "70",
+            "--runs",
+            "2",
+            "--timeout",
+            "60",
+            "--json",
+            "-",
+        ];
+        let (json, rows) = rows(&perf(&args));
+        assert_eq!(json["meta"]["transport"], transport);
+        assert_eq!(json["meta"]["parameter"], "connections");
+        let seen: Vec<_> = rows
+            .iter()
+            .map(|r| {
+                (
+                    r["parameter"].as_f64(),
+                    r["series"].as_str(),
+                    r["count"].as_u64(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            seen,
+            [
+                (Some(1.0), Some("one"), Some(70)),
+                (Some(7.0), Some("all"), Some(70)),
+                (Some(7.0), Some("one"), Some(70)),
+            ]
+        );
+    }
+}
+
+#[test]
+fn slots_stand_beside_kernel_rung_and_host_launched_sends() {
+    let svg = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("slots.svg");
+    let svg_text = svg.display().to_string();
+    let args = [
+        "slots",
+        "-b",
+        "4K",
+        "-e",
+        "64K",
+        "-f",
+        "16",
+        "-n",
+        "20",
+        "--bytes",
+        "100K",
+        "--exposed",
+        "8",
+        "--timeout",
+        "60",
+        "--json",
+        "-",
+        "--svg",
+        &svg_text,
+    ];
+    let (_, rows) = rows(&perf(&args));
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|r| (r["series"].as_str(), r["size_bytes"].as_u64()))
+        .collect();
+    let mut expected = Vec::new();
+    for series in ["slots", "kernel-rung", "host-launched"] {
+        expected.extend([(Some(series), Some(4096)), (Some(series), Some(65536))]);
+    }
+    assert_eq!(seen, expected);
+    assert!(std::fs::read_to_string(&svg)
+        .expect("written")
+        .contains("host-launched"));
+}
+
+#[test]
+fn sizes_that_cannot_be_measured_are_refused() {
+    for args in [
+        &["slots", "-b", "100", "-e", "200"][..],
+        &["slots", "-b", "64K", "-e", "64K", "--bytes", "32K"],
+        &["connections", "-b", "4"],
+        &["connections", "--connections", "0"],
+    ] {
+        let out = perf(args);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {out:?}");
+    }
+}
