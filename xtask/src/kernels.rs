@@ -1,6 +1,6 @@
 //! Compiles the device code with nvcc, so that what is tested under g++ does not rot for real GPUs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use crate::venv;
 /// Architectures of the fat binaries: A100 and H100.
 const ARCHITECTURES: [&str; 2] = ["sm_80", "sm_90"];
 
-/// Compiles every `cuda-kernels/kernels/*.cu` and the bare ABI header; any warning is an error.
+/// Compiles every `cuda-kernels/kernels/*.cu`, `examples/*/*.cu` and the bare ABI header; any warning is an error.
 pub(crate) fn compile() -> Result<Outcome> {
     let nvcc = match venv::nvcc() {
         Ok(nvcc) => nvcc,
@@ -53,22 +53,26 @@ pub(crate) fn compile() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// The SDK's kernels, and those of the examples.
 fn sources() -> Result<Vec<PathBuf>> {
-    let dir = root().join("cuda-kernels/kernels");
-    if !dir.is_dir() {
-        return Ok(Vec::new());
-    }
+    let mut folders = vec![root().join("cuda-kernels/kernels")];
+    let examples = root().join("examples");
+    folders.extend(entries(&examples)?.into_iter().filter(|p| p.is_dir()));
     let mut sources = Vec::new();
-    for entry in
-        std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?
-    {
-        let path = entry?.path();
-        if path.extension().is_some_and(|e| e == "cu") {
-            sources.push(path);
-        }
+    for folder in folders {
+        let files = entries(&folder)?.into_iter();
+        sources.extend(files.filter(|p| p.extension().is_some_and(|e| e == "cu")));
     }
     sources.sort();
     Ok(sources)
+}
+
+fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
+    let unreadable = || format!("cannot read {}", dir.display());
+    let entries = std::fs::read_dir(dir).with_context(unreadable)?;
+    entries
+        .map(|e| e.map(|e| e.path()).with_context(unreadable))
+        .collect()
 }
 
 fn read_tutorial() -> Result<String> {
