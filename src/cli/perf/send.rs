@@ -209,7 +209,11 @@ fn measure(kind: Kind, args: &Args, client: &Client, size: u64) -> Result<Row> {
 fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
     let side = &client.side;
     let take_times = kind == Kind::Latency || (kind == Kind::Bandwidth && plan.len >= TIMED_FROM);
-    let times = side.nic.alloc(u64::from(plan.count.max(1)) * 8)?;
+    let times = side.nic.alloc(if take_times {
+        u64::from(plan.count.max(1)) * 8
+    } else {
+        8
+    })?;
     let times_va = if take_times { times.va() } else { GpuVa(0) };
     let id = client.session.0.into();
     side.tell(client.session, &plan.encode())?;
