@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     if sizes.iter().any(|s| *s == 0 || s % 64 != 0) || largest > PREPARED {
         return Err(usage("slots are multiples of 64 bytes, up to 32M".into()).into());
     }
-    if args.bytes < largest || args.bytes % 8 != 0 || args.bytes > 1 << 30 {
+    if args.bytes < largest || !args.bytes.is_multiple_of(8) || args.bytes > 1 << 30 {
         return Err(usage(format!(
             "transfers of {} do not suit slots of {}",
             size_text(args.bytes),
