@@ -28,6 +28,10 @@ use crate::wire::ETHERNET_HEADER;
 pub const STALLED_NS: u64 = 100_000_000;
 /// Most stations in an address table: a peer that invents addresses must not grow it without bound.
 const STATIONS_MAX: usize = 1024;
+/// Shortest nap between two looks at the rings: no descriptor tells that a frame has come.
+const LOOK_SOON_NS: u64 = 20_000;
+/// After this long without a frame the rings are looked at as seldom as the NIC's own naps allow: 20 ms.
+const QUIET_NS: u64 = 20_000_000;
 /// Frames that wait before the reader sees them without a flush.
 const BATCH: u64 = 16;
 
@@ -159,6 +163,8 @@ impl MemSwitch {
             chosen: Target::None,
             scratch: vec![0; room].into(),
             inbox: vec![0; room].into(),
+            heard: NicTime(0),
+            looked: NicTime(0),
             stalled: vec![None; ports - 1],
             counters: PortCounters::default(),
         })
@@ -217,6 +223,9 @@ pub struct MemPort {
     chosen: Target,
     scratch: Box<[u8]>,
     inbox: Box<[u8]>,
+    /// When a frame came, and when one was looked for.
+    heard: NicTime,
+    looked: NicTime,
     /// Per ring: since when it is full, and what its reader had consumed then.
     stalled: Vec<Option<(NicTime, u64)>>,
     counters: PortCounters,
@@ -299,7 +308,8 @@ impl Port for MemPort {
         self.segment.shape().checksums
     }
 
-    fn rx_frame(&mut self, _now: NicTime) -> Option<&[u8]> {
+    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
+        self.looked = now;
         let private = self.segment.is_private();
         for _ in 0..self.rx.len() {
             let ring = self.next_rx;
@@ -307,6 +317,7 @@ impl Port for MemPort {
                 ring::Next::Empty => self.next_rx = (ring + 1) % self.rx.len(),
                 ring::Next::Broken => self.counters.rx_malformed += 1,
                 ring::Next::Frame(slot, len) => {
+                    self.heard = now;
                     self.counters.rx_frames += 1;
                     self.counters.rx_bytes += len as u64;
                     let mut src = MacAddr::default();
@@ -404,6 +415,16 @@ impl Port for MemPort {
         for ring in 0..self.tx.len() {
             self.publish(ring);
         }
+    }
+
+    /// A sender of another process wakes nobody. While frames come the next look is soon, then ever
+    /// later: a pause is met with half its own length.
+    fn next_timer(&self) -> Option<NicTime> {
+        let quiet = self.looked.0.saturating_sub(self.heard.0);
+        if self.heard.0 == 0 || quiet > QUIET_NS {
+            return None;
+        }
+        Some(NicTime(self.looked.0 + LOOK_SOON_NS.max(quiet / 2)))
     }
 
     fn counters(&self) -> PortCounters {
