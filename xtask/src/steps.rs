@@ -138,5 +138,9 @@ mod tests {
         assert!(command_within(Command::new("sleep").arg("60"), limit).is_err());
         assert!(command_within(&mut Command::new("true"), Duration::from_secs(60)).is_ok());
         assert!(command_within(&mut Command::new("false"), Duration::from_secs(60)).is_err());
+        let code = exit_code_within(Command::new("sh").args(["-c", "exit 77"]), limit * 600);
+        assert_eq!(code.ok(), Some(77));
+        let killed = exit_code_within(Command::new("sh").args(["-c", "kill -9 $$"]), limit * 600);
+        assert!(killed.is_err(), "a signal is no exit code");
     }
 }
