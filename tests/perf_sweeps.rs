@@ -66,6 +66,31 @@ fn connections_are_swept_over_both_transports() {
     }
 }
 
+/// Receivers that lag close windows again and again: a stream must not stand still when they open.
+#[test]
+fn windows_that_close_and_open_stop_no_stream() {
+    let args = [
+        "connections",
+        "--transport",
+        "tcp",
+        "--connections",
+        "10",
+        "-n",
+        "8000",
+        "--runs",
+        "3",
+        "--timeout",
+        "60",
+        "--tcp-buffer",
+        "256K",
+        "--threads",
+        "--json",
+        "-",
+    ];
+    let (_, rows) = rows(&perf(&args));
+    assert_eq!(rows.len(), 2);
+}
+
 #[test]
 fn slots_stand_beside_kernel_rung_and_host_launched_sends() {
     let svg = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("slots.svg");
