@@ -313,7 +313,8 @@ fn an_idle_connection_ends_with_w_and_lives_without() {
     let mut server = start(n.python(slow, &["5006"]));
     server.says("serving");
     let mut command = n.ringbell(&nc(&["10.99.0.1", "5006"]));
-    let out = folder("nc-idle").join("out");
+    let dir = folder("nc-idle");
+    let out = dir.join("out");
     command.stdin(Stdio::null()).stdout(created(&out));
     start(command).succeeds();
     assert_eq!(std::fs::read(&out).expect("received"), b"late");

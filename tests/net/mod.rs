@@ -292,13 +292,29 @@ pub(crate) fn output(mut command: Command) -> Output {
         .unwrap_or_else(|e| panic!("{command:?} does not start: {e}"))
 }
 
+/// A folder of one test, removed with what is in it.
+pub(crate) struct Folder(PathBuf);
+
 /// A folder of this test's own, empty.
-pub(crate) fn folder(name: &str) -> PathBuf {
+pub(crate) fn folder(name: &str) -> Folder {
     let path =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&path);
     std::fs::create_dir_all(&path).expect("a folder can be made");
-    path
+    Folder(path)
+}
+
+impl std::ops::Deref for Folder {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Bytes of the files that are sent: 16 MiB, or 256 MiB with `RINGBELL_TEST_LARGE=1`.
