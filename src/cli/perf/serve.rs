@@ -132,9 +132,9 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
     let list = session_list(side, &sessions)?;
     let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;
     let mut all = KernelResult::default();
+    side.tell(session, &Verdict::READY.encode())?;
     'runs: for (active, rounds) in rounds(plan.window, plan.count) {
         for _ in 0..plan.warmup {
-            side.tell(session, &Verdict::READY.encode())?;
             let r = side.run(
                 "rb_perf_many_recv",
                 &[
@@ -155,6 +155,8 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
             if r.status != 0 {
                 break 'runs;
             }
+            // All has arrived, and the next run may begin.
+            side.tell(session, &Verdict::READY.encode())?;
         }
     }
     for s in sessions {

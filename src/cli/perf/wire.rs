@@ -117,7 +117,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Told before a run that the server begins now; no verdict.
+    /// Told when all of a run has arrived and the server begins the next; no verdict.
     pub(super) const READY: Verdict = Verdict {
         status: 0,
         detail: 0x7265_6164_7921,
