@@ -45,17 +45,25 @@ extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 r
   mine.fill(my_seed, 0, full);
   gpu_result r{};
   rb_u64 i = 0;
-  // The receive of the next message is posted before the answer leaves: it is always matched.
-  gpu_request recv{};
-  recv.done = 1;
-  if (total) recv = gpu_irecv(q, session, rbuf, len, timeout_us);
+  // Two receives are posted ahead, as latency tests of verbs do: a message is always matched, and no
+  // receive is posted between a message and its answer. Both may use the one buffer, because the peer
+  // sends message i + 1 only after it has our i, and by then its i was checked.
+  gpu_request recv[2]{};
+  for (rb_u32 k = 0; k < 2; ++k) {
+    recv[k].done = 1;
+    if (k < total) recv[k] = gpu_irecv(q, session, rbuf, len, timeout_us);
+  }
+  auto receive = [&](rb_u64 k) { return gpu_wait(q, recv[k & 1]); };
+  auto post_after = [&](rb_u64 k) {
+    if (k + 2 < total) recv[k & 1] = gpu_irecv(q, session, rbuf, len, timeout_us);
+  };
   for (; i < total && r.ok(); ++i) {
     if (i == warmup) begin = rb::detail::clock_ns();
     rb_u64 t0 = rb::detail::clock_ns();
     if (role == 0) {
       full ? mine.fill(my_seed, i, true) : mine.stamp(my_seed, i);
       gpu_request send = gpu_isend(q, session, sbuf, len, timeout_us, 0, RB_FLAG_PUSH);
-      r = gpu_wait(q, recv);
+      r = receive(i);
       rb_u64 t1 = rb::detail::clock_ns();
       if (i >= warmup && round_trip_ns) round_trip_ns[i - warmup] = t1 - t0;
       if (!r.ok()) {
@@ -65,19 +73,20 @@ extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 r
       wrong += full ? theirs.wrong_words(their_seed, i, true) : theirs.wrong_ends(their_seed, i);
       gpu_result s = gpu_wait(q, send);
       if (!s.ok()) r = s;
-      if (i + 1 < total) recv = gpu_irecv(q, session, rbuf, len, timeout_us);
+      post_after(i);
     } else {
-      r = gpu_wait(q, recv);
+      r = receive(i);
       if (!r.ok()) break;
       wrong += full ? theirs.wrong_words(their_seed, i, true) : theirs.wrong_ends(their_seed, i);
       full ? mine.fill(my_seed, i, true) : mine.stamp(my_seed, i);
-      if (i + 1 < total) recv = gpu_irecv(q, session, rbuf, len, timeout_us);
       gpu_result s = gpu_send(q, session, sbuf, len, timeout_us);
       if (!s.ok()) r = s;
+      post_after(i);
     }
   }
   rb_u64 end = rb::detail::clock_ns();
-  gpu_wait(q, recv); // after a failure one may be left: its buffer is the NIC's until it has retired
+  // After a failure some may be left: their buffer is the NIC's until they have retired.
+  for (rb_u32 k = 0; k < 2; ++k) gpu_wait(q, recv[k]);
   if (r.ok() && total) wrong += theirs.wrong_words(their_seed, total - 1, full);
   *out = r.ok() ? perf_result{RB_STATUS_OK, 0, 0, i, rb_u64(iterations) * len, wrong, begin ? end - begin : 0} : perf_failed(r, i);
   if (!r.ok()) out->wrong = wrong;

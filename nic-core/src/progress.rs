@@ -285,7 +285,8 @@ impl Progress {
         }
         let spin = self.spin.load(Ordering::Relaxed);
         if idle < spin {
-            std::hint::spin_loop();
+            // A step is pause enough: a spin hint after each delays what arrives meanwhile by half
+            // its length, 20 to 70 ns.
             return false;
         }
         self.wait_slowly(idle - spin, done)

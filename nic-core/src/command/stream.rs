@@ -36,6 +36,15 @@ impl Core {
             return self.finish(permit, Status::Ok, 0, 0);
         }
         let (work, payload) = if d.flags.contains(Flags::INLINE) {
+            // The commonest small message: it needs no work, no deadline and no event.
+            let bytes = &d.inline[..usize::from(d.inline_len)];
+            if self.transports[stream.transport].send_now(stream.conn, bytes) {
+                self.counters.tx_bytes += bytes.len() as u64;
+                if let Some(s) = self.sessions.at(slot) {
+                    s.tx_bytes += bytes.len() as u64;
+                }
+                return self.finish(permit, Status::Ok, bytes.len() as u64, 0);
+            }
             let payload = Payload::Inline {
                 bytes: d.inline,
                 len: d.inline_len,

@@ -250,6 +250,13 @@ pub trait Transport: Send {
     /// Queues a send.
     fn post_send(&mut self, conn: ConnId, work: SendWork);
 
+    /// Sends a small payload at once if nothing is queued before it and the peer has room for it.
+    /// `true`: it has left, there will be no event. `false`: nothing happened, queue it instead.
+    fn send_now(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
+        let _ = (conn, bytes);
+        false
+    }
+
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
 

@@ -431,6 +431,35 @@ impl Transport for LocalTransport {
         Ok(id)
     }
 
+    fn send_now(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
+        let (slot, id) = ((conn.0 & 0xffff) as usize, conn);
+        let Some(c) = self.conns.get_mut(slot).and_then(|s| s.conn.as_mut()) else {
+            return false;
+        };
+        let free = c.id == id && c.phase == Phase::Open && c.sends.is_empty();
+        if !free || c.reset || c.peer_closed || c.shut || bytes.len() > packet::INLINE {
+            return false;
+        }
+        let Some(link) = &mut self.links[c.link] else {
+            return false;
+        };
+        if c.inline_sent - c.inline_acked + bytes.len() as u64 > link.peer_window {
+            return false;
+        }
+        let mut room = [0; packet::INLINE];
+        room[..bytes.len()].copy_from_slice(bytes);
+        let sent = link.push(&Packet::Inline {
+            dst: c.peer_id,
+            len: bytes.len() as u8,
+            bytes: room,
+        });
+        // The peer is woken by the flush at the end of this step.
+        if sent {
+            c.inline_sent += bytes.len() as u64;
+        }
+        sent
+    }
+
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
         let done = |status| TransportEvent::SendDone {
             conn,
