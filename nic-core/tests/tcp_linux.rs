@@ -393,7 +393,7 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     // Dropping the transport flushes the file.
     drop(nic);
     let capture_path = capture.to_string_lossy().into_owned();
-    let count = |filter: &str| {
+    let lines = |filter: &str| {
         let out = run(
             "tshark",
             &[
@@ -410,12 +410,18 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
         .expect("asked for above");
         let err = String::from_utf8_lossy(&out.stderr);
         assert!(out.status.success(), "tshark: {err}");
-        String::from_utf8_lossy(&out.stdout).lines().count()
+        String::from_utf8_lossy(&out.stdout).into_owned()
     };
+    let count = |filter: &str| lines(filter).lines().count();
     assert!(count("tcp") > 1000, "the capture holds the transfer");
     assert!(count("arp") >= 1 && count("tcp.flags.fin == 1") >= 2);
     let wrong = "_ws.malformed || tcp.checksum.status == 0 || ip.checksum.status == 0 || _ws.expert.severity == 0x800000";
-    assert_eq!(count(wrong), 0);
+    // A retransmission that overlaps what came before troubles Wireshark's reassembly, not TCP
+    // (RFC 9293 §3.8): a loaded machine makes the kernel send a few bytes again.
+    let overlap = "New fragment overlaps old data";
+    let found = lines(wrong);
+    let found: Vec<&str> = found.lines().filter(|l| !l.contains(overlap)).collect();
+    assert!(found.is_empty(), "{capture_path}: {found:?}");
     for f in [file, capture] {
         let _ = std::fs::remove_file(f);
     }
