@@ -84,6 +84,9 @@ fn judged(capture: &Path) -> (String, usize) {
     let bad = tshark(
         "_ws.malformed || ip.checksum.status == \"Bad\" || tcp.checksum.status == \"Bad\" || eth.fcs.status == \"Bad\"",
     );
+    // A retransmission that overlaps what came before troubles Wireshark's reassembly, not TCP.
+    let overlap = "New fragment overlaps old data";
+    let bad = bad.lines().filter(|l| !l.contains(overlap)).collect();
     (bad, tshark("tcp || arp").lines().count())
 }
 
