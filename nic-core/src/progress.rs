@@ -285,8 +285,7 @@ impl Progress {
         }
         let spin = self.spin.load(Ordering::Relaxed);
         if idle < spin {
-            // A step is pause enough: a spin hint after each delays what arrives meanwhile by half
-            // its length, 20 to 70 ns.
+            // A step is pause enough: a spin hint after each only delays what arrives meanwhile.
             return false;
         }
         self.wait_slowly(idle - spin, done)

@@ -338,8 +338,7 @@ impl WireArgs {
         options.local.directory = Some(directory.clone());
         options.switch = switch.map(|s| (s, 0));
         let client = Side::open(options, self.timeout())?;
-        // Both have found their sockets: the names are needed no more once connected, but the NICs
-        // remove them themselves; the directory goes with the process' temporary files.
+        // The server ends last, and removes what both have found each other by.
         let thread = std::thread::Builder::new()
             .name("perf-server".into())
             .spawn(move || -> Result<()> {
