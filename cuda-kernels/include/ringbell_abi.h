@@ -59,6 +59,10 @@ typedef uint64_t rb_u64;
 #define RB_WAIT_IDLE 0u
 /** Returned by the wait hook: the NIC made progress, spin anew. */
 #define RB_WAIT_PROGRESS 1u
+/** A receive from whichever rank sends first. */
+#define RB_ANY_RANK 4294967295u
+/** A receive of whatever tag comes first. */
+#define RB_ANY_TAG 4294967295u
 
 /* Operation codes. */
 /** Does nothing and completes: measures the empty command. */
@@ -83,6 +87,8 @@ typedef uint64_t rb_u64;
 #define RB_OP_ABORT 10u
 /** Copies `len` bytes from `local_va` to `remote_va` of the same protection domain by NIC DMA, in bursts of `imm` bytes (0: no limit). */
 #define RB_OP_COPY 11u
+/** Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`. */
+#define RB_OP_COLLECTIVE 12u
 
 /* Flags of a descriptor. */
 /** The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes). */
@@ -91,6 +97,8 @@ typedef uint64_t rb_u64;
 #define RB_FLAG_SOME 2u
 /** SEND: nothing follows soon; push what is buffered (TCP PSH). */
 #define RB_FLAG_PUSH 4u
+/** COLLECTIVE: starts only when every earlier operation of the queue has retired. */
+#define RB_FLAG_FENCE 8u
 
 /* Completion status. */
 /** Success. */
@@ -139,6 +147,20 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_UNSUPPORTED 21u
 /** The NIC is shutting down. */
 #define RB_STATUS_SHUTTING_DOWN 22u
+/** No such communicator, or it was freed. Detail: the id given. */
+#define RB_STATUS_BAD_COMMUNICATOR 23u
+/** Ranks disagree on operation, count, type, reduction, root or order. Detail: the first rank that differs. */
+#define RB_STATUS_MISMATCH 24u
+/** A rank of the communicator is gone, so the operation cannot end. Detail: the rank. */
+#define RB_STATUS_PEER_FAILED 25u
+/** The communicator was aborted, here or by the rank in the detail; shrink it or make a new one. */
+#define RB_STATUS_COMM_ABORTED 26u
+/** A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault. */
+#define RB_STATUS_INVALID_ARGUMENT 27u
+/** A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message. */
+#define RB_STATUS_MESSAGE_TOO_LARGE 28u
+/** The operation was cancelled by its owner before it had begun. */
+#define RB_STATUS_CANCELLED 29u
 
 /* Kinds of events. */
 /** A connection waits to be accepted; session = the listener, data = ip << 16 | port of the peer. */
@@ -153,6 +175,102 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_BAD_DESCRIPTOR 5u
 /** `data` events were lost because the queue was full. */
 #define RB_EVENT_OVERFLOW 6u
+
+/* Collective operations. */
+/** Completes when its predecessors have (ACCL's nop). */
+#define RB_COLL_NOP 1u
+/** Sends `count` elements to rank `root` with a tag. */
+#define RB_COLL_SEND 2u
+/** Receives `count` elements from rank `root` (or ANY) with a tag (or ANY). */
+#define RB_COLL_RECV 3u
+/** Copies `count` elements from source to destination on this rank. */
+#define RB_COLL_COPY 4u
+/** Destination = destination op source, on this rank. */
+#define RB_COLL_COMBINE 5u
+/** The root's source to every destination. */
+#define RB_COLL_BROADCAST 6u
+/** The reduction of all sources to the root's destination. */
+#define RB_COLL_REDUCE 7u
+/** Block r of the root's source to rank r's destination; `count` per rank. */
+#define RB_COLL_SCATTER 8u
+/** Every source to block r of the root's destination; `count` per rank. */
+#define RB_COLL_GATHER 9u
+/** Every source to block r of every destination; `count` per rank. */
+#define RB_COLL_ALL_GATHER 10u
+/** Block r of the reduction of all sources to rank r; `count` per rank. */
+#define RB_COLL_REDUCE_SCATTER 11u
+/** The reduction of all sources to every destination. */
+#define RB_COLL_ALL_REDUCE 12u
+/** Block j of rank i's source to block i of rank j's destination; `count` per block. */
+#define RB_COLL_ALL_TO_ALL 13u
+/** Completes when every rank has come. */
+#define RB_COLL_BARRIER 14u
+/** Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2). */
+#define RB_COLL_STREAM_SEND 15u
+/** Receives into the stream at `remote_va`, from which a kernel pops. */
+#define RB_COLL_STREAM_RECV 16u
+
+/* Element types. */
+/** IEEE 754 binary16. */
+#define RB_DTYPE_F16 1u
+/** bfloat16. */
+#define RB_DTYPE_BF16 2u
+/** IEEE 754 binary32. */
+#define RB_DTYPE_F32 3u
+/** IEEE 754 binary64. */
+#define RB_DTYPE_F64 4u
+/** Signed 8-bit integer. */
+#define RB_DTYPE_I8 5u
+/** Signed 32-bit integer. */
+#define RB_DTYPE_I32 6u
+/** Signed 64-bit integer. */
+#define RB_DTYPE_I64 7u
+/** Unsigned 8-bit integer. */
+#define RB_DTYPE_U8 8u
+/** Unsigned 32-bit integer. */
+#define RB_DTYPE_U32 9u
+/** Unsigned 64-bit integer. */
+#define RB_DTYPE_U64 10u
+
+/* Reductions. */
+/** Sum. */
+#define RB_REDOP_SUM 1u
+/** Product. */
+#define RB_REDOP_PROD 2u
+/** Smallest. */
+#define RB_REDOP_MIN 3u
+/** Largest. */
+#define RB_REDOP_MAX 4u
+
+/* Algorithms. */
+/** The NIC chooses by size, ranks and transport. */
+#define RB_ALGO_AUTO 1u
+/** One host: every rank reads its peers' memory and stores to it, one pass. */
+#define RB_ALGO_DIRECT 2u
+/** Ring. */
+#define RB_ALGO_RING 3u
+/** Recursive doubling (binomial for a root): for small messages. */
+#define RB_ALGO_RECURSIVE_DOUBLING 4u
+/** Binary tree. */
+#define RB_ALGO_TREE 5u
+/** Everybody with the root. */
+#define RB_ALGO_FLAT 6u
+/** Pipelined chain. */
+#define RB_ALGO_CHAIN 7u
+/** All-to-all in rank order. */
+#define RB_ALGO_LINEAR 8u
+/** All-to-all in rounds of pairs. */
+#define RB_ALGO_PAIRWISE 9u
+/** A program that the user has loaded. */
+#define RB_ALGO_USER 10u
+
+/* Types on the wire. */
+/** As in memory. */
+#define RB_WIRE_SAME 1u
+/** Rounded to bfloat16. */
+#define RB_WIRE_BF16 2u
+/** Rounded to binary16. */
+#define RB_WIRE_F16 3u
 
 /* Work queue entry: fields of its 64-bit words. */
 /** Operation code. */
@@ -225,6 +343,38 @@ typedef uint64_t rb_u64;
 #define RB_WQE_TIMEOUT_US_SHIFT 8u
 #define RB_WQE_TIMEOUT_US_BITS 32u
 #define RB_WQE_TIMEOUT_US_MASK 0x000000ffffffff00ull
+
+/* Collective descriptor: fields of its 64-bit words. */
+/** Which collective. */
+#define RB_COLL_KIND_WORD 4u
+#define RB_COLL_KIND_SHIFT 0u
+#define RB_COLL_KIND_BITS 8u
+#define RB_COLL_KIND_MASK 0x00000000000000ffull
+/** Element type. */
+#define RB_COLL_DTYPE_WORD 4u
+#define RB_COLL_DTYPE_SHIFT 8u
+#define RB_COLL_DTYPE_BITS 8u
+#define RB_COLL_DTYPE_MASK 0x000000000000ff00ull
+/** Reduction; SUM where there is none. */
+#define RB_COLL_REDOP_WORD 4u
+#define RB_COLL_REDOP_SHIFT 16u
+#define RB_COLL_REDOP_BITS 8u
+#define RB_COLL_REDOP_MASK 0x0000000000ff0000ull
+/** Algorithm. */
+#define RB_COLL_ALGO_WORD 4u
+#define RB_COLL_ALGO_SHIFT 24u
+#define RB_COLL_ALGO_BITS 8u
+#define RB_COLL_ALGO_MASK 0x00000000ff000000ull
+/** Wire type. */
+#define RB_COLL_WIRE_WORD 2u
+#define RB_COLL_WIRE_SHIFT 0u
+#define RB_COLL_WIRE_BITS 8u
+#define RB_COLL_WIRE_MASK 0x00000000000000ffull
+/** How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none. */
+#define RB_COLL_AFTER_WORD 2u
+#define RB_COLL_AFTER_SHIFT 8u
+#define RB_COLL_AFTER_BITS 24u
+#define RB_COLL_AFTER_MASK 0x00000000ffffff00ull
 
 /* Completion line: fields of its 64-bit words. */
 /** Status code. */
@@ -404,6 +554,13 @@ RB_HOST_DEVICE static inline const char *rb_status_name(rb_u32 status) {
     case RB_STATUS_ABORTED: return "ABORTED";
     case RB_STATUS_UNSUPPORTED: return "UNSUPPORTED";
     case RB_STATUS_SHUTTING_DOWN: return "SHUTTING_DOWN";
+    case RB_STATUS_BAD_COMMUNICATOR: return "BAD_COMMUNICATOR";
+    case RB_STATUS_MISMATCH: return "MISMATCH";
+    case RB_STATUS_PEER_FAILED: return "PEER_FAILED";
+    case RB_STATUS_COMM_ABORTED: return "COMM_ABORTED";
+    case RB_STATUS_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
+    case RB_STATUS_MESSAGE_TOO_LARGE: return "MESSAGE_TOO_LARGE";
+    case RB_STATUS_CANCELLED: return "CANCELLED";
     default: return "UNKNOWN";
   }
 }
@@ -434,6 +591,13 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_ABORTED: return "the session was aborted locally";
     case RB_STATUS_UNSUPPORTED: return "this NIC does not offer the operation";
     case RB_STATUS_SHUTTING_DOWN: return "the NIC is shutting down";
+    case RB_STATUS_BAD_COMMUNICATOR: return "no such communicator: it was never made, or it has been freed";
+    case RB_STATUS_MISMATCH: return "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs";
+    case RB_STATUS_PEER_FAILED: return "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it";
+    case RB_STATUS_COMM_ABORTED: return "the communicator was aborted; shrink it or make a new one";
+    case RB_STATUS_INVALID_ARGUMENT: return "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault";
+    case RB_STATUS_MESSAGE_TOO_LARGE: return "the message is larger than the receive posted for it; post a larger buffer or send less";
+    case RB_STATUS_CANCELLED: return "the operation was cancelled before it had begun";
     default: return "unknown status code; was this built against another version?";
   }
 }

@@ -40,6 +40,10 @@ package ringbell_abi_pkg;
   localparam logic [31:0] WAIT_IDLE = 32'h0;
   // Returned by the wait hook: the NIC made progress, spin anew.
   localparam logic [31:0] WAIT_PROGRESS = 32'h1;
+  // A receive from whichever rank sends first.
+  localparam logic [31:0] ANY_RANK = 32'hffffffff;
+  // A receive of whatever tag comes first.
+  localparam logic [31:0] ANY_TAG = 32'hffffffff;
 
   typedef enum logic [7:0] {
     // Does nothing and completes: measures the empty command.
@@ -63,7 +67,9 @@ package ringbell_abi_pkg;
     // Resets the session at once (RST); everything queued on it retires with ABORTED.
     OP_ABORT = 8'd10,
     // Copies `len` bytes from `local_va` to `remote_va` of the same protection domain by NIC DMA, in bursts of `imm` bytes (0: no limit).
-    OP_COPY = 8'd11
+    OP_COPY = 8'd11,
+    // Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`.
+    OP_COLLECTIVE = 8'd12
   } opcode_e;
 
   typedef enum logic [7:0] {
@@ -112,7 +118,21 @@ package ringbell_abi_pkg;
     // This NIC was not built or configured for the operation. Detail: the opcode.
     STATUS_UNSUPPORTED = 8'd21,
     // The NIC is shutting down.
-    STATUS_SHUTTING_DOWN = 8'd22
+    STATUS_SHUTTING_DOWN = 8'd22,
+    // No such communicator, or it was freed. Detail: the id given.
+    STATUS_BAD_COMMUNICATOR = 8'd23,
+    // Ranks disagree on operation, count, type, reduction, root or order. Detail: the first rank that differs.
+    STATUS_MISMATCH = 8'd24,
+    // A rank of the communicator is gone, so the operation cannot end. Detail: the rank.
+    STATUS_PEER_FAILED = 8'd25,
+    // The communicator was aborted, here or by the rank in the detail; shrink it or make a new one.
+    STATUS_COMM_ABORTED = 8'd26,
+    // A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
+    STATUS_INVALID_ARGUMENT = 8'd27,
+    // A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message.
+    STATUS_MESSAGE_TOO_LARGE = 8'd28,
+    // The operation was cancelled by its owner before it had begun.
+    STATUS_CANCELLED = 8'd29
   } status_e;
 
   typedef enum logic [31:0] {
@@ -130,6 +150,107 @@ package ringbell_abi_pkg;
     EVENT_OVERFLOW = 32'd6
   } event_kind_e;
 
+  typedef enum logic [7:0] {
+    // Completes when its predecessors have (ACCL's nop).
+    COLL_NOP = 8'd1,
+    // Sends `count` elements to rank `root` with a tag.
+    COLL_SEND = 8'd2,
+    // Receives `count` elements from rank `root` (or ANY) with a tag (or ANY).
+    COLL_RECV = 8'd3,
+    // Copies `count` elements from source to destination on this rank.
+    COLL_COPY = 8'd4,
+    // Destination = destination op source, on this rank.
+    COLL_COMBINE = 8'd5,
+    // The root's source to every destination.
+    COLL_BROADCAST = 8'd6,
+    // The reduction of all sources to the root's destination.
+    COLL_REDUCE = 8'd7,
+    // Block r of the root's source to rank r's destination; `count` per rank.
+    COLL_SCATTER = 8'd8,
+    // Every source to block r of the root's destination; `count` per rank.
+    COLL_GATHER = 8'd9,
+    // Every source to block r of every destination; `count` per rank.
+    COLL_ALL_GATHER = 8'd10,
+    // Block r of the reduction of all sources to rank r; `count` per rank.
+    COLL_REDUCE_SCATTER = 8'd11,
+    // The reduction of all sources to every destination.
+    COLL_ALL_REDUCE = 8'd12,
+    // Block j of rank i's source to block i of rank j's destination; `count` per block.
+    COLL_ALL_TO_ALL = 8'd13,
+    // Completes when every rank has come.
+    COLL_BARRIER = 8'd14,
+    // Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2).
+    COLL_STREAM_SEND = 8'd15,
+    // Receives into the stream at `remote_va`, from which a kernel pops.
+    COLL_STREAM_RECV = 8'd16
+  } collective_e;
+
+  typedef enum logic [7:0] {
+    // IEEE 754 binary16.
+    DTYPE_F16 = 8'd1,
+    // bfloat16.
+    DTYPE_BF16 = 8'd2,
+    // IEEE 754 binary32.
+    DTYPE_F32 = 8'd3,
+    // IEEE 754 binary64.
+    DTYPE_F64 = 8'd4,
+    // Signed 8-bit integer.
+    DTYPE_I8 = 8'd5,
+    // Signed 32-bit integer.
+    DTYPE_I32 = 8'd6,
+    // Signed 64-bit integer.
+    DTYPE_I64 = 8'd7,
+    // Unsigned 8-bit integer.
+    DTYPE_U8 = 8'd8,
+    // Unsigned 32-bit integer.
+    DTYPE_U32 = 8'd9,
+    // Unsigned 64-bit integer.
+    DTYPE_U64 = 8'd10
+  } dtype_e;
+
+  typedef enum logic [7:0] {
+    // Sum.
+    REDOP_SUM = 8'd1,
+    // Product.
+    REDOP_PROD = 8'd2,
+    // Smallest.
+    REDOP_MIN = 8'd3,
+    // Largest.
+    REDOP_MAX = 8'd4
+  } redop_e;
+
+  typedef enum logic [7:0] {
+    // The NIC chooses by size, ranks and transport.
+    ALGO_AUTO = 8'd1,
+    // One host: every rank reads its peers' memory and stores to it, one pass.
+    ALGO_DIRECT = 8'd2,
+    // Ring.
+    ALGO_RING = 8'd3,
+    // Recursive doubling (binomial for a root): for small messages.
+    ALGO_RECURSIVE_DOUBLING = 8'd4,
+    // Binary tree.
+    ALGO_TREE = 8'd5,
+    // Everybody with the root.
+    ALGO_FLAT = 8'd6,
+    // Pipelined chain.
+    ALGO_CHAIN = 8'd7,
+    // All-to-all in rank order.
+    ALGO_LINEAR = 8'd8,
+    // All-to-all in rounds of pairs.
+    ALGO_PAIRWISE = 8'd9,
+    // A program that the user has loaded.
+    ALGO_USER = 8'd10
+  } algorithm_e;
+
+  typedef enum logic [7:0] {
+    // As in memory.
+    WIRE_SAME = 8'd1,
+    // Rounded to bfloat16.
+    WIRE_BF16 = 8'd2,
+    // Rounded to binary16.
+    WIRE_F16 = 8'd3
+  } wire_type_e;
+
   // Flags of a descriptor, one bit each.
   // The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes).
   localparam logic [7:0] FLAG_INLINE = 8'h1;
@@ -137,6 +258,8 @@ package ringbell_abi_pkg;
   localparam logic [7:0] FLAG_SOME = 8'h2;
   // SEND: nothing follows soon; push what is buffered (TCP PSH).
   localparam logic [7:0] FLAG_PUSH = 8'h4;
+  // COLLECTIVE: starts only when every earlier operation of the queue has retired.
+  localparam logic [7:0] FLAG_FENCE = 8'h8;
 
   // Work queue entry: fields of its 64-bit words.
   // Operation code.
@@ -195,6 +318,32 @@ package ringbell_abi_pkg;
   localparam int unsigned WQE_TIMEOUT_US_WORD = 7;
   localparam int unsigned WQE_TIMEOUT_US_SHIFT = 8;
   localparam int unsigned WQE_TIMEOUT_US_BITS = 32;
+
+  // Collective descriptor: fields of its 64-bit words.
+  // Which collective.
+  localparam int unsigned COLL_KIND_WORD = 4;
+  localparam int unsigned COLL_KIND_SHIFT = 0;
+  localparam int unsigned COLL_KIND_BITS = 8;
+  // Element type.
+  localparam int unsigned COLL_DTYPE_WORD = 4;
+  localparam int unsigned COLL_DTYPE_SHIFT = 8;
+  localparam int unsigned COLL_DTYPE_BITS = 8;
+  // Reduction; SUM where there is none.
+  localparam int unsigned COLL_REDOP_WORD = 4;
+  localparam int unsigned COLL_REDOP_SHIFT = 16;
+  localparam int unsigned COLL_REDOP_BITS = 8;
+  // Algorithm.
+  localparam int unsigned COLL_ALGO_WORD = 4;
+  localparam int unsigned COLL_ALGO_SHIFT = 24;
+  localparam int unsigned COLL_ALGO_BITS = 8;
+  // Wire type.
+  localparam int unsigned COLL_WIRE_WORD = 2;
+  localparam int unsigned COLL_WIRE_SHIFT = 0;
+  localparam int unsigned COLL_WIRE_BITS = 8;
+  // How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none.
+  localparam int unsigned COLL_AFTER_WORD = 2;
+  localparam int unsigned COLL_AFTER_SHIFT = 8;
+  localparam int unsigned COLL_AFTER_BITS = 24;
 
   // Completion line: fields of its 64-bit words.
   // Status code.

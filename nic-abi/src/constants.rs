@@ -4,7 +4,7 @@
 //! own beside their definition; what is left is here, each row taken from the constant that Rust uses.
 
 use crate::describe::Const;
-use crate::{bar, completion, descriptor, event, queue};
+use crate::{bar, collective, completion, descriptor, event, queue};
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
     Const { name, value, doc }
@@ -86,6 +86,16 @@ pub const TABLE: &[Const] = &[
         "WAIT_PROGRESS",
         queue::WAIT_PROGRESS as u64,
         "Returned by the wait hook: the NIC made progress, spin anew.",
+    ),
+    row(
+        "ANY_RANK",
+        collective::ANY_RANK as u64,
+        "A receive from whichever rank sends first.",
+    ),
+    row(
+        "ANY_TAG",
+        collective::ANY_TAG as u64,
+        "A receive of whatever tag comes first.",
     ),
 ];
 

@@ -10,6 +10,7 @@
 #![no_std]
 
 pub mod bar;
+pub mod collective;
 pub mod completion;
 pub mod constants;
 pub mod describe;
@@ -20,6 +21,7 @@ pub mod opcode;
 pub mod queue;
 pub mod status;
 
+pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;
 pub use descriptor::{Descriptor, DescriptorError, WorkQueueEntry, INLINE_MAX};
 pub use event::{Event, EventKind};

@@ -27,6 +27,8 @@ coded_enum! {
         Abort = 10 => "ABORT",
         /// Copies `len` bytes from `local_va` to `remote_va` of the same protection domain by NIC DMA, in bursts of `imm` bytes (0: no limit).
         Copy = 11 => "COPY",
+        /// Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`.
+        Collective = 12 => "COLLECTIVE",
     }
 }
 
@@ -41,6 +43,8 @@ impl Flags {
     pub const SOME: Flags = Flags(2);
     /// `SEND`: nothing follows soon; push what is buffered (TCP PSH).
     pub const PUSH: Flags = Flags(4);
+    /// `COLLECTIVE`: starts only when every earlier operation of the queue has retired.
+    pub const FENCE: Flags = Flags(8);
     /// Rows for the generators.
     pub const TABLE: &'static [crate::describe::Const] = &[
         crate::describe::Const {
@@ -58,9 +62,14 @@ impl Flags {
             value: 4,
             doc: "SEND: nothing follows soon; push what is buffered (TCP PSH).",
         },
+        crate::describe::Const {
+            name: "FLAG_FENCE",
+            value: 8,
+            doc: "COLLECTIVE: starts only when every earlier operation of the queue has retired.",
+        },
     ];
     /// All defined bits; a descriptor with any other is refused.
-    pub const KNOWN: Flags = Flags(7);
+    pub const KNOWN: Flags = Flags(15);
 
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {

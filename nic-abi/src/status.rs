@@ -51,6 +51,20 @@ coded_enum! {
         Unsupported = 21 => "UNSUPPORTED",
         /// The NIC is shutting down.
         ShuttingDown = 22 => "SHUTTING_DOWN",
+        /// No such communicator, or it was freed. Detail: the id given.
+        BadCommunicator = 23 => "BAD_COMMUNICATOR",
+        /// Ranks disagree on operation, count, type, reduction, root or order. Detail: the first rank that differs.
+        Mismatch = 24 => "MISMATCH",
+        /// A rank of the communicator is gone, so the operation cannot end. Detail: the rank.
+        PeerFailed = 25 => "PEER_FAILED",
+        /// The communicator was aborted, here or by the rank in the detail; shrink it or make a new one.
+        CommAborted = 26 => "COMM_ABORTED",
+        /// A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
+        InvalidArgument = 27 => "INVALID_ARGUMENT",
+        /// A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message.
+        MessageTooLarge = 28 => "MESSAGE_TOO_LARGE",
+        /// The operation was cancelled by its owner before it had begun.
+        Cancelled = 29 => "CANCELLED",
     }
 }
 
@@ -81,6 +95,13 @@ impl Status {
             Status::Aborted => "the session was aborted locally",
             Status::Unsupported => "this NIC does not offer the operation",
             Status::ShuttingDown => "the NIC is shutting down",
+            Status::BadCommunicator => "no such communicator: it was never made, or it has been freed",
+            Status::Mismatch => "the ranks called different operations, counts, types, reductions or roots, or in another order; the detail names the first rank that differs",
+            Status::PeerFailed => "the rank in the detail has ended or cannot be reached; shrink the communicator to go on without it",
+            Status::CommAborted => "the communicator was aborted; shrink it or make a new one",
+            Status::InvalidArgument => "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault",
+            Status::MessageTooLarge => "the message is larger than the receive posted for it; post a larger buffer or send less",
+            Status::Cancelled => "the operation was cancelled before it had begun",
         }
     }
 }

@@ -220,6 +220,9 @@ impl Core {
             Opcode::Close => self.close_op(permit, pd, d, false),
             Opcode::Abort => self.close_op(permit, pd, d, true),
             Opcode::Copy => self.copy_op(permit, pd, d),
+            Opcode::Collective => {
+                self.finish(permit, Status::Unsupported, 0, u64::from(d.opcode.code()))
+            }
         }
     }
 

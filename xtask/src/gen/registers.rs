@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    completion, constants, descriptor, queue, Event, EventKind, Flags, Opcode, Status,
+    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
+    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::one_line;
@@ -42,6 +43,10 @@ pub(super) fn reference() -> String {
     );
     fields(&mut out, descriptor::DESCRIPTOR_FIELDS);
     out.push_str(
+        "\n## Collective descriptor\n\nWhat words 2 and 4 hold when the opcode is OP_COLLECTIVE.\n",
+    );
+    fields(&mut out, collective::SPEC_FIELDS);
+    out.push_str(
         "\n## Completion line\n\n\
          64 bytes, one line per slot of the send queue; words 0 to 3 are used and word 0 is stored last.\n",
     );
@@ -52,6 +57,11 @@ pub(super) fn reference() -> String {
     codes(&mut out, "Flags", Flags::TABLE);
     codes(&mut out, "Status codes", Status::TABLE);
     codes(&mut out, "Kinds of events", EventKind::TABLE);
+    codes(&mut out, "Collective operations", CollectiveKind::TABLE);
+    codes(&mut out, "Element types", DataType::TABLE);
+    codes(&mut out, "Reductions", ReduceOp::TABLE);
+    codes(&mut out, "Algorithms", Algorithm::TABLE);
+    codes(&mut out, "Types on the wire", WireType::TABLE);
     codes(&mut out, "Constants", constants::TABLE);
     out
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    completion, constants, descriptor, queue, Event, EventKind, Flags, Opcode, Status,
+    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
+    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::one_line;
@@ -40,6 +41,11 @@ pub(super) fn package() -> String {
     enumeration(&mut out, "opcode_e", 8, Opcode::TABLE);
     enumeration(&mut out, "status_e", 8, Status::TABLE);
     enumeration(&mut out, "event_kind_e", 32, EventKind::TABLE);
+    enumeration(&mut out, "collective_e", 8, CollectiveKind::TABLE);
+    enumeration(&mut out, "dtype_e", 8, DataType::TABLE);
+    enumeration(&mut out, "redop_e", 8, ReduceOp::TABLE);
+    enumeration(&mut out, "algorithm_e", 8, Algorithm::TABLE);
+    enumeration(&mut out, "wire_type_e", 8, WireType::TABLE);
     out.push_str("\n  // Flags of a descriptor, one bit each.\n");
     for c in Flags::TABLE {
         comment(&mut out, c.doc);
@@ -50,6 +56,7 @@ pub(super) fn package() -> String {
         );
     }
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
+    fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
     fields(&mut out, "Completion line", completion::COMPLETION_FIELDS);
     out.push_str("\n  // Registers of the control window, by index.\n");
     for (reg, access, name, doc) in Reg::ALL {

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
-    completion, constants, descriptor, queue, Event, EventKind, Flags, Opcode, Status,
+    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
+    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::stale;
@@ -31,13 +32,22 @@ fn expected() -> Vec<(String, u64)> {
         Flags::TABLE,
         Status::TABLE,
         EventKind::TABLE,
+        CollectiveKind::TABLE,
+        DataType::TABLE,
+        ReduceOp::TABLE,
+        Algorithm::TABLE,
+        WireType::TABLE,
     ];
     for c in consts.into_iter().flatten() {
         rows.push((format!("RB_{}", c.name), c.value));
     }
-    for f in [descriptor::DESCRIPTOR_FIELDS, completion::COMPLETION_FIELDS]
-        .into_iter()
-        .flatten()
+    for f in [
+        descriptor::DESCRIPTOR_FIELDS,
+        collective::SPEC_FIELDS,
+        completion::COMPLETION_FIELDS,
+    ]
+    .into_iter()
+    .flatten()
     {
         rows.push((format!("RB_{}_MASK", f.name), f.mask()));
         rows.push((format!("RB_{}_WORD", f.name), u64::from(f.word)));

@@ -1,0 +1,247 @@
+//! Collective operations: the numbers that a `COLLECTIVE` descriptor carries.
+//!
+//! One descriptor starts one operation of a communicator on this rank (the off-path model, FpgaNIC
+//! §3.4): the NIC's engine does the rest. Fields of the descriptor: `session` is the communicator,
+//! `local_va` the source and `remote_va` the destination buffer, `operand` the count of elements
+//! (per rank where the operation has a block per rank), `rkey` the root, or the peer of a send or
+//! receive ([`ANY_RANK`]), `lkey` its tag ([`ANY_TAG`]), `imm` what [`CollectiveSpec`] packs, and
+//! `len` the wire type (bits 0–7) and the ticket distance of a predecessor (bits 8–31, 0: none).
+
+use crate::{bit_fields, coded_enum};
+
+/// Receives from whichever rank sends first.
+pub const ANY_RANK: u32 = u32::MAX;
+/// Receives whatever tag comes first.
+pub const ANY_TAG: u32 = u32::MAX;
+
+coded_enum! {
+    /// Which operation.
+    pub enum CollectiveKind: u8 ["COLL_"] {
+        /// Completes when its predecessors have (ACCL's nop).
+        Nop = 1 => "NOP",
+        /// Sends `count` elements to rank `root` with a tag.
+        Send = 2 => "SEND",
+        /// Receives `count` elements from rank `root` (or ANY) with a tag (or ANY).
+        Recv = 3 => "RECV",
+        /// Copies `count` elements from source to destination on this rank.
+        Copy = 4 => "COPY",
+        /// Destination = destination op source, on this rank.
+        Combine = 5 => "COMBINE",
+        /// The root's source to every destination.
+        Broadcast = 6 => "BROADCAST",
+        /// The reduction of all sources to the root's destination.
+        Reduce = 7 => "REDUCE",
+        /// Block r of the root's source to rank r's destination; `count` per rank.
+        Scatter = 8 => "SCATTER",
+        /// Every source to block r of the root's destination; `count` per rank.
+        Gather = 9 => "GATHER",
+        /// Every source to block r of every destination; `count` per rank.
+        AllGather = 10 => "ALL_GATHER",
+        /// Block r of the reduction of all sources to rank r; `count` per rank.
+        ReduceScatter = 11 => "REDUCE_SCATTER",
+        /// The reduction of all sources to every destination.
+        AllReduce = 12 => "ALL_REDUCE",
+        /// Block j of rank i's source to block i of rank j's destination; `count` per block.
+        AllToAll = 13 => "ALL_TO_ALL",
+        /// Completes when every rank has come.
+        Barrier = 14 => "BARRIER",
+        /// Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2).
+        StreamSend = 15 => "STREAM_SEND",
+        /// Receives into the stream at `remote_va`, from which a kernel pops.
+        StreamRecv = 16 => "STREAM_RECV",
+    }
+}
+
+coded_enum! {
+    /// Type of the elements.
+    pub enum DataType: u8 ["DTYPE_"] {
+        /// IEEE 754 binary16.
+        F16 = 1 => "F16",
+        /// bfloat16.
+        Bf16 = 2 => "BF16",
+        /// IEEE 754 binary32.
+        F32 = 3 => "F32",
+        /// IEEE 754 binary64.
+        F64 = 4 => "F64",
+        /// Signed 8-bit integer.
+        I8 = 5 => "I8",
+        /// Signed 32-bit integer.
+        I32 = 6 => "I32",
+        /// Signed 64-bit integer.
+        I64 = 7 => "I64",
+        /// Unsigned 8-bit integer.
+        U8 = 8 => "U8",
+        /// Unsigned 32-bit integer.
+        U32 = 9 => "U32",
+        /// Unsigned 64-bit integer.
+        U64 = 10 => "U64",
+    }
+}
+
+impl DataType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            DataType::I8 | DataType::U8 => 1,
+            DataType::F16 | DataType::Bf16 => 2,
+            DataType::F32 | DataType::I32 | DataType::U32 => 4,
+            DataType::F64 | DataType::I64 | DataType::U64 => 8,
+        }
+    }
+}
+
+coded_enum! {
+    /// How elements are reduced. Integers wrap; f16 and bf16 are rounded after every operation, to
+    /// nearest even; min and max of a NaN and a number are NaN.
+    pub enum ReduceOp: u8 ["REDOP_"] {
+        /// Sum.
+        Sum = 1 => "SUM",
+        /// Product.
+        Prod = 2 => "PROD",
+        /// Smallest.
+        Min = 3 => "MIN",
+        /// Largest.
+        Max = 4 => "MAX",
+    }
+}
+
+coded_enum! {
+    /// Which algorithm; the defaults all reduce in the order of FpgaNIC's Table 8 (chunk i: rank i,
+    /// i + 1, ...), so that the choice never changes a bit of the result.
+    pub enum Algorithm: u8 ["ALGO_"] {
+        /// The NIC chooses by size, ranks and transport.
+        Auto = 1 => "AUTO",
+        /// One host: every rank reads its peers' memory and stores to it, one pass.
+        Direct = 2 => "DIRECT",
+        /// Ring.
+        Ring = 3 => "RING",
+        /// Recursive doubling (binomial for a root): for small messages.
+        RecursiveDoubling = 4 => "RECURSIVE_DOUBLING",
+        /// Binary tree.
+        Tree = 5 => "TREE",
+        /// Everybody with the root.
+        Flat = 6 => "FLAT",
+        /// Pipelined chain.
+        Chain = 7 => "CHAIN",
+        /// All-to-all in rank order.
+        Linear = 8 => "LINEAR",
+        /// All-to-all in rounds of pairs.
+        Pairwise = 9 => "PAIRWISE",
+        /// A program that the user has loaded.
+        User = 10 => "USER",
+    }
+}
+
+coded_enum! {
+    /// Type that f32 elements have on the wire; arithmetic stays in f32.
+    pub enum WireType: u8 ["WIRE_"] {
+        /// As in memory.
+        Same = 1 => "SAME",
+        /// Rounded to bfloat16.
+        Bf16 = 2 => "BF16",
+        /// Rounded to binary16.
+        F16 = 3 => "F16",
+    }
+}
+
+bit_fields! { SPEC_FIELDS:
+    /// Which collective.
+    S_KIND = word 4 [0 +: 8] => "COLL_KIND";
+    /// Element type.
+    S_DTYPE = word 4 [8 +: 8] => "COLL_DTYPE";
+    /// Reduction; SUM where there is none.
+    S_REDOP = word 4 [16 +: 8] => "COLL_REDOP";
+    /// Algorithm.
+    S_ALGO = word 4 [24 +: 8] => "COLL_ALGO";
+    /// Wire type.
+    S_WIRE = word 2 [0 +: 8] => "COLL_WIRE";
+    /// How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none.
+    S_AFTER = word 2 [8 +: 24] => "COLL_AFTER";
+}
+
+/// What `imm` and `len` of a `COLLECTIVE` descriptor say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CollectiveSpec {
+    /// Operation.
+    pub kind: CollectiveKind,
+    /// Element type.
+    pub dtype: DataType,
+    /// Reduction.
+    pub op: ReduceOp,
+    /// Algorithm.
+    pub algo: Algorithm,
+    /// Type on the wire.
+    pub wire: WireType,
+    /// Ticket distance of the predecessor, below 2^24; 0: none.
+    pub after: u32,
+}
+
+impl CollectiveSpec {
+    /// Sum of f32 with the automatic algorithm.
+    pub const fn new(kind: CollectiveKind) -> CollectiveSpec {
+        CollectiveSpec {
+            kind,
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            algo: Algorithm::Auto,
+            wire: WireType::Same,
+            after: 0,
+        }
+    }
+
+    /// The descriptor's `(imm, len)`.
+    pub const fn encode(&self) -> (u32, u32) {
+        let imm = S_KIND.put(self.kind as u64)
+            | S_DTYPE.put(self.dtype as u64)
+            | S_REDOP.put(self.op as u64)
+            | S_ALGO.put(self.algo as u64);
+        let len = S_WIRE.put(self.wire as u64) | S_AFTER.put(self.after as u64);
+        (imm as u32, len as u32)
+    }
+
+    /// Decodes `(imm, len)`; `None` when a code is unknown.
+    pub const fn decode(imm: u32, len: u32) -> Option<CollectiveSpec> {
+        let (i, l) = (imm as u64, len as u64);
+        match (
+            CollectiveKind::from_code(S_KIND.of(i) as u8),
+            DataType::from_code(S_DTYPE.of(i) as u8),
+            ReduceOp::from_code(S_REDOP.of(i) as u8),
+            Algorithm::from_code(S_ALGO.of(i) as u8),
+            WireType::from_code(S_WIRE.of(l) as u8),
+        ) {
+            (Some(kind), Some(dtype), Some(op), Some(algo), Some(wire)) => Some(CollectiveSpec {
+                kind,
+                dtype,
+                op,
+                algo,
+                wire,
+                after: S_AFTER.of(l) as u32,
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_survives_the_descriptor() {
+        for kind in CollectiveKind::ALL {
+            for dtype in DataType::ALL {
+                let spec = CollectiveSpec {
+                    dtype: *dtype,
+                    op: ReduceOp::Max,
+                    algo: Algorithm::Ring,
+                    wire: WireType::Bf16,
+                    after: (1 << 24) - 1,
+                    ..CollectiveSpec::new(*kind)
+                };
+                let (imm, len) = spec.encode();
+                assert_eq!(CollectiveSpec::decode(imm, len), Some(spec));
+            }
+        }
+        assert_eq!(CollectiveSpec::decode(0, 0), None);
+    }
+}

@@ -1,0 +1,75 @@
+//! From chunks to elements.
+
+use std::ops::Range;
+
+/// How a buffer of blocks of `count` elements splits into chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Elements of one block.
+    pub count: u64,
+    /// Chunks of one block, at least 1.
+    pub block_chunks: u32,
+}
+
+impl Layout {
+    /// Elements of chunk `i` of the buffer. Chunks of a block differ by one element at most; with
+    /// fewer elements than chunks, some are empty.
+    pub fn chunk(&self, i: u32) -> Range<u64> {
+        let n = u64::from(self.block_chunks.max(1));
+        let (block, sub) = (u64::from(i) / n, u64::from(i) % n);
+        let start = block * self.count;
+        start + part(self.count, n, sub)..start + part(self.count, n, sub + 1)
+    }
+
+    /// Elements of segment `s` of `segments` of chunk `i`.
+    pub fn segment(&self, i: u32, s: u64, segments: u64) -> Range<u64> {
+        let c = self.chunk(i);
+        let len = c.end - c.start;
+        c.start + part(len, segments, s)..c.start + part(len, segments, s + 1)
+    }
+
+    /// Elements of the longest chunk.
+    pub fn longest(&self) -> u64 {
+        self.count.div_ceil(u64::from(self.block_chunks.max(1)))
+    }
+}
+
+/// Start of part `i` of `n` of `total`.
+fn part(total: u64, n: u64, i: u64) -> u64 {
+    // In 128 bits: counts go up to 2^64.
+    (u128::from(total) * u128::from(i) / u128::from(n)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_and_segments_tile_the_buffer() {
+        for count in [0, 1, 2, 7, 64, 1023, 65_537] {
+            for block_chunks in [1, 2, 3, 8] {
+                let l = Layout {
+                    count,
+                    block_chunks,
+                };
+                let mut at = 0;
+                for i in 0..3 * block_chunks {
+                    let c = l.chunk(i);
+                    assert_eq!(c.start, at);
+                    assert!(c.end - c.start <= l.longest());
+                    for segments in [1, 2, 5] {
+                        let mut inner = c.start;
+                        for s in 0..segments {
+                            let r = l.segment(i, s, segments);
+                            assert_eq!(r.start, inner);
+                            inner = r.end;
+                        }
+                        assert_eq!(inner, c.end);
+                    }
+                    at = c.end;
+                }
+                assert_eq!(at, 3 * count);
+            }
+        }
+    }
+}

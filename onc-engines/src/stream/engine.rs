@@ -1,0 +1,54 @@
+//! The seam between the NIC and an engine.
+
+/// What an engine could not do with its stream.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The stream ended inside an item.
+    #[error("engine {engine}: the stream ended inside an item: {left} of {item} bytes; send whole items")]
+    CutItem {
+        /// The engine.
+        engine: &'static str,
+        /// Bytes that were there.
+        left: usize,
+        /// Bytes of an item.
+        item: usize,
+    },
+}
+
+/// An engine on the path of a stream: beats in, beats out, a result.
+///
+/// The NIC calls [`process`](StreamEngine::process) with the bytes of the stream in order, each
+/// exactly once, in pieces of any length: where a piece ends means nothing, so state must be kept
+/// across calls and the result must not depend on the cuts (the conformance suite checks that).
+/// Pieces lie in the NIC's own memory: nobody else writes them meanwhile.
+pub trait StreamEngine: Send {
+    /// Short name, as in `checksum`, `hll`.
+    fn name(&self) -> &'static str;
+
+    /// Bytes per second that the engine promises on one core with its input in cache; the
+    /// conformance suite measures it, and a stream that is faster is reported.
+    fn declared_rate(&self) -> f64;
+
+    /// Whether the stream leaves as it came: [`process`](StreamEngine::process) then leaves `out`
+    /// alone, and the NIC passes its input on without a copy.
+    fn is_tap(&self) -> bool;
+
+    /// Most bytes that one call of [`process`](StreamEngine::process) appends for `input` bytes.
+    fn output_bound(&self, input: usize) -> usize;
+
+    /// Takes the next bytes of the stream; appends what leaves to `out` unless it is a tap.
+    fn process(&mut self, input: &[u8], out: &mut Vec<u8>);
+
+    /// The stream has ended: appends what was held back.
+    ///
+    /// # Errors
+    /// [`EngineError::CutItem`] when it ended inside an item; the state is of the whole items.
+    fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EngineError>;
+
+    /// Appends the result so far, in the engine's own format.
+    fn result(&self, into: &mut Vec<u8>);
+
+    /// Back to the state of a new engine.
+    fn reset(&mut self);
+}
