@@ -52,6 +52,19 @@ coded_enum! {
     }
 }
 
+impl CollectiveKind {
+    /// Whether one rank differs from the others: the root.
+    pub const fn has_root(self) -> bool {
+        matches!(
+            self,
+            CollectiveKind::Broadcast
+                | CollectiveKind::Reduce
+                | CollectiveKind::Scatter
+                | CollectiveKind::Gather
+        )
+    }
+}
+
 coded_enum! {
     /// Type of the elements.
     pub enum DataType: u8 ["DTYPE_"] {

@@ -4,8 +4,10 @@
 //! its buffers, its NIC memory and the network. It does not know the count of elements: [`Layout`]
 //! maps chunks to elements, so one program serves every size, and is checked once.
 
+mod generate;
 mod layout;
 mod step;
 
+pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};
 pub use layout::Layout;
 pub use step::{Chunks, Operand, Order, Place, Program, Step, Target};

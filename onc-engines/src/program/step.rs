@@ -22,6 +22,12 @@ impl Chunks {
     }
 }
 
+impl From<u32> for Chunks {
+    fn from(first: u32) -> Chunks {
+        Chunks::one(first)
+    }
+}
+
 /// Memory of one rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
@@ -29,7 +35,8 @@ pub enum Place {
     Input(Chunks),
     /// The destination buffer ("G").
     Output(Chunks),
-    /// NIC memory ("E"): slots of one chunk each.
+    /// NIC memory ("E"), laid out as the buffers are: slot s is as long as chunk s modulo
+    /// `block_chunks`, so that a run of slots is contiguous and holds a run of chunks.
     Scratch(Chunks),
 }
 
@@ -61,8 +68,30 @@ pub enum Operand {
         /// What; `Scratch` is refused.
         place: Place,
     },
-    /// The stream that a kernel on this rank pushes into.
+    /// The stream that a kernel on this rank pushes into: the chunks of its source, in order.
     Stream,
+}
+
+impl Operand {
+    /// Chunks of the source buffer.
+    pub fn input(chunks: impl Into<Chunks>) -> Operand {
+        Operand::Local(Place::Input(chunks.into()))
+    }
+    /// Chunks of the destination buffer.
+    pub fn output(chunks: impl Into<Chunks>) -> Operand {
+        Operand::Local(Place::Output(chunks.into()))
+    }
+    /// Slots of NIC memory.
+    pub fn scratch(chunks: impl Into<Chunks>) -> Operand {
+        Operand::Local(Place::Scratch(chunks.into()))
+    }
+    /// The next message from a rank, on channel 0.
+    pub const fn from(rank: u32) -> Operand {
+        Operand::Net {
+            from: rank,
+            channel: 0,
+        }
+    }
 }
 
 /// Where a step's value goes.
@@ -84,12 +113,34 @@ pub enum Target {
         /// What.
         place: Place,
     },
-    /// The stream that a kernel on this rank pops from.
+    /// The stream that a kernel on this rank pops from: the chunks of its destination, in order.
     Stream,
+}
+
+impl Target {
+    /// Chunks of the destination buffer.
+    pub fn output(chunks: impl Into<Chunks>) -> Target {
+        Target::Local(Place::Output(chunks.into()))
+    }
+    /// Slots of NIC memory.
+    pub fn scratch(chunks: impl Into<Chunks>) -> Target {
+        Target::Local(Place::Scratch(chunks.into()))
+    }
+    /// A message to a rank, on channel 0.
+    pub const fn to(rank: u32) -> Target {
+        Target::Net {
+            to: rank,
+            channel: 0,
+        }
+    }
 }
 
 /// One step: read the operands, combine them left to right when there are several, store to every
 /// result.
+///
+/// All places of a step start at the same chunk of a block (chunk numbers are equal modulo
+/// `block_chunks`), so any of them tells how many elements the value has; a step without a place
+/// moves a message without payload (a barrier's), and has no chunks.
 ///
 /// Two operands and two results at most, as the data path of ACCL+ (§4.3) has them; only steps of
 /// `DIRECT` programs, which one thread runs as one pass over memory, may have one operand and one
@@ -106,6 +157,26 @@ pub struct Step {
     pub chunks: u32,
 }
 
+impl Step {
+    /// The memory from which the step's messages are sent, and which stays as it is until they were
+    /// taken: the operand of a plain move, or else the local result.
+    ///
+    /// The checker refuses a step that sends a value with no home; `None` for one that sends nothing,
+    /// or a message without payload.
+    pub fn home(&self) -> Option<Place> {
+        if !self.results.iter().any(|r| matches!(r, Target::Net { .. })) {
+            return None;
+        }
+        if let [Operand::Local(place)] = self.operands[..] {
+            return Some(place);
+        }
+        self.results.iter().find_map(|r| match r {
+            Target::Local(place) => Some(*place),
+            _ => None,
+        })
+    }
+}
+
 /// In which order a program reduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
@@ -120,9 +191,16 @@ pub enum Order {
 
 /// What one rank does.
 ///
-/// A buffer consists of blocks of `count` elements, each split into `block_chunks` chunks. Steps are
-/// begun in list order; a step waits for its operands. A `Net` result may still be on its way when
-/// later steps run: the executor keeps its memory unchanged until then.
+/// A buffer consists of blocks of `count` elements, each split into `block_chunks` chunks. Steps run
+/// in list order: a step waits for its messages, then combines, stores, and issues its messages; it
+/// does not wait for these to be taken. The checker proves that no later step writes to the memory
+/// that a message is sent from ([`Step::home`]) before the receiver has taken it: the write comes
+/// causally after the receive, so an executor needs no bookkeeping for it.
+///
+/// All ranks of a `DIRECT` program meet at a barrier before the first and after the last step of it.
+///
+/// In place: where the collective has such a form, source and destination may be the same memory
+/// ([`Program::in_place`]).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Program {
     /// What it computes.
@@ -141,10 +219,34 @@ pub struct Program {
     pub input_chunks: u32,
     /// Chunks of the destination buffer; 0: this rank has none.
     pub output_chunks: u32,
-    /// Slots of NIC memory, one chunk each.
+    /// Slots of NIC memory, one chunk each; slot s as long as chunk s modulo `block_chunks`.
     pub scratch_chunks: u32,
     /// Order of reduction.
     pub order: Order,
     /// The steps.
     pub steps: Vec<Step>,
+}
+
+impl Program {
+    /// The chunk of the destination buffer at which the source buffer lies in the in-place form of the
+    /// collective (as in NCCL and MPI), as `(input chunk, output chunk)` that coincide; `None` where
+    /// this rank has no such form.
+    ///
+    /// All-reduce, and broadcast and reduce at the root: both buffers are one. All-gather, and gather at
+    /// the root: the source is this rank's block of the destination. Reduce-scatter, and scatter at
+    /// the root: the destination is this rank's block of the source. All-to-all has none.
+    pub fn in_place(&self) -> Option<(u32, u32)> {
+        use CollectiveKind as K;
+        let block = self.rank * self.block_chunks;
+        let at_root = self.rank == self.root;
+        match self.kind {
+            K::AllReduce => Some((0, 0)),
+            K::Broadcast | K::Reduce if at_root => Some((0, 0)),
+            K::AllGather => Some((0, block)),
+            K::Gather if at_root => Some((0, block)),
+            K::ReduceScatter => Some((block, 0)),
+            K::Scatter if at_root => Some((block, 0)),
+            _ => None,
+        }
+    }
 }

@@ -1,0 +1,115 @@
+//! What the generators share: a program that grows.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+
+use crate::program::{Operand, Order, Program, Step, Target};
+
+/// A program under construction.
+#[derive(Debug)]
+pub(super) struct Builder {
+    program: Program,
+}
+
+impl Builder {
+    /// No buffers and no steps yet.
+    pub(super) fn new(
+        kind: CollectiveKind,
+        algo: Algorithm,
+        ranks: u32,
+        rank: u32,
+        root: u32,
+    ) -> Builder {
+        Builder {
+            program: Program {
+                kind,
+                algo,
+                ranks,
+                rank,
+                root,
+                block_chunks: 1,
+                input_chunks: 0,
+                output_chunks: 0,
+                scratch_chunks: 0,
+                order: Order::None,
+                steps: Vec::new(),
+            },
+        }
+    }
+
+    /// Ranks.
+    pub(super) fn n(&self) -> u32 {
+        self.program.ranks
+    }
+
+    /// What it computes.
+    pub(super) fn kind(&self) -> CollectiveKind {
+        self.program.kind
+    }
+
+    /// This rank, the next, and so on round the ring.
+    pub(super) fn ring(&self) -> impl Iterator<Item = u32> {
+        let (n, rank) = (self.n(), self.program.rank);
+        (0..n).map(move |k| (rank + k) % n)
+    }
+
+    /// This rank.
+    pub(super) fn rank(&self) -> u32 {
+        self.program.rank
+    }
+
+    /// The rank `by` places after this one in the ring.
+    pub(super) fn after(&self, by: u32) -> u32 {
+        (self.program.rank + by % self.n()) % self.n()
+    }
+
+    /// The rank (or chunk) `by` places before this one in the ring.
+    pub(super) fn before(&self, by: u32) -> u32 {
+        (self.program.rank + self.n() - by % self.n()) % self.n()
+    }
+
+    /// Chunks of a block, and of source and destination.
+    pub(super) fn buffers(mut self, block_chunks: u32, input: u32, output: u32) -> Builder {
+        self.program.block_chunks = block_chunks;
+        self.program.input_chunks = input;
+        self.program.output_chunks = output;
+        self
+    }
+
+    /// The order in which it reduces.
+    pub(super) fn order(mut self, order: Order) -> Builder {
+        self.program.order = order;
+        self
+    }
+
+    /// Appends a step on one chunk.
+    pub(super) fn step<const O: usize, const R: usize>(
+        &mut self,
+        round: u32,
+        operands: [Operand; O],
+        results: [Target; R],
+    ) {
+        self.push(round, operands.to_vec(), results.to_vec(), 1);
+    }
+
+    /// Appends a step.
+    pub(super) fn push(
+        &mut self,
+        round: u32,
+        operands: Vec<Operand>,
+        results: Vec<Target>,
+        chunks: u32,
+    ) {
+        self.program.steps.push(Step {
+            round,
+            operands,
+            results,
+            chunks,
+        });
+    }
+
+    /// The program with `scratch` slots of NIC memory.
+    pub(super) fn finish(mut self, scratch: u32) -> Program {
+        self.program.scratch_chunks = scratch;
+        self.program
+    }
+}

@@ -1,0 +1,124 @@
+//! Generators: from the name of a collective to the program of each rank.
+//!
+//! One file a collective; `direct` has the one-pass forms for ranks of one host.
+
+mod all_reduce;
+mod builder;
+mod direct;
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+
+use super::Program;
+use builder::Builder;
+
+/// Most ranks that a program can have: chunk numbers up to ranks² fit 32 bits.
+pub const MAX_RANKS: u32 = 65_535;
+
+/// Why there is no program.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GenerateError {
+    /// Not a number of ranks.
+    #[error("a communicator of {ranks} ranks: give 1 to {MAX_RANKS}")]
+    Ranks {
+        /// Given.
+        ranks: u32,
+    },
+    /// The rank is not of this communicator.
+    #[error("rank {rank} of {ranks}: ranks count from 0 to {}", ranks - 1)]
+    Rank {
+        /// Given.
+        rank: u32,
+        /// Ranks of the communicator.
+        ranks: u32,
+    },
+    /// The root is not of this communicator.
+    #[error("root {root} of {ranks} ranks: ranks count from 0 to {}", ranks - 1)]
+    Root {
+        /// Given.
+        root: u32,
+        /// Ranks of the communicator.
+        ranks: u32,
+    },
+    /// An operation of one or two ranks, which needs no program.
+    #[error("{kind:?} is not a collective, so it has no program")]
+    NotCollective {
+        /// Given.
+        kind: CollectiveKind,
+    },
+    /// The collective has no such algorithm.
+    #[error("{kind:?} has no algorithm {algo:?}: choose one of {:?}", algorithms(*kind))]
+    Algorithm {
+        /// Collective.
+        kind: CollectiveKind,
+        /// Given.
+        algo: Algorithm,
+    },
+}
+
+/// The algorithms that a collective has; the first is this module's usual choice for long messages.
+pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
+    use Algorithm as A;
+    match kind {
+        CollectiveKind::AllReduce => &[A::Ring, A::Direct],
+        _ => &[],
+    }
+}
+
+/// What `rank` does in a collective among `ranks`.
+///
+/// `root` counts only where the collective has one (broadcast, reduce, scatter, gather); elsewhere
+/// it may be anything, and the program says 0. The programs of all ranks together pass
+/// the checker.
+///
+/// # Errors
+/// A number out of range, or an algorithm that the collective lacks. [`Algorithm::Auto`] is resolved
+/// by the caller first.
+pub fn generate(
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+    rank: u32,
+    root: u32,
+) -> Result<Program, GenerateError> {
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(GenerateError::Ranks { ranks });
+    }
+    if rank >= ranks {
+        return Err(GenerateError::Rank { rank, ranks });
+    }
+    let root = if kind.has_root() { root } else { 0 };
+    if root >= ranks {
+        return Err(GenerateError::Root { root, ranks });
+    }
+    if algorithms(kind).is_empty() {
+        return Err(GenerateError::NotCollective { kind });
+    }
+    if !algorithms(kind).contains(&algo) {
+        return Err(GenerateError::Algorithm { kind, algo });
+    }
+    let b = Builder::new(kind, algo, ranks, rank, root);
+    use Algorithm as A;
+    use CollectiveKind as K;
+    Ok(match (kind, algo) {
+        (_, A::Direct) => direct::program(b),
+        (K::AllReduce, A::Ring) => all_reduce::ring(b),
+        // `algorithms` named it, so a generator is missing here: say so as for an unknown one.
+        _ => return Err(GenerateError::Algorithm { kind, algo }),
+    })
+}
+
+/// The programs of all ranks, by rank.
+///
+/// # Errors
+/// As [`generate`].
+pub fn generate_all(
+    kind: CollectiveKind,
+    algo: Algorithm,
+    ranks: u32,
+    root: u32,
+) -> Result<Vec<Program>, GenerateError> {
+    (0..ranks.max(1))
+        .map(|rank| generate(kind, algo, ranks, rank, root))
+        .collect()
+}
