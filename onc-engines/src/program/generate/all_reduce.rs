@@ -1,7 +1,8 @@
 //! All-reduce over the network.
 
-use super::Builder;
-use crate::program::{Operand, Order, Program, Target};
+use super::blocks::{all_gather_blocks, reduce_blocks};
+use super::{tree, Builder};
+use crate::program::{Chunks, Operand, Order, Place, Program, Target};
 
 /// FpgaNIC's ring (§A.2.2, Table 8): rank p starts with its chunk p, adds its own to what arrives and
 /// forwards; after n - 1 steps it has chunk p + 1 whole, and the whole chunks go round once more.
@@ -43,6 +44,81 @@ pub(super) fn ring(b: Builder) -> Program {
     let chunk = b.before(last);
     b.step(last, [Operand::from(previous)], [Target::output(chunk)]);
     b.finish(if n > 2 { n } else { 0 })
+}
+
+/// For short messages: everybody gets every source by recursive doubling (Bruck's algorithm when the
+/// number of ranks is no power of two), then reduces in the order of the ring.
+///
+/// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
+pub(super) fn recursive_doubling(b: Builder) -> Program {
+    let n = b.n();
+    let mut b = b.buffers(n, n, n).order(Order::Ring);
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    // Sent from a copy: in place, the source is overwritten before every peer must have taken it.
+    let own = Chunks {
+        first: b.rank() * n,
+        count: n,
+    };
+    let source = Chunks { first: 0, count: n };
+    b.push(
+        0,
+        vec![Operand::input(source)],
+        vec![Target::scratch(own)],
+        n,
+    );
+    let round = all_gather_blocks(&mut b, 0, n, Place::Scratch);
+    let at = |rank, chunk| Place::Scratch(Chunks::one(rank * n + chunk));
+    reduce_blocks(&mut b, round, at);
+    b.finish(n * n)
+}
+
+/// Chunk r of every rank goes to rank r, which reduces it in the order of the ring and sends it to all.
+///
+/// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory; but every rank
+/// talks to every other, so it needs a network that carries all pairs at once.
+pub(super) fn pairwise(b: Builder) -> Program {
+    let n = b.n();
+    let mut b = b.buffers(n, n, n).order(Order::Ring);
+    let p = b.rank();
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    for k in 1..n {
+        let to = b.before(k);
+        b.step(k - 1, [Operand::input(to)], [Target::to(to)]);
+    }
+    for k in 1..n {
+        let so_far = if k == 1 {
+            Operand::input(p)
+        } else {
+            Operand::output(p)
+        };
+        let from = Operand::from(b.after(k));
+        b.step(k, [so_far, from], [Target::output(p)]);
+    }
+    for k in 1..n {
+        let to = b.before(k);
+        b.step(n + k - 1, [Operand::output(p)], [Target::to(to)]);
+    }
+    for k in 1..n {
+        let from = b.after(k);
+        b.step(n + k, [Operand::from(from)], [Target::output(from)]);
+    }
+    b.finish(0)
+}
+
+/// Up a binary tree to rank 0 and down again: few hops, but another order of reduction.
+pub(super) fn tree(b: Builder) -> Program {
+    let mut b = b.buffers(1, 1, 1).order(Order::Other);
+    let round = tree::reduce_up(&mut b, 0, true);
+    tree::broadcast_down(&mut b, round);
+    let inner = b.rank() != 0 && tree::children(b.rank(), b.n()).0.is_some();
+    let both = tree::children(b.rank(), b.n()).1.is_some();
+    b.finish(u32::from(inner || both))
 }
 
 #[cfg(test)]

@@ -57,6 +57,26 @@ impl Builder {
         self.program.rank
     }
 
+    /// Root.
+    pub(super) fn root(&self) -> u32 {
+        self.program.root
+    }
+
+    /// Whether this rank is it.
+    pub(super) fn is_root(&self) -> bool {
+        self.program.rank == self.program.root
+    }
+
+    /// This rank counted from the root.
+    pub(super) fn relative(&self) -> u32 {
+        (self.program.rank + self.n() - self.program.root) % self.n()
+    }
+
+    /// The rank that is `v` after the root.
+    pub(super) fn absolute(&self, v: u32) -> u32 {
+        (self.program.root + v) % self.n()
+    }
+
     /// The rank `by` places after this one in the ring.
     pub(super) fn after(&self, by: u32) -> u32 {
         (self.program.rank + by % self.n()) % self.n()

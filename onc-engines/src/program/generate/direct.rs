@@ -8,24 +8,73 @@
 use ringbell_nic_abi::CollectiveKind as K;
 
 use super::Builder;
-use crate::program::{Chunks, Operand, Order, Place, Program, Target};
+use crate::program::{Operand, Order, Place, Program, Target};
 
 /// The one-pass form of any collective.
 pub(super) fn program(b: Builder) -> Program {
+    let (n, r, root) = (b.n(), b.rank(), b.root());
+    let at_root = |chunks| if r == root { chunks } else { 0 };
+    // Where the share is a part of one block, the block has a chunk for each rank.
     match b.kind() {
-        K::AllReduce => all_reduce(b),
+        K::AllReduce => {
+            let b = b.buffers(n, n, n).order(Order::Ring);
+            fused(b, None, None)
+        }
+        K::Reduce => {
+            let b = b.buffers(n, n, at_root(n)).order(Order::Ring);
+            fused(b, None, Some(root))
+        }
+        K::Broadcast => {
+            let b = b.buffers(n, at_root(n), n);
+            fused(b, Some(root), None)
+        }
+        K::ReduceScatter => {
+            let b = b.buffers(1, n, 1).order(Order::Ring);
+            let operands = b.ring().map(|q| read(r, q, Place::Input(r.into())));
+            let operands = operands.collect();
+            one_step(b, operands, vec![Target::output(0)])
+        }
+        K::AllGather => {
+            let b = b.buffers(1, 1, n);
+            let results = b.ring().map(|q| write(r, q, Place::Output(r.into())));
+            let results = results.collect();
+            one_step(b, vec![Operand::input(0)], results)
+        }
+        K::Scatter => {
+            let b = b.buffers(1, at_root(n), 1);
+            let operand = read(r, root, Place::Input(r.into()));
+            one_step(b, vec![operand], vec![Target::output(0)])
+        }
+        K::Gather => {
+            let b = b.buffers(1, 1, at_root(n));
+            let result = write(r, root, Place::Output(r.into()));
+            one_step(b, vec![Operand::input(0)], vec![result])
+        }
+        K::AllToAll => {
+            let mut b = b.buffers(1, n, n);
+            for (round, q) in (0..).zip(b.ring()) {
+                let result = write(r, q, Place::Output(r.into()));
+                b.step(round, [Operand::input(q)], [result]);
+            }
+            b.finish(0)
+        }
+        // A barrier is what every one-pass program begins and ends with.
         _ => b.finish(0),
     }
 }
 
-/// Chunk r of everybody's source, reduced, to everybody's destination.
-fn all_reduce(b: Builder) -> Program {
-    let n = b.n();
-    let mut b = b.buffers(n, n, n).order(Order::Ring);
+/// Chunk r of one source, or of all reduced, to one destination or all.
+fn fused(b: Builder, source: Option<u32>, destination: Option<u32>) -> Program {
     let r = b.rank();
-    let operands = b.ring().map(|q| read(r, q, Place::Input(Chunks::one(r))));
-    let results = b.ring().map(|q| write(r, q, Place::Output(Chunks::one(r))));
+    let of = |one: Option<u32>| b.ring().filter(move |q| one.is_none_or(|o| o == *q));
+    let operands = of(source).map(|q| read(r, q, Place::Input(r.into())));
+    let results = of(destination).map(|q| write(r, q, Place::Output(r.into())));
     let (operands, results) = (operands.collect(), results.collect());
+    one_step(b, operands, results)
+}
+
+/// A program of one step on one chunk.
+fn one_step(mut b: Builder, operands: Vec<Operand>, results: Vec<Target>) -> Program {
     b.push(0, operands, results, 1);
     b.finish(0)
 }

@@ -1,0 +1,99 @@
+//! Parts that several generators use: gathering blocks from all ranks, and reducing gathered blocks.
+
+use super::Builder;
+use crate::program::{Chunks, Operand, Place, Target};
+
+/// The blocks `start .. start + len` modulo `n`, as one or two runs that do not wrap.
+pub(super) fn runs(start: u32, len: u32, n: u32) -> impl Iterator<Item = Chunks> {
+    let start = start % n;
+    let first = len.min(n - start);
+    [
+        Chunks {
+            first: start,
+            count: first,
+        },
+        Chunks {
+            first: 0,
+            count: len - first,
+        },
+    ]
+    .into_iter()
+    .filter(|run| run.count > 0)
+}
+
+/// Everybody gets every block, where each rank has its own already: recursive doubling when the number
+/// of ranks is a power of two, else Bruck's algorithm (whose runs may wrap, and are then two messages).
+///
+/// A block has `chunks` chunks and lies at its rank's place in `place`. Returns the next round.
+pub(super) fn all_gather_blocks(
+    b: &mut Builder,
+    start: u32,
+    chunks: u32,
+    place: fn(Chunks) -> Place,
+) -> u32 {
+    let (n, p) = (b.n(), b.rank());
+    let at = |run: Chunks| {
+        place(Chunks {
+            first: run.first * chunks,
+            count: run.count * chunks,
+        })
+    };
+    let mut round = start;
+    let mut have = 1;
+    while have < n {
+        round += 1;
+        let count = have.min(n - have);
+        let (to, from, mine, theirs) = if n.is_power_of_two() {
+            let peer = p ^ have;
+            (peer, peer, p & !(have - 1), peer & !(have - 1))
+        } else {
+            (b.before(have), b.after(have), p, b.after(have))
+        };
+        for run in runs(mine, count, n) {
+            let from_place = vec![Operand::Local(at(run))];
+            b.push(round, from_place, vec![Target::to(to)], run.count * chunks);
+        }
+        for run in runs(theirs, count, n) {
+            let to_place = vec![Target::Local(at(run))];
+            b.push(
+                round,
+                vec![Operand::from(from)],
+                to_place,
+                run.count * chunks,
+            );
+        }
+        have += count;
+    }
+    round + 1
+}
+
+/// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the order of the
+/// ring: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on.
+///
+/// Partial results go where the first operand lies, when that may be written, so that a source which
+/// shares its memory with the destination is not overwritten before it was added.
+pub(super) fn reduce_blocks(b: &mut Builder, start: u32, at: impl Fn(u32, u32) -> Place) {
+    let n = b.n();
+    for c in 0..n {
+        let first = at(c, c);
+        let partial = match first {
+            Place::Input(_) => Place::Output(Chunks::one(c)),
+            other => other,
+        };
+        let mut so_far = first;
+        for k in 1..n {
+            let result = if k == n - 1 {
+                Place::Output(Chunks::one(c))
+            } else {
+                partial
+            };
+            let next = at((c + k) % n, c);
+            b.step(
+                start + k - 1,
+                [Operand::Local(so_far), Operand::Local(next)],
+                [Target::Local(result)],
+            );
+            so_far = result;
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Reduce over the network.
+
+use super::blocks::reduce_blocks;
+use super::{tree, Builder};
+use crate::program::{Chunks, Operand, Order, Place, Program, Target};
+
+/// The ring's first half, as in the all-reduce, then each whole chunk goes to the root: the bits of the
+/// all-reduce.
+pub(super) fn ring(b: Builder) -> Program {
+    let (n, root) = (b.n(), b.root());
+    let output = if b.is_root() { n } else { 0 };
+    let mut b = b.buffers(n, n, output).order(Order::Ring);
+    let p = b.rank();
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    let (next, previous) = (b.after(1), b.before(1));
+    b.step(0, [Operand::input(p)], [Target::to(next)]);
+    for t in 1..n {
+        let chunk = b.before(t);
+        let operands = vec![Operand::from(previous), Operand::input(chunk)];
+        let results = if t < n - 1 {
+            vec![Target::scratch(chunk), Target::to(next)]
+        } else if p == root {
+            vec![Target::output(chunk)]
+        } else {
+            vec![Target::scratch(chunk), Target::to(root)]
+        };
+        b.push(t, operands, results, 1);
+    }
+    if p == root {
+        for k in 1..n {
+            // Rank q has chunk q + 1 whole.
+            let q = b.after(k);
+            let chunk = b.after(k + 1);
+            b.step(n + k - 1, [Operand::from(q)], [Target::output(chunk)]);
+        }
+    }
+    // The root with two ranks needs none: its only partial result is the whole one.
+    b.finish(if n > 2 || p != root { n } else { 0 })
+}
+
+/// Everybody sends its source to the root, which reduces in the order of the ring (ACCL+ Table 2:
+/// all-to-one): for short messages, because the root keeps all sources in its NIC memory.
+pub(super) fn flat(b: Builder) -> Program {
+    let (n, root) = (b.n(), b.root());
+    let output = if b.is_root() { n } else { 0 };
+    let mut b = b.buffers(n, n, output).order(Order::Ring);
+    let all = Chunks { first: 0, count: n };
+    if !b.is_root() {
+        let round = b.relative() - 1;
+        b.push(round, vec![Operand::input(all)], vec![Target::to(root)], n);
+        return b.finish(0);
+    }
+    if n == 1 {
+        b.step(0, [Operand::input(0)], [Target::output(0)]);
+        return b.finish(0);
+    }
+    // Rank q's source lies in block q - root - 1.
+    let block = |q: u32| (q + n - root - 1) % n * n;
+    for k in 1..n {
+        let q = b.after(k);
+        let kept = Chunks {
+            first: block(q),
+            count: n,
+        };
+        b.push(k, vec![Operand::from(q)], vec![Target::scratch(kept)], n);
+    }
+    reduce_blocks(&mut b, n, |q, c| {
+        if q == root {
+            Place::Input(Chunks::one(c))
+        } else {
+            Place::Scratch(Chunks::one(block(q) + c))
+        }
+    });
+    b.finish((n - 1) * n)
+}
+
+/// Up a binary tree (ACCL+ Table 2): another order of reduction.
+pub(super) fn tree(b: Builder) -> Program {
+    let output = u32::from(b.is_root());
+    let mut b = b.buffers(1, 1, output).order(Order::Other);
+    tree::reduce_up(&mut b, 0, false);
+    let (first, second) = tree::children(b.relative(), b.n());
+    let partial = second.is_some() || first.is_some() && !b.is_root();
+    b.finish(u32::from(partial))
+}
