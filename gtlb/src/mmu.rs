@@ -222,6 +222,39 @@ impl Mmu {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
+        self.add_region(pd, va, len, access, None)
+    }
+
+    /// Registers a range that is contiguous on the bus and needs no entry of a GTLB: the card's own
+    /// memory, or memory of the host at addresses that the card can reach as they are. The caller
+    /// vouches that `bus` is backed for `len` bytes; no GPU memory may have the same addresses.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; then nothing was changed.
+    pub fn register_flat(
+        &mut self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+        bus: u64,
+    ) -> Result<MemoryRegion, RegisterError> {
+        self.add_region(pd, va, len, access, Some(bus))
+    }
+
+    /// Whether the pinned region is [flat](Mmu::register_flat).
+    pub fn is_flat(&self, region: u32) -> bool {
+        self.regions.find(region).is_some_and(|r| r.flat.is_some())
+    }
+
+    fn add_region(
+        &mut self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+        flat: Option<u64>,
+    ) -> Result<MemoryRegion, RegisterError> {
         let domain = self.domains.find_mut(pd).ok_or(PdError::NoSuchPd { pd })?;
         if len == 0 {
             return Err(RegisterError::Empty { va });
@@ -233,14 +266,16 @@ impl Mmu {
         if access.remote_write && !access.local_write {
             return Err(RegisterError::RemoteWriteWithoutLocal);
         }
-        if let Some(hole) = self.bank.first_hole(va.0, len) {
-            return Err(RegisterError::NotMapped { va: GpuVa(hole) });
+        if flat.is_none() {
+            if let Some(hole) = self.bank.first_hole(va.0, len) {
+                return Err(RegisterError::NotMapped { va: GpuVa(hole) });
+            }
+            // Entries may have gone when another region of the range was freed.
+            self.bank.populate(va.0, len)?;
         }
-        // Entries may have gone when another region of the range was freed.
-        self.bank.populate(va.0, len)?;
         let lkey = self
             .regions
-            .add(pd, va.0, end, access)
+            .add(pd, va.0, end, access, flat)
             .ok_or(RegisterError::TooMany { limit: MAX_REGIONS })?;
         domain.add(va.0, end, lkey);
         Ok(MemoryRegion {
@@ -324,6 +359,12 @@ impl Mmu {
                 end: GpuVa(row.end),
             });
         }
+        if let Some(bus) = row.flat {
+            return Ok(BusSpan {
+                addr: BusAddr::mint(bus + (va.0 - row.start)),
+                len,
+            });
+        }
         let hit = self
             .bank
             .translate(va.0)
@@ -376,7 +417,9 @@ impl Mmu {
         if let Some(domain) = self.domains.find_mut(region.pd) {
             domain.remove(lkey);
         }
-        self.invalidate_unused(region.start, region.end);
+        if region.flat.is_none() {
+            self.invalidate_unused(region.start, region.end);
+        }
         Ok(())
     }
 
@@ -392,8 +435,10 @@ impl Mmu {
             return Err(DeregisterError::NotBegun { lkey });
         }
         region.state = State::Quarantined;
-        let (start, end) = (region.start, region.end);
-        self.invalidate_unused(start, end);
+        let (start, end, flat) = (region.start, region.end, region.flat);
+        if flat.is_none() {
+            self.invalidate_unused(start, end);
+        }
         Ok(())
     }
 
@@ -416,7 +461,7 @@ impl Mmu {
         let kept: Vec<_> = self
             .regions
             .iter()
-            .filter(|r| matches!(r.state, State::Live | State::Freeing))
+            .filter(|r| matches!(r.state, State::Live | State::Freeing) && r.flat.is_none())
             .map(|r| groups(r.start, r.end))
             .filter(|used| used.start() <= range.end() && range.start() <= used.end())
             .collect();

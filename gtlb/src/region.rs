@@ -92,6 +92,8 @@ pub(crate) struct Region {
     pub(crate) start: u64,
     /// First byte after the region.
     pub(crate) end: u64,
+    /// Bus address of the first byte, when the range is contiguous on the bus and needs no entry.
+    pub(crate) flat: Option<u64>,
 }
 
 impl Region {
@@ -115,7 +117,14 @@ pub(crate) struct RegionTable {
 
 impl RegionTable {
     /// Adds a live region; `None` when all slots are taken.
-    pub(crate) fn add(&mut self, pd: PdId, start: u64, end: u64, access: Access) -> Option<Lkey> {
+    pub(crate) fn add(
+        &mut self,
+        pd: PdId,
+        start: u64,
+        end: u64,
+        access: Access,
+        flat: Option<u64>,
+    ) -> Option<Lkey> {
         let full = self.slots.len() == MAX_REGIONS;
         let reuse = if full || self.free.len() > RESTING {
             self.free.pop_front()
@@ -135,6 +144,7 @@ impl RegionTable {
             pins: 0,
             start,
             end,
+            flat,
         };
         if slot == self.slots.len() {
             self.slots.push(region);

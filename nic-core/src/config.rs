@@ -45,6 +45,9 @@ pub struct NicConfig {
     pub linger: Duration,
     /// How long freeing memory waits for DMA in flight before it quarantines the region.
     pub deregister_timeout: Duration,
+    /// Bytes of NIC memory, for engines: a multiple of 4096 from 1 MiB to 1 TiB. Pages that nothing
+    /// uses cost nothing.
+    pub board_bytes: u64,
     /// Who steps the NIC.
     pub progress: ProgressMode,
     /// Longest nap of the rescue thread while a kernel may ring a doorbell unseen.
@@ -62,6 +65,7 @@ impl Default for NicConfig {
             batch: 32,
             linger: Duration::from_secs(5),
             deregister_timeout: Duration::from_secs(2),
+            board_bytes: 1 << 30,
             progress: ProgressMode::Rescue,
             idle_nap: Duration::from_millis(2),
         }
@@ -91,6 +95,7 @@ impl NicConfig {
         within("max_sessions", self.max_sessions, 1, 65536)?;
         within("event_capacity", self.event_capacity, 1, 1 << 20)?;
         within("batch", self.batch, 1, 4096)?;
+        crate::board::check_bytes(self.board_bytes)?;
         if self.ip.is_unspecified() || self.ip.is_multicast() || self.ip.is_broadcast() {
             return Err(ConfigError {
                 setting: "ip",

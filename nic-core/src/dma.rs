@@ -1,6 +1,7 @@
 //! DMA: bytes between the NIC and GPU memory, always through the GTLB.
 //!
-//! Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
+//! The bus has a range each for GPU memory, the NIC's own memory and registered memory of the host
+//! (see `board`). Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
 //! through [`DmaMemory::submit`]: its reads are remembered by what was asked, so that the transport
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
 use ringbell_nic_abi::GpuVa;
 
+use crate::board::{self, Board};
 use crate::copy;
 use crate::transport::{Buffer, DmaAccess, ReadStatus};
 
@@ -40,6 +42,7 @@ struct PendingRead {
 /// What DMA keeps between steps.
 pub(crate) struct DmaState {
     pub(crate) memory: Arc<dyn DmaMemory>,
+    pub(crate) board: Board,
     window: Option<Window>,
     pending: VecDeque<PendingRead>,
     polls: u64,
@@ -48,10 +51,11 @@ pub(crate) struct DmaState {
 }
 
 impl DmaState {
-    pub(crate) fn new(memory: Arc<dyn DmaMemory>) -> DmaState {
+    pub(crate) fn new(memory: Arc<dyn DmaMemory>, board: Board) -> DmaState {
         DmaState {
             window: memory.window(),
             memory,
+            board,
             pending: VecDeque::new(),
             polls: 0,
             copied: 0,
@@ -108,6 +112,12 @@ fn at(buffer: &Buffer, offset: u64) -> Result<GpuVa, Fault> {
 }
 
 impl Dma<'_> {
+    /// Whether every span of a buffer has an address of the CPU.
+    #[inline]
+    pub(crate) fn is_direct(&self, buffer: &Buffer) -> bool {
+        self.state.window.is_some() || self.mmu.is_flat(buffer.region)
+    }
+
     /// Copies inside GPU memory. `Pending` as for a read.
     pub(crate) fn copy(
         &mut self,
@@ -117,7 +127,7 @@ impl Dma<'_> {
         len: u64,
     ) -> Result<ReadStatus, Fault> {
         let mut done = 0;
-        if self.state.window.is_some() {
+        if self.is_direct(src) && self.is_direct(dst) {
             while done < len {
                 let s = self.span(src, offset + done)?;
                 let d = self.span(dst, offset + done)?;
@@ -128,7 +138,7 @@ impl Dma<'_> {
                         va: at(src, offset + done)?,
                     });
                 };
-                // SAFETY: both spans lie in the window (checked by `direct`), which is mapped.
+                // SAFETY: both spans are mapped (checked by `direct`).
                 unsafe {
                     if u64::from(dst.len) >= copy::STREAMING_BYTES {
                         copy::copy_streaming(dp, sp, n as usize);
@@ -227,7 +237,7 @@ impl Dma<'_> {
 
 impl DmaAccess for Dma<'_> {
     fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
-        if self.state.window.is_none() {
+        if !self.is_direct(buffer) {
             return self.read_slow(buffer, offset, dst);
         }
         let mut done = 0;
@@ -240,7 +250,7 @@ impl DmaAccess for Dma<'_> {
                     va: at(buffer, offset + done as u64)?,
                 });
             };
-            // SAFETY: the span lies in the window (checked), `dst` has that many bytes left.
+            // SAFETY: the span is mapped (checked by `direct`), `dst` has that many bytes left.
             unsafe { copy::copy(dst.as_mut_ptr().add(done), p, span.len as usize) };
             done += span.len as usize;
         }
@@ -256,7 +266,7 @@ impl DmaAccess for Dma<'_> {
                 .prefix((src.len() - done) as u64);
             let part = &src[done..done + span.len as usize];
             if let Some(p) = self.direct(span) {
-                // SAFETY: the span lies in the window (checked); `part` has exactly its length.
+                // SAFETY: the span is mapped (checked by `direct`); `part` has exactly its length.
                 unsafe { copy::copy(p, part.as_ptr(), part.len()) };
             } else {
                 let mut refused = 0u32;
@@ -294,7 +304,14 @@ impl DmaAccess for Dma<'_> {
 
     #[inline]
     fn direct(&self, span: BusSpan) -> Option<*mut u8> {
-        self.state.window.as_ref()?.at(span)
+        let bus = span.addr.value();
+        if bus < board::BOARD_BUS {
+            return self.state.window.as_ref()?.at(span);
+        }
+        if bus < board::HOST_BUS {
+            return self.state.board.at_bus(bus, span.len);
+        }
+        board::host_at_bus(bus, span.len)
     }
 
     fn count_copied(&mut self, bytes: u64) {

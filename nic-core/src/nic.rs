@@ -16,6 +16,7 @@ use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
 use ringbell_nic_abi::{Event, GpuVa, Lkey, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{Bar, BarError, Target};
+use crate::board::Board;
 use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
@@ -104,9 +105,12 @@ impl NicBuilder {
     pub fn build(self) -> Result<Nic, NicError> {
         self.config.validate()?;
         let wake = Arc::new(WakeCell::new().map_err(system("a wake descriptor"))?);
+        let board = Board::new(self.config.board_bytes).map_err(system("NIC memory"))?;
         let mut transports = self.transports;
         if let Some(local) = self.local {
-            let t = LocalTransport::new(&local, self.config.ip, &*self.memory, wake.clone())?;
+            let mut exports = self.memory.exports();
+            exports.extend(board.export());
+            let t = LocalTransport::new(&local, self.config.ip, &exports, wake.clone())?;
             transports.insert(0, Box::new(t));
         }
         let mut fds = Vec::new();
@@ -122,6 +126,7 @@ impl NicBuilder {
             self.config.clone(),
             Mmu::new(self.mmu)?,
             self.memory,
+            board,
             transports,
         );
         core.show_status_in(bar.clone());

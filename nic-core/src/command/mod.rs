@@ -19,6 +19,7 @@ use ringbell_nic_abi::{
     Descriptor, EventKind, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
+use crate::board::Board;
 use crate::config::NicConfig;
 use crate::dma::{Dma, DmaState};
 use crate::event::EventQueue;
@@ -92,13 +93,14 @@ impl Core {
         config: NicConfig,
         mmu: Mmu,
         memory: Arc<dyn DmaMemory>,
+        board: Board,
         transports: Vec<Box<dyn Transport>>,
     ) -> Core {
         Core {
             now: NicTime(0),
             fresh_clock: false,
             wants_clock: true,
-            dma: DmaState::new(memory),
+            dma: DmaState::new(memory, board),
             mmu,
             queues: Vec::new(),
             sessions: Sessions::new(config.max_sessions),

@@ -221,6 +221,20 @@ pub trait DmaAccess {
     fn count_copied(&mut self, bytes: u64);
 }
 
+/// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.
+///
+/// Only what the peer's NIC has granted may be touched: a bus address comes from a record that it
+/// wrote after checking that the buffer is registered with the access in question (remote write for
+/// a store), and is dead once the operation of that record has ended.
+pub trait PeerWindow {
+    /// Where `len` bytes at a bus address of the peer lie; `None` when it exports no such range, or
+    /// is gone.
+    fn at(&self, bus: u64, len: u64) -> Option<*mut u8>;
+
+    /// Wakes the peer if it sleeps: after a store that it must look at.
+    fn wake(&self);
+}
+
 /// A stream transport. See the module text for the rules.
 pub trait Transport: Send {
     /// Short name: `local`, `tcp`.
@@ -287,6 +301,12 @@ pub trait Transport: Send {
 
     /// Addresses of local ends: `(local, peer)` of a connection, for `doctor`, events and `accept`.
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)>;
+
+    /// The peer's memory, when this transport maps it.
+    fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
+        let _ = conn;
+        None
+    }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP
     /// device, an epoll instance): whoever parks in place of stepping polls them for input.

@@ -11,7 +11,7 @@ use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer};
 use crate::progress::WakeCell;
 use crate::shmem::Mapping;
-use crate::transport::NicTime;
+use crate::transport::{NicTime, PeerWindow};
 
 /// Lines per direction: 32 KiB, which stays in a core's private cache.
 const LINES: usize = 512;
@@ -136,9 +136,11 @@ impl Link {
         }
         let mut exports = Vec::with_capacity(hello.exports.len());
         for (info, fd) in hello.exports.into_iter().zip(hello.export_fds) {
-            // Read only: the receiver copies out of the sender's memory, never into it.
+            // Writable, for one-sided operations. Streams only ever copy out of the sender's memory
+            // (`resolve` gives a read-only pointer); who writes goes through `PeerWindow`, with
+            // addresses that the peer's NIC itself has granted for that very write.
             let len = usize::try_from(info.len).unwrap_or(usize::MAX);
-            let map = Mapping::of_peer(fd, info.file_offset, len, false)?;
+            let map = Mapping::of_peer(fd, info.file_offset, len, true)?;
             exports.push((info, map));
         }
         let [page, event] = hello.wake;
@@ -209,6 +211,11 @@ impl Link {
     /// Where a span of the peer's memory lies here; `None` when the peer does not export it.
     #[inline]
     pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<*const u8> {
+        self.locate(bus, len).map(<*mut u8>::cast_const)
+    }
+
+    #[inline]
+    fn locate(&self, bus: u64, len: u64) -> Option<*mut u8> {
         for (info, map) in &self.exports {
             let Some(at) = bus.checked_sub(info.bus) else {
                 continue;
@@ -243,5 +250,20 @@ impl Link {
         std::sync::atomic::fence(Ordering::Acquire);
         let table = segment.words32(REVOKED + (1 - self.side) * REVOKED_WORDS * 4, REVOKED_WORDS);
         table[(peer_conn & 0xffff) as usize].load(Ordering::Relaxed) == (peer_conn >> 16) + 1
+    }
+}
+
+impl PeerWindow for Link {
+    fn at(&self, bus: u64, len: u64) -> Option<*mut u8> {
+        if self.state != LinkState::Up {
+            return None;
+        }
+        self.locate(bus, len)
+    }
+
+    fn wake(&self) {
+        if let Some(w) = &self.wake {
+            w.poke();
+        }
     }
 }

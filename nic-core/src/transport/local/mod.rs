@@ -35,14 +35,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::DmaMemory;
+use ringbell_gtlb::Export;
 use ringbell_nic_abi::Status;
 
 use crate::config::LocalConfig;
 use crate::progress::WakeCell;
 use crate::transport::{
-    ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
-    WorkToken,
+    ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
+    TransportEvent, WorkToken,
 };
 use conn::{Conn, Phase, RxRecv, TxSend};
 use link::{Link, LinkState};
@@ -100,14 +100,14 @@ impl LocalTransport {
     pub(crate) fn new(
         config: &LocalConfig,
         ip: Ipv4Addr,
-        memory: &dyn DmaMemory,
+        memory: &[Export<'_>],
         wake: Arc<WakeCell>,
     ) -> Result<LocalTransport, LocalError> {
         config.validate()?;
         let system = |what: &'static str| move |source| LocalError::System { what, source };
         let mut exports = Vec::new();
         let mut export_fds = Vec::new();
-        for e in memory.exports() {
+        for e in memory {
             exports.push(ExportInfo {
                 file_offset: e.file_offset,
                 bus: e.bus,
@@ -277,7 +277,7 @@ impl LocalTransport {
                     link: l,
                     dma,
                     events: &mut self.events,
-                    by_ref: !self.exports.is_empty(),
+                    exports: &self.exports,
                     moved: false,
                 };
                 let window = self.config.inline_window as u64;
@@ -639,6 +639,13 @@ impl Transport for LocalTransport {
         let s = self.conns.get((conn.0 & 0xffff) as usize)?;
         let c = s.conn.as_deref().filter(|c| c.id == conn)?;
         Some((c.local, c.peer))
+    }
+
+    fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
+        let s = self.conns.get((conn.0 & 0xffff) as usize)?;
+        let c = s.conn.as_deref().filter(|c| c.id == conn)?;
+        let link: &dyn PeerWindow = self.links[c.link].as_ref()?;
+        Some(link)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -8,6 +8,7 @@ use ringbell_nic_abi::Status;
 use super::conn::{Conn, Phase, SPAN_WINDOW};
 use super::link::Link;
 use super::packet::{Packet, INLINE, SPANS};
+use super::rendezvous::ExportInfo;
 use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
@@ -28,8 +29,8 @@ pub(super) struct Out<'a> {
     pub(super) link: &'a mut Link,
     pub(super) dma: &'a mut dyn DmaAccess,
     pub(super) events: &'a mut VecDeque<TransportEvent>,
-    /// Whether our memory can be mapped by the peer.
-    pub(super) by_ref: bool,
+    /// What of our memory the peer has mapped.
+    pub(super) exports: &'a [ExportInfo],
     pub(super) moved: bool,
 }
 
@@ -121,12 +122,22 @@ enum Progress {
     Again,
 }
 
+/// Whether the peer can reach a payload. One look is enough: a region lies in one memory.
+fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
+    let Payload::Memory(buffer) = payload else {
+        return Ok(false);
+    };
+    let bus = out.dma.span(buffer, 0)?.addr.value();
+    let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
+    Ok(out.exports.iter().any(inside))
+}
+
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let s = &mut c.sends[c.next_send];
     let len = s.work.payload.len();
     let small = matches!(s.work.payload, Payload::Inline { .. })
-        || !out.by_ref
-        || (len <= INLINE_SEND && !s.by_ref);
+        || (len <= INLINE_SEND && !s.by_ref)
+        || (!s.by_ref && !is_exported(&s.work.payload, out)?);
     while s.emitted < len {
         let left = len - s.emitted;
         if small {

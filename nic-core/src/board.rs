@@ -1,0 +1,226 @@
+//! NIC memory ("E" in FpgaNIC's Table 8): the card's own memory, beside GPU memory on the bus.
+//!
+//! A sealed memfd, so that NICs of the same host and user can map it as they map exported GPU memory.
+//! Pages that nobody touches cost nothing. It holds what an engine needs between network and GPU
+//! memory: receive buffers, partial results, records that peers write.
+//!
+//! The bus has three ranges. GPU memory keeps the addresses that its driver reports (a host's physical
+//! addresses, below 2^57). The board and the host's memory lie above, where no driver reports any.
+#![allow(unsafe_code)] // Raw access to mapped memory that peers may write.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+
+use ringbell_gtlb::Export;
+use ringbell_nic_abi::GpuVa;
+
+use crate::config::ConfigError;
+use crate::copy;
+use crate::shmem::Mapping;
+use crate::transport::Buffer;
+
+/// Bus address of the board's first byte.
+pub(crate) const BOARD_BUS: u64 = 1 << 61;
+/// Bus address of host address 0: host memory is mapped one to one behind it.
+pub(crate) const HOST_BUS: u64 = 1 << 62;
+/// Virtual address of the board's first byte: the last TiB of the 57-bit space, which no GPU hands out.
+pub(crate) const BOARD_VA: u64 = (1 << 57) - (1 << 40);
+/// Every allocation starts on a line of its own, so that neighbours share none.
+const ALIGN: u64 = 128;
+
+/// A piece of NIC memory; give it back with [`Board::free`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Block {
+    /// Offset of the first byte.
+    pub(crate) at: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+}
+
+/// The memory, and which of it is in use.
+#[derive(Debug)]
+pub(crate) struct Board {
+    map: Mapping,
+    len: u64,
+    /// Handle of the region in the MMU, once the board is registered.
+    region: u32,
+    /// Free ranges: offset to length, never adjacent.
+    free: BTreeMap<u64, u64>,
+    used: u64,
+}
+
+impl Board {
+    /// A board of `len` bytes.
+    pub(crate) fn new(len: u64) -> std::io::Result<Board> {
+        let size = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        Ok(Board {
+            map: Mapping::memfd("ringbell-board", size)?,
+            len,
+            region: u32::MAX,
+            free: BTreeMap::from([(0, len)]),
+            used: 0,
+        })
+    }
+
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Tells the board under which region the MMU knows it.
+    pub(crate) fn set_region(&mut self, region: u32) {
+        self.region = region;
+    }
+
+    /// What local peers map.
+    pub(crate) fn export(&self) -> Option<Export<'_>> {
+        let fd: BorrowedFd<'_> = self.map.fd()?;
+        Some(Export {
+            fd,
+            file_offset: 0,
+            bus: BOARD_BUS,
+            len: self.len,
+        })
+    }
+
+    /// Takes `len` bytes, first fit; `None` when no free range is that long.
+    pub(crate) fn alloc(&mut self, len: u64) -> Option<Block> {
+        let len = len.max(1).checked_next_multiple_of(ALIGN)?;
+        let (at, room) = self.free.iter().find(|(_, n)| **n >= len)?;
+        let (at, room) = (*at, *room);
+        self.free.remove(&at);
+        if room > len {
+            self.free.insert(at + len, room - len);
+        }
+        self.used += len;
+        Some(Block { at, len })
+    }
+
+    /// Gives a block back.
+    pub(crate) fn free(&mut self, block: Block) {
+        let (mut at, mut len) = (block.at, block.len);
+        self.used -= len;
+        if let Some((before, n)) = self.free.range(..at).next_back().map(|(a, n)| (*a, *n)) {
+            debug_assert!(before + n <= at, "{block:?} was free already");
+            if before + n == at {
+                self.free.remove(&before);
+                (at, len) = (before, n + len);
+            }
+        }
+        if let Some(n) = self.free.remove(&(at + len)) {
+            len += n;
+        }
+        self.free.insert(at, len);
+    }
+
+    /// `len` bytes at an offset, as transports take them.
+    pub(crate) fn buffer(&self, at: u64, len: u32) -> Buffer {
+        Buffer {
+            region: self.region,
+            va: GpuVa(BOARD_VA + at),
+            len,
+        }
+    }
+
+    /// Where `len` bytes at a bus address lie; `None` outside of the board.
+    #[inline]
+    pub(crate) fn at_bus(&self, bus: u64, len: u64) -> Option<*mut u8> {
+        let at = bus.checked_sub(BOARD_BUS)?;
+        if at.checked_add(len)? > self.len {
+            return None;
+        }
+        // SAFETY: inside the mapping (checked).
+        Some(unsafe { self.map.base().add(at as usize) })
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// When the range leaves the board: offsets are ours.
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
+        let from = self.at_bus(BOARD_BUS + at, into.len() as u64);
+        let Some(from) = from else {
+            panic!("{at} + {} leaves the board", into.len());
+        };
+        // SAFETY: mapped (checked by `at_bus`); `into` is ours alone.
+        unsafe { copy::copy(into.as_mut_ptr(), from, into.len()) };
+    }
+}
+
+/// Where `len` bytes at a bus address of the host's own memory lie.
+#[inline]
+pub(crate) fn host_at_bus(bus: u64, len: u64) -> Option<*mut u8> {
+    let va = bus.checked_sub(HOST_BUS)?;
+    va.checked_add(len)?;
+    // Only a flat region, for which its owner has vouched, is translated to such an address.
+    Some(std::ptr::with_exposed_provenance_mut(va as usize))
+}
+
+/// Checks the setting `board_bytes`.
+pub(crate) fn check_bytes(len: u64) -> Result<(), ConfigError> {
+    if (1 << 20..=1 << 40).contains(&len) && len.is_multiple_of(4096) {
+        return Ok(());
+    }
+    Err(ConfigError {
+        setting: "board_bytes",
+        why: format!("{len} is not a multiple of 4096 between 1 MiB and 1 TiB"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_do_not_overlap_and_free_memory_merges() {
+        let mut b = Board::new(1 << 20).expect("memfd");
+        let mut blocks = Vec::new();
+        let mut n = 7u64;
+        while let Some(x) = b.alloc(n % 9000) {
+            assert!(x.at.is_multiple_of(ALIGN) && x.at + x.len <= 1 << 20);
+            blocks.push(x);
+            n = n * 31 % 65_521;
+        }
+        let mut sorted = blocks.clone();
+        sorted.sort_by_key(|x| x.at);
+        assert!(sorted.windows(2).all(|w| w[0].at + w[0].len <= w[1].at));
+        assert_eq!(b.used(), sorted.iter().map(|x| x.len).sum::<u64>());
+        // Odd ones first, so that every merge happens.
+        for x in blocks
+            .iter()
+            .skip(1)
+            .step_by(2)
+            .chain(blocks.iter().step_by(2))
+        {
+            b.free(*x);
+        }
+        assert_eq!(b.used(), 0);
+        assert_eq!(
+            b.alloc(1 << 20),
+            Some(Block {
+                at: 0,
+                len: 1 << 20
+            })
+        );
+        assert_eq!(b.alloc(1), None);
+    }
+
+    #[test]
+    fn addresses_outside_are_none() {
+        let b = Board::new(1 << 20).expect("memfd");
+        assert!(b.at_bus(BOARD_BUS, 1 << 20).is_some());
+        for (bus, len) in [
+            (BOARD_BUS - 1, 1),
+            (BOARD_BUS + 1, 1 << 20),
+            (BOARD_BUS, u64::MAX),
+            (0, 1),
+        ] {
+            assert!(b.at_bus(bus, len).is_none());
+        }
+    }
+}

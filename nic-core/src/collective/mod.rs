@@ -1,0 +1,8 @@
+//! Collective operations on the NIC (the off-path model, FpgaNIC §3.4).
+
+mod settings;
+
+pub use settings::{
+    CollectiveCounters, CollectiveSettings, CommError, CommId, CommInfo, CommStatus,
+    CommunicatorConfig, PeerInfo, MAX_RANKS,
+};

@@ -1,0 +1,375 @@
+//! What a communicator is made from, and what it says about itself.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind, SessionId, Status};
+
+use crate::config::ConfigError;
+
+/// A communicator of a NIC: what a `COLLECTIVE` descriptor names in its session field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommId(pub u32);
+
+impl CommId {
+    /// The value of the descriptor's session field.
+    pub const fn session(self) -> SessionId {
+        SessionId(self.0)
+    }
+}
+
+/// Most ranks of one communicator.
+pub const MAX_RANKS: usize = 1024;
+
+/// Settings of a communicator. They are checked against each other when it is made, and every rank
+/// must use the same `segment_bytes` and algorithms (the first message of an operation checks it).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CollectiveSettings {
+    /// Messages up to this many bytes travel with their header (eager); longer ones wait until the
+    /// receiver has named a buffer (rendezvous).
+    pub eager_max: u64,
+    /// Receive buffers of `eager_max` bytes that this rank keeps for each peer. A sender that has
+    /// filled them falls back to rendezvous.
+    pub eager_buffers: u32,
+    /// Bytes of a chunk that are moved at once: longer chunks are split into segments.
+    pub segment_bytes: u64,
+    /// Segments of one operation that are under way at once.
+    pub segments_in_flight: u32,
+    /// NIC memory for partial results, shared by the operations of the communicator.
+    pub scratch_bytes: u64,
+    /// Bytes of host memory that are staged through NIC memory at once when a message leaves from,
+    /// or arrives in, memory that peers cannot map.
+    pub staging_bytes: u64,
+    /// How long the ranks may take to find each other.
+    pub connect_timeout: Duration,
+}
+
+impl Default for CollectiveSettings {
+    fn default() -> CollectiveSettings {
+        CollectiveSettings {
+            eager_max: 8 << 10,
+            eager_buffers: 16,
+            segment_bytes: 256 << 10,
+            segments_in_flight: 4,
+            scratch_bytes: 16 << 20,
+            staging_bytes: 1 << 20,
+            connect_timeout: Duration::from_secs(30),
+        }
+    }
+}
+
+fn refuse(setting: &'static str, why: String) -> Result<(), ConfigError> {
+    Err(ConfigError { setting, why })
+}
+
+impl CollectiveSettings {
+    /// Checks every setting, and the settings against each other.
+    ///
+    /// # Errors
+    /// The first setting that cannot be, and why.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let s = self;
+        if s.eager_max > 1 << 30 {
+            return refuse(
+                "collective.eager_max",
+                format!("{} is above 1 GiB", s.eager_max),
+            );
+        }
+        if s.eager_max > 0 && !(1..=4096).contains(&s.eager_buffers) {
+            return refuse(
+                "collective.eager_buffers",
+                format!("{} is not between 1 and 4096", s.eager_buffers),
+            );
+        }
+        if s.segment_bytes < 64 || s.segment_bytes > 1 << 30 || !s.segment_bytes.is_multiple_of(64)
+        {
+            return refuse(
+                "collective.segment_bytes",
+                format!(
+                    "{} is not a multiple of 64 between 64 and 1 GiB",
+                    s.segment_bytes
+                ),
+            );
+        }
+        if !(1..=64).contains(&s.segments_in_flight) {
+            return refuse(
+                "collective.segments_in_flight",
+                format!("{} is not between 1 and 64", s.segments_in_flight),
+            );
+        }
+        let least = s.segment_bytes.saturating_mul(2);
+        if s.scratch_bytes < least {
+            return refuse(
+                "collective.scratch_bytes",
+                format!(
+                    "{} has no room for two segments of collective.segment_bytes, {least} bytes",
+                    s.scratch_bytes
+                ),
+            );
+        }
+        if !(4096..=1 << 30).contains(&s.staging_bytes) {
+            return refuse(
+                "collective.staging_bytes",
+                format!("{} is not between 4096 and 1 GiB", s.staging_bytes),
+            );
+        }
+        if s.connect_timeout.is_zero() {
+            return refuse("collective.connect_timeout", "0 would never connect".into());
+        }
+        Ok(())
+    }
+}
+
+/// What a communicator is made from. Every rank gives the same `ctx`, `peers` and settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommunicatorConfig {
+    /// Number that this communicator alone has, on all its ranks: the job secret's and the epoch's
+    /// stand-in. Messages of another number are dropped.
+    pub ctx: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Address of every rank's NIC, by rank; the port is the one on which its NIC serves collectives.
+    pub peers: Vec<SocketAddrV4>,
+    /// Settings.
+    pub settings: CollectiveSettings,
+}
+
+/// A communicator that could not be made or found; nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommError {
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The number of ranks is wrong.
+    #[error("a communicator has 1 to {MAX_RANKS} ranks, not {ranks}")]
+    Ranks {
+        /// Ranks given.
+        ranks: usize,
+    },
+    /// The rank is not among the peers.
+    #[error("rank {rank} is outside of 0..{ranks}; give each rank its own number")]
+    Rank {
+        /// Rank given.
+        rank: u32,
+        /// Ranks given.
+        ranks: usize,
+    },
+    /// Two ranks have one address.
+    #[error("ranks {a} and {b} both have the address {address}; a rank is a NIC with an `ip` of its own")]
+    Twice {
+        /// One.
+        a: usize,
+        /// The other.
+        b: usize,
+        /// Their address.
+        address: SocketAddrV4,
+    },
+    /// The rank's own address is another NIC's.
+    #[error("rank {rank} is listed at {address}, but this NIC has the address {ip}; list the ranks in the same order everywhere")]
+    NotMine {
+        /// Rank given.
+        rank: u32,
+        /// Its address in the list.
+        address: SocketAddrV4,
+        /// The NIC's own address.
+        ip: std::net::Ipv4Addr,
+    },
+    /// The number of a living communicator.
+    #[error(
+        "this NIC already has a communicator with the number {ctx:#x}; make a new one for each"
+    )]
+    CtxInUse {
+        /// The number.
+        ctx: u64,
+    },
+    /// Another port already serves collectives.
+    #[error(
+        "this NIC serves collectives on port {port}, so rank {rank} cannot be at port {asked}"
+    )]
+    Port {
+        /// In use.
+        port: u16,
+        /// This rank.
+        rank: u32,
+        /// Asked for.
+        asked: u16,
+    },
+    /// NIC memory is short.
+    #[error("NIC memory: {needed} bytes needed, {free} of {board} are free; raise the setting `board_bytes`, or lower collective.eager_buffers, eager_max or scratch_bytes")]
+    Memory {
+        /// Needed.
+        needed: u64,
+        /// Free.
+        free: u64,
+        /// Size of the board.
+        board: u64,
+    },
+    /// A transport cannot listen on the port.
+    #[error("cannot serve collectives on port {port}: {status}")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// Why.
+        status: Status,
+    },
+    /// No such communicator.
+    #[error("communicator {id:?} does not exist; it was never made, or it has been freed")]
+    Unknown {
+        /// The id given.
+        id: CommId,
+    },
+    /// All ids are in use.
+    #[error("all {limit} communicators of this NIC are in use; free some")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The NIC's own region could not be registered.
+    #[error("NIC memory could not be registered: {why}")]
+    Register {
+        /// Why.
+        why: String,
+    },
+}
+
+/// How far a communicator is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CommStatus {
+    /// Ranks have not answered yet. Operations may be posted; they wait.
+    Connecting {
+        /// Which ranks.
+        missing: Vec<u32>,
+    },
+    /// All ranks are there.
+    Ready,
+    /// Nothing runs any more; free it, and make another with a new number.
+    Aborted {
+        /// The rank because of which, or that asked for it.
+        rank: u32,
+        /// What its operations ended with.
+        status: Status,
+    },
+}
+
+/// How a peer is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerInfo {
+    /// Rank.
+    pub rank: u32,
+    /// Address of its NIC.
+    pub address: SocketAddrV4,
+    /// The transport that carries its messages; none for this rank itself, or not connected yet.
+    pub transport: Option<&'static str>,
+    /// Why this transport.
+    pub why: &'static str,
+}
+
+/// Counts of a communicator; they only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct CollectiveCounters {
+    /// Operations that ended well.
+    pub completed: u64,
+    /// Operations that did not.
+    pub failed: u64,
+    /// Steps of programs that this NIC has run.
+    pub steps: u64,
+    /// Messages sent with their payload.
+    pub eager: u64,
+    /// Messages sent after the receiver had named a buffer.
+    pub rendezvous: u64,
+    /// Messages longer than nothing that would have been eager, but found no free receive buffer.
+    pub without_credit: u64,
+    /// Messages that came before their receive.
+    pub unexpected: u64,
+    /// Elements that this NIC has reduced.
+    pub reduced: u64,
+}
+
+/// A communicator, for people and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CommInfo {
+    /// Its number.
+    pub ctx: u64,
+    /// This rank.
+    pub rank: u32,
+    /// Ranks.
+    pub ranks: u32,
+    /// How far it is.
+    pub status: CommStatus,
+    /// NIC memory that it holds: receive buffers and scratch, in bytes.
+    pub nic_memory: u64,
+    /// How each rank is reached.
+    pub peers: Vec<PeerInfo>,
+    /// How often each algorithm was chosen.
+    pub chosen: Vec<(CollectiveKind, Algorithm, u64)>,
+    /// Counts.
+    pub counters: CollectiveCounters,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_contradict_each_other_are_named() {
+        assert_eq!(CollectiveSettings::default().validate(), Ok(()));
+        let d = CollectiveSettings::default;
+        for (s, name) in [
+            (
+                CollectiveSettings {
+                    eager_buffers: 0,
+                    ..d()
+                },
+                "collective.eager_buffers",
+            ),
+            (
+                CollectiveSettings {
+                    segment_bytes: 100,
+                    ..d()
+                },
+                "collective.segment_bytes",
+            ),
+            (
+                CollectiveSettings {
+                    scratch_bytes: d().segment_bytes,
+                    ..d()
+                },
+                "collective.scratch_bytes",
+            ),
+            (
+                CollectiveSettings {
+                    segments_in_flight: 0,
+                    ..d()
+                },
+                "collective.segments_in_flight",
+            ),
+            (
+                CollectiveSettings {
+                    staging_bytes: 1,
+                    ..d()
+                },
+                "collective.staging_bytes",
+            ),
+            (
+                CollectiveSettings {
+                    connect_timeout: Duration::ZERO,
+                    ..d()
+                },
+                "collective.connect_timeout",
+            ),
+        ] {
+            assert_eq!(s.validate().expect_err(name).setting, name);
+        }
+        // Without eager messages no buffer is needed.
+        let none = CollectiveSettings {
+            eager_max: 0,
+            eager_buffers: 0,
+            ..d()
+        };
+        assert_eq!(none.validate(), Ok(()));
+    }
+}
