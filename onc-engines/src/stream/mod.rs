@@ -4,5 +4,6 @@
 //! result ("op_out", "op_return") when it is asked.
 
 mod engine;
+pub mod hll;
 
 pub use engine::{EngineError, StreamEngine};
