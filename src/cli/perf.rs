@@ -1,5 +1,6 @@
 //! `ringbell perf`: the benchmarks.
 
+mod compare;
 mod connections;
 mod device;
 mod limits;
@@ -42,6 +43,8 @@ enum Bench {
     Slots(slots::Args),
     /// Many connections between two NICs, with all or one of them active
     Connections(connections::Args),
+    /// Reports of one benchmark side by side, with ratios: ours and those of `cargo xtask peers`
+    Compare(compare::Args),
 }
 
 /// Runs a benchmark.
@@ -56,5 +59,6 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
         Bench::Slots(args) => slots::run(&args),
         Bench::Connections(args) => connections::run(&args),
+        Bench::Compare(args) => compare::run(&args),
     }
 }

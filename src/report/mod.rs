@@ -14,7 +14,7 @@ mod stats;
 mod table;
 
 pub(crate) use output::{emit, OutputArgs};
-pub(crate) use plot::{Axis, Plot, Scale};
+pub(crate) use plot::{svg as draw, Axis, Plot, Scale};
 pub(crate) use progress::Progress;
 pub(crate) use schema::{Limits, Meta, Report, Row};
 pub(crate) use sizes::{parse_size, size_text, SweepArgs};

@@ -31,6 +31,8 @@ pub(crate) enum Axis {
     Time,
     /// Payload over time.
     Bandwidth,
+    /// What the wire carried over time: comparable between rank counts.
+    BusBandwidth,
 }
 
 /// Scale of an axis.
@@ -50,6 +52,7 @@ impl Axis {
             Axis::P50 => Some(row.p50_us),
             Axis::Time => Some(row.time_us),
             Axis::Bandwidth => Some(row.algbw_gbs),
+            Axis::BusBandwidth => Some(row.busbw_gbs),
         }
     }
 
@@ -60,6 +63,7 @@ impl Axis {
             Axis::P50 => "median time (µs)".into(),
             Axis::Time => "time (µs)".into(),
             Axis::Bandwidth => "bandwidth (GB/s)".into(),
+            Axis::BusBandwidth => "bus bandwidth (GB/s)".into(),
         }
     }
 
@@ -101,7 +105,7 @@ fn curves(report: &Report, plot: &Plot) -> Vec<Curve> {
 ///
 /// # Errors
 /// When no row can be drawn.
-pub(super) fn svg(report: &Report, plot: &Plot) -> Result<String> {
+pub(crate) fn svg(report: &Report, plot: &Plot) -> Result<String> {
     let mut curves = curves(report, plot);
     if plot.x == Axis::Size && plot.y == Axis::Bandwidth {
         let limit = &report.meta.limits.memcpy_gbs_by_size;

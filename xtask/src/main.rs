@@ -5,6 +5,7 @@
 mod gen;
 mod kernels;
 mod lint;
+mod peers;
 mod steps;
 mod style;
 mod test;
@@ -43,6 +44,8 @@ enum Task {
     },
     /// Compile the device code with nvcc from PyPI for sm_80 and sm_90
     Kernels,
+    /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
+    Peers(peers::Args),
     /// What CI runs: lint, then test
     Ci,
 }
@@ -70,6 +73,7 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Test { filter } => test::filtered(&filter),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
+        Task::Peers(args) => peers::run(&args).map(|()| true),
         Task::Ci => {
             tools::report();
             let all: Vec<steps::Step> = [&lint::STEPS[..], &test::STEPS[..]].concat();

@@ -65,7 +65,11 @@ fn nvcc_in(venv: &Path) -> Option<PathBuf> {
     .find(|nvcc| nvcc.is_file())
 }
 
-fn install(venv: &Path, packages: &[&str]) -> Result<()> {
+/// Makes the environment, unless it is there, and installs packages into it.
+///
+/// # Errors
+/// When Python's `venv` or the network is missing.
+pub(crate) fn install(venv: &Path, packages: &[&str]) -> Result<()> {
     let python = venv.join("bin/python3");
     if !python.exists() {
         command(Command::new("python3").args(["-m", "venv"]).arg(venv))

