@@ -4,10 +4,14 @@
 //! its buffers, its NIC memory and the network. It does not know the count of elements: [`Layout`]
 //! maps chunks to elements, so one program serves every size, and is checked once.
 
+mod check;
 mod generate;
+mod hash;
 mod layout;
 mod step;
 
+pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
 pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};
+pub use hash::hash_all;
 pub use layout::Layout;
 pub use step::{Chunks, Operand, Order, Place, Program, Step, Target};

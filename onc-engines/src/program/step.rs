@@ -175,6 +175,12 @@ impl Step {
             _ => None,
         })
     }
+
+    /// Messages that it sends.
+    pub fn messages(&self) -> usize {
+        let net = |r: &&Target| matches!(r, Target::Net { .. });
+        self.results.iter().filter(net).count()
+    }
 }
 
 /// In which order a program reduces.
@@ -228,6 +234,28 @@ pub struct Program {
 }
 
 impl Program {
+    /// Whether it runs as one pass over the memory of all ranks, between two barriers.
+    pub fn is_direct(&self) -> bool {
+        let reads = |o: &Operand| matches!(o, Operand::Peer { .. });
+        let writes = |t: &Target| matches!(t, Target::Peer { .. });
+        self.algo == Algorithm::Direct
+            || self
+                .steps
+                .iter()
+                .any(|s| s.operands.iter().any(reads) || s.results.iter().any(writes))
+    }
+
+    /// Columns of the state table that hold an operand.
+    pub fn rounds(&self) -> u32 {
+        self.steps.iter().map(|s| s.round + 1).max().unwrap_or(0)
+    }
+
+    /// Chunks of all messages that it sends.
+    pub fn sent_chunks(&self) -> u64 {
+        let sent = |s: &Step| s.messages() as u64 * u64::from(s.chunks);
+        self.steps.iter().map(sent).sum()
+    }
+
     /// The chunk of the destination buffer at which the source buffer lies in the in-place form of the
     /// collective (as in NCCL and MPI), as `(input chunk, output chunk)` that coincide; `None` where
     /// this rank has no such form.

@@ -71,7 +71,9 @@ pub(super) fn recursive_doubling(b: Builder) -> Program {
     );
     let round = all_gather_blocks(&mut b, 0, n, Place::Scratch);
     let at = |rank, chunk| Place::Scratch(Chunks::one(rank * n + chunk));
-    reduce_blocks(&mut b, round, at);
+    // Not in NIC memory: what lies there may still be on its way to a slow peer.
+    let partial = |chunk| Place::Output(Chunks::one(chunk));
+    reduce_blocks(&mut b, round, at, partial);
     b.finish(n * n)
 }
 

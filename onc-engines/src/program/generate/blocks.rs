@@ -68,24 +68,21 @@ pub(super) fn all_gather_blocks(
 }
 
 /// Reduces the sources of all ranks, which lie here, to the destination, each chunk in the order of the
-/// ring: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on.
-///
-/// Partial results go where the first operand lies, when that may be written, so that a source which
-/// shares its memory with the destination is not overwritten before it was added.
-pub(super) fn reduce_blocks(b: &mut Builder, start: u32, at: impl Fn(u32, u32) -> Place) {
+/// ring: chunk c of `at(c, c)`, `at(c + 1, c)`, and so on; `partial(c)` is where its partial results go.
+pub(super) fn reduce_blocks(
+    b: &mut Builder,
+    start: u32,
+    at: impl Fn(u32, u32) -> Place,
+    partial: impl Fn(u32) -> Place,
+) {
     let n = b.n();
     for c in 0..n {
-        let first = at(c, c);
-        let partial = match first {
-            Place::Input(_) => Place::Output(Chunks::one(c)),
-            other => other,
-        };
-        let mut so_far = first;
+        let mut so_far = at(c, c);
         for k in 1..n {
             let result = if k == n - 1 {
                 Place::Output(Chunks::one(c))
             } else {
-                partial
+                partial(c)
             };
             let next = at((c + k) % n, c);
             b.step(

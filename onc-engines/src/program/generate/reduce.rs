@@ -67,13 +67,20 @@ pub(super) fn flat(b: Builder) -> Program {
         };
         b.push(k, vec![Operand::from(q)], vec![Target::scratch(kept)], n);
     }
-    reduce_blocks(&mut b, n, |q, c| {
+    let at = |q, c| {
         if q == root {
             Place::Input(Chunks::one(c))
         } else {
             Place::Scratch(Chunks::one(block(q) + c))
         }
-    });
+    };
+    // In place the destination holds the root's own source until that was added: partial results stay
+    // in NIC memory, except where the root's comes first.
+    let partial = |c| match at(c, c) {
+        Place::Input(_) => Place::Output(Chunks::one(c)),
+        other => other,
+    };
+    reduce_blocks(&mut b, n, at, partial);
     b.finish((n - 1) * n)
 }
 

@@ -1,0 +1,126 @@
+//! The checker: proves the programs of all ranks before any of them runs.
+//!
+//! [`check`] takes the programs of all ranks of a communicator and either proves that together they
+//! compute the collective they claim, or names the rank and the step at fault. In turn:
+//!
+//! 1. `form`: each step by itself: places in bounds, operands and results within the limits.
+//! 2. `matching`: the k-th message from a rank to another on a channel meets the k-th receive of it.
+//! 3. `run`: symbolic execution of all ranks. Values are ordered reductions of (rank, chunk), so the order
+//!    that the program claims is proved with the result. Vector clocks (Fidge, Mattern) show that no write
+//!    touches memory whose message may still be on its way. What never runs is a cyclic wait.
+//!
+//! Step 3 runs once with separate buffers and, where the collective has such a form, once in place.
+//! Everything is in chunk units: a proof holds for every count of elements.
+
+mod error;
+mod form;
+mod matching;
+mod memory;
+mod run;
+mod value;
+
+pub use error::{CheckError, Problem};
+pub use value::Value;
+
+use super::{Order, Program};
+
+/// What an executor can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Slots of NIC memory that a rank may use.
+    pub scratch_chunks: u32,
+    /// Chunks that source and destination may have.
+    pub buffer_chunks: u32,
+    /// Operands of a step, and results, outside of `DIRECT` programs (ACCL+ §4.3: two).
+    pub operands: usize,
+    /// Steps of one rank.
+    pub steps: usize,
+    /// Messages from one sender that a receiver can put aside while it waits for a later one of that
+    /// sender. At 0 every rank must take a sender's messages in the order they were sent, whatever
+    /// their channels.
+    pub put_aside: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            scratch_chunks: 1 << 16,
+            buffer_chunks: 1 << 16,
+            operands: 2,
+            steps: 1 << 16,
+            put_aside: 0,
+        }
+    }
+}
+
+/// Whether source and destination may share memory as [`Program::in_place`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum InPlace {
+    /// Proved.
+    Safe,
+    /// The collective has no such form.
+    None,
+    /// The result would be wrong; the programs are right only with separate buffers.
+    Unsafe(CheckError),
+}
+
+/// What [`check`] has proved, and what the programs take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Proof {
+    /// Ranks.
+    pub ranks: u32,
+    /// Steps of all ranks.
+    pub steps: usize,
+    /// Rounds: columns of the state table that hold an operand.
+    pub rounds: u32,
+    /// Messages of all ranks.
+    pub messages: usize,
+    /// Chunks in them.
+    pub message_chunks: u64,
+    /// The most messages that one rank sends.
+    pub messages_per_rank: usize,
+    /// High-water mark of NIC memory: one more than the highest slot that a rank uses.
+    pub scratch_chunks: u32,
+    /// In place.
+    pub in_place: InPlace,
+    /// Order of reduction.
+    pub order: Order,
+    /// Identifies the programs of all ranks: the same in every process that generated or loaded the
+    /// same ones.
+    pub hash: u64,
+}
+
+/// Proves that `programs`, one for each rank in order, compute the collective that they claim.
+///
+/// # Errors
+/// What is wrong, with the rank and the step at fault.
+pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError> {
+    form::check(programs, limits)?;
+    let messages = matching::match_messages(programs)?;
+    matching::check_put_aside(programs, &messages, limits)?;
+    run::run(programs, &messages, false)?;
+    let in_place = if programs.iter().any(|p| p.in_place().is_some()) {
+        match run::run(programs, &messages, true) {
+            Ok(()) => InPlace::Safe,
+            Err(error) => InPlace::Unsafe(error),
+        }
+    } else {
+        InPlace::None
+    };
+    let per_rank = |p: &Program| p.steps.iter().map(super::Step::messages).sum::<usize>();
+    Ok(Proof {
+        ranks: programs.len() as u32,
+        steps: programs.iter().map(|p| p.steps.len()).sum(),
+        rounds: programs.iter().map(Program::rounds).max().unwrap_or(0),
+        messages: programs.iter().map(per_rank).sum(),
+        message_chunks: programs.iter().map(Program::sent_chunks).sum(),
+        messages_per_rank: programs.iter().map(per_rank).max().unwrap_or(0),
+        scratch_chunks: programs.iter().map(form::scratch_used).max().unwrap_or(0),
+        in_place,
+        order: programs.first().map_or(Order::None, |p| p.order),
+        hash: super::hash_all(programs),
+    })
+}
+
+#[cfg(test)]
+mod tests;
