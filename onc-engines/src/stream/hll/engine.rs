@@ -5,6 +5,9 @@ use super::update::Isa;
 use super::HashKind;
 use crate::stream::{EngineError, StreamEngine};
 
+/// Log2 of the number of registers that an engine can have.
+pub const ENGINE_PRECISIONS: std::ops::RangeInclusive<u8> = 4..=18;
+
 /// What an [`HllEngine`] counts, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HllConfig {
@@ -105,6 +108,12 @@ impl HllEngine {
     /// # Errors
     /// A precision or width out of range.
     pub fn on(isa: Isa, config: HllConfig) -> Result<HllEngine, SketchError> {
+        if !ENGINE_PRECISIONS.contains(&config.precision) {
+            return Err(SketchError::Precision {
+                given: config.precision,
+                most: *ENGINE_PRECISIONS.end(),
+            });
+        }
         Ok(HllEngine {
             config,
             isa,

@@ -1,5 +1,6 @@
 //! HyperLogLog.
 
+mod datasketches;
 mod engine;
 mod estimate;
 mod hash;
@@ -10,7 +11,8 @@ mod sketch;
 mod tests;
 mod update;
 
-pub use engine::{HllConfig, HllEngine, HllSummary};
+pub use datasketches::{DataSketchesError, DataSketchesForm};
+pub use engine::{HllConfig, HllEngine, HllSummary, ENGINE_PRECISIONS};
 pub use estimate::Bounds;
 pub use hash::HashKind;
 pub use image::ImageError;

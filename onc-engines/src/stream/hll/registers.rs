@@ -68,7 +68,6 @@ impl Registers {
     }
 
     /// Sums of 2^-value over registers below 32, and over the others.
-    #[cfg(test)]
     pub(super) fn inverse(&self) -> [f64; 2] {
         self.inverse
     }

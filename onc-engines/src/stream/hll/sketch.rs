@@ -5,8 +5,9 @@ use super::hash::HashKind;
 use super::registers::Registers;
 use super::update::{update, Isa};
 
-/// Log2 of the number of registers that a sketch can have.
-pub const PRECISIONS: std::ops::RangeInclusive<u8> = 4..=18;
+/// Log2 of the number of registers that a sketch can have: as in Apache DataSketches. An engine on the
+/// path stops at 18, whose registers still lie in a core's second-level cache.
+pub const PRECISIONS: std::ops::RangeInclusive<u8> = 4..=21;
 /// Bytes that an item can have.
 pub const WIDTHS: [usize; 5] = [1, 2, 4, 8, 16];
 
@@ -15,8 +16,15 @@ pub const WIDTHS: [usize; 5] = [1, 2, 4, 8, 16];
 #[non_exhaustive]
 pub enum SketchError {
     /// The precision is out of range.
-    #[error("HyperLogLog precision {0} is out of range; choose 4 to 18 (2^precision registers)")]
-    Precision(u8),
+    #[error(
+        "HyperLogLog precision {given} is out of range; choose 4 to {most} (2^precision registers)"
+    )]
+    Precision {
+        /// As given.
+        given: u8,
+        /// The highest.
+        most: u8,
+    },
     /// The width is none that an item can have.
     #[error("HyperLogLog item width {0} is not supported; choose 1, 2, 4, 8 or 16 bytes")]
     Width(usize),
@@ -68,10 +76,13 @@ impl Sketch {
     /// An empty sketch of 2^`precision` registers for items of `width` bytes, little-endian.
     ///
     /// # Errors
-    /// A precision outside 4 to 18, or a width other than 1, 2, 4, 8 and 16.
+    /// A precision outside 4 to 21, or a width other than 1, 2, 4, 8 and 16.
     pub fn new(precision: u8, hash: HashKind, width: usize) -> Result<Sketch, SketchError> {
         if !PRECISIONS.contains(&precision) {
-            return Err(SketchError::Precision(precision));
+            return Err(SketchError::Precision {
+                given: precision,
+                most: *PRECISIONS.end(),
+            });
         }
         if !WIDTHS.contains(&width) {
             return Err(SketchError::Width(width));

@@ -183,9 +183,19 @@ fn a_cut_item_is_reported_and_not_counted() {
 #[test]
 fn out_of_range_is_refused_by_name() {
     let new = |precision, width| Sketch::new(precision, HashKind::Mix, width).map(|_| ());
-    for precision in [0, 3, 19, 255] {
-        assert_eq!(new(precision, 4), Err(SketchError::Precision(precision)));
+    for given in [0, 3, 22, 255] {
+        let refused = SketchError::Precision { given, most: 21 };
+        assert_eq!(new(given, 4), Err(refused));
     }
+    let config = HllConfig {
+        precision: 19,
+        ..HllConfig::default()
+    };
+    let message = HllEngine::new(config).unwrap_err().to_string();
+    assert!(
+        message.contains("19") && message.contains("4 to 18"),
+        "{message}"
+    );
     for width in [0, 3, 5, 32] {
         assert_eq!(new(14, width), Err(SketchError::Width(width)));
     }

@@ -18,6 +18,9 @@ use super::portable;
 const LANES: usize = 16;
 /// Steps whose candidates are tested by one branch.
 const STEPS: usize = 4;
+/// Floor from which most groups have no candidate. Below, a branch on that would be mispredicted too
+/// often: every group is compressed then.
+const FLOOR_TO_SKIP: u8 = 9;
 /// Candidates that are kept before their registers are looked at.
 const BUFFER: usize = 512;
 /// Bit at which the rank begins in a packed word.
@@ -62,7 +65,7 @@ fn update_inner<const KIND: u8, const W: usize>(registers: &mut Registers, items
             // SAFETY: as above.
             (words[step], masks[step]) = unsafe { candidates::<KIND, W>(at(step), floor) };
         }
-        if masks.iter().fold(0, |any, m| any | m) == 0 {
+        if floor >= FLOOR_TO_SKIP && masks.iter().fold(0, |any, m| any | m) == 0 {
             continue;
         }
         for (word, mask) in words.into_iter().zip(masks) {
