@@ -31,7 +31,7 @@ fn main() {
         .flag("-fno-rtti")
         .flag("-fvisibility=hidden")
         .flag("-Wno-unknown-pragmas")
-        .opt_level(2)
+        .opt_level(3)
         .compile("ringbell_kernels");
 
     let fatbins = match find_nvcc(&out) {

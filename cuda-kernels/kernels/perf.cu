@@ -59,8 +59,8 @@ extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 r
   };
   for (; i < total && r.ok(); ++i) {
     if (i == warmup) begin = rb::detail::clock_ns();
-    rb_u64 t0 = rb::detail::clock_ns();
     if (role == 0) {
+      rb_u64 t0 = rb::detail::clock_ns();
       full ? mine.fill(my_seed, i, true) : mine.stamp(my_seed, i);
       gpu_request send = gpu_isend(q, session, sbuf, len, timeout_us, 0, RB_FLAG_PUSH);
       r = receive(i);

@@ -23,7 +23,9 @@ pub mod status;
 
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;
-pub use descriptor::{Descriptor, DescriptorError, WorkQueueEntry, INLINE_MAX};
+pub use descriptor::{
+    Descriptor, DescriptorError, InlineSend, Receive, WorkQueueEntry, INLINE_MAX,
+};
 pub use event::{Event, EventKind};
 pub use ids::{GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
 pub use opcode::{Flags, Opcode};

@@ -84,6 +84,12 @@ impl DmaState {
         any
     }
 
+    /// Whether [`poll`](DmaState::poll) never finds anything.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.window.is_some()
+    }
+
     /// Whether an operation on the region is in flight.
     pub(crate) fn is_busy(&self, region: u32) -> bool {
         self.pending

@@ -26,10 +26,15 @@ use crate::transport::NicTime;
 
 /// Steps between two readings of the clock.
 const CLOCK_EVERY: u32 = 16;
-/// Idle steps before a waiter yields, on a core of its own.
-const SPIN_ALONE: u32 = 5000;
-/// The same on a shared core.
-const SPIN_SHARED: u32 = 50;
+/// Looks for something to do after an idle step of a waiter on a core of its own, before it gives the
+/// NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much sooner.
+const LOOKS: u32 = 32;
+/// Idle rounds (a step and its looks) before a waiter yields, on a core of its own.
+const SPIN_ALONE: u32 = 1500;
+/// The same on a shared core, where what is waited for cannot happen before the yield.
+const SPIN_SHARED: u32 = 3;
+/// Idle steps of a thread that only steps, before it does something else.
+const SPIN_SERVANT: u32 = 50;
 /// Yields without progress before a waiter parks.
 const YIELDS: u32 = 400;
 /// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
@@ -220,6 +225,13 @@ impl Progress {
     /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
     #[inline]
     pub(crate) fn try_step(&self) -> Option<bool> {
+        self.try_steps(0)
+    }
+
+    /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
+    /// again when there are some.
+    #[inline]
+    fn try_steps(&self, looks: u32) -> Option<bool> {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
@@ -238,7 +250,15 @@ impl Progress {
             Ordering::Relaxed,
         );
         let retired = core.counters.retired;
-        let moved = core.step(now);
+        let mut moved = core.step(now);
+        if !moved {
+            for _ in 0..looks {
+                if !core.is_quiet() {
+                    moved = core.step(None);
+                    break;
+                }
+            }
+        }
         let notify = core.counters.retired != retired;
         drop(core);
         if notify {
@@ -280,10 +300,11 @@ impl Progress {
     #[inline]
     pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
         self.take_over();
-        if self.try_step() == Some(true) {
+        let spin = self.spin.load(Ordering::Relaxed);
+        let looks = if spin > SPIN_SHARED { LOOKS } else { 0 };
+        if self.try_steps(looks) == Some(true) {
             return true;
         }
-        let spin = self.spin.load(Ordering::Relaxed);
         if idle < spin {
             // A step is pause enough: a spin hint after each only delays what arrives meanwhile.
             return false;
@@ -432,7 +453,7 @@ impl Progress {
                 continue;
             }
             let mut idle = 0;
-            while idle < SPIN_SHARED {
+            while idle < SPIN_SERVANT {
                 match self.rescue_step() {
                     Some(true) => idle = 0,
                     Some(false) => idle += 1,
@@ -469,12 +490,12 @@ impl Progress {
     pub(crate) fn dedicated(&self) {
         let mut idle = 0u32;
         while !self.stop.load(Ordering::Acquire) {
-            if self.try_step() == Some(true) {
+            if self.try_steps(LOOKS) == Some(true) {
                 idle = 0;
                 continue;
             }
             idle = idle.saturating_add(1);
-            if idle < SPIN_SHARED {
+            if idle < SPIN_SERVANT {
                 std::hint::spin_loop();
             } else {
                 std::thread::yield_now();

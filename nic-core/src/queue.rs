@@ -2,7 +2,7 @@
 //!
 //! One allocation per queue: send-queue entries, completion lines, the `released` words, and `tail`
 //! on a line of its own (128 bytes apart, because CPUs prefetch lines in pairs).
-#![allow(unsafe_code)] // `Announce` takes the address of a completion line.
+#![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
 use std::sync::Arc;
 
@@ -64,6 +64,8 @@ impl QueueConfig {
 /// The memory of one queue and where its doorbell is.
 #[derive(Debug)]
 pub(crate) struct QueueMemory {
+    // Views into the two mappings below, computed once: they are used for every descriptor.
+    slots: Slots<'static>,
     map: Mapping,
     bar: Arc<Mapping>,
     doorbell: usize,
@@ -79,14 +81,30 @@ impl QueueMemory {
     ) -> std::io::Result<QueueMemory> {
         let n = config.depth as usize;
         let bytes = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES) + (n * 4).next_multiple_of(128) + 128;
+        let map = Mapping::anonymous(bytes.next_multiple_of(4096))?;
+        let doorbell = bar::doorbell_offset(queue);
+        let depth_log2 = config.depth.trailing_zeros();
+        let released = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES);
+        let tail = released + (n * 4).next_multiple_of(128);
+        let view = Slots {
+            sq: map.words64(0, n * 8),
+            cq: map.words64(n * DESCRIPTOR_BYTES, n * 8),
+            released: map.words32(released, n),
+            tail: &map.words32(tail, 1)[0],
+            doorbell: &bar.words32(doorbell, 1)[0],
+            depth_log2,
+        };
+        // SAFETY: the mappings stay where they are until they are dropped, which is not before this
+        // structure; `slots` hands the views out with its lifetime only.
+        let slots: Slots<'static> = unsafe { std::mem::transmute::<Slots<'_>, _>(view) };
         let mem = QueueMemory {
-            map: Mapping::anonymous(bytes.next_multiple_of(4096))?,
+            slots,
+            map,
             bar,
-            doorbell: bar::doorbell_offset(queue),
-            depth_log2: config.depth.trailing_zeros(),
+            doorbell,
+            depth_log2,
         };
         use std::sync::atomic::Ordering::Relaxed;
-        let slots = mem.slots();
         for (i, word) in slots.released.iter().enumerate() {
             word.store(config.first_ticket.wrapping_add(i as u32), Relaxed);
         }
@@ -116,15 +134,7 @@ impl QueueMemory {
     /// The queue as atomics.
     #[inline]
     pub(crate) fn slots(&self) -> Slots<'_> {
-        let n = self.depth();
-        Slots {
-            sq: self.map.words64(0, n * 8),
-            cq: self.map.words64(n * DESCRIPTOR_BYTES, n * 8),
-            released: self.map.words32(self.released_offset(), n),
-            tail: &self.map.words32(self.tail_offset(), 1)[0],
-            doorbell: &self.bar.words32(self.doorbell, 1)[0],
-            depth_log2: self.depth_log2,
-        }
+        self.slots
     }
 
     /// The device's half: addresses only. The hook is filled in by the NIC.
@@ -202,11 +212,25 @@ impl SendQueue {
         }
     }
 
+    /// Whether [`peek`](SendQueue::peek) may find something. One load, and touches nothing.
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        // Relaxed: `peek` loads it again with Acquire before it looks at entries.
+        let rung = self
+            .mem
+            .slots()
+            .doorbell
+            .load(std::sync::atomic::Ordering::Relaxed);
+        self.hungry || rung != self.seen_doorbell
+    }
+
+    #[inline]
     fn slot(&self, ticket: u32) -> usize {
         ticket as usize & (self.busy.len() - 1)
     }
 
     /// Consumes the entry that `peek` has shown; its line is reserved from now on.
+    #[inline]
     pub(crate) fn consume(&mut self) {
         let slot = self.slot(self.next);
         self.busy[slot] = true;
@@ -215,6 +239,7 @@ impl SendQueue {
     }
 
     /// Publishes a completion, after the data it announces.
+    #[inline]
     pub(crate) fn complete(&mut self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
         let slot = self.slot(ticket);
         self.busy[slot] = false;

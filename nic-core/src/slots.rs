@@ -12,7 +12,7 @@ use ringbell_nic_abi::{Completion, WorkQueueEntry};
 pub(crate) const LINE_WORDS: usize = 8;
 
 /// Both sides of one queue.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Slots<'a> {
     /// Entries: eight words per slot.
     pub(crate) sq: &'a [AtomicU64],
@@ -29,6 +29,7 @@ pub(crate) struct Slots<'a> {
 }
 
 impl Slots<'_> {
+    #[inline]
     fn slot(&self, ticket: u32) -> usize {
         (ticket & ((1 << self.depth_log2) - 1)) as usize
     }

@@ -69,6 +69,9 @@ impl Works {
     }
 
     /// Adds a work; its time-out starts at the next clock reading.
+    // Inlined, so that a work is written where it stays: copying what was just written field by field
+    // stalls on the store buffer.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, work: Work) -> WorkToken {
         let i = match self.free.pop() {
             Some(i) => i,
@@ -89,6 +92,7 @@ impl Works {
         WorkToken(u64::from(i) | u64::from(self.entries[i as usize].generation) << 32)
     }
 
+    #[inline]
     fn index(&self, token: WorkToken) -> Option<u32> {
         let i = token.0 as u32;
         let e = self.entries.get(i as usize)?;
@@ -102,6 +106,7 @@ impl Works {
     }
 
     /// Takes a work out; its token is stale from then on.
+    #[inline]
     pub(crate) fn remove(&mut self, token: WorkToken) -> Option<Work> {
         let i = self.index(token)?;
         self.unlink(i);
@@ -119,6 +124,7 @@ impl Works {
             .collect()
     }
 
+    #[inline]
     fn link(&mut self, i: u32, bucket: u32) {
         let head = self.heads[bucket as usize];
         let e = &mut self.entries[i as usize];
@@ -132,6 +138,7 @@ impl Works {
         }
     }
 
+    #[inline]
     fn unlink(&mut self, i: u32) {
         let e = &self.entries[i as usize];
         let (bucket, prev, next) = (e.bucket, e.prev, e.next);

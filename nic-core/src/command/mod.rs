@@ -120,6 +120,16 @@ impl Core {
         }
     }
 
+    /// Whether a step without a clock reading would find nothing to do.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.wants_clock
+            && self.queues.iter().all(|q| !q.is_rung())
+            && self.transports.iter().all(|t| t.is_quiet())
+            && self.copies.is_empty()
+            && self.dma.is_quiet()
+    }
+
     /// Moves what can be moved. `now` is given at least every few steps; in between, steps cost no
     /// clock reading. Returns whether anything moved.
     pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
@@ -171,6 +181,19 @@ impl Core {
                 let Some((ticket, entry)) = self.queues[q].peek() else {
                     break;
                 };
+                if let Some(send) = entry.inline_send() {
+                    if self.send_inline(q, ticket, &entry, &send) {
+                        moved = true;
+                        continue;
+                    }
+                }
+                if let Some(d) = entry.receive() {
+                    self.queues[q].consume();
+                    self.counters.accepted += 1;
+                    moved = true;
+                    self.recv(q as u32, ticket, entry.wr_id(), &d);
+                    continue;
+                }
                 let decoded = entry.decode();
                 if let Ok(d) = &decoded {
                     if needs_clock(d.opcode) && !self.fresh_clock {
@@ -213,7 +236,8 @@ impl Core {
         match d.opcode {
             Opcode::Nop => self.finish(permit, Status::Ok, 0, 0),
             Opcode::Send => self.send(permit, pd, d),
-            Opcode::Recv => self.recv(permit, pd, d),
+            // Every well-formed one has taken the short cut of `take_descriptors`.
+            Opcode::Recv => self.finish(permit, Status::BadDescriptor, 0, 0),
             Opcode::Socket => self.socket(permit, pd),
             Opcode::Listen => self.listen(permit, pd, d),
             Opcode::Accept => self.accept_op(permit, pd, d),
@@ -256,6 +280,7 @@ impl Core {
     }
 
     /// Retires a descriptor that never became a work.
+    #[inline]
     fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
         let (queue, ticket) = (permit.queue as usize, permit.ticket);
         let completion = permit.retire(status, bytes, detail);
@@ -321,12 +346,18 @@ impl Core {
                 Some((permit, pin, buffer))
             }
             Err(fault) => {
-                let (status, detail) = fault.status();
-                self.fault(slot, detail);
-                self.finish(permit, status, 0, detail);
+                self.refuse_pin(permit, fault, slot);
                 None
             }
         }
+    }
+
+    /// Retires a descriptor whose buffer may not be used.
+    #[cold]
+    fn refuse_pin(&mut self, permit: Permit, fault: ringbell_gtlb::Fault, slot: u32) {
+        let (status, detail) = fault.status();
+        self.fault(slot, detail);
+        self.finish(permit, status, 0, detail);
     }
 
     /// Whether descriptors or connections are under way.

@@ -1,20 +1,24 @@
 //! `SEND` and `RECV`.
 
 use ringbell_gtlb::Need;
-use ringbell_nic_abi::{Descriptor, Flags, PdId, Status};
+use ringbell_nic_abi::{
+    Descriptor, Flags, InlineSend, Opcode, PdId, Receive, SessionId, Status, WorkQueueEntry,
+};
 
 use super::Core;
+use crate::dma::Dma;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{Payload, RecvWork, SendWork};
+use crate::transport::{Buffer, Payload, RecvWork, SendWork};
+use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
 type Refusal = (Status, u64);
 
 impl Core {
     /// The stream of a descriptor's session.
-    fn stream(&mut self, pd: PdId, d: &Descriptor) -> Result<(u32, Stream), Refusal> {
-        let id = d.session;
+    #[inline]
+    fn stream(&mut self, pd: PdId, id: SessionId) -> Result<(u32, Stream), Refusal> {
         let Some(session) = self.sessions.get(id, pd) else {
             return Err((Status::BadSession, id.0.into()));
         };
@@ -26,8 +30,42 @@ impl Core {
         }
     }
 
+    /// Sends an inline payload at once, which needs no work, no deadline and no event: the commonest
+    /// small message. `false`: nothing happened, take the entry the long way.
+    #[inline]
+    pub(super) fn send_inline(
+        &mut self,
+        q: usize,
+        ticket: u32,
+        entry: &WorkQueueEntry,
+        send: &InlineSend,
+    ) -> bool {
+        let queue = &self.queues[q];
+        if self.stopping || send.len == 0 {
+            return false;
+        }
+        let Some(session) = self.sessions.get(send.session, queue.pd) else {
+            return false;
+        };
+        let stream = match &session.state {
+            State::Stream(s) if !s.reset && !s.shut => s,
+            _ => return false,
+        };
+        if !self.transports[stream.transport].send_now(stream.conn, send) {
+            return false;
+        }
+        let bytes = u64::from(send.len);
+        session.tx_bytes += bytes;
+        self.counters.tx_bytes += bytes;
+        self.counters.accepted += 1;
+        self.queues[q].consume();
+        let permit = Permit::new(q as u32, ticket, Opcode::Send.code(), entry.wr_id());
+        self.finish(permit, Status::Ok, bytes, 0);
+        true
+    }
+
     pub(super) fn send(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let (slot, stream) = match self.stream(pd, d) {
+        let (slot, stream) = match self.stream(pd, d.session) {
             Ok((_, s)) if s.shut => return self.finish(permit, Status::NotConnected, 0, 0),
             Ok(ok) => ok,
             Err((status, detail)) => return self.finish(permit, status, 0, detail),
@@ -36,15 +74,6 @@ impl Core {
             return self.finish(permit, Status::Ok, 0, 0);
         }
         let (work, payload) = if d.flags.contains(Flags::INLINE) {
-            // The commonest small message: it needs no work, no deadline and no event.
-            let bytes = &d.inline[..usize::from(d.inline_len)];
-            if self.transports[stream.transport].send_now(stream.conn, bytes) {
-                self.counters.tx_bytes += bytes.len() as u64;
-                if let Some(s) = self.sessions.at(slot) {
-                    s.tx_bytes += bytes.len() as u64;
-                }
-                return self.finish(permit, Status::Ok, bytes.len() as u64, 0);
-            }
             let payload = Payload::Inline {
                 bytes: d.inline,
                 len: d.inline_len,
@@ -61,7 +90,7 @@ impl Core {
             work.pins[0] = Some(pin);
             (work, Payload::Memory(buffer))
         };
-        let token = self.works.insert(crate::works::Work {
+        let token = self.works.insert(Work {
             conn: Some((stream.transport, stream.conn)),
             ..work
         });
@@ -75,29 +104,67 @@ impl Core {
         );
     }
 
-    pub(super) fn recv(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let (slot, stream) = match self.stream(pd, d) {
+    /// A `RECV` that was just consumed. Its permit is minted where it is used, so that the commonest
+    /// operation does not move it about.
+    #[inline]
+    pub(super) fn recv(&mut self, queue: u32, ticket: u32, wr_id: u64, d: &Receive) {
+        let permit = || Permit::new(queue, ticket, Opcode::Recv.code(), wr_id);
+        if self.stopping {
+            return self.finish(permit(), Status::ShuttingDown, 0, 0);
+        }
+        let q = &self.queues[queue as usize];
+        let (pd, default_timeout_us) = (q.pd, q.default_timeout_us);
+        let (slot, stream) = match self.stream(pd, d.session) {
             Ok(ok) => ok,
-            Err((status, detail)) => return self.finish(permit, status, 0, detail),
+            Err((status, detail)) => return self.finish(permit(), status, 0, detail),
         };
         if d.len == 0 {
-            return self.finish(permit, Status::Ok, 0, 0);
+            return self.finish(permit(), Status::Ok, 0, 0);
         }
-        let range = (d.local_va, d.len);
-        let Some((permit, pin, buffer)) = self.pin(permit, pd, d.lkey.0, range, Need::Write, slot)
-        else {
-            return;
+        let pinned = self
+            .mmu
+            .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Write);
+        let pin = match pinned {
+            Ok(pin) => pin,
+            Err(fault) => return self.refuse_pin(permit(), fault, slot),
         };
-        let mut work = self.work(permit, d, slot);
-        work.pins[0] = Some(pin);
-        work.conn = Some((stream.transport, stream.conn));
-        let token = self.works.insert(work);
+        let buffer = Buffer {
+            region: pin.region,
+            va: d.local_va,
+            len: d.len,
+        };
+        let some = d.flags.contains(Flags::SOME);
+        let mut dma = Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        };
+        let transport = &mut self.transports[stream.transport];
+        if let Some(n) = transport.recv_now(stream.conn, &buffer, some, &mut dma) {
+            self.mmu.unpin(pin);
+            self.counters.rx_bytes += u64::from(n);
+            if let Some(s) = self.sessions.at(slot) {
+                s.rx_bytes += u64::from(n);
+            }
+            return self.finish(permit(), Status::Ok, n.into(), 0);
+        }
+        let token = self.works.insert(Work {
+            permit: permit(),
+            opcode: Opcode::Recv,
+            session: slot,
+            conn: Some((stream.transport, stream.conn)),
+            pins: [Some(pin), None],
+            va: d.local_va.0,
+            timeout_us: match d.timeout_us {
+                0 => default_timeout_us,
+                us => us,
+            },
+        });
         self.transports[stream.transport].post_recv(
             stream.conn,
             RecvWork {
                 token,
                 buffer,
-                some: d.flags.contains(Flags::SOME),
+                some,
             },
         );
     }

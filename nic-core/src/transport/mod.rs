@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_gtlb::{BusSpan, Fault};
-use ringbell_nic_abi::{GpuVa, Status, INLINE_MAX};
+use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
 /// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -266,13 +266,32 @@ pub trait Transport: Send {
 
     /// Sends a small payload at once if nothing is queued before it and the peer has room for it.
     /// `true`: it has left, there will be no event. `false`: nothing happened, queue it instead.
-    fn send_now(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
-        let _ = (conn, bytes);
+    fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
+        let _ = (conn, payload);
         false
     }
 
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
+
+    /// Receives at once when nothing is queued before it and enough has already arrived. `Some(bytes)`:
+    /// it has ended, there will be no event. `None`: the stream is as before, queue it instead.
+    fn recv_now(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        some: bool,
+        dma: &mut dyn DmaAccess,
+    ) -> Option<u32> {
+        let _ = (conn, buffer, some, dma);
+        None
+    }
+
+    /// Whether a `step` that was told no time would find nothing to do. A cheap look, by which
+    /// whoever spins avoids whole steps; `false` is always a correct answer.
+    fn is_quiet(&self) -> bool {
+        false
+    }
 
     /// Takes a posted work back. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by

@@ -69,6 +69,12 @@ impl Staging {
     pub(super) fn front(&self) -> &[u8] {
         self.bytes.as_slices().0
     }
+    /// The first `n` bytes, in two runs.
+    pub(super) fn runs(&self, n: usize) -> (&[u8], &[u8]) {
+        let (a, b) = self.bytes.as_slices();
+        let first = n.min(a.len());
+        (&a[..first], &b[..n - first])
+    }
     pub(super) fn consume(&mut self, n: usize) {
         self.bytes.drain(..n);
     }

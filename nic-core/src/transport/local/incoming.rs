@@ -13,8 +13,13 @@ impl LocalTransport {
             let Some(words) = l.peek() else { break };
             l.advance();
             moved = true;
+            // The commonest, without making a packet of it.
+            if let Some((dst, payload)) = packet::inline_of(&words) {
+                self.on_inline(link, dst, payload.bytes(), dma);
+                continue;
+            }
             match Packet::decode(&words) {
-                Some(p) => self.on_packet(link, p, dma),
+                Some(p) => self.on_packet(link, p),
                 None => {
                     self.violations += 1;
                     tracing::warn!(link, "a peer sent an undefined packet; its link is cut");
@@ -26,20 +31,15 @@ impl LocalTransport {
         moved
     }
 
-    fn on_packet(&mut self, link: usize, p: Packet, dma: &mut dyn DmaAccess) {
-        // The commonest first.
-        let p = match p {
-            Packet::Inline { dst, len, bytes } => {
-                return self.on_inline(link, dst, &bytes[..len as usize], dma);
-            }
+    fn on_packet(&mut self, link: usize, p: Packet) {
+        match p {
             Packet::Connect {
                 src,
                 port,
                 src_port,
-            } => return self.on_connect(link, src, port, src_port),
-            other => other,
-        };
-        self.on_control(link, p);
+            } => self.on_connect(link, src, port, src_port),
+            other => self.on_control(link, other),
+        }
     }
 
     /// A packet that needs no DMA.
@@ -131,6 +131,7 @@ impl LocalTransport {
         }
     }
 
+    #[inline]
     fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], dma: &mut dyn DmaAccess) {
         let slot = (dst & 0xffff) as usize;
         let window = self.config.inline_window;

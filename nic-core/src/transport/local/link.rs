@@ -162,6 +162,12 @@ impl Link {
     /// Sends a packet unless the ring is full or the link is not up.
     #[inline]
     pub(super) fn push(&mut self, p: &Packet) -> bool {
+        self.push_line(&p.encode())
+    }
+
+    /// Sends a line unless the ring is full or the link is not up.
+    #[inline]
+    pub(super) fn push_line(&mut self, line: &[u64; 8]) -> bool {
         let Some(segment) = self
             .segment
             .as_ref()
@@ -170,7 +176,7 @@ impl Link {
             return false;
         };
         let (lines, credit) = Link::lines(segment, self.side);
-        let done = self.tx.push(lines, credit, &p.encode());
+        let done = self.tx.push(lines, credit, line);
         // The lines ahead lie in the peer's cache since their last lap. Every locked instruction
         // drains the store buffer, so a store that misses costs a whole transfer: ask early.
         let ahead = (self.tx.position() as usize + PREFETCH_LINES) % LINES;
@@ -187,6 +193,22 @@ impl Link {
         }
         let (lines, _) = Link::lines(self.segment.as_ref()?, 1 - self.side);
         self.rx.peek(lines)
+    }
+
+    /// Whether there is nothing to read and nothing that waits to be written.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        match self.state {
+            LinkState::Up => {
+                let Some(segment) = &self.segment else {
+                    return false;
+                };
+                let (lines, _) = Link::lines(segment, 1 - self.side);
+                !self.pushed && self.control.is_empty() && !self.rx.is_there(lines)
+            }
+            // Only the sockets move these on, and those are looked at by time.
+            LinkState::Called | LinkState::Calling | LinkState::Dead => true,
+        }
     }
 
     /// Gives the line back that `peek` has shown.

@@ -36,12 +36,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::Export;
-use ringbell_nic_abi::Status;
+use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
 use crate::progress::WakeCell;
 use crate::transport::{
-    ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
+    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
     TransportEvent, WorkToken,
 };
 use conn::{Conn, Phase, RxRecv, TxSend};
@@ -169,6 +169,7 @@ impl LocalTransport {
         Some(id)
     }
 
+    #[inline]
     fn conn(&mut self, id: u32) -> Option<&mut Conn> {
         let s = self.conns.get_mut((id & 0xffff) as usize)?;
         if u32::from(s.generation) != id >> 16 {
@@ -431,33 +432,59 @@ impl Transport for LocalTransport {
         Ok(id)
     }
 
-    fn send_now(&mut self, conn: ConnId, bytes: &[u8]) -> bool {
-        let (slot, id) = ((conn.0 & 0xffff) as usize, conn);
-        let Some(c) = self.conns.get_mut(slot).and_then(|s| s.conn.as_mut()) else {
+    #[inline]
+    fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
+        let Some(c) = self.conn(conn.0) else {
             return false;
         };
-        let free = c.id == id && c.phase == Phase::Open && c.sends.is_empty();
-        if !free || c.reset || c.peer_closed || c.shut || bytes.len() > packet::INLINE {
+        let free = c.phase == Phase::Open && c.sends.is_empty();
+        if !free || c.reset || c.peer_closed || c.shut {
             return false;
         }
-        let Some(link) = &mut self.links[c.link] else {
+        let (link, peer_id, len) = (c.link, c.peer_id, u64::from(payload.len));
+        let on_the_way = c.inline_sent - c.inline_acked + len;
+        let Some(link) = &mut self.links[link] else {
             return false;
         };
-        if c.inline_sent - c.inline_acked + bytes.len() as u64 > link.peer_window {
+        if on_the_way > link.peer_window {
             return false;
         }
-        let mut room = [0; packet::INLINE];
-        room[..bytes.len()].copy_from_slice(bytes);
-        let sent = link.push(&Packet::Inline {
-            dst: c.peer_id,
-            len: bytes.len() as u8,
-            bytes: room,
-        });
         // The peer is woken by the flush at the end of this step.
-        if sent {
-            c.inline_sent += bytes.len() as u64;
+        if !link.push_line(&packet::inline_line(peer_id, payload.len, &payload.words)) {
+            return false;
         }
-        sent
+        if let Some(c) = self.conn(conn.0) {
+            c.inline_sent += len;
+        }
+        true
+    }
+
+    fn recv_now(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        some: bool,
+        dma: &mut dyn DmaAccess,
+    ) -> Option<u32> {
+        let quarter = self.config.inline_window as u64 / 4;
+        let c = self.conn(conn.0)?;
+        if c.reset || c.closing || c.phase != Phase::Open || !c.recvs.is_empty() {
+            return None;
+        }
+        let n = receive::take_staged(c, buffer, some, dma)?;
+        // The window that this opens is told in a step of its own.
+        if c.inline_taken - c.inline_told >= quarter {
+            self.activate(conn.0);
+        }
+        Some(n)
+    }
+
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        self.active.is_empty()
+            && self.waiting.is_empty()
+            && self.events.is_empty()
+            && self.links.iter().flatten().all(Link::is_quiet)
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {

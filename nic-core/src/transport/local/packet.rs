@@ -41,6 +41,41 @@ const fn head(kind: u64, small: u64, dst: u32) -> u64 {
     kind | small << 8 | (dst as u64) << 16
 }
 
+/// The line of an `Inline` packet whose payload is words already.
+#[inline]
+pub(super) fn inline_line(dst: u32, len: u8, payload: &[u64; INLINE / 8]) -> [u64; 8] {
+    let p = payload;
+    [head(4, len.into(), dst), 0, 0, p[0], p[1], p[2], p[3], p[4]]
+}
+
+/// The payload of an `Inline` packet as it arrives.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InlinePayload {
+    bytes: [u8; INLINE],
+    len: u8,
+}
+
+impl InlinePayload {
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+/// Receiver and payload of a line that is an `Inline` packet in order; `None` for all others.
+#[inline]
+pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, InlinePayload)> {
+    let len = (w[0] >> 8) as u8;
+    if w[0] as u8 != 4 || len as usize > INLINE {
+        return None;
+    }
+    let mut bytes = [0; INLINE];
+    for i in 0..INLINE / 8 {
+        bytes[i * 8..i * 8 + 8].copy_from_slice(&w[3 + i].to_ne_bytes());
+    }
+    Some(((w[0] >> 16) as u32, InlinePayload { bytes, len }))
+}
+
 impl Packet {
     /// The line's words, without lap bit.
     #[inline]
@@ -106,16 +141,9 @@ impl Packet {
                 src: w[1] as u32,
             },
             3 => Packet::Refuse { dst, status: small },
-            4 if small as usize <= INLINE => {
-                let mut bytes = [0; INLINE];
-                for i in 0..5 {
-                    bytes[i * 8..i * 8 + 8].copy_from_slice(&w[3 + i].to_ne_bytes());
-                }
-                Packet::Inline {
-                    dst,
-                    len: small,
-                    bytes,
-                }
+            4 => {
+                let (dst, InlinePayload { bytes, len }) = inline_of(w)?;
+                Packet::Inline { dst, len, bytes }
             }
             5 if small as usize <= SPANS => Packet::Ref {
                 dst,
@@ -179,6 +207,8 @@ mod tests {
             assert_eq!(w[0] >> 63, 0, "the lap bit stays free");
             assert_eq!(Packet::decode(&w), Some(p));
         }
+        let payload = [u64::from_ne_bytes([0xff; 8]); INLINE / 8];
+        assert_eq!(inline_line(dst, 40, &payload), all[3].encode());
         for kind in [0u64, 9, 255] {
             assert_eq!(Packet::decode(&[kind; 8]), None);
         }

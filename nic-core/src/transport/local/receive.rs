@@ -9,7 +9,7 @@ use ringbell_nic_abi::Status;
 use super::conn::{Conn, RxRecv, Seg};
 use super::link::Link;
 use crate::copy;
-use crate::transport::{DmaAccess, TransportEvent};
+use crate::transport::{Buffer, DmaAccess, TransportEvent};
 
 /// Bytes that one step copies by reference before it looks at everything else again.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
@@ -77,6 +77,35 @@ pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>)
     }
     c.stage(rest);
     true
+}
+
+/// Fills a receive that is not queued from the staging buffer, if that holds enough for it.
+pub(super) fn take_staged(
+    c: &mut Conn,
+    buffer: &Buffer,
+    some: bool,
+    dma: &mut dyn DmaAccess,
+) -> Option<u32> {
+    let Some(Seg::Staged { len }) = c.segs.front_mut() else {
+        return None;
+    };
+    let n = buffer.len.min(*len);
+    if n < buffer.len && !some {
+        return None;
+    }
+    let (first, second) = c.staging.runs(n as usize);
+    // A fault leaves the bytes where they are: the queued receive reports it.
+    dma.write(buffer, 0, first).ok()?;
+    if !second.is_empty() {
+        dma.write(buffer, first.len() as u64, second).ok()?;
+    }
+    c.staging.consume(n as usize);
+    c.inline_taken += u64::from(n);
+    *len -= n;
+    if *len == 0 {
+        c.segs.pop_front();
+    }
+    Some(n)
 }
 
 fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>) {
@@ -183,7 +212,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
 /// Copies `n` bytes of the peer's memory into a buffer.
 fn copy_in(
     dma: &mut dyn DmaAccess,
-    buffer: &crate::transport::Buffer,
+    buffer: &Buffer,
     offset: u64,
     src: *const u8,
     n: u64,

@@ -68,6 +68,15 @@ pub(crate) struct Consumer {
 }
 
 impl Consumer {
+    /// Whether the next line is there. One load.
+    #[inline]
+    pub(crate) fn is_there(&self, memory: &[AtomicU64]) -> bool {
+        let lines = (memory.len() / WORDS) as u32;
+        let at = (self.pos & (lines - 1)) as usize * WORDS;
+        // Relaxed: `peek` loads it again with Acquire before it reads the rest.
+        (memory[at].load(Ordering::Relaxed) ^ lap(self.pos, lines)) & LAP == 0
+    }
+
     /// A copy of the next line, when it is there.
     #[inline]
     pub(crate) fn peek(&self, memory: &[AtomicU64]) -> Option<[u64; WORDS]> {
