@@ -28,10 +28,12 @@
 
 mod buffer;
 mod capi;
+mod comm;
 mod nic;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
+pub use comm::{BootstrapError, BootstrapServer, Member, Round, UniqueId, UniqueIdError};
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 

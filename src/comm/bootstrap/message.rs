@@ -1,0 +1,259 @@
+//! What members and the bootstrap's server say to each other.
+//!
+//! The first thing on a connection is a [`Hello`] of fixed length with the job's secret; a stranger is
+//! dropped after it, and nothing else of him is parsed. Then come frames: a 32-bit length, and so many
+//! bytes. All numbers are little-endian.
+
+/// Bytes of a [`Hello`].
+pub(super) const HELLO_BYTES: usize = 32;
+/// Longest frame: a result of 4,096 ranks with 4 KiB each.
+pub(super) const FRAME_MAX: usize = 20 << 20;
+/// Longest part that a rank contributes to a round.
+pub(super) const PART_MAX: usize = 4 << 10;
+/// Most ranks of a job.
+pub(super) const RANKS_MAX: u32 = 4096;
+
+const MAGIC: [u8; 8] = *b"RBBOOT1\n";
+
+/// First words of a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) secret: [u8; 16],
+    pub(super) rank: u32,
+    pub(super) ranks: u32,
+}
+
+impl Hello {
+    pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
+        let mut out = [0; HELLO_BYTES];
+        out[..8].copy_from_slice(&MAGIC);
+        out[8..24].copy_from_slice(&self.secret);
+        out[24..28].copy_from_slice(&self.rank.to_le_bytes());
+        out[28..].copy_from_slice(&self.ranks.to_le_bytes());
+        out
+    }
+
+    /// `None`: whoever speaks there is no member of any job.
+    pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
+        let mut r = Reader(bytes);
+        (r.bytes(8)? == MAGIC).then_some(())?;
+        Some(Hello {
+            secret: r.bytes(16)?.try_into().ok()?,
+            rank: r.u32()?,
+            ranks: r.u32()?,
+        })
+    }
+}
+
+/// How a round ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RoundKind {
+    /// When all members have come; a member that is gone or late fails it for all.
+    All,
+    /// When all members have come, are gone, or are late: those who came survive.
+    Survivors,
+}
+
+/// A member's contribution to a round.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Contribution {
+    pub(super) kind: RoundKind,
+    /// Rounds of the same members and tag belong together.
+    pub(super) tag: u64,
+    pub(super) members: Vec<u32>,
+    pub(super) timeout_ms: u32,
+    pub(super) part: Vec<u8>,
+}
+
+/// What the server answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The secret was right, and the rank was free.
+    Welcome,
+    /// Not admitted, or a contribution that makes no sense; the reason.
+    Refused(String),
+    /// The round ended: a number that no other round has, and the parts by rank.
+    Done { id: u64, parts: Vec<(u32, Vec<u8>)> },
+    /// The deadline passed without these ranks; and who was refused meanwhile, in words.
+    Missing { ranks: Vec<u32>, notes: String },
+    /// These ranks have left.
+    Gone { ranks: Vec<u32> },
+    /// The round of survivors ended without you.
+    Excluded,
+}
+
+/// Reads numbers off the front of bytes from a peer.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n)?;
+        self.0 = tail;
+        Some(head)
+    }
+    fn u8(&mut self) -> Option<u8> {
+        self.bytes(1).map(|b| b[0])
+    }
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_le_bytes(self.bytes(4)?.try_into().ok()?))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(self.bytes(8)?.try_into().ok()?))
+    }
+    fn ranks(&mut self) -> Option<Vec<u32>> {
+        let n = self.u32().filter(|n| *n <= RANKS_MAX)?;
+        (0..n).map(|_| self.u32()).collect()
+    }
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+    fn end(&self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+fn put_ranks(out: &mut Vec<u8>, ranks: &[u32]) {
+    out.extend_from_slice(&(ranks.len() as u32).to_le_bytes());
+    ranks
+        .iter()
+        .for_each(|r| out.extend_from_slice(&r.to_le_bytes()));
+}
+
+impl Contribution {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![match self.kind {
+            RoundKind::All => 1,
+            RoundKind::Survivors => 2,
+        }];
+        out.extend_from_slice(&self.tag.to_le_bytes());
+        out.extend_from_slice(&self.timeout_ms.to_le_bytes());
+        put_ranks(&mut out, &self.members);
+        out.extend_from_slice(&self.part);
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Contribution> {
+        let mut r = Reader(bytes);
+        let kind = match r.u8()? {
+            1 => RoundKind::All,
+            2 => RoundKind::Survivors,
+            _ => return None,
+        };
+        let (tag, timeout_ms, members) = (r.u64()?, r.u32()?, r.ranks()?);
+        let part = r.rest().to_vec();
+        (part.len() <= PART_MAX).then_some(Contribution {
+            kind,
+            tag,
+            members,
+            timeout_ms,
+            part,
+        })
+    }
+}
+
+impl Answer {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Answer::Welcome => out.push(1),
+            Answer::Refused(why) => {
+                out.push(2);
+                out.extend_from_slice(why.as_bytes());
+            }
+            Answer::Done { id, parts } => {
+                out.push(3);
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&(parts.len() as u32).to_le_bytes());
+                for (rank, part) in parts {
+                    out.extend_from_slice(&rank.to_le_bytes());
+                    out.extend_from_slice(&(part.len() as u32).to_le_bytes());
+                    out.extend_from_slice(part);
+                }
+            }
+            Answer::Missing { ranks, notes } => {
+                out.push(4);
+                put_ranks(&mut out, ranks);
+                out.extend_from_slice(notes.as_bytes());
+            }
+            Answer::Gone { ranks } => {
+                out.push(5);
+                put_ranks(&mut out, ranks);
+            }
+            Answer::Excluded => out.push(6),
+        }
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Option<Answer> {
+        let mut r = Reader(bytes);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        let answer = match r.u8()? {
+            1 => Answer::Welcome,
+            2 => Answer::Refused(text(r.rest())),
+            3 => {
+                let id = r.u64()?;
+                let n = r.u32().filter(|n| *n <= RANKS_MAX)?;
+                let mut parts = Vec::with_capacity(n as usize);
+                for _ in 0..n {
+                    let (rank, len) = (r.u32()?, r.u32()?);
+                    parts.push((rank, r.bytes(len as usize)?.to_vec()));
+                }
+                Answer::Done { id, parts }
+            }
+            4 => Answer::Missing {
+                ranks: r.ranks()?,
+                notes: text(r.rest()),
+            },
+            5 => Answer::Gone { ranks: r.ranks()? },
+            6 => Answer::Excluded,
+            _ => return None,
+        };
+        r.end()?;
+        Some(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_and_no_prefix_of_one_is_accepted_as_another() {
+        let hello = Hello {
+            secret: *b"0123456789abcdef",
+            rank: 3,
+            ranks: 5,
+        };
+        assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        assert_eq!(Hello::decode(&[0x47; HELLO_BYTES]), None);
+        let c = Contribution {
+            kind: RoundKind::Survivors,
+            tag: 7,
+            members: vec![0, 2, 3],
+            timeout_ms: 900,
+            part: vec![1, 2, 3],
+        };
+        assert_eq!(Contribution::decode(&c.encode()), Some(c));
+        let answers = [
+            Answer::Welcome,
+            Answer::Refused("no".into()),
+            Answer::Done {
+                id: 9,
+                parts: vec![(0, vec![1]), (4, vec![])],
+            },
+            Answer::Missing {
+                ranks: vec![1, 2],
+                notes: "x".into(),
+            },
+            Answer::Gone { ranks: vec![3] },
+            Answer::Excluded,
+        ];
+        for a in answers {
+            let bytes = a.encode();
+            assert_eq!(Answer::decode(&bytes).as_ref(), Some(&a));
+            assert_ne!(Answer::decode(&bytes[..bytes.len() - 1]).as_ref(), Some(&a));
+        }
+        // A length that promises more than there is.
+        assert_eq!(Answer::decode(&[5, 255, 255, 255, 255]), None);
+    }
+}

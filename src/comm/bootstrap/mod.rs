@@ -1,0 +1,138 @@
+//! How the ranks of a job find each other: one TCP address on the host's network.
+//!
+//! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`]). Every rank
+//! joins with the job's secret, its rank and the size of the job ([`Member::join`]), and stays connected:
+//! the closed connection is how the others learn that it ended. What ranks agree on, they agree on in
+//! rounds ([`Member::all_gather`]): the table of NIC addresses, the numbers of new communicators, and
+//! after a failure who is left ([`Member::survivors`]).
+//!
+//! The secret travels in clear: it keeps jobs and strangers apart on a network that can be trusted, and
+//! is no protection from who can read the wire.
+
+mod member;
+mod message;
+mod rounds;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+pub use member::{Member, Round};
+pub use server::BootstrapServer;
+
+use super::UniqueId;
+
+/// Why ranks did not find each other.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BootstrapError {
+    /// The server's address cannot be listened on.
+    #[error("cannot serve the job's bootstrap at {bind}; choose another address or port (port 0 is a free one)")]
+    Serve {
+        /// As given.
+        bind: SocketAddr,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Nobody serves there.
+    #[error("nobody serves the job's bootstrap at {at}, tried for {waited:?}; check that rank 0 or the launcher runs and that the address is right")]
+    Unreachable {
+        /// Where.
+        at: SocketAddr,
+        /// How long.
+        waited: Duration,
+        /// The last answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The server did not let this rank in, or did not accept what it asked for.
+    #[error("the job's bootstrap at {at} refused: {why}")]
+    Refused {
+        /// Where.
+        at: SocketAddr,
+        /// Its words.
+        why: String,
+    },
+    /// Ranks did not come in time.
+    #[error("no sign of rank(s) {} within {waited:?}{notes}; see why they did not start or are late, or raise the time-out", Ranks(.ranks))]
+    Missing {
+        /// The ranks of the job that were waited for.
+        ranks: Vec<u32>,
+        /// How long.
+        waited: Duration,
+        /// Who was refused meanwhile.
+        notes: String,
+    },
+    /// Ranks have ended.
+    #[error("rank(s) {} of the job have ended; shrink the communicator to go on without them", Ranks(.ranks))]
+    Gone {
+        /// The ranks of the job.
+        ranks: Vec<u32>,
+    },
+    /// The others have gone on without this rank.
+    #[error("the other ranks went on without rank {rank} of the job, which came too late; it can only end or join a new job")]
+    Excluded {
+        /// Own rank in the job.
+        rank: u32,
+    },
+    /// The connection to the server broke.
+    #[error("lost the job's bootstrap at {at}: the process that serves it (rank 0, or the launcher) has ended or does not answer")]
+    Lost {
+        /// Where.
+        at: SocketAddr,
+        /// What the system says.
+        #[source]
+        source: std::io::Error,
+    },
+    /// More than a rank may say in a round.
+    #[error("a rank says at most {max} bytes in a round of the bootstrap, not {bytes}")]
+    PartTooLong {
+        /// As given.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// Ranks as a person reads them: `1, 2, 5`.
+struct Ranks<'a>(&'a [u32]);
+
+impl std::fmt::Display for Ranks<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (i, r) in self.0.iter().enumerate() {
+            write!(f, "{}{r}", if i > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl UniqueId {
+    /// Makes an id for a job on this machine, and serves its bootstrap in the background until every rank
+    /// has come and gone. Other machines cannot reach it: see [`UniqueId::create_at`].
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when no address can be listened on.
+    pub fn create() -> Result<UniqueId, BootstrapError> {
+        UniqueId::create_at((Ipv4Addr::LOCALHOST, 0).into())
+    }
+
+    /// The same at an address of this machine that all ranks reach; port 0 is a free one.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when it cannot be listened on.
+    pub fn create_at(bind: SocketAddr) -> Result<UniqueId, BootstrapError> {
+        server::detach(bind)
+    }
+
+    /// Serves the bootstrap of an id that the ranks have worked out each for itself, as
+    /// [`Job`](super::Job) does from an environment.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when its address cannot be listened on.
+    pub fn serve(&self, ranks: u32) -> Result<(), BootstrapError> {
+        server::detach_with(self.address(), Some(ranks), *self.secret()).map(drop)
+    }
+}

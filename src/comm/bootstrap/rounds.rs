@@ -1,0 +1,355 @@
+//! The server's state: who is here, and which rounds are open. Time is an argument; no I/O.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::message::{Answer, Contribution, Hello, RoundKind, RANKS_MAX};
+
+/// Distance of two rounds' numbers: a round may be divided into so many communicators.
+const ID_STEP: u64 = 1 << 16;
+/// Longest time-out that a member may ask for.
+const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Bytes of notes that are kept: a stranger must not fill the memory.
+const NOTES_MAX: usize = 2048;
+
+/// Rounds with the same members, tag and way to end are one.
+type Key = (bool, u64, Vec<u32>);
+
+#[derive(Debug)]
+struct Round {
+    parts: BTreeMap<u32, Vec<u8>>,
+    deadline: Duration,
+}
+
+/// Members and rounds of one job.
+#[derive(Debug)]
+pub(super) struct Rounds {
+    secret: [u8; 16],
+    /// Ranks of the job; the first member says it where the server does not know.
+    ranks: Option<u32>,
+    here: BTreeSet<u32>,
+    /// Ranks that have been here and left: they may not come back, their peers have given them up.
+    gone: BTreeSet<u32>,
+    open: HashMap<Key, Round>,
+    /// Rounds of survivors that ended, by who is out: latecomers are told.
+    excluded: HashMap<Key, BTreeSet<u32>>,
+    notes: String,
+    next_id: u64,
+}
+
+/// Answers to be sent, by rank.
+pub(super) type Answers = Vec<(u32, Answer)>;
+
+impl Rounds {
+    /// A job without members. `first_id` is random, so that two jobs' numbers differ.
+    pub(super) fn new(secret: [u8; 16], ranks: Option<u32>, first_id: u64) -> Rounds {
+        Rounds {
+            secret,
+            ranks,
+            here: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            open: HashMap::new(),
+            excluded: HashMap::new(),
+            notes: String::new(),
+            next_id: first_id & !(ID_STEP - 1),
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        if self.notes.len() + text.len() < NOTES_MAX && !self.notes.contains(text) {
+            if !self.notes.is_empty() {
+                self.notes.push_str("; ");
+            }
+            self.notes.push_str(text);
+        }
+    }
+
+    /// Admits a member, or says why not.
+    pub(super) fn admit(&mut self, hello: &Hello) -> Result<u32, String> {
+        // Every byte is compared, so that the time tells nothing about how many were right.
+        let differing = hello
+            .secret
+            .iter()
+            .zip(&self.secret)
+            .fold(0, |d, (a, b)| d | (a ^ b));
+        if differing != 0 {
+            let why = "the secret is another job's; give every rank the same RINGBELL_ID";
+            self.note("somebody with another job's secret was refused");
+            return Err(why.into());
+        }
+        let Hello { rank, ranks, .. } = *hello;
+        let why = match self.ranks {
+            _ if ranks == 0 || ranks > RANKS_MAX => {
+                format!("a job has 1 to {RANKS_MAX} ranks, not {ranks}")
+            }
+            Some(job) if job != ranks => {
+                format!("rank {rank} says that the job has {ranks} ranks, but it has {job}")
+            }
+            _ if rank >= ranks => {
+                format!("rank {rank} does not exist in a job of {ranks}; ranks count from 0")
+            }
+            _ if self.here.contains(&rank) => {
+                format!("rank {rank} was given twice; start each rank once")
+            }
+            _ if self.gone.contains(&rank) => {
+                format!("rank {rank} has left the job already; make a new id for a new job")
+            }
+            _ => {
+                self.ranks = Some(ranks);
+                self.here.insert(rank);
+                return Ok(rank);
+            }
+        };
+        self.note(&why);
+        Err(why)
+    }
+
+    /// Whether members came and all of them have left.
+    pub(super) fn is_over(&self) -> bool {
+        self.here.is_empty() && !self.gone.is_empty()
+    }
+
+    /// Ranks that are connected.
+    pub(super) fn here(&self) -> &BTreeSet<u32> {
+        &self.here
+    }
+
+    /// A member's contribution.
+    pub(super) fn contribute(&mut self, now: Duration, rank: u32, c: Contribution) -> Answers {
+        let ranks = self.ranks.unwrap_or(0);
+        let sound = c.members.windows(2).all(|w| w[0] < w[1])
+            && c.members.last().is_some_and(|l| *l < ranks)
+            && c.members.contains(&rank);
+        if !sound {
+            let why = format!(
+                "rank {rank} asked for a round of ranks {:?}, which must rise, exist, and include it",
+                c.members
+            );
+            return vec![(rank, Answer::Refused(why))];
+        }
+        let key = (c.kind == RoundKind::Survivors, c.tag, c.members);
+        if self
+            .excluded
+            .get(&key)
+            .is_some_and(|out| out.contains(&rank))
+        {
+            return vec![(rank, Answer::Excluded)];
+        }
+        let wanted = Duration::from_millis(c.timeout_ms.into()).min(TIMEOUT_MAX);
+        let round = self.open.entry(key.clone()).or_insert_with(|| Round {
+            parts: BTreeMap::new(),
+            deadline: now + wanted,
+        });
+        // The shortest patience counts: whoever gives up breaks the round for all.
+        round.deadline = round.deadline.min(now + wanted);
+        if round.parts.insert(rank, c.part).is_some() {
+            let why = format!("rank {rank} contributed twice to one round");
+            return vec![(rank, Answer::Refused(why))];
+        }
+        self.judge(now, &key)
+    }
+
+    /// A member has closed its connection.
+    pub(super) fn leave(&mut self, now: Duration, rank: u32) -> Answers {
+        if !self.here.remove(&rank) {
+            return Vec::new();
+        }
+        self.gone.insert(rank);
+        let keys: Vec<Key> = self.open.keys().cloned().collect();
+        keys.iter().flat_map(|k| self.judge(now, k)).collect()
+    }
+
+    /// Ends the rounds whose deadline has passed.
+    pub(super) fn expire(&mut self, now: Duration) -> Answers {
+        let due: Vec<Key> = self
+            .open
+            .iter()
+            .filter(|(_, r)| r.deadline <= now)
+            .map(|(k, _)| k.clone())
+            .collect();
+        due.iter().flat_map(|k| self.judge(now, k)).collect()
+    }
+
+    /// When [`Self::expire`] has something to do next.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.open.values().map(|r| r.deadline).min()
+    }
+
+    /// Ends the round if it can end now.
+    fn judge(&mut self, now: Duration, key: &Key) -> Answers {
+        let Some(round) = self.open.get(key) else {
+            return Vec::new();
+        };
+        let (survivors, _, members) = key;
+        let absent: Vec<u32> = members
+            .iter()
+            .copied()
+            .filter(|m| !round.parts.contains_key(m))
+            .collect();
+        let (gone, late): (Vec<u32>, Vec<u32>) = absent.iter().partition(|m| self.gone.contains(m));
+        let expired = round.deadline <= now;
+        let answer = if absent.is_empty() || (*survivors && (late.is_empty() || expired)) {
+            let id = self.next_id;
+            self.next_id = id.wrapping_add(ID_STEP);
+            // A survivor that contributed and died since is not one.
+            let alive = |rank: &u32| !survivors || !self.gone.contains(rank);
+            let parts: Vec<_> = round
+                .parts
+                .iter()
+                .filter(|(r, _)| alive(r))
+                .map(|(r, p)| (*r, p.clone()))
+                .collect();
+            Answer::Done { id, parts }
+        } else if !survivors && !gone.is_empty() {
+            Answer::Gone { ranks: gone }
+        } else if expired {
+            Answer::Missing {
+                ranks: late.clone(),
+                notes: self.notes.clone(),
+            }
+        } else {
+            return Vec::new();
+        };
+        let Some(round) = self.open.remove(key) else {
+            return Vec::new();
+        };
+        if *survivors {
+            self.excluded
+                .insert(key.clone(), late.into_iter().collect());
+        }
+        round
+            .parts
+            .into_keys()
+            .filter(|r| self.here.contains(r))
+            .map(|r| (r, answer.clone()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: [u8; 16] = *b"0123456789abcdef";
+
+    fn job(ranks: u32) -> Rounds {
+        let mut r = Rounds::new(SECRET, None, 1 << 40);
+        for rank in 0..ranks {
+            assert_eq!(r.admit(&hello(rank, ranks)), Ok(rank));
+        }
+        r
+    }
+
+    fn hello(rank: u32, ranks: u32) -> Hello {
+        Hello {
+            secret: SECRET,
+            rank,
+            ranks,
+        }
+    }
+
+    fn c(kind: RoundKind, members: &[u32], rank: u32) -> Contribution {
+        Contribution {
+            kind,
+            tag: 1,
+            members: members.to_vec(),
+            timeout_ms: 1000,
+            part: vec![rank as u8 * 3],
+        }
+    }
+
+    fn at(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[test]
+    fn a_round_ends_when_the_last_has_come_and_rounds_have_numbers_of_their_own() {
+        let mut r = job(3);
+        let mut ids = Vec::new();
+        for _ in 0..2 {
+            assert!(r
+                .contribute(at(0), 2, c(RoundKind::All, &[0, 2], 2))
+                .is_empty());
+            let answers = r.contribute(at(1), 0, c(RoundKind::All, &[0, 2], 0));
+            assert_eq!(answers.len(), 2);
+            let Answer::Done { id, parts } = &answers[0].1 else {
+                panic!("{answers:?}")
+            };
+            assert_eq!(*parts, [(0, vec![0]), (2, vec![6])]);
+            ids.push(*id);
+        }
+        assert_eq!(ids[1] - ids[0], ID_STEP);
+    }
+
+    #[test]
+    fn who_is_late_or_gone_is_named() {
+        let mut r = job(4);
+        let all = [0, 1, 2, 3];
+        r.contribute(at(0), 0, c(RoundKind::All, &all, 0));
+        r.contribute(at(5), 2, c(RoundKind::All, &all, 2));
+        assert_eq!(r.next_deadline(), Some(at(1000)));
+        assert!(r.expire(at(999)).is_empty());
+        let answers = r.expire(at(1000));
+        let late = Answer::Missing {
+            ranks: vec![1, 3],
+            notes: String::new(),
+        };
+        assert_eq!(answers, [(0, late.clone()), (2, late)]);
+        r.contribute(at(2000), 0, c(RoundKind::All, &all, 0));
+        assert_eq!(r.leave(at(2001), 3), [(0, Answer::Gone { ranks: vec![3] })]);
+    }
+
+    #[test]
+    fn survivors_go_on_without_the_dead_and_the_late() {
+        let mut r = job(4);
+        let all = [0, 1, 2, 3];
+        r.leave(at(0), 1);
+        r.contribute(at(1), 0, c(RoundKind::Survivors, &all, 0));
+        r.contribute(at(1), 2, c(RoundKind::Survivors, &all, 2));
+        let answers = r.expire(at(1001));
+        let Answer::Done { parts, .. } = &answers[0].1 else {
+            panic!("{answers:?}")
+        };
+        assert_eq!(*parts, [(0, vec![0]), (2, vec![6])]);
+        // Rank 3 comes too late.
+        assert_eq!(
+            r.contribute(at(1500), 3, c(RoundKind::Survivors, &all, 3)),
+            [(3, Answer::Excluded)]
+        );
+    }
+
+    #[test]
+    fn a_member_that_makes_no_sense_is_refused_and_the_others_are_told_at_the_deadline() {
+        let mut r = job(2);
+        for (h, word) in [
+            (hello(0, 2), "twice"),
+            (hello(1, 3), "the job has 3 ranks, but it has 2"),
+            (
+                Hello {
+                    secret: [0; 16],
+                    ..hello(0, 2)
+                },
+                "secret",
+            ),
+            (hello(0, 0), "1 to 4096"),
+        ] {
+            let why = r.admit(&h).expect_err(word);
+            assert!(why.contains(word), "{why}");
+        }
+        r.contribute(at(0), 0, c(RoundKind::All, &[0, 1], 0));
+        let answers = r.expire(at(1000));
+        assert!(
+            matches!(&answers[0].1, Answer::Missing { ranks, notes } if *ranks == [1] && notes.contains("3 ranks")),
+            "{answers:?}"
+        );
+        for members in [&[][..], &[1, 0], &[0, 7], &[1]] {
+            let answers = r.contribute(at(0), 0, c(RoundKind::All, members, 0));
+            assert!(matches!(answers[0].1, Answer::Refused(_)), "{members:?}");
+        }
+        r.leave(at(0), 0);
+        assert!(r.admit(&hello(0, 2)).is_err_and(|e| e.contains("left")));
+        assert!(!r.is_over());
+        r.leave(at(0), 1);
+        assert!(r.is_over());
+    }
+}

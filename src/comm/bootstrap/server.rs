@@ -1,0 +1,395 @@
+//! The server: one thread, one poll loop, over [`Rounds`].
+#![allow(clippy::disallowed_methods)] // The edge: reads the clock for the rounds' deadlines.
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+
+use super::message::{Answer, Contribution, Hello, FRAME_MAX, HELLO_BYTES};
+use super::rounds::{Answers, Rounds};
+use super::BootstrapError;
+use crate::comm::UniqueId;
+
+/// How long a stranger may keep silent.
+const STRANGER: Duration = Duration::from_secs(5);
+/// Most connections, strangers included.
+const CONNECTIONS_MAX: usize = 8192;
+/// A server that ends with its job ends also when nobody comes for so long.
+const NOBODY: Duration = Duration::from_secs(3600);
+/// Longest frame from a member: its part, and the ranks of its round.
+const MEMBER_FRAME_MAX: usize = 64 << 10;
+
+/// The bootstrap of one job, served by a thread of this process until it is dropped.
+#[derive(Debug)]
+pub struct BootstrapServer {
+    id: UniqueId,
+    stop: Arc<Stop>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Stop {
+    asked: AtomicBool,
+    wake: OwnedFd,
+}
+
+impl BootstrapServer {
+    /// Serves at `bind` (port 0: a free one), for a job of `ranks` ranks, or of as many as the first one
+    /// says.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Serve`] when the address cannot be listened on.
+    pub fn start(bind: SocketAddr, ranks: Option<u32>) -> Result<BootstrapServer, BootstrapError> {
+        let secret = random16().map_err(|source| BootstrapError::Serve { bind, source })?;
+        BootstrapServer::start_with(bind, ranks, secret)
+    }
+
+    /// The same with a secret that others know already.
+    ///
+    /// # Errors
+    /// As [`BootstrapServer::start`].
+    pub fn start_with(
+        bind: SocketAddr,
+        ranks: Option<u32>,
+        secret: [u8; 16],
+    ) -> Result<BootstrapServer, BootstrapError> {
+        let (id, stop, server) = prepare(bind, ranks, secret, false)?;
+        let thread = std::thread::Builder::new()
+            .name("ringbell-boot".into())
+            .spawn(move || server.run())
+            .map_err(|source| BootstrapError::Serve { bind, source })?;
+        Ok(BootstrapServer {
+            id,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// What the ranks need to join.
+    pub fn id(&self) -> UniqueId {
+        self.id
+    }
+}
+
+impl Drop for BootstrapServer {
+    fn drop(&mut self) {
+        // Release: pairs with the Acquire load in `run`.
+        self.stop.asked.store(true, Ordering::Release);
+        let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Serves in the background until every rank has come and gone.
+pub(super) fn detach(bind: SocketAddr) -> Result<UniqueId, BootstrapError> {
+    let failed = |source| BootstrapError::Serve { bind, source };
+    let secret = random16().map_err(failed)?;
+    detach_with(bind, None, secret)
+}
+
+/// The same with a secret that others know already.
+pub(super) fn detach_with(
+    bind: SocketAddr,
+    ranks: Option<u32>,
+    secret: [u8; 16],
+) -> Result<UniqueId, BootstrapError> {
+    let (id, _stop, server) = prepare(bind, ranks, secret, true)?;
+    std::thread::Builder::new()
+        .name("ringbell-boot".into())
+        .spawn(move || server.run())
+        .map_err(|source| BootstrapError::Serve { bind, source })?;
+    Ok(id)
+}
+
+fn random16() -> std::io::Result<[u8; 16]> {
+    let mut out = [0; 16];
+    rustix::rand::getrandom(&mut out, rustix::rand::GetRandomFlags::empty())?;
+    Ok(out)
+}
+
+fn prepare(
+    bind: SocketAddr,
+    ranks: Option<u32>,
+    secret: [u8; 16],
+    ends_with_job: bool,
+) -> Result<(UniqueId, Arc<Stop>, Server), BootstrapError> {
+    let failed = |source| BootstrapError::Serve { bind, source };
+    let listener = TcpListener::bind(bind).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let wake =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| failed(e.into()))?;
+    let stop = Arc::new(Stop {
+        asked: AtomicBool::new(false),
+        wake,
+    });
+    let first = random16().map_err(failed)?;
+    let mut id = [0; 8];
+    id.copy_from_slice(&first[..8]);
+    let server = Server {
+        listener,
+        stop: stop.clone(),
+        rounds: Rounds::new(secret, ranks, u64::from_le_bytes(id)),
+        connections: HashMap::new(),
+        next: 0,
+        start: Instant::now(),
+        ends_with_job,
+    };
+    Ok((UniqueId::new(address, secret), stop, server))
+}
+
+/// One connection.
+struct Connection {
+    stream: TcpStream,
+    /// The member, once admitted.
+    rank: Option<u32>,
+    since: Duration,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Ends when its output is written.
+    closing: bool,
+}
+
+struct Server {
+    listener: TcpListener,
+    stop: Arc<Stop>,
+    rounds: Rounds,
+    connections: HashMap<u64, Connection>,
+    next: u64,
+    start: Instant,
+    ends_with_job: bool,
+}
+
+impl Server {
+    fn run(mut self) {
+        // Acquire: pairs with the Release store of `drop`.
+        while !self.stop.asked.load(Ordering::Acquire) {
+            let now = self.start.elapsed();
+            let answers = self.rounds.expire(now);
+            self.deliver(answers);
+            self.drop_silent_strangers(now);
+            if self.ends_with_job && (self.rounds.is_over() || self.nobody_came(now)) {
+                return;
+            }
+            let ready = match self.wait(now) {
+                Ok(ready) => ready,
+                Err(error) => {
+                    tracing::error!(%error, "the bootstrap's server ends: cannot wait for its sockets");
+                    return;
+                }
+            };
+            let now = self.start.elapsed();
+            self.accept(now);
+            for key in ready {
+                self.serve(key, now);
+            }
+        }
+    }
+
+    fn nobody_came(&self, now: Duration) -> bool {
+        self.rounds.here().is_empty() && now > NOBODY
+    }
+
+    /// Sleeps until a socket has something, or a deadline passes.
+    fn wait(&self, now: Duration) -> rustix::io::Result<Vec<u64>> {
+        let strangers = self.connections.values().filter(|c| c.rank.is_none());
+        let next = strangers
+            .map(|c| c.since + STRANGER)
+            .chain(self.rounds.next_deadline())
+            .min()
+            .unwrap_or(now + NOBODY)
+            .saturating_sub(now)
+            .min(NOBODY)
+            // A deadline is past, not only reached, when we look again.
+            + Duration::from_millis(1);
+        let mut keys = Vec::new();
+        let mut fds = vec![
+            PollFd::new(&self.stop.wake, PollFlags::IN),
+            PollFd::new(&self.listener, PollFlags::IN),
+        ];
+        for (key, c) in &self.connections {
+            keys.push(*key);
+            let mut want = PollFlags::IN;
+            if !c.output.is_empty() {
+                want |= PollFlags::OUT;
+            }
+            fds.push(PollFd::from_borrowed_fd(c.stream.as_fd(), want));
+        }
+        let timeout = Timespec {
+            tv_sec: next.as_secs() as i64,
+            tv_nsec: next.subsec_nanos().into(),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+        let with_events = fds[2..].iter().zip(keys);
+        Ok(with_events
+            .filter(|(fd, _)| !fd.revents().is_empty())
+            .map(|(_, key)| key)
+            .collect())
+    }
+
+    fn accept(&mut self, now: Duration) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if self.connections.len() >= CONNECTIONS_MAX || stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let _ = stream.set_nodelay(true);
+            self.next += 1;
+            self.connections.insert(
+                self.next,
+                Connection {
+                    stream,
+                    rank: None,
+                    since: now,
+                    input: Vec::new(),
+                    output: Vec::new(),
+                    closing: false,
+                },
+            );
+        }
+    }
+
+    fn drop_silent_strangers(&mut self, now: Duration) {
+        self.connections
+            .retain(|_, c| c.rank.is_some() || c.since + STRANGER > now);
+    }
+
+    /// Reads what a connection has, and acts on it.
+    fn serve(&mut self, key: u64, now: Duration) {
+        let Some(c) = self.connections.get_mut(&key) else {
+            return;
+        };
+        let mut open = true;
+        let mut bytes = [0; 4096];
+        // Bounded, so that one that floods keeps nobody waiting.
+        for _ in 0..16 {
+            match c.stream.read(&mut bytes) {
+                Ok(0) => open = false,
+                Ok(n) => {
+                    c.input.extend_from_slice(&bytes[..n]);
+                    continue;
+                }
+                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => open = false,
+            }
+            break;
+        }
+        open = open && self.understand(key, now) && self.flush(key);
+        if !open {
+            self.close(key, now);
+        }
+    }
+
+    fn close(&mut self, key: u64, now: Duration) {
+        if let Some(rank) = self.connections.remove(&key).and_then(|c| c.rank) {
+            let answers = self.rounds.leave(now, rank);
+            self.deliver(answers);
+        }
+    }
+
+    /// Acts on complete messages. False: the connection is to be closed.
+    fn understand(&mut self, key: u64, now: Duration) -> bool {
+        loop {
+            let Some(c) = self.connections.get_mut(&key) else {
+                return false;
+            };
+            if c.closing {
+                c.input.clear();
+                return true;
+            }
+            let Some(rank) = c.rank else {
+                let Some(hello) = c.input.first_chunk::<HELLO_BYTES>() else {
+                    return true;
+                };
+                // Not one of us: no answer, nothing more of him is looked at.
+                let Some(hello) = Hello::decode(hello) else {
+                    return false;
+                };
+                c.input.drain(..HELLO_BYTES);
+                let answer = match self.rounds.admit(&hello) {
+                    Ok(rank) => {
+                        c.rank = Some(rank);
+                        Answer::Welcome
+                    }
+                    Err(why) => {
+                        c.closing = true;
+                        Answer::Refused(why)
+                    }
+                };
+                put_frame(&mut c.output, &answer);
+                continue;
+            };
+            let Some(len) = c.input.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)) else {
+                return true;
+            };
+            let len = len as usize;
+            if len > MEMBER_FRAME_MAX {
+                return false;
+            }
+            let Some(frame) = c.input.get(4..4 + len) else {
+                return true;
+            };
+            let Some(contribution) = Contribution::decode(frame) else {
+                return false;
+            };
+            c.input.drain(..4 + len);
+            let answers = self.rounds.contribute(now, rank, contribution);
+            self.deliver(answers);
+        }
+    }
+
+    /// Queues answers and writes what can be written.
+    fn deliver(&mut self, answers: Answers) {
+        for (rank, answer) in answers {
+            let to = self
+                .connections
+                .iter_mut()
+                .find(|(_, c)| c.rank == Some(rank));
+            if let Some((key, c)) = to {
+                put_frame(&mut c.output, &answer);
+                let key = *key;
+                // A connection that fails here is seen closed by the next poll.
+                self.flush(key);
+            }
+        }
+    }
+
+    /// Writes what the socket takes. False: nothing more will go there.
+    fn flush(&mut self, key: u64) -> bool {
+        let Some(c) = self.connections.get_mut(&key) else {
+            return false;
+        };
+        while !c.output.is_empty() {
+            match c.stream.write(&c.output) {
+                Ok(0) => return false,
+                Ok(n) => drop(c.output.drain(..n)),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return c.output.len() < FRAME_MAX,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        if c.closing {
+            // The reason must arrive: end our side, and let the other one close.
+            let _ = c.stream.shutdown(std::net::Shutdown::Write);
+        }
+        true
+    }
+}
+
+fn put_frame(out: &mut Vec<u8>, answer: &Answer) {
+    let body = answer.encode();
+    out.extend_from_slice(&(body.len() as u32).to_le_bytes());
+    out.extend_from_slice(&body);
+}

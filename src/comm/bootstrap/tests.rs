@@ -1,0 +1,206 @@
+//! Ranks as threads, over real sockets.
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::Duration;
+
+use super::*;
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// For what is to fail by the time.
+const SHORT: Duration = Duration::from_millis(150);
+
+fn server() -> BootstrapServer {
+    BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), None).expect("a free port")
+}
+
+/// Runs `f` as each of `ranks` of `n`.
+fn each<R: Send>(ranks: &[u32], f: impl Fn(u32) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|s| {
+        let f = &f;
+        let threads: Vec<_> = ranks.iter().map(|r| s.spawn(move || f(*r))).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().expect("a rank panicked"))
+            .collect()
+    })
+}
+
+#[test]
+fn all_get_the_same_table_again_and_again_with_a_new_number_each_time() {
+    let server = server();
+    let all = [0, 1, 2, 3, 4];
+    let rounds = each(&all, |rank| {
+        let m = Member::join(&server.id(), rank, 5, PATIENCE).expect("joins");
+        let round = |i: u8| {
+            m.all_gather(&all, 0, &[rank as u8 * 7 + i; 3], PATIENCE)
+                .expect("all are here")
+        };
+        let out = (round(0), round(1));
+        m.barrier(&all, 1, PATIENCE).expect("all are here");
+        out
+    });
+    for (a, b) in &rounds {
+        assert_eq!((a, b), (&rounds[0].0, &rounds[0].1));
+        assert_ne!(a.id, b.id);
+        assert_eq!(a.parts[3], (3, vec![21; 3]));
+        assert_eq!(b.parts[4], (4, vec![29; 3]));
+    }
+}
+
+#[test]
+fn parts_of_the_job_meet_without_the_others() {
+    let server = server();
+    let ids = each(&[0, 1, 2, 3], |rank| {
+        let m = Member::join(&server.id(), rank, 4, PATIENCE).expect("joins");
+        let members = [rank % 2, rank % 2 + 2];
+        let r = m
+            .all_gather(&members, 9, &[rank as u8], PATIENCE)
+            .expect("both are here");
+        assert_eq!(
+            r.parts,
+            members.map(|x| (x, vec![x as u8])).to_vec(),
+            "rank {rank}"
+        );
+        r.id
+    });
+    assert!(ids[0] == ids[2] && ids[1] == ids[3] && ids[0] != ids[1]);
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_named_by_everybody_with_what_was_refused_meanwhile() {
+    let server = server();
+    let id = server.id();
+    let errors = each(&[0, 2], |rank| {
+        let m = Member::join(&id, rank, 3, PATIENCE).expect("joins");
+        if rank == 0 {
+            let e = Member::join(&id, 1, 4, PATIENCE).expect_err("another size");
+            assert!(e.to_string().contains("4 ranks, but it has 3"), "{e}");
+        }
+        m.all_gather(&[0, 1, 2], 0, &[], SHORT * 3)
+            .expect_err("rank 1 never came")
+    });
+    for e in errors {
+        assert!(
+            matches!(&e, BootstrapError::Missing { ranks, .. } if *ranks == [1]),
+            "{e}"
+        );
+        assert!(e.to_string().contains("rank(s) 1 within"), "{e}");
+    }
+}
+
+#[test]
+fn who_gives_a_rank_twice_or_the_wrong_secret_is_told_so() {
+    let server = server();
+    let id = server.id();
+    let _first = Member::join(&id, 0, 2, PATIENCE).expect("joins");
+    let twice = Member::join(&id, 0, 2, PATIENCE).expect_err("taken");
+    assert!(
+        twice.to_string().contains("rank 0 was given twice"),
+        "{twice}"
+    );
+    let other = UniqueId::new(id.address(), [9; 16]);
+    let wrong = Member::join(&other, 1, 2, PATIENCE).expect_err("another job");
+    assert!(wrong.to_string().contains("secret"), "{wrong}");
+    let beyond = Member::join(&id, 2, 2, PATIENCE).expect_err("no such rank");
+    assert!(beyond.to_string().contains("does not exist"), "{beyond}");
+    assert!(Member::join(&id, 1, 2, PATIENCE).is_ok());
+}
+
+#[test]
+fn a_stranger_gets_no_answer_and_disturbs_nobody() {
+    let server = server();
+    let mut stranger = TcpStream::connect(server.id().address()).expect("connects");
+    stranger
+        .write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n")
+        .expect("written");
+    stranger
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a time-out");
+    let mut answer = Vec::new();
+    // Closed, or reset because not all of it was read.
+    let _ = stranger.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
+    // A member that then talks nonsense is dropped as if it had ended.
+    let id = server.id();
+    let mut bad = TcpStream::connect(id.address()).expect("connects");
+    let hello = message::Hello {
+        secret: *id.secret(),
+        rank: 1,
+        ranks: 2,
+    };
+    bad.write_all(&hello.encode()).expect("written");
+    let m = Member::join(&id, 0, 2, PATIENCE).expect("joins");
+    bad.write_all(&[0xff; 64]).expect("written");
+    let e = m
+        .all_gather(&[0, 1], 0, &[], PATIENCE)
+        .expect_err("rank 1 is out");
+    assert!(
+        matches!(&e, BootstrapError::Gone { ranks } if *ranks == [1]),
+        "{e}"
+    );
+}
+
+#[test]
+fn survivors_learn_the_same_list_and_the_late_one_that_it_is_out() {
+    let server = server();
+    let all = [0, 1, 2, 3];
+    let late = std::sync::Barrier::new(3);
+    let out = each(&all, |rank| {
+        let m = Member::join(&server.id(), rank, 4, PATIENCE).expect("joins");
+        m.barrier(&all, 0, PATIENCE).expect("all are here");
+        match rank {
+            1 => None,
+            3 => {
+                late.wait();
+                let e = m
+                    .survivors(&all, 1, &[3], PATIENCE)
+                    .expect_err("the others have gone on");
+                assert!(matches!(e, BootstrapError::Excluded { rank: 3 }), "{e}");
+                None
+            }
+            _ => {
+                let r = m.survivors(&all, 1, &[rank as u8], SHORT).expect("goes on");
+                late.wait();
+                Some(r)
+            }
+        }
+    });
+    let survivors: Vec<_> = out.into_iter().flatten().collect();
+    assert_eq!(survivors[0], survivors[1]);
+    assert_eq!(survivors[0].parts, [(0, vec![0]), (2, vec![2])]);
+}
+
+#[test]
+fn nobody_there_and_a_server_that_ends_are_errors_that_say_so() {
+    let id = {
+        let server = server();
+        let m = Member::join(&server.id(), 0, 2, PATIENCE).expect("joins");
+        let id = server.id();
+        drop(server);
+        let e = m
+            .all_gather(&[0, 1], 0, &[], PATIENCE)
+            .expect_err("it has ended");
+        assert!(matches!(e, BootstrapError::Lost { .. }), "{e}");
+        id
+    };
+    let e = Member::join(&id, 0, 2, SHORT).expect_err("nobody listens");
+    assert!(matches!(e, BootstrapError::Unreachable { .. }), "{e}");
+    assert!(e.to_string().contains("check that rank 0"), "{e}");
+}
+
+#[test]
+fn an_id_made_by_a_rank_serves_until_all_have_left() {
+    let id = UniqueId::create().expect("a free port");
+    each(&[0, 1], |rank| {
+        let m = Member::join(&id, rank, 2, PATIENCE).expect("joins");
+        m.barrier(&[0, 1], 0, PATIENCE).expect("both are here");
+    });
+    let start = std::time::Instant::now();
+    while TcpStream::connect(id.address()).is_ok() {
+        assert!(start.elapsed() < PATIENCE, "the server is still there");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,7 @@
+//! Ranks and communicators: how processes become a job, and collectives of that job.
+
+mod bootstrap;
+mod id;
+
+pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
+pub use id::{UniqueId, UniqueIdError};
