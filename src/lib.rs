@@ -33,7 +33,10 @@ mod nic;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
-pub use comm::{BootstrapError, BootstrapServer, Member, Round, UniqueId, UniqueIdError};
+pub use comm::{
+    variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
+    UniqueIdError,
+};
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 

@@ -9,6 +9,7 @@ mod nc;
 mod perf;
 mod problem;
 mod regs;
+mod run;
 mod trace;
 
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ pub(crate) use problem::{Exit, Problem};
 ///
 /// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the environment
 /// lacks what was asked for (`ringbell doctor` says what);
-/// 130 interrupted.
+/// 130 interrupted; `run` ends as the first rank that failed.
 ///
 /// Environment: RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
 #[derive(Parser)]
@@ -44,6 +45,8 @@ enum Command {
     Perf(Box<perf::Args>),
     /// The register map of the NIC, and the values of those that run here
     Regs(regs::Args),
+    /// Start the ranks of a job on this machine
+    Run(run::Args),
 }
 
 /// Parses the command line and runs it.
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),
+        Command::Run(args) => run::run(&args),
     }
 }
 

@@ -5,25 +5,34 @@ use std::process::ExitCode;
 
 /// How the program ends; the numbers are part of the command line's contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Exit {
     /// Everything was done.
-    Ok = 0,
+    Ok,
     /// The operation failed.
-    Failed = 1,
+    Failed,
     /// The command line makes no sense. (clap ends with the same number.)
-    Usage = 2,
+    Usage,
     /// Everything ran, but data arrived wrong.
-    WrongData = 3,
+    WrongData,
     /// Something that was asked for is not there: a device, a right, a compiler.
-    Environment = 4,
+    Environment,
     /// Ctrl-C, as shells number it.
-    Interrupted = 130,
+    Interrupted,
+    /// As the program ended that was started.
+    Program(u8),
 }
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
-        ExitCode::from(exit as u8)
+        ExitCode::from(match exit {
+            Exit::Ok => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::WrongData => 3,
+            Exit::Environment => 4,
+            Exit::Interrupted => 130,
+            Exit::Program(code) => code,
+        })
     }
 }
 

@@ -49,6 +49,16 @@ impl UniqueId {
     pub fn secret(&self) -> &[u8; 16] {
         &self.secret
     }
+
+    /// A number that tells jobs of one machine apart and does not tell the secret.
+    pub(crate) fn job_tag(&self) -> u64 {
+        let (a, b) = self.secret.split_at(8);
+        let word = |b: &[u8]| b.iter().fold(0_u64, |w, x| w << 8 | u64::from(*x));
+        let mut z = word(a) ^ word(b).rotate_left(32) ^ u64::from(self.address.port()) << 17;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
 }
 
 impl fmt::Display for UniqueId {

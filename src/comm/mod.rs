@@ -2,6 +2,8 @@
 
 mod bootstrap;
 mod id;
+mod job;
 
 pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
 pub use id::{UniqueId, UniqueIdError};
+pub use job::{variables, Job, JobError, JobSource};

@@ -1,0 +1,157 @@
+//! `ringbell run` as a user meets it: variables, output, signals, exit codes.
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+mod common;
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{run, text};
+
+fn launcher(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    command.arg("run").args(args);
+    command
+}
+
+fn shell(args: &[&str], script: &str) -> Command {
+    let mut command = launcher(args);
+    command.args(["--", "sh", "-c", script]);
+    command
+}
+
+#[test]
+fn every_rank_knows_its_place_and_its_lines_carry_it() {
+    let script =
+        "echo $RINGBELL_RANK/$RINGBELL_SIZE $RINGBELL_ID; echo no newline at the end | tr -d '\\n'";
+    let out = run(&mut shell(&["-n", "3"], script));
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+    let stdout = String::from_utf8_lossy(&out.stdout);
+    let mut ids = Vec::new();
+    for rank in 0..3 {
+        let start = format!("[{rank}] {rank}/3 rb1-");
+        let line = stdout.lines().find(|l| l.starts_with(&start));
+        let line = line.unwrap_or_else(|| panic!("{start} is not in {stdout}"));
+        ids.push(line.rsplit(' ').next().map(str::to_owned));
+        assert!(stdout.contains(&format!("[{rank}] no newline at the end\n")));
+    }
+    assert!(ids[0] == ids[1] && ids[1] == ids[2]);
+    let again = run(&mut shell(&["-n", "1", "--no-prefix"], "echo $RINGBELL_ID"));
+    let other = String::from_utf8_lossy(&again.stdout).trim().to_owned();
+    assert!(other.starts_with("rb1-") && Some(other) != ids[0]);
+}
+
+#[test]
+fn one_that_fails_ends_all_and_is_named() {
+    let script = "if [ $RINGBELL_RANK = 1 ]; then exit 42; fi; sleep 60";
+    let start = Instant::now();
+    let out = run(&mut shell(&["-n", "3"], script));
+    assert_eq!(out.status.code(), Some(42), "{}", text(&out));
+    let said = text(&out);
+    assert!(said.contains("rank 1 ended with status 42"), "{said}");
+    assert!(said.contains("ending the other 2 rank(s)"), "{said}");
+    // Not a measurement: the others were not waited for.
+    assert!(start.elapsed() < Duration::from_secs(50));
+    let out = run(&mut shell(
+        &["-n", "2", "--keep-going"],
+        "[ $RINGBELL_RANK = 0 ] && kill -9 $$; sleep 0.1; echo still here",
+    ));
+    assert_eq!(out.status.code(), Some(137), "{}", text(&out));
+    let said = text(&out);
+    assert!(
+        said.contains("[1] still here") && said.contains("rank 0 was ended by signal 9"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_signal_reaches_the_ranks_and_nothing_is_left_behind() {
+    let script = "trap 'echo asked; exit 7' TERM; echo pid $$; while :; do sleep 0.02; done";
+    let mut child = shell(&["-n", "2"], script)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+    let mut pids = Vec::new();
+    while pids.len() < 2 {
+        let line = lines.next().expect("both say their number").expect("text");
+        pids.push(line.rsplit(' ').next().expect("a number").to_owned());
+    }
+    let sent = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status();
+    assert!(sent.is_ok_and(|s| s.success()));
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(
+        rest.iter().filter(|l| l.ends_with("asked")).count(),
+        2,
+        "{rest:?}"
+    );
+    let status = child.wait().expect("our own child");
+    assert_eq!(status.code(), Some(128 + 15));
+    for pid in pids {
+        assert!(
+            !std::path::Path::new("/proc").join(&pid).exists(),
+            "{pid} is left"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_end_is_ended_at_the_deadline() {
+    let out = run(&mut shell(
+        &["-n", "2", "--deadline", "1"],
+        "[ $RINGBELL_RANK = 0 ] || sleep 60",
+    ));
+    assert_eq!(out.status.code(), Some(1), "{}", text(&out));
+    assert!(
+        text(&out).contains("rank(s) 1 had not ended after 1s"),
+        "{}",
+        text(&out)
+    );
+}
+
+#[test]
+fn a_program_that_is_not_there_and_a_wiring_that_makes_no_sense_are_refused() {
+    let out = run(launcher(&["-n", "2", "--", "/no/such/program"]).stdin(Stdio::null()));
+    assert_eq!(out.status.code(), Some(4));
+    assert!(
+        text(&out).contains("/no/such/program as rank 0"),
+        "{}",
+        text(&out)
+    );
+    for args in [
+        &["-n", "0", "--", "true"][..],
+        &["-n", "2"],
+        &["-n", "2", "--port", "tap:x", "--", "true"],
+        &[
+            "-n",
+            "2",
+            "--transport",
+            "tcp",
+            "--port",
+            "none",
+            "--",
+            "true",
+        ],
+    ] {
+        assert_eq!(run(&mut launcher(args)).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn ports_are_told_to_the_ranks() {
+    let script = "echo port=$RINGBELL_PORT switch=$RINGBELL_SWITCH; [ -z \"$RINGBELL_SWITCH\" ] || [ -e \"$RINGBELL_SWITCH\" ]";
+    let out = run(&mut shell(&["-n", "2", "--transport", "tcp"], script));
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+    assert!(text(&out).contains("port=mem switch=/proc/"));
+    let out = run(&mut shell(&["-n", "3", "--port", "udp"], script));
+    let said = text(&out);
+    let line = said
+        .lines()
+        .find(|l| l.starts_with("[1]"))
+        .expect("rank 1 speaks");
+    assert_eq!(line.matches("127.0.0.1:").count(), 3, "{line}");
+}
