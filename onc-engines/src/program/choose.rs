@@ -1,0 +1,204 @@
+//! Which algorithm a collective runs, when the caller leaves it open.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+
+/// How the ranks of a communicator reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// All are on one host and map each other's memory: `DIRECT` programs run.
+    OneHost,
+    /// Messages over a network, or between ranks of which some are on another host.
+    Network,
+}
+
+/// Where [`choose`] changes from one algorithm to another. All sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thresholds {
+    /// Run as one pass over memory where the ranks' [`Reach`] allows it.
+    pub direct: bool,
+    /// At most so many ranks: a root talks to each by itself (broadcast, gather), and all-to-all goes in
+    /// rank order.
+    pub flat_ranks: u32,
+    /// All-reduce and reduce send whole sources, when a rank then receives at most this much in all.
+    pub whole_sources: u64,
+    /// All-reduce longer than this goes round the ring; between the two it goes pairwise.
+    pub all_reduce_ring: u64,
+    /// Broadcast longer than this goes down a chain, in segments.
+    pub broadcast_chain: u64,
+    /// Gather of longer blocks goes up a tree, so that a root is not flooded.
+    pub gather_tree: u64,
+    /// All-gather with a result longer than this goes round the ring.
+    pub all_gather_ring: u64,
+}
+
+impl Default for Thresholds {
+    fn default() -> Thresholds {
+        Thresholds {
+            direct: true,
+            flat_ranks: 3,
+            whole_sources: 16 << 10,
+            all_reduce_ring: 256 << 10,
+            broadcast_chain: 64 << 10,
+            gather_tree: 1 << 20,
+            all_gather_ring: 64 << 10,
+        }
+    }
+}
+
+/// Thresholds that contradict each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThresholdError {
+    /// The range of the pairwise all-reduce would be negative.
+    #[error("all_reduce_ring is {ring} bytes, below whole_sources ({whole}): raise it, or lower whole_sources")]
+    AllReduce {
+        /// `whole_sources`.
+        whole: u64,
+        /// `all_reduce_ring`.
+        ring: u64,
+    },
+    /// Whole sources must fit the NIC memory of an operation.
+    #[error("whole_sources is {whole} bytes, more than the NIC memory of one operation ({memory}): lower it, or give the NIC more memory")]
+    Memory {
+        /// `whole_sources`.
+        whole: u64,
+        /// What there is.
+        memory: u64,
+    },
+    /// A root talks at least to itself.
+    #[error("flat_ranks is 0: give at least 1")]
+    FlatRanks,
+}
+
+impl Thresholds {
+    /// Checks them against each other, and against the NIC memory that an operation may use.
+    ///
+    /// # Errors
+    /// What contradicts what.
+    pub fn check(&self, memory_bytes: u64) -> Result<(), ThresholdError> {
+        let (whole, ring) = (self.whole_sources, self.all_reduce_ring);
+        if ring < whole {
+            return Err(ThresholdError::AllReduce { whole, ring });
+        }
+        if whole > memory_bytes {
+            let memory = memory_bytes;
+            return Err(ThresholdError::Memory { whole, memory });
+        }
+        if self.flat_ranks == 0 {
+            return Err(ThresholdError::FlatRanks);
+        }
+        Ok(())
+    }
+}
+
+/// The algorithm for a block of `bytes` (`count` elements) among `ranks`.
+///
+/// Every choice for a collective that reduces keeps the order of FpgaNIC's Table 8, so the choice never
+/// changes a bit of the result. ACCL+ §4.2.4 has the reasons for small and large: few hops for short
+/// messages, no rank that sends or receives everything for long ones.
+pub fn choose(
+    kind: CollectiveKind,
+    bytes: u64,
+    ranks: u32,
+    reach: Reach,
+    thresholds: &Thresholds,
+) -> Algorithm {
+    use Algorithm as A;
+    use CollectiveKind as K;
+    let t = thresholds;
+    if reach == Reach::OneHost && t.direct {
+        return A::Direct;
+    }
+    let few = ranks <= t.flat_ranks;
+    let others = u64::from(ranks.saturating_sub(1));
+    let whole = bytes.saturating_mul(others) <= t.whole_sources;
+    match kind {
+        K::AllReduce if whole => A::RecursiveDoubling,
+        K::AllReduce if bytes <= t.all_reduce_ring => A::Pairwise,
+        K::Broadcast if few => A::Flat,
+        K::Broadcast if bytes <= t.broadcast_chain => A::RecursiveDoubling,
+        K::Broadcast => A::Chain,
+        K::Reduce if whole => A::Flat,
+        K::Gather if few || bytes <= t.gather_tree => A::Flat,
+        K::Gather => A::Tree,
+        K::AllGather if bytes.saturating_mul(u64::from(ranks)) <= t.all_gather_ring => {
+            A::RecursiveDoubling
+        }
+        K::ReduceScatter => A::Pairwise,
+        K::AllToAll if few => A::Linear,
+        K::AllToAll => A::Pairwise,
+        K::Scatter => A::Flat,
+        K::Barrier => A::RecursiveDoubling,
+        // All-reduce, reduce and all-gather of long messages; what is no collective needs no algorithm.
+        _ => A::Ring,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::program::{algorithms, generate, Order};
+
+    #[test]
+    fn every_choice_exists_and_keeps_the_order_of_the_ring() {
+        let t = Thresholds::default();
+        t.check(1 << 20).unwrap();
+        for kind in CollectiveKind::ALL {
+            for reach in [Reach::OneHost, Reach::Network] {
+                for ranks in [1, 2, 3, 4, 8, 64] {
+                    for bytes in [0, 4, 1 << 10, 1 << 14, 1 << 18, 1 << 22, u64::MAX] {
+                        let algo = choose(*kind, bytes, ranks, reach, &t);
+                        if algorithms(*kind).is_empty() {
+                            continue;
+                        }
+                        let p = generate(*kind, algo, ranks, 0, 0).unwrap();
+                        assert_ne!(p.order, Order::Other, "{kind:?} {algo:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn each_threshold_has_two_sides() {
+        use Algorithm as A;
+        use CollectiveKind as K;
+        let t = Thresholds::default();
+        let at = |kind, bytes, ranks| choose(kind, bytes, ranks, Reach::Network, &t);
+        assert_eq!(at(K::AllReduce, 16 << 10, 2), A::RecursiveDoubling);
+        assert_eq!(at(K::AllReduce, (16 << 10) + 1, 2), A::Pairwise);
+        assert_eq!(at(K::AllReduce, 16 << 10, 3), A::Pairwise);
+        assert_eq!(at(K::AllReduce, 256 << 10, 3), A::Pairwise);
+        assert_eq!(at(K::AllReduce, (256 << 10) + 1, 3), A::Ring);
+        assert_eq!(at(K::Broadcast, 1, 3), A::Flat);
+        assert_eq!(at(K::Broadcast, 64 << 10, 4), A::RecursiveDoubling);
+        assert_eq!(at(K::Broadcast, (64 << 10) + 1, 4), A::Chain);
+        assert_eq!(at(K::Reduce, 8 << 10, 3), A::Flat);
+        assert_eq!(at(K::Reduce, (8 << 10) + 1, 3), A::Ring);
+        assert_eq!(at(K::Gather, 1 << 20, 4), A::Flat);
+        assert_eq!(at(K::Gather, (1 << 20) + 1, 4), A::Tree);
+        assert_eq!(at(K::AllGather, 16 << 10, 4), A::RecursiveDoubling);
+        assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
+        assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
+        assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
+        let one_host = |t: &Thresholds| choose(K::AllReduce, 1 << 20, 2, Reach::OneHost, t);
+        assert_eq!(one_host(&t), A::Direct);
+        assert_eq!(one_host(&Thresholds { direct: false, ..t }), A::Ring);
+    }
+
+    #[test]
+    fn thresholds_that_contradict_each_other_are_refused() {
+        let t = Thresholds::default();
+        let ring = Thresholds {
+            all_reduce_ring: 1,
+            ..t
+        };
+        assert!(matches!(
+            ring.check(1 << 20),
+            Err(ThresholdError::AllReduce { ring: 1, .. })
+        ));
+        assert!(matches!(t.check(1), Err(ThresholdError::Memory { .. })));
+        let flat = Thresholds { flat_ranks: 0, ..t };
+        assert_eq!(flat.check(1 << 20), Err(ThresholdError::FlatRanks));
+    }
+}
