@@ -34,19 +34,22 @@ pub trait StreamEngine: Send {
     /// alone, and the NIC passes its input on without a copy.
     fn is_tap(&self) -> bool;
 
-    /// Most bytes that one call of [`process`](StreamEngine::process) appends for `input` bytes.
+    /// Most bytes that one call of [`process`](StreamEngine::process) appends for `input` bytes, and, for 0,
+    /// that [`finish`](StreamEngine::finish) appends.
     fn output_bound(&self, input: usize) -> usize;
 
     /// Takes the next bytes of the stream; appends what leaves to `out` unless it is a tap.
     fn process(&mut self, input: &[u8], out: &mut Vec<u8>);
 
-    /// The stream has ended: appends what was held back.
+    /// The stream has ended: appends what was held back. Bytes that come later begin another stream,
+    /// counted into the same state.
     ///
     /// # Errors
-    /// [`EngineError::CutItem`] when it ended inside an item; the state is of the whole items.
+    /// [`EngineError::CutItem`] when it ended inside an item: that is dropped, the state is of the whole
+    /// items.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EngineError>;
 
-    /// Appends the result so far, in the engine's own format.
+    /// Appends the result so far, in the engine's own format; changes nothing.
     fn result(&self, into: &mut Vec<u8>);
 
     /// Back to the state of a new engine.

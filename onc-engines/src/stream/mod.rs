@@ -3,7 +3,11 @@
 //! Bytes go in as they pass ("op_in"), in order and exactly once; the engine keeps state, and gives a
 //! result ("op_out", "op_return") when it is asked.
 
+pub mod cast;
+#[cfg(any(test, feature = "testing"))]
+pub mod conformance;
 mod engine;
+pub mod filter;
 pub mod hll;
 
 pub use engine::{EngineError, StreamEngine};

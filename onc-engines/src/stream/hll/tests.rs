@@ -3,19 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::stream::conformance::{self, noise};
 use crate::stream::{EngineError, StreamEngine};
-
-/// Pseudo-random bytes, the same for a seed on every machine.
-fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut out = Vec::with_capacity(bytes + 8);
-    while out.len() < bytes {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        out.extend_from_slice(&hash::fmix64(state).to_le_bytes());
-    }
-    out.truncate(bytes);
-    out
-}
 
 fn any_hash() -> impl Strategy<Value = HashKind> {
     prop::sample::select(HashKind::ALL.to_vec())
@@ -135,6 +124,20 @@ proptest! {
 }
 
 #[test]
+fn it_is_a_stream_engine() {
+    for width in WIDTHS {
+        for isa in Isa::available() {
+            let config = HllConfig {
+                precision: 9,
+                width,
+                ..HllConfig::default()
+            };
+            conformance::check(|| Box::new(HllEngine::on(isa, config).unwrap()));
+        }
+    }
+}
+
+#[test]
 fn cuts_inside_items_change_nothing() {
     for width in WIDTHS {
         let stream = noise(width as u64, 999 * width);
@@ -175,7 +178,8 @@ fn a_cut_item_is_reported_and_not_counted() {
     };
     assert_eq!(engine.finish(&mut Vec::new()), Err(cut));
     assert_eq!(engine.items(), 1);
-    engine.process(&[7, 8], &mut Vec::new());
+    // What comes later begins another stream.
+    engine.process(&[7, 8, 9, 10], &mut Vec::new());
     assert_eq!(engine.finish(&mut Vec::new()), Ok(()));
     assert_eq!(engine.items(), 2);
 }
