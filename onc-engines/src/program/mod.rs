@@ -10,6 +10,7 @@ mod choose;
 mod generate;
 mod hash;
 mod layout;
+mod simulate;
 mod step;
 
 pub use cache::{Checked, LoadError, ProgramCache};
@@ -18,4 +19,5 @@ pub use choose::{choose, Reach, ThresholdError, Thresholds};
 pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};
 pub use hash::hash_all;
 pub use layout::Layout;
+pub use simulate::{simulate, Outcome, SimulateError};
 pub use step::{Chunks, Operand, Order, Place, Program, Step, Target};

@@ -105,7 +105,7 @@ pub enum Problem {
         why: &'static str,
     },
     /// A step without operands, or results, or chunks.
-    #[error("a value of {chunks} chunks with {operands} operands and {results} results: a step that moves data has at least one of each, and a chunk")]
+    #[error("{operands} operands, {results} results, {chunks} chunks: a step that moves data has at least one of each")]
     Empty {
         /// Chunks.
         chunks: u32,

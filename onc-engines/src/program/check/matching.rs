@@ -51,7 +51,7 @@ pub(super) fn match_messages(programs: &[Program]) -> Result<Messages, CheckErro
     }
     let extents: Vec<_> = programs.iter().map(form::extents).collect();
     let mut receives: Vec<Vec<usize>> = vec![Vec::new(); programs.len()];
-    let mut missing: Option<CheckError> = None;
+    let (mut missing, mut mismatch) = (None, None);
     for p in programs {
         for (index, step) in p.steps.iter().enumerate() {
             for operand in &step.operands {
@@ -61,7 +61,7 @@ pub(super) fn match_messages(programs: &[Program]) -> Result<Messages, CheckErro
                 let queue = waiting.get_mut(&(from, p.rank, channel));
                 let Some(number) = queue.and_then(VecDeque::pop_front) else {
                     let problem = Problem::MissingSend { from, channel };
-                    missing.get_or_insert(CheckError::new(p.rank, index, problem));
+                    missing.get_or_insert_with(|| CheckError::new(p.rank, index, problem));
                     continue;
                 };
                 let message = &mut all[number];
@@ -76,13 +76,14 @@ pub(super) fn match_messages(programs: &[Program]) -> Result<Messages, CheckErro
                         sent,
                         wanted,
                     };
-                    return Err(CheckError::new(p.rank, index, problem));
+                    mismatch.get_or_insert_with(|| CheckError::new(p.rank, index, problem));
                 }
                 receives[p.rank as usize].push(number);
             }
         }
     }
-    // A message with a wrong address leaves one send and one receive over: the send is the cause.
+    // A message with a wrong address leaves one send and one receive over, and shifts those behind it:
+    // the send is the cause.
     for ((_, to, channel), left) in &waiting {
         if let Some(number) = left.front() {
             let (from, sent) = (all[*number].from, all[*number].sent);
@@ -93,7 +94,7 @@ pub(super) fn match_messages(programs: &[Program]) -> Result<Messages, CheckErro
             return Err(CheckError::new(from, sent, problem));
         }
     }
-    match missing {
+    match missing.or(mismatch) {
         Some(error) => Err(error),
         None => Ok(Messages {
             all,

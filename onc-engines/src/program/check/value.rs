@@ -203,34 +203,33 @@ impl Algebra {
 
     fn reduce_in_order(&self, of: u32, a: Value, b: Value) -> Result<Value, Refused> {
         let start = self.ring_start(of);
-        if let (
-            Value::Run { first, len, .. },
-            Value::Run {
-                first: next,
-                len: 1,
-                ..
-            },
-        ) = (a, b)
-        {
-            if first != start {
-                return Err(Refused::Order(format!(
-                    "chunk {of} starts with rank {start}"
-                )));
+        match (a, b) {
+            (Value::Run { first, .. }, _) if first != start => Err(Refused::Order(format!(
+                "chunk {of} starts with rank {start}"
+            ))),
+            (
+                Value::Run { first, len, .. },
+                Value::Run {
+                    first: next,
+                    len: 1,
+                    ..
+                },
+            ) => {
+                let wanted = (first + len) % self.ranks;
+                if next != wanted {
+                    return Err(Refused::Order(format!("rank {wanted} comes next")));
+                }
+                Ok(Value::Run {
+                    chunk: of,
+                    first,
+                    len: len + 1,
+                    ranks: self.ranks,
+                })
             }
-            let wanted = (first + len) % self.ranks;
-            if next != wanted {
-                return Err(Refused::Order(format!("rank {wanted} comes next")));
-            }
-            return Ok(Value::Run {
-                chunk: of,
-                first,
-                len: len + 1,
-                ranks: self.ranks,
-            });
+            _ => Err(Refused::Order(
+                "the right operand is one rank's own".to_owned(),
+            )),
         }
-        Err(Refused::Order(
-            "the right operand is one rank's own".to_owned(),
-        ))
     }
 
     /// A rank whose contribution is in both.

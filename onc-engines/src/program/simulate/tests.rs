@@ -1,0 +1,181 @@
+//! Every collective with every algorithm against a serial model.
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K};
+
+use super::*;
+use crate::program::{algorithms, check, generate_all, Limits, Order};
+
+/// Elements of rank r's source: distinct in every rank and element, and inexact when summed.
+fn source(rank: u32, len: usize) -> Vec<f32> {
+    let mut draw = Draw(u64::from(rank) + 1);
+    (0..len)
+        .map(|_| draw.below(1 << 24) as f32 / 7.0 - 1e5)
+        .collect()
+}
+
+/// What every rank must end with: the reduction of chunk i of n starts at rank i.
+fn model(p: &Program, count: usize, sources: &[Vec<f32>]) -> Vec<f32> {
+    let n = p.ranks as usize;
+    let chunks = |start: usize| {
+        let layout = Layout {
+            count: count as u64,
+            block_chunks: p.ranks,
+        };
+        // Rank with whose element the reduction of each element starts.
+        (0..p.ranks).flat_map(move |c| {
+            let len = layout.chunk(c).end - layout.chunk(c).start;
+            (0..len).map(move |_| (c as usize + start) % n)
+        })
+    };
+    let sum = |i: usize, first: usize| {
+        (1..n).fold(sources[first][i], |sum, k| {
+            sum + sources[(first + k) % n][i]
+        })
+    };
+    let me = p.rank as usize;
+    let block = |rank: usize, b: usize| sources[rank][b * count..(b + 1) * count].to_vec();
+    let at_root = |v: Vec<f32>| if p.rank == p.root { v } else { Vec::new() };
+    let whole = || {
+        chunks(0)
+            .enumerate()
+            .map(|(i, first)| sum(i, first))
+            .collect()
+    };
+    match p.kind {
+        K::Broadcast => sources[p.root as usize].clone(),
+        K::Scatter => block(p.root as usize, me),
+        K::Gather => at_root(sources.concat()),
+        K::AllGather => sources.concat(),
+        K::AllToAll => (0..n).flat_map(|r| block(r, me)).collect(),
+        K::AllReduce => whole(),
+        K::Reduce => at_root(whole()),
+        K::ReduceScatter => (me * count..(me + 1) * count).map(|i| sum(i, me)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn run(kind: K, algo: Algorithm, ranks: u32, root: u32, counts: &[usize]) {
+    let programs = generate_all(kind, algo, ranks, root).unwrap();
+    for &count in counts {
+        let len = |p: &Program| (p.input_chunks / p.block_chunks) as usize * count;
+        // Sums of small whole numbers are exact, so that another order has the same bits.
+        let exact = programs[0].order == Order::Other;
+        let sources: Vec<Vec<f32>> = programs
+            .iter()
+            .map(|p| {
+                let values = source(p.rank, len(p));
+                let round = |v: f32| if exact { v.round() % 1024.0 } else { v };
+                values.into_iter().map(round).collect()
+            })
+            .collect();
+        for in_place in [false, true] {
+            let seed = u64::from(ranks) << 32 | count as u64;
+            let out = simulate(
+                &programs,
+                count as u64,
+                &sources,
+                in_place,
+                |a, b| a + b,
+                seed,
+            );
+            let out = out.unwrap_or_else(|e| panic!("{kind:?} {algo:?} {ranks} {root}: {e}"));
+            for p in &programs {
+                let wanted = model(p, count, &sources);
+                let has = &out.outputs[p.rank as usize];
+                let same =
+                    |(h, w): (&Option<f32>, &f32)| h.is_some_and(|h| h.to_bits() == w.to_bits());
+                assert!(
+                    has.len() == wanted.len() && has.iter().zip(&wanted).all(same),
+                    "{kind:?} {algo:?}, {ranks} ranks, root {root}, {count} elements, in place {in_place}: rank {}",
+                    p.rank
+                );
+            }
+        }
+    }
+}
+
+fn matrix(kinds: &[K]) {
+    for kind in kinds {
+        for algo in algorithms(*kind) {
+            for ranks in [1u32, 2, 3, 5, 8] {
+                let n = ranks as usize;
+                for root in 0..if kind.has_root() { ranks } else { 1 } {
+                    run(
+                        *kind,
+                        *algo,
+                        ranks,
+                        root,
+                        &[0, 1, 7, n - 1, n, 1023, 65_537],
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rooted_collectives_equal_the_serial_model() {
+    matrix(&[K::Broadcast, K::Reduce, K::Scatter, K::Gather]);
+}
+
+#[test]
+fn collectives_of_all_equal_the_serial_model() {
+    matrix(&[
+        K::AllGather,
+        K::ReduceScatter,
+        K::AllReduce,
+        K::AllToAll,
+        K::Barrier,
+    ]);
+}
+
+#[test]
+fn the_order_of_the_ring_is_kept_by_every_algorithm_that_claims_it() {
+    // Concatenation neither commutes nor forgets: it shows the order itself.
+    for algo in algorithms(K::AllReduce) {
+        let programs = generate_all(K::AllReduce, *algo, 5, 0).unwrap();
+        if programs[0].order != Order::Ring {
+            continue;
+        }
+        let sources: Vec<Vec<String>> = (0..5).map(|r| vec![r.to_string(); 5]).collect();
+        let out = simulate(&programs, 5, &sources, false, |a, b| format!("{a}{b}"), 1).unwrap();
+        for output in out.outputs {
+            let output: Vec<_> = output.into_iter().flatten().collect();
+            assert_eq!(output, ["01234", "12340", "23401", "34012", "40123"]);
+        }
+    }
+}
+
+#[test]
+fn a_program_that_depends_on_timing_is_seen_to() {
+    // The slot of a message is used again before it must have been taken (the checker refuses it).
+    let mut programs = generate_all(K::ReduceScatter, Algorithm::Ring, 4, 0).unwrap();
+    programs[1].steps[2].results[0] = Target::scratch(0);
+    assert!(check(&programs, &Limits::default()).is_err());
+    let sources: Vec<Vec<u64>> = (0..4u64).map(|r| vec![1 << r; 4]).collect();
+    let outcomes: Vec<_> = (0..50)
+        .map(|seed| simulate(&programs, 1, &sources, false, |a, b| a + b, seed))
+        .collect();
+    let right = |o: &Result<Outcome<u64>, SimulateError>| {
+        o.as_ref()
+            .is_ok_and(|o| o.outputs.iter().all(|v| v == &[Some(15)]))
+    };
+    assert!(outcomes.iter().any(right));
+    assert!(!outcomes.iter().all(right));
+}
+
+#[test]
+fn what_cannot_run_says_why() {
+    let mut programs = generate_all(K::AllReduce, Algorithm::Ring, 2, 0).unwrap();
+    let sources = vec![vec![1u8; 3], vec![2; 2]];
+    let add = |a: &u8, b: &u8| a.wrapping_add(*b);
+    let error = simulate(&programs, 3, &sources, false, add, 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rank 1's source has 2 elements, the program wants 3"
+    );
+    let sources = vec![vec![1u8; 3], vec![2; 3]];
+    programs[0].steps.clear();
+    let error = simulate(&programs, 3, &sources, false, add, 0).unwrap_err();
+    assert!(matches!(error, SimulateError::Stuck { .. }), "{error}");
+}
