@@ -29,6 +29,7 @@
 mod buffer;
 mod capi;
 mod comm;
+mod host;
 mod nic;
 mod spec;
 
@@ -47,6 +48,9 @@ pub use ringbell_cuda_kernels::{
 pub use ringbell_gtlb::{Access, MemoryRegion};
 pub use ringbell_nic_abi as abi;
 pub use ringbell_nic_core::port::impair::Faults;
+pub use ringbell_nic_core::{
+    FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
+};
 pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, WaitError};
 
 /// The crates below, for what the face does not offer.

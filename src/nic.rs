@@ -213,6 +213,11 @@ impl Nic {
         &self.soft
     }
 
+    /// The protection domain of its queues and memory.
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
     /// What carries frames.
     pub fn port(&self) -> &PortSpec {
         &self.port

@@ -66,5 +66,5 @@ pub use memory::{
 pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
 pub use pd::PdError;
-pub use region::{Access, MemoryRegion, Need};
+pub use region::{Access, MemoryRegion, Need, RegionInfo};
 pub use registers::BarError;

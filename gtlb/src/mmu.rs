@@ -14,7 +14,7 @@ use crate::keys::{RemoteKeys, MAX_REGIONS};
 use crate::memory::{BusAddr, BusSpan};
 use crate::page_table::PageTable;
 use crate::pd::{DomainTable, PdError, MAX_DOMAINS};
-use crate::region::{Access, MemoryRegion, Need, Region, RegionTable, State};
+use crate::region::{Access, MemoryRegion, Need, Region, RegionInfo, RegionTable, State};
 
 /// Sizes of an [`Mmu`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -440,6 +440,34 @@ impl Mmu {
             self.invalidate_unused(start, end);
         }
         Ok(())
+    }
+
+    /// The regions of a domain that share a byte with `len` bytes at `va`, highest start first; those
+    /// being freed, and quarantined ones, included.
+    pub fn overlapping(
+        &self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+    ) -> impl Iterator<Item = RegionInfo> + '_ {
+        let end = va.0.saturating_add(len);
+        let keys = self.domains.find(pd).into_iter();
+        keys.flat_map(move |d| d.overlapping(va.0, end))
+            .filter_map(|lkey| self.regions.find(lkey.0))
+            .filter(|row| row.state != State::Free)
+            .map(|row| RegionInfo {
+                region: MemoryRegion {
+                    lkey: row.lkey,
+                    rkey: self.remote.of(row.lkey),
+                    pd: row.pd,
+                    va: GpuVa(row.start),
+                    len: row.end - row.start,
+                    access: row.access,
+                },
+                flat: row.flat,
+                pins: row.pins,
+                live: row.state == State::Live,
+            })
     }
 
     /// Misses and refills since the MMU was made.

@@ -91,6 +91,17 @@ impl Domain {
         Ok(found)
     }
 
+    /// Keys of the domain's regions, in whatever state, that share a byte with `start..end`.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Lkey> + '_ {
+        let candidates = self.ranges.partition_point(|r| r.start < end);
+        self.ranges[..candidates]
+            .iter()
+            .rev()
+            .take_while(move |r| r.reach > start)
+            .filter(move |r| r.end > start)
+            .map(|r| r.lkey)
+    }
+
     fn search(
         &self,
         regions: &RegionTable,
@@ -193,6 +204,12 @@ impl DomainTable {
         let slot = ((pd.0 & 0xffff) as usize).checked_sub(1)?;
         let (generation, domain) = self.slots.get_mut(slot)?;
         domain.as_mut().filter(|_| *generation as u32 == pd.0 >> 16)
+    }
+
+    pub(crate) fn find(&self, pd: PdId) -> Option<&Domain> {
+        let slot = ((pd.0 & 0xffff) as usize).checked_sub(1)?;
+        let (generation, domain) = self.slots.get(slot)?;
+        domain.as_ref().filter(|_| *generation as u32 == pd.0 >> 16)
     }
 
     pub(crate) fn free(&mut self, pd: PdId) -> Result<(), PdError> {

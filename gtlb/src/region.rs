@@ -67,6 +67,20 @@ pub struct MemoryRegion {
     pub access: Access,
 }
 
+/// A region as a look-up by address shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RegionInfo {
+    /// Range, keys and rights. The remote key is the one that registration gave.
+    pub region: MemoryRegion,
+    /// Bus address of the first byte of a [flat](crate::Mmu::register_flat) region; `None` for memory
+    /// that the GTLBs translate.
+    pub flat: Option<u64>,
+    /// Operations in flight.
+    pub pins: u32,
+    /// Whether new operations are accepted: not once it is being freed.
+    pub live: bool,
+}
+
 /// Life of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {

@@ -194,3 +194,34 @@ fn quarantine_stops_translation_and_keeps_the_memory() {
     mmu.unmap(va(0), 2 << 20).unwrap();
     mmu.free_pd(pd).unwrap();
 }
+
+#[test]
+fn regions_are_found_by_what_they_share() {
+    let (mut mmu, pd) = mmu();
+    let other = mmu.alloc_pd().unwrap();
+    let wide = mmu.register(pd, va(0), 1 << 20, Access::LOCAL).unwrap();
+    let inner = mmu.register(pd, va(100), 50, Access::LOCAL_READ).unwrap();
+    let flat = mmu
+        .register_flat(pd, va(8 << 20), 4096, Access::LOCAL, 1 << 62)
+        .unwrap();
+    mmu.register(other, va(0), 4096, Access::LOCAL).unwrap();
+    let at = |mmu: &Mmu, offset, len| -> Vec<MemoryRegion> {
+        let found = mmu.overlapping(pd, va(offset), len);
+        found.map(|f| f.region).collect()
+    };
+    assert_eq!(at(&mmu, 120, 1), [inner, wide]);
+    assert_eq!(at(&mmu, 150, 1), [wide], "the end is not inside");
+    assert_eq!(at(&mmu, 99, 1), [wide]);
+    assert_eq!(at(&mmu, (1 << 20) - 1, 9 << 20), [flat, wide]);
+    assert_eq!(at(&mmu, 1 << 20, 7 << 20), [], "between the two");
+    assert_eq!(at(&mmu, (8 << 20) + 4096, 1), []);
+    assert_eq!(mmu.overlapping(PdId(77), va(0), 1).count(), 0);
+
+    let pin = mmu.pin(pd, flat.lkey, flat.va, 1, Need::Read).unwrap();
+    mmu.begin_deregister(flat.lkey).unwrap();
+    let info = mmu.overlapping(pd, flat.va, 1).next().unwrap();
+    assert_eq!((info.flat, info.pins, info.live), (Some(1 << 62), 1, false));
+    mmu.unpin(pin);
+    mmu.finish_deregister(flat.lkey).unwrap();
+    assert_eq!(at(&mmu, 8 << 20, 4096), []);
+}

@@ -138,6 +138,27 @@ impl Board {
         Some(unsafe { self.map.base().add(at as usize) })
     }
 
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// When the range leaves the board: offsets are ours.
+    pub(crate) fn write(&self, at: u64, from: &[u8]) {
+        let to = self.at_bus(BOARD_BUS + at, from.len() as u64);
+        let Some(to) = to else {
+            panic!("{at} + {} leaves the board", from.len());
+        };
+        // SAFETY: mapped (checked by `at_bus`); `from` does not lie in the board, which no slice covers.
+        unsafe { copy::copy(to, from.as_ptr(), from.len()) };
+    }
+
+    /// Sets a block to zeros.
+    pub(crate) fn zero(&self, block: Block) {
+        if let Some(to) = self.at_bus(BOARD_BUS + block.at, block.len) {
+            // SAFETY: mapped (checked by `at_bus`), reached through raw accesses only.
+            unsafe { to.write_bytes(0, block.len as usize) };
+        }
+    }
+
     /// Copies bytes out.
     ///
     /// # Panics

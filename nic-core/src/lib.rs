@@ -14,6 +14,7 @@ mod copy;
 mod dma;
 mod event;
 mod host_queue;
+mod memory;
 mod nic;
 mod permit;
 pub mod port;
@@ -31,6 +32,9 @@ pub use bar::BarError;
 pub use command::Counters;
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 pub use host_queue::{HostQueue, WaitError};
+pub use memory::{
+    FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
+};
 pub use nic::{Nic, NicBuilder, NicError, SessionInfo};
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;

@@ -237,7 +237,7 @@ impl Nic {
         &self.inner.config
     }
 
-    fn core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
+    pub(crate) fn core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         self.inner.progress.with_core(f)
     }
 

@@ -1,0 +1,305 @@
+//! Host memory for the NIC: [`HostBuffer`] owns its bytes, [`HostRegion`] borrows somebody else's.
+#![allow(unsafe_code)] // Raw copies: the NIC may write the memory at any time.
+
+use std::ptr::NonNull;
+
+use ringbell_gtlb::{Access, MemoryRegion};
+use ringbell_nic_abi::{GpuVa, PdId};
+
+use super::populate::populate;
+use super::{FreeError, MemoryError, RangeError};
+use crate::copy;
+use crate::shmem::Mapping;
+use crate::Nic;
+
+/// The address of host memory as descriptors name it: the pointer itself.
+fn va_of(ptr: *mut u8) -> GpuVa {
+    // Exposed, because the NIC makes pointers from addresses again.
+    GpuVa(ptr.expose_provenance() as u64)
+}
+
+/// Host memory that belongs to somebody else (malloc, mmap, a tensor) and is registered with the NIC.
+///
+/// Dropping it ends the registration: operations still waiting on it retire with `REGION_FREED`, those
+/// that move bytes right now are waited for, and afterwards no address of it translates any more, so
+/// that the NIC cannot touch it whatever a peer or a stale descriptor asks for.
+#[derive(Debug)]
+pub struct HostRegion {
+    nic: Nic,
+    region: MemoryRegion,
+    /// Whether `end` has succeeded.
+    ended: bool,
+}
+
+impl HostRegion {
+    /// Keys and range.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Address as descriptors name it: the pointer.
+    pub fn va(&self) -> GpuVa {
+        self.region.va
+    }
+
+    /// Ends the registration.
+    ///
+    /// # Errors
+    /// [`FreeError::Region`] when DMA did not end before `deregister_timeout`. The NIC does not touch the
+    /// memory any more even then; call again to give the region's number back.
+    pub fn end(&mut self) -> Result<(), FreeError> {
+        if !self.ended {
+            self.nic.deregister(self.region.lkey)?;
+            self.ended = true;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for HostRegion {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(va = %self.region.va, %error, "a registration stays in quarantine");
+        }
+    }
+}
+
+/// What holds the bytes of a [`HostBuffer`].
+#[derive(Debug)]
+enum Store {
+    /// Pages of their own.
+    Shared(Mapping),
+    /// A slice on the heap that was given to us.
+    Heap(NonNull<[u8]>),
+}
+
+// SAFETY: the heap slice is owned and reached through raw copies only.
+unsafe impl Send for Store {}
+// SAFETY: as for Send.
+unsafe impl Sync for Store {}
+
+impl Store {
+    fn ptr(&self) -> *mut u8 {
+        match self {
+            Store::Shared(m) => m.base(),
+            Store::Heap(p) => p.as_ptr().cast(),
+        }
+    }
+
+    fn into_heap(self) -> Option<Box<[u8]>> {
+        match self {
+            Store::Shared(_) => None,
+            // SAFETY: made by `Box::into_raw`, and given back once.
+            Store::Heap(p) => Some(unsafe { Box::from_raw(p.as_ptr()) }),
+        }
+    }
+}
+
+/// Host memory that the NIC reads and writes, and that lives as long as it may do so.
+///
+/// Reached by copies alone: a peer may write at any time, which no `&[u8]` allows. Dropping it
+/// unregisters first, as [`HostRegion`] does; memory that is still in use after the deadline is kept
+/// from reuse for the life of the process.
+#[derive(Debug)]
+pub struct HostBuffer {
+    nic: Nic,
+    region: MemoryRegion,
+    /// `None` only after the end.
+    store: Option<Store>,
+}
+
+impl HostBuffer {
+    /// Keys and range.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Address as descriptors and kernels name it: the pointer.
+    pub fn va(&self) -> GpuVa {
+        self.region.va
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.region.len
+    }
+
+    /// Never: an empty buffer is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// First byte. The NIC, and through it a peer, may read and write the bytes at any time.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.store.as_ref().expect("taken only at the end").ptr()
+    }
+
+    /// Copies bytes in, at `offset`.
+    ///
+    /// # Errors
+    /// [`RangeError`] when the range leaves the buffer.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), RangeError> {
+        RangeError::check(offset, from.len(), self.len())?;
+        // SAFETY: inside the buffer (checked), which is only reached through raw copies.
+        unsafe {
+            copy::copy(
+                self.as_ptr().add(offset as usize),
+                from.as_ptr(),
+                from.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Copies bytes out, from `offset`.
+    ///
+    /// # Errors
+    /// [`RangeError`] when the range leaves the buffer.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), RangeError> {
+        RangeError::check(offset, into.len(), self.len())?;
+        // SAFETY: as for `write`.
+        unsafe {
+            copy::copy(
+                into.as_mut_ptr(),
+                self.as_ptr().add(offset as usize),
+                into.len(),
+            )
+        };
+        Ok(())
+    }
+
+    /// Unregisters the memory and frees it.
+    ///
+    /// # Errors
+    /// [`FreeError`] when it was still in use at the deadline: it is kept from reuse then.
+    pub fn free(mut self) -> Result<(), FreeError> {
+        self.end().map(drop)
+    }
+
+    /// Unregisters the memory and gives the bytes back that [`Nic::adopt_host`] took; `None` for a
+    /// buffer that was allocated.
+    ///
+    /// # Errors
+    /// As [`HostBuffer::free`].
+    pub fn into_bytes(mut self) -> Result<Option<Box<[u8]>>, FreeError> {
+        Ok(self.end()?.and_then(Store::into_heap))
+    }
+
+    fn end(&mut self) -> Result<Option<Store>, FreeError> {
+        let Some(store) = self.store.take() else {
+            return Ok(None);
+        };
+        match self.nic.deregister(self.region.lkey) {
+            Ok(()) => Ok(Some(store)),
+            Err(e) => {
+                // Giving the pages back would let a late DMA write into somebody else's buffer.
+                std::mem::forget(store);
+                Err(e.into())
+            }
+        }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        match self.end() {
+            Ok(store) => drop(store.and_then(Store::into_heap)),
+            Err(error) => {
+                tracing::error!(va = %self.region.va, %error, "host memory is kept from reuse");
+            }
+        }
+    }
+}
+
+impl Nic {
+    /// Registers memory of this process that lives elsewhere, so that queues of `pd` can send from it
+    /// and receive into it, at any interior address. Pages are populated, nothing is pinned.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a byte is registered already, or a page is not mapped or forbids the access.
+    ///
+    /// # Safety
+    /// Until the region was dropped (or [`HostRegion::end`] was called), the `len` bytes at `ptr` stay
+    /// mapped, and the program accesses them while an operation uses them only as it would share
+    /// them with another thread: no `&[u8]` over bytes being received, no `&mut [u8]` over any.
+    pub unsafe fn register_host(
+        &self,
+        pd: PdId,
+        ptr: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<HostRegion, MemoryError> {
+        let va = va_of(ptr.as_ptr());
+        if len > 0 {
+            populate(ptr.as_ptr(), len, access.local_write)?;
+        }
+        Ok(HostRegion {
+            region: self.register_identity(pd, va, len as u64, access)?,
+            nic: self.clone(),
+            ended: false,
+        })
+    }
+
+    /// Allocates zeroed host memory for the NIC, on pages of its own.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
+    pub fn alloc_host(
+        &self,
+        pd: PdId,
+        len: usize,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let map = Mapping::anonymous(len.max(1));
+        let map = map.map_err(|source| MemoryError::System {
+            len: len as u64,
+            source,
+        })?;
+        self.host_buffer(pd, Store::Shared(map), len, access)
+    }
+
+    /// Takes bytes that the program has, registers them where they are, and owns them from now on;
+    /// [`HostBuffer::into_bytes`] gives them back.
+    ///
+    /// # Errors
+    /// [`MemoryError`], as [`Nic::register_host`]; the bytes are lost then.
+    pub fn adopt_host(
+        &self,
+        pd: PdId,
+        bytes: impl Into<Box<[u8]>>,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let bytes: Box<[u8]> = bytes.into();
+        let len = bytes.len();
+        let Some(slice) = NonNull::new(Box::into_raw(bytes)) else {
+            unreachable!("a box is never null");
+        };
+        self.host_buffer(pd, Store::Heap(slice), len, access)
+    }
+
+    fn host_buffer(
+        &self,
+        pd: PdId,
+        store: Store,
+        len: usize,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let made = match len {
+            0 => Ok(()),
+            _ => populate(store.ptr(), len, true),
+        };
+        let made =
+            made.and_then(|()| self.register_identity(pd, va_of(store.ptr()), len as u64, access));
+        match made {
+            Ok(region) => Ok(HostBuffer {
+                nic: self.clone(),
+                region,
+                store: Some(store),
+            }),
+            Err(e) => {
+                drop(store.into_heap());
+                Err(e)
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Memory of every kind in one address space: what queues of a domain may name in a descriptor.
+//!
+//! | kind | address | bus range | reached by |
+//! |---|---|---|---|
+//! | GPU | the kernel's pointer | the driver's | the GTLB, page by page |
+//! | host | the program's pointer | [`HOST_BUS`] plus the pointer | identity: no entry, no page size |
+//! | NIC | one that nobody dereferences | [`BOARD_BUS`] | identity: the board is one piece |
+//!
+//! Because a CUDA kernel and its host program share one address space, an address alone says which
+//! kind it is, so that each call takes any of them, interior addresses included (key 0 finds the
+//! region). [`Nic::pointer_info`] tells, like `cudaPointerGetAttributes`.
+//!
+//! Nothing is pinned on a software NIC: a page that the system swaps out comes back when the NIC
+//! touches it, so `ulimit -l` does not matter. What registration does is *populate*: it makes every
+//! page present and, by that, finds the first one that is not mapped or forbids the access.
+//!
+//! [`HOST_BUS`]: crate::board::HOST_BUS
+//! [`BOARD_BUS`]: crate::board::BOARD_BUS
+
+mod host;
+mod on_nic;
+mod populate;
+
+pub use host::{HostBuffer, HostRegion};
+pub use on_nic::NicBuffer;
+
+use ringbell_gtlb::{Access, DeregisterError, MemoryRegion, RegionInfo, RegisterError};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+
+use crate::board::{BOARD_BUS, HOST_BUS};
+use crate::Nic;
+
+/// What kind of memory an address lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum MemoryKind {
+    /// The GPU's.
+    Gpu,
+    /// The host program's.
+    Host,
+    /// The NIC's own.
+    Nic,
+}
+
+impl std::fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            MemoryKind::Gpu => "GPU memory",
+            MemoryKind::Host => "host memory",
+            MemoryKind::Nic => "NIC memory",
+        })
+    }
+}
+
+/// What the NIC knows of an address; see [`Nic::pointer_info`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PointerInfo {
+    /// Which memory it lies in.
+    pub kind: MemoryKind,
+    /// The registered region around it.
+    pub region: MemoryRegion,
+    /// Bytes from the region's start.
+    pub offset: u64,
+    /// Operations of the NIC that use the region now.
+    pub operations: u32,
+}
+
+/// Why memory was not registered, or not allocated. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// Registered twice.
+    #[error("{len} bytes at {va} are registered already ({lkey}); use that registration, or end it first")]
+    AlreadyRegistered {
+        /// First byte.
+        va: GpuVa,
+        /// Bytes.
+        len: u64,
+        /// Key of the registration.
+        lkey: Lkey,
+    },
+    /// Part of it belongs to another region.
+    #[error("{len} bytes at {va} overlap {other_len} bytes of {kind} at {other}; register each byte once, for the largest range that is used")]
+    Overlaps {
+        /// First byte asked for.
+        va: GpuVa,
+        /// Bytes asked for.
+        len: u64,
+        /// Kind of the other region.
+        kind: MemoryKind,
+        /// Its first byte.
+        other: GpuVa,
+        /// Its bytes.
+        other_len: u64,
+    },
+    /// The same bytes are still held by an earlier registration.
+    #[error("{len} bytes at {va} overlap a registration at {other} that is being ended with {operations} operations in flight; wait for it")]
+    StillFreeing {
+        /// First byte asked for.
+        va: GpuVa,
+        /// Bytes asked for.
+        len: u64,
+        /// First byte of the earlier one.
+        other: GpuVa,
+        /// What it waits for.
+        operations: u32,
+    },
+    /// There is no memory, or not with these rights.
+    #[error("{len} bytes at {va} cannot be {need}: a page of the range is not mapped, or not with that right; check pointer and length")]
+    NotMapped {
+        /// First byte.
+        va: GpuVa,
+        /// Bytes.
+        len: u64,
+        /// `read` or `written`.
+        need: &'static str,
+    },
+    /// The MMU's answer.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The NIC's memory has no free piece of that length.
+    #[error("NIC memory has no free piece of {len} bytes ({used} of {total} in use); free some, or raise the setting `board_bytes`")]
+    NicMemoryFull {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes in use.
+        used: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// The system refused memory.
+    #[error("the system refused {len} bytes of host memory: {source}")]
+    System {
+        /// Bytes asked for.
+        len: u64,
+        /// Its answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Memory that could not be given back (yet). It stays mapped, so nothing is reused too early.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FreeError {
+    /// DMA did not end before the deadline, or the region is unknown.
+    #[error(transparent)]
+    Region(#[from] DeregisterError),
+}
+
+/// A copy that leaves its buffer. Nothing was copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} bytes at offset {offset} leave the buffer of {len} bytes")]
+pub struct RangeError {
+    /// Where the copy was to start.
+    pub offset: u64,
+    /// How long it was to be.
+    pub bytes: u64,
+    /// Bytes of the buffer.
+    pub len: u64,
+}
+
+impl RangeError {
+    fn check(offset: u64, bytes: usize, len: u64) -> Result<(), RangeError> {
+        let bytes = bytes as u64;
+        match offset.checked_add(bytes) {
+            Some(end) if end <= len => Ok(()),
+            _ => Err(RangeError { offset, bytes, len }),
+        }
+    }
+}
+
+fn kind_of(info: &RegionInfo) -> MemoryKind {
+    match info.flat {
+        None => MemoryKind::Gpu,
+        Some(bus) if bus >= HOST_BUS => MemoryKind::Host,
+        Some(bus) if bus >= BOARD_BUS => MemoryKind::Nic,
+        // Below the board lies what the GPU's driver reports.
+        Some(_) => MemoryKind::Gpu,
+    }
+}
+
+impl Nic {
+    /// What lies at an address, as queues of `pd` see it: start, interior or last byte of a region.
+    /// `None` when no region in service covers it, also after the region was freed.
+    pub fn pointer_info(&self, pd: PdId, va: GpuVa) -> Option<PointerInfo> {
+        self.core(|c| {
+            let info = c.mmu.overlapping(pd, va, 1).find(|r| r.live)?;
+            Some(PointerInfo {
+                kind: kind_of(&info),
+                region: info.region,
+                offset: va.0 - info.region.va.0,
+                operations: info.pins,
+            })
+        })
+    }
+
+    /// Registers host memory in its range of the bus, unless a byte of it is registered already.
+    fn register_identity(
+        &self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, MemoryError> {
+        self.core(|c| {
+            let other = c.mmu.overlapping(pd, va, len).next();
+            match other {
+                Some(o) if !o.live => Err(MemoryError::StillFreeing {
+                    va,
+                    len,
+                    other: o.region.va,
+                    operations: o.pins,
+                }),
+                Some(o) if (o.region.va, o.region.len) == (va, len) => {
+                    Err(MemoryError::AlreadyRegistered {
+                        va,
+                        len,
+                        lkey: o.region.lkey,
+                    })
+                }
+                Some(o) => Err(MemoryError::Overlaps {
+                    va,
+                    len,
+                    kind: kind_of(&o),
+                    other: o.region.va,
+                    other_len: o.region.len,
+                }),
+                None => {
+                    Ok(c.mmu
+                        .register_flat(pd, va, len, access, HOST_BUS.saturating_add(va.0))?)
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,142 @@
+//! [`NicBuffer`]: a piece of the NIC's own memory.
+
+use ringbell_gtlb::{Access, MemoryRegion};
+use ringbell_nic_abi::{GpuVa, PdId};
+
+use super::{FreeError, MemoryError, RangeError};
+use crate::board::{Block, BOARD_BUS, BOARD_VA};
+use crate::Nic;
+
+/// Bytes that one copy moves before it lets the NIC work again.
+const COPY_STEP: usize = 1 << 20;
+
+/// A registered piece of NIC memory, for what should stay near the network: a kernel rings a
+/// doorbell and the bytes move without crossing to host or GPU.
+///
+/// Its address is good for descriptors, interior ones too, but nobody can dereference it; the host
+/// copies in and out. Dropping it unregisters first; what is still in use after the deadline is kept
+/// from reuse until the NIC goes.
+#[derive(Debug)]
+pub struct NicBuffer {
+    nic: Nic,
+    region: MemoryRegion,
+    /// `None` only after the end.
+    block: Option<Block>,
+}
+
+impl NicBuffer {
+    /// Keys and range.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    /// Address as descriptors name it.
+    pub fn va(&self) -> GpuVa {
+        self.region.va
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.region.len
+    }
+
+    /// Never: an empty buffer is refused.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn at(&self, offset: u64) -> u64 {
+        self.region.va.0 - BOARD_VA + offset
+    }
+
+    /// Copies bytes in, at `offset`.
+    ///
+    /// # Errors
+    /// [`RangeError`] when the range leaves the buffer.
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), RangeError> {
+        RangeError::check(offset, from.len(), self.len())?;
+        for (i, piece) in from.chunks(COPY_STEP).enumerate() {
+            let at = self.at(offset + (i * COPY_STEP) as u64);
+            self.nic.core(|c| c.dma.board.write(at, piece));
+        }
+        Ok(())
+    }
+
+    /// Copies bytes out, from `offset`.
+    ///
+    /// # Errors
+    /// [`RangeError`] when the range leaves the buffer.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), RangeError> {
+        RangeError::check(offset, into.len(), self.len())?;
+        for (i, piece) in into.chunks_mut(COPY_STEP).enumerate() {
+            let at = self.at(offset + (i * COPY_STEP) as u64);
+            self.nic.core(|c| c.dma.board.read(at, piece));
+        }
+        Ok(())
+    }
+
+    /// Unregisters the piece and gives it back.
+    ///
+    /// # Errors
+    /// [`FreeError`] when it was still in use at the deadline: it is kept from reuse then.
+    pub fn free(mut self) -> Result<(), FreeError> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<(), FreeError> {
+        let Some(block) = self.block.take() else {
+            return Ok(());
+        };
+        self.nic.deregister(self.region.lkey)?;
+        self.nic.core(|c| c.dma.board.free(block));
+        Ok(())
+    }
+}
+
+impl Drop for NicBuffer {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            tracing::error!(va = %self.region.va, %error, "NIC memory is kept from reuse");
+        }
+    }
+}
+
+impl Nic {
+    /// Allocates NIC memory, which starts with zeros, and registers it.
+    ///
+    /// # Errors
+    /// [`MemoryError::NicMemoryFull`], or a limit of the MMU.
+    pub fn alloc_on_nic(
+        &self,
+        pd: PdId,
+        len: u64,
+        access: Access,
+    ) -> Result<NicBuffer, MemoryError> {
+        let (region, block) = self.core(|c| {
+            let board = &mut c.dma.board;
+            let (used, total) = (board.used(), board.len());
+            let full = MemoryError::NicMemoryFull { len, used, total };
+            let block = board.alloc(len).ok_or(full)?;
+            let va = GpuVa(BOARD_VA + block.at);
+            let made = c
+                .mmu
+                .register_flat(pd, va, len, access, BOARD_BUS + block.at);
+            match made {
+                Ok(region) => {
+                    // What an earlier owner has left is nobody's business.
+                    c.dma.board.zero(block);
+                    Ok((region, block))
+                }
+                Err(e) => {
+                    c.dma.board.free(block);
+                    Err(MemoryError::from(e))
+                }
+            }
+        })?;
+        Ok(NicBuffer {
+            nic: self.clone(),
+            region,
+            block: Some(block),
+        })
+    }
+}

@@ -1,0 +1,77 @@
+//! Host and NIC memory beside the GPU's: every kind for every call.
+#![allow(unsafe_code)] // Registers memory that lives elsewhere.
+
+use std::ptr::NonNull;
+
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::GpuVa;
+use ringbell_nic_core::{HostBuffer, HostRegion, MemoryError, NicBuffer, PointerInfo};
+
+use crate::Nic;
+
+impl Nic {
+    /// Allocates zeroed host memory that kernels, host threads and the NIC may use, in any call that
+    /// takes GPU memory. An interior address is as good as the first.
+    ///
+    /// ```
+    /// # use ringbell::{MemoryKind, Nic, NicOptions, abi::GpuVa};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nic = Nic::open(NicOptions { ip: "10.9.9.2/24".parse()?, ..NicOptions::default() })?;
+    /// let buffer = nic.alloc_host(1000)?;
+    /// buffer.write(10, b"hello")?;
+    /// let info = nic.pointer_info(GpuVa(buffer.va().0 + 10)).expect("registered");
+    /// assert_eq!((info.kind, info.offset), (MemoryKind::Host, 10));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
+    pub fn alloc_host(&self, bytes: usize) -> Result<HostBuffer, MemoryError> {
+        self.soft().alloc_host(self.pd(), bytes, Access::LOCAL)
+    }
+
+    /// Registers bytes that the program already has, where they are, and owns them until
+    /// [`HostBuffer::into_bytes`] gives them back.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a limit of the NIC was reached; the bytes are lost then.
+    pub fn adopt_host(&self, bytes: impl Into<Box<[u8]>>) -> Result<HostBuffer, MemoryError> {
+        self.soft().adopt_host(self.pd(), bytes, Access::LOCAL)
+    }
+
+    /// Registers memory of this process that lives elsewhere: malloc, mmap, a tensor. Nothing is
+    /// pinned; see [`HostRegion`] for the end of a registration.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a byte is registered already, or a page is not mapped or cannot be written.
+    ///
+    /// # Safety
+    /// As for [`ringbell_nic_core::Nic::register_host`]: the bytes stay mapped until the region was
+    /// dropped, and are shared with the NIC as with another thread.
+    pub unsafe fn register_host(
+        &self,
+        ptr: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<HostRegion, MemoryError> {
+        // SAFETY: the caller's contract.
+        unsafe {
+            self.soft()
+                .register_host(self.pd(), ptr, bytes, Access::LOCAL)
+        }
+    }
+
+    /// Allocates zeroed memory on the NIC. Descriptors name its addresses like any others, but neither
+    /// kernels nor the host can dereference them: bytes go in and out by copy.
+    ///
+    /// # Errors
+    /// [`MemoryError::NicMemoryFull`], or a limit of the NIC.
+    pub fn alloc_on_nic(&self, bytes: u64) -> Result<NicBuffer, MemoryError> {
+        self.soft().alloc_on_nic(self.pd(), bytes, Access::LOCAL)
+    }
+
+    /// Which memory an address lies in, and the registration around it: of GPU, host or NIC, interior
+    /// addresses included. `None` when nothing registered covers it. (CUDA: `cudaPointerGetAttributes`.)
+    pub fn pointer_info(&self, va: GpuVa) -> Option<PointerInfo> {
+        self.soft().pointer_info(self.pd(), va)
+    }
+}
