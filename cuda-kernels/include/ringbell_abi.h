@@ -55,6 +55,8 @@ typedef uint64_t rb_u64;
 #define RB_INLINE_MAX 40u
 /** The lap bit of every word of an entry. */
 #define RB_LAP 0x8000000000000000ull
+/** Number of status codes: they count from 0 without a gap. */
+#define RB_STATUS_COUNT 30u
 /** Returned by the wait hook: nothing happened. */
 #define RB_WAIT_IDLE 0u
 /** Returned by the wait hook: the NIC made progress, spin anew. */

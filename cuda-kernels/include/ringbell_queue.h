@@ -151,7 +151,7 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
   c->detail = load_relaxed(line + 3);
   rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
   /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */
-  c->status = status <= RB_STATUS_SHUTTING_DOWN ? status : RB_STATUS_NIC_SILENT;
+  c->status = status < RB_STATUS_COUNT ? status : RB_STATUS_NIC_SILENT;
   release(q, ticket);
   return true;
 }

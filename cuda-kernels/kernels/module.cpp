@@ -1,6 +1,7 @@
 // Every kernel of the SDK as one module of the emulated GPU. nvcc compiles the files one by one.
 #include "ringbell.cuh"
 
+#include "collective.cu"
 #include "echo.cu"
 #include "nc.cu"
 #include "perf.cu"

@@ -9,6 +9,7 @@
 //! Not here yet: a backend for real GPUs (CUDA driver API through `cudarc`, `gdrcopy-sys`). The kernels
 //! are compiled by nvcc in CI, so that they stay ready for it.
 
+pub mod collective;
 pub mod echo;
 pub mod emulated;
 mod fatbin;

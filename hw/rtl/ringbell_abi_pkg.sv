@@ -36,6 +36,8 @@ package ringbell_abi_pkg;
   localparam logic [31:0] INLINE_MAX = 32'h28;
   // The lap bit of every word of an entry.
   localparam logic [63:0] LAP = 64'h8000000000000000;
+  // Number of status codes: they count from 0 without a gap.
+  localparam logic [31:0] STATUS_COUNT = 32'h1e;
   // Returned by the wait hook: nothing happened.
   localparam logic [31:0] WAIT_IDLE = 32'h0;
   // Returned by the wait hook: the NIC made progress, spin anew.

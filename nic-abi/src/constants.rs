@@ -4,7 +4,7 @@
 //! own beside their definition; what is left is here, each row taken from the constant that Rust uses.
 
 use crate::describe::Const;
-use crate::{bar, collective, completion, descriptor, event, queue};
+use crate::{bar, collective, completion, descriptor, event, queue, Status};
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
     Const { name, value, doc }
@@ -78,6 +78,11 @@ pub const TABLE: &[Const] = &[
         "The lap bit of every word of an entry.",
     ),
     row(
+        "STATUS_COUNT",
+        Status::ALL.len() as u64,
+        "Number of status codes: they count from 0 without a gap.",
+    ),
+    row(
         "WAIT_IDLE",
         queue::WAIT_IDLE as u64,
         "Returned by the wait hook: nothing happened.",
@@ -137,6 +142,14 @@ mod tests {
                     );
                 }
             }
+        }
+    }
+
+    #[test]
+    fn status_codes_have_no_gap() {
+        // Kernels take a code of STATUS_COUNT and above for a broken contract.
+        for (i, s) in Status::ALL.iter().enumerate() {
+            assert_eq!(s.code() as usize, i, "{s}");
         }
     }
 

@@ -76,6 +76,15 @@ impl HostQueue {
         h
     }
 
+    /// Posts a descriptor that is made for its ticket, if a slot is free, and rings the doorbell: for
+    /// what names a predecessor by distance.
+    pub fn try_post_with(&self, make: impl FnOnce(u32) -> Descriptor) -> Option<u32> {
+        let slots = self.mem.slots();
+        let ticket = slots.try_take()?;
+        slots.publish(ticket, &make(ticket).encode(slots.lap(ticket)));
+        Some(ticket)
+    }
+
     /// Posts a descriptor if a slot is free, and rings the doorbell.
     pub fn try_post(&self, d: &Descriptor) -> Option<u32> {
         let slots = self.mem.slots();

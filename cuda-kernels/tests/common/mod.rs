@@ -352,8 +352,8 @@ impl Engine {
                 self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
             }
             Opcode::Recv => self.wait_for(queue, ticket, d),
-            // This NIC of the tests has no engine.
-            Opcode::Collective => self.finish(queue, ticket, &d, Status::Unsupported, 0, 0),
+            // No engine: what was asked for is looked at in `seen`.
+            Opcode::Collective => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::Copy => {
                 // SAFETY: two buffers of the kernel, not overlapping in these tests.
                 unsafe {

@@ -1,5 +1,5 @@
 // Kernels of the tests in device_api.rs and emulator.rs, built as a user's module would be.
-#include "ringbell.cuh"
+#include "ringbell_collective.cuh"
 
 // Every blocking call once, one result each.
 extern "C" __global__ void t_api(rb_queue q, unsigned char *buf, gpu_result *out) {
@@ -225,3 +225,31 @@ extern "C" __global__ void t_overrun() {
   __syncthreads();
 }
 RB_KERNEL(t_overrun)
+
+// Chains: the second follows the first, the third the second, the fourth everything.
+extern "C" __global__ void t_chain(rb_comm c, gpu_result *out) {
+  float x[4] = {};
+  gpu_request a = gpu_iall_reduce(c, x, x, 4);
+  rb::collective_options o;
+  o.after = &a;
+  gpu_request b = gpu_ibroadcast(c, x, x, 4, rb::dtype_of<float>::value, 1, o);
+  o.after = &b;
+  gpu_request d = gpu_icomm_send(c, x, 4, RB_DTYPE_F32, 3, 7, o);
+  out[0] = gpu_wait(c, a);
+  out[1] = gpu_wait(c, b);
+  out[2] = gpu_wait(c, d);
+  rb::collective_options fence;
+  fence.fence = 1;
+  out[3] = gpu_comm_nop(c, fence);
+}
+RB_KERNEL(t_chain)
+
+extern "C" __global__ void t_collective_scopes(rb_comm c, gpu_result *out) {
+  float x[4] = {};
+  if (threadIdx.x == 0) out[0] = gpu_result{};
+  gpu_result r = gpu_barrier_block(c);
+  gpu_result s = gpu_all_reduce_warp(c, x, x, 4);
+  __syncthreads();
+  if (!r.ok() || !s.ok() || c.rank != 2 || c.size != 5) atomicAdd(reinterpret_cast<unsigned long long *>(&out[0].bytes), 1ull);
+}
+RB_KERNEL(t_collective_scopes)

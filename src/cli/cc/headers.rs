@@ -13,6 +13,7 @@ macro_rules! headers {
 
 headers!(
     "ringbell.cuh",
+    "ringbell_collective.cuh",
     "ringbell.h",
     "ringbell.hpp",
     "ringbell_abi.h",

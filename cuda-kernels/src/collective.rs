@@ -1,0 +1,84 @@
+//! Collectives from kernels: the handle that a kernel holds, and a kernel for one operation, by which
+//! the host queues collectives on a stream.
+
+use ringbell_nic_abi::queue::QueueHandle;
+use ringbell_nic_abi::{Algorithm, CollectiveSpec, GpuVa, WireType};
+
+use crate::{KernelArg, Launch, LaunchError, Stream};
+
+/// A communicator as a kernel sees it: `rb_comm` of `ringbell_collective.cuh`.
+#[derive(Debug, Clone, Copy)]
+pub struct CommHandle {
+    /// Queue on which the kernel's operations are posted.
+    pub queue: QueueHandle,
+    /// The NIC's number of the communicator.
+    pub comm: u32,
+    /// Own rank.
+    pub rank: u32,
+    /// Ranks.
+    pub size: u32,
+    /// Algorithm of operations that ask for none.
+    pub algo: Algorithm,
+    /// Wire type of operations that ask for none.
+    pub wire: WireType,
+}
+
+impl From<CommHandle> for KernelArg {
+    fn from(c: CommHandle) -> KernelArg {
+        let mut bytes = KernelArg::from(c.queue).to_bytes();
+        let defaults = u32::from(c.algo.code()) | u32::from(c.wire.code()) << 8;
+        for v in [c.comm, c.rank, c.size, defaults] {
+            bytes.extend_from_slice(&v.to_ne_bytes());
+        }
+        KernelArg::Bytes(bytes)
+    }
+}
+
+/// One operation as a kernel is to run it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectiveLaunch {
+    /// What; its `after` is not used: a stream is in order by itself.
+    pub spec: CollectiveSpec,
+    /// Source buffer.
+    pub src: GpuVa,
+    /// Destination buffer.
+    pub dst: GpuVa,
+    /// Elements (per rank where the operation has a block per rank).
+    pub count: u64,
+    /// Root, or the peer of a send or receive.
+    pub root: u32,
+    /// Tag of a send or receive.
+    pub tag: u32,
+    /// Time-out in microseconds; 0: the queue's default.
+    pub timeout_us: u32,
+}
+
+impl CollectiveLaunch {
+    /// Queues the operation behind what the stream holds; `out` gets the `gpu_result` (24 bytes).
+    ///
+    /// # Errors
+    /// [`LaunchError`]: the kernel cannot be launched.
+    pub fn on(&self, stream: &Stream, comm: CommHandle, out: GpuVa) -> Result<Launch, LaunchError> {
+        let s = &self.spec;
+        stream.launch(
+            "rb_collective",
+            1,
+            1,
+            &[
+                comm.into(),
+                u32::from(s.kind.code()).into(),
+                self.src.into(),
+                self.dst.into(),
+                self.count.into(),
+                u32::from(s.dtype.code()).into(),
+                u32::from(s.op.code()).into(),
+                self.root.into(),
+                self.tag.into(),
+                u32::from(s.algo.code()).into(),
+                u32::from(s.wire.code()).into(),
+                self.timeout_us.into(),
+                out.into(),
+            ],
+        )
+    }
+}
