@@ -25,6 +25,7 @@ mod shmem;
 mod slots;
 mod sync;
 pub mod transport;
+mod wait_policy;
 pub mod wire;
 mod works;
 

@@ -23,28 +23,17 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::command::Core;
 use crate::shmem::Mapping;
 use crate::transport::NicTime;
+use crate::wait_policy::WaitPolicy;
 
 /// Steps between two readings of the clock.
 const CLOCK_EVERY: u32 = 16;
 /// Looks for something to do after an idle step of a waiter on a core of its own, before it gives the
 /// NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much sooner.
 const LOOKS: u32 = 32;
-/// Idle rounds (a step and its looks) before a waiter yields, on a core of its own.
-const SPIN_ALONE: u32 = 1500;
-/// The same on a shared core, where what is waited for cannot happen before the yield.
-const SPIN_SHARED: u32 = 3;
 /// Idle steps of a thread that only steps, before it does something else.
 const SPIN_SERVANT: u32 = 50;
 /// Yields without progress before a waiter parks.
 const YIELDS: u32 = 400;
-/// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
-const HOG: Duration = Duration::from_micros(50);
-/// A yield shorter than this found nobody else to run: less than a partner's own short spin.
-const NOBODY: Duration = Duration::from_nanos(700);
-/// That many such yields in a row say that the core is ours.
-const ALONE_AFTER: u32 = 64;
-/// Waits for which a hog is remembered.
-const HOG_MEMORY: u32 = 1000;
 /// Longest sleep of a waiter that is not the leader.
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
 /// How often the rescue thread looks whether others still step.
@@ -126,7 +115,6 @@ impl WakeCell {
 struct SlowPaths {
     parks: AtomicU64,
     wakes: AtomicU64,
-    yields: AtomicU64,
 }
 
 /// Counts of the waiting policy, for tests and `describe`.
@@ -160,9 +148,7 @@ pub(crate) struct Progress {
     leader: AtomicU32,
     followers: AtomicU32,
     retire_seq: AtomicU32,
-    spin: AtomicU32,
-    hog: AtomicU32,
-    quiet_yields: AtomicU32,
+    policy: WaitPolicy,
     slow: SlowPaths,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,
@@ -188,9 +174,7 @@ impl Progress {
             leader: AtomicU32::new(NO_LEADER),
             followers: AtomicU32::new(0),
             retire_seq: AtomicU32::new(0),
-            spin: AtomicU32::new(if cpus > 1 { SPIN_ALONE } else { SPIN_SHARED }),
-            hog: AtomicU32::new(0),
-            quiet_yields: AtomicU32::new(0),
+            policy: WaitPolicy::new(cpus),
             slow: SlowPaths::default(),
             stop: AtomicBool::new(false),
             has_queues: AtomicBool::new(false),
@@ -206,8 +190,8 @@ impl Progress {
         ProgressStats {
             parks: self.slow.parks.load(Ordering::Relaxed),
             wakes: self.slow.wakes.load(Ordering::Relaxed),
-            yields: self.slow.yields.load(Ordering::Relaxed),
-            spin: self.spin.load(Ordering::Relaxed),
+            yields: self.policy.yields(),
+            spin: self.policy.spin(),
         }
     }
 
@@ -300,8 +284,8 @@ impl Progress {
     #[inline]
     pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
         self.take_over();
-        let spin = self.spin.load(Ordering::Relaxed);
-        let looks = if spin > SPIN_SHARED { LOOKS } else { 0 };
+        let spin = self.policy.spin();
+        let looks = if WaitPolicy::is_alone(spin) { LOOKS } else { 0 };
         if self.try_steps(looks) == Some(true) {
             return true;
         }
@@ -314,24 +298,9 @@ impl Progress {
 
     #[cold]
     fn wait_slowly(&self, rounds: u32, done: &dyn Fn() -> bool) -> bool {
-        let hog = self.hog.load(Ordering::Relaxed);
-        if hog > 0 {
-            self.hog.store(hog - 1, Ordering::Relaxed);
-        } else if rounds < YIELDS {
-            let before = Instant::now();
-            std::thread::yield_now();
-            self.slow.yields.fetch_add(1, Ordering::Relaxed);
-            let took = before.elapsed();
-            if took > HOG {
-                self.hog.store(HOG_MEMORY, Ordering::Relaxed);
-            }
-            if took > NOBODY {
-                self.quiet_yields.store(0, Ordering::Relaxed);
-                self.spin.store(SPIN_SHARED, Ordering::Relaxed);
-            } else if self.quiet_yields.fetch_add(1, Ordering::Relaxed) >= ALONE_AFTER {
-                self.spin.store(SPIN_ALONE, Ordering::Relaxed);
-            }
-            return false;
+        if self.policy.may_yield() && rounds < YIELDS {
+            self.policy.yield_now();
+            return self.try_step() == Some(true);
         }
         self.park(done)
     }

@@ -1,0 +1,182 @@
+//! How long a waiter spins before it gives its core away, learnt from what its yields do.
+//!
+//! Whoever waits for a thread that shares its core must yield at once: nothing can arrive before.
+//! Whoever has a core for itself should spin: a yield costs as much as several messages take. Which of
+//! the two holds is asked of the kernel, which counts for every thread how often it lost its core: a
+//! yield that found nobody else to run is not counted. (The time that a yield takes says little: on
+//! some virtual machines one that does nothing takes longer than a message round trip on others.)
+#![allow(unsafe_code)] // One call of getrusage(2).
+#![allow(clippy::disallowed_methods)] // The edge: a yield is timed to notice a CPU hog.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Idle rounds before a waiter yields, on a core of its own.
+const SPIN_ALONE: u32 = 1500;
+/// The same on a shared core, where what is waited for cannot happen before the yield.
+const SPIN_SHARED: u32 = 0;
+/// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
+const HOG: Duration = Duration::from_micros(50);
+/// One yield of so many is timed.
+const TIMED_EVERY: u32 = 4;
+/// Waits for which a hog is remembered.
+const HOG_MEMORY: u32 = 1000;
+/// Yields between two questions while the core is thought to be ours, and how many of them must have
+/// lost it to think otherwise. Few: each cost a whole spin.
+const WINDOW_ALONE: (u32, u64) = (4, 3);
+/// Yields between two questions on a shared core. None of them lost it: it is ours.
+const WINDOW_SHARED: u32 = 64;
+
+thread_local! {
+    /// Yields since the last question, and its answer.
+    static ASKED: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+}
+
+/// What the waiters of one NIC have learnt. Threads of one process usually sit alike.
+#[derive(Debug)]
+pub(crate) struct WaitPolicy {
+    spin: AtomicU32,
+    hog: AtomicU32,
+    yields: AtomicU64,
+}
+
+impl WaitPolicy {
+    /// A policy for a process that may use `cores`.
+    pub(crate) fn new(cores: usize) -> WaitPolicy {
+        WaitPolicy {
+            spin: AtomicU32::new(if cores > 1 { SPIN_ALONE } else { SPIN_SHARED }),
+            hog: AtomicU32::new(0),
+            yields: AtomicU64::new(0),
+        }
+    }
+
+    /// Idle rounds before a waiter yields.
+    #[inline]
+    pub(crate) fn spin(&self) -> u32 {
+        self.spin.load(Ordering::Relaxed)
+    }
+
+    /// Whether a waiter with `spin` rounds seems to have its core for itself.
+    #[inline]
+    pub(crate) fn is_alone(spin: u32) -> bool {
+        spin > SPIN_SHARED
+    }
+
+    /// Yields so far.
+    pub(crate) fn yields(&self) -> u64 {
+        self.yields.load(Ordering::Relaxed)
+    }
+
+    /// Whether yielding is worth it; beside a CPU hog it is not.
+    pub(crate) fn may_yield(&self) -> bool {
+        let hog = self.hog.load(Ordering::Relaxed);
+        if hog > 0 {
+            self.hog.store(hog - 1, Ordering::Relaxed);
+        }
+        hog == 0
+    }
+
+    /// Gives the core away once, and learns from it.
+    pub(crate) fn yield_now(&self) {
+        let (yields, lost_before) = ASKED.get();
+        // Two readings of the clock are a part of what a message takes: a hog shows in the next ones.
+        let timed = yields.is_multiple_of(TIMED_EVERY).then(Instant::now);
+        std::thread::yield_now();
+        self.yields.fetch_add(1, Ordering::Relaxed);
+        if timed.is_some_and(|before| before.elapsed() > HOG) {
+            self.hog.store(HOG_MEMORY, Ordering::Relaxed);
+        }
+        let yields = yields + 1;
+        let alone = WaitPolicy::is_alone(self.spin());
+        let window = if alone { WINDOW_ALONE.0 } else { WINDOW_SHARED };
+        if yields < window {
+            return ASKED.set((yields, lost_before));
+        }
+        let lost = times_lost();
+        ASKED.set((0, lost));
+        self.learn(alone, lost.wrapping_sub(lost_before));
+    }
+
+    fn learn(&self, alone: bool, lost: u64) {
+        if alone && lost >= WINDOW_ALONE.1 {
+            self.spin.store(SPIN_SHARED, Ordering::Relaxed);
+        } else if !alone && lost == 0 {
+            self.spin.store(SPIN_ALONE, Ordering::Relaxed);
+        }
+    }
+}
+
+/// How often the calling thread lost its core although it could have run on.
+fn times_lost() -> u64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+    // SAFETY: the call fills the structure it is given; all-zero is what it holds when it fails.
+    let usage = unsafe {
+        usage.as_mut_ptr().write_bytes(0, 1);
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    usage.ru_nivcsw as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_is_lost_at_every_yield_is_shared_and_one_never_lost_is_ours() {
+        let p = WaitPolicy::new(2);
+        assert!(WaitPolicy::is_alone(p.spin()));
+        p.learn(true, 2);
+        assert!(WaitPolicy::is_alone(p.spin()), "a neighbour passing by");
+        p.learn(true, 3);
+        assert!(!WaitPolicy::is_alone(p.spin()));
+        p.learn(false, 1);
+        assert!(!WaitPolicy::is_alone(p.spin()));
+        p.learn(false, 0);
+        assert!(WaitPolicy::is_alone(p.spin()));
+        assert!(!WaitPolicy::is_alone(WaitPolicy::new(1).spin()));
+    }
+
+    #[test]
+    fn a_hog_is_remembered_for_a_while() {
+        let p = WaitPolicy::new(2);
+        p.hog.store(2, Ordering::Relaxed);
+        assert!(!p.may_yield() && !p.may_yield() && p.may_yield());
+    }
+
+    #[test]
+    fn the_kernel_counts_yields_to_a_partner() {
+        let pin = || {
+            let mut all = rustix::thread::sched_getaffinity(None).expect("affinity");
+            let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|c| all.is_set(*c));
+            all.clear();
+            all.set(first.expect("a core"));
+            rustix::thread::sched_setaffinity(None, &all).expect("pinned");
+        };
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let lost = std::thread::scope(|s| {
+            s.spawn(|| {
+                pin();
+                while !stop.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+            });
+            let mine = s.spawn(|| {
+                pin();
+                let before = times_lost();
+                let mut yields = 0;
+                // The partner may need a while to start.
+                while times_lost() < before + 100 && yields < 10_000_000 {
+                    std::thread::yield_now();
+                    yields += 1;
+                }
+                times_lost() - before
+            });
+            let lost = mine.join().expect("no panic");
+            stop.store(true, Ordering::Relaxed);
+            lost
+        });
+        assert!(lost >= 100, "{lost}");
+    }
+}
