@@ -1,0 +1,214 @@
+//! The area of a rank in its NIC memory, which the other ranks write.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | `s * 128` | of rank s: line 0 its *done* flag, line 1 its *busy* flag |
+//! | `n * 128` | the owner's *revoked* flag; the owner alone stores here |
+//! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: two lines, and room for the input |
+#![allow(unsafe_code)] // Views of NIC memory that peers write, as atomics and raw bytes.
+
+use super::pages::Pages;
+use super::record::{Record, WORDS};
+use super::sync::{AtomicU64, Ordering};
+use crate::board::{Block, Board, BOARD_BUS};
+use crate::copy;
+use crate::transport::PeerWindow;
+
+/// Records of a rank that exist at once: twice the window (see the module text of `direct`).
+pub(super) const DEPTH: u64 = 2 * super::WINDOW;
+/// Two cache lines, which the CPU fetches as a pair.
+const PAIR: usize = 128;
+const LINE: usize = 64;
+/// Bytes of an input that fit the record's first line.
+const SHORT: usize = 32;
+
+/// Offsets, the same on all ranks.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    ranks: usize,
+    slot: usize,
+    eager: usize,
+}
+
+impl Shape {
+    fn revoked(&self) -> usize {
+        self.ranks * PAIR
+    }
+    fn record(&self, from: u32, seq: u64) -> usize {
+        let i = from as usize * DEPTH as usize + (seq % DEPTH) as usize;
+        (self.ranks + 1) * PAIR + i * self.slot
+    }
+    fn bytes(&self) -> usize {
+        (self.ranks + 1) * PAIR + self.ranks * DEPTH as usize * self.slot
+    }
+}
+
+/// Where an eager input of `len` bytes lies in its slot.
+fn input_at(len: usize) -> usize {
+    if len <= SHORT {
+        LINE - SHORT
+    } else {
+        LINE
+    }
+}
+
+/// The own area.
+#[derive(Debug)]
+pub(super) struct Area {
+    shape: Shape,
+    block: Block,
+    base: *mut u8,
+}
+
+// SAFETY: an address range of the board, accessed through atomics and raw copies only.
+unsafe impl Send for Area {}
+
+impl Area {
+    pub(super) fn new(board: &mut Board, ranks: u32, eager_bytes: u64) -> Option<Area> {
+        let eager = usize::try_from(eager_bytes).ok()?;
+        let shape = Shape {
+            ranks: ranks as usize,
+            slot: PAIR.max((LINE + eager).next_multiple_of(PAIR)),
+            eager,
+        };
+        let block = board.alloc(shape.bytes() as u64)?;
+        let base = board.at_bus(BOARD_BUS + block.at, shape.bytes() as u64)?;
+        // An earlier user's bytes must not look like records.
+        // SAFETY: the block is ours, and no peer knows of it yet.
+        unsafe { base.write_bytes(0, shape.bytes()) };
+        Some(Area { shape, block, base })
+    }
+
+    pub(super) fn bus(&self) -> u64 {
+        BOARD_BUS + self.block.at
+    }
+
+    pub(super) fn block(&self) -> Block {
+        self.block
+    }
+
+    pub(super) fn eager_bytes(&self) -> u64 {
+        self.shape.eager as u64
+    }
+
+    fn word(&self, at: usize) -> &AtomicU64 {
+        // SAFETY: offsets come from `Shape`, inside the block and aligned to 8; the board is mapped
+        // as long as the communicator lives, and the words are accessed atomically.
+        unsafe { &*self.base.add(at).cast::<AtomicU64>() }
+    }
+
+    pub(super) fn revoked(&self) -> &AtomicU64 {
+        self.word(self.shape.revoked())
+    }
+
+    /// Whether that rank is writing this rank's memory.
+    pub(super) fn busy(&self, from: u32) -> &AtomicU64 {
+        self.word(from as usize * PAIR + LINE)
+    }
+
+    /// Whether that rank has ended its part of the operation.
+    #[inline]
+    pub(super) fn is_done(&self, from: u32, seq: u64) -> bool {
+        // Acquire: pairs with the Release in `Remote::done`.
+        self.word(from as usize * PAIR).load(Ordering::Acquire) >= seq
+    }
+
+    /// That rank's record of the operation, once it is there.
+    #[inline]
+    pub(super) fn record(&self, from: u32, seq: u64) -> Option<Record> {
+        let at = self.shape.record(from, seq);
+        // Acquire: pairs with the Release in `Remote::put`.
+        if self.word(at).load(Ordering::Acquire) != seq {
+            return None;
+        }
+        let mut words = [0; WORDS];
+        for (i, w) in words.iter_mut().enumerate().skip(1) {
+            *w = self.word(at + i * 8).load(Ordering::Relaxed);
+        }
+        Some(Record::from_words(&words))
+    }
+
+    /// The input of `len` bytes that came with that rank's record.
+    pub(super) fn input(&self, from: u32, seq: u64, len: usize) -> *const u8 {
+        debug_assert!(len <= self.shape.eager);
+        // SAFETY: inside the slot.
+        unsafe { self.base.add(self.shape.record(from, seq) + input_at(len)) }
+    }
+
+    /// The area of a peer that lies at `bus`; `None` when the peer is gone or does not export it.
+    #[inline]
+    pub(super) fn of_peer<'p>(&self, window: &'p dyn PeerWindow, bus: u64) -> Option<Remote<'p>> {
+        if !bus.is_multiple_of(PAIR as u64) {
+            return None;
+        }
+        let base = window.at(bus, self.shape.bytes() as u64)?;
+        Some(Remote {
+            shape: self.shape,
+            base,
+            _window: std::marker::PhantomData,
+        })
+    }
+}
+
+/// A peer's area, for as long as its window is borrowed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remote<'p> {
+    shape: Shape,
+    base: *mut u8,
+    _window: std::marker::PhantomData<&'p ()>,
+}
+
+impl<'p> Remote<'p> {
+    fn word(&self, at: usize) -> &'p AtomicU64 {
+        // SAFETY: the window says that the whole area is mapped, aligned to a line; the words are
+        // accessed atomically.
+        unsafe { &*self.base.add(at).cast::<AtomicU64>() }
+    }
+
+    pub(super) fn revoked(&self) -> &'p AtomicU64 {
+        self.word(self.shape.revoked())
+    }
+
+    pub(super) fn busy(&self, me: u32) -> &'p AtomicU64 {
+        self.word(me as usize * PAIR + LINE)
+    }
+
+    /// Says that rank `me` has ended its part of the operation.
+    #[inline]
+    pub(super) fn done(&self, me: u32, seq: u64) {
+        // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were
+        // fenced at its end.
+        self.word(me as usize * PAIR).store(seq, Ordering::Release);
+    }
+
+    /// Stores a record, with the input when it is eager.
+    #[inline]
+    pub(super) fn put(&self, me: u32, seq: u64, record: &Record, input: Option<&Pages>) {
+        let at = self.shape.record(me, seq);
+        let (head, places) = record.words();
+        for (i, w) in head.iter().enumerate() {
+            self.word(at + (1 + i) * 8).store(*w, Ordering::Relaxed);
+        }
+        match input {
+            Some(input) => {
+                let len = input.bytes() as usize;
+                debug_assert!(len <= self.shape.eager);
+                let mut done = 0;
+                while done < len {
+                    let (from, run) = input.at(done as u64);
+                    let n = run.min(len - done);
+                    // SAFETY: the slot has room for the eager bytes; `at` gives mapped bytes.
+                    unsafe { copy::copy(self.base.add(at + input_at(len) + done), from, n) };
+                    done += n;
+                }
+            }
+            None => {
+                for (i, w) in places.iter().enumerate() {
+                    self.word(at + (8 + i) * 8).store(*w, Ordering::Relaxed);
+                }
+            }
+        }
+        // Release: pairs with the Acquire in `Area::record`.
+        self.word(at).store(seq, Ordering::Release);
+    }
+}

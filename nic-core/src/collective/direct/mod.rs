@@ -1,0 +1,645 @@
+//! The direct path: ranks of one host reach each other's memory and need no messages.
+//!
+//! Each rank has an *area* in its NIC memory ([`area`]) which the other ranks write. An operation:
+//!
+//! 1. Every rank stores a *record* into every peer's area ([`record`]): parameters, where its buffers
+//!    lie (pages in bus addresses, from a table in its own NIC memory when there are many), and for
+//!    a small operation the input itself (*eager*).
+//! 2. Every rank waits for all records and compares the parameters. From the records every rank
+//!    draws the same conclusion on how to go on ([`Way`]).
+//! 3. *Eager*: the rank computes its own results from the inputs that came, and is done; this was
+//!    the only synchronisation. *Push*: it runs its steps of the `DIRECT` program ([`plan`],
+//!    [`pass`]): one pass that reads every rank's memory and stores to every rank's. *Pull*, when an
+//!    output does not grant writing: it computes its own results from the peers' inputs.
+//! 4. After push and pull it stores a *done* flag into every peer's area and waits for theirs.
+//!
+//! When memory cannot be reached at all, every rank sees it in the records and the operation goes
+//! over messages instead ([`Outcome::Fallback`]).
+//!
+//! # Records are never overwritten unread
+//!
+//! Operation `q` uses record slot `q mod 4`. A rank publishes record `q` only when it has ended
+//! operation `q − 2` ([`WINDOW`]), for which it had every peer's record of `q − 2`; a peer published
+//! that one only when it had ended `q − 4`, the last user of the slot.
+//!
+//! # When time is up
+//!
+//! A writer marks itself busy in the owner's area around every batch and looks whether the owner has
+//! revoked its memory ([`guard`]). [`Direct::abort`] revokes, and operations end only when no peer
+//! is busy: after that nobody touches the buffers. A peer that is stopped inside a batch for longer
+//! than [`DRAIN_GRACE`] is named with the outcome [`Outcome::Unsafe`].
+
+mod area;
+pub(crate) mod guard;
+mod pages;
+mod pass;
+mod plan;
+mod record;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ringbell_nic_abi::{CollectiveKind, DataType, ReduceOp};
+
+use crate::board::{Block, Board};
+pub(crate) use crate::sync;
+use crate::transport::{NicTime, PeerWindow};
+use area::Area;
+pub(crate) use pages::Pages;
+use pass::{Cursor, PassError};
+use plan::{Plan, Plans};
+use record::{flag, Record};
+
+/// Most ranks of a communicator that uses the direct path: one bit each.
+pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
+/// Operations whose records are out at once.
+const WINDOW: u64 = 2;
+/// Bytes that one step moves of an operation's output before the NIC looks at other work.
+const BATCH_BYTES: u64 = 256 << 10;
+/// Out of place, outputs of at least this many bytes are stored past the cache: less stays in L2.
+const STREAMING_BYTES: u64 = 2 << 20;
+/// Idle steps between two looks whether the peers that are waited for still live.
+const LOOK_EVERY: u32 = 256;
+/// How long an abort waits for a peer inside a batch (which takes microseconds).
+pub(crate) const DRAIN_GRACE: Duration = Duration::from_secs(2);
+
+/// The peers' memory, by rank.
+pub(crate) trait Peers {
+    /// The memory of a rank; `None` when it is gone.
+    fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
+}
+
+/// What ranks must agree on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectParams {
+    pub(crate) kind: CollectiveKind,
+    pub(crate) dtype: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: u32,
+    pub(crate) count: u64,
+    /// Whatever else must be equal, folded.
+    pub(crate) extra: u64,
+}
+
+/// An operation of this rank.
+#[derive(Debug)]
+pub(crate) struct DirectOp {
+    /// The caller's name for it.
+    pub(crate) token: u64,
+    pub(crate) params: DirectParams,
+    /// The source buffer; empty where this rank has none.
+    pub(crate) input: Pages,
+    /// The destination buffer; empty where this rank has none.
+    pub(crate) output: Pages,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Well.
+    Done,
+    /// Not begun: some rank's memory cannot be reached. All ranks come to this.
+    Fallback,
+    /// A rank gave other parameters; nothing was moved.
+    Mismatch {
+        /// The first that differs from this one.
+        rank: u32,
+    },
+    /// A rank is gone, or published addresses that it does not export; nobody touches the buffers
+    /// any more.
+    PeerFailed {
+        /// Which.
+        rank: u32,
+    },
+    /// A rank has aborted the communicator; nobody touches the buffers any more.
+    PeerAborted {
+        /// Which.
+        rank: u32,
+    },
+    /// After [`Direct::abort`]: nobody touches the buffers any more.
+    Aborted,
+    /// As the three above, but a stopped peer may still write the buffers when it goes on.
+    Unsafe {
+        /// Which.
+        rank: u32,
+    },
+}
+
+/// What the path has done; numbers only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct DirectStats {
+    /// Operations with inputs inside the records.
+    pub(crate) eager: u64,
+    /// Operations that stored to peers' memory.
+    pub(crate) push: u64,
+    /// Operations that only read it.
+    pub(crate) pull: u64,
+    /// Operations handed back.
+    pub(crate) fallback: u64,
+    /// Steps of programs run by this NIC.
+    pub(crate) steps: u64,
+    /// Elements that this NIC has reduced.
+    pub(crate) reduced: u64,
+    /// Payload bytes stored by this NIC.
+    pub(crate) stored: u64,
+}
+
+/// How an operation runs: the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Eager,
+    Push,
+    Pull,
+    Fallback,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Its record is not out yet.
+    Queued,
+    /// Waits for the records of these ranks.
+    Records { missing: u64 },
+    /// Moves data.
+    Pass { way: Way, cursor: Cursor },
+    /// Waits for the flags of these ranks.
+    Flags { missing: u64 },
+}
+
+#[derive(Debug)]
+struct Op {
+    seq: u64,
+    op: DirectOp,
+    eager: bool,
+    /// Of its record, once that is out.
+    flags: u8,
+    /// Tables of pages that peers read.
+    tables: [Option<Block>; 2],
+    phase: Phase,
+}
+
+/// The direct path of one communicator on one rank.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    rank: u32,
+    ranks: u32,
+    area: Area,
+    /// Bus address of each rank's area.
+    peers: Vec<u64>,
+    plans: Plans,
+    ops: VecDeque<Op>,
+    /// Operations ever posted, and ended. Sequence numbers count from 1.
+    posted: u64,
+    ended: u64,
+    /// Records of the front operation.
+    records: Vec<Record>,
+    idle: u32,
+    /// Since when everything ends, and why.
+    ending: Option<(NicTime, Outcome)>,
+    stats: DirectStats,
+}
+
+impl Direct {
+    /// A path with inputs of up to `eager_bytes` inside the records; its area comes from the board,
+    /// `None` when that has no room.
+    pub(crate) fn new(
+        board: &mut Board,
+        rank: u32,
+        ranks: u32,
+        eager_bytes: u64,
+    ) -> Option<Direct> {
+        if ranks > MAX_DIRECT_RANKS {
+            return None;
+        }
+        let area = Area::new(board, ranks, eager_bytes)?;
+        Some(Direct {
+            rank,
+            ranks,
+            area,
+            peers: vec![0; ranks as usize],
+            plans: Plans::new(rank, ranks),
+            ops: VecDeque::new(),
+            posted: 0,
+            ended: 0,
+            records: vec![Record::default(); ranks as usize],
+            idle: 0,
+            ending: None,
+            stats: DirectStats::default(),
+        })
+    }
+
+    /// Bus address of this rank's area, to be told to every peer.
+    pub(crate) fn address(&self) -> u64 {
+        self.area.bus()
+    }
+
+    /// Bytes of NIC memory that the area takes.
+    pub(crate) fn nic_memory(&self) -> u64 {
+        self.area.block().len
+    }
+
+    /// Tells where a peer's area lies.
+    pub(crate) fn set_peer(&mut self, rank: u32, address: u64) {
+        self.peers[rank as usize] = address;
+    }
+
+    /// Whether all areas are known.
+    pub(crate) fn is_ready(&self) -> bool {
+        let others = self.peers.iter().enumerate();
+        others
+            .filter(|(r, _)| *r as u32 != self.rank)
+            .all(|(_, a)| *a != 0)
+    }
+
+    /// Whether an operation is under way: then the NIC steps it.
+    pub(crate) fn is_active(&self) -> bool {
+        !self.ops.is_empty()
+    }
+
+    /// What it has done.
+    pub(crate) fn stats(&self) -> DirectStats {
+        self.stats
+    }
+
+    /// Gives the area and all tables back. Only when nothing is under way here, and no peer writes
+    /// the area any more.
+    pub(crate) fn free(mut self, board: &mut Board) {
+        while let Some(op) = self.ops.pop_front() {
+            op.tables.into_iter().flatten().for_each(|t| board.free(t));
+        }
+        board.free(self.area.block());
+    }
+
+    /// Queues an operation; its outcome comes from [`Direct::step`].
+    pub(crate) fn post(&mut self, op: DirectOp) {
+        self.posted += 1;
+        let eager = self.plans.input_bytes(&op.params) <= self.area.eager_bytes();
+        self.ops.push_back(Op {
+            seq: self.posted,
+            op,
+            eager,
+            flags: 0,
+            tables: [None, None],
+            phase: Phase::Queued,
+        });
+    }
+
+    /// Ends everything: peers stop writing, then [`Direct::step`] reports the operations. The path
+    /// cannot be used after that. It does the same by itself when a peer has failed.
+    pub(crate) fn abort(&mut self, now: NicTime) {
+        self.end_all(now, Outcome::Aborted);
+    }
+
+    fn end_all(&mut self, now: NicTime, why: Outcome) {
+        if self.ending.is_none() {
+            self.ending = Some((now, why));
+            guard::revoke(self.area.revoked());
+        }
+    }
+
+    /// Moves the operations on; outcomes are appended in order. Returns whether anything moved.
+    pub(crate) fn step(
+        &mut self,
+        now: NicTime,
+        board: &mut Board,
+        peers: &dyn Peers,
+        out: &mut Vec<(u64, Outcome)>,
+    ) -> bool {
+        if self.ops.is_empty() {
+            return false;
+        }
+        if self.ending.is_some() {
+            return self.drain(now, board, peers, out);
+        }
+        let mut moved = self.publish(board, peers);
+        // A finished operation may let the next one begin at once.
+        while let Some(result) = self.advance(peers) {
+            moved = true;
+            match result {
+                Ok(None) => break,
+                Ok(Some(outcome)) => {
+                    self.end_front(board, outcome, out);
+                    self.publish(board, peers);
+                }
+                Err(outcome) => {
+                    // Peers may still be writing this rank's buffers.
+                    self.end_all(now, outcome);
+                    break;
+                }
+            }
+        }
+        moved
+    }
+
+    fn end_front(&mut self, board: &mut Board, outcome: Outcome, out: &mut Vec<(u64, Outcome)>) {
+        if let Some(op) = self.ops.pop_front() {
+            self.ended = op.seq;
+            op.tables.into_iter().flatten().for_each(|t| board.free(t));
+            out.push((op.op.token, outcome));
+        }
+    }
+
+    /// Waits until no peer is inside a batch, then ends all operations.
+    fn drain(
+        &mut self,
+        now: NicTime,
+        board: &mut Board,
+        peers: &dyn Peers,
+        out: &mut Vec<(u64, Outcome)>,
+    ) -> bool {
+        let Some((since, why)) = self.ending else {
+            return false;
+        };
+        let busy = (0..self.ranks).find(|r| {
+            *r != self.rank
+                && !guard::is_quiet(self.area.busy(*r))
+                // A dead peer writes nothing.
+                && self.area_of(peers, *r).is_some()
+        });
+        let outcome = match busy {
+            None => why,
+            Some(rank) if now >= since.plus(DRAIN_GRACE) => Outcome::Unsafe { rank },
+            Some(_) => return false,
+        };
+        while !self.ops.is_empty() {
+            self.end_front(board, outcome, out);
+        }
+        true
+    }
+
+    fn area_of<'p>(
+        &self,
+        peers: &'p dyn Peers,
+        rank: u32,
+    ) -> Option<(&'p dyn PeerWindow, area::Remote<'p>)> {
+        let window = peers.window(rank)?;
+        let remote = self.area.of_peer(window, self.peers[rank as usize])?;
+        Some((window, remote))
+    }
+
+    fn others(&self) -> impl Iterator<Item = u32> + use<> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        // From the next rank on, so that not all begin with rank 0.
+        (1..ranks).map(move |i| (rank + i) % ranks)
+    }
+
+    fn everybody_else(&self) -> u64 {
+        let all = u64::MAX >> (64 - self.ranks);
+        all & !(1 << self.rank)
+    }
+
+    /// Puts records out, as far as the window allows.
+    fn publish(&mut self, board: &mut Board, peers: &dyn Peers) -> bool {
+        let mut moved = false;
+        let missing = self.everybody_else();
+        for i in 0..self.ops.len() {
+            let op = &mut self.ops[i];
+            if op.seq > self.ended + WINDOW {
+                break;
+            }
+            if !matches!(op.phase, Phase::Queued) {
+                continue;
+            }
+            let record = Record::of(&op.op, op.eager, &mut op.tables, board);
+            let (seq, eager) = (op.seq, op.eager);
+            op.flags = record.flags();
+            op.phase = Phase::Records { missing };
+            for r in self.others() {
+                let input = eager.then_some(&self.ops[i].op.input);
+                let Some((window, remote)) = self.area_of(peers, r) else {
+                    // Found again, and reported, when its record stays away.
+                    continue;
+                };
+                remote.put(self.rank, seq, &record, input);
+                window.wake();
+            }
+            moved = true;
+        }
+        moved
+    }
+
+    /// Moves the front operation on. `None`: nothing to do now; `Ok(None)`: moved, and more is to do
+    /// in a later step; `Ok(Some)`: ended.
+    fn advance(&mut self, peers: &dyn Peers) -> Option<Result<Option<Outcome>, Outcome>> {
+        let mut moved = false;
+        let everybody_else = self.everybody_else();
+        loop {
+            let op = self.ops.front_mut()?;
+            let seq = op.seq;
+            match &mut op.phase {
+                Phase::Queued => return None,
+                Phase::Records { missing } => {
+                    let mut left = *missing;
+                    while left != 0 {
+                        let r = left.trailing_zeros();
+                        left &= left - 1;
+                        if let Some(record) = self.area.record(r, seq) {
+                            self.records[r as usize] = record;
+                            *missing &= !(1 << r);
+                        }
+                    }
+                    if *missing != 0 {
+                        let missing = *missing;
+                        return self.wait(peers, missing).or(moved.then_some(Ok(None)));
+                    }
+                    self.idle = 0;
+                    moved = true;
+                    let differs = |r: &u32| !self.records[*r as usize].agrees(&op.op.params);
+                    let mut others = (0..self.ranks).filter(|r| *r != self.rank);
+                    if let Some(rank) = others.find(differs) {
+                        return Some(Ok(Some(Outcome::Mismatch { rank })));
+                    }
+                    let way = way(op, &self.records, self.rank, self.ranks);
+                    match way {
+                        Way::Eager => self.stats.eager += 1,
+                        Way::Push => self.stats.push += 1,
+                        Way::Pull => self.stats.pull += 1,
+                        Way::Fallback => {
+                            self.stats.fallback += 1;
+                            return Some(Ok(Some(Outcome::Fallback)));
+                        }
+                    }
+                    op.phase = Phase::Pass {
+                        way,
+                        cursor: Cursor::default(),
+                    };
+                }
+                Phase::Pass { .. } => {
+                    match self.run_pass(peers) {
+                        Ok(Some(Way::Eager)) => return Some(Ok(Some(Outcome::Done))),
+                        Ok(Some(_)) => {}
+                        // The batch is used up.
+                        Ok(None) => return Some(Ok(None)),
+                        Err(outcome) => return Some(Err(outcome)),
+                    }
+                    moved = true;
+                    for r in self.others() {
+                        if let Some((window, remote)) = self.area_of(peers, r) {
+                            remote.done(self.rank, seq);
+                            window.wake();
+                        }
+                    }
+                    if let Some(op) = self.ops.front_mut() {
+                        op.phase = Phase::Flags {
+                            missing: everybody_else,
+                        };
+                    }
+                }
+                Phase::Flags { missing } => {
+                    let mut left = *missing;
+                    while left != 0 {
+                        let r = left.trailing_zeros();
+                        left &= left - 1;
+                        if self.area.is_done(r, seq) {
+                            *missing &= !(1 << r);
+                        }
+                    }
+                    if *missing == 0 {
+                        self.idle = 0;
+                        return Some(Ok(Some(Outcome::Done)));
+                    }
+                    let missing = *missing;
+                    return self.wait(peers, missing).or(moved.then_some(Ok(None)));
+                }
+            }
+        }
+    }
+
+    /// Now and then: do the ranks that are waited for still live?
+    fn wait(
+        &mut self,
+        peers: &dyn Peers,
+        missing: u64,
+    ) -> Option<Result<Option<Outcome>, Outcome>> {
+        self.idle += 1;
+        if self.idle < LOOK_EVERY {
+            return None;
+        }
+        self.idle = 0;
+        for rank in (0..self.ranks).filter(|r| missing & 1 << r != 0) {
+            match self.area_of(peers, rank) {
+                None => return Some(Err(Outcome::PeerFailed { rank })),
+                Some((_, remote)) if guard::is_revoked(remote.revoked()) => {
+                    return Some(Err(Outcome::PeerAborted { rank }))
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    /// One batch of the front operation. `Some` when its pass is over.
+    fn run_pass(&mut self, peers: &dyn Peers) -> Result<Option<Way>, Outcome> {
+        let Some(op) = self.ops.front_mut() else {
+            return Ok(None);
+        };
+        let Phase::Pass { way, cursor } = &mut op.phase else {
+            return Ok(None);
+        };
+        let way = *way;
+        let plan: &Plan = match way {
+            Way::Push => self.plans.push(&op.op.params),
+            _ => self.plans.pull(&op.op.params),
+        };
+        let params = op.op.params;
+        let in_place = |r: u32| {
+            if r == self.rank {
+                op.op.input.is_same(&op.op.output)
+            } else {
+                self.records[r as usize].has(flag::IN_PLACE)
+            }
+        };
+        let out_bytes = plan.output_bytes(&params);
+        let streaming = out_bytes >= STREAMING_BYTES && !(0..self.ranks).any(in_place);
+        // Peers that this rank writes to: everybody, in a push.
+        let mut entered = 0u64;
+        if way == Way::Push {
+            for rank in (0..self.ranks).filter(|r| *r != self.rank) {
+                let remote = peers
+                    .window(rank)
+                    .and_then(|w| self.area.of_peer(w, self.peers[rank as usize]));
+                let ok = match &remote {
+                    None => Err(Outcome::PeerFailed { rank }),
+                    Some(remote) => {
+                        guard::announce(remote.busy(self.rank));
+                        entered |= 1 << rank;
+                        Ok(())
+                    }
+                };
+                if let Err(e) = ok {
+                    leave(&self.area, &self.peers, peers, self.rank, entered);
+                    return Err(e);
+                }
+            }
+            guard::fence();
+            for rank in (0..self.ranks).filter(|r| entered & 1 << r != 0) {
+                let remote = peers
+                    .window(rank)
+                    .and_then(|w| self.area.of_peer(w, self.peers[rank as usize]));
+                if remote.is_none_or(|a| guard::is_revoked(a.revoked())) {
+                    leave(&self.area, &self.peers, peers, self.rank, entered);
+                    return Err(Outcome::PeerAborted { rank });
+                }
+            }
+        }
+        let job = pass::Job {
+            plan,
+            params: &params,
+            rank: self.rank,
+            input: &op.op.input,
+            output: &op.op.output,
+            records: &self.records,
+            peers,
+            eager: (way == Way::Eager).then_some((&self.area, op.seq)),
+            streaming,
+        };
+        let result = pass::run(&job, cursor, BATCH_BYTES, &mut self.stats);
+        leave(&self.area, &self.peers, peers, self.rank, entered);
+        match result {
+            Ok(true) => Ok(Some(way)),
+            Ok(false) => Ok(None),
+            Err(PassError { rank }) => Err(Outcome::PeerFailed { rank }),
+        }
+    }
+}
+
+/// Ends the batch in the areas of these ranks.
+fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: u64) {
+    let mut left = entered;
+    while left != 0 {
+        let r = left.trailing_zeros();
+        left &= left - 1;
+        let window = peers.window(r);
+        if let Some(remote) = window.and_then(|w| area.of_peer(w, addresses[r as usize])) {
+            guard::leave(remote.busy(me));
+        }
+    }
+}
+
+/// What all ranks conclude from the records.
+fn way(op: &Op, records: &[Record], rank: u32, ranks: u32) -> Way {
+    if op.eager {
+        return Way::Eager;
+    }
+    let (mut all, mut any) = (u8::MAX, 0);
+    for r in 0..ranks {
+        let flags = if r == rank {
+            op.flags
+        } else {
+            records[r as usize].flags()
+        };
+        all &= flags;
+        any |= flags;
+    }
+    if all & flag::READABLE == 0 {
+        Way::Fallback
+    } else if all & flag::WRITABLE != 0 {
+        Way::Push
+    } else if any & flag::IN_PLACE == 0 {
+        Way::Pull
+    } else {
+        // Somebody's source would be overwritten while others still read it.
+        Way::Fallback
+    }
+}

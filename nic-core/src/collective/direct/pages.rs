@@ -1,0 +1,131 @@
+//! The pages of one own buffer: where the CPU finds them, and what peers are told.
+#![allow(unsafe_code)] // Page tables in NIC memory, which peers read.
+
+use ringbell_gtlb::PAGE_BYTES;
+
+use super::sync::{AtomicU64, Ordering};
+use crate::board::{Block, Board, BOARD_BUS};
+
+/// Pages that a record names itself.
+pub(super) const INLINE_PAGES: usize = 2;
+
+/// See the module text. A page is 64 KiB of the virtual addresses (FpgaNIC §2.3.2).
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    /// For every page the CPU's and the bus address of its first byte (of the first page too, even
+    /// when the buffer begins inside it, and the bytes before it are not the buffer's).
+    pages: Vec<(*mut u8, u64)>,
+    /// Offset of the buffer in its first page.
+    offset: u64,
+    bytes: u64,
+    va: u64,
+    exported: bool,
+    writable: bool,
+}
+
+// SAFETY: addresses; whoever uses them has pinned the region, and copies raw bytes only.
+unsafe impl Send for Pages {}
+
+impl Pages {
+    /// The pages of `bytes` bytes at `va`. `span(offset)` tells where the bytes from that offset
+    /// lie: bus address, CPU address, and how many are contiguous; it is asked for offset 0 and then
+    /// at every page's start.
+    ///
+    /// `exported`: peers can map the memory. `writable`: its region grants them writing.
+    ///
+    /// # Errors
+    /// What `span` answers.
+    pub(crate) fn new<E>(
+        va: u64,
+        bytes: u64,
+        exported: bool,
+        writable: bool,
+        mut span: impl FnMut(u64) -> Result<(u64, *mut u8, u64), E>,
+    ) -> Result<Pages, E> {
+        let offset = va % PAGE_BYTES;
+        let mut pages = Vec::with_capacity(((offset + bytes).div_ceil(PAGE_BYTES)) as usize);
+        let mut at = 0;
+        // A run that the translation has found: its end in the buffer, and its first page's start.
+        while at < bytes {
+            let (bus, cpu, len) = span(at)?;
+            let mut inside = (va + at) % PAGE_BYTES;
+            let end = at + len.max(1).min(bytes - at);
+            let mut first = (cpu.wrapping_sub(inside as usize), bus.wrapping_sub(inside));
+            while at < end {
+                pages.push(first);
+                first = (
+                    first.0.wrapping_add(PAGE_BYTES as usize),
+                    first.1.wrapping_add(PAGE_BYTES),
+                );
+                at += PAGE_BYTES - inside;
+                inside = 0;
+            }
+        }
+        Ok(Pages {
+            pages,
+            offset,
+            bytes,
+            va,
+            exported,
+            writable: exported && writable,
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    pub(super) fn is_exported(&self) -> bool {
+        self.exported
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether two buffers share bytes.
+    pub(super) fn is_same(&self, other: &Pages) -> bool {
+        let apart = self.va + self.bytes <= other.va || other.va + other.bytes <= self.va;
+        !apart && !self.is_empty() && !other.is_empty()
+    }
+
+    /// Bus addresses of the pages.
+    pub(super) fn bus(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.iter().map(|p| p.1)
+    }
+
+    /// The bytes at an offset, and how many of them lie together.
+    #[inline]
+    pub(super) fn at(&self, offset: u64) -> (*mut u8, usize) {
+        let at = self.offset + offset;
+        let inside = at % PAGE_BYTES;
+        let page = self.pages[(at / PAGE_BYTES) as usize].0;
+        let run = (PAGE_BYTES - inside).min(self.bytes - offset);
+        (page.wrapping_add(inside as usize), run as usize)
+    }
+
+    /// Stores the bus addresses for peers.
+    pub(super) fn write_table(&self, board: &Board, block: Block) {
+        let Some(to) = board.at_bus(BOARD_BUS + block.at, self.pages.len() as u64 * 8) else {
+            return;
+        };
+        for (i, bus) in self.bus().enumerate() {
+            // SAFETY: inside the block (checked), aligned; peers read atomically.
+            let word = unsafe { &*to.cast::<AtomicU64>().add(i) };
+            // Relaxed: the record's Release comes later.
+            word.store(bus, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The pass over memory: a plan's steps, piece by piece.
+//!
+//! A piece ends where any operand's page ends (pages are scattered on the bus). Every address is
+//! checked against what its owner exports, piece by piece.
+#![allow(unsafe_code)] // Reads and writes own and peers' memory.
+
+use ringbell_gtlb::PAGE_BYTES;
+use ringbell_onc_engines::reduce;
+
+use super::area::Area;
+use super::pages::{Pages, INLINE_PAGES};
+use super::plan::{Chunks, Plan, PlanStep};
+use super::record::{Place, Record};
+use super::sync::{AtomicU64, Ordering};
+use super::{DirectParams, DirectStats, Peers, MAX_DIRECT_RANKS};
+
+const MAX: usize = MAX_DIRECT_RANKS as usize;
+
+/// How far the pass is.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cursor {
+    step: usize,
+    /// Bytes of the step's value that are stored.
+    done: u64,
+}
+
+/// A peer's memory cannot be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PassError {
+    /// Whose.
+    pub(super) rank: u32,
+}
+
+/// One batch.
+pub(super) struct Job<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) params: &'a DirectParams,
+    pub(super) rank: u32,
+    pub(super) input: &'a Pages,
+    pub(super) output: &'a Pages,
+    pub(super) records: &'a [Record],
+    pub(super) peers: &'a dyn Peers,
+    /// Peers' inputs lie in the own area.
+    pub(super) eager: Option<(&'a Area, u64)>,
+    pub(super) streaming: bool,
+}
+
+/// Runs about `budget` bytes' worth. `true`: the pass is over.
+pub(super) fn run(
+    job: &Job<'_>,
+    cursor: &mut Cursor,
+    budget: u64,
+    stats: &mut DirectStats,
+) -> Result<bool, PassError> {
+    let size = job.params.dtype.bytes();
+    let layout = job.plan.layout(job.params);
+    let mut left = budget;
+    while let Some(step) = job.plan.steps.get(cursor.step) {
+        let elements = step.elements(&layout);
+        let bytes = elements * size;
+        while cursor.done < bytes {
+            if left == 0 {
+                return Ok(false);
+            }
+            let n = piece(job, step, cursor.done, bytes - cursor.done)?;
+            cursor.done += n;
+            left = left.saturating_sub(n);
+            stats.stored += n * step.destinations.len() as u64;
+        }
+        if elements > 0 {
+            stats.steps += 1;
+            if step.sources.len() > 1 {
+                stats.reduced += elements * (step.sources.len() as u64 - 1);
+            }
+        }
+        cursor.step += 1;
+        cursor.done = 0;
+    }
+    Ok(true)
+}
+
+/// One piece at byte `at` of the step's value, `most` bytes at most; returns how many.
+fn piece(job: &Job<'_>, step: &PlanStep, at: u64, most: u64) -> Result<u64, PassError> {
+    let size = job.params.dtype.bytes();
+    let layout = job.plan.layout(job.params);
+    let offset = |c: &Chunks| c.start(&layout) * size + at;
+    let mut srcs = [std::ptr::null::<u8>(); MAX];
+    let mut dsts = [std::ptr::null_mut::<u8>(); MAX];
+    let mut run = most;
+    for (s, p) in step.sources.iter().zip(&mut srcs) {
+        let (from, n) = resolve(job, s, offset(s), run)?;
+        *p = from.cast_const();
+        run = run.min(n);
+    }
+    for (d, p) in step.destinations.iter().zip(&mut dsts) {
+        let (to, n) = resolve(job, d, offset(d), run)?;
+        *p = to;
+        run = run.min(n);
+    }
+    if run < size {
+        // An element lies across the end of a page.
+        across(job, step, at)?;
+        return Ok(size);
+    }
+    let (srcs, dsts) = (
+        &srcs[..step.sources.len()],
+        &dsts[..step.destinations.len()],
+    );
+    let n = run / size;
+    // SAFETY: `resolve` has checked `run` bytes of every operand: own memory is pinned, peers' is
+    // exported and granted by their records for this operation. Places of different ranks are
+    // different memory; an own destination may be its source.
+    unsafe {
+        reduce::fused(
+            job.params.dtype,
+            job.params.op,
+            dsts,
+            srcs,
+            n as usize,
+            job.streaming,
+        );
+    }
+    Ok(n * size)
+}
+
+/// One element, byte by byte where pages end.
+#[cold]
+fn across(job: &Job<'_>, step: &PlanStep, at: u64) -> Result<(), PassError> {
+    let size = job.params.dtype.bytes();
+    let layout = job.plan.layout(job.params);
+    let mut values = [[0u8; 8]; MAX];
+    let mut srcs = [std::ptr::null::<u8>(); MAX];
+    for ((s, v), p) in step.sources.iter().zip(&mut values).zip(&mut srcs) {
+        for b in 0..size {
+            let (from, _) = resolve(job, s, s.start(&layout) * size + at + b, 1)?;
+            // SAFETY: one byte that `resolve` has checked.
+            v[b as usize] = unsafe { from.read_volatile() };
+        }
+        *p = v.as_ptr();
+    }
+    let mut result = [0u8; 8];
+    // SAFETY: own arrays of 8 bytes.
+    unsafe {
+        reduce::fused(
+            job.params.dtype,
+            job.params.op,
+            &[result.as_mut_ptr()],
+            &srcs[..step.sources.len()],
+            1,
+            false,
+        );
+    }
+    for d in &step.destinations {
+        for b in 0..size {
+            let (to, _) = resolve(job, d, d.start(&layout) * size + at + b, 1)?;
+            // SAFETY: one byte that `resolve` has checked.
+            unsafe { to.write_volatile(result[b as usize]) };
+        }
+    }
+    Ok(())
+}
+
+/// Where the bytes at an offset of a place lie, and how many of them together, `most` at most.
+#[inline]
+fn resolve(job: &Job<'_>, c: &Chunks, offset: u64, most: u64) -> Result<(*mut u8, u64), PassError> {
+    if c.rank == job.rank {
+        let pages = if c.output { job.output } else { job.input };
+        if offset >= pages.bytes() {
+            return Err(PassError { rank: c.rank });
+        }
+        let (p, n) = pages.at(offset);
+        return Ok((p, most.min(n as u64)));
+    }
+    if let Some((area, seq)) = job.eager {
+        let len = job.plan.input_bytes(job.params);
+        if c.output || offset.saturating_add(most) > len {
+            return Err(PassError { rank: c.rank });
+        }
+        let p = area.input(c.rank, seq, len as usize);
+        return Ok((p.cast_mut().wrapping_add(offset as usize), most));
+    }
+    let record = &job.records[c.rank as usize];
+    let place = if c.output {
+        &record.output
+    } else {
+        &record.input
+    };
+    peer(job.peers, c.rank, place, offset, most).ok_or(PassError { rank: c.rank })
+}
+
+/// The same for a peer's buffer, of which its record speaks.
+#[inline]
+fn peer(
+    peers: &dyn Peers,
+    rank: u32,
+    place: &Place,
+    offset: u64,
+    most: u64,
+) -> Option<(*mut u8, u64)> {
+    let window = peers.window(rank)?;
+    let at = u64::from(place.offset).checked_add(offset)?;
+    let (page, inside) = (at / PAGE_BYTES, at % PAGE_BYTES);
+    if page >= u64::from(place.pages) {
+        return None;
+    }
+    let base = if place.pages as usize <= INLINE_PAGES {
+        place.words[page as usize]
+    } else {
+        let entry = window.at(place.words[0].checked_add(page * 8)?, 8)?;
+        if !(entry as usize).is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: eight mapped bytes of the peer, aligned (checked). Relaxed: the table was written
+        // before the record, whose Acquire load came before.
+        unsafe { &*entry.cast::<AtomicU64>() }.load(Ordering::Relaxed)
+    };
+    let n = most.min(PAGE_BYTES - inside);
+    Some((window.at(base.checked_add(inside)?, n)?, n))
+}
