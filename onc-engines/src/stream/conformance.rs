@@ -112,13 +112,10 @@ fn run(engine: &mut dyn StreamEngine, pieces: &[&[u8]]) -> Outcome {
     for piece in pieces {
         feed(engine, piece, &mut output);
     }
-    let before = output.len();
+    let most = output.len() + engine.output_bound(0);
     let end = engine.finish(&mut output);
     let name = engine.name();
-    assert!(
-        output.len() - before <= engine.output_bound(0),
-        "{name}: finish broke its bound"
-    );
+    assert!(output.len() <= most, "{name}: finish broke its bound");
     let mut result = Vec::new();
     engine.result(&mut result);
     Outcome {
@@ -162,10 +159,12 @@ fn cut(stream: &[u8], seed: u64) -> Vec<&[u8]> {
     pieces
 }
 
-/// A cut item leaves the state of the whole items before it.
+/// A cut item leaves the state of the whole items before it. Of a chain the item is one of its engines',
+/// each of which is checked by itself.
 fn check_cut_item(make: &impl Fn() -> Box<dyn StreamEngine>, stream: &[u8], whole: &Outcome) {
-    let Err(EngineError::CutItem { left, item, .. }) = whole.end else {
-        return;
+    let (left, item) = match whole.end {
+        Err(EngineError::CutItem { engine, left, item }) if engine == make().name() => (left, item),
+        _ => return,
     };
     assert!(
         0 < left && left < item,
@@ -234,7 +233,7 @@ fn check_resumed(make: &impl Fn() -> Box<dyn StreamEngine>) {
         engine.name()
     );
     if one_end.is_ok() {
-        feed(&mut *engine, &stream, &mut output);
+        run(&mut *engine, &[&stream]);
         let mut both = make();
         let twice = run(&mut *both, &[&stream, &stream]);
         assert_eq!(

@@ -4,10 +4,14 @@
 //! result ("op_out", "op_return") when it is asked.
 
 pub mod cast;
+mod chain;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod engine;
 pub mod filter;
 pub mod hll;
+mod registry;
 
+pub use chain::{split_results, Chain};
 pub use engine::{EngineError, StreamEngine};
+pub use registry::{Maker, Options, Registry, SpecError};
