@@ -123,4 +123,6 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
 }
 
 #[cfg(test)]
+mod mutation;
+#[cfg(test)]
 mod tests;
