@@ -278,3 +278,22 @@ impl Program {
         }
     }
 }
+
+/// Blocks of `count` elements that source and destination of a rank have, in this order; `None` for an
+/// operation that is no collective.
+pub const fn buffer_blocks(kind: CollectiveKind, ranks: u32, at_root: bool) -> Option<(u32, u32)> {
+    use CollectiveKind as K;
+    let (one, all) = if at_root { (1, ranks) } else { (0, 0) };
+    Some(match kind {
+        K::Broadcast => (one, 1),
+        K::Reduce => (1, one),
+        K::Scatter => (all, 1),
+        K::Gather => (1, all),
+        K::AllGather => (1, ranks),
+        K::ReduceScatter => (ranks, 1),
+        K::AllReduce => (1, 1),
+        K::AllToAll => (ranks, ranks),
+        K::Barrier => (0, 0),
+        _ => return None,
+    })
+}

@@ -4,7 +4,7 @@ use ringbell_nic_abi::CollectiveKind as K;
 
 use super::error::{CheckError, Extent, Problem, Where};
 use super::Limits;
-use crate::program::{Chunks, Operand, Order, Place, Program, Step, Target};
+use crate::program::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};
 
 /// Checks what can be said without running.
 pub(super) fn check(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
@@ -172,20 +172,7 @@ fn header(
 
 /// Blocks of source and destination; `None` for what is no collective.
 fn buffers(p: &Program) -> Option<(u32, u32)> {
-    let root = |blocks| if p.rank == p.root { blocks } else { 0 };
-    let n = p.ranks;
-    Some(match p.kind {
-        K::Broadcast => (root(1), 1),
-        K::Reduce => (1, root(1)),
-        K::Scatter => (root(n), 1),
-        K::Gather => (1, root(n)),
-        K::AllGather => (1, n),
-        K::ReduceScatter => (n, 1),
-        K::AllReduce => (1, 1),
-        K::AllToAll => (n, n),
-        K::Barrier => (0, 0),
-        _ => return None,
-    })
+    buffer_blocks(p.kind, p.ranks, p.rank == p.root)
 }
 
 /// Whether the order that is claimed can be.
