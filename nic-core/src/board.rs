@@ -37,55 +37,21 @@ pub(crate) struct Block {
     pub(crate) len: u64,
 }
 
-/// The memory, and which of it is in use.
+/// Which of a range is in use.
 #[derive(Debug)]
-pub(crate) struct Board {
-    map: Mapping,
-    len: u64,
-    /// Handle of the region in the MMU, once the board is registered.
-    region: u32,
+pub(crate) struct Space {
     /// Free ranges: offset to length, never adjacent.
     free: BTreeMap<u64, u64>,
     used: u64,
 }
 
-impl Board {
-    /// A board of `len` bytes.
-    pub(crate) fn new(len: u64) -> std::io::Result<Board> {
-        let size = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput)?;
-        Ok(Board {
-            map: Mapping::memfd("ringbell-board", size)?,
-            len,
-            region: u32::MAX,
-            free: BTreeMap::from([(0, len)]),
+impl Space {
+    /// A free range.
+    pub(crate) fn new(at: u64, len: u64) -> Space {
+        Space {
+            free: BTreeMap::from([(at, len)]),
             used: 0,
-        })
-    }
-
-    /// Size in bytes.
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Bytes in use.
-    pub(crate) fn used(&self) -> u64 {
-        self.used
-    }
-
-    /// Tells the board under which region the MMU knows it.
-    pub(crate) fn set_region(&mut self, region: u32) {
-        self.region = region;
-    }
-
-    /// What local peers map.
-    pub(crate) fn export(&self) -> Option<Export<'_>> {
-        let fd: BorrowedFd<'_> = self.map.fd()?;
-        Some(Export {
-            fd,
-            file_offset: 0,
-            bus: BOARD_BUS,
-            len: self.len,
-        })
+        }
     }
 
     /// Takes `len` bytes, first fit; `None` when no free range is that long.
@@ -116,6 +82,70 @@ impl Board {
             len += n;
         }
         self.free.insert(at, len);
+    }
+}
+
+/// The memory, and which of it is in use.
+#[derive(Debug)]
+pub(crate) struct Board {
+    map: Mapping,
+    len: u64,
+    /// Handle of the region in the MMU, once the board is registered.
+    region: u32,
+    space: Space,
+}
+
+impl Board {
+    /// A board of `len` bytes.
+    pub(crate) fn new(len: u64) -> std::io::Result<Board> {
+        let size = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+        Ok(Board {
+            map: Mapping::memfd("ringbell-board", size)?,
+            len,
+            region: u32::MAX,
+            space: Space::new(0, len),
+        })
+    }
+
+    /// Size in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes in use.
+    pub(crate) fn used(&self) -> u64 {
+        self.space.used
+    }
+
+    /// Whether the MMU knows the board.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.region != u32::MAX
+    }
+
+    /// Tells the board under which region the MMU knows it.
+    pub(crate) fn set_region(&mut self, region: u32) {
+        self.region = region;
+    }
+
+    /// What local peers map.
+    pub(crate) fn export(&self) -> Option<Export<'_>> {
+        let fd: BorrowedFd<'_> = self.map.fd()?;
+        Some(Export {
+            fd,
+            file_offset: 0,
+            bus: BOARD_BUS,
+            len: self.len,
+        })
+    }
+
+    /// Takes `len` bytes; `None` when no free range is that long.
+    pub(crate) fn alloc(&mut self, len: u64) -> Option<Block> {
+        self.space.alloc(len)
+    }
+
+    /// Gives a block back.
+    pub(crate) fn free(&mut self, block: Block) {
+        self.space.free(block);
     }
 
     /// `len` bytes at an offset, as transports take them.

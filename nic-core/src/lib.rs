@@ -5,7 +5,6 @@
 //! handles to kernels. Who moves the NIC is told in [`progress`].
 
 mod bar;
-#[allow(dead_code)] // Its users follow.
 mod board;
 pub mod collective;
 mod command;

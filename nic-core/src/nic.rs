@@ -1,6 +1,8 @@
 //! [`Nic`]: what a program holds.
 #![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
+mod collectives;
+
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering;
@@ -24,7 +26,7 @@ use crate::progress::{Progress, ProgressStats, WakeCell};
 use crate::queue::{QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
 use crate::transport::local::{LocalError, LocalTransport};
-use crate::transport::Transport;
+use crate::transport::{NicTime, Transport};
 
 /// Why a NIC, a queue or a region could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -245,6 +247,18 @@ impl Nic {
     pub fn step(&self) -> bool {
         self.inner.progress.take_over();
         self.inner.progress.try_step() == Some(true)
+    }
+
+    /// Steps the NIC once at a time that the caller names, in place of the clock: virtual time. Only for
+    /// a NIC that nobody else steps ([`ProgressMode::Manual`]), and always with times that do not run
+    /// backwards. Returns whether anything moved.
+    pub fn step_at(&self, now: NicTime) -> bool {
+        self.inner.progress.step_at(now)
+    }
+
+    /// When the NIC must be stepped next although nothing arrives.
+    pub fn next_timer(&self) -> Option<NicTime> {
+        self.core(|c| c.next_timer())
     }
 
     /// A new protection domain.

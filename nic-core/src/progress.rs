@@ -212,6 +212,19 @@ impl Progress {
         self.try_steps(0)
     }
 
+    /// Steps once at a time of the caller's, which replaces the clock.
+    pub(crate) fn step_at(&self, now: NicTime) -> bool {
+        let (moved, notify) = self.with_core(|core| {
+            let retired = core.counters.retired;
+            let moved = core.step(Some(now));
+            (moved, core.counters.retired != retired)
+        });
+        if notify {
+            self.notify();
+        }
+        moved
+    }
+
     /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
     /// again when there are some.
     #[inline]

@@ -229,6 +229,20 @@ impl SendQueue {
         ticket as usize & (self.busy.len() - 1)
     }
 
+    /// Whether a consumed ticket has not retired.
+    pub(crate) fn is_outstanding(&self, ticket: u32) -> bool {
+        // A slot is consumed again only after its ticket has retired.
+        let age = self.next.wrapping_sub(ticket);
+        (1..=self.busy.len() as u32).contains(&age) && self.busy[self.slot(ticket)]
+    }
+
+    /// Whether any ticket before this one has not retired.
+    pub(crate) fn is_outstanding_before(&self, ticket: u32) -> bool {
+        let depth = self.busy.len() as u32;
+        let age = self.next.wrapping_sub(ticket);
+        (1..depth.saturating_sub(age) + 1).any(|d| self.is_outstanding(ticket.wrapping_sub(d)))
+    }
+
     /// Consumes the entry that `peek` has shown; its line is reserved from now on.
     #[inline]
     pub(crate) fn consume(&mut self) {

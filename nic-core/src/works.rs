@@ -111,7 +111,8 @@ impl Works {
         let i = self.index(token)?;
         self.unlink(i);
         let e = &mut self.entries[i as usize];
-        e.generation = e.generation.wrapping_add(1);
+        // Bit 63 of a token is the fabric's.
+        e.generation = e.generation.wrapping_add(1) & (u32::MAX >> 1);
         self.free.push(i);
         e.work.take()
     }

@@ -1,10 +1,1030 @@
 //! Collective operations on the NIC (the off-path model, FpgaNIC §3.4).
+//!
+//! A rank is a NIC. A *communicator* is made through the control path ([`CommunicatorConfig`]), and
+//! used by `COLLECTIVE` descriptors of any queue. The way of an operation:
+//!
+//! 1. `command` checks the descriptor, chooses the algorithm, and pins source and destination in the
+//!    queue's protection domain;
+//! 2. `plan` makes the program of the shape ready: generated or the user's own, proved once;
+//! 3. the operation waits here until the communicator is ready, what it comes `after` has ended, and
+//!    NIC memory for its segments is free; operations of a communicator begin in the order in which
+//!    they were posted, on every rank;
+//! 4. `executor` runs the program, several segments at once; `combine` is its data path;
+//! 5. `fabric` carries messages between ranks, over whatever transport reaches the peer;
+//! 6. the ticket retires when the last message has left and the last result is stored.
+//!
+//! Ranks that disagree are found by a hash that every message carries; then all tell each other what
+//! they run, and the first rank that differs is named everywhere. A rank that ends, times out or
+//! aborts ends the communicator on all ranks: every operation retires, and a new communicator with a
+//! new number works at once on the same NICs.
 
+mod combine;
+mod communicator;
+mod control;
 #[allow(dead_code)] // Its users follow.
 mod direct;
+mod executor;
+mod fabric;
+mod params;
+mod plan;
+mod select;
 mod settings;
+mod slab;
 
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{PdId, Status};
+use ringbell_onc_engines::program::Layout;
+
+use crate::board::Block;
+use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
+use combine::Combine;
+use communicator::{Comm, Dispute, End, GRACE};
+use executor::{Job, Op, Progress};
+use fabric::{Fabric, FabricEvent, Frame, RecvRequest, SendRequest, USER_TAG};
+
+pub(crate) use executor::Side;
+pub(crate) use fabric::{Io, Pieces};
+pub(crate) use params::Params;
+pub(crate) use plan::{Plan, PlanError, Plans, Shape};
+pub(crate) use select::choose;
 pub use settings::{
     CollectiveCounters, CollectiveSettings, CommError, CommId, CommInfo, CommStatus,
     CommunicatorConfig, PeerInfo, MAX_RANKS,
 };
+use slab::Slab;
+
+/// A user's program that was refused: it says which rank and step, and why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(transparent)]
+pub struct ProgramError(pub ringbell_onc_engines::program::CheckError);
+
+/// Elements that one step reduces before the NIC looks at everything else again.
+const STEP_ELEMENTS: u64 = 128 << 10;
+
+/// What an operation waits for before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// Nothing.
+    Nothing,
+    /// A ticket of a queue.
+    Ticket { queue: u32, ticket: u32 },
+    /// Every ticket of a queue before this one.
+    Fence { queue: u32, ticket: u32 },
+}
+
+/// What an operation does.
+#[derive(Debug)]
+pub(crate) enum Task {
+    /// Nothing.
+    Nop,
+    /// A message to a rank.
+    Send { to: u32, tag: u32, pieces: Pieces },
+    /// A message from a rank, or any.
+    Recv {
+        from: Option<u32>,
+        tag: Option<u32>,
+        pieces: Pieces,
+    },
+    /// One pass over this rank's memory.
+    Local(Box<Combine>),
+    /// A program.
+    Program {
+        plan: std::sync::Arc<Plan>,
+        params: Params,
+        input: Side,
+        output: Side,
+        /// What the completion reports.
+        bytes: u64,
+    },
+}
+
+/// One pass over this rank's memory: a copy, or destination = destination op source.
+#[derive(Debug)]
+pub(crate) struct LocalPass {
+    pub(crate) dtype: ringbell_nic_abi::DataType,
+    pub(crate) op: ringbell_nic_abi::ReduceOp,
+    pub(crate) source: Pieces,
+    pub(crate) result: Pieces,
+    pub(crate) combine: bool,
+    pub(crate) count: u64,
+}
+
+impl Task {
+    /// A pass over this rank's memory.
+    pub(crate) fn local(p: LocalPass) -> Task {
+        let mut sources = vec![(p.source, false)];
+        if p.combine {
+            sources.insert(0, (p.result.clone(), false));
+        }
+        Task::Local(Box::new(Combine {
+            dtype: p.dtype,
+            op: p.op,
+            wire: ringbell_nic_abi::WireType::Same,
+            sources,
+            results: vec![(p.result, false)],
+            count: p.count,
+            done: 0,
+        }))
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not begun.
+    Waiting(Task),
+    /// A user message; the receive's number.
+    Message(Option<u32>),
+    Local(Box<Combine>),
+    Running(Box<Op>),
+}
+
+#[derive(Debug)]
+struct Active {
+    token: WorkToken,
+    comm: u32,
+    after: After,
+    state: State,
+    /// Number among the communicator's collective operations.
+    seq: Option<u32>,
+    params: Option<Params>,
+    bytes: u64,
+    /// How it ends when its communicator does, if not like the others.
+    own_end: Option<(Status, u64)>,
+    queued: bool,
+}
+
+/// A work that has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retired {
+    pub(crate) token: WorkToken,
+    pub(crate) status: Status,
+    pub(crate) bytes: u64,
+    pub(crate) detail: u64,
+}
+
+/// What happens to a work that is to end now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It may retire: nothing touches its memory any more.
+    Now,
+    /// It retires as soon as nothing does.
+    Later,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u8,
+    comm: Option<Comm>,
+}
+
+/// All communicators of a NIC. See the module text.
+#[derive(Debug)]
+pub(crate) struct Collectives {
+    pub(crate) fabric: Fabric,
+    comms: Vec<Slot>,
+    by_ctx: HashMap<u64, u32>,
+    ops: Slab<Active>,
+    by_token: HashMap<u64, u32>,
+    /// Operations that can go on.
+    ready: VecDeque<u32>,
+    /// Operations that wait for a ticket or for their communicator.
+    waiting: usize,
+    pub(crate) plans: Plans,
+    pd: Option<PdId>,
+    retired: Vec<Retired>,
+}
+
+impl Collectives {
+    pub(crate) fn new(ip: Ipv4Addr) -> Collectives {
+        Collectives {
+            fabric: Fabric::new(ip),
+            comms: Vec::new(),
+            by_ctx: HashMap::new(),
+            ops: Slab::default(),
+            by_token: HashMap::new(),
+            ready: VecDeque::new(),
+            waiting: 0,
+            plans: Plans::default(),
+            pd: None,
+            retired: Vec::new(),
+        }
+    }
+
+    fn comm(&self, slot: u32) -> Option<&Comm> {
+        self.comms.get(slot as usize)?.comm.as_ref()
+    }
+
+    fn comm_mut(&mut self, slot: u32) -> Option<&mut Comm> {
+        self.comms.get_mut(slot as usize)?.comm.as_mut()
+    }
+
+    /// The communicator that a descriptor names: its slot.
+    pub(crate) fn find(&self, session: u32) -> Option<u32> {
+        let slot = session & 0xffff;
+        let s = self.comms.get(slot as usize)?;
+        let comm = s.comm.as_ref()?;
+        (u32::from(s.generation) == session >> 16 && !comm.freed).then_some(slot)
+    }
+
+    /// Rank and ranks of a communicator.
+    pub(crate) fn shape_of(&self, slot: u32) -> (u32, u32) {
+        self.comm(slot).map_or((0, 1), |c| (c.rank, c.ranks()))
+    }
+
+    /// How a communicator has ended, if it has.
+    pub(crate) fn ended(&self, slot: u32) -> Option<(Status, u64)> {
+        let end = self.comm(slot)?.end?;
+        Some((end.status, end.rank.into()))
+    }
+
+    /// Whether there is any communicator, or something left of one.
+    #[inline]
+    pub(crate) fn exists(&self) -> bool {
+        self.pd.is_some()
+    }
+
+    /// Whether something waits for a reading of the clock.
+    pub(crate) fn wants_clock(&self) -> bool {
+        let waits = |s: &u32| {
+            self.comm(*s)
+                .is_some_and(|c| (!c.ready && c.end.is_none()) || c.end.is_some_and(|e| !e.reaped))
+        };
+        self.by_ctx.values().any(waits)
+    }
+
+    /// The next work that has ended.
+    pub(crate) fn take_retired(&mut self) -> Option<Retired> {
+        self.retired.pop()
+    }
+
+    /// Whether messages or operations are under way.
+    pub(crate) fn is_active(&self) -> bool {
+        self.fabric.is_busy() || !self.by_token.is_empty()
+    }
+
+    /// Whether a step without a clock reading would find nothing to do.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.ready.is_empty()
+            && self.waiting == 0
+            && self.retired.is_empty()
+            && self.fabric.is_quiet()
+            && !self.by_ctx.values().any(|s| {
+                let end = self.comm(*s).and_then(|c| c.end);
+                end.is_some_and(|e| !e.reaped)
+            })
+    }
+
+    /// When the NIC must step although nothing arrives.
+    pub(crate) fn next_timer(&self) -> Option<NicTime> {
+        let of = self.by_ctx.values().filter_map(|s| self.comm(*s));
+        let times = of.filter_map(|c| match c.end {
+            Some(e) if !e.reaped => Some(e.until),
+            Some(_) => None,
+            None => c.deadline.filter(|_| !c.ready),
+        });
+        times.chain(self.fabric.next_timer()).min()
+    }
+
+    /// Takes an operation on. It retires through [`Collectives::take_retired`].
+    pub(crate) fn post(
+        &mut self,
+        io: &mut Io<'_>,
+        slot: u32,
+        token: WorkToken,
+        task: Task,
+        after: After,
+    ) {
+        let (mut seq, mut params, mut bytes) = (None, None, 0);
+        if let Task::Program {
+            params: p,
+            bytes: b,
+            ..
+        } = &task
+        {
+            (params, bytes) = (Some(*p), *b);
+        }
+        let Some(c) = self.comm_mut(slot) else {
+            return;
+        };
+        if let Some(p) = params {
+            seq = Some(c.next_seq);
+            c.next_seq = c.next_seq.wrapping_add(1);
+            c.count(p.kind, p.algo);
+        }
+        let ctx = c.ctx;
+        let active = Active {
+            token,
+            comm: slot,
+            after,
+            state: State::Waiting(task),
+            seq,
+            params,
+            bytes,
+            own_end: None,
+            queued: false,
+        };
+        let Some(id) = self.ops.insert(active) else {
+            self.retired.push(Retired {
+                token,
+                status: Status::NoResources,
+                bytes: 0,
+                detail: 1 << 18,
+            });
+            return;
+        };
+        self.by_token.insert(token.0, id);
+        self.waiting += 1;
+        if let Some(c) = self.comm_mut(slot) {
+            c.queue.push_back(id);
+        }
+        if let Some(seq) = seq {
+            // Ranks that are ahead have said what they run already.
+            let hash = params.map_or(0, |p| p.hash());
+            let differs = self
+                .fabric
+                .early(ctx)
+                .any(|(_, tag, h)| executor::is_of(tag, seq) && h != hash);
+            let disputed = self.comm(slot).and_then(|c| c.dispute.as_ref());
+            if differs || disputed.is_some_and(|d| d.seq == seq) {
+                self.dispute(io, slot, seq);
+            }
+        }
+    }
+
+    fn wake(&mut self, id: u32) {
+        if let Some(a) = self.ops.get_mut(id) {
+            if !std::mem::replace(&mut a.queued, true) {
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Begins what can begin. `ended` says whether what an operation comes after has ended.
+    fn begin(&mut self, io: &mut Io<'_>, ended: &dyn Fn(After) -> bool) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            // Collective operations begin in order; messages and local ones when they can.
+            let (mut blocked, mut i) = (false, 0);
+            loop {
+                let Some(c) = self.comm(slot) else { break };
+                if c.end.is_some() || !c.ready {
+                    break;
+                }
+                let Some(&id) = c.queue.get(i) else { break };
+                let Some(a) = self.ops.get(id) else { break };
+                let collective = a.seq.is_some();
+                if (collective && blocked) || !ended(a.after) {
+                    blocked |= collective;
+                    i += 1;
+                    continue;
+                }
+                if self.start(io, slot, id) {
+                    self.waiting -= 1;
+                    moved = true;
+                    if let Some(c) = self.comm_mut(slot) {
+                        c.queue.retain(|q| *q != id);
+                    }
+                } else {
+                    blocked |= collective;
+                    i += 1;
+                }
+            }
+        }
+        moved
+    }
+
+    /// Begins an operation. `false`: NIC memory is short, later.
+    fn start(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
+        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+            return false;
+        };
+        let Some(a) = self.ops.get_mut(id) else {
+            return true;
+        };
+        let State::Waiting(task) = &mut a.state else {
+            return true;
+        };
+        let task = std::mem::replace(task, Task::Nop);
+        let key = u64::from(id) << 32;
+        match task {
+            Task::Nop => {
+                self.finish(slot, id, Status::Ok, 0, 0);
+            }
+            Task::Send { to, tag, pieces } => {
+                a.bytes = pieces.len();
+                a.state = State::Message(None);
+                c.active.push(id);
+                let ctx = c.ctx;
+                self.fabric.send(SendRequest {
+                    ctx,
+                    to,
+                    tag: USER_TAG | u64::from(tag),
+                    hash: 0,
+                    pieces,
+                    key,
+                });
+            }
+            Task::Recv { from, tag, pieces } => {
+                c.active.push(id);
+                let request = RecvRequest {
+                    ctx: c.ctx,
+                    from,
+                    tag: tag.map(|t| USER_TAG | u64::from(t)),
+                    hash: 0,
+                    pieces,
+                    key,
+                };
+                a.state = State::Message(None);
+                let n = self.fabric.recv(io, request);
+                match (n, self.ops.get_mut(id)) {
+                    (Some(n), Some(a)) => a.state = State::Message(Some(n)),
+                    (None, _) => self.finish(slot, id, Status::NoResources, 0, 1 << 18),
+                    _ => {}
+                }
+            }
+            Task::Local(combine) => {
+                a.state = State::Local(combine);
+                c.active.push(id);
+                self.wake(id);
+            }
+            Task::Program {
+                plan,
+                params,
+                input,
+                output,
+                bytes,
+            } => {
+                let layout = Layout {
+                    count: params.count,
+                    block_chunks: plan.program.block_chunks,
+                };
+                let longest = layout.longest() * params.dtype.bytes();
+                let s = &c.settings;
+                // The same on every rank: the settings are, and `most_slots` is of all ranks.
+                let share = s.scratch_bytes
+                    / (u64::from(s.segments_in_flight) * u64::from(plan.most_slots.max(1)));
+                let most = (share / 64 * 64).min(s.segment_bytes);
+                let segments = longest.div_ceil(most.max(1)).max(1);
+                if (most < 64 && longest > 0) || segments > executor::MAX_SEGMENTS {
+                    self.finish(slot, id, Status::NoResources, 0, c_scratch(share));
+                    return true;
+                }
+                let size = params.dtype.bytes();
+                let slot_bytes = (layout.longest().div_ceil(segments) * size).next_multiple_of(64);
+                let job = Job {
+                    hash: params.hash(),
+                    ctx: c.ctx,
+                    seq: a.seq.unwrap_or(0),
+                    plan: plan.clone(),
+                    params,
+                    input,
+                    output,
+                    layout,
+                    segments,
+                    slot_bytes: if longest == 0 { 0 } else { slot_bytes },
+                };
+                let each = job.instance_bytes();
+                let want = segments.min(s.segments_in_flight.into());
+                let mut blocks: Vec<Option<Block>> = Vec::new();
+                for _ in 0..want {
+                    if each == 0 {
+                        blocks.push(None);
+                        continue;
+                    }
+                    match c.arena.alloc(each) {
+                        Some(b) => blocks.push(Some(b)),
+                        None => break,
+                    }
+                }
+                if blocks.is_empty() {
+                    if c.active.is_empty() {
+                        self.finish(slot, id, Status::NoResources, 0, each);
+                        return true;
+                    }
+                    a.state = State::Waiting(Task::Program {
+                        plan,
+                        params,
+                        input,
+                        output,
+                        bytes,
+                    });
+                    return false;
+                }
+                a.state = State::Running(Box::new(Op::new(job, blocks)));
+                c.active.push(id);
+                self.wake(id);
+            }
+        }
+        true
+    }
+
+    /// An operation has ended.
+    fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
+        let Some(a) = self.ops.remove(id) else { return };
+        self.by_token.remove(&a.token.0);
+        if let Some(c) = self.comms[slot as usize].comm.as_mut() {
+            c.active.retain(|o| *o != id);
+            if let State::Running(op) = &a.state {
+                for b in op.blocks() {
+                    c.arena.free(b);
+                }
+                c.counters.steps += op.steps_run;
+                c.counters.reduced += op.reduced;
+            }
+            if status == Status::Ok {
+                c.counters.completed += 1;
+            } else {
+                c.counters.failed += 1;
+            }
+            if let (Some(seq), Some(params)) = (a.seq, a.params) {
+                c.remember(seq, params);
+            }
+        }
+        self.retired.push(Retired {
+            token: a.token,
+            status,
+            bytes,
+            detail,
+        });
+    }
+
+    /// Moves everything on. `ended` says whether what an operation comes after has ended, `fresh`
+    /// whether the time was read in this step.
+    pub(crate) fn step(
+        &mut self,
+        io: &mut Io<'_>,
+        fresh: bool,
+        ended: &dyn Fn(After) -> bool,
+    ) -> bool {
+        if self.by_ctx.is_empty() && !self.fabric.is_busy() {
+            return false;
+        }
+        let mut moved = self.take_events(io);
+        if fresh {
+            moved |= self.look_at_clock(io);
+        }
+        moved |= self.begin(io, ended);
+        let mut budget = STEP_ELEMENTS;
+        for _ in 0..self.ready.len() {
+            let Some(id) = self.ready.pop_front() else {
+                break;
+            };
+            moved = true;
+            self.run(io, id, &mut budget);
+        }
+        moved |= self.reap(io);
+        moved |= self.fabric.step(io, fresh);
+        moved | self.take_events(io)
+    }
+
+    fn run(&mut self, io: &mut Io<'_>, id: u32, budget: &mut u64) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        a.queued = false;
+        let (slot, bytes) = (a.comm, a.bytes);
+        let ended = self.comms[slot as usize]
+            .comm
+            .as_ref()
+            .is_none_or(|c| c.end.is_some());
+        if ended {
+            return;
+        }
+        let result = match &mut a.state {
+            State::Running(op) => op.run(id, &mut self.fabric, io, budget),
+            State::Local(c) => c.run(&mut io.dma(), budget).map(|r| match r {
+                ReadStatus::Done => Progress::Done,
+                ReadStatus::Pending => Progress::More,
+            }),
+            State::Waiting(_) | State::Message(_) => return,
+        };
+        match result {
+            Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
+            Ok(Progress::More) => self.wake(id),
+            Ok(Progress::Waits) => {}
+            Err(fault) => self.fault(io, slot, id, fault),
+        }
+    }
+
+    fn fault(&mut self, io: &mut Io<'_>, slot: u32, id: u32, fault: Fault) {
+        let (status, detail) = fault.status();
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        if a.seq.is_none() {
+            return self.finish(slot, id, status, 0, detail);
+        }
+        // The others wait for this rank: they are told.
+        a.own_end = Some((status, detail));
+        let rank = self.shape_of(slot).0;
+        self.end(io, slot, rank, Status::CommAborted);
+    }
+
+    fn take_events(&mut self, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        while let Some(e) = self.fabric.poll_event() {
+            moved = true;
+            self.on_fabric(io, e);
+        }
+        moved
+    }
+
+    fn on_fabric(&mut self, io: &mut Io<'_>, e: FabricEvent) {
+        match e {
+            FabricEvent::Sent {
+                key,
+                status,
+                detail,
+            } => {
+                let id = executor::op_of(key);
+                let Some(a) = self.ops.get_mut(id) else {
+                    return;
+                };
+                let (slot, bytes) = (a.comm, a.bytes);
+                match &mut a.state {
+                    State::Running(op) if status == Status::Ok => {
+                        op.sent(key);
+                        self.wake(id);
+                    }
+                    State::Running(_) => {
+                        a.own_end = Some((status, detail));
+                        let rank = self.shape_of(slot).0;
+                        self.end(io, slot, rank, Status::CommAborted);
+                    }
+                    State::Message(_) => {
+                        let n = if status == Status::Ok { bytes } else { 0 };
+                        self.finish(slot, id, status, n, detail);
+                    }
+                    _ => {}
+                }
+            }
+            FabricEvent::Received {
+                key,
+                status,
+                from,
+                len,
+                detail,
+            } => {
+                let id = executor::op_of(key);
+                let Some(a) = self.ops.get_mut(id) else {
+                    return;
+                };
+                let slot = a.comm;
+                match &mut a.state {
+                    State::Running(op) if status == Status::Ok => {
+                        op.received(key);
+                        self.wake(id);
+                    }
+                    State::Running(_) => {
+                        a.own_end = Some((status, detail));
+                        let rank = self.shape_of(slot).0;
+                        self.end(io, slot, rank, Status::CommAborted);
+                    }
+                    State::Message(_) => {
+                        let detail = match status {
+                            Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),
+                            _ => detail,
+                        };
+                        self.finish(slot, id, status, len, detail);
+                    }
+                    _ => {}
+                }
+            }
+            FabricEvent::Lost { ctx, rank } => {
+                if let Some(&slot) = self.by_ctx.get(&ctx) {
+                    self.end(io, slot, rank, Status::PeerFailed);
+                }
+            }
+            FabricEvent::Aborted { ctx, rank, status } => {
+                if let Some(&slot) = self.by_ctx.get(&ctx) {
+                    self.end(io, slot, rank, status);
+                }
+            }
+            FabricEvent::Params {
+                ctx,
+                from,
+                seq,
+                params,
+            } => {
+                let Some(&slot) = self.by_ctx.get(&ctx) else {
+                    return;
+                };
+                self.open_dispute(slot, seq);
+                if let Some(d) = self.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
+                    if d.seq == seq {
+                        if let Some(said) = d.said.get_mut(from as usize) {
+                            *said = Some(params);
+                        }
+                    }
+                }
+                self.judge(io, slot);
+            }
+            FabricEvent::Seen {
+                ctx,
+                from,
+                tag,
+                hash,
+            } => {
+                let Some(&slot) = self.by_ctx.get(&ctx) else {
+                    return;
+                };
+                self.on_seen(io, slot, from, tag, hash);
+            }
+            FabricEvent::Left { ctx, rank } => {
+                let Some(&slot) = self.by_ctx.get(&ctx) else {
+                    return;
+                };
+                // It has ended everything; whatever is still under way here with that rank cannot.
+                let busy = self
+                    .comm(slot)
+                    .is_some_and(|c| !c.active.is_empty() || !c.queue.is_empty());
+                if busy && !self.ends_without(slot, rank) {
+                    self.end(io, slot, rank, Status::PeerFailed);
+                }
+            }
+        }
+    }
+
+    /// Whether what is under way can end although a rank has left: its messages are here already.
+    fn ends_without(&self, slot: u32, rank: u32) -> bool {
+        let Some(c) = self.comm(slot) else {
+            return true;
+        };
+        let pending = |id: &u32| matches!(self.ops.get(*id).map(|a| &a.state), Some(State::Waiting(t)) if matches!(t, Task::Program { .. }));
+        !c.queue.iter().any(pending) && !self.fabric.waits_for(c.ctx, rank)
+    }
+
+    fn on_seen(&mut self, io: &mut Io<'_>, slot: u32, from: u32, tag: u64, hash: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let ids = c.active.iter().chain(&c.queue);
+        let found = ids
+            .filter_map(|id| self.ops.get(*id))
+            .filter_map(|a| Some((a.seq?, a.params?)))
+            .find(|(seq, _)| executor::is_of(tag, *seq));
+        match found {
+            Some(_) if hash == 0 => {
+                // Equal parameters and yet another length: no program of ours does that.
+                self.end(io, slot, from, Status::Mismatch);
+            }
+            Some((seq, params)) if params.hash() != hash => self.dispute(io, slot, seq),
+            Some(_) => {}
+            None => {
+                // An operation that has ended here: that rank runs something else under its number.
+                if let Some(age) = executor::age(tag, c.next_seq) {
+                    let seq = c.next_seq.wrapping_sub(age);
+                    self.dispute(io, slot, seq);
+                }
+            }
+        }
+    }
+
+    fn open_dispute(&mut self, slot: u32, seq: u32) {
+        if let Some(c) = self.comm_mut(slot) {
+            let n = c.peers.len();
+            c.dispute.get_or_insert_with(|| Dispute {
+                seq,
+                said: vec![None; n],
+                told: false,
+            });
+        }
+    }
+
+    /// Ranks disagree about operation `seq`: this one tells what it runs.
+    fn dispute(&mut self, io: &mut Io<'_>, slot: u32, seq: u32) {
+        self.open_dispute(slot, seq);
+        self.judge(io, slot);
+    }
+
+    fn judge(&mut self, io: &mut Io<'_>, slot: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let Some(d) = &c.dispute else { return };
+        let (ctx, rank, seq, told) = (c.ctx, c.rank, d.seq, d.told);
+        let ids = c.active.iter().chain(&c.queue);
+        let mut mine = ids
+            .filter_map(|id| self.ops.get(*id))
+            .find(|a| a.seq == Some(seq))
+            .and_then(|a| a.params);
+        mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
+        let Some(mine) = mine else { return };
+        if !told {
+            self.fabric.tell(ctx, |from| Frame::Params {
+                ctx,
+                from,
+                seq,
+                params: mine,
+            });
+        }
+        let mut culprit = None;
+        if let Some(d) = self.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
+            d.told = true;
+            d.said[rank as usize] = Some(mine);
+            culprit = d.culprit();
+        }
+        if let Some(r) = culprit {
+            self.end(io, slot, r, Status::Mismatch);
+        }
+    }
+
+    /// Ends a communicator because of `rank`, here and on all ranks.
+    fn end(&mut self, io: &mut Io<'_>, slot: u32, rank: u32, status: Status) {
+        let now = io.now;
+        let Some(c) = self.comm_mut(slot) else {
+            return;
+        };
+        if c.end.is_some() {
+            return;
+        }
+        c.end = Some(End {
+            rank,
+            status,
+            until: now.plus(GRACE),
+            reaped: false,
+        });
+        let (ctx, n) = (c.ctx, c.peers.len());
+        tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
+        self.fabric.kill(io, ctx, |from| Frame::Abort {
+            ctx,
+            from,
+            rank,
+            status,
+        });
+    }
+
+    /// Retires the operations of communicators that have ended, once nothing touches their memory.
+    fn reap(&mut self, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let Some(c) = self.comm(slot) else { continue };
+            let Some(end) = c.end else { continue };
+            let ctx = c.ctx;
+            if !end.reaped {
+                if self.fabric.holds(ctx) {
+                    if io.now < end.until {
+                        continue;
+                    }
+                    self.fabric.break_holders(io, ctx);
+                }
+                moved = true;
+                let ids: Vec<u32> = self
+                    .comm(slot)
+                    .map(|c| c.active.iter().chain(&c.queue).copied().collect())
+                    .unwrap_or_default();
+                for id in ids {
+                    let Some(a) = self.ops.get(id) else { continue };
+                    if matches!(a.state, State::Waiting(_)) {
+                        self.waiting -= 1;
+                    }
+                    let (status, detail) = a.own_end.unwrap_or((end.status, end.rank.into()));
+                    self.finish(slot, id, status, 0, detail);
+                }
+                if let Some(c) = self.comm_mut(slot) {
+                    c.queue.clear();
+                    c.end = Some(End {
+                        reaped: true,
+                        ..end
+                    });
+                }
+            }
+            if self.comm(slot).is_some_and(|c| c.freed) {
+                self.drop_comm(io, slot);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
+        let s = &mut self.comms[slot as usize];
+        if let Some(c) = s.comm.take() {
+            io.dma.board.free(c.scratch);
+            self.by_ctx.remove(&c.ctx);
+            self.fabric.forget(io, c.ctx);
+        }
+    }
+
+    /// Notices ranks that are ready, and those that never come.
+    fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let now = io.now;
+            let Some(c) = self.comm(slot) else { continue };
+            if c.ready || c.end.is_some() {
+                continue;
+            }
+            let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
+            let group = self.fabric.group(ctx);
+            let ready = group.is_none_or(|g| g.is_ready());
+            let missing = group.and_then(|g| g.missing().first().copied());
+            let Some(c) = self.comm_mut(slot) else {
+                continue;
+            };
+            if ready {
+                c.ready = true;
+                moved = true;
+                continue;
+            }
+            let deadline = *c.deadline.get_or_insert(now.plus(limit));
+            if now >= deadline {
+                self.end(io, slot, missing.unwrap_or(0), Status::PeerFailed);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// A work is past its deadline, or must end for another reason.
+    pub(crate) fn give_up(
+        &mut self,
+        io: &mut Io<'_>,
+        token: WorkToken,
+        status: Status,
+        detail: u64,
+    ) -> Fate {
+        let Some(&id) = self.by_token.get(&token.0) else {
+            return Fate::Now;
+        };
+        let Some(a) = self.ops.get_mut(id) else {
+            return Fate::Now;
+        };
+        let slot = a.comm;
+        let gone = match &a.state {
+            State::Waiting(_) => a.seq.is_none(),
+            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
+            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
+            State::Local(_) => true,
+            State::Running(_) => false,
+        };
+        if gone {
+            if matches!(a.state, State::Waiting(_)) {
+                self.waiting -= 1;
+            }
+            self.ops.remove(id);
+            self.by_token.remove(&token.0);
+            if let Some(c) = self.comm_mut(slot) {
+                c.active.retain(|o| *o != id);
+                c.queue.retain(|o| *o != id);
+                c.counters.failed += 1;
+            }
+            return Fate::Now;
+        }
+        // Who has spoken in a dispute that was not decided is better than no name at all.
+        let suspect = self
+            .comm(slot)
+            .and_then(|c| c.dispute.as_ref())
+            .and_then(Dispute::suspect);
+        if let Some(r) = suspect {
+            self.end(io, slot, r, Status::Mismatch);
+            return Fate::Later;
+        }
+        if let Some(a) = self.ops.get_mut(id) {
+            a.own_end.get_or_insert((status, detail));
+        }
+        let rank = self.shape_of(slot).0;
+        self.end(io, slot, rank, Status::CommAborted);
+        Fate::Later
+    }
+
+    /// Ends everything at once: links that hold payload are cut.
+    pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status) {
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let rank = self.shape_of(slot).0;
+            self.end(io, slot, rank, Status::CommAborted);
+            let Some(c) = self.comm_mut(slot) else {
+                continue;
+            };
+            let ids: Vec<u32> = c.active.iter().chain(&c.queue).copied().collect();
+            if let Some(end) = &mut c.end {
+                end.until = io.now;
+            }
+            for id in ids {
+                if let Some(a) = self.ops.get_mut(id) {
+                    a.own_end = Some((status, 0));
+                }
+            }
+        }
+        // What can leave at once still tells the peers.
+        self.fabric.step(io, false);
+        self.reap(io);
+    }
+
+    /// Whether an event belongs to the fabric; if so it was acted on.
+    #[inline]
+    pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
+        self.fabric.on_event(io, t, e)
+    }
+}
+
+/// Detail of a lack of scratch: what one slot would get.
+fn c_scratch(share: u64) -> u64 {
+    share
+}

@@ -70,6 +70,12 @@ impl Core {
                 }
             }
             Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
+            Opcode::Collective => {
+                if !self.give_up_collective(token, Status::TimedOut, 0) {
+                    self.works.postpone(token);
+                    return;
+                }
+            }
             // These retire in the step that accepts them.
             _ => {}
         }
@@ -112,12 +118,20 @@ impl Core {
             if opcode == Opcode::Copy {
                 bytes = self.cancel_copy(token).unwrap_or(0);
             }
+            if opcode == Opcode::Collective
+                && !self.give_up_collective(token, Status::RegionFreed, va)
+            {
+                continue;
+            }
             self.retire(token, Status::RegionFreed, bytes, va);
         }
     }
 
     /// Aborts every session and retires every work with `status`.
     pub(crate) fn abort_all(&mut self, status: Status) {
+        if self.collectives.exists() {
+            self.collectives(|c, io| c.abort_all(io, status));
+        }
         for token in self.works.tokens() {
             let Some(work) = self.works.get_mut(token) else {
                 continue;

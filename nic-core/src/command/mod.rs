@@ -3,6 +3,7 @@
 //! It owns sessions, deadlines and completion permits; transports are told works and yield events.
 //! Sans-I/O: the time of a step is an argument.
 
+mod collective_op;
 mod control;
 mod copy_op;
 mod deadline;
@@ -20,6 +21,7 @@ use ringbell_nic_abi::{
 };
 
 use crate::board::Board;
+use crate::collective::Collectives;
 use crate::config::NicConfig;
 use crate::dma::{Dma, DmaState};
 use crate::event::EventQueue;
@@ -80,6 +82,7 @@ pub(crate) struct Core {
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
     pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
     copies: VecDeque<CopyJob>,
+    pub(crate) collectives: Collectives,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
     pub(crate) last_bad: u32,
@@ -110,6 +113,7 @@ impl Core {
             listeners: HashMap::new(),
             lingering: HashMap::new(),
             copies: VecDeque::new(),
+            collectives: Collectives::new(config.ip),
             events: EventQueue::new(config.event_capacity),
             counters: Counters::default(),
             last_bad: 0,
@@ -127,6 +131,7 @@ impl Core {
             && self.queues.iter().all(|q| !q.is_rung())
             && self.transports.iter().all(|t| t.is_quiet())
             && self.copies.is_empty()
+            && self.collectives.is_quiet()
             && self.dma.is_quiet()
     }
 
@@ -155,6 +160,7 @@ impl Core {
                 moved = true;
             }
         }
+        moved |= self.step_collectives();
         moved | self.step_copies()
     }
 
@@ -171,6 +177,7 @@ impl Core {
             add(tr.next_timer());
         }
         add(self.lingering.values().map(|l| l.deadline).min());
+        add(self.collectives.next_timer());
         t
     }
 
@@ -246,9 +253,7 @@ impl Core {
             Opcode::Close => self.close_op(permit, pd, d, false),
             Opcode::Abort => self.close_op(permit, pd, d, true),
             Opcode::Copy => self.copy_op(permit, pd, d),
-            Opcode::Collective => {
-                self.finish(permit, Status::Unsupported, 0, u64::from(d.opcode.code()))
-            }
+            Opcode::Collective => self.collective_op(permit, pd, d),
         }
     }
 
@@ -362,7 +367,10 @@ impl Core {
 
     /// Whether descriptors or connections are under way.
     pub(crate) fn is_active(&self) -> bool {
-        self.works.len() > 0 || !self.lingering.is_empty() || self.dma.in_flight() > 0
+        self.works.len() > 0
+            || !self.lingering.is_empty()
+            || self.dma.in_flight() > 0
+            || self.collectives.is_active()
     }
 
     fn slot(id: SessionId) -> u32 {

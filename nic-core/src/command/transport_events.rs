@@ -9,6 +9,9 @@ use crate::transport::{ConnId, TransportEvent, WorkToken};
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
+        if self.is_of_fabric(t, &event) {
+            return;
+        }
         match event {
             TransportEvent::SendDone {
                 token,

@@ -1,0 +1,211 @@
+//! The data path of a step: operands in, one pass, results out.
+//!
+//! Runs over the longest stretch that is contiguous on the bus for all operands and results. What the
+//! CPU cannot reach, and elements that lie across two pages apart, go through a bounce buffer.
+#![allow(unsafe_code)] // Reductions over memory that peers and kernels may write.
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{DataType, ReduceOp, WireType};
+use ringbell_onc_engines::reduce;
+
+use super::fabric::Pieces;
+use crate::dma::Dma;
+use crate::transport::{Buffer, DmaAccess, ReadStatus};
+
+/// Bytes of one element type at most, so that the bounce buffers stay in the first-level cache.
+const BLOCK: usize = 8 << 10;
+
+/// One pass.
+#[derive(Debug, Clone)]
+pub(crate) struct Combine {
+    pub(crate) dtype: DataType,
+    pub(crate) op: ReduceOp,
+    /// Type of those operands that came over the wire in another.
+    pub(crate) wire: WireType,
+    /// Operands, in order of reduction, and whether they have the wire's type.
+    pub(crate) sources: Vec<(Pieces, bool)>,
+    /// Results, and whether they get the wire's type.
+    pub(crate) results: Vec<(Pieces, bool)>,
+    /// Elements.
+    pub(crate) count: u64,
+    /// Elements done.
+    pub(crate) done: u64,
+}
+
+enum At {
+    Direct(*mut u8),
+    Bounce,
+}
+
+/// Buffer and offset of a byte of a message.
+fn locate(p: &Pieces, mut offset: u64) -> Option<(Buffer, u64)> {
+    for b in p.iter() {
+        if offset < u64::from(b.len) {
+            return Some((*b, offset));
+        }
+        offset -= u64::from(b.len);
+    }
+    None
+}
+
+impl Combine {
+    fn bytes(&self, wire: bool) -> u64 {
+        if wire {
+            reduce::wire_bytes(self.wire) as u64
+        } else {
+            self.dtype.bytes()
+        }
+    }
+
+    /// Runs on, at most `budget` elements. `Done` when all are done; `Pending` when the budget is used
+    /// up or the memory is slow: call again.
+    pub(crate) fn run(&mut self, dma: &mut Dma<'_>, budget: &mut u64) -> Result<ReadStatus, Fault> {
+        while self.done < self.count {
+            if *budget == 0 {
+                return Ok(ReadStatus::Pending);
+            }
+            let left = (self.count - self.done).min(*budget);
+            let n = match self.block(dma, left)? {
+                0 => return Ok(ReadStatus::Pending),
+                n => n,
+            };
+            self.done += n;
+            *budget -= n;
+        }
+        Ok(ReadStatus::Done)
+    }
+
+    /// One contiguous block; 0: a read is pending.
+    fn block(&self, dma: &mut Dma<'_>, left: u64) -> Result<u64, Fault> {
+        // As long as all direct operands are contiguous.
+        let mut n = left;
+        let mut whole = true;
+        let all = self.sources.iter().chain(&self.results);
+        for (p, wire) in all.clone() {
+            let size = self.bytes(*wire);
+            let Some((b, at)) = locate(p, self.done * size) else {
+                continue;
+            };
+            let run = u64::from(b.len) - at;
+            let run = if dma.is_direct(&b) {
+                dma.span(&b, at)?.len
+            } else {
+                run
+            };
+            whole &= run >= size && dma.is_direct(&b);
+            n = n.min((run / size).max(1));
+        }
+        let converts = self.sources.iter().any(|s| s.1) || self.results.iter().any(|r| r.1);
+        if !whole || converts {
+            n = n.min((BLOCK / 8) as u64);
+        }
+        let mut bounces: Vec<Vec<u8>> = Vec::new();
+        let mut srcs: Vec<*const u8> = Vec::with_capacity(self.sources.len());
+        for (p, wire) in &self.sources {
+            let size = self.bytes(*wire);
+            let ptr = match self.at(dma, p, size, n)? {
+                At::Direct(ptr) => ptr.cast_const(),
+                At::Bounce => {
+                    let mut bytes = vec![0u8; (n * size) as usize];
+                    if !gather(dma, p, self.done * size, &mut bytes)? {
+                        return Ok(0);
+                    }
+                    bounces.push(bytes);
+                    bounces.last().map_or(std::ptr::null(), |b| b.as_ptr())
+                }
+            };
+            if *wire {
+                let mut wide = vec![0u8; n as usize * 4];
+                // SAFETY: `ptr` has n elements of the wire's type (direct, or the bounce buffer);
+                // `wide` has n of four bytes.
+                unsafe { reduce::widen(self.wire, wide.as_mut_ptr(), ptr, n as usize) };
+                bounces.push(wide);
+                srcs.push(bounces.last().map_or(std::ptr::null(), |b| b.as_ptr()));
+            } else {
+                srcs.push(ptr);
+            }
+        }
+        let mut dsts: Vec<*mut u8> = Vec::with_capacity(self.results.len());
+        // What goes elsewhere afterwards: result, and its bounce buffer.
+        let mut late: Vec<(usize, Vec<u8>)> = Vec::new();
+        for (i, (p, wire)) in self.results.iter().enumerate() {
+            let size = self.bytes(*wire);
+            match self.at(dma, p, size, n)? {
+                At::Direct(ptr) if !*wire => dsts.push(ptr),
+                _ => {
+                    let mut bytes = vec![0u8; (n * self.dtype.bytes()) as usize];
+                    dsts.push(bytes.as_mut_ptr());
+                    late.push((i, bytes));
+                }
+            }
+        }
+        // SAFETY: every source and destination has n elements: directly mapped spans of at least that
+        // length, or bounce buffers of it, which live to the end of this function. A destination is
+        // identical with a source (in place) or apart from it, as the checker has proved.
+        unsafe { reduce::fused(self.dtype, self.op, &dsts, &srcs, n as usize, false) };
+        let moved = n * self.dtype.bytes() * self.results.len() as u64;
+        dma.count_copied(moved);
+        for (i, bytes) in late {
+            let (p, wire) = &self.results[i];
+            if *wire {
+                let mut narrow = vec![0u8; (n * self.bytes(true)) as usize];
+                // SAFETY: both are vectors of n elements.
+                unsafe {
+                    reduce::narrow(self.wire, narrow.as_mut_ptr(), bytes.as_ptr(), n as usize);
+                }
+                scatter(dma, p, self.done * self.bytes(true), &narrow)?;
+            } else {
+                scatter(dma, p, self.done * self.bytes(false), &bytes)?;
+            }
+        }
+        Ok(n)
+    }
+
+    fn at(&self, dma: &mut Dma<'_>, p: &Pieces, size: u64, n: u64) -> Result<At, Fault> {
+        let Some((b, at)) = locate(p, self.done * size) else {
+            // Our own sums are wrong; nothing is touched.
+            return Err(Fault::OutOfBounds {
+                va: ringbell_nic_abi::GpuVa(0),
+                end: ringbell_nic_abi::GpuVa(0),
+            });
+        };
+        let span = dma.span(&b, at)?;
+        if span.len < n * size {
+            return Ok(At::Bounce);
+        }
+        Ok(match dma.direct(span.prefix(n * size)) {
+            Some(ptr) => At::Direct(ptr),
+            None => At::Bounce,
+        })
+    }
+}
+
+/// Reads bytes of a message; `false`: the memory is not done.
+fn gather(dma: &mut Dma<'_>, p: &Pieces, from: u64, into: &mut [u8]) -> Result<bool, Fault> {
+    let mut done = 0;
+    while done < into.len() {
+        let Some((b, at)) = locate(p, from + done as u64) else {
+            return Ok(true);
+        };
+        let n = (into.len() - done).min((u64::from(b.len) - at) as usize);
+        if dma.read(&b, at, &mut into[done..done + n])? == ReadStatus::Pending {
+            return Ok(false);
+        }
+        done += n;
+    }
+    Ok(true)
+}
+
+/// Writes bytes of a message.
+fn scatter(dma: &mut Dma<'_>, p: &Pieces, to: u64, from: &[u8]) -> Result<(), Fault> {
+    let mut done = 0;
+    while done < from.len() {
+        let Some((b, at)) = locate(p, to + done as u64) else {
+            return Ok(());
+        };
+        let n = (from.len() - done).min((u64::from(b.len) - at) as usize);
+        dma.write(&b, at, &from[done..done + n])?;
+        done += n;
+    }
+    Ok(())
+}

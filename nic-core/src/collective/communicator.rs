@@ -1,0 +1,136 @@
+//! One communicator of this NIC.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
+
+use super::params::Params;
+use super::settings::{CollectiveCounters, CollectiveSettings};
+use crate::board::{Block, Space};
+use crate::transport::NicTime;
+
+/// Operations whose parameters are remembered after their end: a rank that disagrees may be late.
+const HISTORY: usize = 64;
+/// How long an ended communicator waits for peers to take what was sent before their links are cut.
+pub(crate) const GRACE: Duration = Duration::from_millis(200);
+
+/// How a communicator ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) rank: u32,
+    pub(crate) status: Status,
+    /// When links that still hold its payload are cut.
+    pub(crate) until: NicTime,
+    /// Its operations have retired.
+    pub(crate) reaped: bool,
+}
+
+/// Ranks disagree about an operation: all tell each other what they run.
+#[derive(Debug)]
+pub(crate) struct Dispute {
+    pub(crate) seq: u32,
+    pub(crate) said: Vec<Option<Params>>,
+    /// This rank has told its own.
+    pub(crate) told: bool,
+}
+
+impl Dispute {
+    /// The first rank that differs from rank 0, once all before it are known.
+    pub(crate) fn culprit(&self) -> Option<u32> {
+        let first = self.said.first().copied().flatten()?;
+        for (r, p) in self.said.iter().enumerate().skip(1) {
+            if (*p)? != first {
+                return Some(r as u32);
+            }
+        }
+        None
+    }
+
+    /// Any rank that differs from another: when not all have spoken in time.
+    pub(crate) fn suspect(&self) -> Option<u32> {
+        let mut known = self
+            .said
+            .iter()
+            .enumerate()
+            .filter_map(|(r, p)| Some((r, (*p)?)));
+        let (_, first) = known.next()?;
+        known.find(|(_, p)| *p != first).map(|(r, _)| r as u32)
+    }
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    pub(crate) ctx: u64,
+    pub(crate) rank: u32,
+    pub(crate) peers: Vec<SocketAddrV4>,
+    pub(crate) settings: CollectiveSettings,
+    pub(crate) scratch: Block,
+    pub(crate) arena: Space,
+    pub(crate) next_seq: u32,
+    /// Collective operations that have not begun, in order.
+    pub(crate) queue: VecDeque<u32>,
+    /// Operations that have begun.
+    pub(crate) active: Vec<u32>,
+    pub(crate) history: VecDeque<(u32, Params)>,
+    pub(crate) dispute: Option<Dispute>,
+    /// When the ranks must have found each other.
+    pub(crate) deadline: Option<NicTime>,
+    pub(crate) ready: bool,
+    pub(crate) end: Option<End>,
+    pub(crate) freed: bool,
+    pub(crate) counters: CollectiveCounters,
+    pub(crate) chosen: BTreeMap<(u8, u8), u64>,
+}
+
+impl Comm {
+    pub(crate) fn ranks(&self) -> u32 {
+        self.peers.len() as u32
+    }
+
+    /// Remembers what an operation that has ended was.
+    pub(crate) fn remember(&mut self, seq: u32, params: Params) {
+        if self.history.len() == HISTORY {
+            self.history.pop_front();
+        }
+        self.history.push_back((seq, params));
+    }
+
+    /// Counts the choice of an algorithm.
+    pub(crate) fn count(&mut self, kind: CollectiveKind, algo: Algorithm) {
+        *self.chosen.entry((kind.code(), algo.code())).or_insert(0) += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringbell_nic_abi::{DataType, ReduceOp, WireType};
+
+    #[test]
+    fn all_ranks_name_the_same_culprit_and_only_when_sure() {
+        let p = |count| Params {
+            kind: CollectiveKind::AllReduce,
+            dtype: DataType::F32,
+            op: ReduceOp::Sum,
+            algo: Algorithm::Ring,
+            wire: WireType::Same,
+            root: 0,
+            count,
+            extra: 7,
+        };
+        let mut d = Dispute {
+            seq: 0,
+            said: vec![Some(p(5)), None, Some(p(6)), None],
+            told: true,
+        };
+        assert_eq!(d.culprit(), None, "rank 1 may differ as well");
+        assert_eq!(d.suspect(), Some(2));
+        d.said[1] = Some(p(5));
+        assert_eq!(d.culprit(), Some(2));
+        d.said[0] = None;
+        assert_eq!(d.culprit(), None);
+    }
+}

@@ -1,0 +1,269 @@
+//! The control path: communicators are made, looked at and freed.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::net::Ipv4Addr;
+
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
+
+use super::communicator::Comm;
+use super::fabric::Frame;
+use super::{
+    CollectiveCounters, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, PeerInfo,
+    Slot, MAX_RANKS,
+};
+use super::{Collectives, Io};
+use crate::board::{Space, BOARD_BUS, BOARD_VA};
+
+/// Most communicators of one NIC.
+const MAX_COMMS: usize = 1 << 12;
+
+/// What all ranks must be given alike.
+fn agreement(c: &CommunicatorConfig) -> u32 {
+    let peers = c
+        .peers
+        .iter()
+        .map(|p| u64::from(u32::from(*p.ip())) << 16 | u64::from(p.port()));
+    let s = &c.settings;
+    let rest = [
+        s.segment_bytes,
+        s.segments_in_flight.into(),
+        s.scratch_bytes,
+    ];
+    super::params::fold(peers.chain(rest))
+}
+
+fn check(c: &CommunicatorConfig, ip: Ipv4Addr) -> Result<(), CommError> {
+    c.settings.validate()?;
+    let ranks = c.peers.len();
+    if ranks == 0 || ranks > MAX_RANKS {
+        return Err(CommError::Ranks { ranks });
+    }
+    let Some(me) = c.peers.get(c.rank as usize) else {
+        return Err(CommError::Rank {
+            rank: c.rank,
+            ranks,
+        });
+    };
+    let mut seen = HashSet::new();
+    for (b, address) in c.peers.iter().enumerate() {
+        if !seen.insert(address) {
+            let a = c.peers.iter().position(|x| x == address).unwrap_or(b);
+            return Err(CommError::Twice {
+                a,
+                b,
+                address: *address,
+            });
+        }
+    }
+    if *me.ip() != ip {
+        return Err(CommError::NotMine {
+            rank: c.rank,
+            address: *me,
+            ip,
+        });
+    }
+    Ok(())
+}
+
+impl Collectives {
+    /// Makes a communicator.
+    pub(crate) fn create(
+        &mut self,
+        io: &mut Io<'_>,
+        ip: Ipv4Addr,
+        c: &CommunicatorConfig,
+    ) -> Result<CommId, CommError> {
+        check(c, ip)?;
+        if self.by_ctx.contains_key(&c.ctx) {
+            return Err(CommError::CtxInUse { ctx: c.ctx });
+        }
+        self.register_board(io)?;
+        let slot = match self.comms.iter().position(|s| s.comm.is_none()) {
+            Some(s) => s,
+            None if self.comms.len() < MAX_COMMS => {
+                self.comms.push(Slot::default());
+                self.comms.len() - 1
+            }
+            None => return Err(CommError::TooMany { limit: MAX_COMMS }),
+        };
+        let needed = c.settings.scratch_bytes;
+        let board = &mut io.dma.board;
+        let short = CommError::Memory {
+            needed,
+            free: board.len() - board.used(),
+            board: board.len(),
+        };
+        let scratch = board.alloc(needed).ok_or(short)?;
+        let opened = self
+            .fabric
+            .open(io, c.ctx, c.rank, &c.peers, &c.settings, agreement(c));
+        if let Err(e) = opened {
+            io.dma.board.free(scratch);
+            return Err(e);
+        }
+        let s = &mut self.comms[slot];
+        s.comm = Some(Comm {
+            ctx: c.ctx,
+            rank: c.rank,
+            peers: c.peers.clone(),
+            settings: c.settings.clone(),
+            scratch,
+            arena: Space::new(scratch.at, scratch.len),
+            next_seq: 0,
+            queue: VecDeque::new(),
+            active: Vec::new(),
+            history: VecDeque::new(),
+            dispute: None,
+            deadline: None,
+            ready: false,
+            end: None,
+            freed: false,
+            counters: CollectiveCounters::default(),
+            chosen: BTreeMap::new(),
+        });
+        let id = CommId(slot as u32 | u32::from(s.generation) << 16);
+        self.by_ctx.insert(c.ctx, slot as u32);
+        tracing::info!(
+            ctx = c.ctx,
+            rank = c.rank,
+            ranks = c.peers.len(),
+            "communicator made"
+        );
+        Ok(id)
+    }
+
+    /// Lets the MMU know the board, in a protection domain of the NIC's own: no queue reaches it.
+    fn register_board(&mut self, io: &mut Io<'_>) -> Result<(), CommError> {
+        if io.dma.board.is_registered() {
+            return Ok(());
+        }
+        let why = |e: &dyn std::fmt::Display| CommError::Register { why: e.to_string() };
+        let pd = io.mmu.alloc_pd().map_err(|e| why(&e))?;
+        let len = io.dma.board.len();
+        let region = io
+            .mmu
+            .register_flat(pd, GpuVa(BOARD_VA), len, Access::LOCAL, BOARD_BUS)
+            .map_err(|e| why(&e))?;
+        io.dma.board.set_region(region.lkey.0);
+        self.pd = Some(pd);
+        Ok(())
+    }
+
+    fn known(&self, id: CommId) -> Result<u32, CommError> {
+        self.find(id.0).ok_or(CommError::Unknown { id })
+    }
+
+    /// How far a communicator is.
+    pub(crate) fn status(&self, id: CommId) -> Result<CommStatus, CommError> {
+        let slot = self.known(id)?;
+        let Some(c) = self.comm(slot) else {
+            return Err(CommError::Unknown { id });
+        };
+        Ok(match c.end {
+            Some(e) => CommStatus::Aborted {
+                rank: e.rank,
+                status: e.status,
+            },
+            None if c.ready => CommStatus::Ready,
+            None => {
+                let missing = self.fabric.group(c.ctx).map(|g| g.missing());
+                match missing.unwrap_or_default() {
+                    m if m.is_empty() => CommStatus::Ready,
+                    missing => CommStatus::Connecting { missing },
+                }
+            }
+        })
+    }
+
+    /// Ends a communicator on all ranks.
+    pub(crate) fn abort(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
+        let slot = self.known(id)?;
+        let rank = self.shape_of(slot).0;
+        self.end(io, slot, rank, Status::CommAborted);
+        Ok(())
+    }
+
+    /// Frees a communicator: its id is refused from now on. Operations that are under way end with
+    /// `COMM_ABORTED`, on all ranks.
+    pub(crate) fn free(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
+        let slot = self.known(id)?;
+        let s = &mut self.comms[slot as usize];
+        s.generation = s.generation.wrapping_add(1);
+        let Some(c) = s.comm.as_mut() else {
+            return Err(CommError::Unknown { id });
+        };
+        c.freed = true;
+        let (ctx, rank) = (c.ctx, c.rank);
+        let idle = c.active.is_empty() && c.queue.is_empty();
+        if c.end.is_none() && idle {
+            // An orderly end: the others may go on with what they have.
+            self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
+            self.fabric.retire(ctx);
+            let until = io.now;
+            if let Some(c) = self.comm_mut(slot) {
+                c.end = Some(super::End {
+                    rank,
+                    status: Status::CommAborted,
+                    until: until.plus(super::GRACE),
+                    reaped: false,
+                });
+            }
+        } else {
+            self.end(io, slot, rank, Status::CommAborted);
+        }
+        Ok(())
+    }
+
+    /// A communicator, for people and tools. `name` gives a transport's name.
+    pub(crate) fn info(
+        &self,
+        id: CommId,
+        name: &dyn Fn(usize) -> &'static str,
+    ) -> Result<CommInfo, CommError> {
+        let status = self.status(id)?;
+        let slot = self.known(id)?;
+        let Some(c) = self.comm(slot) else {
+            return Err(CommError::Unknown { id });
+        };
+        let mut counters = c.counters;
+        let mut nic_memory = c.scratch.len;
+        if let Some(g) = self.fabric.group(c.ctx) {
+            nic_memory += g.buffers.map_or(0, |b| b.len);
+            counters.eager = g.eager;
+            counters.rendezvous = g.rendezvous;
+            counters.without_credit = g.without_credit;
+            counters.unexpected = g.unexpected;
+        }
+        let peers = c.peers.iter().enumerate().map(|(r, address)| {
+            let carrier = self.fabric.carrier(c.ctx, r as u32);
+            PeerInfo {
+                rank: r as u32,
+                address: *address,
+                transport: carrier.map(|(t, ..)| name(t)),
+                why: match carrier {
+                    Some((.., why)) => why,
+                    None if r as u32 == c.rank => "this rank",
+                    None => "not connected",
+                },
+            }
+        });
+        let chosen = c.chosen.iter().filter_map(|((k, a), n)| {
+            Some((
+                CollectiveKind::from_code(*k)?,
+                Algorithm::from_code(*a)?,
+                *n,
+            ))
+        });
+        Ok(CommInfo {
+            ctx: c.ctx,
+            rank: c.rank,
+            ranks: c.ranks(),
+            status,
+            nic_memory,
+            peers: peers.collect(),
+            chosen: chosen.collect(),
+            counters,
+        })
+    }
+}

@@ -1,0 +1,536 @@
+//! The executor: runs the program of an operation, segment by segment, several segments at once.
+//!
+//! Steps of a segment run in list order: a step waits for its messages, combines, stores and sends.
+//! Receives are posted ahead of it, into slots of NIC memory, or straight to where the value belongs
+//! as soon as no step before it needs that memory. Nothing here waits: [`Op::run`] goes as far as it
+//! can, and is called again when a message has come or left.
+
+use std::sync::Arc;
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{GpuVa, WireType};
+use ringbell_onc_engines::program::{Layout, Place};
+
+use super::combine::Combine;
+use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
+use super::params::Params;
+use super::plan::{Plan, PlanStep, Source};
+use crate::board::Block;
+use crate::transport::{Buffer, ReadStatus};
+
+/// Steps for which receives are posted ahead.
+const LOOK_AHEAD: u32 = 8;
+
+/// A buffer of the operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Side {
+    pub(crate) region: u32,
+    pub(crate) va: u64,
+}
+
+/// What of an operation does not change.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) params: Params,
+    pub(crate) ctx: u64,
+    pub(crate) seq: u32,
+    /// Hash that every message carries.
+    pub(crate) hash: u32,
+    pub(crate) input: Side,
+    pub(crate) output: Side,
+    pub(crate) layout: Layout,
+    pub(crate) segments: u64,
+    /// Bytes of a slot of NIC memory.
+    pub(crate) slot_bytes: u64,
+}
+
+impl Job {
+    fn size(&self) -> u64 {
+        self.params.dtype.bytes()
+    }
+
+    fn converts(&self) -> bool {
+        self.params.wire != WireType::Same
+    }
+
+    /// Bytes of NIC memory of one instance.
+    pub(crate) fn instance_bytes(&self) -> u64 {
+        let slots = self.plan.temps + self.plan.program.scratch_chunks;
+        u64::from(slots) * self.slot_bytes
+    }
+
+    /// Elements of a place in one segment.
+    fn elements(&self, place: Place, segment: u64) -> u64 {
+        let c = place.chunks();
+        let n = self.layout.block_chunks.max(1);
+        let of = |i: u32| {
+            // Slots of NIC memory are as long as the chunks of a block.
+            let r = self.layout.segment(i % n, segment, self.segments);
+            r.end - r.start
+        };
+        (c.first..c.end()).map(of).sum()
+    }
+
+    fn step_elements(&self, s: &PlanStep, segment: u64) -> u64 {
+        s.shape.map_or(0, |p| self.elements(p, segment))
+    }
+
+    /// The memory of a place in one segment.
+    fn pieces(&self, io: &Io<'_>, place: Place, segment: u64, scratch: u64) -> Pieces {
+        let mut out = Pieces::default();
+        let c = place.chunks();
+        let size = self.size();
+        for i in c.first..c.end() {
+            let side = match place {
+                Place::Input(_) => self.input,
+                Place::Output(_) => self.output,
+                Place::Scratch(_) => {
+                    let n = self.layout.block_chunks.max(1);
+                    let r = self.layout.segment(i % n, segment, self.segments);
+                    let len = (r.end - r.start) * size;
+                    let at = scratch + u64::from(i) * self.slot_bytes;
+                    out.push(io.dma.board.buffer(at, len as u32));
+                    continue;
+                }
+            };
+            let r = self.layout.segment(i, segment, self.segments);
+            out.push(Buffer {
+                region: side.region,
+                va: GpuVa(side.va + r.start * size),
+                len: ((r.end - r.start) * size) as u32,
+            });
+        }
+        out
+    }
+
+    fn tag(&self, segment: u64, channel: u8, index: u32) -> u64 {
+        tag_of(self.seq) | segment << 21 | u64::from(channel) << 13 | u64::from(index)
+    }
+}
+
+/// Bits of a tag that name the operation.
+const SEQ_BITS: u32 = 22;
+/// Most segments of one operation.
+pub(crate) const MAX_SEGMENTS: u64 = 1 << 20;
+
+/// The part of a tag that names the operation.
+fn tag_of(seq: u32) -> u64 {
+    u64::from(seq & ((1 << SEQ_BITS) - 1)) << 41
+}
+
+/// Whether a tag is of operation `seq`.
+pub(crate) fn is_of(tag: u64, seq: u32) -> bool {
+    tag >> 41 == tag_of(seq) >> 41
+}
+
+/// How many operations before `next` the operation of a tag was begun; `None`: it is later.
+pub(crate) fn age(tag: u64, next: u32) -> Option<u32> {
+    let mask = (1 << SEQ_BITS) - 1;
+    let d = next.wrapping_sub((tag >> 41) as u32) & mask;
+    (d > 0 && d < mask / 2).then_some(d)
+}
+
+/// Slots that a message occupies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Temp {
+    first: u32,
+    count: u32,
+}
+
+#[derive(Debug, Clone, Default)]
+struct StepState {
+    /// Messages that have not come.
+    waits: u32,
+    /// Messages that have not left.
+    sends: u32,
+    /// Slots of its operands, in their order.
+    temps: [Temp; 2],
+    /// Slots that its messages leave from.
+    out: Temp,
+}
+
+/// One segment under way.
+#[derive(Debug)]
+pub(crate) struct Instance {
+    segment: u64,
+    /// The next step.
+    cursor: u32,
+    /// The next step whose receives are posted.
+    posted: u32,
+    /// Messages that have not left, of all steps.
+    sends: u32,
+    block: Option<Block>,
+    temps: Vec<bool>,
+    steps: Vec<StepState>,
+    combine: Option<(Combine, bool)>,
+    idle: bool,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) job: Job,
+    pub(crate) instances: Vec<Instance>,
+    next_segment: u64,
+    done_segments: u64,
+    pub(crate) steps_run: u64,
+    pub(crate) reduced: u64,
+}
+
+/// How far an operation got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// Everything is done.
+    Done,
+    /// It waits for messages.
+    Waits,
+    /// It can go on at once.
+    More,
+}
+
+/// The number that a fabric event carries: operation, instance, operand, step.
+fn key(op: u32, instance: usize, operand: usize, step: u32) -> u64 {
+    u64::from(op) << 32 | (instance as u64) << 26 | (operand as u64) << 25 | u64::from(step)
+}
+
+/// The operation of a key.
+pub(crate) fn op_of(key: u64) -> u32 {
+    (key >> 32) as u32
+}
+
+fn parts(key: u64) -> (usize, usize, usize) {
+    (
+        (key >> 26 & 63) as usize,
+        (key >> 25 & 1) as usize,
+        (key & 0x1ff_ffff) as usize,
+    )
+}
+
+impl Op {
+    /// An operation with the blocks of NIC memory of its instances.
+    pub(crate) fn new(job: Job, blocks: Vec<Option<Block>>) -> Op {
+        let n = job.plan.steps.len();
+        let temps = job.plan.temps as usize;
+        let instance = |block| Instance {
+            segment: 0,
+            cursor: 0,
+            posted: 0,
+            sends: 0,
+            block,
+            temps: vec![false; temps],
+            steps: vec![StepState::default(); n],
+            combine: None,
+            idle: true,
+        };
+        Op {
+            job,
+            instances: blocks.into_iter().map(instance).collect(),
+            next_segment: 0,
+            done_segments: 0,
+            steps_run: 0,
+            reduced: 0,
+        }
+    }
+
+    /// Blocks of NIC memory, to be given back.
+    pub(crate) fn blocks(&self) -> Vec<Block> {
+        self.instances.iter().filter_map(|i| i.block).collect()
+    }
+
+    /// A message has come.
+    pub(crate) fn received(&mut self, key: u64) {
+        let (i, _, step) = parts(key);
+        if let Some(s) = self
+            .instances
+            .get_mut(i)
+            .and_then(|i| i.steps.get_mut(step))
+        {
+            s.waits = s.waits.saturating_sub(1);
+        }
+    }
+
+    /// A message has left.
+    pub(crate) fn sent(&mut self, key: u64) {
+        let (i, _, step) = parts(key);
+        let Some(inst) = self.instances.get_mut(i) else {
+            return;
+        };
+        let Some(s) = inst.steps.get_mut(step) else {
+            return;
+        };
+        s.sends = s.sends.saturating_sub(1);
+        inst.sends = inst.sends.saturating_sub(1);
+        if s.sends == 0 {
+            let out = std::mem::take(&mut s.out);
+            inst.free(out);
+        }
+    }
+
+    /// Goes as far as it can. `budget` counts elements.
+    ///
+    /// # Errors
+    /// The fault of the user's memory.
+    pub(crate) fn run(
+        &mut self,
+        id: u32,
+        fabric: &mut Fabric,
+        io: &mut Io<'_>,
+        budget: &mut u64,
+    ) -> Result<Progress, Fault> {
+        let mut more = false;
+        for i in 0..self.instances.len() {
+            loop {
+                if self.instances[i].idle {
+                    if self.next_segment == self.job.segments {
+                        break;
+                    }
+                    self.instances[i].begin(self.next_segment);
+                    self.next_segment += 1;
+                }
+                match self.run_instance(id, i, fabric, io, budget)? {
+                    Progress::Done => {
+                        self.instances[i].idle = true;
+                        self.done_segments += 1;
+                    }
+                    Progress::Waits => break,
+                    Progress::More => {
+                        more = true;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(if self.done_segments == self.job.segments {
+            Progress::Done
+        } else if more {
+            Progress::More
+        } else {
+            Progress::Waits
+        })
+    }
+
+    fn run_instance(
+        &mut self,
+        id: u32,
+        i: usize,
+        fabric: &mut Fabric,
+        io: &mut Io<'_>,
+        budget: &mut u64,
+    ) -> Result<Progress, Fault> {
+        let job = &self.job;
+        let inst = &mut self.instances[i];
+        let n = job.plan.steps.len() as u32;
+        loop {
+            inst.post_ahead(job, id, i, fabric, io);
+            if inst.cursor == n {
+                return Ok(if inst.sends == 0 {
+                    Progress::Done
+                } else {
+                    Progress::Waits
+                });
+            }
+            let k = inst.cursor as usize;
+            if inst.posted <= inst.cursor || inst.steps[k].waits > 0 {
+                return Ok(Progress::Waits);
+            }
+            if inst.combine.is_none() {
+                let Some(c) = inst.combination(job, k, io) else {
+                    // Its outgoing messages find no slot yet.
+                    return Ok(Progress::Waits);
+                };
+                inst.combine = Some((c, false));
+            }
+            while let Some((c, rounded)) = &mut inst.combine {
+                if c.run(&mut io.dma(), budget)? == ReadStatus::Pending {
+                    return Ok(Progress::More);
+                }
+                if c.sources.len() > 1 {
+                    self.reduced += c.count;
+                }
+                // What others get rounded, this rank keeps rounded too: the same bits everywhere.
+                let again = !*rounded && c.results.iter().any(|r| r.1) && c.results.len() > 1;
+                if !again {
+                    inst.combine = None;
+                    break;
+                }
+                let (wire, local): (Vec<_>, Vec<_>) = c.results.drain(..).partition(|r| r.1);
+                c.sources = wire;
+                c.results = local;
+                (c.done, *rounded) = (0, true);
+            }
+            let step = &job.plan.steps[k];
+            let state = &mut inst.steps[k];
+            let temps = std::mem::take(&mut state.temps);
+            if !step.sends.is_empty() {
+                let payload = if job.converts() {
+                    let bytes = job.step_elements(step, inst.segment) * 2;
+                    inst.slot(job, io, inst.steps[k].out, bytes)
+                } else {
+                    let scratch = inst.scratch_at(job);
+                    step.home.map_or(Pieces::default(), |h| {
+                        job.pieces(io, h, inst.segment, scratch)
+                    })
+                };
+                inst.steps[k].sends = step.sends.len() as u32;
+                inst.sends += step.sends.len() as u32;
+                for s in &step.sends {
+                    fabric.send(SendRequest {
+                        ctx: job.ctx,
+                        to: s.to,
+                        tag: job.tag(inst.segment, s.channel, s.index),
+                        hash: job.hash,
+                        pieces: payload.clone(),
+                        key: key(id, i, 0, k as u32),
+                    });
+                }
+            }
+            for t in temps {
+                inst.free(t);
+            }
+            inst.cursor += 1;
+            self.steps_run += 1;
+        }
+    }
+}
+
+impl Instance {
+    fn begin(&mut self, segment: u64) {
+        self.segment = segment;
+        (self.cursor, self.posted, self.idle) = (0, 0, false);
+        self.steps.fill(StepState::default());
+    }
+
+    fn free(&mut self, t: Temp) {
+        self.temps[t.first as usize..(t.first + t.count) as usize].fill(false);
+    }
+
+    /// Takes a run of slots.
+    fn take(&mut self, count: u32) -> Option<Temp> {
+        let n = count as usize;
+        if n == 0 {
+            return Some(Temp::default());
+        }
+        let first = self.temps.windows(n).position(|w| w.iter().all(|b| !b))?;
+        self.temps[first..first + n].fill(true);
+        Some(Temp {
+            first: first as u32,
+            count,
+        })
+    }
+
+    /// Where scratch begins on the board.
+    fn scratch_at(&self, job: &Job) -> u64 {
+        let at = self.block.map_or(0, |b| b.at);
+        at + self.temps.len() as u64 * job.slot_bytes
+    }
+
+    fn slot(&self, job: &Job, io: &Io<'_>, t: Temp, bytes: u64) -> Pieces {
+        let at = self.block.map_or(0, |b| b.at) + u64::from(t.first) * job.slot_bytes;
+        Pieces::one(io.dma.board.buffer(at, bytes as u32))
+    }
+
+    /// Posts the receives of the steps ahead.
+    fn post_ahead(&mut self, job: &Job, id: u32, i: usize, fabric: &mut Fabric, io: &mut Io<'_>) {
+        let steps = &job.plan.steps;
+        while (self.posted as usize) < steps.len() && self.posted < self.cursor + LOOK_AHEAD {
+            let k = self.posted as usize;
+            let step = &steps[k];
+            let lands = step.lands && !job.converts();
+            if lands && self.posted > self.cursor {
+                let used = step.free_after > self.cursor
+                    || step
+                        .senders
+                        .iter()
+                        .any(|s| self.steps[*s as usize].sends > 0);
+                if used {
+                    return;
+                }
+            }
+            let elements = job.step_elements(step, self.segment);
+            let size = if job.converts() { 2 } else { job.size() };
+            let mut temps = [Temp::default(); 2];
+            if !lands {
+                for (o, s) in step.sources.iter().enumerate().take(2) {
+                    if !matches!(s, Source::Net(_)) {
+                        continue;
+                    }
+                    match self.take(step.chunks) {
+                        Some(t) => temps[o] = t,
+                        None => {
+                            self.free(temps[0]);
+                            return;
+                        }
+                    }
+                }
+            }
+            self.steps[k].temps = temps;
+            self.posted += 1;
+            for (o, s) in step.sources.iter().enumerate() {
+                let Source::Net(net) = s else { continue };
+                let pieces = if lands {
+                    let scratch = self.scratch_at(job);
+                    job.pieces(io, step.stores[0], self.segment, scratch)
+                } else {
+                    self.slot(job, io, temps[o], elements * size)
+                };
+                self.steps[k].waits += 1;
+                let request = RecvRequest {
+                    ctx: job.ctx,
+                    from: Some(net.from),
+                    tag: Some(job.tag(self.segment, net.channel, net.index)),
+                    hash: job.hash,
+                    pieces,
+                    key: key(id, i, o, k as u32),
+                };
+                // Without a number left the step waits until its time-out says so.
+                let _ = fabric.recv(io, request);
+            }
+        }
+    }
+
+    /// The pass of a step; `None` while its messages find no slot to leave from.
+    fn combination(&mut self, job: &Job, k: usize, io: &Io<'_>) -> Option<Combine> {
+        let step = &job.plan.steps[k];
+        let scratch = self.scratch_at(job);
+        let converts = job.converts();
+        let lands = step.lands && !converts;
+        let count = job.step_elements(step, self.segment);
+        let at = |inst: &Instance, p: Place| job.pieces(io, p, inst.segment, scratch);
+        let mut results: Vec<(Pieces, bool)> = Vec::new();
+        if converts && !step.sends.is_empty() && count > 0 {
+            let out = self.take(step.chunks)?;
+            self.steps[k].out = out;
+            results.push((self.slot(job, io, out, count * 2), true));
+        }
+        let mut sources = Vec::new();
+        for (o, s) in step.sources.iter().enumerate().filter(|_| count > 0) {
+            sources.push(match s {
+                Source::Local(p) => (at(self, *p), false),
+                Source::Net(_) if lands => (at(self, step.stores[0]), false),
+                Source::Net(_) => {
+                    let size = if converts { 2 } else { job.size() };
+                    let t = self.steps[k].temps[o.min(1)];
+                    (self.slot(job, io, t, count * size), converts)
+                }
+                Source::Stream => continue,
+            });
+        }
+        let stores = step.stores.iter().skip(usize::from(lands));
+        results.extend(stores.filter(|_| count > 0).map(|p| (at(self, *p), false)));
+        if let [(from, false)] = &sources[..] {
+            // In place the value is where it belongs.
+            results.retain(|(to, wire)| *wire || !to.is_at(from));
+        }
+        let nothing = results.is_empty() || sources.is_empty();
+        Some(Combine {
+            dtype: job.params.dtype,
+            op: job.params.op,
+            wire: job.params.wire,
+            sources,
+            results,
+            count: if nothing { 0 } else { count },
+            done: 0,
+        })
+    }
+}

@@ -1,0 +1,361 @@
+//! Frames from a peer: what each does. Whatever a peer says is checked against what it may say; a
+//! number that names nothing belongs to a communicator that has ended, and is ignored.
+
+use ringbell_nic_abi::Status;
+
+use super::group::{Early, EarlyKind, MAX_EARLY, USER_TAG};
+use super::link::{Dest, LinkState, TxKey};
+use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces};
+
+impl Fabric {
+    /// Acts on a frame. `false`: a sound peer does not send it.
+    pub(super) fn on_frame(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
+        if let Frame::Hello { from } = f {
+            return self.on_hello(link, from);
+        }
+        if self.links[link].state != LinkState::Up {
+            return false;
+        }
+        let (ctx, from) = match f {
+            Frame::Hello { .. } => return false,
+            Frame::Eager(e) | Frame::Request(e) => (e.ctx, e.from),
+            Frame::Join { ctx, from, .. }
+            | Frame::Clear { ctx, from, .. }
+            | Frame::Data { ctx, from, .. }
+            | Frame::Taken { ctx, from, .. }
+            | Frame::Refused { ctx, from, .. }
+            | Frame::Withdraw { ctx, from, .. }
+            | Frame::Credit { ctx, from, .. }
+            | Frame::Params { ctx, from, .. }
+            | Frame::Abort { ctx, from, .. }
+            | Frame::Leave { ctx, from } => (ctx, from),
+        };
+        let peer = self.links[link].peer;
+        let Some(g) = self.groups.get_mut(&ctx).filter(|g| !g.dead) else {
+            return self.on_stale(io, link, f);
+        };
+        let Some(m) = g.members.get_mut(from as usize) else {
+            return false;
+        };
+        if Some(m.address) != peer || from == g.rank {
+            // It speaks for another rank.
+            return false;
+        }
+        if !m.joined
+            && !matches!(
+                f,
+                Frame::Join { .. } | Frame::Abort { .. } | Frame::Leave { .. }
+            )
+        {
+            return false;
+        }
+        match f {
+            Frame::Hello { .. } => return false,
+            Frame::Join {
+                ranks,
+                credits,
+                eager_max,
+                hash,
+                ..
+            } => {
+                if m.joined || m.lost {
+                    return !m.joined;
+                }
+                (m.credits, m.eager_max, m.joined) = (credits, eager_max, true);
+                if ranks as usize != g.members.len() || hash != g.hash {
+                    self.events.push_back(FabricEvent::Aborted {
+                        ctx,
+                        rank: from,
+                        status: Status::Mismatch,
+                    });
+                }
+            }
+            Frame::Eager(e) => return self.on_eager(io, link, e),
+            Frame::Request(e) => return self.on_request(e),
+            Frame::Clear { send, recv, .. } => return self.on_clear(from, send, recv),
+            Frame::Data { recv, len, .. } => return self.on_data(io, link, from, recv, len),
+            Frame::Taken { send, .. } => {
+                if let Some(s) = self
+                    .sends
+                    .get_mut(send)
+                    .filter(|s| s.ctx == ctx && s.to == from)
+                {
+                    s.taken = true;
+                    if s.left {
+                        self.sent(send, Status::Ok, 0);
+                    }
+                }
+            }
+            Frame::Refused {
+                send,
+                status,
+                detail,
+                ..
+            } => {
+                if self
+                    .sends
+                    .get(send)
+                    .is_some_and(|s| s.ctx == ctx && s.to == from)
+                {
+                    self.sent(send, status, detail);
+                }
+            }
+            Frame::Withdraw { send, .. } => self.on_withdraw(io, ctx, from, send),
+            Frame::Credit { n, .. } => {
+                m.credits = m.credits.saturating_add(n);
+            }
+            Frame::Params { seq, params, .. } => self.events.push_back(FabricEvent::Params {
+                ctx,
+                from,
+                seq,
+                params,
+            }),
+            Frame::Abort { rank, status, .. } => {
+                if rank as usize >= g.members.len() {
+                    return false;
+                }
+                self.events
+                    .push_back(FabricEvent::Aborted { ctx, rank, status });
+            }
+            Frame::Leave { .. } => {
+                m.left = true;
+                self.events.push_back(FabricEvent::Left { ctx, rank: from });
+            }
+        }
+        true
+    }
+
+    /// A frame of a communicator that is not there (any more, or yet).
+    fn on_stale(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
+        match f {
+            Frame::Join { ctx, .. } if !self.groups.contains_key(&ctx) => {
+                self.keep_stranger(link, f);
+            }
+            Frame::Abort { ctx, .. } | Frame::Leave { ctx, .. } => {
+                // Whoever makes it now must not wait for that rank for ever: its own time-out says so.
+                self.strangers.retain(|(l, j)| {
+                    *l != link || !matches!(j, Frame::Join { ctx: c, .. } if *c == ctx)
+                });
+            }
+            Frame::Eager(e) => self.take_payload(io, link, Dest::Drop, &Pieces::default(), e.len),
+            Frame::Data { len, .. } => {
+                self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn on_eager(&mut self, io: &mut Io<'_>, link: usize, e: Envelope) -> bool {
+        let Some(g) = self.groups.get_mut(&e.ctx) else {
+            return true;
+        };
+        if e.len > g.eager_max {
+            return false;
+        }
+        let user = e.tag & USER_TAG != 0;
+        let m = &mut g.members[e.from as usize];
+        let buffer = match e.len {
+            0 => None,
+            _ => match m.free.pop() {
+                Some(b) => Some(b),
+                // More than its credits.
+                None => return false,
+            },
+        };
+        let recv = g.take_posted(e.from, e.tag, user);
+        if let Some(recv) = recv {
+            // No buffer is needed; the credit goes back at once.
+            if let Some(b) = buffer {
+                m_free(g, e.from, b);
+                self.owe(e.ctx, e.from);
+            }
+            let fits = self.fits(recv, e.from, e.tag, e.len, e.hash, e.send);
+            if !fits {
+                self.take_payload(io, link, Dest::Drop, &Pieces::default(), e.len);
+                return true;
+            }
+            self.set_met(recv, e.from, e.tag, e.len, e.send);
+            if user {
+                self.answer(e);
+            }
+            let pieces = self.recvs.get(recv).map(|r| r.pieces.clone());
+            self.take_payload(
+                io,
+                link,
+                Dest::Recv(recv),
+                &pieces.unwrap_or_default(),
+                e.len,
+            );
+            return true;
+        }
+        let at = buffer.and_then(|b| g.buffer_at(e.from, b));
+        let ready = e.len == 0;
+        let Some(id) = self.keep_early(e, EarlyKind::Buffered { buffer, ready }) else {
+            return false;
+        };
+        if user {
+            self.answer(e);
+        }
+        if let Some(at) = at {
+            let piece = Pieces::one(io.dma.board.buffer(at, e.len as u32));
+            self.take_payload(io, link, Dest::Early(id), &piece, e.len);
+        }
+        true
+    }
+
+    /// Tells the sender of a user message that it was taken.
+    fn answer(&mut self, e: Envelope) {
+        let rank = self.groups.get(&e.ctx).map_or(0, |g| g.rank);
+        let taken = Frame::Taken {
+            ctx: e.ctx,
+            from: rank,
+            send: e.send,
+        };
+        self.frame(e.ctx, e.from, taken);
+    }
+
+    fn on_request(&mut self, e: Envelope) -> bool {
+        let user = e.tag & USER_TAG != 0;
+        let Some(g) = self.groups.get_mut(&e.ctx) else {
+            return true;
+        };
+        match g.take_posted(e.from, e.tag, user) {
+            Some(recv) => {
+                if self.fits(recv, e.from, e.tag, e.len, e.hash, e.send) {
+                    self.clear(recv, e.from, e.tag, e.len, e.send);
+                }
+                true
+            }
+            None => self.keep_early(e, EarlyKind::Requested).is_some(),
+        }
+    }
+
+    /// Keeps a message without a receive. `None`: there are too many, or two of one kind.
+    fn keep_early(&mut self, e: Envelope, kind: EarlyKind) -> Option<u32> {
+        let g = self.groups.get_mut(&e.ctx)?;
+        let m = &mut g.members[e.from as usize];
+        if m.early >= MAX_EARLY {
+            return None;
+        }
+        let user = e.tag & USER_TAG != 0;
+        if !user && g.early.contains_key(&(e.from, e.tag)) {
+            return None;
+        }
+        let id = self.earlies.insert(Early {
+            ctx: e.ctx,
+            from: e.from,
+            tag: e.tag,
+            len: e.len,
+            hash: e.hash,
+            send: e.send,
+            kind,
+            claimed: None,
+        })?;
+        m.early += 1;
+        g.unexpected += 1;
+        if user {
+            g.user_early.push_back(id);
+        } else {
+            g.early.insert((e.from, e.tag), id);
+            self.events.push_back(FabricEvent::Seen {
+                ctx: e.ctx,
+                from: e.from,
+                tag: e.tag,
+                hash: e.hash,
+            });
+        }
+        Some(id)
+    }
+
+    fn on_clear(&mut self, from: u32, send: u32, recv: u32) -> bool {
+        let Some(s) = self.sends.get_mut(send) else {
+            // Withdrawn, or of a communicator that has ended.
+            return true;
+        };
+        if s.to != from || s.cleared {
+            return false;
+        }
+        s.cleared = true;
+        let (ctx, pieces, user) = (s.ctx, s.pieces.clone(), s.user);
+        // The payload's arrival is the answer.
+        s.taken = true;
+        let rank = self.groups.get(&ctx).map_or(0, |g| g.rank);
+        let len = pieces.len();
+        let data = Frame::Data {
+            ctx,
+            from: rank,
+            recv,
+            len,
+        };
+        let key = if user {
+            TxKey::Send(send)
+        } else {
+            let key = s.key;
+            self.sends.remove(send);
+            TxKey::Engine(key)
+        };
+        self.frame_with(ctx, from, data, pieces, key);
+        true
+    }
+
+    fn on_data(&mut self, io: &mut Io<'_>, link: usize, from: u32, recv: u32, len: u64) -> bool {
+        let Some(r) = self.recvs.get_mut(recv) else {
+            self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
+            return true;
+        };
+        let Some(met) = r.met.as_mut() else {
+            return false;
+        };
+        if met.from != from || met.len != len || met.arriving {
+            return false;
+        }
+        met.arriving = true;
+        let pieces = r.pieces.clone();
+        self.take_payload(io, link, Dest::Recv(recv), &pieces, len);
+        true
+    }
+
+    fn on_withdraw(&mut self, io: &mut Io<'_>, ctx: u64, from: u32, send: u32) {
+        // Waiting for a receive: gone. Met already: the receive waits for another message.
+        let of = |e: &Early| {
+            e.ctx == ctx && e.from == from && e.send == send && e.kind == EarlyKind::Requested
+        };
+        if let Some(id) = self.earlies.ids(of).first().copied() {
+            self.earlies.remove(id);
+            if let Some(g) = self.groups.get_mut(&ctx) {
+                g.members[from as usize].early -= 1;
+                g.user_early.retain(|e| *e != id);
+                g.early.retain(|_, e| *e != id);
+            }
+            return;
+        }
+        let met = |r: &super::Receiving| {
+            let m = r
+                .met
+                .filter(|m| m.from == from && m.send == send && !m.arriving);
+            r.ctx == ctx && r.user && m.is_some()
+        };
+        if let Some(id) = self.recvs.ids(met).first().copied() {
+            if let Some(r) = self.recvs.get_mut(id) {
+                r.met = None;
+            }
+            self.wait(io, id);
+        }
+    }
+}
+
+fn m_free(g: &mut super::Group, from: u32, buffer: u32) {
+    g.members[from as usize].free.push(buffer);
+}
+
+impl super::Group {
+    /// The receive that waits for a message.
+    pub(super) fn take_posted(&mut self, from: u32, tag: u64, user: bool) -> Option<u32> {
+        if !user {
+            return self.posted.remove(&(from, tag));
+        }
+        let i = self.user_posted.iter().position(|u| u.takes(from, tag))?;
+        self.user_posted.remove(i).map(|u| u.id)
+    }
+}

@@ -1,0 +1,300 @@
+//! Frames between NICs: a header of 40 bytes, then the payload of those that carry one.
+//!
+//! 40 bytes fit the payload of one line of the `local` transport, and of an inline descriptor.
+//! Little endian, five words:
+//!
+//! | word | bits | meaning |
+//! |---|---|---|
+//! | 0 | 0–7 | kind |
+//! |   | 8–15 | version of this table |
+//! |   | 16–31 | rank of the sender |
+//! |   | 32–63 | `a`: number of the send, or of the receive; credits |
+//! | 1 | | number of the communicator |
+//! | 2 | | tag |
+//! | 3 | | bytes of the message |
+//! | 4 | 0–31 | hash of the operation's parameters |
+//! |   | 32–63 | `b`: number of the send in frames that name both ends |
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ringbell_nic_abi::Status;
+
+use crate::collective::params::Params;
+
+/// Bytes of a header.
+pub(crate) const HEADER: usize = 40;
+/// Version of the protocol.
+const VERSION: u64 = 1;
+
+/// What a message says about itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    /// Rank of the sender.
+    pub(crate) from: u32,
+    /// Communicator.
+    pub(crate) ctx: u64,
+    /// Tag.
+    pub(crate) tag: u64,
+    /// Bytes.
+    pub(crate) len: u64,
+    /// Hash of the operation's parameters; 0 for user messages.
+    pub(crate) hash: u32,
+    /// The sender's number of the message.
+    pub(crate) send: u32,
+}
+
+/// A header, decoded and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Frame {
+    /// First on every stream from the side that has connected: who it is.
+    Hello {
+        /// Address on which the sender serves collectives.
+        from: SocketAddrV4,
+    },
+    /// The sender has made the communicator; it keeps `credits` receive buffers of `eager_max` bytes.
+    Join {
+        ctx: u64,
+        from: u32,
+        ranks: u32,
+        credits: u32,
+        eager_max: u64,
+        /// Of the list of peers and the settings that must agree.
+        hash: u32,
+    },
+    /// A message with its payload.
+    Eager(Envelope),
+    /// A message whose payload waits for `Clear`.
+    Request(Envelope),
+    /// The receiver of the message `send` has a buffer: `recv`.
+    Clear {
+        ctx: u64,
+        from: u32,
+        send: u32,
+        recv: u32,
+    },
+    /// The payload of a cleared message.
+    Data {
+        ctx: u64,
+        from: u32,
+        recv: u32,
+        len: u64,
+    },
+    /// The user message `send` has met a receive, or was kept.
+    Taken { ctx: u64, from: u32, send: u32 },
+    /// The message `send` was refused.
+    Refused {
+        ctx: u64,
+        from: u32,
+        send: u32,
+        status: Status,
+        detail: u64,
+    },
+    /// The message `send`, requested but not cleared, is withdrawn.
+    Withdraw { ctx: u64, from: u32, send: u32 },
+    /// Receive buffers that are free again.
+    Credit { ctx: u64, from: u32, n: u32 },
+    /// The parameters with which the sender runs operation `seq`.
+    Params {
+        ctx: u64,
+        from: u32,
+        seq: u32,
+        params: Params,
+    },
+    /// The communicator ends because of `rank`.
+    Abort {
+        ctx: u64,
+        from: u32,
+        rank: u32,
+        status: Status,
+    },
+    /// The sender has freed the communicator: it has ended all its operations.
+    Leave { ctx: u64, from: u32 },
+}
+
+/// A header that a sound peer does not send: its connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// Another protocol.
+    #[error("a frame of version {0}, not {VERSION}")]
+    Version(u8),
+    /// An unknown kind.
+    #[error("a frame of unknown kind {0}")]
+    Kind(u8),
+    /// A field that cannot be.
+    #[error("a frame of kind {0} with a bad field")]
+    Field(u8),
+}
+
+struct Words([u64; 5]);
+
+impl Words {
+    fn new(kind: u8, from: u32, a: u32, ctx: u64) -> Words {
+        let head =
+            u64::from(kind) | VERSION << 8 | u64::from(from as u16) << 16 | u64::from(a) << 32;
+        Words([head, ctx, 0, 0, 0])
+    }
+    fn with(mut self, tag: u64, len: u64, lo: u32, hi: u32) -> Words {
+        self.0[2] = tag;
+        self.0[3] = len;
+        self.0[4] = u64::from(lo) | u64::from(hi) << 32;
+        self
+    }
+}
+
+impl Frame {
+    /// The bytes on the stream.
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
+        let w = match *self {
+            Frame::Hello { from } => {
+                Words::new(1, 0, u32::from(*from.ip()), u64::from(from.port()))
+            }
+            Frame::Join {
+                ctx,
+                from,
+                ranks,
+                credits,
+                eager_max,
+                hash,
+            } => Words::new(2, from, credits, ctx).with(ranks.into(), eager_max, hash, 0),
+            Frame::Eager(e) => Words::new(3, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
+            Frame::Request(e) => Words::new(4, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
+            Frame::Clear {
+                ctx,
+                from,
+                send,
+                recv,
+            } => Words::new(5, from, recv, ctx).with(0, 0, 0, send),
+            Frame::Data {
+                ctx,
+                from,
+                recv,
+                len,
+            } => Words::new(6, from, recv, ctx).with(0, len, 0, 0),
+            Frame::Taken { ctx, from, send } => Words::new(7, from, 0, ctx).with(0, 0, 0, send),
+            Frame::Refused {
+                ctx,
+                from,
+                send,
+                status,
+                detail,
+            } => Words::new(8, from, status.code().into(), ctx).with(0, detail, 0, send),
+            Frame::Withdraw { ctx, from, send } => Words::new(9, from, 0, ctx).with(0, 0, 0, send),
+            Frame::Credit { ctx, from, n } => Words::new(10, from, n, ctx),
+            Frame::Params {
+                ctx,
+                from,
+                seq,
+                params,
+            } => {
+                let [lo, hi] = params.small();
+                Words::new(11, from, seq, ctx).with(
+                    u64::from(params.root) | u64::from(params.extra) << 32,
+                    params.count,
+                    lo,
+                    hi,
+                )
+            }
+            Frame::Abort {
+                ctx,
+                from,
+                rank,
+                status,
+            } => Words::new(12, from, status.code().into(), ctx).with(rank.into(), 0, 0, 0),
+            Frame::Leave { ctx, from } => Words::new(13, from, 0, ctx),
+        };
+        let mut bytes = [0; HEADER];
+        for (i, word) in w.0.iter().enumerate() {
+            bytes[i * 8..i * 8 + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The frame of a header.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the stream cannot be read on after that.
+    pub(crate) fn decode(bytes: &[u8; HEADER]) -> Result<Frame, FrameError> {
+        let word = |i: usize| {
+            let mut b = [0; 8];
+            b.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
+            u64::from_le_bytes(b)
+        };
+        let w = [word(0), word(1), word(2), word(3), word(4)];
+        let (kind, version) = (w[0] as u8, (w[0] >> 8) as u8);
+        if u64::from(version) != VERSION {
+            return Err(FrameError::Version(version));
+        }
+        let bad = FrameError::Field(kind);
+        let from = u32::from((w[0] >> 16) as u16);
+        let (a, b) = ((w[0] >> 32) as u32, (w[4] >> 32) as u32);
+        let (ctx, tag, len, hash) = (w[1], w[2], w[3], w[4] as u32);
+        let status = || {
+            let code = u8::try_from(a).map_err(|_| bad)?;
+            Status::from_code(code).ok_or(bad)
+        };
+        let envelope = Envelope {
+            from,
+            ctx,
+            tag,
+            len,
+            hash,
+            send: a,
+        };
+        Ok(match kind {
+            1 => {
+                let port = u16::try_from(ctx).map_err(|_| bad)?;
+                Frame::Hello {
+                    from: SocketAddrV4::new(Ipv4Addr::from(a), port),
+                }
+            }
+            2 => Frame::Join {
+                ctx,
+                from,
+                ranks: u32::try_from(tag).map_err(|_| bad)?,
+                credits: a,
+                eager_max: len,
+                hash,
+            },
+            3 | 4 if len > u64::from(u32::MAX) => return Err(bad),
+            3 => Frame::Eager(envelope),
+            4 => Frame::Request(envelope),
+            5 => Frame::Clear {
+                ctx,
+                from,
+                send: b,
+                recv: a,
+            },
+            6 if len > u64::from(u32::MAX) => return Err(bad),
+            6 => Frame::Data {
+                ctx,
+                from,
+                recv: a,
+                len,
+            },
+            7 => Frame::Taken { ctx, from, send: b },
+            8 => Frame::Refused {
+                ctx,
+                from,
+                send: b,
+                status: status()?,
+                detail: len,
+            },
+            9 => Frame::Withdraw { ctx, from, send: b },
+            10 => Frame::Credit { ctx, from, n: a },
+            11 => Frame::Params {
+                ctx,
+                from,
+                seq: a,
+                params: Params::from_wire(tag, len, [hash, b]).ok_or(bad)?,
+            },
+            12 => Frame::Abort {
+                ctx,
+                from,
+                rank: u32::try_from(tag).map_err(|_| bad)?,
+                status: status()?,
+            },
+            13 => Frame::Leave { ctx, from },
+            other => return Err(FrameError::Kind(other)),
+        })
+    }
+}

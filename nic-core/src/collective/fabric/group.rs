@@ -1,0 +1,130 @@
+//! The ranks of one communicator as the fabric sees them: who is there, which messages wait for a
+//! receive, which receives for a message, and the receive buffers.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddrV4;
+
+use crate::board::Block;
+
+/// Messages of one rank that may wait for a receive; more is no program but a fault.
+pub(crate) const MAX_EARLY: usize = 1 << 16;
+/// Bit of the tags of user messages; the rest is the user's tag.
+pub(crate) const USER_TAG: u64 = 1 << 63;
+
+/// A peer of a communicator.
+#[derive(Debug, Clone)]
+pub(crate) struct Member {
+    pub(crate) address: SocketAddrV4,
+    /// The link, once there is one.
+    pub(crate) link: Option<usize>,
+    /// We have told the peer of the communicator on this link.
+    pub(crate) told: bool,
+    /// The peer has told us.
+    pub(crate) joined: bool,
+    /// The peer has freed the communicator.
+    pub(crate) left: bool,
+    /// The peer cannot be reached any more.
+    pub(crate) lost: bool,
+    /// Eager messages that we may send before the peer frees a buffer.
+    pub(crate) credits: u32,
+    /// Longest eager message that the peer takes.
+    pub(crate) eager_max: u64,
+    /// Buffers that are free again and of which the peer has not been told.
+    pub(crate) owed: u32,
+    /// Our free receive buffers for this peer.
+    pub(crate) free: Vec<u32>,
+    /// Messages of this peer that wait for a receive.
+    pub(crate) early: usize,
+}
+
+/// How a message that came before its receive waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EarlyKind {
+    /// In a receive buffer; `ready` once it is there as a whole.
+    Buffered { buffer: Option<u32>, ready: bool },
+    /// At the sender.
+    Requested,
+}
+
+/// A message without a receive.
+#[derive(Debug)]
+pub(crate) struct Early {
+    pub(crate) ctx: u64,
+    pub(crate) from: u32,
+    pub(crate) tag: u64,
+    pub(crate) len: u64,
+    pub(crate) hash: u32,
+    pub(crate) send: u32,
+    pub(crate) kind: EarlyKind,
+    /// The receive that has met it while it was arriving.
+    pub(crate) claimed: Option<u32>,
+}
+
+/// A receive of user messages that waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct UserRecv {
+    pub(crate) id: u32,
+    pub(crate) from: Option<u32>,
+    pub(crate) tag: Option<u32>,
+}
+
+impl UserRecv {
+    /// Whether a message may meet this receive.
+    pub(crate) fn takes(&self, from: u32, tag: u64) -> bool {
+        self.from.is_none_or(|f| f == from)
+            && self.tag.is_none_or(|t| u64::from(t) | USER_TAG == tag)
+    }
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Group {
+    pub(crate) ctx: u64,
+    pub(crate) rank: u32,
+    /// Hash of what all ranks must be given alike.
+    pub(crate) hash: u32,
+    pub(crate) members: Vec<Member>,
+    /// Longest eager message that we take.
+    pub(crate) eager_max: u64,
+    pub(crate) eager_buffers: u32,
+    /// The receive buffers of all peers, in order of rank.
+    pub(crate) buffers: Option<Block>,
+    /// Receives of collective operations: by sender and tag.
+    pub(crate) posted: HashMap<(u32, u64), u32>,
+    /// Receives of user messages, oldest first.
+    pub(crate) user_posted: VecDeque<UserRecv>,
+    /// Collective messages without a receive: by sender and tag.
+    pub(crate) early: HashMap<(u32, u64), u32>,
+    /// User messages without a receive, oldest first.
+    pub(crate) user_early: VecDeque<u32>,
+    /// Ended: only what is on the way is waited for.
+    pub(crate) dead: bool,
+    pub(crate) eager: u64,
+    pub(crate) rendezvous: u64,
+    pub(crate) without_credit: u64,
+    pub(crate) unexpected: u64,
+}
+
+impl Group {
+    /// Where a receive buffer begins on the board.
+    pub(crate) fn buffer_at(&self, from: u32, buffer: u32) -> Option<u64> {
+        let block = self.buffers?;
+        let n = u64::from(from) * u64::from(self.eager_buffers) + u64::from(buffer);
+        Some(block.at + n * self.eager_max)
+    }
+
+    /// Ranks that have not answered.
+    pub(crate) fn missing(&self) -> Vec<u32> {
+        let of = self.members.iter().enumerate();
+        of.filter(|(r, m)| *r as u32 != self.rank && !(m.joined && m.told))
+            .map(|(r, _)| r as u32)
+            .collect()
+    }
+
+    /// Whether every rank has answered.
+    pub(crate) fn is_ready(&self) -> bool {
+        let of = self.members.iter().enumerate();
+        of.into_iter()
+            .all(|(r, m)| r as u32 == self.rank || (m.joined && m.told))
+    }
+}

@@ -1,0 +1,273 @@
+//! One stream to a peer NIC: frames queued, frames on the way, the frame that is arriving.
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+use ringbell_nic_abi::{InlineSend, SessionId};
+
+use super::frame::{Frame, HEADER};
+use super::pieces::Pieces;
+use crate::board::Block;
+use crate::transport::{ConnId, NicTime, Payload, RecvWork, SendWork, Transport, WorkToken};
+
+/// Tokens of works that belong to the fabric; the command layer's own never have this bit.
+pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
+/// Payload bytes handed to the transport at once: the rest stays here, where it can be taken back.
+const HANDED_BYTES: u64 = 1 << 20;
+/// Works handed to the transport at once.
+const HANDED_WORKS: usize = 64;
+
+/// Whom to tell when a frame's payload has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TxKey {
+    /// Nobody.
+    None,
+    /// The engine.
+    Engine(u64),
+    /// The message with this number.
+    Send(u32),
+}
+
+/// A frame that waits to leave.
+#[derive(Debug)]
+pub(crate) struct TxFrame {
+    pub(crate) ctx: u64,
+    pub(crate) frame: Frame,
+    pub(crate) payload: Pieces,
+    pub(crate) key: TxKey,
+}
+
+/// A work that the transport holds.
+#[derive(Debug)]
+pub(crate) struct Handed {
+    token: u64,
+    pub(crate) ctx: u64,
+    bytes: u64,
+    /// The last piece of its frame.
+    last: bool,
+    key: TxKey,
+}
+
+/// Where an arriving payload goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dest {
+    /// To a receive.
+    Recv(u32),
+    /// To a receive buffer.
+    Early(u32),
+    /// Nowhere.
+    Drop,
+}
+
+/// What arrives at the moment.
+#[derive(Debug)]
+pub(crate) enum Rx {
+    /// No receive is posted.
+    Idle,
+    /// A header.
+    Header(u64),
+    /// A payload, and what of it is not here yet.
+    Payload {
+        into: Dest,
+        token: u64,
+        /// The piece that the transport fills.
+        piece: crate::transport::Buffer,
+        /// Pieces after that.
+        rest: VecDeque<crate::transport::Buffer>,
+        /// Bytes to be dropped after the pieces.
+        surplus: u64,
+    },
+}
+
+/// A header as a short cut takes it.
+fn inline(header: &[u8; HEADER]) -> InlineSend {
+    let mut words = [0; HEADER / 8];
+    for (w, b) in words.iter_mut().zip(header.chunks_exact(8)) {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(b);
+        *w = u64::from_le_bytes(bytes);
+    }
+    InlineSend {
+        session: SessionId(0),
+        len: HEADER as u8,
+        words,
+    }
+}
+
+/// How far the link is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LinkState {
+    /// No connection: try again at that time.
+    Down(NicTime),
+    /// The transport with this index is connecting.
+    Connecting,
+    /// A stranger has connected and not said who it is.
+    Stranger,
+    /// Frames flow.
+    Up,
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) state: LinkState,
+    pub(crate) transport: usize,
+    pub(crate) conn: ConnId,
+    pub(crate) peer: Option<SocketAddrV4>,
+    pub(crate) header: Block,
+    pub(crate) rx: Rx,
+    tx: VecDeque<TxFrame>,
+    handed: VecDeque<Handed>,
+    handed_bytes: u64,
+    pub(crate) why: &'static str,
+}
+
+impl Link {
+    pub(crate) fn new(state: LinkState, peer: Option<SocketAddrV4>, header: Block) -> Link {
+        Link {
+            state,
+            transport: 0,
+            conn: ConnId(0),
+            peer,
+            header,
+            rx: Rx::Idle,
+            tx: VecDeque::new(),
+            handed: VecDeque::new(),
+            handed_bytes: 0,
+            why: "",
+        }
+    }
+
+    /// Queues a frame.
+    pub(crate) fn queue(&mut self, f: TxFrame) {
+        self.tx.push_back(f);
+    }
+
+    /// Whether frames wait to be handed over.
+    pub(crate) fn has_queued(&self) -> bool {
+        !self.tx.is_empty() && self.state == LinkState::Up
+    }
+
+    /// Whether something waits to leave, or has not arrived for sure.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.tx.is_empty() || !self.handed.is_empty()
+    }
+
+    /// Hands frames to the transport as far as it may hold them. Returns whether any were, and
+    /// appends the keys of frames that need no event any more.
+    pub(crate) fn pump(
+        &mut self,
+        transport: &mut dyn Transport,
+        next_token: &mut u64,
+        done: &mut Vec<TxKey>,
+    ) -> bool {
+        let mut moved = false;
+        if self.state != LinkState::Up {
+            return false;
+        }
+        while self.handed.len() < HANDED_WORKS && self.handed_bytes < HANDED_BYTES {
+            let Some(f) = self.tx.pop_front() else { break };
+            moved = true;
+            let header = f.frame.encode();
+            let push = f.payload.len() == 0;
+            if !(self.handed.is_empty() && transport.send_now(self.conn, &inline(&header))) {
+                let payload = Payload::Inline {
+                    bytes: header,
+                    len: HEADER as u8,
+                };
+                let token = self.hand(next_token, &f, 0, push);
+                let work = SendWork {
+                    token,
+                    payload,
+                    push,
+                };
+                transport.post_send(self.conn, work);
+            } else if push {
+                done.push(f.key);
+            }
+            let n = f.payload.iter().count();
+            for (i, piece) in f.payload.iter().enumerate() {
+                let token = self.hand(next_token, &f, piece.len.into(), i + 1 == n);
+                transport.post_send(
+                    self.conn,
+                    SendWork {
+                        token,
+                        payload: Payload::Memory(*piece),
+                        push: i + 1 == n && self.tx.is_empty(),
+                    },
+                );
+            }
+        }
+        moved
+    }
+
+    fn hand(&mut self, next_token: &mut u64, f: &TxFrame, bytes: u64, last: bool) -> WorkToken {
+        *next_token += 1;
+        self.handed_bytes += bytes;
+        self.handed.push_back(Handed {
+            token: *next_token,
+            ctx: f.ctx,
+            bytes,
+            last,
+            key: f.key,
+        });
+        WorkToken(FABRIC_TOKEN | *next_token)
+    }
+
+    /// A work of this link has ended. The key when it was the last of its frame; `None` when the
+    /// work is unknown or not the last.
+    pub(crate) fn sent(&mut self, token: WorkToken) -> Option<TxKey> {
+        let token = token.0 & !FABRIC_TOKEN;
+        let i = self.handed.iter().position(|h| h.token == token)?;
+        let h = self.handed.remove(i)?;
+        self.handed_bytes -= h.bytes;
+        h.last.then_some(h.key)
+    }
+
+    /// Whether the transport holds payload of a communicator.
+    pub(crate) fn holds(&self, ctx: u64) -> bool {
+        self.handed.iter().any(|h| h.ctx == ctx && h.bytes > 0)
+    }
+
+    /// Forgets the frames of a communicator that have not been handed over, but for those that say
+    /// how it ended.
+    pub(crate) fn drop_frames(&mut self, ctx: u64) {
+        self.tx.retain(|f| {
+            f.ctx != ctx || matches!(f.frame, Frame::Abort { .. } | Frame::Params { .. })
+        });
+    }
+
+    /// Takes a message back that has not been handed over. Returns whether it was there.
+    pub(crate) fn take_back(&mut self, send: u32) -> bool {
+        let before = self.tx.len();
+        self.tx.retain(|f| f.key != TxKey::Send(send));
+        self.tx.len() != before
+    }
+
+    /// Everything on the way is lost.
+    pub(crate) fn reset(&mut self) {
+        self.tx.clear();
+        self.handed.clear();
+        self.handed_bytes = 0;
+        self.rx = Rx::Idle;
+    }
+
+    /// Posts a receive for the next header.
+    pub(crate) fn await_header(
+        &mut self,
+        transport: &mut dyn Transport,
+        next_token: &mut u64,
+        buffer: crate::transport::Buffer,
+    ) {
+        *next_token += 1;
+        self.rx = Rx::Header(*next_token);
+        transport.post_recv(
+            self.conn,
+            RecvWork {
+                token: WorkToken(FABRIC_TOKEN | *next_token),
+                buffer,
+                some: false,
+            },
+        );
+    }
+}

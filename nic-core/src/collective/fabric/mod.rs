@@ -1,0 +1,653 @@
+//! The fabric: messages between the ranks of communicators.
+//!
+//! One stream of any [`Transport`] per pair of NICs carries the frames of all communicators that both
+//! belong to. The NIC with the lower address connects. Messages are matched by communicator, sender
+//! and tag, so the stream is never blocked by a message that nobody waits for:
+//!
+//! - *eager*: header and payload at once, into the receive that waits, or into one of the receive
+//!   buffers that the receiver keeps for each sender. The sender counts them; when none is free it
+//! - asks (*rendezvous*): the header alone; when a receive has met it the receiver names it, and the
+//!   payload goes straight into its memory.
+//!
+//! A peer that breaks the protocol loses its connection and nothing else. What belongs to a
+//! communicator that has ended is read and dropped.
+
+mod arrive;
+mod frame;
+mod group;
+mod link;
+mod links;
+mod pieces;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ringbell_gtlb::Mmu;
+use ringbell_nic_abi::Status;
+
+pub(crate) use frame::{Envelope, Frame};
+pub(crate) use group::USER_TAG;
+pub(crate) use link::FABRIC_TOKEN;
+pub(crate) use pieces::Pieces;
+
+use super::params::Params;
+use super::slab::Slab;
+use crate::board::Block;
+use crate::dma::{Dma, DmaState};
+use crate::transport::{ConnId, ListenerId, NicTime, Transport};
+use group::{Early, EarlyKind, Group, UserRecv};
+use link::{Link, LinkState, TxFrame, TxKey};
+
+/// What the fabric and the engine work with in one step.
+pub(crate) struct Io<'a> {
+    pub(crate) now: NicTime,
+    pub(crate) transports: &'a mut [Box<dyn Transport>],
+    pub(crate) mmu: &'a mut Mmu,
+    pub(crate) dma: &'a mut DmaState,
+}
+
+impl Io<'_> {
+    /// DMA for a moment.
+    pub(crate) fn dma(&mut self) -> Dma<'_> {
+        Dma {
+            mmu: self.mmu,
+            state: self.dma,
+        }
+    }
+}
+
+/// What has happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum FabricEvent {
+    /// A message has left: its memory may be reused.
+    Sent {
+        key: u64,
+        status: Status,
+        detail: u64,
+    },
+    /// A message is in the memory of its receive.
+    Received {
+        key: u64,
+        status: Status,
+        from: u32,
+        len: u64,
+        detail: u64,
+    },
+    /// A rank cannot be reached any more.
+    Lost { ctx: u64, rank: u32 },
+    /// A rank has ended the communicator.
+    Aborted { ctx: u64, rank: u32, status: Status },
+    /// A rank has told the parameters of an operation.
+    Params {
+        ctx: u64,
+        from: u32,
+        seq: u32,
+        params: Params,
+    },
+    /// A collective message has come whose operation the engine must judge: its hash is given.
+    Seen {
+        ctx: u64,
+        from: u32,
+        tag: u64,
+        hash: u32,
+    },
+    /// A rank has freed the communicator.
+    Left { ctx: u64, rank: u32 },
+}
+
+/// A message to be sent.
+#[derive(Debug)]
+pub(crate) struct SendRequest {
+    pub(crate) ctx: u64,
+    pub(crate) to: u32,
+    pub(crate) tag: u64,
+    pub(crate) hash: u32,
+    pub(crate) pieces: Pieces,
+    pub(crate) key: u64,
+}
+
+/// A message to be received.
+#[derive(Debug)]
+pub(crate) struct RecvRequest {
+    pub(crate) ctx: u64,
+    /// Any rank, when none: user messages alone.
+    pub(crate) from: Option<u32>,
+    /// Any tag, when none: user messages alone.
+    pub(crate) tag: Option<u64>,
+    pub(crate) hash: u32,
+    pub(crate) pieces: Pieces,
+    pub(crate) key: u64,
+}
+
+#[derive(Debug)]
+struct Sending {
+    ctx: u64,
+    to: u32,
+    pieces: Pieces,
+    key: u64,
+    /// User messages end when the peer has taken them.
+    user: bool,
+    cleared: bool,
+    left: bool,
+    taken: bool,
+}
+
+#[derive(Debug)]
+struct Receiving {
+    ctx: u64,
+    pieces: Pieces,
+    key: u64,
+    user: bool,
+    from: Option<u32>,
+    tag: Option<u64>,
+    hash: u32,
+    /// The message it has met.
+    met: Option<Met>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Met {
+    from: u32,
+    tag: u64,
+    len: u64,
+    send: u32,
+    arriving: bool,
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    ip: Ipv4Addr,
+    port: Option<u16>,
+    listeners: Vec<(usize, ListenerId)>,
+    links: Vec<Link>,
+    by_conn: HashMap<(usize, ConnId), usize>,
+    by_peer: HashMap<SocketAddrV4, usize>,
+    /// Announcements of communicators that we have not made: by number and rank.
+    strangers: VecDeque<(usize, Frame)>,
+    groups: HashMap<u64, Group>,
+    sends: Slab<Sending>,
+    recvs: Slab<Receiving>,
+    earlies: Slab<Early>,
+    next_token: u64,
+    /// Where bytes go that nobody wants.
+    sink: Option<Block>,
+    events: VecDeque<FabricEvent>,
+    done: Vec<TxKey>,
+    /// Connections that broke the protocol.
+    pub(crate) violations: u64,
+}
+
+/// Announcements kept for communicators that are not made yet.
+const MAX_STRANGERS: usize = 4096;
+
+impl Fabric {
+    pub(crate) fn new(ip: Ipv4Addr) -> Fabric {
+        Fabric {
+            ip,
+            port: None,
+            listeners: Vec::new(),
+            links: Vec::new(),
+            by_conn: HashMap::new(),
+            by_peer: HashMap::new(),
+            strangers: VecDeque::new(),
+            groups: HashMap::new(),
+            sends: Slab::default(),
+            recvs: Slab::default(),
+            earlies: Slab::default(),
+            next_token: 0,
+            sink: None,
+            events: VecDeque::new(),
+            done: Vec::new(),
+            violations: 0,
+        }
+    }
+
+    /// The next thing that has happened.
+    pub(crate) fn poll_event(&mut self) -> Option<FabricEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether messages are on their way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.links.iter().any(Link::is_busy)
+    }
+
+    /// Whether the transports hold payload of a communicator: its memory is in use.
+    pub(crate) fn holds(&self, ctx: u64) -> bool {
+        self.links.iter().any(|l| l.holds(ctx))
+    }
+
+    pub(crate) fn group(&self, ctx: u64) -> Option<&Group> {
+        self.groups.get(&ctx)
+    }
+
+    /// The transport of a rank's link, and why.
+    pub(crate) fn carrier(&self, ctx: u64, rank: u32) -> Option<(usize, ConnId, &'static str)> {
+        let l = self.groups.get(&ctx)?.members.get(rank as usize)?.link?;
+        let l = &self.links[l];
+        (l.state == LinkState::Up).then_some((l.transport, l.conn, l.why))
+    }
+
+    fn frame(&mut self, ctx: u64, to: u32, frame: Frame) {
+        self.frame_with(ctx, to, frame, Pieces::default(), TxKey::None);
+    }
+
+    fn frame_with(&mut self, ctx: u64, to: u32, frame: Frame, payload: Pieces, key: TxKey) {
+        let link = self
+            .groups
+            .get(&ctx)
+            .and_then(|g| g.members.get(to as usize))
+            .and_then(|m| m.link);
+        if let Some(l) = link {
+            self.links[l].queue(TxFrame {
+                ctx,
+                frame,
+                payload,
+                key,
+            });
+        }
+    }
+
+    /// Sends a message; `Sent` follows unless the communicator ends before.
+    pub(crate) fn send(&mut self, r: SendRequest) {
+        let user = r.tag & USER_TAG != 0;
+        let len = r.pieces.len();
+        let Some(g) = self.groups.get_mut(&r.ctx) else {
+            return;
+        };
+        let from = g.rank;
+        let m = &mut g.members[r.to as usize];
+        let fits = len <= m.eager_max;
+        let eager = len == 0 || (fits && m.credits > 0);
+        if eager {
+            g.eager += 1;
+            if len > 0 {
+                m.credits -= 1;
+            }
+        } else {
+            g.rendezvous += 1;
+            g.without_credit += u64::from(fits);
+        }
+        let mut send = 0;
+        if user || !eager {
+            let sending = Sending {
+                ctx: r.ctx,
+                to: r.to,
+                pieces: r.pieces.clone(),
+                key: r.key,
+                user,
+                cleared: eager,
+                left: false,
+                taken: false,
+            };
+            match self.sends.insert(sending) {
+                Some(id) => send = id,
+                None => {
+                    self.events.push_back(FabricEvent::Sent {
+                        key: r.key,
+                        status: Status::NoResources,
+                        detail: 1 << 18,
+                    });
+                    return;
+                }
+            }
+        }
+        let e = Envelope {
+            from,
+            ctx: r.ctx,
+            tag: r.tag,
+            len,
+            hash: r.hash,
+            send,
+        };
+        if eager {
+            let key = if user {
+                TxKey::Send(send)
+            } else {
+                TxKey::Engine(r.key)
+            };
+            self.frame_with(r.ctx, r.to, Frame::Eager(e), r.pieces, key);
+        } else {
+            self.frame(r.ctx, r.to, Frame::Request(e));
+        }
+    }
+
+    /// Posts a receive; `Received` follows unless the communicator ends before. Returns its number.
+    pub(crate) fn recv(&mut self, io: &mut Io<'_>, r: RecvRequest) -> Option<u32> {
+        let user = r.tag.is_none_or(|t| t & USER_TAG != 0);
+        let id = self.recvs.insert(Receiving {
+            ctx: r.ctx,
+            pieces: r.pieces,
+            key: r.key,
+            user,
+            from: r.from,
+            tag: r.tag,
+            hash: r.hash,
+            met: None,
+        })?;
+        self.wait(io, id);
+        Some(id)
+    }
+
+    /// A receive without a message meets one that is there, or waits.
+    fn wait(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(r) = self.recvs.get(id) else { return };
+        let Some(g) = self.groups.get_mut(&r.ctx) else {
+            return;
+        };
+        if r.user {
+            let waiting = UserRecv {
+                id,
+                from: r.from,
+                tag: r.tag.map(|t| t as u32),
+            };
+            let earlies = &self.earlies;
+            let found = g.user_early.iter().position(|e| {
+                earlies
+                    .get(*e)
+                    .is_some_and(|e| waiting.takes(e.from, e.tag))
+            });
+            match found.and_then(|i| g.user_early.remove(i)) {
+                Some(e) => self.meet(io, id, e),
+                None => g.user_posted.push_back(waiting),
+            }
+        } else if let (Some(from), Some(tag)) = (r.from, r.tag) {
+            match g.early.remove(&(from, tag)) {
+                Some(e) => self.meet(io, id, e),
+                None => {
+                    g.posted.insert((from, tag), id);
+                }
+            }
+        }
+    }
+
+    /// Collective messages without a receive: sender, tag and hash.
+    pub(crate) fn early(&self, ctx: u64) -> impl Iterator<Item = (u32, u64, u32)> + '_ {
+        let all = self
+            .groups
+            .get(&ctx)
+            .into_iter()
+            .flat_map(|g| g.early.values());
+        all.filter_map(|id| self.earlies.get(*id))
+            .map(|e| (e.from, e.tag, e.hash))
+    }
+
+    /// Whether a message from or to a rank is awaited.
+    pub(crate) fn waits_for(&self, ctx: u64, rank: u32) -> bool {
+        let received = |r: &Receiving| {
+            r.ctx == ctx
+                && r.met
+                    .map_or(r.from == Some(rank), |m| m.from == rank && !m.arriving)
+        };
+        let sent = |s: &Sending| s.ctx == ctx && s.to == rank && !s.cleared;
+        self.recvs.iter().any(|(_, r)| received(r)) || self.sends.iter().any(|(_, s)| sent(s))
+    }
+
+    /// An orderly end: nothing is under way, and what arrives is dropped.
+    pub(crate) fn retire(&mut self, ctx: u64) {
+        if let Some(g) = self.groups.get_mut(&ctx) {
+            g.dead = true;
+        }
+    }
+
+    /// Whether a step would find nothing to do.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.events.is_empty() && !self.links.iter().any(Link::has_queued)
+    }
+
+    /// Takes a receive back that has met no message. `false`: it has, and cannot be taken back.
+    pub(crate) fn cancel_recv(&mut self, id: u32) -> bool {
+        let Some(r) = self.recvs.get(id) else {
+            return true;
+        };
+        if r.met.is_some() {
+            return false;
+        }
+        let ctx = r.ctx;
+        self.recvs.remove(id);
+        if let Some(g) = self.groups.get_mut(&ctx) {
+            g.user_posted.retain(|u| u.id != id);
+            g.posted.retain(|_, p| *p != id);
+        }
+        true
+    }
+
+    /// Takes a user message back of which no payload has left. `false`: it cannot be taken back.
+    pub(crate) fn cancel_send(&mut self, key: u64) -> bool {
+        let found = self.sends.ids(|s| s.user && s.key == key);
+        let Some(&id) = found.first() else {
+            return true;
+        };
+        let Some(s) = self.sends.get(id) else {
+            return true;
+        };
+        let (ctx, to, cleared) = (s.ctx, s.to, s.cleared);
+        let queued = self
+            .groups
+            .get(&ctx)
+            .and_then(|g| g.members[to as usize].link)
+            .is_some_and(|l| self.links[l].take_back(id));
+        if s_left_only(self.sends.get(id)) {
+            // It lies in the peer's buffer already: only the answer is missing.
+            self.sends.remove(id);
+            return true;
+        }
+        if cleared && !queued {
+            return false;
+        }
+        self.sends.remove(id);
+        if let Some(g) = self.groups.get(&ctx) {
+            let from = g.rank;
+            self.frame(
+                ctx,
+                to,
+                Frame::Withdraw {
+                    ctx,
+                    from,
+                    send: id,
+                },
+            );
+        }
+        true
+    }
+
+    /// Tells one rank, or all, of something.
+    pub(crate) fn tell(&mut self, ctx: u64, frame: impl Fn(u32) -> Frame) {
+        let Some(g) = self.groups.get(&ctx) else {
+            return;
+        };
+        let (rank, n) = (g.rank, g.members.len() as u32);
+        for to in (0..n).filter(|r| *r != rank) {
+            self.frame(ctx, to, frame(rank));
+        }
+    }
+
+    /// A message has met its receive.
+    fn meet(&mut self, io: &mut Io<'_>, recv: u32, early: u32) {
+        let Some(e) = self.earlies.get_mut(early) else {
+            return;
+        };
+        let (ctx, from, tag, len, send) = (e.ctx, e.from, e.tag, e.len, e.send);
+        if let Some(g) = self.groups.get_mut(&ctx) {
+            g.members[from as usize].early -= 1;
+        }
+        let (kind, hash) = (e.kind, e.hash);
+        let arriving = matches!(kind, EarlyKind::Buffered { ready: false, .. });
+        if arriving {
+            e.claimed = Some(0);
+        }
+        if !self.fits(recv, from, tag, len, hash, send) {
+            // What is still arriving is dropped when it is here: it is claimed by nobody.
+            if !arriving {
+                self.free_early(early);
+            }
+            return;
+        }
+        if let Some(e) = self.earlies.get_mut(early).filter(|_| arriving) {
+            e.claimed = Some(recv);
+        }
+        match kind {
+            EarlyKind::Requested => {
+                self.earlies.remove(early);
+                self.clear(recv, from, tag, len, send);
+            }
+            EarlyKind::Buffered { ready: false, .. } => {
+                self.set_met(recv, from, tag, len, send);
+            }
+            EarlyKind::Buffered { ready: true, .. } => {
+                self.set_met(recv, from, tag, len, send);
+                self.copy_out(io, recv, early);
+            }
+        }
+    }
+
+    fn set_met(&mut self, recv: u32, from: u32, tag: u64, len: u64, send: u32) {
+        if let Some(r) = self.recvs.get_mut(recv) {
+            r.met = Some(Met {
+                from,
+                tag,
+                len,
+                send,
+                arriving: false,
+            });
+        }
+    }
+
+    /// Whether a message may go into a receive; otherwise both ends are told.
+    fn fits(&mut self, recv: u32, from: u32, tag: u64, len: u64, hash: u32, send: u32) -> bool {
+        let Some(r) = self.recvs.get(recv) else {
+            return false;
+        };
+        let (ctx, room, key) = (r.ctx, r.pieces.len(), r.key);
+        let rank = self.groups.get(&ctx).map_or(0, |g| g.rank);
+        if r.user {
+            if len <= room {
+                return true;
+            }
+            self.recvs.remove(recv);
+            self.events.push_back(FabricEvent::Received {
+                key,
+                status: Status::MessageTooLarge,
+                from,
+                len: 0,
+                detail: len,
+            });
+            let refused = Frame::Refused {
+                ctx,
+                from: rank,
+                send,
+                status: Status::MessageTooLarge,
+                detail: len,
+            };
+            self.frame(ctx, from, refused);
+            return false;
+        }
+        if hash == r.hash && len == room {
+            return true;
+        }
+        // The receive stays without a message: the engine finds out which rank is wrong.
+        self.events.push_back(FabricEvent::Seen {
+            ctx,
+            from,
+            tag,
+            hash: if hash == r.hash { 0 } else { hash },
+        });
+        false
+    }
+
+    /// Asks the sender of a message for its payload.
+    fn clear(&mut self, recv: u32, from: u32, tag: u64, len: u64, send: u32) {
+        self.set_met(recv, from, tag, len, send);
+        let Some(ctx) = self.recvs.get(recv).map(|r| r.ctx) else {
+            return;
+        };
+        let rank = self.groups.get(&ctx).map_or(0, |g| g.rank);
+        let clear = Frame::Clear {
+            ctx,
+            from: rank,
+            send,
+            recv,
+        };
+        self.frame(ctx, from, clear);
+    }
+
+    /// Moves a message from its buffer to its receive.
+    fn copy_out(&mut self, io: &mut Io<'_>, recv: u32, early: u32) {
+        let Some(e) = self.earlies.get(early) else {
+            return;
+        };
+        let EarlyKind::Buffered { buffer, .. } = e.kind else {
+            return;
+        };
+        let (ctx, from, len) = (e.ctx, e.from, e.len);
+        let at = buffer.and_then(|b| self.groups.get(&ctx)?.buffer_at(from, b));
+        let mut failed = None;
+        if let (Some(at), Some(r)) = (at, self.recvs.get(recv)) {
+            let mut done = 0;
+            for piece in r.pieces.prefix(len).iter() {
+                let src = io.dma.board.buffer(at + done, piece.len);
+                // The source is directly mapped, so nothing is ever pending.
+                if let Err(f) = io.dma().copy(piece, &src, 0, piece.len.into()) {
+                    failed = Some(f.status());
+                    break;
+                }
+                done += u64::from(piece.len);
+            }
+        }
+        self.free_early(early);
+        self.received(recv, failed);
+    }
+
+    /// A receive has ended.
+    fn received(&mut self, recv: u32, failed: Option<(Status, u64)>) {
+        let Some(r) = self.recvs.remove(recv) else {
+            return;
+        };
+        let (status, detail) = failed.unwrap_or((Status::Ok, 0));
+        let (from, len) = r.met.map_or((0, 0), |m| (m.from, m.len));
+        let tag = r.met.map_or(0, |m| m.tag);
+        self.events.push_back(FabricEvent::Received {
+            key: r.key,
+            status,
+            from,
+            len,
+            detail: if status == Status::Ok { tag } else { detail },
+        });
+    }
+
+    /// Forgets an early message; its buffer goes back to the sender.
+    fn free_early(&mut self, early: u32) {
+        let Some(e) = self.earlies.remove(early) else {
+            return;
+        };
+        if let EarlyKind::Buffered {
+            buffer: Some(b), ..
+        } = e.kind
+        {
+            if let Some(g) = self.groups.get_mut(&e.ctx) {
+                g.members[e.from as usize].free.push(b);
+            }
+            self.owe(e.ctx, e.from);
+        }
+    }
+
+    /// A receive buffer is free again: the sender is told of several at once.
+    fn owe(&mut self, ctx: u64, to: u32) {
+        let Some(g) = self.groups.get_mut(&ctx) else {
+            return;
+        };
+        let (rank, limit) = (g.rank, (g.eager_buffers / 4).max(1));
+        let m = &mut g.members[to as usize];
+        m.owed += 1;
+        if m.owed >= limit {
+            let n = std::mem::take(&mut m.owed);
+            self.frame(ctx, to, Frame::Credit { ctx, from: rank, n });
+        }
+    }
+}
+
+/// Whether a message has left and only waits for the answer.
+fn s_left_only(s: Option<&Sending>) -> bool {
+    s.is_some_and(|s| s.left)
+}

@@ -1,0 +1,317 @@
+//! Programs made ready to run: proved once per shape, with what the executor would otherwise find out
+//! for every segment anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use onc::program::{self, InPlace, Limits, Operand, Place, Program, Target};
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_onc_engines as onc;
+
+/// Why there is no plan.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum PlanError {
+    /// No generator.
+    #[error(transparent)]
+    Generate(#[from] program::GenerateError),
+    /// The programs are wrong.
+    #[error(transparent)]
+    Check(#[from] program::CheckError),
+    /// More messages between two ranks than tags can tell apart.
+    #[error("{messages} messages between two ranks on one channel; at most {MAX_MESSAGES}")]
+    Messages {
+        /// How many.
+        messages: u32,
+    },
+    /// A user program for this shape was not loaded.
+    #[error("no program for {kind:?} is loaded; load it first")]
+    NotLoaded {
+        /// The collective.
+        kind: CollectiveKind,
+    },
+}
+
+/// Messages of one segment from one rank to another on one channel.
+pub(crate) const MAX_MESSAGES: u32 = 1 << 13;
+/// Receive slots of an instance beyond what its largest step needs, so that receives are posted ahead.
+const TEMPS_AHEAD: u32 = 4;
+
+/// A message that a step waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NetRecv {
+    pub(crate) from: u32,
+    pub(crate) channel: u8,
+    /// How many came before it from that rank on that channel.
+    pub(crate) index: u32,
+}
+
+/// Where an operand is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Source {
+    Local(Place),
+    Net(NetRecv),
+    Stream,
+}
+
+/// A message that a step sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NetSend {
+    pub(crate) to: u32,
+    pub(crate) channel: u8,
+    pub(crate) index: u32,
+}
+
+/// A step, resolved.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanStep {
+    pub(crate) sources: Vec<Source>,
+    /// Local results.
+    pub(crate) stores: Vec<Place>,
+    pub(crate) sends: Vec<NetSend>,
+    /// Memory that the messages leave from.
+    pub(crate) home: Option<Place>,
+    /// Any place of the step: it tells how many elements the value has.
+    pub(crate) shape: Option<Place>,
+    pub(crate) chunks: u32,
+    /// A message of a single operand goes straight to the first local result.
+    pub(crate) lands: bool,
+    /// No earlier step from this one on touches the memory where the message lands.
+    pub(crate) free_after: u32,
+    /// Earlier steps whose messages leave from that memory.
+    pub(crate) senders: Vec<u32>,
+}
+
+/// A program that may run.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) program: Program,
+    pub(crate) steps: Vec<PlanStep>,
+    /// Identifies the programs of all ranks.
+    pub(crate) hash: u32,
+    /// Source and destination may coincide as `Program::in_place` says.
+    pub(crate) in_place_safe: bool,
+    /// Receive slots of one instance, in chunks.
+    pub(crate) temps: u32,
+    /// Slots of the rank that needs most, receive slots included: segments must be cut alike.
+    pub(crate) most_slots: u32,
+}
+
+/// The shape of a program: it does not depend on the count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) kind: CollectiveKind,
+    pub(crate) algo: Algorithm,
+    pub(crate) ranks: u32,
+    pub(crate) rank: u32,
+    pub(crate) root: u32,
+    pub(crate) in_place: bool,
+}
+
+/// Plans by shape, and the programs that users have loaded.
+#[derive(Debug, Default)]
+pub(crate) struct Plans {
+    plans: HashMap<Shape, Arc<Plan>>,
+    user: HashMap<(CollectiveKind, u32, u32), Vec<Program>>,
+}
+
+/// Plans kept; a program that roots vary makes one for each root.
+const KEPT: usize = 1024;
+
+impl Plans {
+    /// The plan of a shape.
+    pub(crate) fn of(&mut self, shape: Shape) -> Result<Arc<Plan>, PlanError> {
+        if let Some(p) = self.plans.get(&shape) {
+            return Ok(p.clone());
+        }
+        let made;
+        let programs = if shape.algo == Algorithm::User {
+            let kind = shape.kind;
+            let key = (kind, shape.ranks, shape.root);
+            self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?
+        } else {
+            made = program::generate_all(shape.kind, shape.algo, shape.ranks, shape.root)?;
+            &made
+        };
+        let plan = Arc::new(Plan::new(programs, shape)?);
+        if self.plans.len() >= KEPT {
+            self.plans.clear();
+        }
+        self.plans.insert(shape, plan.clone());
+        Ok(plan)
+    }
+
+    /// Loads a user's programs, one per rank, after proving them.
+    pub(crate) fn load(&mut self, programs: Vec<Program>) -> Result<(), program::CheckError> {
+        program::check(&programs, &Limits::default())?;
+        let Some(first) = programs.first() else {
+            return Ok(());
+        };
+        let key = (first.kind, first.ranks, first.root);
+        self.plans
+            .retain(|s, _| s.algo != Algorithm::User || (s.kind, s.ranks, s.root) != key);
+        self.user.insert(key, programs);
+        Ok(())
+    }
+}
+
+/// Slots for messages that a step receives before it uses them.
+fn needed(step: &program::Step) -> u32 {
+    let net = step.operands.iter();
+    let net = net.filter(|o| matches!(o, Operand::Net { .. })).count() as u32;
+    // On the wire in another type, every message is received aside.
+    net * step.chunks
+}
+
+fn slots(p: &Program) -> (u32, u32) {
+    let most = p.steps.iter().map(needed).max().unwrap_or(0);
+    let total: u32 = p.steps.iter().map(needed).fold(0, u32::saturating_add);
+    // The same again for messages that leave in another type.
+    let sent = |s: &program::Step| if s.messages() > 0 { s.chunks } else { 0 };
+    let out = p.steps.iter().map(sent).max().unwrap_or(0);
+    let temps = total.min(most.max(1).saturating_mul(TEMPS_AHEAD)) + 2 * out;
+    (temps, temps + p.scratch_chunks)
+}
+
+/// Chunk numbers in one space for all memory of a rank.
+struct Spaces {
+    input: u32,
+    output: u32,
+    scratch: u32,
+}
+
+impl Spaces {
+    fn of(&self, p: Place) -> std::ops::Range<u32> {
+        let (base, c) = match p {
+            Place::Input(c) => (self.input, c),
+            Place::Output(c) => (self.output, c),
+            Place::Scratch(c) => (self.scratch, c),
+        };
+        base + c.first..base + c.end()
+    }
+}
+
+impl Plan {
+    fn new(programs: &[Program], shape: Shape) -> Result<Plan, PlanError> {
+        let proof = program::check(programs, &Limits::default())?;
+        let program = programs[shape.rank as usize].clone();
+        let (temps, _) = slots(&program);
+        let most_slots = programs.iter().map(|p| slots(p).1).max().unwrap_or(0);
+        let shift = program.in_place().filter(|_| shape.in_place);
+        // In place, chunk `i` of one buffer is chunk `o` of the other.
+        let size = program.input_chunks + program.output_chunks;
+        let spaces = match shift {
+            Some((i, o)) => Spaces {
+                input: o,
+                output: i,
+                scratch: size + i + o,
+            },
+            None => Spaces {
+                input: 0,
+                output: program.input_chunks,
+                scratch: size,
+            },
+        };
+        let total = spaces.scratch + program.scratch_chunks;
+        let mut touched = vec![0u32; total as usize];
+        let mut senders: Vec<Vec<u32>> = vec![Vec::new(); total as usize];
+        let mut sent: HashMap<(u32, u8), u32> = HashMap::new();
+        let mut received: HashMap<(u32, u8), u32> = HashMap::new();
+        let mut steps = Vec::with_capacity(program.steps.len());
+        for (k, s) in program.steps.iter().enumerate() {
+            let mut sources = Vec::with_capacity(s.operands.len());
+            for o in &s.operands {
+                sources.push(match *o {
+                    Operand::Local(p) => Source::Local(p),
+                    Operand::Net { from, channel } => {
+                        let n = received.entry((from, channel)).or_insert(0);
+                        *n += 1;
+                        Source::Net(NetRecv {
+                            from,
+                            channel,
+                            index: *n - 1,
+                        })
+                    }
+                    Operand::Stream => Source::Stream,
+                    // `DIRECT` programs do not run here.
+                    Operand::Peer { place, .. } => Source::Local(place),
+                });
+            }
+            let (mut stores, mut sends) = (Vec::new(), Vec::new());
+            for r in &s.results {
+                match *r {
+                    Target::Local(p) => stores.push(p),
+                    Target::Net { to, channel } => {
+                        let n = sent.entry((to, channel)).or_insert(0);
+                        *n += 1;
+                        sends.push(NetSend {
+                            to,
+                            channel,
+                            index: *n - 1,
+                        });
+                    }
+                    // Streams and `DIRECT` programs do not run here.
+                    Target::Stream | Target::Peer { .. } => {}
+                }
+            }
+            let lands = matches!(sources[..], [Source::Net(_)]) && !stores.is_empty();
+            let (mut free_after, mut blocking) = (0, Vec::new());
+            if lands {
+                for c in spaces.of(stores[0]) {
+                    free_after = free_after.max(touched[c as usize]);
+                    blocking.extend(&senders[c as usize]);
+                }
+                blocking.sort_unstable();
+                blocking.dedup();
+            }
+            let home = s.home();
+            let read = sources.iter().filter_map(|s| match s {
+                Source::Local(p) => Some(*p),
+                _ => None,
+            });
+            for p in read.chain(stores.iter().copied()) {
+                for c in spaces.of(p) {
+                    touched[c as usize] = k as u32 + 1;
+                }
+            }
+            for p in &stores {
+                for c in spaces.of(*p) {
+                    // Whoever writes here has waited for them.
+                    senders[c as usize].clear();
+                }
+            }
+            if let Some(h) = home {
+                for c in spaces.of(h) {
+                    senders[c as usize].push(k as u32);
+                }
+            }
+            let local = sources.iter().find_map(|s| match s {
+                Source::Local(p) => Some(*p),
+                _ => None,
+            });
+            steps.push(PlanStep {
+                shape: stores.first().copied().or(local),
+                sources,
+                stores,
+                sends,
+                home,
+                chunks: s.chunks,
+                lands,
+                free_after,
+                senders: blocking,
+            });
+        }
+        let messages = sent.values().chain(received.values()).copied().max();
+        let messages = messages.unwrap_or(0);
+        if messages > MAX_MESSAGES {
+            return Err(PlanError::Messages { messages });
+        }
+        Ok(Plan {
+            hash: super::params::fold([proof.hash]),
+            in_place_safe: matches!(proof.in_place, InPlace::Safe),
+            program,
+            steps,
+            temps,
+            most_slots,
+        })
+    }
+}

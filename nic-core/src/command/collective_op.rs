@@ -1,0 +1,367 @@
+//! `COLLECTIVE`: descriptors become operations of communicators.
+
+use ringbell_gtlb::{Need, Pin};
+use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, PdId, Status, WireType,
+};
+
+use super::Core;
+use crate::collective::{
+    choose, After, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape, Side, Task,
+};
+use crate::permit::Permit;
+use crate::transport::{Buffer, TransportEvent, WorkToken};
+
+/// Why an operation is refused.
+type Refusal = (Status, u64);
+
+/// Bytes of one buffer piece: a length of 32 bits, and whole elements.
+const PIECE: u64 = 1 << 30;
+
+/// What an operation needs of this rank's memory.
+struct Sides {
+    input: u64,
+    output: u64,
+}
+
+/// A range as buffers.
+fn pieces(region: u32, va: u64, len: u64) -> Pieces {
+    let mut out = Pieces::default();
+    let mut at = 0;
+    while at < len {
+        let n = (len - at).min(PIECE);
+        out.push(Buffer {
+            region,
+            va: GpuVa(va + at),
+            len: n as u32,
+        });
+        at += n;
+    }
+    out
+}
+
+impl Core {
+    /// Runs `f` with the collectives and what they work with.
+    pub(crate) fn collectives<R>(
+        &mut self,
+        f: impl FnOnce(&mut Collectives, &mut Io<'_>) -> R,
+    ) -> R {
+        let mut io = Io {
+            now: self.now,
+            transports: &mut self.transports,
+            mmu: &mut self.mmu,
+            dma: &mut self.dma,
+        };
+        let r = f(&mut self.collectives, &mut io);
+        self.retire_collectives();
+        r
+    }
+
+    fn retire_collectives(&mut self) {
+        while let Some(r) = self.collectives.take_retired() {
+            self.retire(r.token, r.status, r.bytes, r.detail);
+        }
+    }
+
+    /// Moves collectives on.
+    #[inline]
+    pub(super) fn step_collectives(&mut self) -> bool {
+        if !self.collectives.exists() {
+            return false;
+        }
+        let fresh = self.fresh_clock;
+        let queues = &self.queues;
+        let ended = |after: After| match after {
+            After::Nothing => true,
+            After::Ticket { queue, ticket } => !queues[queue as usize].is_outstanding(ticket),
+            After::Fence { queue, ticket } => !queues[queue as usize].is_outstanding_before(ticket),
+        };
+        let mut io = Io {
+            now: self.now,
+            transports: &mut self.transports,
+            mmu: &mut self.mmu,
+            dma: &mut self.dma,
+        };
+        let moved = self.collectives.step(&mut io, fresh, &ended);
+        self.retire_collectives();
+        if !fresh && self.collectives.wants_clock() {
+            self.wants_clock = true;
+        }
+        moved
+    }
+
+    /// Whether an event belongs to the fabric; if so it was acted on.
+    #[inline]
+    pub(super) fn is_of_fabric(&mut self, t: usize, e: &TransportEvent) -> bool {
+        if !self.collectives.exists() {
+            return false;
+        }
+        let mut io = Io {
+            now: self.now,
+            transports: &mut self.transports,
+            mmu: &mut self.mmu,
+            dma: &mut self.dma,
+        };
+        self.collectives.on_event(&mut io, t, e)
+    }
+
+    /// Ends a collective work early. `true`: it may retire now.
+    pub(super) fn give_up_collective(
+        &mut self,
+        token: WorkToken,
+        status: Status,
+        detail: u64,
+    ) -> bool {
+        let fate = self.collectives(|c, io| c.give_up(io, token, status, detail));
+        fate == Fate::Now
+    }
+
+    pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        let Some(spec) = CollectiveSpec::decode(d.imm, d.len) else {
+            return self.finish(permit, Status::BadDescriptor, 0, 4);
+        };
+        let Some(slot) = self.collectives.find(d.session.0) else {
+            return self.finish(permit, Status::BadCommunicator, 0, d.session.0.into());
+        };
+        if let Some((status, detail)) = self.collectives.ended(slot) {
+            return self.finish(permit, status, 0, detail);
+        }
+        let (queue, ticket) = (permit.queue, permit.ticket);
+        let after = if d.flags.contains(Flags::FENCE) {
+            After::Fence { queue, ticket }
+        } else if spec.after > 0 {
+            After::Ticket {
+                queue,
+                ticket: ticket.wrapping_sub(spec.after),
+            }
+        } else {
+            After::Nothing
+        };
+        match self.task(slot, pd, d, &spec) {
+            Ok((task, pins)) => {
+                let mut work = self.work(permit, d, u32::MAX);
+                work.pins = pins;
+                let token = self.works.insert(work);
+                self.collectives(|c, io| c.post(io, slot, token, task, after));
+            }
+            Err((status, detail)) => {
+                if matches!(
+                    status,
+                    Status::NotRegistered
+                        | Status::OutOfBounds
+                        | Status::AccessDenied
+                        | Status::RegionFreed
+                ) {
+                    self.fault(u32::MAX, detail);
+                }
+                self.finish(permit, status, 0, detail);
+            }
+        }
+    }
+
+    /// Pins what has bytes.
+    fn pin_side(
+        &mut self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<Option<Pin>, Refusal> {
+        if len == 0 {
+            return Ok(None);
+        }
+        let pin = self.mmu.pin(pd, ringbell_nic_abi::Lkey(0), va, len, need);
+        pin.map(Some).map_err(|f| f.status())
+    }
+
+    /// What a descriptor asks for, checked and pinned.
+    fn task(
+        &mut self,
+        slot: u32,
+        pd: PdId,
+        d: &Descriptor,
+        spec: &CollectiveSpec,
+    ) -> Result<(Task, [Option<Pin>; 2]), Refusal> {
+        use CollectiveKind as K;
+        let (rank, ranks) = self.collectives.shape_of(slot);
+        let invalid = |detail: u64| (Status::InvalidArgument, detail);
+        let (root, tag) = (d.rkey.0, d.lkey.0);
+        let size = spec.dtype.bytes();
+        let bytes = d.operand.checked_mul(size).filter(|b| *b < 1 << 57);
+        let bytes = bytes.ok_or(invalid(d.operand))?;
+        if spec.wire != WireType::Same && size_is_not_f32(spec) {
+            return Err(invalid(spec.wire.code().into()));
+        }
+        match spec.kind {
+            K::Nop => Ok((Task::Nop, [None, None])),
+            K::Send | K::Recv => {
+                let any = spec.kind == K::Recv && root == ANY_RANK;
+                if !any && (root >= ranks || root == rank) {
+                    return Err(invalid(root.into()));
+                }
+                if bytes > u64::from(u32::MAX) {
+                    return Err(invalid(d.operand));
+                }
+                if spec.kind == K::Send {
+                    let pin = self.pin_side(pd, d.local_va, bytes, Need::Read)?;
+                    let pieces = pieces(region(&pin), d.local_va.0, bytes);
+                    let to = root;
+                    return Ok((Task::Send { to, tag, pieces }, [pin, None]));
+                }
+                let pin = self.pin_side(pd, d.remote_va, bytes, Need::Write)?;
+                let task = Task::Recv {
+                    from: (!any).then_some(root),
+                    tag: (tag != ANY_TAG).then_some(tag),
+                    pieces: pieces(region(&pin), d.remote_va.0, bytes),
+                };
+                Ok((task, [pin, None]))
+            }
+            K::Copy | K::Combine => {
+                let apart = d.local_va.0.abs_diff(d.remote_va.0);
+                let same = apart == 0 && spec.kind == K::Combine;
+                if apart < bytes && !same {
+                    return Err(invalid(d.remote_va.0));
+                }
+                let [input, output] = self.pin_both(pd, d, bytes, bytes)?;
+                let src = pieces(region(&input), d.local_va.0, bytes);
+                let dst = pieces(region(&output), d.remote_va.0, bytes);
+                let combine = spec.kind == K::Combine;
+                let pass = LocalPass {
+                    dtype: spec.dtype,
+                    op: spec.op,
+                    source: src,
+                    result: dst,
+                    combine,
+                    count: d.operand,
+                };
+                Ok((Task::local(pass), [input, output]))
+            }
+            K::StreamSend | K::StreamRecv => Err((Status::Unsupported, spec.kind.code().into())),
+            _ => self.program_task(slot, pd, d, spec, bytes),
+        }
+    }
+
+    fn pin_both(
+        &mut self,
+        pd: PdId,
+        d: &Descriptor,
+        input: u64,
+        output: u64,
+    ) -> Result<[Option<Pin>; 2], Refusal> {
+        let first = self.pin_side(pd, d.local_va, input, Need::Read)?;
+        match self.pin_side(pd, d.remote_va, output, Need::Write) {
+            Ok(second) => Ok([first, second]),
+            Err(e) => {
+                if let Some(p) = first {
+                    self.mmu.unpin(p);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn program_task(
+        &mut self,
+        slot: u32,
+        pd: PdId,
+        d: &Descriptor,
+        spec: &CollectiveSpec,
+        bytes: u64,
+    ) -> Result<(Task, [Option<Pin>; 2]), Refusal> {
+        use CollectiveKind as K;
+        let (rank, ranks) = self.collectives.shape_of(slot);
+        let invalid = |detail: u64| (Status::InvalidArgument, detail);
+        let rooted = matches!(spec.kind, K::Broadcast | K::Reduce | K::Scatter | K::Gather);
+        let root = if rooted { d.rkey.0 } else { 0 };
+        if root >= ranks {
+            return Err(invalid(root.into()));
+        }
+        let algo = match spec.algo {
+            Algorithm::Auto => choose(spec.kind, ranks, bytes),
+            Algorithm::Direct => {
+                return Err((Status::Unsupported, spec.algo.code().into()));
+            }
+            a => a,
+        };
+        let mut shape = Shape {
+            kind: spec.kind,
+            algo,
+            ranks,
+            rank,
+            root,
+            in_place: false,
+        };
+        let refuse = |e: PlanError| {
+            tracing::warn!(error = %e, kind = ?spec.kind, ?algo, "no program");
+            invalid(algo.code().into())
+        };
+        let mut plan = self.collectives.plans.of(shape).map_err(refuse)?;
+        let p = &plan.program;
+        let block = u64::from(p.block_chunks.max(1));
+        let count = if spec.kind == K::Barrier {
+            0
+        } else {
+            d.operand
+        };
+        let bytes = if spec.kind == K::Barrier { 0 } else { bytes };
+        let of = |chunks: u32| (u64::from(chunks) / block).checked_mul(bytes);
+        let sides = Sides {
+            input: of(p.input_chunks).ok_or(invalid(count))?,
+            output: of(p.output_chunks).ok_or(invalid(count))?,
+        };
+        let (src, dst) = (d.local_va.0, d.remote_va.0);
+        let overlap = sides.input > 0
+            && sides.output > 0
+            && src < dst.saturating_add(sides.output)
+            && dst < src.saturating_add(sides.input);
+        if overlap {
+            let coincide = p.in_place().is_some_and(|(i, o)| {
+                let (i, o) = (u64::from(i) / block * bytes, u64::from(o) / block * bytes);
+                src.wrapping_add(i) == dst.wrapping_add(o)
+            });
+            if !coincide || !plan.in_place_safe {
+                return Err(invalid(dst));
+            }
+            shape.in_place = true;
+            plan = self.collectives.plans.of(shape).map_err(refuse)?;
+        }
+        let pins = self.pin_both(pd, d, sides.input, sides.output)?;
+        let params = Params {
+            kind: spec.kind,
+            dtype: spec.dtype,
+            op: spec.op,
+            algo,
+            wire: spec.wire,
+            root,
+            count,
+            extra: plan.hash,
+        };
+        let task = Task::Program {
+            params,
+            input: Side {
+                region: region(&pins[0]),
+                va: src,
+            },
+            output: Side {
+                region: region(&pins[1]),
+                va: dst,
+            },
+            bytes: if sides.output > 0 {
+                sides.output
+            } else {
+                sides.input
+            },
+            plan,
+        };
+        Ok((task, pins))
+    }
+}
+
+fn region(pin: &Option<Pin>) -> u32 {
+    pin.as_ref().map_or(u32::MAX, |p| p.region)
+}
+
+fn size_is_not_f32(spec: &CollectiveSpec) -> bool {
+    spec.dtype != ringbell_nic_abi::DataType::F32
+}

@@ -1,0 +1,290 @@
+//! Several NICs in one thread and virtual time: the ranks of a communicator.
+#![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
+
+#[path = "../nic_support/mod.rs"]
+pub mod nic;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use nic::{Host, Setup, TempDir, BASE};
+use ringbell_gtlb::testing::Layout as PageLayout;
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind, CollectiveSpec, Completion, DataType, Descriptor, GpuVa, Lkey,
+    Opcode, ReduceOp, Rkey, Status, WireType,
+};
+use ringbell_nic_core::collective::{CollectiveSettings, CommId, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::NicTime;
+
+/// What carries the messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Local,
+    Tcp,
+    /// TCP over a wire that loses this share of the frames, in percent.
+    Lossy(u8, u64),
+}
+
+pub const FABRIC_PORT: u16 = 7117;
+
+/// A small generator (SplitMix64).
+#[derive(Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
+
+/// The ranks.
+pub struct World {
+    pub hosts: Vec<Option<Host>>,
+    pub comms: Vec<CommId>,
+    pub now: u64,
+    _dir: TempDir,
+    _switch: Option<MemSwitch>,
+}
+
+pub fn address(rank: usize) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, rank as u8 + 1), FABRIC_PORT)
+}
+
+impl World {
+    pub fn new(ranks: usize, wire: Wire, settings: &CollectiveSettings) -> World {
+        let mut w = World::unjoined(ranks, wire, 16 << 20);
+        w.comms = w.communicator(7, &(0..ranks).collect::<Vec<_>>(), settings);
+        w
+    }
+
+    /// NICs without a communicator.
+    pub fn unjoined(ranks: usize, wire: Wire, memory: u64) -> World {
+        let dir = TempDir::new();
+        let switch = (wire != Wire::Local)
+            .then(|| MemSwitch::private(ranks.max(2), 9000, Checksums::Omitted).expect("switch"));
+        let host = |r: usize| {
+            let mut setup = Setup::new(&dir, r as u8 + 1);
+            setup.memory_bytes = memory;
+            setup.layout = PageLayout::Mixed(r as u64 + 3);
+            let Some(sw) = &switch else {
+                return Host::new(&setup);
+            };
+            let port = sw.port(r).expect("port");
+            let mut config = TcpConfig::new(setup.nic.ip, 24);
+            config.seed = r as u64;
+            config.rto_min = Duration::from_millis(20);
+            let tcp = match wire {
+                Wire::Lossy(percent, seed) => {
+                    let faults = Faults {
+                        loss: f64::from(percent) / 100.0,
+                        seed: seed + r as u64,
+                        ..Faults::default()
+                    };
+                    let port = Impair::new(port, faults).expect("faults");
+                    TcpTransport::new(Box::new(port), config)
+                }
+                _ => TcpTransport::new(Box::new(port), config),
+            };
+            let tcp = tcp.expect("tcp");
+            Host::with(&setup, |b| b.transport(Box::new(tcp)))
+        };
+        World {
+            hosts: (0..ranks).map(|r| Some(host(r))).collect(),
+            comms: Vec::new(),
+            now: 0,
+            _dir: dir,
+            _switch: switch,
+        }
+    }
+
+    /// Makes a communicator of some hosts and waits until it is ready.
+    pub fn communicator(
+        &mut self,
+        ctx: u64,
+        members: &[usize],
+        settings: &CollectiveSettings,
+    ) -> Vec<CommId> {
+        let ids = self.begin_communicator(ctx, members, settings);
+        self.until("a ready communicator", 10_000_000_000, |w| {
+            let ready = |(h, id): (&usize, &CommId)| {
+                let s = w.host(*h).nic.communicator_status(*id).expect("known");
+                assert!(!matches!(s, CommStatus::Aborted { .. }), "{s:?}");
+                s == CommStatus::Ready
+            };
+            members.iter().zip(&ids).all(ready)
+        });
+        ids
+    }
+
+    pub fn begin_communicator(
+        &mut self,
+        ctx: u64,
+        members: &[usize],
+        settings: &CollectiveSettings,
+    ) -> Vec<CommId> {
+        let peers: Vec<_> = members.iter().map(|m| address(*m)).collect();
+        let make = |(rank, h): (usize, &usize)| {
+            let config = CommunicatorConfig {
+                ctx,
+                rank: rank as u32,
+                peers: peers.clone(),
+                settings: settings.clone(),
+            };
+            self.host(*h)
+                .nic
+                .create_communicator(&config)
+                .expect("communicator")
+        };
+        members.iter().enumerate().map(make).collect()
+    }
+
+    pub fn host(&self, rank: usize) -> &Host {
+        self.hosts[rank].as_ref().expect("alive")
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// One step of every NIC; time passes when nothing moves.
+    pub fn step(&mut self) -> bool {
+        let now = NicTime(self.now);
+        let moved = self
+            .hosts
+            .iter()
+            .flatten()
+            .fold(false, |m, h| h.nic.step_at(now) | m);
+        self.now += if moved { 500 } else { 20_000 };
+        moved
+    }
+
+    /// Steps until `done`, at most `limit` nanoseconds.
+    pub fn until(&mut self, what: &str, limit: u64, done: impl Fn(&World) -> bool) {
+        let end = self.now + limit;
+        while !done(self) {
+            self.step();
+            if self.now > end {
+                let all = self.hosts.iter().flatten().map(|h| h.nic.describe());
+                panic!("no {what} within {limit} ns:\n{}", all.collect::<String>());
+            }
+        }
+    }
+
+    /// Steps until all tickets have completed.
+    pub fn settle(&mut self, tickets: &[(usize, u32)]) -> Vec<Completion> {
+        let mut out: Vec<Option<Completion>> = vec![None; tickets.len()];
+        let end = self.now + 120_000_000_000;
+        while out.iter().any(Option::is_none) {
+            self.step();
+            for (slot, (r, t)) in out.iter_mut().zip(tickets) {
+                if slot.is_none() {
+                    *slot = self.host(*r).queue.poll(*t);
+                }
+            }
+            if self.now > end {
+                let infos = self.hosts.iter().enumerate().filter_map(|(r, h)| {
+                    let id = self.comms.get(r)?;
+                    Some(format!("{:#?}\n", h.as_ref()?.nic.communicator_info(*id)))
+                });
+                panic!("hung: {out:?}\n{}", infos.collect::<String>());
+            }
+        }
+        out.into_iter().flatten().collect()
+    }
+}
+
+/// A collective, as posted.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    pub spec: CollectiveSpec,
+    pub count: u64,
+    pub root: u32,
+    pub tag: u32,
+    pub src: u64,
+    pub dst: u64,
+    pub timeout_us: u32,
+}
+
+impl Call {
+    pub fn new(kind: CollectiveKind, count: u64) -> Call {
+        Call {
+            spec: CollectiveSpec::new(kind),
+            count,
+            root: 0,
+            tag: 0,
+            src: 0,
+            dst: 8 << 20,
+            timeout_us: 30_000_000,
+        }
+    }
+    pub fn algo(mut self, algo: Algorithm) -> Call {
+        self.spec.algo = algo;
+        self
+    }
+    pub fn of(mut self, dtype: DataType, op: ReduceOp) -> Call {
+        (self.spec.dtype, self.spec.op) = (dtype, op);
+        self
+    }
+    pub fn wire(mut self, wire: WireType) -> Call {
+        self.spec.wire = wire;
+        self
+    }
+    pub fn root(mut self, root: u32) -> Call {
+        self.root = root;
+        self
+    }
+    pub fn tag(mut self, tag: u32) -> Call {
+        self.tag = tag;
+        self
+    }
+    pub fn at(mut self, src: u64, dst: u64) -> Call {
+        (self.src, self.dst) = (src, dst);
+        self
+    }
+    pub fn within(mut self, us: u32) -> Call {
+        self.timeout_us = us;
+        self
+    }
+    pub fn descriptor(&self, comm: CommId) -> Descriptor {
+        let (imm, len) = self.spec.encode();
+        Descriptor {
+            session: comm.session(),
+            local_va: GpuVa(BASE.0 + self.src),
+            remote_va: GpuVa(BASE.0 + self.dst),
+            operand: self.count,
+            rkey: Rkey(self.root),
+            lkey: Lkey(self.tag),
+            imm,
+            len,
+            timeout_us: self.timeout_us,
+            ..Descriptor::new(Opcode::Collective)
+        }
+    }
+}
+
+impl World {
+    /// Posts a call on one rank.
+    pub fn post(&self, rank: usize, call: &Call) -> u32 {
+        self.host(rank).post(&call.descriptor(self.comms[rank]))
+    }
+
+    /// Posts a call on every rank and waits.
+    pub fn call(&mut self, call: &Call) -> Vec<Completion> {
+        let tickets: Vec<_> = (0..self.ranks()).map(|r| (r, self.post(r, call))).collect();
+        self.settle(&tickets)
+    }
+
+    /// As [`World::call`], and all must succeed.
+    pub fn run(&mut self, call: &Call) {
+        for (r, c) in self.call(call).iter().enumerate() {
+            assert_eq!(c.status, Status::Ok, "rank {r}: {c:?} in {call:?}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Every collective, with every algorithm, on both transports, against a serial model.
+
+mod collective_support;
+
+use collective_support::{Call, Rng, Wire, World};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp};
+use ringbell_nic_core::collective::CollectiveSettings;
+use ringbell_onc_engines::program::algorithms;
+
+const IN: u64 = 64;
+const OUT: u64 = (8 << 20) + 4;
+
+fn input(rank: usize, len: usize, seed: u64) -> Vec<u32> {
+    let mut rng = Rng(seed ^ (rank as u64) << 32);
+    (0..len).map(|_| rng.next() as u32).collect()
+}
+
+fn bytes(v: &[u32]) -> Vec<u8> {
+    v.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+fn words(b: &[u8]) -> Vec<u32> {
+    let of = |c: &[u8]| u32::from_le_bytes([c[0], c[1], c[2], c[3]]);
+    b.chunks_exact(4).map(of).collect()
+}
+
+/// Blocks of source and destination on a rank.
+fn blocks(kind: K, rank: usize, root: usize, n: usize) -> (usize, usize) {
+    let at_root = |b: usize| if rank == root { b } else { 0 };
+    match kind {
+        K::Broadcast => (at_root(1), 1),
+        K::Reduce => (1, at_root(1)),
+        K::Scatter => (at_root(n), 1),
+        K::Gather => (1, at_root(n)),
+        K::AllGather => (1, n),
+        K::ReduceScatter => (n, 1),
+        K::AllReduce => (1, 1),
+        K::AllToAll => (n, n),
+        _ => (0, 0),
+    }
+}
+
+/// What a rank's destination must hold.
+fn model(kind: K, rank: usize, root: usize, count: usize, inputs: &[Vec<u32>]) -> Vec<u32> {
+    let n = inputs.len();
+    let sum = |range: std::ops::Range<usize>| -> Vec<u32> {
+        range
+            .map(|i| inputs.iter().fold(0u32, |a, v| a.wrapping_add(v[i])))
+            .collect()
+    };
+    let block = |v: &[u32], b: usize| v[b * count..(b + 1) * count].to_vec();
+    match kind {
+        K::Broadcast => inputs[root][..count].to_vec(),
+        K::Reduce | K::AllReduce => sum(0..count),
+        K::Scatter => block(&inputs[root], rank),
+        K::Gather | K::AllGather => inputs.iter().flat_map(|v| v[..count].to_vec()).collect(),
+        K::ReduceScatter => sum(rank * count..(rank + 1) * count),
+        K::AllToAll => (0..n).flat_map(|r| block(&inputs[r], rank)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn one(w: &mut World, kind: K, algo: Algorithm, count: usize, root: usize) {
+    let n = w.ranks();
+    let seed = count as u64 * 31 + root as u64 * 7 + kind as u64;
+    let inputs: Vec<_> = (0..n).map(|r| input(r, count * n, seed)).collect();
+    let mut before = Vec::new();
+    for (r, v) in inputs.iter().enumerate() {
+        let (i, o) = blocks(kind, r, root, n);
+        w.host(r).poke(IN, &bytes(&v[..i * count]));
+        // A word more than the destination: it must stay.
+        let stale = input(r, o * count + 1, !seed);
+        w.host(r).poke(OUT, &bytes(&stale));
+        before.push(stale);
+    }
+    let call = Call::new(kind, count as u64)
+        .algo(algo)
+        .of(DataType::U32, ReduceOp::Sum)
+        .root(root as u32)
+        .at(IN, OUT);
+    w.run(&call);
+    for (r, stale) in before.iter().enumerate() {
+        let (i, o) = blocks(kind, r, root, n);
+        let got = words(&w.host(r).peek(OUT, (o * count + 1) * 4));
+        let mut want = model(kind, r, root, count, &inputs);
+        want.truncate(o * count);
+        want.push(stale[o * count]);
+        let differs = got.iter().zip(&want).position(|(a, b)| a != b);
+        assert_eq!(
+            differs, None,
+            "{kind:?} {algo:?} n={n} count={count} root={root} rank={r}"
+        );
+        let kept = w.host(r).peek(IN, i * count * 4);
+        assert_eq!(kept, bytes(&inputs[r][..i * count]), "a source was written");
+    }
+}
+
+fn matrix(wire: Wire, ranks: usize, settings: &CollectiveSettings, counts: &[usize]) {
+    let mut w = World::new(ranks, wire, settings);
+    let kinds = [
+        K::Broadcast,
+        K::Reduce,
+        K::Scatter,
+        K::Gather,
+        K::AllGather,
+        K::ReduceScatter,
+        K::AllReduce,
+        K::AllToAll,
+        K::Barrier,
+    ];
+    for kind in kinds {
+        let rooted = matches!(kind, K::Broadcast | K::Reduce | K::Scatter | K::Gather);
+        let roots = if rooted { ranks } else { 1 };
+        let own = algorithms(kind).iter().filter(|a| **a != Algorithm::Direct);
+        for algo in own.chain(&[Algorithm::Auto]) {
+            for count in counts {
+                for root in 0..roots {
+                    one(&mut w, kind, *algo, *count, root);
+                }
+            }
+        }
+    }
+}
+
+/// Counts around the number of ranks and of segments.
+fn counts(ranks: usize) -> Vec<usize> {
+    let mut v = vec![0, 1, 7, ranks.saturating_sub(1), ranks, 1023];
+    v.sort_unstable();
+    v.dedup();
+    v
+}
+
+fn small() -> CollectiveSettings {
+    CollectiveSettings {
+        segment_bytes: 1024,
+        eager_max: 512,
+        eager_buffers: 4,
+        scratch_bytes: 1 << 20,
+        ..CollectiveSettings::default()
+    }
+}
+
+#[test]
+fn matrix_local_1_2_3() {
+    for n in [1, 2, 3] {
+        matrix(Wire::Local, n, &CollectiveSettings::default(), &counts(n));
+    }
+}
+
+#[test]
+fn matrix_local_5() {
+    matrix(Wire::Local, 5, &small(), &counts(5));
+}
+
+#[test]
+fn matrix_local_8() {
+    matrix(Wire::Local, 8, &small(), &counts(8));
+}
+
+#[test]
+fn matrix_tcp_2_3() {
+    for n in [2, 3] {
+        matrix(Wire::Tcp, n, &small(), &counts(n));
+    }
+}
+
+#[test]
+fn matrix_tcp_5() {
+    matrix(
+        Wire::Tcp,
+        5,
+        &CollectiveSettings::default(),
+        &[0, 1, 7, 1023],
+    );
+}
