@@ -146,7 +146,7 @@ impl Dma<'_> {
                 };
                 // SAFETY: both spans are mapped (checked by `direct`).
                 unsafe {
-                    if u64::from(dst.len) >= copy::STREAMING_BYTES {
+                    if u64::from(dst.len) >= copy::streaming_bytes() {
                         copy::copy_streaming(dp, sp, n as usize);
                     } else {
                         copy::copy(dp, sp, n as usize);

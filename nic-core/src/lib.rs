@@ -6,6 +6,7 @@
 
 mod bar;
 mod board;
+mod cache;
 pub mod collective;
 mod command;
 mod config;

@@ -14,6 +14,9 @@ use crate::transport::{Buffer, DmaAccess, TransportEvent};
 /// Bytes that one step copies by reference before it looks at everything else again.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
+/// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
+const STREAM_FROM: u32 = 256 << 10;
+
 /// How filling receives ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fill {
@@ -148,6 +151,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
 /// Moves bytes to the first receive until it is full or nothing is left.
 fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
     let buffer = r.work.buffer;
+    let streaming = wants_streaming(c, buffer.len);
     let mut done = r.done;
     let mut result = Fill::Done;
     while done < buffer.len {
@@ -186,7 +190,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                     result = Fill::Broken;
                     break;
                 };
-                copy_in(io.dma, &buffer, done.into(), src, n)?;
+                copy_in(io.dma, &buffer, done.into(), src, n, streaming)?;
                 if io.link.is_revoked(c.peer_id) {
                     result = Fill::Broken;
                     break;
@@ -209,6 +213,16 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
     Ok(result)
 }
 
+/// Whether the first receive is better written around the cache: what is posted says how much is written
+/// before its bytes are likely to be read.
+fn wants_streaming(c: &Conn, len: u32) -> bool {
+    if len < STREAM_FROM {
+        return false;
+    }
+    let posted = c.recvs.iter().map(|r| u64::from(r.work.buffer.len));
+    posted.sum::<u64>() >= copy::streaming_bytes()
+}
+
 /// Copies `n` bytes of the peer's memory into a buffer.
 fn copy_in(
     dma: &mut dyn DmaAccess,
@@ -216,8 +230,8 @@ fn copy_in(
     offset: u64,
     src: *const u8,
     n: u64,
+    streaming: bool,
 ) -> Result<(), Fault> {
-    let streaming = u64::from(buffer.len) >= copy::STREAMING_BYTES;
     let mut done = 0;
     while done < n {
         let span = dma.span(buffer, offset + done)?.prefix(n - done);
