@@ -37,6 +37,14 @@ pub(crate) struct Block {
     pub(crate) len: u64,
 }
 
+impl Block {
+    /// The block that [`Board::alloc`] gave for `len` bytes, by where it starts.
+    pub(crate) fn of(at: u64, len: u64) -> Block {
+        let len = len.max(1).next_multiple_of(ALIGN);
+        Block { at, len }
+    }
+}
+
 /// Which of a range is in use.
 #[derive(Debug)]
 pub(crate) struct Space {

@@ -112,6 +112,31 @@ impl NicConfig {
     }
 }
 
+/// How payloads go through NIC memory when the peer cannot reach them where they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StagingConfig {
+    /// Bytes of a piece, 4 KiB to 16 MiB: while the peer copies one out, the next is filled.
+    pub chunk: u32,
+    /// Pieces of NIC memory that a connection may use at once, 2 to 64.
+    pub depth: u32,
+}
+
+impl Default for StagingConfig {
+    fn default() -> StagingConfig {
+        StagingConfig {
+            chunk: 64 << 10,
+            depth: 4,
+        }
+    }
+}
+
+impl StagingConfig {
+    /// Most bytes of NIC memory that one connection takes.
+    pub fn room(&self) -> u64 {
+        u64::from(self.chunk) * u64::from(self.depth)
+    }
+}
+
 /// Settings of the `local` transport.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalConfig {
@@ -128,6 +153,8 @@ pub struct LocalConfig {
     pub inline_window: usize,
     /// Bytes that may be copied early into a connection's receive buffer when no receive matches.
     pub early_window: usize,
+    /// How payloads in memory that a peer cannot map are sent.
+    pub staging: StagingConfig,
     /// Time a stranger has to identify itself.
     pub handshake_timeout: Duration,
 }
@@ -141,6 +168,7 @@ impl Default for LocalConfig {
             max_conns: 8192,
             inline_window: 64 << 10,
             early_window: 256 << 10,
+            staging: StagingConfig::default(),
             handshake_timeout: Duration::from_millis(500),
         }
     }
@@ -155,7 +183,26 @@ impl LocalConfig {
         within("local.max_links", self.max_links, 1, 4096)?;
         within("local.max_conns", self.max_conns, 1, 65535)?;
         within("local.inline_window", self.inline_window, 1024, 1 << 24)?;
-        within("local.early_window", self.early_window, 0, 1 << 30)
+        within("local.early_window", self.early_window, 0, 1 << 30)?;
+        let StagingConfig { chunk, depth } = self.staging;
+        within("local.staging.chunk", chunk as usize, 4096, 16 << 20)?;
+        within("local.staging.depth", depth as usize, 2, 64)
+    }
+
+    /// Checks what must fit the NIC's settings.
+    ///
+    /// # Errors
+    /// The setting that does not fit.
+    pub fn validate_with(&self, nic: &NicConfig) -> Result<(), ConfigError> {
+        self.validate()?;
+        let (room, board) = (self.staging.room(), nic.board_bytes);
+        if room > board {
+            return Err(ConfigError {
+                setting: "local.staging",
+                why: format!("{room} bytes (chunk times depth) of one connection exceed the {board} bytes of NIC memory (`board_bytes`)"),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -171,6 +218,21 @@ mod tests {
             max_queues: 513,
             ..NicConfig::default()
         };
+        let mut l = LocalConfig::default();
+        l.staging.chunk = 4095;
+        let e = l.validate().expect_err("too small");
+        assert_eq!(e.setting, "local.staging.chunk");
+        let small = NicConfig {
+            board_bytes: 1 << 20,
+            ..NicConfig::default()
+        };
+        l.staging = StagingConfig {
+            chunk: 1 << 20,
+            depth: 2,
+        };
+        assert_eq!(l.validate(), Ok(()));
+        let e = l.validate_with(&small).expect_err("does not fit");
+        assert_eq!(e.setting, "local.staging");
         let e = c.validate().expect_err("too many");
         assert_eq!(e.setting, "max_queues");
         assert!(e.to_string().contains("between 1 and 512"), "{e}");

@@ -14,7 +14,7 @@ use ringbell_nic_abi::GpuVa;
 
 use crate::board::{self, Board};
 use crate::copy;
-use crate::transport::{Buffer, DmaAccess, ReadStatus};
+use crate::transport::{Buffer, DmaAccess, ReadStatus, StageRoom};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
 /// forgotten: their work was cancelled.
@@ -32,6 +32,8 @@ struct Piece {
 
 #[derive(Debug)]
 struct PendingRead {
+    /// 0, or what tells it from other reads of the same bytes.
+    ticket: u64,
     region: u32,
     va: GpuVa,
     len: usize,
@@ -48,6 +50,8 @@ pub(crate) struct DmaState {
     polls: u64,
     /// Payload bytes copied.
     pub(crate) copied: u64,
+    /// Those of them that were read into NIC memory for a peer.
+    pub(crate) staged: u64,
 }
 
 impl DmaState {
@@ -59,6 +63,7 @@ impl DmaState {
             pending: VecDeque::new(),
             polls: 0,
             copied: 0,
+            staged: 0,
         }
     }
 
@@ -167,14 +172,22 @@ impl Dma<'_> {
         }
     }
 
-    fn read_slow(
+    /// Reads an asynchronous memory.
+    ///
+    /// # Safety
+    /// `dst` is writable for `len` bytes and accessed by others only through raw copies.
+    unsafe fn read_slow(
         &mut self,
         buffer: &Buffer,
         offset: u64,
-        dst: &mut [u8],
+        dst: *mut u8,
+        len: usize,
+        ticket: u64,
     ) -> Result<ReadStatus, Fault> {
         let va = at(buffer, offset)?;
-        let key = |r: &PendingRead| r.region == buffer.region && r.va == va && r.len == dst.len();
+        let key = |r: &PendingRead| {
+            r.ticket == ticket && r.region == buffer.region && r.va == va && r.len == len
+        };
         if let Some(i) = self.state.pending.iter().position(key) {
             let polls = self.state.polls;
             let r = &mut self.state.pending[i];
@@ -184,18 +197,19 @@ impl Dma<'_> {
             }
             let mut done = 0;
             for p in &r.pieces {
-                dst[done..done + p.bytes.len()].copy_from_slice(&p.bytes);
+                // SAFETY: the pieces add up to `len`; the caller's contract.
+                unsafe { copy::copy(dst.add(done), p.bytes.as_ptr(), p.bytes.len()) };
                 done += p.bytes.len();
             }
             self.state.pending.remove(i);
-            self.state.copied += dst.len() as u64;
+            self.state.copied += len as u64;
             return Ok(ReadStatus::Done);
         }
         let mut pieces = Vec::new();
         let mut done = 0;
-        while done < dst.len() {
+        while done < len {
             let span = self.span(buffer, offset + done as u64)?;
-            let span = span.prefix((dst.len() - done) as u64);
+            let span = span.prefix((len - done) as u64);
             let mut bytes = vec![0; span.len as usize];
             let op = DmaOp::Read {
                 from: span,
@@ -208,7 +222,8 @@ impl Dma<'_> {
                 Err(BusError::Busy) => {
                     // Pieces already started would be lost with the read: wait for one of them.
                     let started = PendingRead {
-                        region: u32::MAX,
+                        ticket,
+                        region: buffer.region,
                         va,
                         len: 0,
                         pieces: std::mem::take(&mut pieces),
@@ -227,41 +242,104 @@ impl Dma<'_> {
             pieces.push(Piece { id, bytes });
         }
         self.state.pending.push_back(PendingRead {
+            ticket,
             region: buffer.region,
             va,
-            len: dst.len(),
+            len,
             pieces,
             touched: self.state.polls,
         });
         let last = self.state.pending.back();
         if last.is_some_and(|r| r.pieces.iter().all(|p| p.id.is_none())) {
-            return self.read_slow(buffer, offset, dst);
+            // SAFETY: the caller's contract.
+            return unsafe { self.read_slow(buffer, offset, dst, len, ticket) };
         }
         Ok(ReadStatus::Pending)
     }
-}
 
-impl DmaAccess for Dma<'_> {
-    fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
-        if !self.is_direct(buffer) {
-            return self.read_slow(buffer, offset, dst);
-        }
+    /// Reads directly mapped memory.
+    ///
+    /// # Safety
+    /// As [`Dma::read_slow`].
+    unsafe fn read_direct(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        dst: *mut u8,
+        len: usize,
+    ) -> Result<(), Fault> {
         let mut done = 0;
-        while done < dst.len() {
+        while done < len {
             let span = self
                 .span(buffer, offset + done as u64)?
-                .prefix((dst.len() - done) as u64);
+                .prefix((len - done) as u64);
             let Some(p) = self.direct(span) else {
                 return Err(Fault::NoTranslation {
                     va: at(buffer, offset + done as u64)?,
                 });
             };
             // SAFETY: the span is mapped (checked by `direct`), `dst` has that many bytes left.
-            unsafe { copy::copy(dst.as_mut_ptr().add(done), p, span.len as usize) };
+            unsafe { copy::copy(dst.add(done), p, span.len as usize) };
             done += span.len as usize;
         }
-        self.state.copied += dst.len() as u64;
-        Ok(ReadStatus::Done)
+        self.state.copied += len as u64;
+        Ok(())
+    }
+}
+
+impl DmaAccess for Dma<'_> {
+    fn read(&mut self, buffer: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
+        let (to, len) = (dst.as_mut_ptr(), dst.len());
+        if !self.is_direct(buffer) {
+            // SAFETY: a slice, ours alone.
+            return unsafe { self.read_slow(buffer, offset, to, len, 0) };
+        }
+        // SAFETY: as above.
+        unsafe { self.read_direct(buffer, offset, to, len) }.map(|()| ReadStatus::Done)
+    }
+
+    fn stage_take(&mut self, len: u32) -> Option<StageRoom> {
+        let block = self.state.board.alloc(len.into())?;
+        // What rounding up has added is not used.
+        Some(StageRoom {
+            bus: board::BOARD_BUS + block.at,
+            len,
+        })
+    }
+
+    fn stage_give(&mut self, room: StageRoom) {
+        self.state.board.free(board::Block::of(
+            room.bus - board::BOARD_BUS,
+            room.len.into(),
+        ));
+    }
+
+    fn stage_fill(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        to: u64,
+        len: u32,
+        ticket: u64,
+    ) -> Result<ReadStatus, Fault> {
+        let Some(dst) = self.state.board.at_bus(to, len.into()) else {
+            return Err(Fault::NoTranslation { va: buffer.va });
+        };
+        // SAFETY: `dst` lies in the board for `len` bytes (checked by `at_bus`), which everybody
+        // reaches through raw copies.
+        let status = unsafe {
+            match self.is_direct(buffer) {
+                false => self.read_slow(buffer, offset, dst, len as usize, ticket)?,
+                true => {
+                    self.read_direct(buffer, offset, dst, len as usize)?;
+                    ReadStatus::Done
+                }
+            }
+        };
+        if status == ReadStatus::Done {
+            self.state.staged += u64::from(len);
+        }
+        Ok(status)
     }
 
     fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {

@@ -31,7 +31,7 @@ mod works;
 
 pub use bar::BarError;
 pub use command::Counters;
-pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
+pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{HostQueue, WaitError};
 pub use memory::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,

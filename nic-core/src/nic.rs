@@ -110,6 +110,7 @@ impl NicBuilder {
         let board = Board::new(self.config.board_bytes).map_err(system("NIC memory"))?;
         let mut transports = self.transports;
         if let Some(local) = self.local {
+            local.validate_with(&self.config)?;
             let mut exports = self.memory.exports();
             exports.extend(board.export());
             let t = LocalTransport::new(&local, self.config.ip, &exports, wake.clone())?;
@@ -473,13 +474,18 @@ impl Nic {
             if exports > 0 {
                 "local peers copy straight out of it: one copy for a matched receive, two when early"
             } else {
-                "nothing to map: local sends travel in lines of 40 bytes"
+                "nothing to map: local sends go through NIC memory in two copies"
             }
         );
         let _ = writeln!(
             out,
-            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied",
-            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes
+            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged",
+            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes, c.staged_bytes
+        );
+        let (used, total) = self.nic_memory();
+        let _ = writeln!(
+            out,
+            "NIC memory: {used} of {total} B in use; nothing is pinned, so `ulimit -l` does not matter"
         );
         for s in self.sessions() {
             let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());

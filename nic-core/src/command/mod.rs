@@ -52,6 +52,9 @@ pub struct Counters {
     pub rx_bytes: u64,
     /// Payload bytes copied by this NIC.
     pub copied_bytes: u64,
+    /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
+    /// copied.
+    pub staged_bytes: u64,
     /// Events lost.
     pub events_lost: u64,
     /// Steps.

@@ -52,6 +52,7 @@ impl Core {
     pub(crate) fn counters(&self) -> Counters {
         Counters {
             copied_bytes: self.dma.copied,
+            staged_bytes: self.dma.staged,
             events_lost: self.events.lost(),
             ..self.counters
         }

@@ -102,6 +102,11 @@ impl Drop for NicBuffer {
 }
 
 impl Nic {
+    /// Bytes of NIC memory in use (buffers, engines, payloads on their way), and in all.
+    pub fn nic_memory(&self) -> (u64, u64) {
+        self.core(|c| (c.dma.board.used(), c.dma.board.len()))
+    }
+
     /// Allocates NIC memory, which starts with zeros, and registers it.
     ///
     /// # Errors

@@ -192,6 +192,15 @@ pub enum ReadStatus {
     Pending,
 }
 
+/// Room in NIC memory that a transport uses for payloads on their way; local peers reach it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct StageRoom {
+    /// Bus address of the first byte.
+    pub(crate) bus: u64,
+    /// Bytes.
+    pub(crate) len: u32,
+}
+
 /// What a transport may do with GPU memory: through the GTLB, inside a pinned buffer.
 pub trait DmaAccess {
     /// Reads `dst.len()` bytes at `offset` of the buffer.
@@ -215,6 +224,34 @@ pub trait DmaAccess {
 
     /// The CPU address of a span when the memory is directly mapped.
     fn direct(&self, span: BusSpan) -> Option<*mut u8>;
+
+    /// Takes `len` bytes of NIC memory; `None` when there is no such piece.
+    fn stage_take(&mut self, len: u32) -> Option<StageRoom> {
+        let _ = len;
+        None
+    }
+
+    /// Gives NIC memory back.
+    fn stage_give(&mut self, room: StageRoom) {
+        let _ = room;
+    }
+
+    /// Reads `len` bytes at `offset` of the buffer into a room, at bus address `to`. The ticket, never 0
+    /// and used once, tells this read from others of the same bytes.
+    ///
+    /// # Errors
+    /// As [`DmaAccess::read`].
+    fn stage_fill(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        to: u64,
+        len: u32,
+        ticket: u64,
+    ) -> Result<ReadStatus, Fault> {
+        let _ = (offset, to, len, ticket);
+        Err(Fault::NoTranslation { va: buffer.va })
+    }
 
     /// Counts payload bytes that a transport copied by itself (promise 5: copies are counted).
     /// `read` and `write` count their own.

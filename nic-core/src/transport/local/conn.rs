@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::Status;
 
+use super::stage::Stage;
 use crate::transport::{ConnId, ListenerId, RecvWork, SendWork, TransportEvent};
 
 /// Spans of one connection that may be on the way.
@@ -35,6 +36,9 @@ pub(super) struct TxSend {
     pub(super) spans_end: u64,
     /// Whether its bytes were announced by reference.
     pub(super) by_ref: bool,
+    /// Whether they go through NIC memory, and how many were read into it.
+    pub(super) staged: bool,
+    pub(super) started: u32,
 }
 
 /// A receive being filled.
@@ -103,6 +107,8 @@ pub(super) struct Conn {
     pub(super) spans_acked: u64,
     pub(super) inline_sent: u64,
     pub(super) inline_acked: u64,
+    /// Room in NIC memory for payloads that the peer cannot reach where they are.
+    pub(super) stage: Option<Stage>,
     pub(super) shut: bool,
     pub(super) fin_sent: bool,
     pub(super) closing: bool,
@@ -116,6 +122,8 @@ pub(super) struct Conn {
     pub(super) inline_taken: u64,
     pub(super) spans_told: u64,
     pub(super) inline_told: u64,
+    /// The peer waits for the acknowledgement, to recycle NIC memory.
+    pub(super) tell_now: bool,
     pub(super) peer_fin: bool,
     pub(super) peer_closed: bool,
     pub(super) reset: bool,
@@ -144,6 +152,7 @@ impl Conn {
             spans_acked: 0,
             inline_sent: 0,
             inline_acked: 0,
+            stage: None,
             shut: false,
             fin_sent: false,
             closing: false,
@@ -156,6 +165,7 @@ impl Conn {
             inline_taken: 0,
             spans_told: 0,
             inline_told: 0,
+            tell_now: false,
             peer_fin: false,
             peer_closed: false,
             reset: false,

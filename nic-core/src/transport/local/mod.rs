@@ -13,8 +13,10 @@
 //! No message costs a system call: the sockets, which only tell of strangers and of dead peers, are
 //! looked at every 200 µs at most, and a peer's wake descriptor is written only when it sleeps.
 //!
-//! Limits. A memory that exports nothing (a DMA engine in front of it) sends everything in lines of
-//! 40 bytes. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
+//! A memory that the peer cannot map (a DMA engine in front of it, bytes of the program's own) goes
+//! through NIC memory, piece by piece ([`stage`]): two copies.
+//!
+//! Limits. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
 mod conn;
@@ -25,6 +27,7 @@ mod packet;
 mod receive;
 mod rendezvous;
 pub(crate) mod ring;
+mod stage;
 mod transmit;
 pub(crate) use crate::sync;
 
@@ -41,8 +44,8 @@ use ringbell_nic_abi::{InlineSend, Status};
 use crate::config::LocalConfig;
 use crate::progress::WakeCell;
 use crate::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
-    TransportEvent, WorkToken,
+    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, StageRoom,
+    Transport, TransportEvent, WorkToken,
 };
 use conn::{Conn, Phase, RxRecv, TxSend};
 use link::{Link, LinkState};
@@ -85,6 +88,10 @@ pub struct LocalTransport {
     next_port: u16,
     active: VecDeque<u32>,
     waiting: Vec<u32>,
+    /// Room in NIC memory that no connection uses.
+    spare: Vec<StageRoom>,
+    /// Last number given to a read that fills such a room.
+    tickets: u64,
     since_early: u32,
     sockets_at: NicTime,
     events: VecDeque<TransportEvent>,
@@ -140,6 +147,8 @@ impl LocalTransport {
             next_port: 49152,
             active: VecDeque::new(),
             waiting: Vec::new(),
+            spare: Vec::new(),
+            tickets: 0,
             since_early: 0,
             sockets_at: NicTime(0),
             events: VecDeque::with_capacity(64),
@@ -185,7 +194,12 @@ impl LocalTransport {
         if u32::from(s.generation) != id >> 16 {
             return;
         }
-        let Some(conn) = s.conn.take() else { return };
+        let Some(mut conn) = s.conn.take() else {
+            return;
+        };
+        // Whatever the peer still copies from there was revoked, or is nobody's any more.
+        self.spare
+            .extend(conn.stage.take().map(stage::Stage::into_room));
         s.generation = s.generation.wrapping_add(1);
         self.free.push_back(id & 0xffff);
         if let Some(l) = &mut self.links[conn.link] {
@@ -215,6 +229,7 @@ impl LocalTransport {
     fn reset_conn(&mut self, id: u32) {
         let mut events = std::mem::take(&mut self.events);
         let mut zombie = false;
+        let mut revoke = None;
         if let Some(c) = self.conn(id) {
             match c.phase {
                 Phase::Calling { .. } | Phase::Waiting => {
@@ -226,6 +241,9 @@ impl LocalTransport {
                 }
                 Phase::Zombie => zombie = true,
                 Phase::Answering(_) | Phase::Open => {
+                    if c.has_refs_out() {
+                        revoke = Some(c.link);
+                    }
                     c.fail_sends(Status::ConnectionReset, &mut events);
                     c.fail_recvs(Status::ConnectionReset, &mut events);
                     c.drop_segs();
@@ -241,6 +259,10 @@ impl LocalTransport {
             }
         }
         self.events = events;
+        // Before the buffers, and room in NIC memory, are used again: the peer may not know yet.
+        if let Some(l) = revoke.and_then(|i| self.links[i].as_ref()) {
+            l.revoke(id);
+        }
         if zombie {
             self.free_conn(id);
         }
@@ -279,6 +301,9 @@ impl LocalTransport {
                     dma,
                     events: &mut self.events,
                     exports: &self.exports,
+                    staging: self.config.staging,
+                    spare: &mut self.spare,
+                    tickets: &mut self.tickets,
                     moved: false,
                 };
                 let window = self.config.inline_window as u64;
@@ -508,6 +533,8 @@ impl Transport for LocalTransport {
                     emitted: 0,
                     spans_end: 0,
                     by_ref: false,
+                    staged: false,
+                    started: 0,
                 });
                 self.activate(conn.0);
             }
@@ -545,6 +572,8 @@ impl Transport for LocalTransport {
         let s = c.sends.remove(i)?;
         if i < c.next_send {
             c.next_send -= 1;
+        } else if let (true, Some(stage)) = (i == c.next_send, &mut c.stage) {
+            stage.drop_unsent();
         }
         let (link, by_ref) = (c.link, s.by_ref);
         if by_ref {
@@ -627,6 +656,11 @@ impl Transport for LocalTransport {
             if self.since_early >= EARLY_EVERY {
                 self.since_early = 0;
                 moved |= self.look_for_early(dma);
+            }
+        }
+        while self.spare.len() > stage::SPARE_ROOMS {
+            if let Some(room) = self.spare.pop() {
+                dma.stage_give(room);
             }
         }
         for l in self.links.iter_mut().flatten() {

@@ -8,6 +8,7 @@ use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, RxRecv, Seg};
 use super::link::Link;
+use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
 use crate::transport::{Buffer, DmaAccess, TransportEvent};
 
@@ -200,14 +201,23 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 *bus += n;
                 *len -= n as u32;
                 if *len == 0 {
+                    let staged = is_staged(*bus);
                     c.segs.pop_front();
                     c.refs_waiting -= 1;
                     c.spans_taken += 1;
+                    c.tell_now |= staged;
+                    if staged && done < buffer.len {
+                        // The acknowledgement must not wait for the rest: it makes room for it.
+                        result = Fill::Budget;
+                    }
                 }
             }
         }
         if let Some(r) = c.recvs.front_mut() {
             r.done = done;
+        }
+        if result != Fill::Done {
+            break;
         }
     }
     Ok(result)
@@ -221,6 +231,11 @@ fn wants_streaming(c: &Conn, len: u32) -> bool {
     }
     let posted = c.recvs.iter().map(|r| u64::from(r.work.buffer.len));
     posted.sum::<u64>() >= copy::streaming_bytes()
+}
+
+/// Whether a span ended in the peer's NIC memory, where the peer may wait for the room.
+fn is_staged(bus: u64) -> bool {
+    (BOARD_BUS..HOST_BUS).contains(&bus)
 }
 
 /// Copies `n` bytes of the peer's memory into a buffer.
@@ -286,6 +301,7 @@ pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> bool {
         c.segs[i] = Seg::Early { bytes, at: 0 };
         c.refs_waiting -= 1;
         c.spans_taken += 1;
+        c.tell_now |= is_staged(bus);
         io.moved = true;
     }
     true

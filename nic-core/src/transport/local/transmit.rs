@@ -9,7 +9,9 @@ use super::conn::{Conn, Phase, SPAN_WINDOW};
 use super::link::Link;
 use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
-use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
+use super::stage;
+use crate::config::StagingConfig;
+use crate::transport::{DmaAccess, Payload, ReadStatus, StageRoom, TransportEvent};
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
 /// acknowledgement, and the send retires at once.
@@ -31,6 +33,11 @@ pub(super) struct Out<'a> {
     pub(super) events: &'a mut VecDeque<TransportEvent>,
     /// What of our memory the peer has mapped.
     pub(super) exports: &'a [ExportInfo],
+    pub(super) staging: StagingConfig,
+    /// Rooms that no connection uses.
+    pub(super) spare: &'a mut Vec<StageRoom>,
+    /// Last number given to a read.
+    pub(super) tickets: &'a mut u64,
     pub(super) moved: bool,
 }
 
@@ -40,7 +47,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         return Stop::Done;
     }
     let due = c.spans_taken > c.spans_told
-        && (c.refs_waiting == 0 || c.spans_taken - c.spans_told >= SPAN_WINDOW / 4);
+        && (c.refs_waiting == 0 || c.tell_now || c.spans_taken - c.spans_told >= SPAN_WINDOW / 4);
     if due || c.inline_taken - c.inline_told >= window / 4 {
         let ack = Packet::Ack {
             dst: c.peer_id,
@@ -51,6 +58,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
             return Stop::Again;
         }
         (c.spans_told, c.inline_told) = (c.spans_taken, c.inline_taken);
+        c.tell_now = false;
         out.moved = true;
     }
     while c.next_send < c.sends.len() {
@@ -80,6 +88,9 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
                     detail,
                 });
                 out.moved = true;
+                if let Some(stage) = &mut c.stage {
+                    stage.drop_unsent();
+                }
                 if s.emitted > 0 {
                     fail_stream(c, out);
                     return Stop::Done;
@@ -88,6 +99,10 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         }
     }
     out.moved |= c.retire_sends(out.events);
+    if c.sends.is_empty() && c.stage.as_mut().is_some_and(|s| s.recycle(c.spans_acked)) {
+        out.spare
+            .extend(c.stage.take().map(stage::Stage::into_room));
+    }
     if c.shut && !c.fin_sent && c.next_send == c.sends.len() {
         let fin = Packet::Fin {
             dst: c.peer_id,
@@ -113,7 +128,7 @@ fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
     out.events.push_back(TransportEvent::Reset { conn: c.id });
 }
 
-enum Progress {
+pub(super) enum Progress {
     /// The send has left.
     Whole,
     /// The peer's window is closed.
@@ -135,9 +150,17 @@ fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let s = &mut c.sends[c.next_send];
     let len = s.work.payload.len();
-    let small = matches!(s.work.payload, Payload::Inline { .. })
-        || (len <= INLINE_SEND && !s.by_ref)
-        || (!s.by_ref && !is_exported(&s.work.payload, out)?);
+    let mut small = matches!(s.work.payload, Payload::Inline { .. })
+        || (len <= INLINE_SEND && !s.by_ref && !s.staged);
+    if !small && !s.by_ref && !s.staged && !is_exported(&s.work.payload, out)? {
+        // Without room in NIC memory: in lines, slowly, rather than not at all.
+        small = !stage::open(c, out);
+        c.sends[c.next_send].staged = !small;
+    }
+    let s = &mut c.sends[c.next_send];
+    if let (true, Some(buffer)) = (s.staged, stage::memory_of(&s.work.payload)) {
+        return stage::emit(c, &buffer, out);
+    }
     while s.emitted < len {
         let left = len - s.emitted;
         if small {

@@ -1,0 +1,286 @@
+//! Payloads that a local peer cannot reach where they are: through NIC memory, in two copies, with
+//! whatever room there is.
+
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
+
+mod nic_support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nic_support::*;
+use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, SessionId, Status};
+use ringbell_nic_core::{HostBuffer, HostQueue, Nic, StagingConfig};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn pair(dir: &TempDir, staging: StagingConfig, board_bytes: u64) -> [Host; 2] {
+    [1, 2].map(|n| {
+        let mut setup = Setup::new(dir, n);
+        setup.local.staging = staging;
+        setup.nic.board_bytes = board_bytes;
+        Host::new(&setup)
+    })
+}
+
+/// Bytes that the program had: the peer has no way to map them.
+fn adopt(h: &Host, bytes: Vec<u8>) -> HostBuffer {
+    h.nic.adopt_host(h.pd, bytes, Access::LOCAL).expect("host")
+}
+
+fn at(d: Descriptor, va: GpuVa, offset: u64) -> Descriptor {
+    Descriptor {
+        local_va: GpuVa(va.0 + offset),
+        ..d
+    }
+}
+
+#[test]
+fn each_side_copies_once_whatever_the_pieces() {
+    let mut rng = Rng::new(77);
+    for (chunk, depth) in [(4096, 2), (5000, 3), (64 << 10, 4), (1 << 20, 2)] {
+        let dir = TempDir::new();
+        let hosts = pair(&dir, StagingConfig { chunk, depth }, 4 << 20);
+        let hosts = &[&hosts[0], &hosts[1]];
+        let (s, r) = connected(hosts, 0, 1, 7);
+        let data = rng.bytes(700_000);
+        let src = adopt(hosts[0], data.clone());
+        let mut sent = 0;
+        for (i, len) in [121, 4095, 4097, 15_001, 60_001, 600_007]
+            .into_iter()
+            .enumerate()
+        {
+            let from = 7 * i as u64;
+            let before = hosts.map(|h| h.nic.counters().copied_bytes);
+            let tickets = [
+                (1, hosts[1].post(&recv(r, 3, len))),
+                (0, hosts[0].post(&at(send(s, 0, len), src.va(), from))),
+            ];
+            for c in settle(hosts, &tickets) {
+                assert_eq!((c.status, c.bytes), (Status::Ok, len.into()));
+            }
+            let from = from as usize;
+            assert!(hosts[1].peek(3, len as usize) == data[from..from + len as usize]);
+            for (h, before) in hosts.iter().zip(before) {
+                let copied = h.nic.counters().copied_bytes - before;
+                assert_eq!(copied, len.into(), "{len} in pieces of {chunk}");
+            }
+            sent += u64::from(len);
+        }
+        assert_eq!(hosts[0].nic.counters().staged_bytes, sent);
+        assert_eq!(hosts[1].nic.counters().staged_bytes, 0);
+        let (used, _) = hosts[0].nic.nic_memory();
+        assert!(
+            used <= StagingConfig { chunk, depth }.room().next_multiple_of(128),
+            "{used}"
+        );
+    }
+}
+
+#[test]
+fn many_sends_share_the_room_in_order() {
+    let dir = TempDir::new();
+    let staging = StagingConfig {
+        chunk: 4096,
+        depth: 3,
+    };
+    let hosts = pair(&dir, staging, 1 << 20);
+    let hosts = &[&hosts[0], &hosts[1]];
+    let (s, r) = connected(hosts, 0, 1, 7);
+    let mut rng = Rng::new(5);
+    let data = [rng.bytes(300_000), rng.bytes(300_000)];
+    let bufs = [
+        adopt(hosts[0], data[0].clone()),
+        adopt(hosts[1], data[1].clone()),
+    ];
+    // Both directions at once; small ones travel in lines between the staged ones.
+    let mut tickets = Vec::new();
+    for (i, (from, to)) in [(s, r), (r, s)].into_iter().enumerate() {
+        let mut done = 0;
+        while done < 300_000 {
+            let len = (1 + rng.below(9000)).min(300_000 - done);
+            tickets.push((i, at(send(from, 0, len as u32), bufs[i].va(), done)));
+            done += len;
+        }
+        tickets.push((1 - i, recv(to, 1 << 20, 300_000)));
+    }
+    // A queue has 256 slots; the oldest are settled as it fills.
+    let posted: Vec<_> = tickets
+        .iter()
+        .map(|(h, d)| (*h, hosts[*h].post(d)))
+        .collect();
+    for c in settle(hosts, &posted) {
+        assert_eq!(c.status, Status::Ok);
+    }
+    assert!(hosts[1].peek(1 << 20, 300_000) == data[0]);
+    assert!(hosts[0].peek(1 << 20, 300_000) == data[1]);
+}
+
+#[test]
+fn without_room_in_nic_memory_bytes_still_arrive() {
+    let dir = TempDir::new();
+    let hosts = pair(
+        &dir,
+        StagingConfig {
+            chunk: 64 << 10,
+            depth: 4,
+        },
+        1 << 20,
+    );
+    let hosts = &[&hosts[0], &hosts[1]];
+    let (s, r) = connected(hosts, 0, 1, 7);
+    let data = Rng::new(9).bytes(100_001);
+    let src = adopt(hosts[0], data.clone());
+    let all = hosts[0]
+        .nic
+        .alloc_on_nic(hosts[0].pd, 1 << 20, Access::LOCAL);
+    let mut all = Some(all.expect("the whole board"));
+    // Full; then with a hole that is smaller than the setting asks for; then empty.
+    for staged in [false, true, true] {
+        hosts[1].poke(0, &vec![0; 100_001]);
+        let before = hosts[0].nic.counters().staged_bytes;
+        let tickets = [
+            (1, hosts[1].post(&recv(r, 0, 100_001))),
+            (0, hosts[0].post(&at(send(s, 0, 100_001), src.va(), 0))),
+        ];
+        for c in settle(hosts, &tickets) {
+            assert_eq!((c.status, c.bytes), (Status::Ok, 100_001));
+        }
+        assert!(hosts[1].peek(0, 100_001) == data);
+        assert_eq!(hosts[0].nic.counters().staged_bytes > before, staged);
+        let had = all.take();
+        if !staged {
+            drop(had);
+            let most = (1 << 20) - (20 << 10);
+            let most = hosts[0].nic.alloc_on_nic(hosts[0].pd, most, Access::LOCAL);
+            all = Some(most.expect("most of the board"));
+        }
+    }
+}
+
+/// A NIC over a memory that finishes reads late and in another order.
+struct Slow {
+    memory: Arc<DelayedMemory>,
+    nic: Nic,
+    queue: HostQueue,
+    seed: u64,
+}
+
+impl Slow {
+    fn new(dir: &TempDir, n: u8, seed: u64, staging: StagingConfig) -> Slow {
+        let s = Setup::new(dir, n);
+        let memory = Arc::new(DelayedMemory::new(s.memory_bytes, seed).expect("memory"));
+        let mut local = s.local;
+        local.staging = staging;
+        let nic = Nic::builder(s.nic, memory.clone()).local(local).build();
+        let nic = nic.expect("NIC");
+        let pd = nic.alloc_pd().expect("domain");
+        let queue = nic.create_queue(pd, s.queue).expect("queue");
+        let slow = Slow {
+            memory,
+            nic,
+            queue,
+            seed,
+        };
+        slow.nic.map(slow.view().table()).expect("map");
+        slow.nic
+            .register(pd, BASE, s.memory_bytes, Access::LOCAL)
+            .expect("register");
+        slow
+    }
+
+    fn view(&self) -> GpuView<'_> {
+        GpuView::new(self.memory.host(), BASE, Layout::Scattered(self.seed))
+    }
+
+    fn post(&self, d: &Descriptor) -> u32 {
+        self.queue.try_post(d).expect("room")
+    }
+}
+
+fn wait(nics: &[Slow; 2], i: usize, t: u32) -> Completion {
+    let start = Instant::now();
+    loop {
+        if let Some(c) = nics[i].queue.poll(t) {
+            return c;
+        }
+        assert!(start.elapsed() < LIMIT, "{}", nics[i].nic.describe());
+        for n in nics {
+            n.nic.step();
+        }
+    }
+}
+
+fn open(nics: &[Slow; 2], port: u16) -> (SessionId, SessionId) {
+    let call = |i: usize, d| wait(nics, i, nics[i].post(&d));
+    let l = session_of(call(1, socket()));
+    assert_eq!(call(1, listen(l, port)).status, Status::Ok);
+    let s = session_of(call(0, socket()));
+    let ip = nics[1].nic.config().ip;
+    let tc = nics[0].post(&connect(s, ip, port));
+    let r = session_of(call(1, accept(l)));
+    assert_eq!(wait(nics, 0, tc).status, Status::Ok);
+    (s, r)
+}
+
+#[test]
+fn an_asynchronous_memory_is_read_piece_by_piece() {
+    for seed in 0..6 {
+        let dir = TempDir::new();
+        let staging = StagingConfig {
+            chunk: [4096, 64 << 10, 300_000][seed as usize % 3],
+            depth: 2 + seed as u32 % 4,
+        };
+        let nics = [1, 2].map(|n| Slow::new(&dir, n, seed + 10 * u64::from(n), staging));
+        let (s, r) = open(&nics, 7);
+        let mut rng = Rng::new(seed);
+        for len in [41_usize, 121, 5000, 65_537, 700_001] {
+            let data = rng.bytes(len);
+            nics[0].view().write(GpuVa(BASE.0 + 33), &data);
+            let before = nics[0].nic.counters().copied_bytes;
+            let tr = nics[1].post(&recv(r, 77, len as u32));
+            let ts = nics[0].post(&send(s, 33, len as u32));
+            let c = wait(&nics, 1, tr);
+            assert_eq!((c.status, c.bytes), (Status::Ok, len as u64));
+            let mut got = vec![0; len];
+            nics[1].view().read(GpuVa(BASE.0 + 77), &mut got);
+            assert!(got == data, "seed {seed}: {len} bytes");
+            assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
+            assert_eq!(nics[0].nic.counters().copied_bytes - before, len as u64);
+        }
+    }
+}
+
+/// A read that was cancelled with its connection must not answer for a later one of the same bytes.
+#[test]
+fn a_cancelled_read_is_nobodys_answer() {
+    for seed in 0..20 {
+        let dir = TempDir::new();
+        let staging = StagingConfig {
+            chunk: 4096,
+            depth: 4,
+        };
+        let nics = [1, 2].map(|n| Slow::new(&dir, n, seed + 10 * u64::from(n), staging));
+        let (s, _r) = open(&nics, 7);
+        let (old, new) = (vec![1_u8; 40_000], vec![2_u8; 40_000]);
+        nics[0].view().write(BASE, &old);
+        let first = nics[0].post(&send(s, 0, 40_000));
+        for _ in 0..1 + seed % 7 {
+            nics[0].nic.step();
+        }
+        assert_eq!(wait(&nics, 0, nics[0].post(&abort(s))).status, Status::Ok);
+        assert_eq!(wait(&nics, 0, first).status, Status::Aborted);
+        // Aborted means: the buffer is the program's again.
+        nics[0].view().write(BASE, &new);
+        let (s, r) = open(&nics, 8);
+        let tr = nics[1].post(&recv(r, 0, 40_000));
+        let ts = nics[0].post(&send(s, 0, 40_000));
+        assert_eq!(wait(&nics, 1, tr).status, Status::Ok);
+        assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
+        let mut got = vec![0; 40_000];
+        nics[1].view().read(BASE, &mut got);
+        assert!(got == new, "seed {seed}: old bytes were sent");
+    }
+}
