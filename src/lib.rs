@@ -35,8 +35,9 @@ mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
 pub use comm::{
-    variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
-    UniqueIdError,
+    variables, BootstrapError, BootstrapServer, CollectiveError, CommOptions, Communicator, Done,
+    Element, Enqueued, Job, JobError, JobSource, Member, Operation, Request, Round, Span, UniqueId,
+    UniqueIdError, COLLECTIVE_PORT,
 };
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
@@ -47,6 +48,8 @@ pub use ringbell_cuda_kernels::{
 };
 pub use ringbell_gtlb::{Access, MemoryRegion};
 pub use ringbell_nic_abi as abi;
+pub use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
+pub use ringbell_nic_core::collective::{CollectiveSettings, CommInfo, CommStatus, PeerInfo};
 pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,

@@ -158,6 +158,7 @@ pub struct Nic {
     pd: PdId,
     queue: QueueConfig,
     port: PortSpec,
+    transport: TransportSpec,
 }
 
 impl Nic {
@@ -198,6 +199,7 @@ impl Nic {
             pd,
             queue: options.queue,
             port: options.port,
+            transport: options.transport,
         };
         tracing::info!("{}", nic.soft.describe());
         Ok(nic)
@@ -216,6 +218,11 @@ impl Nic {
     /// The protection domain of its queues and memory.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
+    }
+
+    /// Which transports it offers and tries.
+    pub fn transport(&self) -> TransportSpec {
+        self.transport
     }
 
     /// What carries frames.

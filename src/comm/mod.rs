@@ -1,9 +1,28 @@
 //! Ranks and communicators: how processes become a job, and collectives of that job.
+//!
+//! `id` and `bootstrap`: ranks find each other. `job`: what a launcher's environment says. `card`: what
+//! they tell each other of their NICs. `communicator`: the handle; `operation`, `request` and `stream`:
+//! what it is asked to do, and how that ends.
 
 mod bootstrap;
+mod card;
+mod communicator;
+mod element;
+mod error;
 mod id;
 mod job;
+mod operation;
+mod options;
+mod request;
+mod stream;
 
 pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
+pub use communicator::Communicator;
+pub use element::Element;
+pub use error::CollectiveError;
 pub use id::{UniqueId, UniqueIdError};
 pub use job::{variables, Job, JobError, JobSource};
+pub use operation::{Operation, Span};
+pub use options::{CommOptions, COLLECTIVE_PORT};
+pub use request::{Done, Request};
+pub use stream::Enqueued;

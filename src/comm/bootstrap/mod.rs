@@ -87,6 +87,12 @@ pub enum BootstrapError {
         #[source]
         source: std::io::Error,
     },
+    /// A rank of another version.
+    #[error("rank {rank} says something that this version does not understand; run the same version of ringbell everywhere")]
+    Version {
+        /// Rank of the job.
+        rank: u32,
+    },
     /// More than a rank may say in a round.
     #[error("a rank says at most {max} bytes in a round of the bootstrap, not {bytes}")]
     PartTooLong {

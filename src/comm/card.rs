@@ -1,0 +1,138 @@
+//! What ranks tell each other of their NICs when a job begins.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::{BootstrapError, CollectiveError, Round};
+use crate::{Nic, PortSpec, TransportSpec};
+
+/// Bytes of a card.
+const BYTES: usize = 20;
+/// Can use the `local` transport.
+const LOCAL: u8 = 1;
+/// Can use `tcp`.
+const TCP: u8 = 2;
+
+/// A rank's NIC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Card {
+    /// Address, and the port at which it serves collectives.
+    pub(super) address: SocketAddrV4,
+    transports: u8,
+    /// Tells machines apart: the kernel's number of this boot.
+    host: u64,
+    user: u32,
+}
+
+impl Card {
+    pub(super) fn of(nic: &Nic, port: u16) -> Card {
+        let (transport, frames) = (nic.transport(), nic.port());
+        let local = transport != TransportSpec::Tcp;
+        let tcp = transport != TransportSpec::Local && *frames != PortSpec::None;
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let host = boot
+            .bytes()
+            .filter_map(|b| char::from(b).to_digit(16))
+            .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d));
+        Card {
+            address: SocketAddrV4::new(nic.soft().config().ip, port),
+            transports: u8::from(local) * LOCAL | u8::from(tcp) * TCP,
+            host,
+            user: rustix::process::getuid().as_raw(),
+        }
+    }
+
+    pub(super) fn encode(&self) -> [u8; BYTES] {
+        let mut out = [0; BYTES];
+        out[..4].copy_from_slice(&self.address.ip().octets());
+        out[4..6].copy_from_slice(&self.address.port().to_le_bytes());
+        out[6] = self.transports;
+        out[8..16].copy_from_slice(&self.host.to_le_bytes());
+        out[16..].copy_from_slice(&self.user.to_le_bytes());
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Card> {
+        let b: &[u8; BYTES] = bytes.try_into().ok()?;
+        let ip = Ipv4Addr::new(b[0], b[1], b[2], b[3]);
+        Some(Card {
+            address: SocketAddrV4::new(ip, u16::from_le_bytes([b[4], b[5]])),
+            transports: b[6],
+            host: u64::from_le_bytes(b[8..16].try_into().ok()?),
+            user: u32::from_le_bytes(b[16..].try_into().ok()?),
+        })
+    }
+
+    /// What is missing between two NICs; `None`: nothing.
+    fn obstacle(&self, other: &Card) -> Option<&'static str> {
+        let both = self.transports & other.transports;
+        let near = self.host == other.host && self.user == other.user;
+        if both & TCP != 0 || (both & LOCAL != 0 && near) {
+            return None;
+        }
+        Some(match (near, both & LOCAL != 0) {
+            (true, _) => "one offers only transport local and the other only tcp; open both with the same transport",
+            (false, true) => "they are on different hosts or belong to different users, and have no port to a network; open their NICs with port udp or tap",
+            (false, false) => "they have no transport in common; open both with transport auto or tcp and a port",
+        })
+    }
+}
+
+pub(super) fn decode_all(round: &Round) -> Result<Vec<Card>, CollectiveError> {
+    let cards = round.parts.iter().map(|(rank, part)| {
+        Card::decode(part).ok_or_else(|| BootstrapError::Version { rank: *rank })
+    });
+    Ok(cards.collect::<Result<_, _>>()?)
+}
+
+/// Refuses a job in which this rank cannot reach another, before anybody waits for it.
+pub(super) fn check_paths(cards: &[Card], rank: u32) -> Result<(), CollectiveError> {
+    let Some(own) = cards.get(rank as usize) else {
+        return Ok(());
+    };
+    for (b, other) in cards
+        .iter()
+        .enumerate()
+        .filter(|(b, _)| *b != rank as usize)
+    {
+        if let Some(why) = own.obstacle(other) {
+            return Err(CollectiveError::NoPath {
+                a: rank,
+                a_ip: *own.address.ip(),
+                b: b as u32,
+                b_ip: *other.address.ip(),
+                why,
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn card(n: u8, transports: u8, host: u64) -> Card {
+        Card {
+            address: SocketAddrV4::new([10, 0, 0, n].into(), 7),
+            transports,
+            host,
+            user: 5,
+        }
+    }
+
+    #[test]
+    fn a_card_survives_and_ranks_without_a_path_are_named() {
+        let c = card(1, LOCAL | TCP, 0x0123_4567_89ab_cdef);
+        assert_eq!(Card::decode(&c.encode()), Some(c));
+        assert_eq!(Card::decode(&[0; 19]), None);
+        let says = |cards: &[Card], word: &str| {
+            let e = check_paths(cards, 0).expect_err(word).to_string();
+            assert!(e.contains("rank 1 (10.0.0.2)") && e.contains(word), "{e}");
+        };
+        assert!(check_paths(&[c, card(2, LOCAL, c.host)], 0).is_ok());
+        assert!(check_paths(&[c, card(2, TCP, 9)], 0).is_ok());
+        says(&[c, card(2, LOCAL, 9)], "different hosts");
+        says(&[card(1, LOCAL, 9), card(2, TCP, 9)], "same transport");
+        says(&[card(1, LOCAL, 8), card(2, TCP, 9)], "in common");
+    }
+}

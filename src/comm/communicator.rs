@@ -1,0 +1,646 @@
+//! [`Communicator`]: ranks that run collectives together.
+#![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringbell_cuda_kernels::collective::CommHandle;
+use ringbell_nic_abi::ReduceOp;
+use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::HostQueue;
+
+use super::card::{self, Card};
+use super::{
+    CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
+    UniqueId,
+};
+use crate::Nic;
+
+/// How much longer than its operation's time-out a waiter waits for the NIC's word.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What a communicator and its requests share.
+#[derive(Debug)]
+pub(super) struct Inner {
+    pub(super) nic: Nic,
+    pub(super) queue: HostQueue,
+    pub(super) rank: u32,
+    id: CommId,
+    ctx: u64,
+    /// Rank in the job, by rank of the communicator.
+    job_ranks: Vec<u32>,
+    peers: Vec<SocketAddrV4>,
+    member: Arc<Member>,
+    options: CommOptions,
+    /// Tickets whose requests were dropped.
+    orphans: Mutex<Vec<u32>>,
+}
+
+impl Inner {
+    pub(super) fn orphan(&self, ticket: u32) {
+        self.orphans
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(ticket);
+    }
+
+    /// Gives back the slots of orphans that have ended.
+    fn collect_orphans(&self) {
+        let mut orphans = self.orphans.lock().unwrap_or_else(PoisonError::into_inner);
+        orphans.retain(|t| self.queue.poll(*t).is_none());
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.nic.soft().free_communicator(self.id) {
+            tracing::debug!(%error, "a communicator was gone before it was freed");
+        }
+    }
+}
+
+/// Ranks that run collectives together: a handle; clones are the same communicator. The last one to go
+/// frees it in the NIC.
+///
+/// Every rank makes the same calls in the same order. The NIC does the work: a call posts one descriptor
+/// and waits.
+///
+/// ```
+/// use ringbell::{CommOptions, Communicator, Nic, NicOptions, ReduceOp};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = std::env::temp_dir().join(format!("rb-doc-comm-{}", std::process::id()));
+/// // Two ranks as threads of one process, a NIC each.
+/// let nics: Vec<Nic> = ["10.9.8.1/24", "10.9.8.2/24"]
+///     .iter()
+///     .map(|ip| {
+///         let mut options = NicOptions { ip: ip.parse()?, ..NicOptions::default() };
+///         # options.local.directory = Some(dir.clone());
+///         # options.gpu.memory_bytes = 16 << 20;
+///         Ok(Nic::open(options)?)
+///     })
+///     .collect::<Result<_, Box<dyn std::error::Error>>>()?;
+/// let comms = Communicator::init_all(&nics, &CommOptions::default())?;
+/// std::thread::scope(|scope| {
+///     for comm in &comms {
+///         scope.spawn(move || {
+///             let x = comm.nic().alloc(4).expect("memory");
+///             x.write(0, &(comm.rank() as f32 + 1.5).to_ne_bytes()).expect("fits");
+///             comm.all_reduce::<f32>(&x, &x, 1, ReduceOp::Sum).expect("both ranks came");
+///             let mut sum = [0; 4];
+///             x.read(0, &mut sum).expect("fits");
+///             assert_eq!(f32::from_ne_bytes(sum), 1.5 + 2.5);
+///         });
+///     }
+/// });
+/// # drop((comms, nics)); let _ = std::fs::remove_dir_all(dir);
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Communicator {
+    inner: Arc<Inner>,
+}
+
+impl Communicator {
+    /// Makes the communicator of a whole job: rank `rank` of `ranks`, found by the job's id. Every rank
+    /// calls it; it returns when all have come.
+    ///
+    /// # Errors
+    /// [`CollectiveError`]: ranks that did not come are named, as are those that cannot be reached.
+    pub fn init(
+        nic: &Nic,
+        id: &UniqueId,
+        ranks: u32,
+        rank: u32,
+        options: &CommOptions,
+    ) -> Result<Communicator, CollectiveError> {
+        let member = Member::join(id, rank, ranks, options.init_timeout)?;
+        Communicator::of_job(nic, member, options)
+    }
+
+    /// Makes the communicator of the job that this process was started in.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`].
+    pub fn from_job(
+        nic: &Nic,
+        job: &Job,
+        options: &CommOptions,
+    ) -> Result<Communicator, CollectiveError> {
+        let member = job.join(options.init_timeout)?;
+        Communicator::of_job(nic, member, options)
+    }
+
+    /// Makes a communicator of NICs of one process, rank by rank: one for each, for a thread of its own.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`].
+    pub fn init_all(
+        nics: &[Nic],
+        options: &CommOptions,
+    ) -> Result<Vec<Communicator>, CollectiveError> {
+        let id = UniqueId::create()?;
+        let ranks = nics.len() as u32;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = nics
+                .iter()
+                .zip(0..)
+                .map(|(nic, rank)| {
+                    let init = move || Communicator::init(nic, &id, ranks, rank, options);
+                    scope.spawn(init)
+                })
+                .collect();
+            threads
+                .into_iter()
+                .map(|t| {
+                    // A panic of ours in there is one here as well.
+                    t.join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        })
+    }
+
+    fn of_job(
+        nic: &Nic,
+        member: Member,
+        options: &CommOptions,
+    ) -> Result<Communicator, CollectiveError> {
+        let all: Vec<u32> = (0..member.ranks()).collect();
+        let own = Card::of(nic, options.port);
+        let round = member.all_gather(&all, 0, &own.encode(), options.init_timeout)?;
+        let cards = card::decode_all(&round)?;
+        card::check_paths(&cards, member.rank())?;
+        let peers = cards.iter().map(|c| c.address).collect();
+        Communicator::make(nic, Arc::new(member), options, round.id, all, peers)
+    }
+
+    /// Makes the communicator in the NIC, and waits until its ranks are connected.
+    fn make(
+        nic: &Nic,
+        member: Arc<Member>,
+        options: &CommOptions,
+        ctx: u64,
+        job_ranks: Vec<u32>,
+        peers: Vec<SocketAddrV4>,
+    ) -> Result<Communicator, CollectiveError> {
+        let me = job_ranks.iter().position(|r| *r == member.rank());
+        let rank = me.unwrap_or(usize::MAX) as u32;
+        let mut settings = options.settings.clone();
+        settings.connect_timeout = options.init_timeout;
+        let queue = nic.create_queue()?;
+        let id = nic.soft().create_communicator(&CommunicatorConfig {
+            ctx,
+            rank,
+            peers: peers.clone(),
+            settings,
+        })?;
+        let inner = Inner {
+            nic: nic.clone(),
+            queue,
+            rank,
+            id,
+            ctx,
+            job_ranks,
+            peers,
+            member,
+            options: options.clone(),
+            orphans: Mutex::new(Vec::new()),
+        };
+        let comm = Communicator {
+            inner: Arc::new(inner),
+        };
+        comm.connect()?;
+        Ok(comm)
+    }
+
+    /// Steps the NIC until all ranks have answered.
+    fn connect(&self) -> Result<(), CollectiveError> {
+        let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
+        let soft = self.inner.nic.soft();
+        loop {
+            let missing = match soft.communicator_status(self.inner.id)? {
+                CommStatus::Ready => return Ok(()),
+                CommStatus::Connecting { missing } if Instant::now() < deadline => {
+                    if !soft.step() {
+                        std::thread::sleep(Duration::from_micros(50));
+                    }
+                    drop(missing);
+                    continue;
+                }
+                CommStatus::Connecting { missing } => missing,
+                CommStatus::Aborted { rank, .. } => vec![rank],
+            };
+            let names: Vec<String> = missing
+                .iter()
+                .map(|r| match self.inner.peers.get(*r as usize) {
+                    Some(at) => format!("{r} ({})", at.ip()),
+                    None => r.to_string(),
+                })
+                .collect();
+            return Err(CollectiveError::NotConnected {
+                ranks: names.join(", "),
+            });
+        }
+    }
+
+    /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their rank
+    /// here. Every rank calls it; one without a colour gets none.
+    ///
+    /// # Errors
+    /// As [`Communicator::init`].
+    pub fn split(
+        &self,
+        colour: Option<u32>,
+        key: i32,
+    ) -> Result<Option<Communicator>, CollectiveError> {
+        let i = &*self.inner;
+        let part = match colour {
+            Some(c) => [&[1][..], &c.to_le_bytes(), &key.to_le_bytes()].concat(),
+            None => vec![0],
+        };
+        let round = i.member.all_gather(
+            &self.sorted_job_ranks(),
+            i.ctx,
+            &part,
+            i.options.init_timeout,
+        )?;
+        let Some(colour) = colour else {
+            return Ok(None);
+        };
+        let said = |job_rank: u32| -> Option<(u32, i32)> {
+            let (_, p) = round.parts.iter().find(|(r, _)| *r == job_rank)?;
+            let (c, k) = (p.get(1..5)?, p.get(5..9)?);
+            Some((
+                u32::from_le_bytes(c.try_into().ok()?),
+                i32::from_le_bytes(k.try_into().ok()?),
+            ))
+        };
+        let mut colours: Vec<u32> = i
+            .job_ranks
+            .iter()
+            .filter_map(|r| Some(said(*r)?.0))
+            .collect();
+        colours.sort_unstable();
+        colours.dedup();
+        let index = colours.iter().position(|c| *c == colour).unwrap_or(0) as u64;
+        let mut chosen: Vec<(i32, usize)> = i
+            .job_ranks
+            .iter()
+            .enumerate()
+            .filter_map(|(rank, r)| Some((said(*r).filter(|(c, _)| *c == colour)?.1, rank)))
+            .collect();
+        chosen.sort_unstable();
+        self.with_ranks(chosen.iter().map(|(_, rank)| *rank), round.id + 1 + index)
+            .map(Some)
+    }
+
+    /// Goes on without ranks that have ended: aborts what is under way, finds out together with the
+    /// others who is left, and makes a new communicator of them, in their order here. Ranks that are
+    /// alive but do not call it within `patience` are left out. This communicator is of no use then.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Excluded`](super::BootstrapError::Excluded) when the others have gone on without
+    /// this rank; [`BootstrapError::Lost`](super::BootstrapError::Lost) when the process that served the
+    /// bootstrap is the one that ended: let `ringbell run`, or a process that outlives the ranks, serve it.
+    pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
+        let i = &*self.inner;
+        self.abort();
+        let round: Round = i
+            .member
+            .survivors(&self.sorted_job_ranks(), i.ctx, &[], patience)?;
+        let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
+        let left = i.job_ranks.iter().enumerate();
+        let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);
+        self.with_ranks(left.collect::<Vec<_>>(), round.id)
+    }
+
+    /// A new communicator of some ranks of this one.
+    fn with_ranks(
+        &self,
+        ranks: impl IntoIterator<Item = usize>,
+        ctx: u64,
+    ) -> Result<Communicator, CollectiveError> {
+        let i = &*self.inner;
+        let (job_ranks, peers) = ranks
+            .into_iter()
+            .map(|r| (i.job_ranks[r], i.peers[r]))
+            .unzip();
+        Communicator::make(&i.nic, i.member.clone(), &i.options, ctx, job_ranks, peers)
+    }
+
+    fn sorted_job_ranks(&self) -> Vec<u32> {
+        let mut ranks = self.inner.job_ranks.clone();
+        ranks.sort_unstable();
+        ranks
+    }
+
+    /// Own rank.
+    pub fn rank(&self) -> u32 {
+        self.inner.rank
+    }
+
+    /// Ranks.
+    pub fn size(&self) -> u32 {
+        self.inner.job_ranks.len() as u32
+    }
+
+    /// Rank in the job of each rank.
+    pub fn job_ranks(&self) -> &[u32] {
+        &self.inner.job_ranks
+    }
+
+    /// Addresses of the ranks' NICs.
+    pub fn addresses(&self) -> Vec<Ipv4Addr> {
+        self.inner.peers.iter().map(|p| *p.ip()).collect()
+    }
+
+    /// The NIC that it lives in.
+    pub fn nic(&self) -> &Nic {
+        &self.inner.nic
+    }
+
+    /// The settings it was made with.
+    pub fn options(&self) -> &CommOptions {
+        &self.inner.options
+    }
+
+    /// What it is doing and with what: transports, algorithms chosen, NIC memory, counters.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Create`] when the NIC has lost it.
+    pub fn info(&self) -> Result<CommInfo, CollectiveError> {
+        Ok(self.inner.nic.soft().communicator_info(self.inner.id)?)
+    }
+
+    /// What a kernel needs to run collectives itself: pass it as an argument of type `rb_comm`. Valid
+    /// while this communicator lives.
+    pub fn handle(&self) -> CommHandle {
+        CommHandle {
+            queue: self.inner.queue.handle(),
+            comm: self.inner.id.session().0,
+            rank: self.rank(),
+            size: self.size(),
+            algo: self.inner.options.algo,
+            wire: self.inner.options.wire,
+        }
+    }
+
+    /// Ends everything under way, on every rank, with COMM_ABORTED. What is left to do is to free it
+    /// (drop it) or to [`shrink`](Communicator::shrink).
+    pub fn abort(&self) {
+        if let Err(error) = self.inner.nic.soft().abort_communicator(self.inner.id) {
+            tracing::debug!(%error, "a communicator was gone before it was aborted");
+        }
+    }
+
+    /// Frees it now rather than when the last clone goes: says whether this was the last.
+    pub fn free(self) -> bool {
+        Arc::into_inner(self.inner).is_some()
+    }
+
+    /// Starts an operation.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Misuse`] when buffers are too small; [`CollectiveError::Wait`] when the
+    /// queue stays full.
+    pub fn post(&self, operation: &Operation) -> Result<Request, CollectiveError> {
+        let i = &self.inner;
+        operation.check(i.rank, self.size())?;
+        let defaults = (i.options.algo, i.options.wire, i.options.timeout);
+        let make = |ticket| operation.descriptor(i.id.session(), ticket, defaults);
+        let patience = operation.timeout.unwrap_or(i.options.timeout) + GRACE;
+        let ticket = match i.queue.try_post_with(make) {
+            Some(ticket) => ticket,
+            None => self.post_when_free(make, patience, operation)?,
+        };
+        Ok(Request::new(
+            i.clone(),
+            operation.spec.kind,
+            ticket,
+            patience,
+        ))
+    }
+
+    #[cold]
+    fn post_when_free(
+        &self,
+        make: impl Fn(u32) -> ringbell_nic_abi::Descriptor,
+        patience: Duration,
+        operation: &Operation,
+    ) -> Result<u32, CollectiveError> {
+        let i = &self.inner;
+        let deadline = Instant::now() + patience;
+        loop {
+            i.collect_orphans();
+            if let Some(ticket) = i.queue.try_post_with(&make) {
+                return Ok(ticket);
+            }
+            if Instant::now() >= deadline {
+                let queue = i.queue.id();
+                return Err(CollectiveError::Wait {
+                    kind: operation.spec.kind,
+                    source: crate::WaitError::QueueFull { queue },
+                });
+            }
+            if !i.nic.soft().step() {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Runs an operation to its end.
+    ///
+    /// # Errors
+    /// As [`Communicator::post`] and [`Request::wait`].
+    pub fn run(&self, operation: &Operation) -> Result<Done, CollectiveError> {
+        self.post(operation)?.wait()
+    }
+
+    /// Posts several operations together, on this communicator or others, and waits for all of them: as
+    /// between ncclGroupStart and ncclGroupEnd, sends and receives among them cannot block each other.
+    ///
+    /// # Errors
+    /// The first failure; the others have ended too then.
+    pub fn group(operations: &[(&Communicator, Operation)]) -> Result<Vec<Done>, CollectiveError> {
+        let mut first = None;
+        let mut requests = Vec::with_capacity(operations.len());
+        for (comm, operation) in operations {
+            match comm.post(operation) {
+                Ok(request) => requests.push(request),
+                Err(e) => {
+                    first.get_or_insert(e);
+                    break;
+                }
+            }
+        }
+        let mut done = Vec::with_capacity(requests.len());
+        for request in requests {
+            match request.wait() {
+                Ok(d) => done.push(d),
+                Err(e) => drop(first.get_or_insert(e)),
+            }
+        }
+        first.map_or(Ok(done), Err)
+    }
+}
+
+/// The operations as blocking calls; [`Operation`] has each with its options.
+impl Communicator {
+    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer twice.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn all_reduce<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::all_reduce::<T>(src, dst, count, op))
+            .map(drop)
+    }
+
+    /// Block r of the reduction to rank r; `src` holds `count` elements for each rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::reduce_scatter::<T>(src, dst, count, op))
+            .map(drop)
+    }
+
+    /// Every rank's `count` elements to block r of every `dst`.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn all_gather<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::all_gather::<T>(src, dst, count))
+            .map(drop)
+    }
+
+    /// The root's `src` to every rank's `dst`.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn broadcast<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::broadcast::<T>(src, dst, count, root))
+            .map(drop)
+    }
+
+    /// The reduction of every rank's `count` elements, to the root's `dst`.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn reduce<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::reduce::<T>(src, dst, count, op, root))
+            .map(drop)
+    }
+
+    /// Block r of the root's `src` to rank r.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn scatter<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::scatter::<T>(src, dst, count, root))
+            .map(drop)
+    }
+
+    /// Every rank's `count` elements to block r of the root's `dst`.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn gather<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::gather::<T>(src, dst, count, root))
+            .map(drop)
+    }
+
+    /// Block j of rank i's `src` to block i of rank j's `dst`.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn all_to_all<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::all_to_all::<T>(src, dst, count))
+            .map(drop)
+    }
+
+    /// Returns when every rank has come.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn barrier(&self) -> Result<(), CollectiveError> {
+        self.run(&Operation::barrier()).map(drop)
+    }
+
+    /// `count` elements to rank `to`, with a tag.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn send<T: Element>(
+        &self,
+        src: impl Into<Span>,
+        count: u64,
+        to: u32,
+        tag: u32,
+    ) -> Result<(), CollectiveError> {
+        self.run(&Operation::send::<T>(src, count, to, tag))
+            .map(drop)
+    }
+
+    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any); [`Done::bytes`]
+    /// says how many bytes came.
+    ///
+    /// # Errors
+    /// As [`Communicator::run`].
+    pub fn recv<T: Element>(
+        &self,
+        dst: impl Into<Span>,
+        count: u64,
+        from: Option<u32>,
+        tag: Option<u32>,
+    ) -> Result<Done, CollectiveError> {
+        self.run(&Operation::recv::<T>(dst, count, from, tag))
+    }
+}

@@ -1,0 +1,125 @@
+//! Why a collective failed, or a communicator could not be made.
+
+use std::net::Ipv4Addr;
+
+use ringbell_nic_abi::{CollectiveKind, Status};
+use ringbell_nic_core::{NicError, WaitError};
+
+use super::{BootstrapError, JobError};
+use crate::OpenError;
+
+/// A communicator could not be made, or one of its operations failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// The ranks did not find each other.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// The environment does not say which rank this is.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// A NIC could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The NIC refused to make the communicator.
+    #[error("the NIC cannot make the communicator")]
+    Create(#[from] ringbell_nic_core::collective::CommError),
+    /// The NIC has no queue for it.
+    #[error("the NIC has no queue for the communicator")]
+    Queue(#[from] NicError),
+    /// Ranks have no transport in common.
+    #[error("rank {a} ({a_ip}) and rank {b} ({b_ip}) cannot reach each other: {why}")]
+    NoPath {
+        /// One.
+        a: u32,
+        /// Its NIC.
+        a_ip: Ipv4Addr,
+        /// The other.
+        b: u32,
+        /// Its NIC.
+        b_ip: Ipv4Addr,
+        /// What is missing, and what to do.
+        why: &'static str,
+    },
+    /// The NICs did not find each other in time.
+    #[error("the NICs of rank(s) {ranks} did not answer within the communicator's time-out; check that they are on the same port or host, and use the same local directory and secret")]
+    NotConnected {
+        /// Which.
+        ranks: String,
+    },
+    /// An operation cannot be posted like this.
+    #[error("{kind:?}: {why}")]
+    Misuse {
+        /// Operation.
+        kind: CollectiveKind,
+        /// What is wrong.
+        why: String,
+    },
+    /// The NIC ended the operation with an error.
+    #[error("{kind:?} on rank {rank}: {}", explain(*.status, *.detail))]
+    Failed {
+        /// Operation.
+        kind: CollectiveKind,
+        /// Own rank.
+        rank: u32,
+        /// How it ended.
+        status: Status,
+        /// What the status says of it.
+        detail: u64,
+    },
+    /// No completion came.
+    #[error("{kind:?}")]
+    Wait {
+        /// Operation.
+        kind: CollectiveKind,
+        /// What happened.
+        #[source]
+        source: WaitError,
+    },
+    /// The GPU refused memory or a kernel.
+    #[error(transparent)]
+    Gpu(#[from] ringbell_cuda_kernels::GpuError),
+    /// A kernel could not be launched, or failed.
+    #[error(transparent)]
+    Launch(#[from] ringbell_cuda_kernels::LaunchError),
+}
+
+impl CollectiveError {
+    /// How the NIC ended the operation, when it did.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            CollectiveError::Failed { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// Whether the communicator is lost, so that it is to be shrunk or made anew.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            CollectiveError::Failed { status, .. } => matches!(
+                status,
+                Status::PeerFailed
+                    | Status::CommAborted
+                    | Status::Mismatch
+                    | Status::TimedOut
+                    | Status::ShuttingDown
+                    | Status::NicSilent
+            ),
+            _ => false,
+        }
+    }
+}
+
+/// The status in words, with the rank or value that its detail names.
+fn explain(status: Status, detail: u64) -> String {
+    match status {
+        Status::Mismatch => format!("rank {detail} called something else: {status}"),
+        Status::PeerFailed => format!("rank {detail} failed: {status}"),
+        Status::CommAborted => format!("rank {detail} aborted: {status}"),
+        Status::MessageTooLarge => format!("a message of {detail} bytes: {status}"),
+        Status::TimedOut => {
+            "TIMED_OUT: not all ranks came before the operation's time-out; the communicator is aborted, shrink it or make a new one, and raise the time-out if ranks are only slow".into()
+        }
+        _ => format!("{status} (detail {detail:#x})"),
+    }
+}

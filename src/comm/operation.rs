@@ -1,0 +1,445 @@
+//! [`Operation`]: one operation of a communicator, ready to be posted.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, GpuVa, Lkey, Opcode,
+    ReduceOp, Rkey, SessionId, WireType,
+};
+
+use super::{CollectiveError, Element, Request};
+use crate::DeviceBuffer;
+
+/// A part of a buffer: everything from an offset on.
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    va: GpuVa,
+    bytes: u64,
+}
+
+impl From<&DeviceBuffer> for Span {
+    fn from(b: &DeviceBuffer) -> Span {
+        b.from(0)
+    }
+}
+
+impl DeviceBuffer {
+    /// The buffer from byte `offset` on, for collectives.
+    ///
+    /// # Panics
+    /// When the offset is past the end.
+    #[allow(clippy::wrong_self_convention)] // `buffer.from(offset)` reads as what it is.
+    pub fn from(&self, offset: u64) -> Span {
+        assert!(
+            offset <= self.len(),
+            "offset {offset} is past the end of a buffer of {} bytes",
+            self.len()
+        );
+        Span {
+            va: GpuVa(self.va().0 + offset),
+            bytes: self.len() - offset,
+        }
+    }
+}
+
+impl Span {
+    /// Nothing: for the ranks that an operation gives no buffer to.
+    pub const NONE: Span = Span {
+        va: GpuVa(0),
+        bytes: 0,
+    };
+
+    /// Address as kernels see it.
+    pub fn va(&self) -> GpuVa {
+        self.va
+    }
+}
+
+/// An operation: what, of what, and how. Post it with [`Communicator::post`](super::Communicator::post)
+/// or run it with [`Communicator::run`](super::Communicator::run).
+#[derive(Debug, Clone, Copy)]
+#[must_use = "an operation does nothing until it is posted"]
+pub struct Operation {
+    pub(super) spec: CollectiveSpec,
+    pub(super) src: Span,
+    pub(super) dst: Span,
+    pub(super) count: u64,
+    pub(super) root: u32,
+    pub(super) tag: u32,
+    pub(super) timeout: Option<Duration>,
+    pub(super) after: After,
+}
+
+/// What an operation comes after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    Nothing,
+    /// Number of the queue, and ticket.
+    Ticket(u32, u32),
+    /// All earlier operations of its queue.
+    Everything,
+    /// A request that has failed, or of another communicator: posting is refused.
+    Impossible(&'static str),
+}
+
+impl Operation {
+    fn new(kind: CollectiveKind, dtype: DataType, src: Span, dst: Span, count: u64) -> Operation {
+        Operation {
+            spec: CollectiveSpec {
+                dtype,
+                ..CollectiveSpec::new(kind)
+            },
+            src,
+            dst,
+            count,
+            root: 0,
+            tag: 0,
+            timeout: None,
+            after: After::Nothing,
+        }
+    }
+
+    fn reducing(mut self, op: ReduceOp) -> Operation {
+        self.spec.op = op;
+        self
+    }
+
+    fn rooted(mut self, root: u32) -> Operation {
+        self.root = root;
+        self
+    }
+
+    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer twice.
+    pub fn all_reduce<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::AllReduce, T::DTYPE, s, d, count).reducing(op)
+    }
+
+    /// Block r of the reduction to rank r: `count` elements to each, of `count` times the ranks.
+    pub fn reduce_scatter<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::ReduceScatter, T::DTYPE, s, d, count).reducing(op)
+    }
+
+    /// Every rank's `count` elements to block r of every `dst`.
+    pub fn all_gather<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::AllGather, T::DTYPE, s, d, count)
+    }
+
+    /// The root's `src` to every rank's `dst`.
+    pub fn broadcast<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Broadcast, T::DTYPE, s, d, count).rooted(root)
+    }
+
+    /// The reduction of every rank's `count` elements, to the root's `dst`.
+    pub fn reduce<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+        root: u32,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Reduce, T::DTYPE, s, d, count)
+            .reducing(op)
+            .rooted(root)
+    }
+
+    /// Block r of the root's `src` to rank r; `count` elements to each.
+    pub fn scatter<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Scatter, T::DTYPE, s, d, count).rooted(root)
+    }
+
+    /// Every rank's `count` elements to block r of the root's `dst`.
+    pub fn gather<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        root: u32,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Gather, T::DTYPE, s, d, count).rooted(root)
+    }
+
+    /// Block j of rank i's `src` to block i of rank j's `dst`; `count` elements a block.
+    pub fn all_to_all<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::AllToAll, T::DTYPE, s, d, count)
+    }
+
+    /// Ends when every rank has come.
+    pub fn barrier() -> Operation {
+        let none = Span::NONE;
+        Operation::new(CollectiveKind::Barrier, DataType::U8, none, none, 0)
+    }
+
+    /// `count` elements to rank `to`, with a tag.
+    pub fn send<T: Element>(src: impl Into<Span>, count: u64, to: u32, tag: u32) -> Operation {
+        let mut o = Operation::new(
+            CollectiveKind::Send,
+            T::DTYPE,
+            src.into(),
+            Span::NONE,
+            count,
+        )
+        .rooted(to);
+        o.tag = tag;
+        o
+    }
+
+    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any).
+    pub fn recv<T: Element>(
+        dst: impl Into<Span>,
+        count: u64,
+        from: Option<u32>,
+        tag: Option<u32>,
+    ) -> Operation {
+        let none = Span::NONE;
+        let mut o = Operation::new(CollectiveKind::Recv, T::DTYPE, none, dst.into(), count)
+            .rooted(from.unwrap_or(ANY_RANK));
+        o.tag = tag.unwrap_or(ANY_TAG);
+        o
+    }
+
+    /// `dst` = `src` on this rank, by the NIC.
+    pub fn copy<T: Element>(src: impl Into<Span>, dst: impl Into<Span>, count: u64) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Copy, T::DTYPE, s, d, count)
+    }
+
+    /// `dst` = `dst` op `src` on this rank, by the NIC.
+    pub fn combine<T: Element>(
+        src: impl Into<Span>,
+        dst: impl Into<Span>,
+        count: u64,
+        op: ReduceOp,
+    ) -> Operation {
+        let (s, d) = (src.into(), dst.into());
+        Operation::new(CollectiveKind::Combine, T::DTYPE, s, d, count).reducing(op)
+    }
+
+    /// Nothing: ends when what it comes after has.
+    pub fn nop() -> Operation {
+        let none = Span::NONE;
+        Operation::new(CollectiveKind::Nop, DataType::U8, none, none, 0)
+    }
+
+    /// An operation by its numbers, for what chooses kind and type at run time.
+    pub fn by_kind(
+        kind: CollectiveKind,
+        dtype: DataType,
+        op: ReduceOp,
+        src: Span,
+        dst: Span,
+        count: u64,
+        root: u32,
+    ) -> Operation {
+        Operation::new(kind, dtype, src, dst, count)
+            .reducing(op)
+            .rooted(root)
+    }
+
+    /// With this algorithm.
+    pub fn algo(mut self, algo: Algorithm) -> Operation {
+        self.spec.algo = algo;
+        self
+    }
+
+    /// f32 elements have this type on the wire; arithmetic stays in f32.
+    pub fn wire(mut self, wire: WireType) -> Operation {
+        self.spec.wire = wire;
+        self
+    }
+
+    /// Ends with TIMED_OUT after this time.
+    pub fn timeout(mut self, timeout: Duration) -> Operation {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Starts when these requests of the same communicator have ended; the NIC waits, not this thread.
+    /// With more than one, when all earlier operations of the communicator's queue have ended.
+    pub fn after(mut self, requests: &[&Request]) -> Operation {
+        let mut after = After::Nothing;
+        for r in requests {
+            after = match (after, r.as_predecessor()) {
+                (a, None) => a,
+                (After::Nothing, Some(p)) => p,
+                (i @ After::Impossible(_), _) | (_, Some(i @ After::Impossible(_))) => i,
+                (After::Ticket(queue, _), Some(After::Ticket(other, _))) if queue != other => {
+                    After::Impossible("requests of different communicators")
+                }
+                _ => After::Everything,
+            };
+        }
+        self.after = after;
+        self
+    }
+
+    /// Starts when all earlier operations of the communicator's queue have ended.
+    pub fn fence(mut self) -> Operation {
+        self.after = After::Everything;
+        self
+    }
+
+    /// Elements that source and destination must hold on `rank` of `ranks`.
+    fn needs(&self, rank: u32, ranks: u32) -> (u64, u64) {
+        use CollectiveKind as K;
+        let (one, all) = (self.count, self.count.saturating_mul(ranks.into()));
+        let at_root = |n| if rank == self.root { n } else { 0 };
+        match self.spec.kind {
+            K::Nop | K::Barrier | K::StreamSend | K::StreamRecv => (0, 0),
+            K::Send => (one, 0),
+            K::Recv => (0, one),
+            K::Copy | K::Combine | K::AllReduce => (one, one),
+            K::Broadcast => (at_root(one), one),
+            K::Reduce => (one, at_root(one)),
+            K::Scatter => (at_root(all), one),
+            K::Gather => (one, at_root(all)),
+            K::AllGather => (one, all),
+            K::ReduceScatter => (all, one),
+            K::AllToAll => (all, all),
+        }
+    }
+
+    /// Refuses what cannot work, before the NIC sees it.
+    pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), CollectiveError> {
+        let misuse = |why: String| CollectiveError::Misuse {
+            kind: self.spec.kind,
+            why,
+        };
+        let (src, dst) = self.needs(rank, ranks);
+        for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
+        {
+            let bytes = elements.saturating_mul(self.spec.dtype.bytes());
+            if bytes > span.bytes {
+                return Err(misuse(format!(
+                    "it needs {bytes} bytes of {name} ({elements} elements), but the buffer has {} from its offset on",
+                    span.bytes
+                )));
+            }
+        }
+        if let After::Impossible(why) = self.after {
+            return Err(misuse(format!("it cannot come after {why}")));
+        }
+        Ok(())
+    }
+
+    /// The descriptor, for the ticket that it gets.
+    pub(super) fn descriptor(
+        &self,
+        comm: SessionId,
+        ticket: u32,
+        defaults: (Algorithm, WireType, Duration),
+    ) -> Descriptor {
+        let mut spec = self.spec;
+        if spec.algo == Algorithm::Auto {
+            spec.algo = defaults.0;
+        }
+        if spec.wire == WireType::Same && spec.dtype == DataType::F32 {
+            spec.wire = defaults.1;
+        }
+        let mut d = Descriptor::new(Opcode::Collective);
+        match self.after {
+            After::Ticket(_, t) => spec.after = ticket.wrapping_sub(t),
+            After::Everything => d.flags = Flags::FENCE,
+            After::Nothing | After::Impossible(_) => {}
+        }
+        (d.imm, d.len) = spec.encode();
+        d.session = comm;
+        d.local_va = self.src.va;
+        d.remote_va = self.dst.va;
+        d.operand = self.count;
+        d.rkey = Rkey(self.root);
+        d.lkey = Lkey(self.tag);
+        let timeout = self.timeout.unwrap_or(defaults.2).as_micros();
+        d.timeout_us = u32::try_from(timeout).unwrap_or(u32::MAX).max(1);
+        d
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(elements: u64) -> Span {
+        Span {
+            va: GpuVa(0x1000),
+            bytes: elements * 4,
+        }
+    }
+
+    #[test]
+    fn buffers_that_are_too_small_are_refused_where_they_are_needed_only() {
+        let full = |r: Result<(), CollectiveError>| r.map_err(|e| e.to_string());
+        let gather = Operation::gather::<f32>(span(5), span(15), 5, 1);
+        assert_eq!(full(gather.check(1, 3)), Ok(()));
+        let small = Operation::gather::<f32>(span(5), span(14), 5, 1);
+        assert_eq!(full(small.check(0, 3)), Ok(()), "only the root has it");
+        let e = full(small.check(1, 3)).expect_err("too small");
+        assert!(
+            e.contains("60 bytes of destination") && e.contains("has 56"),
+            "{e}"
+        );
+        let scatter = Operation::scatter::<f32>(Span::NONE, span(5), 5, 2);
+        assert_eq!(full(scatter.check(0, 3)), Ok(()));
+        assert!(scatter.check(2, 3).is_err());
+        let huge = Operation::all_gather::<f64>(span(0), span(0), u64::MAX);
+        assert!(huge.check(0, 2).is_err(), "no wrap-around");
+        assert_eq!(full(Operation::barrier().check(0, 3)), Ok(()));
+    }
+
+    #[test]
+    fn defaults_fill_in_what_was_not_asked_for() {
+        let defaults = (Algorithm::Tree, WireType::Bf16, Duration::from_millis(5));
+        let o = Operation::all_reduce::<f32>(span(1), span(1), 1, ReduceOp::Max);
+        let d = o.descriptor(SessionId(3), 9, defaults);
+        let s = CollectiveSpec::decode(d.imm, d.len).expect("known codes");
+        assert_eq!((s.algo, s.wire), (Algorithm::Tree, WireType::Bf16));
+        assert_eq!((d.timeout_us, d.operand), (5000, 1));
+        let mut o = Operation::all_reduce::<i32>(span(1), span(1), 1, ReduceOp::Max)
+            .algo(Algorithm::Ring)
+            .timeout(Duration::from_micros(7));
+        o.after = After::Ticket(0, u32::MAX);
+        let d = o.descriptor(SessionId(3), 1, defaults);
+        let s = CollectiveSpec::decode(d.imm, d.len).expect("known codes");
+        // Integers are never rounded on the wire.
+        assert_eq!(
+            (s.algo, s.wire, s.after),
+            (Algorithm::Ring, WireType::Same, 2)
+        );
+        assert_eq!(d.timeout_us, 7);
+    }
+}

@@ -1,0 +1,39 @@
+//! How a communicator is made.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::{Algorithm, WireType};
+use ringbell_nic_core::collective::CollectiveSettings;
+
+/// Port at which NICs serve collectives.
+pub const COLLECTIVE_PORT: u16 = 18_620;
+
+/// Settings of a communicator; every rank must give the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommOptions {
+    /// How long the ranks may take to find each other.
+    pub init_timeout: Duration,
+    /// Time-out of operations that give none of their own.
+    pub timeout: Duration,
+    /// Algorithm of operations that ask for none.
+    pub algo: Algorithm,
+    /// Wire type of f32 operations that ask for none.
+    pub wire: WireType,
+    /// Segment sizes, thresholds and NIC memory.
+    pub settings: CollectiveSettings,
+    /// Port of the NIC at which it serves collectives.
+    pub port: u16,
+}
+
+impl Default for CommOptions {
+    fn default() -> CommOptions {
+        CommOptions {
+            init_timeout: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
+            algo: Algorithm::Auto,
+            wire: WireType::Same,
+            settings: CollectiveSettings::default(),
+            port: COLLECTIVE_PORT,
+        }
+    }
+}

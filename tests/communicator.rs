@@ -1,0 +1,400 @@
+//! Communicators through the SDK's face: ranks as threads, a NIC and a GPU each.
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringbell::abi::Status;
+use ringbell::{
+    Algorithm, CollectiveError, CollectiveKind, CommOptions, Communicator, DeviceBuffer, Nic,
+    NicOptions, Operation, ReduceOp, TransportSpec,
+};
+
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+const SHORT: Duration = Duration::from_millis(300);
+
+/// NICs of one test, which meet in a directory of their own.
+struct Ranks {
+    nics: Vec<Nic>,
+    directory: PathBuf,
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        self.nics.clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn ranks(name: &str, n: u8) -> Ranks {
+    let directory = std::env::temp_dir().join(format!("rb-comm-{name}-{}", std::process::id()));
+    let open = |i: u8| {
+        let mut options = NicOptions {
+            ip: format!("10.66.0.{}/24", i + 1).parse().expect("an address"),
+            transport: TransportSpec::Local,
+            ..NicOptions::default()
+        };
+        options.gpu.memory_bytes = 16 << 20;
+        options.local.directory = Some(directory.clone());
+        Nic::open(options).expect("a NIC")
+    };
+    Ranks {
+        nics: (0..n).map(open).collect(),
+        directory,
+    }
+}
+
+/// Runs `f` as every rank; gives what each returned.
+fn each<R: Send>(comms: &[Communicator], f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+    std::thread::scope(|s| {
+        let f = &f;
+        let threads: Vec<_> = comms.iter().map(|c| s.spawn(move || f(c))).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().expect("a rank panicked"))
+            .collect()
+    })
+}
+
+fn options() -> CommOptions {
+    CommOptions {
+        init_timeout: PATIENCE,
+        timeout: PATIENCE,
+        ..CommOptions::default()
+    }
+}
+
+fn put(b: &DeviceBuffer, offset: u64, values: &[i32]) {
+    let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();
+    b.write(offset, &bytes).expect("it fits");
+}
+
+fn get(b: &DeviceBuffer, offset: u64, count: u64) -> Vec<i32> {
+    let mut bytes = vec![0; count as usize * 4];
+    b.read(offset, &mut bytes).expect("it fits");
+    let words = bytes.chunks_exact(4);
+    words
+        .map(|w| i32::from_ne_bytes(w.try_into().expect("four")))
+        .collect()
+}
+
+/// Element `i` of a rank's data: each rank's and each place's own.
+fn value(rank: u32, i: u64) -> i32 {
+    (rank as i32 + 1) * 1_000_003 + i as i32 * 7919
+}
+
+fn data(rank: u32, count: u64) -> Vec<i32> {
+    (0..count).map(|i| value(rank, i)).collect()
+}
+
+fn sum(ranks: u32, i: u64) -> i32 {
+    (0..ranks).fold(0, |s: i32, r| s.wrapping_add(value(r, i)))
+}
+
+#[test]
+fn every_operation_gives_what_a_serial_model_gives_with_offsets_and_odd_counts() {
+    let r = ranks("all", 3);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let (me, n) = (c.rank(), c.size());
+        let buf = |bytes| c.nic().alloc(bytes).expect("memory");
+        for count in [0_u64, 1, 2, 5, 1023] {
+            let all = count * u64::from(n);
+            // An odd offset of whole elements, so that interior addresses are used.
+            let (src, dst) = (buf(all * 4 + 64), buf(all * 4 + 64));
+            let fresh = || {
+                put(&src, 20, &data(me, all));
+                put(&dst, 12, &vec![-1; all as usize]);
+            };
+            let (s, d) = (src.from(20), dst.from(12));
+            fresh();
+            c.all_reduce::<i32>(s, d, count, ReduceOp::Sum)
+                .expect("all-reduce");
+            let want: Vec<i32> = (0..count).map(|i| sum(n, i)).collect();
+            assert_eq!(get(&dst, 12, count), want);
+            fresh();
+            c.all_reduce::<i32>(s, s, count, ReduceOp::Sum)
+                .expect("in place");
+            assert_eq!(get(&src, 20, count), want);
+            fresh();
+            c.reduce_scatter::<i32>(s, d, count, ReduceOp::Max)
+                .expect("reduce-scatter");
+            let want: Vec<i32> = (0..count)
+                .map(|i| value(n - 1, u64::from(me) * count + i))
+                .collect();
+            assert_eq!(get(&dst, 12, count), want);
+            fresh();
+            c.all_gather::<i32>(s, d, count).expect("all-gather");
+            let want: Vec<i32> = (0..n).flat_map(|q| data(q, count)).collect();
+            assert_eq!(get(&dst, 12, all), want);
+            for root in 0..n {
+                fresh();
+                c.broadcast::<i32>(s, d, count, root).expect("broadcast");
+                assert_eq!(get(&dst, 12, count), data(root, count));
+                fresh();
+                c.reduce::<i32>(s, d, count, ReduceOp::Sum, root)
+                    .expect("reduce");
+                if me == root {
+                    assert_eq!(
+                        get(&dst, 12, count),
+                        (0..count).map(|i| sum(n, i)).collect::<Vec<_>>()
+                    );
+                }
+                fresh();
+                c.scatter::<i32>(s, d, count, root).expect("scatter");
+                let at = u64::from(me) * count;
+                assert_eq!(
+                    get(&dst, 12, count),
+                    data(root, all)[at as usize..(at + count) as usize]
+                );
+                fresh();
+                c.gather::<i32>(s, d, count, root).expect("gather");
+                if me == root {
+                    let want: Vec<i32> = (0..n).flat_map(|q| data(q, count)).collect();
+                    assert_eq!(get(&dst, 12, all), want);
+                }
+            }
+            fresh();
+            c.all_to_all::<i32>(s, d, count).expect("all-to-all");
+            let at = (u64::from(me) * count) as usize;
+            let want: Vec<i32> = (0..n)
+                .flat_map(|q| data(q, all)[at..at + count as usize].to_vec())
+                .collect();
+            assert_eq!(get(&dst, 12, all), want);
+            c.barrier().expect("barrier");
+        }
+    });
+}
+
+#[test]
+fn messages_find_their_receives_by_rank_and_tag_and_a_group_cannot_block_itself() {
+    let r = ranks("messages", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let (me, other) = (c.rank(), 1 - c.rank());
+        let b = c.nic().alloc(1 << 20).expect("memory");
+        put(&b, 0, &data(me, 100_000));
+        // Both send first: only a group makes that safe for long messages.
+        let done = Communicator::group(&[
+            (c, Operation::send::<i32>(&b, 100_000, other, 5)),
+            (
+                c,
+                Operation::recv::<i32>(b.from(400_000), 120_000, None, Some(5)),
+            ),
+        ])
+        .expect("both are exchanged");
+        assert_eq!(done[1].bytes, 400_000);
+        assert_eq!(get(&b, 400_000, 100_000), data(other, 100_000));
+        if me == 0 {
+            c.send::<i32>(&b, 3, 1, 70).expect("sent");
+            c.send::<i32>(b.from(12), 3, 1, 71).expect("sent");
+        } else {
+            let second = Operation::recv::<i32>(b.from(800_000), 3, Some(0), Some(71));
+            let first = Operation::recv::<i32>(b.from(800_012), 3, Some(0), None);
+            c.run(&second).expect("by its tag");
+            c.run(&first).expect("the one that is left");
+            assert_eq!(get(&b, 800_000, 3), data(0, 6)[3..]);
+            assert_eq!(get(&b, 800_012, 3), data(0, 3));
+        }
+    });
+}
+
+#[test]
+fn requests_are_chained_in_the_nic_tested_and_waited_for() {
+    let r = ranks("requests", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let (a, b) = (
+            c.nic().alloc(4096).expect("memory"),
+            c.nic().alloc(4096).expect("memory"),
+        );
+        put(&a, 0, &data(c.rank(), 1000));
+        put(&b, 0, &[5; 1000]);
+        // b += a; then the sum of b over the ranks; then a copy of it: one chain, nobody waits between.
+        let combine = c
+            .post(&Operation::combine::<i32>(&a, &b, 1000, ReduceOp::Sum))
+            .expect("posted");
+        let reduce = c
+            .post(&Operation::all_reduce::<i32>(&b, &b, 1000, ReduceOp::Sum).after(&[&combine]))
+            .expect("posted");
+        let mut copy = c
+            .post(&Operation::copy::<i32>(&b, &a, 1000).after(&[&combine, &reduce]))
+            .expect("posted");
+        let start = std::time::Instant::now();
+        while copy.test().expect("no failure").is_none() {
+            assert!(start.elapsed() < PATIENCE, "it never ends");
+        }
+        let want: Vec<i32> = (0..1000).map(|i| sum(2, i).wrapping_add(10)).collect();
+        assert_eq!(get(&a, 0, 1000), want);
+        combine.wait().expect("had ended");
+        reduce.wait().expect("had ended");
+        // Dropped requests give their slots back: more of them than the queue has slots.
+        for _ in 0..300 {
+            drop(c.post(&Operation::nop()).expect("posted"));
+        }
+        c.barrier().expect("goes on");
+    });
+}
+
+#[test]
+fn streams_run_collectives_between_kernels_in_order() {
+    let r = ranks("streams", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let b = c.nic().alloc(4096).expect("memory");
+        put(&b, 0, &data(c.rank(), 1000));
+        let stream = c.nic().gpu().stream();
+        let double = Operation::combine::<i32>(&b, &b, 1000, ReduceOp::Sum);
+        let sum_up = Operation::all_reduce::<i32>(&b, &b, 1000, ReduceOp::Sum);
+        let first = c.enqueue(&double, &stream);
+        let second = c.enqueue(&sum_up, &stream);
+        let steps = [first, second, c.enqueue(&sum_up, &stream)];
+        for s in steps {
+            s.expect("queued").wait(PATIENCE).expect("in order");
+        }
+        let want: Vec<i32> = (0..1000).map(|i| sum(2, i).wrapping_mul(4)).collect();
+        assert_eq!(get(&b, 0, 1000), want);
+    });
+}
+
+#[test]
+fn splitting_orders_by_key_and_leaves_out_who_has_no_colour() {
+    let r = ranks("split", 4);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let me = c.rank();
+        let colour = [Some(7), Some(3), Some(7), None][me as usize];
+        let part = c.split(colour, -(me as i32)).expect("all call it");
+        let Some(part) = part else {
+            assert_eq!(me, 3);
+            return;
+        };
+        assert_eq!(part.size(), if colour == Some(7) { 2 } else { 1 });
+        if colour == Some(7) {
+            assert_eq!(
+                part.job_ranks(),
+                [2, 0],
+                "the larger rank has the smaller key"
+            );
+            assert_eq!(part.rank(), u32::from(me == 0));
+        }
+        let x = part.nic().alloc(4).expect("memory");
+        put(&x, 0, &[10 + me as i32]);
+        part.all_reduce::<i32>(&x, &x, 1, ReduceOp::Sum)
+            .expect("within the part");
+        assert_eq!(get(&x, 0, 1), [if colour == Some(7) { 22 } else { 11 }]);
+        // Parent and part at once, in different orders of their own.
+        let y = part.nic().alloc(4).expect("memory");
+        put(&y, 0, &[1]);
+        part.all_reduce::<i32>(&y, &y, 1, ReduceOp::Sum)
+            .expect("again");
+    });
+    let sums = each(&comms, |c| {
+        let x = c.nic().alloc(4).expect("memory");
+        put(&x, 0, &[c.rank() as i32 + 1]);
+        c.all_reduce::<i32>(&x, &x, 1, ReduceOp::Prod)
+            .expect("the whole still works");
+        get(&x, 0, 1)[0]
+    });
+    assert_eq!(sums, [24; 4]);
+}
+
+#[test]
+fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
+    let r = ranks("shrink", 4);
+    let mut comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| c.barrier().expect("all there"));
+    // Rank 1 ends in the middle of an operation of the others.
+    let gone = comms.remove(1);
+    gone.abort();
+    drop(gone);
+    let sums = each(&comms, |c| {
+        let x = c.nic().alloc(4).expect("memory");
+        put(&x, 0, &[value(c.rank(), 0)]);
+        let e = c
+            .all_reduce::<i32>(&x, &x, 1, ReduceOp::Sum)
+            .expect_err("rank 1 is gone");
+        assert!(e.is_fatal() && e.to_string().contains("rank 1"), "{e}");
+        let left = c.shrink(PATIENCE).expect("three are left");
+        assert_eq!((left.size(), left.job_ranks()), (3, &[0, 2, 3][..]));
+        put(&x, 0, &[value(left.rank(), 0)]);
+        left.all_reduce::<i32>(&x, &x, 1, ReduceOp::Sum)
+            .expect("goes on");
+        get(&x, 0, 1)[0]
+    });
+    assert_eq!(sums, [sum(3, 0); 3]);
+}
+
+#[test]
+fn mistakes_are_told_apart_and_name_what_is_wrong() {
+    let r = ranks("mistakes", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    let b = r.nics[0].alloc(64).expect("memory");
+    let small = comms[0].all_reduce::<i32>(&b, &b, 17, ReduceOp::Sum);
+    let small = small.expect_err("68 bytes").to_string();
+    assert!(
+        small.contains("68 bytes of source") && small.contains("has 64"),
+        "{small}"
+    );
+    let nothing = comms[0].run(&Operation::send::<i32>(&b, 1, 9, 0));
+    let nothing = nothing.expect_err("no rank 9");
+    assert_eq!(nothing.status(), Some(Status::InvalidArgument), "{nothing}");
+    // Ranks that call something else are named, and the communicator says that it is lost.
+    let errors = each(&comms, |c| {
+        let b = c.nic().alloc(64).expect("memory");
+        let op = if c.rank() == 0 {
+            ReduceOp::Sum
+        } else {
+            ReduceOp::Max
+        };
+        let e = c.all_reduce::<i32>(&b, &b, 7, op).expect_err("they differ");
+        (e.status(), e.to_string(), e.is_fatal())
+    });
+    for (status, text, fatal) in errors {
+        assert_eq!(status, Some(Status::Mismatch), "{text}");
+        assert!(
+            fatal && text.contains("rank 1 called something else"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_does_not_come_is_an_error_and_not_a_hang() {
+    let r = ranks("late", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    let b = r.nics[0].alloc(64).expect("memory");
+    let o = Operation::all_reduce::<i32>(&b, &b, 7, ReduceOp::Sum).timeout(SHORT);
+    let e = comms[0].run(&o).expect_err("rank 1 does not come");
+    assert_eq!(e.status(), Some(Status::TimedOut), "{e}");
+    assert!(e.is_fatal());
+    let id = ringbell::UniqueId::create().expect("a port");
+    let patient = CommOptions {
+        init_timeout: SHORT,
+        ..options()
+    };
+    let e = Communicator::init(&r.nics[0], &id, 2, 0, &patient).expect_err("alone");
+    assert!(
+        matches!(&e, CollectiveError::Bootstrap(b) if b.to_string().contains("rank(s) 1")),
+        "{e}"
+    );
+}
+
+#[test]
+fn it_tells_what_it_chose_and_why() {
+    let r = ranks("info", 2);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    each(&comms, |c| {
+        let b = c.nic().alloc(4096).expect("memory");
+        let o = Operation::all_reduce::<f32>(&b, &b, 1000, ReduceOp::Sum).algo(Algorithm::Ring);
+        c.run(&o).expect("all come");
+        let info = c.info().expect("it is there");
+        assert!(info.nic_memory > 0);
+        let peer = &info.peers[1 - c.rank() as usize];
+        assert_eq!(peer.transport, Some("local"));
+        assert!(info
+            .chosen
+            .contains(&(CollectiveKind::AllReduce, Algorithm::Ring, 1)));
+    });
+}
