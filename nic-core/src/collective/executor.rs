@@ -5,6 +5,7 @@
 //! as soon as no step before it needs that memory. Nothing here waits: [`Op::run`] goes as far as it
 //! can, and is called again when a message has come or left.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use ringbell_gtlb::Fault;
@@ -405,16 +406,20 @@ impl Instance {
         self.temps[t.first as usize..(t.first + t.count) as usize].fill(false);
     }
 
-    /// Takes a run of slots.
-    fn take(&mut self, count: u32) -> Option<Temp> {
+    /// Takes a run of slots among those numbered `within`: what receives are posted into ahead must
+    /// never leave a message without a slot to leave from.
+    fn take(&mut self, count: u32, within: Range<u32>) -> Option<Temp> {
         let n = count as usize;
         if n == 0 {
             return Some(Temp::default());
         }
-        let first = self.temps.windows(n).position(|w| w.iter().all(|b| !b))?;
-        self.temps[first..first + n].fill(true);
+        let part = self
+            .temps
+            .get_mut(within.start as usize..within.end as usize)?;
+        let first = part.windows(n).position(|w| w.iter().all(|b| !b))?;
+        part[first..first + n].fill(true);
         Some(Temp {
-            first: first as u32,
+            first: within.start + first as u32,
             count,
         })
     }
@@ -455,7 +460,7 @@ impl Instance {
                     if !matches!(s, Source::Net(_)) {
                         continue;
                     }
-                    match self.take(step.chunks) {
+                    match self.take(step.chunks, 0..job.plan.inbound) {
                         Some(t) => temps[o] = t,
                         None => {
                             self.free(temps[0]);
@@ -499,7 +504,7 @@ impl Instance {
         let at = |inst: &Instance, p: Place| job.pieces(io, p, inst.segment, scratch);
         let mut results: Vec<(Pieces, bool)> = Vec::new();
         if converts && !step.sends.is_empty() && count > 0 {
-            let out = self.take(step.chunks)?;
+            let out = self.take(step.chunks, job.plan.inbound..job.plan.temps)?;
             self.steps[k].out = out;
             results.push((self.slot(job, io, out, count * 2), true));
         }
@@ -521,6 +526,12 @@ impl Instance {
         if let [(from, false)] = &sources[..] {
             // In place the value is where it belongs.
             results.retain(|(to, wire)| *wire || !to.is_at(from));
+        }
+        if let ([Source::Local(p)], true) = (&step.sources[..], converts && !results.is_empty()) {
+            if step.stores.is_empty() && !matches!(p, Place::Input(_)) {
+                // What leaves rounded stays here rounded too (`run_instance` does it).
+                results.push((at(self, *p), false));
+            }
         }
         let nothing = results.is_empty() || sources.is_empty();
         Some(Combine {

@@ -90,8 +90,10 @@ pub(crate) struct Plan {
     pub(crate) hash: u32,
     /// Source and destination may coincide as `Program::in_place` says.
     pub(crate) in_place_safe: bool,
-    /// Receive slots of one instance, in chunks.
+    /// Slots of one instance for messages, in chunks.
     pub(crate) temps: u32,
+    /// Those of them, the first, that messages arrive in; the rest they leave from.
+    pub(crate) inbound: u32,
     /// Slots of the rank that needs most, receive slots included: segments must be cut alike.
     pub(crate) most_slots: u32,
 }
@@ -162,14 +164,16 @@ fn needed(step: &program::Step) -> u32 {
     net * step.chunks
 }
 
-fn slots(p: &Program) -> (u32, u32) {
+/// Slots for arriving messages, for all messages, and in all.
+fn slots(p: &Program) -> (u32, u32, u32) {
     let most = p.steps.iter().map(needed).max().unwrap_or(0);
     let total: u32 = p.steps.iter().map(needed).fold(0, u32::saturating_add);
     // The same again for messages that leave in another type.
     let sent = |s: &program::Step| if s.messages() > 0 { s.chunks } else { 0 };
     let out = p.steps.iter().map(sent).max().unwrap_or(0);
-    let temps = total.min(most.max(1).saturating_mul(TEMPS_AHEAD)) + 2 * out;
-    (temps, temps + p.scratch_chunks)
+    let inbound = total.min(most.max(1).saturating_mul(TEMPS_AHEAD));
+    let temps = inbound + 2 * out;
+    (inbound, temps, temps + p.scratch_chunks)
 }
 
 /// Chunk numbers in one space for all memory of a rank.
@@ -194,8 +198,8 @@ impl Plan {
     fn new(programs: &[Program], shape: Shape) -> Result<Plan, PlanError> {
         let proof = program::check(programs, &Limits::default())?;
         let program = programs[shape.rank as usize].clone();
-        let (temps, _) = slots(&program);
-        let most_slots = programs.iter().map(|p| slots(p).1).max().unwrap_or(0);
+        let (inbound, temps, _) = slots(&program);
+        let most_slots = programs.iter().map(|p| slots(p).2).max().unwrap_or(0);
         let shift = program.in_place().filter(|_| shape.in_place);
         // In place, chunk `i` of one buffer is chunk `o` of the other.
         let size = program.input_chunks + program.output_chunks;
@@ -311,6 +315,7 @@ impl Plan {
             program,
             steps,
             temps,
+            inbound,
             most_slots,
         })
     }

@@ -11,7 +11,7 @@ impl Fabric {
     /// Acts on a frame. `false`: a sound peer does not send it.
     pub(super) fn on_frame(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
         if let Frame::Hello { from } = f {
-            return self.on_hello(link, from);
+            return self.on_hello(io, link, from);
         }
         if self.links[link].state != LinkState::Up {
             return false;
@@ -62,6 +62,7 @@ impl Fabric {
                     return !m.joined;
                 }
                 (m.credits, m.eager_max, m.joined) = (credits, eager_max, true);
+                self.links[link].proven = true;
                 if ranks as usize != g.members.len() || hash != g.hash {
                     self.events.push_back(FabricEvent::Aborted {
                         ctx,

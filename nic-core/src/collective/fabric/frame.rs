@@ -298,3 +298,121 @@ impl Frame {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
+
+    fn frames() -> Vec<Frame> {
+        let (ctx, from, send, recv) = (u64::MAX - 5, 65_535, u32::MAX, 0x8000_0001);
+        let e = Envelope {
+            from,
+            ctx,
+            tag: 1 << 63 | 7,
+            len: u32::MAX.into(),
+            hash: u32::MAX,
+            send,
+        };
+        let params = Params {
+            kind: CollectiveKind::AllToAll,
+            dtype: DataType::U64,
+            op: ReduceOp::Max,
+            algo: Algorithm::User,
+            wire: WireType::F16,
+            root: u32::MAX,
+            count: u64::MAX,
+            extra: u32::MAX,
+        };
+        vec![
+            Frame::Hello {
+                from: SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 3), 65_535),
+            },
+            Frame::Join {
+                ctx,
+                from,
+                ranks: 1024,
+                credits: 16,
+                eager_max: 1 << 30,
+                hash: u32::MAX,
+            },
+            Frame::Eager(e),
+            Frame::Request(e),
+            Frame::Clear {
+                ctx,
+                from,
+                send,
+                recv,
+            },
+            Frame::Data {
+                ctx,
+                from,
+                recv,
+                len: u32::MAX.into(),
+            },
+            Frame::Taken { ctx, from, send },
+            Frame::Refused {
+                ctx,
+                from,
+                send,
+                status: Status::MessageTooLarge,
+                detail: u64::MAX,
+            },
+            Frame::Withdraw { ctx, from, send },
+            Frame::Credit { ctx, from, n: 4 },
+            Frame::Params {
+                ctx,
+                from,
+                seq: u32::MAX,
+                params,
+            },
+            Frame::Abort {
+                ctx,
+                from,
+                rank: 3,
+                status: Status::PeerFailed,
+            },
+            Frame::Leave { ctx, from },
+        ]
+    }
+
+    #[test]
+    fn every_frame_survives_its_bytes() {
+        for f in frames() {
+            assert_eq!(Frame::decode(&f.encode()), Ok(f));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_an_error() {
+        let good = frames()[2].encode();
+        let with = |at: usize, b: u8| {
+            let mut x = good;
+            x[at] = b;
+            Frame::decode(&x)
+        };
+        assert_eq!(with(0, 0), Err(FrameError::Kind(0)));
+        assert_eq!(with(0, 200), Err(FrameError::Kind(200)));
+        assert_eq!(with(1, 9), Err(FrameError::Version(9)));
+        // More bytes than a message may have.
+        assert_eq!(with(28, 1), Err(FrameError::Field(3)));
+        let mut params = frames()[10].encode();
+        params[32] = 0xff;
+        assert_eq!(Frame::decode(&params), Err(FrameError::Field(11)));
+    }
+
+    proptest! {
+        /// Whatever is accepted means the same when it is sent on.
+        #[test]
+        fn accepted_bytes_are_a_frame(bytes in prop::array::uniform32(any::<u8>()), more in any::<u64>(), kind in 0u8..16) {
+            let mut header = [0; HEADER];
+            header[..32].copy_from_slice(&bytes);
+            header[32..].copy_from_slice(&more.to_le_bytes());
+            (header[0], header[1]) = (kind, 1);
+            if let Ok(f) = Frame::decode(&header) {
+                prop_assert_eq!(Frame::decode(&f.encode()), Ok(f));
+            }
+        }
+    }
+}

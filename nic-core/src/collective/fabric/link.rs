@@ -101,8 +101,8 @@ pub(crate) enum LinkState {
     Down(NicTime),
     /// The transport with this index is connecting.
     Connecting,
-    /// A stranger has connected and not said who it is.
-    Stranger,
+    /// A stranger has connected and not said who it is; until then it may.
+    Stranger(NicTime),
     /// Frames flow.
     Up,
 }
@@ -120,6 +120,9 @@ pub(crate) struct Link {
     handed: VecDeque<Handed>,
     handed_bytes: u64,
     pub(crate) why: &'static str,
+    /// The peer is who it says: we have connected to its address, or it knows the number of a
+    /// communicator.
+    pub(crate) proven: bool,
 }
 
 impl Link {
@@ -135,6 +138,7 @@ impl Link {
             handed: VecDeque::new(),
             handed_bytes: 0,
             why: "",
+            proven: false,
         }
     }
 

@@ -18,6 +18,12 @@ const RETRY: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// Connections that may wait for the fabric.
 const BACKLOG: usize = 1024;
+/// Most links: peers of all communicators, and strangers.
+const MAX_LINKS: usize = 4096;
+/// How long a stranger may take to say who it is.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Announcements kept of one peer.
+const MAX_STRANGERS_EACH: usize = 256;
 /// Bytes of the place for what nobody wants.
 pub(super) const SINK: u32 = 64 << 10;
 
@@ -392,6 +398,7 @@ impl Fabric {
                 let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
                 let link = &mut self.links[l];
                 link.state = LinkState::Up;
+                link.proven = true;
                 link.why = match t {
                     0 => "first in policy order",
                     _ => "the transports before it cannot reach that address",
@@ -418,18 +425,19 @@ impl Fabric {
                 if !self.listeners.contains(&(t, listener)) {
                     return false;
                 }
-                let header = io.dma.board.alloc(super::frame::HEADER as u64);
-                let Some(header) = header else {
-                    io.transports[t].abort(conn);
-                    return true;
-                };
-                let mut link = Link::new(LinkState::Stranger, None, header);
-                (link.transport, link.conn) = (t, conn);
-                link.why = "the peer chose the transport";
                 let free = self
                     .links
                     .iter()
                     .position(|l| l.peer.is_none() && matches!(l.state, LinkState::Down(_)));
+                let room = free.is_some() || self.links.len() < MAX_LINKS;
+                let header = io.dma.board.alloc(super::frame::HEADER as u64);
+                let Some(header) = header.filter(|_| room) else {
+                    io.transports[t].abort(conn);
+                    return true;
+                };
+                let mut link = Link::new(LinkState::Stranger(io.now.plus(PATIENCE)), None, header);
+                (link.transport, link.conn) = (t, conn);
+                link.why = "the peer chose the transport";
                 let l = match free {
                     Some(l) => {
                         io.dma.board.free(self.links[l].header);
@@ -473,7 +481,7 @@ impl Fabric {
             return;
         }
         if status != Status::Ok {
-            if matches!(l.state, LinkState::Up | LinkState::Stranger) {
+            if matches!(l.state, LinkState::Up | LinkState::Stranger(_)) {
                 io.transports[t].abort(conn);
                 self.lose(io, link);
             }
@@ -502,16 +510,25 @@ impl Fabric {
         }
     }
 
-    /// A stranger has said who it is.
-    pub(super) fn on_hello(&mut self, link: usize, from: SocketAddrV4) -> bool {
-        if self.links[link].state != LinkState::Stranger {
+    /// A stranger has said who it is. Anybody can say anything: it is believed once it knows the number
+    /// of a communicator, and until then the next one with that name takes its place.
+    pub(super) fn on_hello(&mut self, io: &mut Io<'_>, link: usize, from: SocketAddrV4) -> bool {
+        if !matches!(self.links[link].state, LinkState::Stranger(_)) {
+            return false;
+        }
+        let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
+        if from >= me {
+            // We are the one to connect.
             return false;
         }
         if let Some(&old) = self.by_peer.get(&from) {
-            if self.links[old].state == LinkState::Up {
-                // The old stream's end has not been noticed yet: two are one too many.
+            let l = &self.links[old];
+            if l.proven {
                 return false;
             }
+            let (t, conn) = (l.transport, l.conn);
+            io.transports[t].abort(conn);
+            self.lose(io, old);
         }
         self.by_peer.insert(from, link);
         self.links[link].peer = Some(from);
@@ -573,6 +590,7 @@ impl Fabric {
         let was_up = l.state == LinkState::Up;
         l.reset();
         l.conn = ConnId(u32::MAX);
+        l.proven = false;
         l.state = LinkState::Down(io.now.plus(RETRY));
         let Some(peer) = l.peer else { return };
         let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
@@ -662,6 +680,12 @@ impl Fabric {
                     }
                     self.done = done;
                 }
+                LinkState::Stranger(until) if fresh && until <= io.now => {
+                    let (t, conn) = (self.links[i].transport, self.links[i].conn);
+                    io.transports[t].abort(conn);
+                    self.lose(io, i);
+                    moved = true;
+                }
                 LinkState::Down(at) if fresh && at <= io.now && self.is_wanted(i) => {
                     self.connect(io, i, 0);
                     moved = true;
@@ -684,8 +708,9 @@ impl Fabric {
 
     /// Keeps the announcement of a communicator that is not made yet.
     pub(super) fn keep_stranger(&mut self, link: usize, f: Frame) {
-        if self.strangers.len() == MAX_STRANGERS {
-            self.strangers.pop_front();
+        let of_link = self.strangers.iter().filter(|(l, _)| *l == link).count();
+        if of_link >= MAX_STRANGERS_EACH || self.strangers.len() >= MAX_STRANGERS {
+            return;
         }
         self.strangers.push_back((link, f));
     }

@@ -1,0 +1,508 @@
+//! Ranks that disagree, end, hang or come late: every operation ends, and names why.
+
+mod collective_support;
+
+use collective_support::{Call, Rng, Wire, World};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, ReduceOp, Status};
+use ringbell_nic_core::collective::{
+    CollectiveSettings, CommError, CommStatus, CommunicatorConfig,
+};
+
+const MS: u64 = 1_000_000;
+
+fn small() -> CollectiveSettings {
+    CollectiveSettings {
+        segment_bytes: 1024,
+        eager_max: 256,
+        eager_buffers: 2,
+        scratch_bytes: 256 << 10,
+        ..CollectiveSettings::default()
+    }
+}
+
+fn all(w: &mut World, calls: &[Call]) -> Vec<Completion> {
+    let tickets: Vec<_> = calls
+        .iter()
+        .enumerate()
+        .map(|(r, c)| (r, w.post(r, c)))
+        .collect();
+    w.settle(&tickets)
+}
+
+/// A new communicator on the same NICs works.
+fn works_again(w: &mut World, ctx: u64, members: &[usize]) {
+    let ids = w.communicator(ctx, members, &small());
+    for (i, m) in members.iter().enumerate() {
+        w.host(*m).poke(0, &(i as u32 + 1).to_le_bytes());
+    }
+    let call = Call::new(K::AllReduce, 1)
+        .of(DataType::U32, ReduceOp::Sum)
+        .at(0, 64);
+    let tickets: Vec<_> = members
+        .iter()
+        .zip(&ids)
+        .map(|(m, id)| (*m, w.host(*m).post(&call.descriptor(*id))))
+        .collect();
+    for c in w.settle(&tickets) {
+        assert_eq!(c.status, Status::Ok, "{c:?}");
+    }
+    let n = members.len() as u32;
+    for m in members {
+        assert_eq!(w.host(*m).peek(64, 4), (n * (n + 1) / 2).to_le_bytes());
+    }
+}
+
+#[test]
+fn ranks_that_disagree_are_named_on_all_ranks() {
+    let base = Call::new(K::AllReduce, 3000).algo(Algorithm::Ring);
+    let others = [
+        Call {
+            count: 3001,
+            ..base
+        },
+        base.of(DataType::I32, ReduceOp::Sum),
+        base.of(DataType::F32, ReduceOp::Max),
+        base.algo(Algorithm::Pairwise),
+        Call::new(K::Broadcast, 3000),
+        Call::new(K::Barrier, 0),
+        Call::new(K::AllGather, 700),
+    ];
+    for wire in [Wire::Local, Wire::Tcp] {
+        for (i, other) in others.iter().enumerate() {
+            for odd in [1usize, 3] {
+                let mut w = World::new(4, wire, &small());
+                let mut calls = vec![base.within(5_000_000); 4];
+                calls[odd] = other.within(5_000_000);
+                for (r, c) in all(&mut w, &calls).iter().enumerate() {
+                    let want = (Status::Mismatch, odd as u64);
+                    assert_eq!(
+                        (c.status, c.detail),
+                        want,
+                        "{wire:?} case {i} rank {r}: {c:?}"
+                    );
+                }
+                let s = w.host(0).nic.communicator_status(w.comms[0]);
+                let rank = odd as u32;
+                let status = Status::Mismatch;
+                assert_eq!(s, Ok(CommStatus::Aborted { rank, status }));
+                works_again(&mut w, 99, &[0, 1, 2, 3]);
+            }
+        }
+    }
+}
+
+#[test]
+fn another_order_or_root_is_a_mismatch_too() {
+    let mut w = World::new(3, Wire::Local, &small());
+    let a = Call::new(K::AllReduce, 2000).within(5_000_000);
+    let b = Call::new(K::AllToAll, 500).within(5_000_000);
+    let mut tickets = Vec::new();
+    for r in 0..3 {
+        let (x, y) = if r == 2 { (b, a) } else { (a, b) };
+        tickets.push((r, w.post(r, &x)));
+        tickets.push((r, w.post(r, &y)));
+    }
+    for c in w.settle(&tickets) {
+        assert_eq!((c.status, c.detail), (Status::Mismatch, 2), "{c:?}");
+    }
+    let mut w = World::new(3, Wire::Local, &small());
+    let calls = [0, 0, 1].map(|root| Call::new(K::Reduce, 2000).root(root).within(5_000_000));
+    for c in all(&mut w, &calls) {
+        assert_eq!((c.status, c.detail), (Status::Mismatch, 2), "{c:?}");
+    }
+}
+
+#[test]
+fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
+    for wire in [Wire::Local, Wire::Tcp] {
+        let mut w = World::new(3, wire, &small());
+        let count = 100_000u64;
+        let call = Call::new(K::AllReduce, count)
+            .algo(Algorithm::Ring)
+            .at(0, 4 << 20)
+            .within(50_000);
+        let start = w.now;
+        let tickets: Vec<_> = [0, 1].map(|r| (r, w.post(r, &call))).to_vec();
+        let done = w.settle(&tickets);
+        assert!(w.now - start < 2000 * MS, "{} ns", w.now - start);
+        let statuses: Vec<_> = done.iter().map(|c| c.status).collect();
+        assert!(statuses.contains(&Status::TimedOut), "{done:?}");
+        for c in &done {
+            assert!(
+                matches!(c.status, Status::TimedOut | Status::CommAborted),
+                "{c:?}"
+            );
+        }
+        // The late rank is told; and whatever it does, nobody touches the others' buffers.
+        for r in 0..2 {
+            w.host(r).poke(0, &vec![0x11; count as usize * 4]);
+            w.host(r).poke(4 << 20, &vec![0x22; count as usize * 4]);
+        }
+        let late = w.post(2, &call);
+        let c = w.settle(&[(2, late)])[0];
+        assert!(
+            matches!(c.status, Status::CommAborted | Status::TimedOut),
+            "{c:?}"
+        );
+        for _ in 0..500 {
+            w.step();
+        }
+        for r in 0..2 {
+            assert_eq!(
+                w.host(r).peek(0, count as usize * 4),
+                vec![0x11; count as usize * 4]
+            );
+            assert_eq!(
+                w.host(r).peek(4 << 20, count as usize * 4),
+                vec![0x22; count as usize * 4]
+            );
+        }
+        works_again(&mut w, 50, &[0, 1, 2]);
+    }
+}
+
+#[test]
+fn a_receive_that_times_out_leaves_the_communicator_alone() {
+    for wire in [Wire::Local, Wire::Tcp] {
+        let mut w = World::new(2, wire, &small());
+        let byte = |k, n| {
+            Call::new(k, n)
+                .of(DataType::U8, ReduceOp::Sum)
+                .within(20_000)
+        };
+        for n in [10, 5000] {
+            let r = w.post(1, &byte(K::Recv, n).root(0).at(0, 0));
+            assert_eq!(w.settle(&[(1, r)])[0].status, Status::TimedOut);
+        }
+        // A send that nobody receives is withdrawn.
+        let s = w.post(0, &byte(K::Send, 5000).root(1).at(0, 0));
+        assert_eq!(w.settle(&[(0, s)])[0].status, Status::TimedOut);
+        let s = w.post(0, &byte(K::Send, 5000).root(1).at(64, 0));
+        let r = w.post(1, &byte(K::Recv, 5000).root(0).at(0, 64));
+        w.host(0).poke(64, &[9; 5000]);
+        for c in w.settle(&[(0, s), (1, r)]) {
+            assert_eq!(c.status, Status::Ok);
+        }
+        assert_eq!(w.host(1).peek(64, 5000), [9; 5000]);
+        w.run(&Call::new(K::Barrier, 0));
+    }
+}
+
+#[test]
+fn abort_and_free_release_every_rank() {
+    for free in [false, true] {
+        let mut w = World::new(3, Wire::Local, &small());
+        let call = Call::new(K::AllReduce, 5000);
+        let tickets: Vec<_> = [0, 1].map(|r| (r, w.post(r, &call))).to_vec();
+        for _ in 0..300 {
+            w.step();
+        }
+        let (nic, id) = (w.host(1).nic.clone(), w.comms[1]);
+        if free {
+            nic.free_communicator(id).expect("known");
+            let e = nic.communicator_status(id).expect_err("its id is stale");
+            assert_eq!(e, CommError::Unknown { id });
+        } else {
+            nic.abort_communicator(id).expect("known");
+        }
+        for c in w.settle(&tickets) {
+            assert_eq!((c.status, c.detail), (Status::CommAborted, 1), "{c:?}");
+        }
+        // The third rank, which had posted nothing, finds out at its next operation.
+        let t = w.post(2, &call);
+        assert_eq!(w.settle(&[(2, t)])[0].status, Status::CommAborted);
+        works_again(&mut w, 60, &[0, 1, 2]);
+        works_again(&mut w, 61, &[2, 1]);
+    }
+}
+
+/// Kills a rank of a ring after so many steps; the others end, and the survivors go on.
+fn kill_at(wire: Wire, steps: u32, seed: u64) {
+    let n = 4;
+    let mut w = World::new(n, wire, &small());
+    let mut rng = Rng(seed);
+    let victim = (rng.next() % n as u64) as usize;
+    let count = 1 + rng.next() % 3000;
+    let call = Call::new(K::AllReduce, count)
+        .algo(Algorithm::Ring)
+        .within(300_000);
+    let mut tickets: Vec<_> = (0..n).map(|r| (r, w.post(r, &call))).collect();
+    for _ in 0..steps {
+        w.step();
+    }
+    let done = w.host(victim).queue.poll(tickets[victim].1);
+    w.hosts[victim] = None;
+    tickets.remove(victim);
+    let start = w.now;
+    let ends = w.settle(&tickets);
+    assert!(w.now - start < 3000 * MS, "{} ns", w.now - start);
+    for c in &ends {
+        let named =
+            matches!(c.status, Status::PeerFailed | Status::CommAborted) && c.detail < n as u64;
+        let late = c.status == Status::TimedOut;
+        // Who had all it needed may have ended well.
+        let well = c.status == Status::Ok;
+        assert!(named || late || well, "{wire:?} step {steps}: {c:?}");
+        if done.is_none() && matches!(c.status, Status::PeerFailed) {
+            assert_eq!(c.detail, victim as u64, "{wire:?} step {steps}: {c:?}");
+        }
+    }
+    let alive: Vec<usize> = (0..n).filter(|r| *r != victim).collect();
+    works_again(&mut w, 1000 + seed, &alive);
+}
+
+#[test]
+fn a_rank_killed_at_every_step_of_a_ring_ends_all_others() {
+    for seed in 0..4 {
+        for steps in (0..64).step_by(3) {
+            kill_at(
+                Wire::Local,
+                steps + seed as u32 % 3,
+                seed * 100 + u64::from(steps),
+            );
+        }
+    }
+}
+
+#[test]
+fn over_tcp_too() {
+    for seed in 0..2 {
+        for steps in (0..120).step_by(7) {
+            kill_at(
+                Wire::Tcp,
+                steps + seed as u32 * 3,
+                seed * 100 + u64::from(steps),
+            );
+        }
+    }
+}
+
+#[test]
+fn five_percent_loss_costs_time_and_no_bit() {
+    let mut w = World::new(3, Wire::Lossy(5, 42), &small());
+    for k in 0..5u32 {
+        for r in 0..3usize {
+            let v: Vec<u8> = (0..20_000u32)
+                .flat_map(|i| (i * (k + 1) + r as u32).to_le_bytes())
+                .collect();
+            w.host(r).poke(0, &v);
+        }
+        w.run(
+            &Call::new(K::AllReduce, 20_000)
+                .of(DataType::U32, ReduceOp::Sum)
+                .at(0, 1 << 20),
+        );
+        for r in 0..3 {
+            let got = w.host(r).peek(1 << 20, 80_000);
+            for i in 0..20_000usize {
+                let want = (i as u32 * (k + 1)).wrapping_mul(3).wrapping_add(3);
+                assert_eq!(
+                    got[i * 4..i * 4 + 4],
+                    want.to_le_bytes(),
+                    "rank {r} element {i}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_slow_rank_is_waited_for() {
+    let mut w = World::new(3, Wire::Local, &small());
+    let call = Call::new(K::AllReduce, 5000)
+        .of(DataType::U32, ReduceOp::Sum)
+        .at(0, 1 << 20);
+    let mut tickets: Vec<_> = [0, 1].map(|r| (r, w.post(r, &call))).to_vec();
+    for _ in 0..20_000 {
+        w.step();
+    }
+    tickets.push((2, w.post(2, &call)));
+    for c in w.settle(&tickets) {
+        assert_eq!(c.status, Status::Ok);
+    }
+}
+
+#[test]
+fn a_rank_that_is_never_made_is_named_when_the_time_is_up() {
+    let mut w = World::unjoined(3, Wire::Local, 1 << 20);
+    let settings = CollectiveSettings {
+        connect_timeout: std::time::Duration::from_millis(100),
+        ..small()
+    };
+    let peers: Vec<_> = (0..3).map(collective_support::address).collect();
+    let make = |w: &World, rank: u32| {
+        let config = CommunicatorConfig {
+            ctx: 5,
+            rank,
+            peers: peers.clone(),
+            settings: settings.clone(),
+        };
+        w.host(rank as usize)
+            .nic
+            .create_communicator(&config)
+            .expect("made")
+    };
+    let ids = [make(&w, 0), make(&w, 1)];
+    w.until("one rank missing", 50 * MS, |w| {
+        w.host(0).nic.communicator_status(ids[0]) == Ok(CommStatus::Connecting { missing: vec![2] })
+    });
+    let end = CommStatus::Aborted {
+        rank: 2,
+        status: Status::PeerFailed,
+    };
+    for r in 0..2 {
+        w.until("the end", 500 * MS, |w| {
+            w.host(r).nic.communicator_status(ids[r]) == Ok(end.clone())
+        });
+    }
+}
+
+#[test]
+fn impossible_communicators_are_refused_with_a_reason() {
+    let w = World::unjoined(2, Wire::Local, 1 << 20);
+    let peers: Vec<_> = (0..2).map(collective_support::address).collect();
+    let good = CommunicatorConfig {
+        ctx: 1,
+        rank: 0,
+        peers: peers.clone(),
+        settings: CollectiveSettings::default(),
+    };
+    let nic = &w.host(0).nic;
+    let refused = |c: &CommunicatorConfig| nic.create_communicator(c).expect_err("refused");
+    let e = refused(&CommunicatorConfig {
+        rank: 2,
+        ..good.clone()
+    });
+    assert_eq!(e, CommError::Rank { rank: 2, ranks: 2 });
+    let e = refused(&CommunicatorConfig {
+        rank: 1,
+        ..good.clone()
+    });
+    assert!(matches!(e, CommError::NotMine { rank: 1, .. }), "{e}");
+    let twice = vec![peers[0], peers[1], peers[1]];
+    let e = refused(&CommunicatorConfig {
+        peers: twice,
+        ..good.clone()
+    });
+    assert!(matches!(e, CommError::Twice { a: 1, b: 2, .. }), "{e}");
+    let e = refused(&CommunicatorConfig {
+        peers: vec![],
+        ..good.clone()
+    });
+    assert_eq!(e, CommError::Ranks { ranks: 0 });
+    let mut big = good.clone();
+    big.settings.scratch_bytes = 2 << 30;
+    let e = refused(&big);
+    assert!(e.to_string().contains("board_bytes"), "{e}");
+    let id = nic.create_communicator(&good).expect("good");
+    assert_eq!(refused(&good), CommError::CtxInUse { ctx: 1 });
+    let mut elsewhere = CommunicatorConfig { ctx: 2, ..good };
+    elsewhere.peers[0].set_port(9);
+    assert!(matches!(
+        refused(&elsewhere),
+        CommError::Port { asked: 9, .. }
+    ));
+    nic.free_communicator(id).expect("known");
+}
+
+#[test]
+fn settings_that_differ_between_ranks_are_a_mismatch() {
+    let mut w = World::unjoined(2, Wire::Local, 1 << 20);
+    let peers: Vec<_> = (0..2).map(collective_support::address).collect();
+    let ids: Vec<_> = [1024u64, 2048]
+        .iter()
+        .enumerate()
+        .map(|(r, segment_bytes)| {
+            let config = CommunicatorConfig {
+                ctx: 3,
+                rank: r as u32,
+                peers: peers.clone(),
+                settings: CollectiveSettings {
+                    segment_bytes: *segment_bytes,
+                    ..small()
+                },
+            };
+            w.host(r).nic.create_communicator(&config).expect("made")
+        })
+        .collect();
+    w.until("a mismatch", 500 * MS, |w| {
+        let of = |r: usize| w.host(r).nic.communicator_status(ids[r]);
+        let is = |s| {
+            matches!(
+                s,
+                Ok(CommStatus::Aborted {
+                    status: Status::Mismatch,
+                    ..
+                })
+            )
+        };
+        is(of(0)) && is(of(1))
+    });
+}
+
+/// A header, as a stranger would write it.
+fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
+    let head = u64::from(kind) | 1 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
+    std::iter::once(head)
+        .chain(words)
+        .flat_map(u64::to_le_bytes)
+        .collect()
+}
+
+#[test]
+fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
+    for wire in [Wire::Local, Wire::Tcp] {
+        let mut w = World::unjoined(3, wire, 16 << 20);
+        // Rank 0 is host 1, rank 1 is host 2; host 0 is the stranger, with the lowest address.
+        let ids = w.communicator(7, &[1, 2], &small());
+        let mine = u64::from(u32::from(*collective_support::address(0).ip()));
+        let hello = header(1, 0, mine as u32, [7117, 0, 0, 0]);
+        let mut rng = Rng(5);
+        let mut junk: Vec<u8> = (0..400).map(|_| rng.next() as u8).collect();
+        junk[0] = 77;
+        let attacks: Vec<Vec<u8>> = vec![
+            junk,
+            // Whoever it is, it has connected in the wrong direction.
+            header(1, 0, mine as u32 + 1, [7117, 0, 0, 0]),
+            // Twice.
+            [hello.clone(), hello.clone()].concat(),
+            // Messages of a communicator in which it has no part, for ranks that it is not.
+            [hello.clone(), header(3, 1, 0, [7, 5, 100, 0]), vec![0; 100]].concat(),
+            [hello.clone(), header(2, 1, 4, [7, 2, 256, 0])].concat(),
+            [hello.clone(), header(12, 1, 26, [7, 1, 0, 0])].concat(),
+            [hello.clone(), header(6, 0, 1, [7, 0, 1 << 20, 0])].concat(),
+            // Announcements without end of communicators that nobody makes.
+            [hello.clone(), header(2, 1, 4, [9, 2, 256, 0]).repeat(2000)].concat(),
+            // Data for what has never been, then the end of the stream in the middle.
+            [hello, header(3, 0, 0, [999, 1, 1 << 20, 0]), vec![1; 1000]].concat(),
+            Vec::new(),
+        ];
+        for (i, bytes) in attacks.iter().enumerate() {
+            use collective_support::nic;
+            let s = w.host(0).post(&nic::socket());
+            let s = nic::session_of(w.settle(&[(0, s)])[0]);
+            let ip = w.host(1).nic.config().ip;
+            let c = w.host(0).post(&nic::connect(s, ip, 7117));
+            assert_eq!(w.settle(&[(0, c)])[0].status, Status::Ok);
+            if !bytes.is_empty() {
+                w.host(0).poke(0, bytes);
+                let t = w.host(0).post(&nic::send(s, 0, bytes.len() as u32));
+                // Refused in the middle, as a rule.
+                w.settle(&[(0, t)]);
+            }
+            let call = Call::new(K::AllReduce, 2000)
+                .of(DataType::U32, ReduceOp::Sum)
+                .at(0, 1 << 20);
+            let tickets: Vec<_> = [1usize, 2]
+                .iter()
+                .zip(&ids)
+                .map(|(h, id)| (*h, w.host(*h).post(&call.descriptor(*id))))
+                .collect();
+            for c in w.settle(&tickets) {
+                assert_eq!(c.status, Status::Ok, "attack {i}: {c:?}");
+            }
+            let t = w.host(0).post(&nic::close(s));
+            w.settle(&[(0, t)]);
+        }
+    }
+}
