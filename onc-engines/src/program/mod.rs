@@ -13,6 +13,7 @@ mod layout;
 mod names;
 mod simulate;
 mod step;
+mod table;
 mod text;
 mod user;
 
@@ -25,5 +26,6 @@ pub use layout::Layout;
 pub use names::{algorithm_named, collective_named, spelled};
 pub use simulate::{simulate, Outcome, SimulateError};
 pub use step::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};
+pub use table::{pretty, Arrow, Cell, Label, Medium, Table, Term};
 pub use text::{format, parse, TextError, TextProblem};
 pub use user::{UserProgram, UserProgramError};

@@ -8,11 +8,11 @@ use crate::program::{Operand, Program, Target};
 
 /// A message, from the step that sends it to the step that takes it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Message {
-    pub(super) from: u32,
-    pub(super) sent: usize,
-    pub(super) to: u32,
-    pub(super) taken: usize,
+pub(in crate::program) struct Message {
+    pub(in crate::program) from: u32,
+    pub(in crate::program) sent: usize,
+    pub(in crate::program) to: u32,
+    pub(in crate::program) taken: usize,
 }
 
 /// All messages.

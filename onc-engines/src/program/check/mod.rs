@@ -20,6 +20,8 @@ mod run;
 mod value;
 
 pub use error::{CheckError, Problem};
+pub(super) use matching::Message;
+pub(super) use run::Seen;
 pub use value::Value;
 
 use super::{Order, Program};
@@ -101,7 +103,7 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
     run::run(programs, &messages, false)?;
     let in_place = if programs.iter().any(|p| p.in_place().is_some()) {
         match run::run(programs, &messages, true) {
-            Ok(()) => InPlace::Safe,
+            Ok(_) => InPlace::Safe,
             Err(error) => InPlace::Unsafe(error),
         }
     } else {
@@ -120,6 +122,20 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
         order: programs.first().map_or(Order::None, |p| p.order),
         hash: super::hash_all(programs),
     })
+}
+
+/// What each step of each rank sees, and the messages: for the state table.
+///
+/// # Errors
+/// As [`check`].
+pub(super) fn observe(
+    programs: &[Program],
+    limits: &Limits,
+) -> Result<(Vec<Vec<Seen>>, Vec<Message>), CheckError> {
+    form::check(programs, limits)?;
+    let messages = matching::match_messages(programs)?;
+    let seen = run::run(programs, &messages, false)?;
+    Ok((seen, messages.all))
 }
 
 #[cfg(test)]

@@ -15,14 +15,23 @@ use super::memory::{Memory, Pending, Touched};
 use super::value::{Algebra, Refused, Value};
 use crate::program::{Chunks, Operand, Place, Program, Step, Target};
 
-/// Runs all programs, and verifies what they leave.
+/// What a step has seen: for the state table.
+#[derive(Debug, Clone, Default)]
+pub(in crate::program) struct Seen {
+    /// First and last chunk of each operand.
+    pub(in crate::program) operands: Vec<(Value, Value)>,
+    /// First and last chunk of the step's value; nothing for one without payload.
+    pub(in crate::program) value: Option<(Value, Value)>,
+}
+
+/// Runs all programs, verifies what they leave, and returns what each rank's steps have seen.
 pub(super) fn run(
     programs: &[Program],
     messages: &Messages,
     in_place: bool,
-) -> Result<(), CheckError> {
+) -> Result<Vec<Vec<Seen>>, CheckError> {
     let Some(zero) = programs.first() else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let algebra = Algebra::new(zero);
     let memory = |p| Memory::new(p, &algebra, in_place);
@@ -36,13 +45,15 @@ pub(super) fn run(
         direct: programs.iter().any(Program::is_direct),
         value: Vec::new(),
         mark: 0,
+        seen: vec![Vec::new(); programs.len()],
     };
     for rank in &mut run.ranks {
         rank.clock = vec![0; programs.len()];
     }
     run.all()?;
     run.results()?;
-    run.barrier()
+    run.barrier()?;
+    Ok(run.seen)
 }
 
 /// Index in a mark: this chunk may not be written (again) by the step.
@@ -78,6 +89,8 @@ struct Run<'a> {
     /// The present step's value, chunk by chunk.
     value: Vec<Value>,
     mark: u64,
+    /// By rank and step.
+    seen: Vec<Vec<Seen>>,
 }
 
 impl Run<'_> {
@@ -120,11 +133,15 @@ impl Run<'_> {
         self.mark += 1;
         let mut value = std::mem::take(&mut self.value);
         value.clear();
+        self.seen[rank].push(Seen::default());
         for (i, operand) in step.operands.iter().enumerate() {
             self.operand(rank, step, operand, i == 0, &mut value)?;
         }
         for target in &step.results {
             self.target(rank, index, step, target, &value)?;
+        }
+        if let (Some(first), Some(last)) = (value.first(), value.last()) {
+            self.seen[rank][index].value = Some((*first, *last));
         }
         self.send(rank, index, step, &value, ready);
         self.value = value;
@@ -140,7 +157,9 @@ impl Run<'_> {
         first: bool,
         value: &mut Vec<Value>,
     ) -> Result<(), At> {
+        let mut seen: Option<(Value, Value)> = None;
         let mut add = |algebra: &mut Algebra, i: usize, next: Value| -> Result<(), At> {
+            seen = Some((seen.map_or(next, |s| s.0), next));
             if first {
                 value.push(next);
                 return Ok(());
@@ -197,6 +216,9 @@ impl Run<'_> {
                     add(&mut self.algebra, i as usize, next)?;
                 }
             }
+        }
+        if let (Some(seen), Some(step)) = (seen, self.seen[rank].last_mut()) {
+            step.operands.push(seen);
         }
         Ok(())
     }
