@@ -5,6 +5,7 @@
 
 mod cc;
 mod doctor;
+mod explain;
 mod nc;
 mod perf;
 mod problem;
@@ -39,6 +40,8 @@ enum Command {
     Cc(cc::Args),
     /// What this machine has, what is used instead of what it lacks, and why
     Doctor(doctor::Args),
+    /// What a collective does, step by step: its state table, its messages, and the proof that it is right
+    Explain(explain::Args),
     /// Netcat whose bytes go through GPU memory and a GPU kernel
     Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
@@ -63,6 +66,7 @@ fn run(command: Command) -> Result<Exit> {
     match command {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Explain(args) => explain::run(&args),
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),
