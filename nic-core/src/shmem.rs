@@ -105,6 +105,11 @@ impl Mapping {
         self.fd.as_ref().map(AsFd::as_fd)
     }
 
+    /// Closes the descriptor; the mapping stays.
+    pub(crate) fn forget_fd(&mut self) {
+        self.fd = None;
+    }
+
     /// `n` 32-bit words from byte `offset`.
     ///
     /// # Panics

@@ -1,6 +1,7 @@
 //! Host memory for the NIC: [`HostBuffer`] owns its bytes, [`HostRegion`] borrows somebody else's.
 #![allow(unsafe_code)] // Raw copies: the NIC may write the memory at any time.
 
+use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
 use ringbell_gtlb::{Access, MemoryRegion};
@@ -97,6 +98,10 @@ impl Store {
 
 /// Host memory that the NIC reads and writes, and that lives as long as it may do so.
 ///
+/// From [`Nic::alloc_host`] it is shared: local peers map it (and unmap it when it is freed, which waits
+/// for them), and one copy moves a message. From [`Nic::adopt_host`] it is the program's own memory, and
+/// what it sends to a local peer goes through NIC memory.
+///
 /// Reached by copies alone: a peer may write at any time, which no `&[u8]` allows. Dropping it
 /// unregisters first, as [`HostRegion`] does; memory that is still in use after the deadline is kept
 /// from reuse for the life of the process.
@@ -106,6 +111,8 @@ pub struct HostBuffer {
     region: MemoryRegion,
     /// `None` only after the end.
     store: Option<Store>,
+    /// Number under which local peers may map it.
+    shared: Option<u64>,
 }
 
 impl HostBuffer {
@@ -189,12 +196,18 @@ impl HostBuffer {
         let Some(store) = self.store.take() else {
             return Ok(None);
         };
-        match self.nic.deregister(self.region.lkey) {
+        // First our own operations, whose references peers may be copying, then the peers' mappings.
+        let ended = self.nic.deregister(self.region.lkey);
+        let ended = ended.map_err(FreeError::from).and_then(|()| {
+            let shared = self.shared.take();
+            shared.map_or(Ok(()), |id| self.nic.withdraw_host(id, self.region.va))
+        });
+        match ended {
             Ok(()) => Ok(Some(store)),
             Err(e) => {
                 // Giving the pages back would let a late DMA write into somebody else's buffer.
                 std::mem::forget(store);
-                Err(e.into())
+                Err(e)
             }
         }
     }
@@ -240,7 +253,8 @@ impl Nic {
         })
     }
 
-    /// Allocates zeroed host memory for the NIC, on pages of its own.
+    /// Allocates zeroed host memory for the NIC, on pages of its own: a sealed memfd, which local peers
+    /// map at once, so that a message from or to it is copied once.
     ///
     /// # Errors
     /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
@@ -250,12 +264,21 @@ impl Nic {
         len: usize,
         access: Access,
     ) -> Result<HostBuffer, MemoryError> {
-        let map = Mapping::anonymous(len.max(1));
-        let map = map.map_err(|source| MemoryError::System {
+        let system = |source| MemoryError::System {
             len: len as u64,
             source,
-        })?;
-        self.host_buffer(pd, Store::Shared(map), len, access)
+        };
+        let map = Mapping::memfd("ringbell-host", len.max(1)).map_err(system)?;
+        let fd = map.fd().map(|fd| fd.try_clone_to_owned());
+        let fd = fd.transpose().map_err(system)?;
+        let mut buffer = self.host_buffer(pd, Store::Shared(map), len, access)?;
+        if let Some(fd) = fd {
+            buffer.shared = Some(
+                self.share_host(fd.as_fd(), buffer.region())
+                    .map_err(system)?,
+            );
+        }
+        Ok(buffer)
     }
 
     /// Takes bytes that the program has, registers them where they are, and owns them from now on;
@@ -295,6 +318,7 @@ impl Nic {
                 nic: self.clone(),
                 region,
                 store: Some(store),
+                shared: None,
             }),
             Err(e) => {
                 drop(store.into_heap());

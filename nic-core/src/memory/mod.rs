@@ -20,6 +20,7 @@
 mod host;
 mod on_nic;
 mod populate;
+mod share;
 
 pub use host::{HostBuffer, HostRegion};
 pub use on_nic::NicBuffer;
@@ -146,6 +147,16 @@ pub enum FreeError {
     /// DMA did not end before the deadline, or the region is unknown.
     #[error(transparent)]
     Region(#[from] DeregisterError),
+    /// Peers were asked to unmap it and have not answered.
+    #[error("{peers} peers still map the memory at {va} after {waited:?}; they are stopped or overloaded, so its pages are kept from reuse (setting `deregister_timeout`)")]
+    Mapped {
+        /// First byte.
+        va: GpuVa,
+        /// How many have not answered.
+        peers: usize,
+        /// How long they had.
+        waited: std::time::Duration,
+    },
 }
 
 /// A copy that leaves its buffer. Nothing was copied.

@@ -20,7 +20,7 @@ use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_gtlb::{BusSpan, Export, Fault};
 use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
 /// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
@@ -362,6 +362,27 @@ pub trait Transport: Send {
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
         let _ = conn;
         None
+    }
+
+    /// Lets peers map host memory, from now on and under a number that is never used again; whoever
+    /// cannot is sent copies.
+    ///
+    /// # Errors
+    /// What the system refused; then no peer was told.
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+        let _ = (id, memory);
+        Ok(())
+    }
+
+    /// Takes shared memory back: no new reference names it, and peers are asked to unmap it.
+    fn withdraw(&mut self, id: u64) {
+        let _ = id;
+    }
+
+    /// Peers that have not confirmed to have unmapped withdrawn memory. Those that are gone do not count.
+    fn holders(&self, id: u64) -> usize {
+        let _ = id;
+        0
     }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP

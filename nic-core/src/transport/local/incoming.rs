@@ -38,6 +38,10 @@ impl LocalTransport {
                 port,
                 src_port,
             } => self.on_connect(link, src, port, src_port),
+            Packet::Ref { n, spans, .. } => {
+                self.learn(link, &spans[..n as usize]);
+                self.on_control(link, p);
+            }
             other => self.on_control(link, other),
         }
     }

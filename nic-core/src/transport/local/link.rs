@@ -6,9 +6,11 @@ use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::exports::Shared;
 use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer};
+use crate::board::HOST_BUS;
 use crate::progress::WakeCell;
 use crate::shmem::Mapping;
 use crate::transport::{NicTime, PeerWindow};
@@ -68,6 +70,8 @@ pub(super) struct Link {
     side: usize,
     segment: Option<Mapping>,
     exports: Vec<(ExportInfo, Mapping)>,
+    /// Host memory, which comes and goes.
+    pub(super) shared: Shared,
     wake: Option<WakeCell>,
     tx: Producer,
     rx: Consumer,
@@ -117,6 +121,7 @@ impl Link {
             side,
             segment,
             exports: Vec::new(),
+            shared: Shared::default(),
             wake: None,
             tx: Producer::default(),
             rx: Consumer::default(),
@@ -238,6 +243,9 @@ impl Link {
 
     #[inline]
     fn locate(&self, bus: u64, len: u64) -> Option<*mut u8> {
+        if bus >= HOST_BUS {
+            return self.shared.locate(bus, len);
+        }
         for (info, map) in &self.exports {
             let Some(at) = bus.checked_sub(info.bus) else {
                 continue;

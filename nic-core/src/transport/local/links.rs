@@ -115,6 +115,8 @@ impl LocalTransport {
                 moved = true;
             } else if l.state == LinkState::Dead && l.users == 0 {
                 self.links[i] = None;
+            } else if l.shared.is_waiting() {
+                self.send_notes(i);
             }
         }
         moved
@@ -137,8 +139,12 @@ impl LocalTransport {
         };
         match l.state {
             LinkState::Called | LinkState::Calling => self.shake(i),
-            // After the handshake nobody says anything: readable means gone, or a stranger's trick.
-            LinkState::Up => self.kill_link(i),
+            // After the handshake there are only notes about host memory, and the end.
+            LinkState::Up => {
+                if !self.read_notes(i) {
+                    self.kill_link(i);
+                }
+            }
             LinkState::Dead => {}
         }
     }
@@ -176,6 +182,7 @@ impl LocalTransport {
                 return self.kill_link(i);
             }
         }
+        self.introduce(i);
         self.for_each_user(i, |t, id| t.activate(id));
     }
 

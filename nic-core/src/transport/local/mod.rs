@@ -20,6 +20,7 @@
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
 mod conn;
+mod exports;
 mod incoming;
 mod link;
 mod links;
@@ -31,7 +32,7 @@ mod stage;
 mod transmit;
 pub(crate) use crate::sync;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -48,6 +49,7 @@ use crate::transport::{
     Transport, TransportEvent, WorkToken,
 };
 use conn::{Conn, Phase, RxRecv, TxSend};
+use exports::HostExport;
 use link::{Link, LinkState};
 use packet::Packet;
 use receive::{Fill, In};
@@ -80,6 +82,8 @@ pub struct LocalTransport {
     wake: Arc<WakeCell>,
     exports: Vec<ExportInfo>,
     export_fds: Vec<OwnedFd>,
+    /// Host memory that peers may map, by number.
+    host_exports: BTreeMap<u64, HostExport>,
     links: Vec<Option<Link>>,
     conns: Vec<Slot>,
     free: VecDeque<u32>,
@@ -139,6 +143,7 @@ impl LocalTransport {
             wake,
             exports,
             export_fds,
+            host_exports: BTreeMap::new(),
             links: Vec::new(),
             conns: Vec::new(),
             free: VecDeque::new(),
@@ -681,7 +686,8 @@ impl Transport for LocalTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let stuck = !self.active.is_empty() || !self.waiting.is_empty();
+        let notes = self.links.iter().flatten().any(|l| l.shared.is_waiting());
+        let stuck = notes || !self.active.is_empty() || !self.waiting.is_empty();
         let shaking = self
             .links
             .iter()
@@ -707,6 +713,18 @@ impl Transport for LocalTransport {
         let c = s.conn.as_deref().filter(|c| c.id == conn)?;
         let link: &dyn PeerWindow = self.links[c.link].as_ref()?;
         Some(link)
+    }
+
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+        self.share_host(id, memory)
+    }
+
+    fn withdraw(&mut self, id: u64) {
+        self.withdraw_host(id);
+    }
+
+    fn holders(&self, id: u64) -> usize {
+        self.holders_of(id)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

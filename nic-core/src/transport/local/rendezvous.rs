@@ -16,7 +16,7 @@ use rustix::net::{
 };
 
 /// Version of the handshake and of everything in the shared segment.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: u32 = 0x4c42_5221;
 /// Most exports of one memory.
 pub(super) const MAX_EXPORTS: usize = 64;
@@ -65,7 +65,7 @@ pub enum LocalError {
 }
 
 /// One mapped part of a memory, as told to a peer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ExportInfo {
     pub(super) file_offset: u64,
     pub(super) bus: u64,

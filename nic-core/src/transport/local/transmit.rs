@@ -10,6 +10,7 @@ use super::link::Link;
 use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
 use super::stage;
+use crate::board::HOST_BUS;
 use crate::config::StagingConfig;
 use crate::transport::{DmaAccess, Payload, ReadStatus, StageRoom, TransportEvent};
 
@@ -143,6 +144,9 @@ fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
         return Ok(false);
     };
     let bus = out.dma.span(buffer, 0)?.addr.value();
+    if bus >= HOST_BUS {
+        return Ok(out.link.shared.reaches(bus));
+    }
     let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
     Ok(out.exports.iter().any(inside))
 }
