@@ -137,6 +137,9 @@ impl Sketch {
         if image[8] > HAS_HISTORY {
             return Err(field("the flags byte", 8));
         }
+        if let Some(at) = (9..16).find(|&at| image[at] != 0) {
+            return Err(field("a reserved byte", at));
+        }
         let most = hash.rank_bits(sketch.width()) + 1;
         for (slot, &value) in image[HEADER..].iter().enumerate() {
             if value > most {
@@ -145,7 +148,7 @@ impl Sketch {
             sketch.registers.insert(slot as u32, value);
         }
         let history = (image[8] == HAS_HISTORY).then(|| f64::from_bits(word(16)));
-        if let Some(value) = history.filter(|h| !(h.is_finite() && *h >= 0.0)) {
+        if let Some(value) = history.filter(|h| !(h.is_finite() && h.is_sign_positive())) {
             return Err(ImageError::Field {
                 field: "the history's estimate",
                 value,

@@ -218,16 +218,19 @@ fn errors_are_those_of_the_theory() {
     const STREAMS: u64 = 200;
     let precision = 10;
     let sigma = 1.04 / 32.0;
-    for hash in HashKind::ALL {
+    for (hash, width) in HashKind::ALL.into_iter().flat_map(|h| [(h, 4), (h, 8)]) {
         for (n, stride) in [(300u64, 0u64), (20_000, 1), (20_000, 4096)] {
             let (mut by_registers, mut by_history) = (Vec::new(), Vec::new());
             for stream in 0..STREAMS {
-                let mut sketch = Sketch::new(precision, hash, 8).unwrap();
+                let mut sketch = Sketch::new(precision, hash, width).unwrap();
                 let start = hash::fmix64(stream + 1);
                 let items: Vec<u8> = (0..n)
-                    .flat_map(|i| match stride {
-                        0 => hash::fmix64(start.wrapping_add(i << 20)).to_le_bytes(),
-                        _ => start.wrapping_add(i * stride).to_le_bytes(),
+                    .flat_map(|i| {
+                        let item = match stride {
+                            0 => hash::fmix64(start.wrapping_add(i << 20)),
+                            _ => start.wrapping_add(i * stride),
+                        };
+                        item.to_le_bytes().into_iter().take(width)
                     })
                     .collect();
                 sketch.update(&items);
@@ -237,14 +240,17 @@ fn errors_are_those_of_the_theory() {
             for (what, errors) in [("registers", by_registers), ("history", by_history)] {
                 let mean = errors.iter().sum::<f64>() / STREAMS as f64;
                 let square = errors.iter().map(|e| e * e).sum::<f64>() / STREAMS as f64;
-                let case = format!("{} stride {stride} n {n} {what}", hash.name());
-                // 200 streams know the error to 5% and the bias to 0.07 σ: three times that is left.
+                let case = format!(
+                    "{} {width} bytes, stride {stride} n {n} {what}",
+                    hash.name()
+                );
+                // 200 streams know the error to 5% and the bias to 0.07 σ: three and four times that is left.
                 assert!(
                     square.sqrt() < 1.17 * sigma,
                     "{case}: {}",
                     square.sqrt() / sigma
                 );
-                assert!(mean.abs() < 0.25 * sigma, "{case}: bias {}", mean / sigma);
+                assert!(mean.abs() < 0.3 * sigma, "{case}: bias {}", mean / sigma);
             }
         }
     }
