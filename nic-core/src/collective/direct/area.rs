@@ -5,7 +5,14 @@
 //! | `s * 128` | of rank s: line 0 its *done* flag, line 1 its *busy* flag |
 //! | `n * 128` | the owner's *revoked* flag; the owner alone stores here |
 //! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: two lines, and room for the input |
+//!
+//! A rank that has freed its communicator cannot know whether a peer that has not heard of it still
+//! stores a record. So areas are never used for anything else ([`AreaPool`]), and sequence numbers
+//! carry the communicator's *epoch* in their upper 16 bits: what is left over from another one is
+//! as good as absent.
 #![allow(unsafe_code)] // Views of NIC memory that peers write, as atomics and raw bytes.
+
+use std::collections::VecDeque;
 
 use super::pages::Pages;
 use super::record::{Record, WORDS};
@@ -19,6 +26,8 @@ pub(super) const DEPTH: u64 = 2 * super::WINDOW;
 /// Two cache lines, which the CPU fetches as a pair.
 const PAIR: usize = 128;
 const LINE: usize = 64;
+/// Areas of one size that wait before the oldest is used again.
+const POOLED: usize = 16;
 /// Bytes of an input that fit the record's first line.
 const SHORT: usize = 32;
 
@@ -52,9 +61,34 @@ fn input_at(len: usize) -> usize {
     }
 }
 
+/// Areas of communicators that are gone, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct AreaPool {
+    free: VecDeque<Block>,
+}
+
+impl AreaPool {
+    /// A used area of that size, once enough of them are there that its last user is long gone.
+    fn take(&mut self, len: u64) -> Option<Block> {
+        let of_size = |b: &&Block| b.len == len;
+        if self.free.iter().filter(of_size).count() < POOLED {
+            return None;
+        }
+        let i = self.free.iter().position(|b| b.len == len)?;
+        self.free.remove(i)
+    }
+
+    /// Bytes of NIC memory that it keeps.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.free.iter().map(|b| b.len).sum()
+    }
+}
+
 /// The own area.
 #[derive(Debug)]
 pub(super) struct Area {
+    /// In the upper 16 bits.
+    epoch: u64,
     shape: Shape,
     block: Block,
     base: *mut u8,
@@ -64,27 +98,45 @@ pub(super) struct Area {
 unsafe impl Send for Area {}
 
 impl Area {
-    pub(super) fn new(board: &mut Board, ranks: u32, eager_bytes: u64) -> Option<Area> {
+    pub(super) fn new(
+        board: &mut Board,
+        pool: &mut AreaPool,
+        ctx: u64,
+        ranks: u32,
+        eager_bytes: u64,
+    ) -> Option<Area> {
         let eager = usize::try_from(eager_bytes).ok()?;
         let shape = Shape {
             ranks: ranks as usize,
             slot: PAIR.max((LINE + eager).next_multiple_of(PAIR)),
             eager,
         };
-        let block = board.alloc(shape.bytes() as u64)?;
+        let len = (shape.bytes() as u64).next_multiple_of(PAIR as u64);
+        let block = pool.take(len).or_else(|| board.alloc(len))?;
         let base = board.at_bus(BOARD_BUS + block.at, shape.bytes() as u64)?;
         // An earlier user's bytes must not look like records.
-        // SAFETY: the block is ours, and no peer knows of it yet.
+        // SAFETY: the block is ours, and used through raw stores and atomics only.
         unsafe { base.write_bytes(0, shape.bytes()) };
-        Some(Area { shape, block, base })
+        Some(Area {
+            // Never 0, as fresh memory has it.
+            epoch: (ctx ^ ctx >> 16 ^ ctx >> 32 ^ ctx >> 48 | 1) << 48,
+            shape,
+            block,
+            base,
+        })
     }
 
     pub(super) fn bus(&self) -> u64 {
         BOARD_BUS + self.block.at
     }
 
-    pub(super) fn block(&self) -> Block {
-        self.block
+    pub(super) fn bytes(&self) -> u64 {
+        self.block.len
+    }
+
+    /// The area will not be used any more here.
+    pub(super) fn give_back(self, pool: &mut AreaPool) {
+        pool.free.push_back(self.block);
     }
 
     pub(super) fn eager_bytes(&self) -> u64 {
@@ -110,7 +162,8 @@ impl Area {
     #[inline]
     pub(super) fn is_done(&self, from: u32, seq: u64) -> bool {
         // Acquire: pairs with the Release in `Remote::done`.
-        self.word(from as usize * PAIR).load(Ordering::Acquire) >= seq
+        let word = self.word(from as usize * PAIR).load(Ordering::Acquire);
+        word >= self.epoch | seq && word >> 48 == self.epoch >> 48
     }
 
     /// That rank's record of the operation, once it is there.
@@ -118,7 +171,7 @@ impl Area {
     pub(super) fn record(&self, from: u32, seq: u64) -> Option<Record> {
         let at = self.shape.record(from, seq);
         // Acquire: pairs with the Release in `Remote::put`.
-        if self.word(at).load(Ordering::Acquire) != seq {
+        if self.word(at).load(Ordering::Acquire) != self.epoch | seq {
             return None;
         }
         let mut words = [0; WORDS];
@@ -143,6 +196,7 @@ impl Area {
         }
         let base = window.at(bus, self.shape.bytes() as u64)?;
         Some(Remote {
+            epoch: self.epoch,
             shape: self.shape,
             base,
             _window: std::marker::PhantomData,
@@ -153,6 +207,7 @@ impl Area {
 /// A peer's area, for as long as its window is borrowed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Remote<'p> {
+    epoch: u64,
     shape: Shape,
     base: *mut u8,
     _window: std::marker::PhantomData<&'p ()>,
@@ -178,7 +233,8 @@ impl<'p> Remote<'p> {
     pub(super) fn done(&self, me: u32, seq: u64) {
         // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were
         // fenced at its end.
-        self.word(me as usize * PAIR).store(seq, Ordering::Release);
+        self.word(me as usize * PAIR)
+            .store(self.epoch | seq, Ordering::Release);
     }
 
     /// Stores a record, with the input when it is eager.
@@ -209,6 +265,6 @@ impl<'p> Remote<'p> {
             }
         }
         // Release: pairs with the Acquire in `Area::record`.
-        self.word(at).store(seq, Ordering::Release);
+        self.word(at).store(self.epoch | seq, Ordering::Release);
     }
 }

@@ -47,6 +47,7 @@ use crate::board::{Block, Board};
 pub(crate) use crate::sync;
 use crate::transport::{NicTime, PeerWindow};
 use area::Area;
+pub(crate) use area::AreaPool;
 pub(crate) use pages::Pages;
 use pass::{Cursor, PassError};
 use plan::{Plan, Plans};
@@ -201,10 +202,12 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// A path with inputs of up to `eager_bytes` inside the records; its area comes from the board,
-    /// `None` when that has no room.
+    /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records; its
+    /// area comes from the board, `None` when that has no room.
     pub(crate) fn new(
         board: &mut Board,
+        pool: &mut AreaPool,
+        ctx: u64,
         rank: u32,
         ranks: u32,
         eager_bytes: u64,
@@ -212,7 +215,7 @@ impl Direct {
         if ranks > MAX_DIRECT_RANKS {
             return None;
         }
-        let area = Area::new(board, ranks, eager_bytes)?;
+        let area = Area::new(board, pool, ctx, ranks, eager_bytes)?;
         Some(Direct {
             rank,
             ranks,
@@ -236,7 +239,7 @@ impl Direct {
 
     /// Bytes of NIC memory that the area takes.
     pub(crate) fn nic_memory(&self) -> u64 {
-        self.area.block().len
+        self.area.bytes()
     }
 
     /// Tells where a peer's area lies.
@@ -262,13 +265,12 @@ impl Direct {
         self.stats
     }
 
-    /// Gives the area and all tables back. Only when nothing is under way here, and no peer writes
-    /// the area any more.
-    pub(crate) fn free(mut self, board: &mut Board) {
+    /// Gives all memory back.
+    pub(crate) fn free(mut self, board: &mut Board, pool: &mut AreaPool) {
         while let Some(op) = self.ops.pop_front() {
             op.tables.into_iter().flatten().for_each(|t| board.free(t));
         }
-        board.free(self.area.block());
+        self.area.give_back(pool);
     }
 
     /// Queues an operation; its outcome comes from [`Direct::step`].

@@ -10,11 +10,14 @@ use crate::board::{Block, Board, BOARD_BUS};
 pub(super) const INLINE_PAGES: usize = 2;
 
 /// See the module text. A page is 64 KiB of the virtual addresses (FpgaNIC §2.3.2).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Pages {
     /// For every page the CPU's and the bus address of its first byte (of the first page too, even
     /// when the buffer begins inside it, and the bytes before it are not the buffer's).
-    pages: Vec<(*mut u8, u64)>,
+    first: [(*mut u8, u64); INLINE_PAGES],
+    /// All of them, when there are more.
+    table: Vec<(*mut u8, u64)>,
+    pages: usize,
     /// Offset of the buffer in its first page.
     offset: u64,
     bytes: u64,
@@ -43,25 +46,39 @@ impl Pages {
         mut span: impl FnMut(u64) -> Result<(u64, *mut u8, u64), E>,
     ) -> Result<Pages, E> {
         let offset = va % PAGE_BYTES;
-        let mut pages = Vec::with_capacity(((offset + bytes).div_ceil(PAGE_BYTES)) as usize);
-        let mut at = 0;
+        let pages = if bytes == 0 {
+            0
+        } else {
+            (offset + bytes).div_ceil(PAGE_BYTES) as usize
+        };
+        // No allocation for a small buffer.
+        let mut table = Vec::with_capacity(if pages > INLINE_PAGES { pages } else { 0 });
+        let mut first = [(std::ptr::null_mut(), 0); INLINE_PAGES];
+        let (mut at, mut n) = (0, 0);
         // A run that the translation has found: its end in the buffer, and its first page's start.
         while at < bytes {
             let (bus, cpu, len) = span(at)?;
             let mut inside = (va + at) % PAGE_BYTES;
             let end = at + len.max(1).min(bytes - at);
-            let mut first = (cpu.wrapping_sub(inside as usize), bus.wrapping_sub(inside));
+            let mut page = (cpu.wrapping_sub(inside as usize), bus.wrapping_sub(inside));
             while at < end {
-                pages.push(first);
-                first = (
-                    first.0.wrapping_add(PAGE_BYTES as usize),
-                    first.1.wrapping_add(PAGE_BYTES),
+                if pages > INLINE_PAGES {
+                    table.push(page);
+                } else {
+                    first[n] = page;
+                }
+                n += 1;
+                page = (
+                    page.0.wrapping_add(PAGE_BYTES as usize),
+                    page.1.wrapping_add(PAGE_BYTES),
                 );
                 at += PAGE_BYTES - inside;
                 inside = 0;
             }
         }
         Ok(Pages {
+            first,
+            table,
             pages,
             offset,
             bytes,
@@ -72,7 +89,15 @@ impl Pages {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.pages.len()
+        self.pages
+    }
+
+    fn page(&self, i: usize) -> (*mut u8, u64) {
+        if self.pages > INLINE_PAGES {
+            self.table[i]
+        } else {
+            self.first[i]
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -103,7 +128,7 @@ impl Pages {
 
     /// Bus addresses of the pages.
     pub(super) fn bus(&self) -> impl Iterator<Item = u64> + '_ {
-        self.pages.iter().map(|p| p.1)
+        (0..self.pages).map(|i| self.page(i).1)
     }
 
     /// The bytes at an offset, and how many of them lie together.
@@ -111,14 +136,14 @@ impl Pages {
     pub(super) fn at(&self, offset: u64) -> (*mut u8, usize) {
         let at = self.offset + offset;
         let inside = at % PAGE_BYTES;
-        let page = self.pages[(at / PAGE_BYTES) as usize].0;
+        let page = self.page((at / PAGE_BYTES) as usize).0;
         let run = (PAGE_BYTES - inside).min(self.bytes - offset);
         (page.wrapping_add(inside as usize), run as usize)
     }
 
     /// Stores the bus addresses for peers.
     pub(super) fn write_table(&self, board: &Board, block: Block) {
-        let Some(to) = board.at_bus(BOARD_BUS + block.at, self.pages.len() as u64 * 8) else {
+        let Some(to) = board.at_bus(BOARD_BUS + block.at, self.pages as u64 * 8) else {
             return;
         };
         for (i, bus) in self.bus().enumerate() {
