@@ -247,6 +247,13 @@ impl Mmu {
         self.regions.find(region).is_some_and(|r| r.flat.is_some())
     }
 
+    /// Whether the pinned region lets peers write.
+    pub fn grants_remote_write(&self, region: u32) -> bool {
+        self.regions
+            .find(region)
+            .is_some_and(|r| r.access.remote_write)
+    }
+
     fn add_region(
         &mut self,
         pd: PdId,

@@ -91,6 +91,11 @@ impl DmaState {
 
     /// Whether [`poll`](DmaState::poll) never finds anything.
     #[inline]
+    pub(crate) fn is_mapped(&self) -> bool {
+        self.window.is_some()
+    }
+
+    /// Whether polling would find nothing.
     pub(crate) fn is_quiet(&self) -> bool {
         self.window.is_some()
     }

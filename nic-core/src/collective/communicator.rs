@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
+use super::direct_path::DirectComm;
 use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use crate::board::{Block, Space};
@@ -83,6 +84,8 @@ pub(crate) struct Comm {
     pub(crate) freed: bool,
     pub(crate) counters: CollectiveCounters,
     pub(crate) chosen: BTreeMap<(u8, u8), u64>,
+    /// The ranks' memory, when all share a host.
+    pub(crate) direct: Option<DirectComm>,
 }
 
 impl Comm {
@@ -96,6 +99,19 @@ impl Comm {
             self.history.pop_front();
         }
         self.history.push_back((seq, params));
+    }
+
+    /// Whether operations may use the ranks' memory.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.direct.as_ref().is_some_and(|d| d.ready)
+    }
+
+    /// An operation that was counted for one algorithm takes another.
+    pub(crate) fn recount(&mut self, kind: CollectiveKind, from: Algorithm, to: Algorithm) {
+        if let Some(n) = self.chosen.get_mut(&(kind.code(), from.code())) {
+            *n -= 1;
+        }
+        self.count(kind, to);
     }
 
     /// Counts the choice of an algorithm.

@@ -7,6 +7,7 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 
 use super::communicator::Comm;
+use super::direct_path::DirectComm;
 use super::fabric::Frame;
 use super::{
     CollectiveCounters, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, PeerInfo,
@@ -29,6 +30,7 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
         s.segment_bytes,
         s.segments_in_flight.into(),
         s.scratch_bytes,
+        s.direct_eager_bytes | u64::from(s.direct) << 63,
     ];
     super::params::fold(peers.chain(rest))
 }
@@ -95,10 +97,15 @@ impl Collectives {
             board: board.len(),
         };
         let scratch = board.alloc(needed).ok_or(short)?;
+        let direct = self.open_direct(io, c);
+        let area = direct.as_ref().map_or(0, DirectComm::area);
         let opened = self
             .fabric
-            .open(io, c.ctx, c.rank, &c.peers, &c.settings, agreement(c));
+            .open(io, c.ctx, c.rank, &c.peers, &c.settings, agreement(c), area);
         if let Err(e) = opened {
+            if let Some(d) = direct {
+                d.path.free(&mut io.dma.board, &mut self.areas);
+            }
             io.dma.board.free(scratch);
             return Err(e);
         }
@@ -121,6 +128,7 @@ impl Collectives {
             freed: false,
             counters: CollectiveCounters::default(),
             chosen: BTreeMap::new(),
+            direct,
         });
         let id = CommId(slot as u32 | u32::from(s.generation) << 16);
         self.by_ctx.insert(c.ctx, slot as u32);
@@ -228,6 +236,15 @@ impl Collectives {
         };
         let mut counters = c.counters;
         let mut nic_memory = c.scratch.len;
+        if let Some(d) = &c.direct {
+            let stats = d.path.stats();
+            nic_memory += d.path.nic_memory();
+            counters.steps += stats.steps;
+            counters.reduced += stats.reduced;
+            counters.direct_eager = stats.eager;
+            counters.direct = stats.push + stats.pull;
+            counters.direct_refused = stats.fallback;
+        }
         if let Some(g) = self.fabric.group(c.ctx) {
             nic_memory += g.buffers.map_or(0, |b| b.len);
             counters.eager = g.eager;
@@ -248,7 +265,8 @@ impl Collectives {
                 },
             }
         });
-        let chosen = c.chosen.iter().filter_map(|((k, a), n)| {
+        let chosen = c.chosen.iter().filter(|c| *c.1 > 0);
+        let chosen = chosen.filter_map(|((k, a), n)| {
             Some((
                 CollectiveKind::from_code(*k)?,
                 Algorithm::from_code(*a)?,

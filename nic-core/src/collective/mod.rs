@@ -21,8 +21,8 @@
 mod combine;
 mod communicator;
 mod control;
-#[allow(dead_code)] // Its users follow.
 mod direct;
+mod direct_path;
 mod executor;
 mod fabric;
 mod params;
@@ -45,6 +45,7 @@ use communicator::{Comm, Dispute, End, GRACE};
 use executor::{Job, Op, Progress};
 use fabric::{Fabric, FabricEvent, Frame, RecvRequest, SendRequest, USER_TAG};
 
+pub(crate) use direct_path::{reach, Reach};
 pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};
 pub(crate) use params::Params;
@@ -96,6 +97,10 @@ pub(crate) enum Task {
         params: Params,
         input: Side,
         output: Side,
+        /// Bytes of source and destination.
+        sides: [u64; 2],
+        /// Whether it may take the direct path.
+        reach: Reach,
         /// What the completion reports.
         bytes: u64,
     },
@@ -139,6 +144,8 @@ enum State {
     Message(Option<u32>),
     Local(Box<Combine>),
     Running(Box<Op>),
+    /// On the direct path; the task, should it have to go over messages.
+    Direct(Box<Task>),
 }
 
 #[derive(Debug)]
@@ -195,6 +202,12 @@ pub(crate) struct Collectives {
     pub(crate) plans: Plans,
     pd: Option<PdId>,
     retired: Vec<Retired>,
+    /// Operations on the direct path.
+    direct_active: usize,
+    outcomes: Vec<(u64, direct::Outcome)>,
+    areas: direct::AreaPool,
+    /// What peers can map of this NIC's GPU memory: bus address and length.
+    exports: Vec<(u64, u64)>,
 }
 
 impl Collectives {
@@ -210,6 +223,10 @@ impl Collectives {
             plans: Plans::default(),
             pd: None,
             retired: Vec::new(),
+            direct_active: 0,
+            outcomes: Vec::new(),
+            areas: direct::AreaPool::default(),
+            exports: Vec::new(),
         }
     }
 
@@ -270,6 +287,7 @@ impl Collectives {
         self.ready.is_empty()
             && self.waiting == 0
             && self.retired.is_empty()
+            && self.is_direct_quiet()
             && self.fabric.is_quiet()
             && !self.by_ctx.values().any(|s| {
                 let end = self.comm(*s).and_then(|c| c.end);
@@ -402,16 +420,33 @@ impl Collectives {
 
     /// Begins an operation. `false`: NIC memory is short, later.
     fn start(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
-        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
-            return false;
-        };
         let Some(a) = self.ops.get_mut(id) else {
             return true;
         };
         let State::Waiting(task) = &mut a.state else {
             return true;
         };
-        let task = std::mem::replace(task, Task::Nop);
+        let mut task = std::mem::replace(task, Task::Nop);
+        if let Task::Program { reach, .. } = &task {
+            let reach = *reach;
+            if reach != Reach::Messages {
+                task = match self.start_direct(io, slot, id, task) {
+                    Ok(()) => return true,
+                    Err(task) => task,
+                };
+                if reach == Reach::MustDirect {
+                    let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
+                    self.finish(slot, id, Status::Unsupported, 0, direct);
+                    return true;
+                }
+            }
+        }
+        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+            return false;
+        };
+        let Some(a) = self.ops.get_mut(id) else {
+            return true;
+        };
         let key = u64::from(id) << 32;
         match task {
             Task::Nop => {
@@ -459,6 +494,8 @@ impl Collectives {
                 params,
                 input,
                 output,
+                sides,
+                reach,
                 bytes,
             } => {
                 let layout = Layout {
@@ -513,6 +550,8 @@ impl Collectives {
                         params,
                         input,
                         output,
+                        sides,
+                        reach,
                         bytes,
                     });
                     return false;
@@ -579,6 +618,7 @@ impl Collectives {
             moved = true;
             self.run(io, id, &mut budget);
         }
+        moved |= self.step_direct(io);
         moved |= self.reap(io);
         moved |= self.fabric.step(io, fresh);
         moved | self.take_events(io)
@@ -603,7 +643,7 @@ impl Collectives {
                 ReadStatus::Done => Progress::Done,
                 ReadStatus::Pending => Progress::More,
             }),
-            State::Waiting(_) | State::Message(_) => return,
+            State::Waiting(_) | State::Message(_) | State::Direct(_) => return,
         };
         match result {
             Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
@@ -758,7 +798,10 @@ impl Collectives {
             return true;
         };
         let pending = |id: &u32| matches!(self.ops.get(*id).map(|a| &a.state), Some(State::Waiting(t)) if matches!(t, Task::Program { .. }));
-        !c.queue.iter().any(pending) && !self.fabric.waits_for(c.ctx, rank)
+        let direct = c.direct.as_ref();
+        !c.queue.iter().any(pending)
+            && !self.fabric.waits_for(c.ctx, rank)
+            && !direct.is_some_and(|d| d.path.waits_for(rank))
     }
 
     fn on_seen(&mut self, io: &mut Io<'_>, slot: u32, from: u32, tag: u64, hash: u32) {
@@ -849,6 +892,7 @@ impl Collectives {
         });
         let (ctx, n) = (c.ctx, c.peers.len());
         tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
+        self.abort_direct(io, slot);
         self.fabric.kill(io, ctx, |from| Frame::Abort {
             ctx,
             from,
@@ -866,6 +910,9 @@ impl Collectives {
             let Some(end) = c.end else { continue };
             let ctx = c.ctx;
             if !end.reaped {
+                if c.direct.as_ref().is_some_and(|d| d.path.is_active()) {
+                    continue;
+                }
                 if self.fabric.holds(ctx) {
                     if io.now < end.until {
                         continue;
@@ -905,6 +952,9 @@ impl Collectives {
         let s = &mut self.comms[slot as usize];
         if let Some(c) = s.comm.take() {
             io.dma.board.free(c.scratch);
+            if let Some(d) = c.direct {
+                d.path.free(&mut io.dma.board, &mut self.areas);
+            }
             self.by_ctx.remove(&c.ctx);
             self.fabric.forget(io, c.ctx);
         }
@@ -930,6 +980,7 @@ impl Collectives {
             if ready {
                 c.ready = true;
                 moved = true;
+                self.join_direct(io, slot);
                 continue;
             }
             let deadline = *c.deadline.get_or_insert(now.plus(limit));
@@ -961,7 +1012,7 @@ impl Collectives {
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
             State::Local(_) => true,
-            State::Running(_) => false,
+            State::Running(_) | State::Direct(_) => false,
         };
         if gone {
             if matches!(a.state, State::Waiting(_)) {
@@ -1014,6 +1065,7 @@ impl Collectives {
         }
         // What can leave at once still tells the peers.
         self.fabric.step(io, false);
+        self.drain_direct(io);
         self.reap(io);
     }
 

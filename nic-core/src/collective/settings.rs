@@ -40,6 +40,12 @@ pub struct CollectiveSettings {
     /// Bytes of host memory that are staged through NIC memory at once when a message leaves from,
     /// or arrives in, memory that peers cannot map.
     pub staging_bytes: u64,
+    /// Whether ranks that share the host reach each other's memory without messages (the direct
+    /// path), when all of them do.
+    pub direct: bool,
+    /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
+    /// synchronisation is enough.
+    pub direct_eager_bytes: u64,
     /// How long the ranks may take to find each other.
     pub connect_timeout: Duration,
 }
@@ -53,6 +59,8 @@ impl Default for CollectiveSettings {
             segments_in_flight: 4,
             scratch_bytes: 16 << 20,
             staging_bytes: 1 << 20,
+            direct: true,
+            direct_eager_bytes: 4 << 10,
             connect_timeout: Duration::from_secs(30),
         }
     }
@@ -111,6 +119,12 @@ impl CollectiveSettings {
             return refuse(
                 "collective.staging_bytes",
                 format!("{} is not between 4096 and 1 GiB", s.staging_bytes),
+            );
+        }
+        if s.direct_eager_bytes > 1 << 20 {
+            return refuse(
+                "collective.direct_eager_bytes",
+                format!("{} is above 1 MiB", s.direct_eager_bytes),
             );
         }
         if s.connect_timeout.is_zero() {
@@ -286,6 +300,12 @@ pub struct CollectiveCounters {
     pub unexpected: u64,
     /// Elements that this NIC has reduced.
     pub reduced: u64,
+    /// Operations over the direct path whose inputs travelled inside the records.
+    pub direct_eager: u64,
+    /// Operations over the direct path that were one pass over the ranks' memory.
+    pub direct: u64,
+    /// Operations that went over messages, because some rank's memory cannot be reached.
+    pub direct_refused: u64,
 }
 
 /// A communicator, for people and tools.

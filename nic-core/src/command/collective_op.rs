@@ -8,7 +8,8 @@ use ringbell_nic_abi::{
 
 use super::Core;
 use crate::collective::{
-    choose, After, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape, Side, Task,
+    choose, reach, After, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape, Side,
+    Task,
 };
 use crate::permit::Permit;
 use crate::transport::{Buffer, TransportEvent, WorkToken};
@@ -278,10 +279,8 @@ impl Core {
             return Err(invalid(root.into()));
         }
         let algo = match spec.algo {
-            Algorithm::Auto => choose(spec.kind, ranks, bytes),
-            Algorithm::Direct => {
-                return Err((Status::Unsupported, spec.algo.code().into()));
-            }
+            // The direct path falls back to messages.
+            Algorithm::Auto | Algorithm::Direct => choose(spec.kind, ranks, bytes),
             a => a,
         };
         let mut shape = Shape {
@@ -347,6 +346,8 @@ impl Core {
                 region: region(&pins[1]),
                 va: dst,
             },
+            sides: [sides.input, sides.output],
+            reach: reach(spec.algo, spec.wire),
             bytes: if sides.output > 0 {
                 sides.output
             } else {

@@ -79,6 +79,7 @@ impl AreaPool {
     }
 
     /// Bytes of NIC memory that it keeps.
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.free.iter().map(|b| b.len).sum()
     }
@@ -164,6 +165,13 @@ impl Area {
         // Acquire: pairs with the Release in `Remote::done`.
         let word = self.word(from as usize * PAIR).load(Ordering::Acquire);
         word >= self.epoch | seq && word >> 48 == self.epoch >> 48
+    }
+
+    #[inline]
+    pub(super) fn has_record(&self, from: u32, seq: u64) -> bool {
+        let at = self.shape.record(from, seq);
+        // Relaxed: only whether to look.
+        self.word(at).load(Ordering::Relaxed) == self.epoch | seq
     }
 
     /// That rank's record of the operation, once it is there.

@@ -62,7 +62,7 @@ const BATCH_BYTES: u64 = 256 << 10;
 /// Out of place, outputs of at least this many bytes are stored past the cache: less stays in L2.
 const STREAMING_BYTES: u64 = 2 << 20;
 /// Idle steps between two looks whether the peers that are waited for still live.
-const LOOK_EVERY: u32 = 256;
+const LOOK_EVERY: u32 = 32;
 /// How long an abort waits for a peer inside a batch (which takes microseconds).
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_secs(2);
 
@@ -258,6 +258,44 @@ impl Direct {
     /// Whether an operation is under way: then the NIC steps it.
     pub(crate) fn is_active(&self) -> bool {
         !self.ops.is_empty()
+    }
+
+    /// Whether a step would find nothing new. (Whether peers still live is looked at in steps, which
+    /// the clock causes now and then.)
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let Some(op) = self.ops.front() else {
+            return true;
+        };
+        if self.ending.is_some() || self.ops.len() as u64 > 1 {
+            return false;
+        }
+        let none = |missing: u64, there: &dyn Fn(u32) -> bool| {
+            let mut left = missing;
+            while left != 0 {
+                if there(left.trailing_zeros()) {
+                    return false;
+                }
+                left &= left - 1;
+            }
+            true
+        };
+        match op.phase {
+            Phase::Queued | Phase::Pass { .. } => false,
+            Phase::Records { missing } => none(missing, &|r| self.area.has_record(r, op.seq)),
+            Phase::Flags { missing } => none(missing, &|r| self.area.is_done(r, op.seq)),
+        }
+    }
+
+    /// Whether something under way still needs that rank, which has stored all that it ever will.
+    pub(crate) fn waits_for(&self, rank: u32) -> bool {
+        self.ops.iter().any(|op| match op.phase {
+            Phase::Queued | Phase::Records { .. } => !self.area.has_record(rank, op.seq),
+            Phase::Pass {
+                way: Way::Eager, ..
+            } => false,
+            Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
+        })
     }
 
     /// What it has done.

@@ -56,6 +56,7 @@ impl Fabric {
                 credits,
                 eager_max,
                 hash,
+                area,
                 ..
             } => {
                 if m.joined || m.lost {
@@ -63,6 +64,7 @@ impl Fabric {
                 }
                 (m.credits, m.eager_max, m.joined) = (credits, eager_max, true);
                 self.links[link].proven = true;
+                m.area = area;
                 if ranks as usize != g.members.len() || hash != g.hash {
                     self.events.push_back(FabricEvent::Aborted {
                         ctx,

@@ -60,6 +60,9 @@ pub(crate) enum Frame {
         eager_max: u64,
         /// Of the list of peers and the settings that must agree.
         hash: u32,
+        /// Where the sender's area of the direct path lies on its board, in lines of 128 bytes from
+        /// 1 on; 0: it has none.
+        area: u32,
     },
     /// A message with its payload.
     Eager(Envelope),
@@ -155,7 +158,8 @@ impl Frame {
                 credits,
                 eager_max,
                 hash,
-            } => Words::new(2, from, credits, ctx).with(ranks.into(), eager_max, hash, 0),
+                area,
+            } => Words::new(2, from, credits, ctx).with(ranks.into(), eager_max, hash, area),
             Frame::Eager(e) => Words::new(3, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
             Frame::Request(e) => Words::new(4, e.from, e.send, e.ctx).with(e.tag, e.len, e.hash, 0),
             Frame::Clear {
@@ -254,6 +258,7 @@ impl Frame {
                 credits: a,
                 eager_max: len,
                 hash,
+                area: b,
             },
             3 | 4 if len > u64::from(u32::MAX) => return Err(bad),
             3 => Frame::Eager(envelope),

@@ -29,6 +29,8 @@ pub(crate) struct Member {
     pub(crate) credits: u32,
     /// Longest eager message that the peer takes.
     pub(crate) eager_max: u64,
+    /// Its area of the direct path, as its `Join` says.
+    pub(crate) area: u32,
     /// Buffers that are free again and of which the peer has not been told.
     pub(crate) owed: u32,
     /// Our free receive buffers for this peer.
@@ -84,6 +86,8 @@ pub(crate) struct Group {
     /// Hash of what all ranks must be given alike.
     pub(crate) hash: u32,
     pub(crate) members: Vec<Member>,
+    /// Our own area of the direct path.
+    pub(crate) area: u32,
     /// Longest eager message that we take.
     pub(crate) eager_max: u64,
     pub(crate) eager_buffers: u32,

@@ -37,6 +37,7 @@ impl Fabric {
         peers: &[SocketAddrV4],
         settings: &CollectiveSettings,
         hash: u32,
+        area: u32,
     ) -> Result<(), CommError> {
         let port = peers[rank as usize].port();
         if peers.len() > 1 {
@@ -69,6 +70,7 @@ impl Fabric {
             lost: false,
             credits: 0,
             eager_max: 0,
+            area: 0,
             owed: 0,
             free: (0..if buffers.is_some() {
                 settings.eager_buffers
@@ -83,6 +85,7 @@ impl Fabric {
             rank,
             hash,
             members: peers.iter().map(member).collect(),
+            area,
             eager_max: if buffers.is_some() {
                 settings.eager_max
             } else {
@@ -183,6 +186,7 @@ impl Fabric {
             credits: g.eager_buffers,
             eager_max: g.eager_max,
             hash: g.hash,
+            area: g.area,
         };
         self.frame(ctx, rank as u32, join);
     }

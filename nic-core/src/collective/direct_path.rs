@@ -1,0 +1,332 @@
+//! Where the direct path meets communicators: whether there is one, what its operations get, and
+//! what becomes of how they end.
+
+use ringbell_gtlb::{Fault, PAGE_BYTES};
+use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
+
+use super::direct::{Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
+use super::{Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
+use crate::board::{BOARD_BUS, HOST_BUS};
+use crate::transport::{ConnId, DmaAccess, PeerWindow, Transport};
+
+/// Unit of addresses in `Join` frames.
+const AREA_UNIT: u64 = 128;
+/// Looks at a path that is aborted together with its NIC before its operations are given up.
+const LAST_LOOKS: u32 = 1 << 16;
+
+/// Whether an operation may take the direct path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It goes over messages.
+    Messages,
+    /// When there is one.
+    MayDirect,
+    /// It fails when there is none.
+    MustDirect,
+}
+
+/// The direct path of a communicator.
+#[derive(Debug)]
+pub(crate) struct DirectComm {
+    pub(crate) path: Direct,
+    /// Transport and connection of every other rank.
+    routes: Vec<Option<(usize, ConnId)>>,
+    /// All ranks are there, and share this host.
+    pub(crate) ready: bool,
+}
+
+impl DirectComm {
+    /// What `Join` says of the area.
+    pub(crate) fn area(&self) -> u32 {
+        let unit = (self.path.address() - BOARD_BUS) / AREA_UNIT + 1;
+        u32::try_from(unit).unwrap_or(0)
+    }
+}
+
+struct Routes<'a> {
+    transports: &'a [Box<dyn Transport>],
+    routes: &'a [Option<(usize, ConnId)>],
+}
+
+impl Peers for Routes<'_> {
+    #[inline]
+    fn window(&self, rank: u32) -> Option<&dyn PeerWindow> {
+        let (t, conn) = (*self.routes.get(rank as usize)?)?;
+        self.transports[t].peer_window(conn)
+    }
+}
+
+/// A buffer of an operation, as peers and the CPU find it.
+fn pages(io: &mut Io<'_>, exports: &[(u64, u64)], side: Side, bytes: u64) -> Result<Pages, Fault> {
+    if bytes == 0 {
+        return Pages::new(side.va, 0, false, false, |_| Err(Fault::BadKey { key: 0 }));
+    }
+    let first = io
+        .mmu
+        .span(side.region, GpuVa(side.va), bytes)?
+        .addr
+        .value();
+    let exported = if first < BOARD_BUS {
+        exports
+            .iter()
+            .any(|(at, len)| first.wrapping_sub(*at) < *len)
+    } else {
+        // Host memory is this process's own.
+        first < HOST_BUS
+    };
+    let writable = io.mmu.grants_remote_write(side.region);
+    let dma = io.dma();
+    Pages::new(side.va, bytes, exported, writable, |offset| {
+        let va = GpuVa(side.va + offset);
+        let span = dma.mmu.span(side.region, va, bytes - offset)?;
+        // In one piece to the page's end at least: translations are of pages.
+        debug_assert!(span.len >= (bytes - offset).min(PAGE_BYTES - va.0 % PAGE_BYTES));
+        let cpu = dma.direct(span).ok_or(Fault::NoTranslation { va })?;
+        Ok((span.addr.value(), cpu, span.len))
+    })
+}
+
+impl Collectives {
+    /// A direct path for a communicator that is being made.
+    pub(super) fn open_direct(
+        &mut self,
+        io: &mut Io<'_>,
+        c: &CommunicatorConfig,
+    ) -> Option<DirectComm> {
+        let ranks = c.peers.len() as u32;
+        // Behind a DMA engine, neither this NIC nor peers can reach the GPU's memory.
+        if !c.settings.direct || ranks < 2 || !io.dma.is_mapped() {
+            return None;
+        }
+        if self.exports.is_empty() {
+            let exports = io.dma.memory.exports();
+            self.exports = exports.iter().map(|e| (e.bus, e.len)).collect();
+        }
+        let eager = c.settings.direct_eager_bytes;
+        let board = &mut io.dma.board;
+        let path = Direct::new(board, &mut self.areas, c.ctx, c.rank, ranks, eager)?;
+        Some(DirectComm {
+            path,
+            routes: vec![None; ranks as usize],
+            ready: false,
+        })
+    }
+
+    /// All ranks have joined: do they share this host?
+    pub(super) fn join_direct(&mut self, io: &mut Io<'_>, slot: u32) {
+        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+            return;
+        };
+        let (ctx, rank, ranks) = (c.ctx, c.rank, c.ranks());
+        let Some(d) = &mut c.direct else { return };
+        for r in (0..ranks).filter(|r| *r != rank) {
+            let carrier = self.fabric.carrier(ctx, r);
+            let route = carrier.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
+                // Its memory is mapped here, and ours there.
+                io.transports[*t].peer_window(*conn).is_some()
+            });
+            let group = self.fabric.group(ctx);
+            let area = group
+                .and_then(|g| g.members.get(r as usize))
+                .map(|m| m.area);
+            match (route, area) {
+                (Some(route), Some(area)) if area > 0 => {
+                    d.routes[r as usize] = Some(route);
+                    let at = BOARD_BUS + (u64::from(area) - 1) * AREA_UNIT;
+                    d.path.set_peer(r, at);
+                }
+                _ => return,
+            }
+        }
+        d.ready = d.path.is_ready();
+    }
+
+    /// Begins an operation on the direct path, when there is one. `Err`: there is none.
+    pub(super) fn start_direct(
+        &mut self,
+        io: &mut Io<'_>,
+        slot: u32,
+        id: u32,
+        task: Task,
+    ) -> Result<(), Task> {
+        let Task::Program {
+            params,
+            input,
+            output,
+            sides,
+            ..
+        } = &task
+        else {
+            return Err(task);
+        };
+        let c = self.comms[slot as usize].comm.as_mut();
+        let Some(c) = c.filter(|c| c.is_direct()) else {
+            return Err(task);
+        };
+        let rank = c.rank;
+        let both = pages(io, &self.exports, *input, sides[0])
+            .and_then(|i| Ok((i, pages(io, &self.exports, *output, sides[1])?)));
+        let (source, result) = match both {
+            Ok(both) => both,
+            Err(fault) => {
+                // As in the middle of a program: the others wait for this rank and are told.
+                if let Some(a) = self.ops.get_mut(id) {
+                    a.own_end = Some(fault.status());
+                }
+                self.end(io, slot, rank, Status::CommAborted);
+                return Ok(());
+            }
+        };
+        let op = DirectOp {
+            token: id.into(),
+            params: direct_params(params),
+            input: source,
+            output: result,
+        };
+        if let Some(d) = &mut c.direct {
+            d.path.post(op);
+        }
+        c.recount(params.kind, params.algo, Algorithm::Direct);
+        c.active.push(id);
+        self.direct_active += 1;
+        if let Some(a) = self.ops.get_mut(id) {
+            a.state = State::Direct(Box::new(task));
+        }
+        Ok(())
+    }
+
+    /// Moves the direct paths on.
+    pub(super) fn step_direct(&mut self, io: &mut Io<'_>) -> bool {
+        if self.direct_active == 0 {
+            return false;
+        }
+        let mut moved = false;
+        let mut out = std::mem::take(&mut self.outcomes);
+        for slot in 0..self.comms.len() as u32 {
+            let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+                continue;
+            };
+            let Some(d) = c.direct.as_mut().filter(|d| d.path.is_active()) else {
+                continue;
+            };
+            let peers = Routes {
+                transports: io.transports,
+                routes: &d.routes,
+            };
+            let before = d.path.stats().stored;
+            moved |= d.path.step(io.now, &mut io.dma.board, &peers, &mut out);
+            io.dma.copied += d.path.stats().stored - before;
+            for (token, outcome) in out.drain(..) {
+                self.direct_active -= 1;
+                self.on_outcome(io, slot, token as u32, outcome);
+            }
+        }
+        self.outcomes = out;
+        moved
+    }
+
+    fn on_outcome(&mut self, io: &mut Io<'_>, slot: u32, id: u32, outcome: Outcome) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        match outcome {
+            Outcome::Done => {
+                let bytes = a.bytes;
+                self.finish(slot, id, Status::Ok, bytes, 0);
+            }
+            Outcome::Fallback => self.fall_back(io, slot, id),
+            Outcome::Mismatch { .. } => {
+                // All ranks have seen it; they tell each other and name the same one.
+                if let Some(seq) = a.seq {
+                    self.dispute(io, slot, seq);
+                }
+            }
+            Outcome::PeerFailed { rank } => self.end(io, slot, rank, Status::PeerFailed),
+            // Whoever aborted says why over the fabric, or this operation's own time is up first.
+            Outcome::PeerAborted { .. } => {}
+            // Retires with its communicator.
+            Outcome::Aborted => {}
+            Outcome::Unsafe { rank } => a.own_end = Some((Status::NicSilent, rank.into())),
+        }
+    }
+
+    /// Some rank's memory cannot be reached: all ranks come here for the same operation.
+    fn fall_back(&mut self, io: &mut Io<'_>, slot: u32, id: u32) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let State::Direct(task) = &mut a.state else {
+            return;
+        };
+        let task = std::mem::replace(&mut **task, Task::Nop);
+        let Task::Program { params, reach, .. } = &task else {
+            return;
+        };
+        let (kind, algo, must) = (params.kind, params.algo, *reach == Reach::MustDirect);
+        a.state = State::Waiting(task);
+        if must {
+            let direct = u64::from(Algorithm::Direct.code());
+            return self.finish(slot, id, Status::Unsupported, 0, direct);
+        }
+        if let State::Waiting(Task::Program { reach, .. }) = &mut a.state {
+            *reach = Reach::Messages;
+        }
+        self.waiting += 1;
+        if let Some(c) = self.comm_mut(slot) {
+            c.recount(kind, Algorithm::Direct, algo);
+            c.active.retain(|o| *o != id);
+            c.queue.push_front(id);
+        }
+        let _ = io;
+    }
+
+    /// Takes the memory of a communicator that has ended back from the peers.
+    pub(super) fn abort_direct(&mut self, io: &mut Io<'_>, slot: u32) {
+        let c = self.comms[slot as usize].comm.as_mut();
+        if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
+            d.path.abort(io.now);
+        }
+    }
+
+    /// The NIC ends: waits, for a bounded number of looks, until peers have left its memory.
+    pub(super) fn drain_direct(&mut self, io: &mut Io<'_>) {
+        for _ in 0..LAST_LOOKS {
+            if self.direct_active == 0 {
+                return;
+            }
+            self.step_direct(io);
+            std::hint::spin_loop();
+        }
+        tracing::error!("a peer is stopped inside this NIC's memory; it may still write to it");
+    }
+
+    /// Whether a step would find nothing to do on the direct paths.
+    pub(super) fn is_direct_quiet(&self) -> bool {
+        self.direct_active == 0
+            || self.comms.iter().all(|s| {
+                let path = s.comm.as_ref().and_then(|c| c.direct.as_ref());
+                path.is_none_or(|d| d.path.is_quiet())
+            })
+    }
+}
+
+fn direct_params(p: &Params) -> DirectParams {
+    DirectParams {
+        kind: p.kind,
+        dtype: p.dtype,
+        op: p.op,
+        root: p.root,
+        count: p.count,
+        // With the program that messages would use, for ranks that cannot.
+        extra: u64::from(p.extra) | u64::from(p.algo.code()) << 32,
+    }
+}
+
+/// Whether an operation may use its ranks' memory.
+pub(crate) fn reach(asked: Algorithm, wire: WireType) -> Reach {
+    match asked {
+        Algorithm::Auto if wire == WireType::Same => Reach::MayDirect,
+        Algorithm::Direct => Reach::MustDirect,
+        _ => Reach::Messages,
+    }
+}
