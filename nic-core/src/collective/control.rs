@@ -8,7 +8,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 
 use super::communicator::Comm;
 use super::direct_path::DirectComm;
-use super::fabric::Frame;
+use super::fabric::{Frame, Tells};
 use super::{
     CollectiveCounters, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, PeerInfo,
     Slot, MAX_RANKS,
@@ -99,9 +99,13 @@ impl Collectives {
         let scratch = board.alloc(needed).ok_or(short)?;
         let direct = self.open_direct(io, c);
         let area = direct.as_ref().map_or(0, DirectComm::area);
+        let tells = Tells {
+            hash: agreement(c),
+            area,
+        };
         let opened = self
             .fabric
-            .open(io, c.ctx, c.rank, &c.peers, &c.settings, agreement(c), area);
+            .open(io, c.ctx, c.rank, &c.peers, &c.settings, tells);
         if let Err(e) = opened {
             if let Some(d) = direct {
                 d.path.free(&mut io.dma.board, &mut self.areas);

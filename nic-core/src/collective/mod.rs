@@ -390,8 +390,7 @@ impl Collectives {
         for slot in slots {
             // Collective operations begin in order; messages and local ones when they can.
             let (mut blocked, mut i) = (false, 0);
-            loop {
-                let Some(c) = self.comm(slot) else { break };
+            while let Some(c) = self.comm(slot) {
                 if c.end.is_some() || !c.ready {
                     break;
                 }

@@ -70,11 +70,9 @@ impl Core {
                 }
             }
             Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
-            Opcode::Collective => {
-                if !self.give_up_collective(token, Status::TimedOut, 0) {
-                    self.works.postpone(token);
-                    return;
-                }
+            Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
+                self.works.postpone(token);
+                return;
             }
             // These retire in the step that accepts them.
             _ => {}

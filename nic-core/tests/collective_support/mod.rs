@@ -72,6 +72,8 @@ impl World {
         let host = |r: usize| {
             let mut setup = Setup::new(&dir, r as u8 + 1);
             setup.memory_bytes = memory;
+            // The direct path may store to peers' memory.
+            setup.access.remote_write = true;
             setup.layout = PageLayout::Mixed(r as u64 + 3);
             let Some(sw) = &switch else {
                 return Host::new(&setup);

@@ -55,6 +55,8 @@ pub struct Setup {
     pub local: LocalConfig,
     pub queue: QueueConfig,
     pub register: bool,
+    /// Rights of the region.
+    pub access: Access,
 }
 
 impl Setup {
@@ -74,6 +76,7 @@ impl Setup {
             },
             queue: QueueConfig::default(),
             register: true,
+            access: Access::LOCAL,
         }
     }
 }
@@ -110,7 +113,7 @@ impl Host {
         host.nic.map(host.view().table()).expect("map");
         if setup.register {
             host.nic
-                .register(pd, BASE, setup.memory_bytes, Access::LOCAL)
+                .register(pd, BASE, setup.memory_bytes, setup.access)
                 .expect("register");
         }
         host

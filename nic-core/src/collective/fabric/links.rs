@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 
 use super::group::{Group, Member};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
-use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, MAX_STRANGERS};
+use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, Tells, MAX_STRANGERS};
 use crate::collective::settings::{CollectiveSettings, CommError};
 use crate::transport::{ConnId, NicTime, RecvWork, TransportEvent, WorkToken};
 
@@ -36,9 +36,9 @@ impl Fabric {
         rank: u32,
         peers: &[SocketAddrV4],
         settings: &CollectiveSettings,
-        hash: u32,
-        area: u32,
+        tells: Tells,
     ) -> Result<(), CommError> {
+        let Tells { hash, area } = tells;
         let port = peers[rank as usize].port();
         if peers.len() > 1 {
             self.listen(io, port, rank)?;

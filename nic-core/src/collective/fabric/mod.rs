@@ -95,6 +95,15 @@ pub(crate) enum FabricEvent {
     Left { ctx: u64, rank: u32 },
 }
 
+/// What a rank tells its peers when it joins, besides what its settings say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tells {
+    /// Hash of what all ranks must be given alike.
+    pub(crate) hash: u32,
+    /// Its area of the direct path; 0: it has none.
+    pub(crate) area: u32,
+}
+
 /// A message to be sent.
 #[derive(Debug)]
 pub(crate) struct SendRequest {
