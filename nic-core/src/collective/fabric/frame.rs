@@ -341,6 +341,7 @@ mod tests {
                 credits: 16,
                 eager_max: 1 << 30,
                 hash: u32::MAX,
+                area: 3,
             },
             Frame::Eager(e),
             Frame::Request(e),
