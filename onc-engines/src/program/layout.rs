@@ -36,8 +36,11 @@ impl Layout {
 
 /// Start of part `i` of `n` of `total`.
 fn part(total: u64, n: u64, i: u64) -> u64 {
-    // In 128 bits: counts go up to 2^64.
-    (u128::from(total) * u128::from(i) / u128::from(n)) as u64
+    match total.checked_mul(i) {
+        Some(product) => product / n,
+        // In 128 bits, which costs ten times as much: counts go up to 2^64.
+        None => (u128::from(total) * u128::from(i) / u128::from(n)) as u64,
+    }
 }
 
 #[cfg(test)]
