@@ -5,6 +5,7 @@
 
 pub mod cast;
 mod chain;
+pub mod checksum;
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
 mod engine;
