@@ -56,7 +56,7 @@ typedef uint64_t rb_u64;
 /** The lap bit of every word of an entry. */
 #define RB_LAP 0x8000000000000000ull
 /** Number of status codes: they count from 0 without a gap. */
-#define RB_STATUS_COUNT 30u
+#define RB_STATUS_COUNT 32u
 /** Returned by the wait hook: nothing happened. */
 #define RB_WAIT_IDLE 0u
 /** Returned by the wait hook: the NIC made progress, spin anew. */
@@ -91,6 +91,12 @@ typedef uint64_t rb_u64;
 #define RB_OP_COPY 11u
 /** Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`. */
 #define RB_OP_COLLECTIVE 12u
+/** Puts an engine on the path of stream `session`, from its next byte on, and completes with detail = engine id. `imm & 0xffff`: a kind that the host has registered, made with parameter `operand`; or 0, and `operand` is the id of an engine to share. `imm >> 16`: 0 for bytes received, 1 for bytes sent. */
+#define RB_OP_ENGINE_ATTACH 13u
+/** Takes engine `operand` off every path and ends it; its id is refused from then on. */
+#define RB_OP_ENGINE_DETACH 14u
+/** Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). */
+#define RB_OP_ENGINE_RESULT 15u
 
 /* Flags of a descriptor. */
 /** The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes). */
@@ -163,6 +169,10 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_MESSAGE_TOO_LARGE 28u
 /** The operation was cancelled by its owner before it had begun. */
 #define RB_STATUS_CANCELLED 29u
+/** No such engine or kind of engine in this protection domain. Detail: the number given. */
+#define RB_STATUS_BAD_ENGINE 30u
+/** The result does not fit the buffer; nothing was written. Detail: its size in bytes. */
+#define RB_STATUS_RESULT_TOO_LARGE 31u
 
 /* Kinds of events. */
 /** A connection waits to be accepted; session = the listener, data = ip << 16 | port of the peer. */
@@ -177,6 +187,10 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_BAD_DESCRIPTOR 5u
 /** `data` events were lost because the queue was full. */
 #define RB_EVENT_OVERFLOW 6u
+/** Engine `session` measures less than it declares, or than its stream moves; data = bytes per second. */
+#define RB_EVENT_ENGINE_SLOW 7u
+/** A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by. */
+#define RB_EVENT_ENGINE_ERROR 8u
 
 /* Collective operations. */
 /** Completes when its predecessors have (ACCL's nop). */
@@ -563,6 +577,8 @@ RB_HOST_DEVICE static inline const char *rb_status_name(rb_u32 status) {
     case RB_STATUS_INVALID_ARGUMENT: return "INVALID_ARGUMENT";
     case RB_STATUS_MESSAGE_TOO_LARGE: return "MESSAGE_TOO_LARGE";
     case RB_STATUS_CANCELLED: return "CANCELLED";
+    case RB_STATUS_BAD_ENGINE: return "BAD_ENGINE";
+    case RB_STATUS_RESULT_TOO_LARGE: return "RESULT_TOO_LARGE";
     default: return "UNKNOWN";
   }
 }
@@ -600,6 +616,8 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_INVALID_ARGUMENT: return "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault";
     case RB_STATUS_MESSAGE_TOO_LARGE: return "the message is larger than the receive posted for it; post a larger buffer or send less";
     case RB_STATUS_CANCELLED: return "the operation was cancelled before it had begun";
+    case RB_STATUS_BAD_ENGINE: return "no such engine: it was never attached, it has been detached, or the host has not registered its kind";
+    case RB_STATUS_RESULT_TOO_LARGE: return "the engine's result does not fit the buffer; the detail is the size that it needs";
     default: return "unknown status code; was this built against another version?";
   }
 }

@@ -37,7 +37,7 @@ package ringbell_abi_pkg;
   // The lap bit of every word of an entry.
   localparam logic [63:0] LAP = 64'h8000000000000000;
   // Number of status codes: they count from 0 without a gap.
-  localparam logic [31:0] STATUS_COUNT = 32'h1e;
+  localparam logic [31:0] STATUS_COUNT = 32'h20;
   // Returned by the wait hook: nothing happened.
   localparam logic [31:0] WAIT_IDLE = 32'h0;
   // Returned by the wait hook: the NIC made progress, spin anew.
@@ -71,7 +71,13 @@ package ringbell_abi_pkg;
     // Copies `len` bytes from `local_va` to `remote_va` of the same protection domain by NIC DMA, in bursts of `imm` bytes (0: no limit).
     OP_COPY = 8'd11,
     // Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`.
-    OP_COLLECTIVE = 8'd12
+    OP_COLLECTIVE = 8'd12,
+    // Puts an engine on the path of stream `session`, from its next byte on, and completes with detail = engine id. `imm & 0xffff`: a kind that the host has registered, made with parameter `operand`; or 0, and `operand` is the id of an engine to share. `imm >> 16`: 0 for bytes received, 1 for bytes sent.
+    OP_ENGINE_ATTACH = 8'd13,
+    // Takes engine `operand` off every path and ends it; its id is refused from then on.
+    OP_ENGINE_DETACH = 8'd14,
+    // Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none).
+    OP_ENGINE_RESULT = 8'd15
   } opcode_e;
 
   typedef enum logic [7:0] {
@@ -134,7 +140,11 @@ package ringbell_abi_pkg;
     // A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message.
     STATUS_MESSAGE_TOO_LARGE = 8'd28,
     // The operation was cancelled by its owner before it had begun.
-    STATUS_CANCELLED = 8'd29
+    STATUS_CANCELLED = 8'd29,
+    // No such engine or kind of engine in this protection domain. Detail: the number given.
+    STATUS_BAD_ENGINE = 8'd30,
+    // The result does not fit the buffer; nothing was written. Detail: its size in bytes.
+    STATUS_RESULT_TOO_LARGE = 8'd31
   } status_e;
 
   typedef enum logic [31:0] {
@@ -149,7 +159,11 @@ package ringbell_abi_pkg;
     // A malformed descriptor on queue `session`; data = the word at fault.
     EVENT_BAD_DESCRIPTOR = 32'd5,
     // `data` events were lost because the queue was full.
-    EVENT_OVERFLOW = 32'd6
+    EVENT_OVERFLOW = 32'd6,
+    // Engine `session` measures less than it declares, or than its stream moves; data = bytes per second.
+    EVENT_ENGINE_SLOW = 32'd7,
+    // A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by.
+    EVENT_ENGINE_ERROR = 32'd8
   } event_kind_e;
 
   typedef enum logic [7:0] {

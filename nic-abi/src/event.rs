@@ -17,6 +17,10 @@ coded_enum! {
         BadDescriptor = 5 => "BAD_DESCRIPTOR",
         /// `data` events were lost because the queue was full.
         Overflow = 6 => "OVERFLOW",
+        /// Engine `session` measures less than it declares, or than its stream moves; data = bytes per second.
+        EngineSlow = 7 => "ENGINE_SLOW",
+        /// A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by.
+        EngineError = 8 => "ENGINE_ERROR",
     }
 }
 

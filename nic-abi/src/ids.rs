@@ -20,6 +20,9 @@ id!(/// One stream session (a TCP connection or its `local` equivalent), or a li
     SessionId(u32), "session {}");
 id!(/// A send queue with its completion lines, and the doorbell that announces it.
     QueueId(u32), "queue {}");
+id!(/// An engine of a NIC, on the path of one stream or several. Never 0; slot in the low 16 bits,
+    /// generation above, so that a stale id is refused.
+    EngineId(u32), "engine {}");
 id!(/// A protection domain: a queue reaches only the memory regions of its own domain.
     PdId(u32), "pd {}");
 id!(/// Local key of a memory region. 0 in a descriptor means "find the region by address".

@@ -27,7 +27,7 @@ pub use descriptor::{
     Descriptor, DescriptorError, InlineSend, Receive, WorkQueueEntry, INLINE_MAX,
 };
 pub use event::{Event, EventKind};
-pub use ids::{GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
+pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
 pub use opcode::{Flags, Opcode};
 pub use status::Status;
 

@@ -65,6 +65,10 @@ coded_enum! {
         MessageTooLarge = 28 => "MESSAGE_TOO_LARGE",
         /// The operation was cancelled by its owner before it had begun.
         Cancelled = 29 => "CANCELLED",
+        /// No such engine or kind of engine in this protection domain. Detail: the number given.
+        BadEngine = 30 => "BAD_ENGINE",
+        /// The result does not fit the buffer; nothing was written. Detail: its size in bytes.
+        ResultTooLarge = 31 => "RESULT_TOO_LARGE",
     }
 }
 
@@ -102,6 +106,8 @@ impl Status {
             Status::InvalidArgument => "the communicator cannot do this with that root, peer, count, type, algorithm or overlap of buffers; the detail is the value at fault",
             Status::MessageTooLarge => "the message is larger than the receive posted for it; post a larger buffer or send less",
             Status::Cancelled => "the operation was cancelled before it had begun",
+            Status::BadEngine => "no such engine: it was never attached, it has been detached, or the host has not registered its kind",
+            Status::ResultTooLarge => "the engine's result does not fit the buffer; the detail is the size that it needs",
         }
     }
 }

@@ -14,7 +14,8 @@ use ringbell_nic_abi::GpuVa;
 
 use crate::board::{self, Board};
 use crate::copy;
-use crate::transport::{Buffer, DmaAccess, ReadStatus, StageRoom};
+use crate::engine::{Delivered, Direction, Engines, PIECE};
+use crate::transport::{Buffer, ConnId, DmaAccess, ReadStatus, StageRoom};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
 /// forgotten: their work was cancelled.
@@ -48,6 +49,10 @@ pub(crate) struct DmaState {
     window: Option<Window>,
     pending: VecDeque<PendingRead>,
     polls: u64,
+    /// Engines on the paths of streams.
+    pub(crate) engines: Engines,
+    /// Index of the transport that is working.
+    pub(crate) carrier: usize,
     /// Payload bytes copied.
     pub(crate) copied: u64,
     /// Those of them that were read into NIC memory for a peer.
@@ -62,6 +67,8 @@ impl DmaState {
             board,
             pending: VecDeque::new(),
             polls: 0,
+            engines: Engines::default(),
+            carrier: 0,
             copied: 0,
             staged: 0,
         }
@@ -175,6 +182,35 @@ impl Dma<'_> {
                 Ok(ReadStatus::Done)
             }
         }
+    }
+
+    /// Writes bytes of the NIC's own memory, around the cache when asked to.
+    fn store(
+        &mut self,
+        buffer: &Buffer,
+        offset: u64,
+        src: &[u8],
+        streaming: bool,
+    ) -> Result<(), Fault> {
+        if !streaming || !self.is_direct(buffer) {
+            return self.write(buffer, offset, src);
+        }
+        let mut done = 0;
+        while done < src.len() {
+            let span = self.span(buffer, offset + done as u64)?;
+            let part = &src[done..];
+            let span = span.prefix(part.len() as u64);
+            let Some(to) = self.direct(span) else {
+                return Err(Fault::NoTranslation {
+                    va: at(buffer, offset + done as u64)?,
+                });
+            };
+            // SAFETY: the span is mapped (checked by `direct`) and no longer than `part`.
+            unsafe { copy::copy_streaming(to, part.as_ptr(), span.len as usize) };
+            done += span.len as usize;
+        }
+        self.state.copied += src.len() as u64;
+        Ok(())
     }
 
     /// Reads an asynchronous memory.
@@ -401,6 +437,63 @@ impl DmaAccess for Dma<'_> {
             return self.state.board.at_bus(bus, span.len);
         }
         board::host_at_bus(bus, span.len)
+    }
+
+    #[inline]
+    fn on_path(&self, conn: ConnId, direction: Direction) -> bool {
+        let key = (self.state.carrier, conn, direction);
+        self.state.engines.is_on(key)
+    }
+
+    #[inline]
+    fn held(&self, conn: ConnId) -> usize {
+        let key = (self.state.carrier, conn, Direction::Receive);
+        self.state.engines.held(key)
+    }
+
+    fn deliver(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        offset: u64,
+        src: &[u8],
+        streaming: bool,
+    ) -> Delivered {
+        let key = (self.state.carrier, conn, Direction::Receive);
+        let room = u64::from(buffer.len).saturating_sub(offset) as usize;
+        // Taken out for the call: the engine is the table's, and memory is ours.
+        let mut engines = std::mem::take(&mut self.state.engines);
+        let delivered = engines.deliver(key, src, room, |at, bytes| {
+            self.store(buffer, offset + at as u64, bytes, streaming)
+        });
+        self.state.engines = engines;
+        delivered
+    }
+
+    fn end_of_stream(&mut self, conn: ConnId) {
+        let key = (self.state.carrier, conn, Direction::Receive);
+        self.state.engines.end(key);
+    }
+
+    fn depart(&mut self, conn: ConnId, bytes: &[u8]) {
+        let key = (self.state.carrier, conn, Direction::Send);
+        self.state.engines.observe(key, bytes);
+    }
+
+    fn depart_staged(&mut self, conn: ConnId, bus: u64, len: u32) {
+        // A peer may have NIC memory mapped: what the engine sees must not change under it.
+        let mut piece = [0; PIECE];
+        let mut done = 0;
+        while done < len {
+            let n = (len - done).min(PIECE as u32);
+            let from = self.state.board.at_bus(bus + u64::from(done), u64::from(n));
+            let Some(from) = from else { return };
+            // SAFETY: `n` bytes of NIC memory (checked by `at_bus`), and no more than `piece` holds.
+            unsafe { copy::copy(piece.as_mut_ptr(), from, n as usize) };
+            self.state.copied += u64::from(n);
+            self.depart(conn, &piece[..n as usize]);
+            done += n;
+        }
     }
 
     fn count_copied(&mut self, bytes: u64) {

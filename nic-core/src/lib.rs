@@ -12,6 +12,7 @@ mod command;
 mod config;
 mod copy;
 mod dma;
+pub mod engine;
 mod event;
 mod host_queue;
 mod memory;
@@ -36,6 +37,6 @@ pub use host_queue::{HostQueue, WaitError};
 pub use memory::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
 };
-pub use nic::{Nic, NicBuilder, NicError, SessionInfo};
+pub use nic::{EngineResult, Nic, NicBuilder, NicError, SessionInfo};
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;

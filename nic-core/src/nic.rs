@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
 mod collectives;
+mod engines;
 
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;
@@ -27,6 +28,8 @@ use crate::queue::{QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
 use crate::transport::local::{LocalError, LocalTransport};
 use crate::transport::{NicTime, Transport};
+
+pub use engines::EngineResult;
 
 /// Why a NIC, a queue or a region could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -487,6 +490,26 @@ impl Nic {
             out,
             "NIC memory: {used} of {total} B in use; nothing is pinned, so `ulimit -l` does not matter"
         );
+        for e in self.engines() {
+            let gbs = |r: Option<f64>| r.map_or("-".into(), |r| format!("{:.2}", r / 1e9));
+            let _ = writeln!(
+                out,
+                "{}: {} on {} streams, {} B in, {} B out; {} GB/s measured, {} promised; the stream without it {}{}",
+                e.id,
+                e.name,
+                e.streams.len(),
+                e.bytes_in,
+                e.bytes_out,
+                gbs(e.rates.engine),
+                gbs(Some(e.rates.declared)),
+                gbs(e.rates.stream),
+                match (e.failed, e.rates.is_bottleneck() || !e.rates.keeps_promise()) {
+                    (true, _) => "; FAILED, bytes pass it by",
+                    (false, true) => "; SLOW",
+                    (false, false) => "",
+                }
+            );
+        }
         for s in self.sessions() {
             let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());
             let _ = writeln!(

@@ -354,6 +354,10 @@ impl Engine {
             Opcode::Recv => self.wait_for(queue, ticket, d),
             // No engine: what was asked for is looked at in `seen`.
             Opcode::Collective => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
+            // Detail: whatever identifies the call; lengths of buffers come back as those of results.
+            Opcode::EngineAttach => self.finish(queue, ticket, &d, Status::Ok, 0, 0x1_0007),
+            Opcode::EngineDetach => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
+            Opcode::EngineResult => self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 3),
             Opcode::Copy => {
                 // SAFETY: two buffers of the kernel, not overlapping in these tests.
                 unsafe {

@@ -263,6 +263,7 @@ impl Core {
             }
             State::Stream(s) => {
                 self.conns.remove(&(s.transport, s.conn));
+                self.forget_engines(s.transport, s.conn, abort || s.reset);
                 if abort || s.reset {
                     self.transports[s.transport].abort(s.conn);
                 } else {

@@ -28,6 +28,7 @@ impl Core {
         let late: Vec<_> = late.map(|(k, _)| *k).collect();
         for (t, conn) in &late {
             self.lingering.remove(&(*t, *conn));
+            self.forget_engines(*t, *conn, true);
             self.transports[*t].abort(*conn);
         }
         !late.is_empty()
@@ -84,6 +85,7 @@ impl Core {
     /// Ends the stream over a connection; its session stays until it is closed.
     fn break_stream(&mut self, t: usize, conn: crate::transport::ConnId) {
         self.transports[t].abort(conn);
+        self.forget_engines(t, conn, true);
         self.lingering.remove(&(t, conn));
         if let Some(slot) = self.conns.remove(&(t, conn)) {
             if let Some(s) = self.sessions.at(slot) {
@@ -167,6 +169,7 @@ impl Core {
         }
         let lingering: Vec<_> = self.lingering.drain().map(|(k, _)| k).collect();
         for (t, conn) in lingering {
+            self.forget_engines(t, conn, true);
             self.transports[t].abort(conn);
         }
     }

@@ -7,6 +7,7 @@ mod collective_op;
 mod control;
 mod copy_op;
 mod deadline;
+mod engine_op;
 mod status;
 mod stream;
 mod transport_events;
@@ -55,6 +56,10 @@ pub struct Counters {
     /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
     /// copied.
     pub staged_bytes: u64,
+    /// Times that an engine was found slower than it declares or than its stream.
+    pub engines_slow: u64,
+    /// Streams that ended inside an item of an engine, and engines that have failed.
+    pub engine_errors: u64,
     /// Events lost.
     pub events_lost: u64,
     /// Steps.
@@ -153,6 +158,7 @@ impl Core {
         moved |= self.take_descriptors();
         moved |= self.dma.poll();
         for i in 0..self.transports.len() {
+            self.dma.carrier = i;
             let mut dma = Dma {
                 mmu: &mut self.mmu,
                 state: &mut self.dma,
@@ -163,6 +169,7 @@ impl Core {
                 moved = true;
             }
         }
+        self.tell_engine_notices();
         moved |= self.step_collectives();
         moved | self.step_copies()
     }
@@ -257,6 +264,9 @@ impl Core {
             Opcode::Abort => self.close_op(permit, pd, d, true),
             Opcode::Copy => self.copy_op(permit, pd, d),
             Opcode::Collective => self.collective_op(permit, pd, d),
+            Opcode::EngineAttach => self.engine_attach(permit, pd, d),
+            Opcode::EngineDetach => self.engine_detach(permit, pd, d),
+            Opcode::EngineResult => self.engine_result(permit, pd, d),
         }
     }
 

@@ -7,6 +7,7 @@ use ringbell_nic_abi::{
 
 use super::Core;
 use crate::dma::Dma;
+use crate::engine::Direction;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
 use crate::transport::{Buffer, Payload, RecvWork, SendWork};
@@ -51,6 +52,11 @@ impl Core {
             State::Stream(s) if !s.reset && !s.shut => s,
             _ => return false,
         };
+        // An engine must see it: only the long way shows it one.
+        let key = (stream.transport, stream.conn, Direction::Send);
+        if self.dma.engines.is_on(key) {
+            return false;
+        }
         if !self.transports[stream.transport].send_now(stream.conn, send) {
             return false;
         }
@@ -134,6 +140,7 @@ impl Core {
             len: d.len,
         };
         let some = d.flags.contains(Flags::SOME);
+        self.dma.carrier = stream.transport;
         let mut dma = Dma {
             mmu: &mut self.mmu,
             state: &mut self.dma,

@@ -72,6 +72,7 @@ impl Core {
             TransportEvent::Reset { conn } => self.on_peer(t, conn, EventKind::PeerReset),
             TransportEvent::Closed { conn } => {
                 self.lingering.remove(&(t, conn));
+                self.forget_engines(t, conn, true);
             }
         }
     }
@@ -146,6 +147,7 @@ impl Core {
     fn on_peer(&mut self, t: usize, conn: ConnId, kind: EventKind) {
         let reset = kind == EventKind::PeerReset;
         if reset && self.lingering.remove(&(t, conn)).is_some() {
+            self.forget_engines(t, conn, true);
             return self.transports[t].abort(conn);
         }
         let Some(&slot) = self.conns.get(&(t, conn)) else {

@@ -20,6 +20,8 @@ use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+pub use crate::engine::Delivered;
+use crate::engine::Direction;
 use ringbell_gtlb::{BusSpan, Export, Fault};
 use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
@@ -251,6 +253,53 @@ pub trait DmaAccess {
     ) -> Result<ReadStatus, Fault> {
         let _ = (offset, to, len, ticket);
         Err(Fault::NoTranslation { va: buffer.va })
+    }
+
+    /// Whether an engine is on the path of a connection's bytes: those that arrive go through
+    /// [`deliver`](DmaAccess::deliver) then, in place of any other way to memory, and those that leave
+    /// through [`depart`](DmaAccess::depart).
+    fn on_path(&self, conn: ConnId, direction: Direction) -> bool {
+        let _ = (conn, direction);
+        false
+    }
+
+    /// Bytes that an engine has made of what has arrived, for which no buffer had room.
+    fn held(&self, conn: ConnId) -> usize {
+        let _ = conn;
+        0
+    }
+
+    /// Hands the next bytes of a stream to the engine on its path, and what leaves that to the buffer
+    /// from `offset` on. With an empty `src` only what is [`held`](DmaAccess::held) moves. `streaming`:
+    /// so much is posted that it will not be in the cache when it is read.
+    fn deliver(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        offset: u64,
+        src: &[u8],
+        streaming: bool,
+    ) -> Delivered {
+        let _ = (conn, streaming);
+        match self.write(buffer, offset, src) {
+            Ok(()) => Delivered::all(src.len()),
+            Err(fault) => Delivered::fault(fault),
+        }
+    }
+
+    /// A stream has ended, after everything that was handed over: the engine gives what it has kept.
+    fn end_of_stream(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
+
+    /// Shows the engine on the path bytes that are leaving, each once.
+    fn depart(&mut self, conn: ConnId, bytes: &[u8]) {
+        let _ = (conn, bytes);
+    }
+
+    /// The same for `len` bytes of NIC memory at a bus address.
+    fn depart_staged(&mut self, conn: ConnId, bus: u64, len: u32) {
+        let _ = (conn, bus, len);
     }
 
     /// Counts payload bytes that a transport copied by itself (promise 5: copies are counted).

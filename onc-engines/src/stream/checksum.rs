@@ -104,7 +104,7 @@ mod tests {
         for byte in bytes {
             crc ^= u32::from(*byte);
             for _ in 0..8 {
-                crc = crc >> 1 ^ 0x82f6_3b78 * (crc & 1);
+                crc = (crc >> 1) ^ (0x82f6_3b78 * (crc & 1));
             }
         }
         !crc

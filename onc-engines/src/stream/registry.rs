@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use super::cast::{Cast, CastEngine};
+use super::checksum::ChecksumEngine;
 use super::filter::{Compare, Constant, FilterConfig, FilterEngine};
 use super::hll::{HashKind, HllConfig, HllEngine};
 use super::{Chain, StreamEngine};
@@ -236,12 +237,14 @@ impl Registry {
     ///
     /// - `hll` with `p=` precision, `width=`, `hash=` and `result=` (`sketch` or `summary`): [`HllEngine`];
     /// - `filter` with `record=`, `at=`, `type=`, `op=`, `value=` and `keep=` (`8..16`): [`FilterEngine`];
-    /// - `cast` with a word as `f32-bf16`: [`CastEngine`].
+    /// - `cast` with a word as `f32-bf16`: [`CastEngine`];
+    /// - `checksum`: [`ChecksumEngine`].
     pub fn builtin() -> Registry {
         let mut registry = Registry::empty();
         registry.add("hll", hll);
         registry.add("filter", filter);
         registry.add("cast", cast);
+        registry.add("checksum", |_| Ok(Box::new(ChecksumEngine::new())));
         registry
     }
 
@@ -382,6 +385,7 @@ mod tests {
                 false,
             ),
             ("filter:record=4,value=7", "filter", false),
+            ("checksum", "checksum", true),
         ] {
             let engine = registry.make(spec).unwrap();
             assert_eq!((engine.name(), engine.is_tap()), (name, tap), "{spec}");
@@ -410,7 +414,7 @@ mod tests {
         for (spec, parts) in [
             ("", &["place 1"][..]),
             ("hll||cast:f32-f16", &["place 2"]),
-            ("sha", &["`sha`", "cast, filter, hll"]),
+            ("sha", &["`sha`", "cast, checksum, filter, hll"]),
             ("hll:q=3", &["hll", "`q`", "p=", "width="]),
             ("hll:14", &["hll", "`14`", "p="]),
             ("hll:p=14,p=15", &["`p`", "twice"]),

@@ -118,6 +118,10 @@ pub(super) struct Conn {
     pub(super) staging: Staging,
     pub(super) refs_waiting: u32,
     pub(super) early_bytes: usize,
+    /// An engine holds bytes for the next receive.
+    pub(super) held: bool,
+    /// Where bytes of the peer's memory lie while an engine sees them; empty without one.
+    pub(super) piece: Vec<u8>,
     pub(super) spans_taken: u64,
     pub(super) inline_taken: u64,
     pub(super) spans_told: u64,
@@ -161,6 +165,8 @@ impl Conn {
             staging: Staging::default(),
             refs_waiting: 0,
             early_bytes: 0,
+            held: false,
+            piece: Vec::new(),
             spans_taken: 0,
             inline_taken: 0,
             spans_told: 0,

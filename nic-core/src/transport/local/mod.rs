@@ -29,6 +29,7 @@ mod receive;
 mod rendezvous;
 pub(crate) mod ring;
 mod stage;
+mod through;
 mod transmit;
 pub(crate) use crate::sync;
 
@@ -559,7 +560,7 @@ impl Transport for LocalTransport {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {
                 c.recvs.push_back(RxRecv { work, done: 0 });
-                let wants_step = !c.segs.is_empty() || c.peer_fin;
+                let wants_step = !c.segs.is_empty() || c.peer_fin || c.held;
                 if wants_step {
                     self.activate(conn.0);
                 }

@@ -8,8 +8,10 @@ use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, RxRecv, Seg};
 use super::link::Link;
+use super::through;
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
+use crate::engine::Direction;
 use crate::transport::{Buffer, DmaAccess, TransportEvent};
 
 /// Bytes that one step copies by reference before it looks at everything else again.
@@ -38,7 +40,7 @@ pub(super) struct In<'a> {
     pub(super) moved: bool,
 }
 
-fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEvent {
+pub(super) fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEvent {
     TransportEvent::RecvDone {
         conn: c.id,
         token: r.work.token,
@@ -53,7 +55,7 @@ fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEven
 #[inline]
 pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>) -> bool {
     let mut rest = bytes;
-    if c.segs.is_empty() {
+    if c.segs.is_empty() && !io.dma.on_path(c.id, Direction::Receive) {
         while let Some(r) = c.recvs.front_mut() {
             if rest.is_empty() {
                 break;
@@ -90,6 +92,9 @@ pub(super) fn take_staged(
     some: bool,
     dma: &mut dyn DmaAccess,
 ) -> Option<u32> {
+    if dma.on_path(c.id, Direction::Receive) {
+        return None;
+    }
     let Some(Seg::Staged { len }) = c.segs.front_mut() else {
         return None;
     };
@@ -112,7 +117,7 @@ pub(super) fn take_staged(
     Some(n)
 }
 
-fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>) {
+pub(super) fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>) {
     if let Some(r) = c.recvs.pop_front() {
         let (status, detail) = fault.status();
         events.push_back(recv_done(c, &r, status, detail));
@@ -121,6 +126,10 @@ fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>)
 
 /// Fills waiting receives with the bytes that have arrived.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    if io.dma.on_path(c.id, Direction::Receive) {
+        return through::fill(c, io);
+    }
+    c.held = false;
     while let Some(&r) = c.recvs.front() {
         if c.segs.is_empty() {
             break;
@@ -225,7 +234,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
 
 /// Whether the first receive is better written around the cache: what is posted says how much is written
 /// before its bytes are likely to be read.
-fn wants_streaming(c: &Conn, len: u32) -> bool {
+pub(super) fn wants_streaming(c: &Conn, len: u32) -> bool {
     if len < STREAM_FROM {
         return false;
     }

@@ -13,6 +13,7 @@ use ringbell_gtlb::Fault;
 use super::conn::{Conn, SPAN_WINDOW};
 use super::packet::{Packet, SPANS};
 use super::transmit::{Out, Progress};
+use crate::engine::Direction;
 use crate::transport::{Buffer, Payload, ReadStatus, StageRoom};
 
 /// Rooms that wait for their next connection before the rest goes back to NIC memory.
@@ -129,6 +130,7 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
     let (Some(stage), Some(s)) = (c.stage.as_mut(), c.sends.get_mut(c.next_send)) else {
         return Ok(Progress::Again);
     };
+    let on_path = out.dma.on_path(c.id, Direction::Send);
     stage.recycle(c.spans_acked);
     s.started = s.started.max(s.emitted);
     let mut reading = false;
@@ -173,6 +175,9 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
             return Ok(Progress::Again);
         }
         out.moved = true;
+        if on_path {
+            out.dma.depart_staged(c.id, to, p.len);
+        }
         c.spans_sent += 1;
         p.span = Some(c.spans_sent);
         s.by_ref = true;

@@ -12,11 +12,15 @@ use super::rendezvous::ExportInfo;
 use super::stage;
 use crate::board::HOST_BUS;
 use crate::config::StagingConfig;
-use crate::transport::{DmaAccess, Payload, ReadStatus, StageRoom, TransportEvent};
+use crate::engine::{Direction, PIECE};
+use crate::transport::{Buffer, ConnId, DmaAccess, Payload, ReadStatus, StageRoom, TransportEvent};
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
 /// acknowledgement, and the send retires at once.
 const INLINE_SEND: u32 = 3 * INLINE as u32;
+
+/// Most bytes of a run that an engine sees in one step: the peer waits for them, and everybody else.
+const TAPPED_RUN: u32 = 256 << 10;
 
 /// Why a connection stopped emitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,7 +155,32 @@ fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
     Ok(out.exports.iter().any(inside))
 }
 
+/// Shows an engine what a packet announces. It lies in our GPU memory, where the peer fetches it; nobody
+/// may write it before the send retires. Copied piece by piece, because a kernel that does so all the same
+/// must not make the engine see bytes change.
+fn depart(
+    conn: ConnId,
+    buffer: &Buffer,
+    range: std::ops::Range<u32>,
+    piece: &mut Vec<u8>,
+    dma: &mut dyn DmaAccess,
+) -> Result<(), Fault> {
+    piece.resize(PIECE, 0);
+    let mut at = range.start;
+    while at < range.end {
+        let n = (range.end - at).min(PIECE as u32);
+        let bytes = &mut piece[..n as usize];
+        // Exported memory is mapped, and mapped memory answers at once.
+        if dma.read(buffer, at.into(), bytes)? == ReadStatus::Done {
+            dma.depart(conn, bytes);
+        }
+        at += n;
+    }
+    Ok(())
+}
+
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
+    let on_path = out.dma.on_path(c.id, Direction::Send);
     let s = &mut c.sends[c.next_send];
     let len = s.work.payload.len();
     let mut small = matches!(s.work.payload, Payload::Inline { .. })
@@ -193,6 +222,9 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             }
             c.inline_sent += n as u64;
             s.emitted += n as u32;
+            if on_path {
+                out.dma.depart(c.id, &bytes[..n]);
+            }
             continue;
         }
         let Payload::Memory(buffer) = s.work.payload else {
@@ -205,7 +237,10 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         let (mut n, mut taken) = (0, 0);
         while n < SPANS && taken < left {
             let span = out.dma.span(&buffer, u64::from(s.emitted + taken))?;
-            let run = span.len.min(u64::from(left - taken)) as u32;
+            let mut run = span.len.min(u64::from(left - taken)) as u32;
+            if on_path {
+                run = run.min(TAPPED_RUN);
+            }
             spans[n] = (span.addr.value(), run);
             taken += run;
             n += 1;
@@ -219,9 +254,17 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             return Ok(Progress::Again);
         }
         s.by_ref = true;
+        let range = s.emitted..s.emitted + taken;
         s.emitted += taken;
         c.spans_sent += n as u64;
         s.spans_end = c.spans_sent;
+        if on_path {
+            depart(c.id, &buffer, range, &mut c.piece, out.dma)?;
+            if s.emitted < len {
+                // Others get a turn.
+                return Ok(Progress::Again);
+            }
+        }
     }
     Ok(Progress::Whole)
 }

@@ -83,6 +83,8 @@ pub(super) struct Conn {
     pub(super) peer_base: Option<u32>,
     /// Bytes taken out of the socket.
     pub(super) taken: u64,
+    /// An engine holds bytes for the next receive.
+    pub(super) held: bool,
     /// smoltcp has panicked on this socket.
     pub(super) broken: bool,
     /// In the ready list.
@@ -136,6 +138,7 @@ impl Conn {
             last_state: State::Closed,
             peer_base: None,
             taken: 0,
+            held: false,
             broken: false,
             ready: false,
             heard: false,

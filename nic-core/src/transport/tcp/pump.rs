@@ -1,7 +1,8 @@
 //! Moves bytes between the posted works and a connection's socket.
 //!
 //! One copy each way: `DmaAccess::read` fills the socket's transmit buffer, `DmaAccess::write` is
-//! given its receive buffer. A send retires when its last byte is in the transmit buffer, because
+//! given its receive buffer. An engine on the path sees the bytes where they lie in these buffers, behind
+//! the reassembly: each once and in order, and without a copy of its own. A send retires when its last byte is in the transmit buffer, because
 //! from then on the NIC does not read the GPU's memory again.
 
 use std::collections::VecDeque;
@@ -9,8 +10,9 @@ use std::collections::VecDeque;
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
-use super::conn::{Conn, Sending};
-use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
+use super::conn::{peer_has_closed, Conn, Sending};
+use crate::engine::Direction;
+use crate::transport::{Delivered, DmaAccess, Payload, ReadStatus, TransportEvent};
 
 /// How a step into the transmit buffer went.
 enum Filled {
@@ -56,12 +58,35 @@ impl Conn {
         }
     }
 
-    /// Fills posted receives from the socket. Returns whether anything moved.
+    /// Fills posted receives. Returns whether anything moved.
     pub(super) fn pump_recvs(
         &mut self,
         dma: &mut dyn DmaAccess,
         events: &mut VecDeque<TransportEvent>,
     ) -> bool {
+        let mut moved = self.pump_socket(dma, events);
+        if !dma.on_path(self.id, Direction::Receive) {
+            self.held = false;
+            return moved;
+        }
+        let socket = self.socket();
+        if peer_has_closed(socket.state()) && socket.recv_queue() == 0 {
+            // What the engine has kept for the end still belongs to the stream.
+            dma.end_of_stream(self.id);
+            moved |= self.pump_socket(dma, events);
+        }
+        self.held = dma.held(self.id) > 0;
+        moved
+    }
+
+    /// Hands bytes of the socket on until there are none, or no receives.
+    fn pump_socket(
+        &mut self,
+        dma: &mut dyn DmaAccess,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> bool {
+        let on_path = dma.on_path(self.id, Direction::Receive);
+        let conn = self.id;
         let mut moved = false;
         while let Some(r) = self.recvs.front_mut() {
             let want = (r.work.buffer.len - r.done) as usize;
@@ -71,6 +96,17 @@ impl Conn {
                 continue;
             }
             let (buffer, offset, some) = (r.work.buffer, u64::from(r.done), r.work.some);
+            if on_path && dma.held(conn) > 0 {
+                let d = dma.deliver(conn, &buffer, offset, &[], false);
+                // No more than the buffer has room for.
+                r.done += d.written as u32;
+                if let Some(fault) = d.fault {
+                    let (status, detail) = fault.status();
+                    self.recv_done(status, detail, events);
+                }
+                moved = true;
+                continue;
+            }
             let socket = self.sockets.iter_mut().next();
             let Some((_, smoltcp::socket::Socket::Tcp(socket))) = socket else {
                 return moved;
@@ -84,24 +120,27 @@ impl Conn {
                 return moved;
             }
             let result = socket.recv(|bytes| {
+                if on_path {
+                    let d = dma.deliver(conn, &buffer, offset, bytes, false);
+                    return (d.taken, d);
+                }
                 let n = bytes.len().min(want);
                 match dma.write(&buffer, offset, &bytes[..n]) {
-                    Ok(()) => (n, Ok(n)),
+                    Ok(()) => (n, Delivered::all(n)),
                     // The bytes stay in the socket: they belong to the stream, not to this buffer.
-                    Err(fault) => (0, Err(fault)),
+                    Err(fault) => (0, Delivered::fault(fault)),
                 }
             });
             match result {
-                Ok(Ok(n)) => {
-                    // n <= want <= u32::MAX
-                    r.done += n as u32;
-                    self.taken += n as u64;
+                Ok(d) => {
+                    // written <= want <= u32::MAX
+                    r.done += d.written as u32;
+                    self.taken += d.taken as u64;
                     moved = true;
-                }
-                Ok(Err(fault)) => {
-                    let (status, detail) = fault.status();
-                    self.recv_done(status, detail, events);
-                    moved = true;
+                    if let Some(fault) = d.fault {
+                        let (status, detail) = fault.status();
+                        self.recv_done(status, detail, events);
+                    }
                 }
                 // Not established yet.
                 Err(_) => return moved,
@@ -117,6 +156,8 @@ impl Conn {
         events: &mut VecDeque<TransportEvent>,
     ) -> bool {
         let mut moved = false;
+        let conn = self.id;
+        let on_path = dma.on_path(conn, Direction::Send);
         while let Some(s) = self.sends.front_mut() {
             let total = s.work.payload.len();
             if s.done < total {
@@ -135,12 +176,20 @@ impl Conn {
                         Payload::Inline { bytes, .. } => {
                             let from = done as usize;
                             room[..n].copy_from_slice(&bytes[from..from + n]);
+                            if on_path {
+                                dma.depart(conn, &room[..n]);
+                            }
                             (n, Filled::Bytes(n))
                         }
                         Payload::Memory(_) if n == 0 => (0, Filled::Bytes(0)),
                         Payload::Memory(buffer) => {
                             match dma.read(buffer, u64::from(done), &mut room[..n]) {
-                                Ok(ReadStatus::Done) => (n, Filled::Bytes(n)),
+                                Ok(ReadStatus::Done) => {
+                                    if on_path {
+                                        dma.depart(conn, &room[..n]);
+                                    }
+                                    (n, Filled::Bytes(n))
+                                }
                                 Ok(ReadStatus::Pending) => (0, Filled::Pending(n)),
                                 Err(fault) => (0, Filled::Fault(fault)),
                             }

@@ -316,7 +316,7 @@ impl TcpTransport {
                     c.peer_closed = true;
                     events.push_back(TransportEvent::PeerClosed { conn: c.id });
                 }
-                if c.peer_closed && c.socket().recv_queue() == 0 {
+                if c.peer_closed && c.socket().recv_queue() == 0 && !c.held {
                     c.fail_recvs(Status::EndOfStream, events);
                 }
                 c.last_state = state;

@@ -1,0 +1,198 @@
+//! `ENGINE_ATTACH`, `ENGINE_DETACH` and `ENGINE_RESULT`, and what the host asks of engines.
+
+use ringbell_gtlb::Need;
+use ringbell_nic_abi::{Descriptor, EngineId, EventKind, PdId, SessionId, Status};
+use ringbell_onc_engines::stream::StreamEngine;
+
+use super::Core;
+use crate::dma::Dma;
+use crate::engine::{Direction, EngineUseError, Notice, MAX_ENGINES};
+use crate::permit::Permit;
+use crate::session::{State, Stream};
+use crate::transport::{ConnId, DmaAccess};
+
+impl Core {
+    /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
+    fn stream_for_engine(&mut self, id: SessionId, pd: Option<PdId>) -> Option<(Stream, PdId)> {
+        let session = match pd {
+            Some(pd) => self.sessions.get(id, pd),
+            None if self.sessions.id(Core::slot(id)) == id => self.sessions.at(Core::slot(id)),
+            None => None,
+        }?;
+        match &session.state {
+            State::Stream(s) if !s.reset => Some((*s, session.pd)),
+            _ => None,
+        }
+    }
+
+    /// Puts an engine on the path of a session. `item`: see [`Nic::share_engine`](crate::Nic::share_engine).
+    pub(crate) fn attach_engine(
+        &mut self,
+        session: SessionId,
+        pd: Option<PdId>,
+        direction: Direction,
+        engine: EngineId,
+        item: usize,
+    ) -> Result<(), EngineUseError> {
+        let Some((stream, pd)) = self.stream_for_engine(session, pd) else {
+            return Err(EngineUseError::NoStream { session });
+        };
+        let Some((owner, name, is_tap)) = self.dma.engines.about(engine) else {
+            return Err(EngineUseError::Unknown { id: engine });
+        };
+        if owner != pd {
+            return Err(EngineUseError::Domain {
+                id: engine,
+                session,
+            });
+        }
+        let not_a_tap = |what| EngineUseError::NotATap { name, what };
+        if !is_tap && direction == Direction::Send {
+            return Err(not_a_tap("a sender cannot do yet"));
+        }
+        if !is_tap && self.dma.engines.streams_of(engine) > 0 {
+            return Err(not_a_tap("several streams cannot share"));
+        }
+        let key = (stream.transport, stream.conn, direction);
+        if let Some(id) = self.dma.engines.on(key) {
+            return Err(EngineUseError::Occupied { session, id });
+        }
+        self.dma.engines.put(engine, key, session, item);
+        tracing::info!(%engine, name, %session, ?direction, "engine on the path");
+        Ok(())
+    }
+
+    /// Makes a place for an engine and puts it on a path.
+    pub(crate) fn attach_new_engine(
+        &mut self,
+        session: SessionId,
+        pd: Option<PdId>,
+        direction: Direction,
+        engine: Box<dyn StreamEngine>,
+    ) -> Result<EngineId, EngineUseError> {
+        let Some((_, owner)) = self.stream_for_engine(session, pd) else {
+            return Err(EngineUseError::NoStream { session });
+        };
+        let added = self.dma.engines.add(owner, engine);
+        let id = added.ok_or(EngineUseError::TooMany { limit: MAX_ENGINES })?;
+        if let Err(e) = self.attach_engine(session, pd, direction, id, 1) {
+            self.dma.engines.remove(id);
+            return Err(e);
+        }
+        Ok(id)
+    }
+
+    /// A connection's bytes pass no engine any more. What was queued to be sent before an orderly end
+    /// still does.
+    pub(super) fn forget_engines(&mut self, t: usize, conn: ConnId, at_once: bool) {
+        self.dma.engines.forget((t, conn, Direction::Receive));
+        if at_once {
+            self.dma.engines.forget((t, conn, Direction::Send));
+        }
+    }
+
+    /// Tells the host what engines have come to.
+    pub(super) fn tell_engine_notices(&mut self) {
+        while let Some((id, notice)) = self.dma.engines.poll_notice() {
+            let (kind, data) = match notice {
+                Notice::Slow(rate) => (EventKind::EngineSlow, rate),
+                Notice::Cut(left) => (EventKind::EngineError, left),
+                Notice::Failed => (EventKind::EngineError, u64::MAX),
+            };
+            tracing::warn!(engine = %id, ?notice, "see Nic::engines");
+            match kind {
+                EventKind::EngineSlow => self.counters.engines_slow += 1,
+                _ => self.counters.engine_errors += 1,
+            }
+            self.events.push(self.now, kind, id.0, data);
+        }
+    }
+
+    pub(super) fn engine_attach(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        let direction = match d.imm >> 16 {
+            0 => Direction::Receive,
+            1 => Direction::Send,
+            _ => return self.finish(permit, Status::BadDescriptor, 0, 4),
+        };
+        let session = d.session;
+        if self.sessions.get(session, pd).is_none() {
+            return self.finish(permit, Status::BadSession, 0, session.0.into());
+        }
+        let kind = (d.imm & 0xffff) as u16;
+        let attached = if kind == 0 {
+            let shared = u32::try_from(d.operand).map(EngineId);
+            match shared.ok().filter(|id| self.owns_engine(pd, *id)) {
+                None => return self.finish(permit, Status::BadEngine, 0, d.operand),
+                Some(id) => self
+                    .attach_engine(session, Some(pd), direction, id, 1)
+                    .map(|()| id),
+            }
+        } else {
+            match self.dma.engines.make(kind, d.operand) {
+                None => return self.finish(permit, Status::BadEngine, 0, kind.into()),
+                Some(engine) => self.attach_new_engine(session, Some(pd), direction, engine),
+            }
+        };
+        match attached {
+            Ok(id) => self.finish(permit, Status::Ok, 0, id.0.into()),
+            Err(EngineUseError::TooMany { limit }) => {
+                self.finish(permit, Status::NoResources, 0, limit as u64)
+            }
+            Err(error) => {
+                tracing::warn!(%session, %error, "engine not attached");
+                let status = match error {
+                    EngineUseError::NotATap { .. } => Status::Unsupported,
+                    _ => Status::BadState,
+                };
+                self.finish(permit, status, 0, session.0.into());
+            }
+        }
+    }
+
+    fn owns_engine(&self, pd: PdId, id: EngineId) -> bool {
+        matches!(self.dma.engines.about(id), Some((owner, ..)) if owner == pd)
+    }
+
+    pub(super) fn engine_detach(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        let id = EngineId(d.operand as u32);
+        if d.operand >> 32 != 0 || !self.owns_engine(pd, id) {
+            return self.finish(permit, Status::BadEngine, 0, d.operand);
+        }
+        self.dma.engines.remove(id);
+        self.finish(permit, Status::Ok, 0, 0);
+    }
+
+    pub(super) fn engine_result(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        let id = EngineId(d.operand as u32);
+        if d.operand >> 32 != 0 || !self.owns_engine(pd, id) {
+            return self.finish(permit, Status::BadEngine, 0, d.operand);
+        }
+        let Some((result, cut)) = self.dma.engines.result(id) else {
+            return self.finish(permit, Status::BadEngine, 0, d.operand);
+        };
+        let len = result.len() as u64;
+        if len > u64::from(d.len) {
+            return self.finish(permit, Status::ResultTooLarge, 0, len);
+        }
+        let range = (d.local_va, d.len);
+        let slot = Core::slot(d.session);
+        let Some((permit, pin, buffer)) = self.pin(permit, pd, d.lkey.0, range, Need::Write, slot)
+        else {
+            return;
+        };
+        let mut dma = Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        };
+        let written = dma.write(&buffer, 0, &result);
+        self.mmu.unpin(pin);
+        match written {
+            Ok(()) => self.finish(permit, Status::Ok, len, cut.unwrap_or(0) as u64),
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                self.fault(slot, detail);
+                self.finish(permit, status, 0, detail);
+            }
+        }
+    }
+}

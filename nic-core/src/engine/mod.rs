@@ -1,0 +1,127 @@
+//! Engines on the path of a stream: between network and GPU memory (FpgaNIC §3.5, Figure 5).
+//!
+//! ```text
+//! network ─▶ transport ─▶ [engine] ─▶ GPU memory        Direction::Receive
+//! GPU memory ─▶ [engine] ─▶ transport ─▶ network        Direction::Send
+//! ```
+//!
+//! An engine sits where a transport hands bytes to [`DmaAccess`](crate::transport::DmaAccess): behind
+//! TCP's reassembly, so that each byte enters once and in order whatever the wire did. The transports
+//! know only that somebody is on the path; what is done there is here.
+//!
+//! **Copies.** On `tcp` an engine reads the socket's buffer where it lies: none is added. On `local` the
+//! bytes lie in the peer's memory, which the peer may write meanwhile: they are copied in pieces of
+//! [`PIECE`] to memory of the NIC, where the engine sees what GPU memory then gets. The second copy is
+//! counted, and reads from the cache.
+//!
+//! **Lengths.** A tap leaves the stream as it came. Behind an engine that changes it, a receive of `len`
+//! bytes waits for `len` bytes *behind the engine*; what an engine has made and no receive has room for
+//! is held, at most what one piece gives, and meanwhile the stream is not read on: the window closes.
+//!
+//! **Time.** What an engine takes is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
+//! depends on it.
+
+mod meter;
+mod path;
+mod table;
+
+use ringbell_nic_abi::{EngineId, SessionId};
+
+pub use meter::Rates;
+pub use path::Delivered;
+pub(crate) use table::{Engines, Notice, MAX_ENGINES};
+
+/// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine
+/// has read is still there when it is stored.
+pub const PIECE: usize = 16 << 10;
+
+/// Which bytes of a stream pass an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Those that come from the peer.
+    Receive,
+    /// Those that go to it.
+    Send,
+}
+
+/// An engine of a NIC, for people and tools.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct EngineInfo {
+    /// The id.
+    pub id: EngineId,
+    /// What it is called.
+    pub name: &'static str,
+    /// The streams that pass it now.
+    pub streams: Vec<(SessionId, Direction)>,
+    /// Bytes that entered.
+    pub bytes_in: u64,
+    /// Bytes that left. For a tap the same.
+    pub bytes_out: u64,
+    /// Its speed as it promises and as measured, and that of its stream.
+    pub rates: Rates,
+    /// Bytes of an item that the end of a stream has cut off.
+    pub cut: Option<usize>,
+    /// It has panicked; the bytes pass it by.
+    pub failed: bool,
+}
+
+/// Why an engine cannot be attached, or asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineUseError {
+    /// No such engine.
+    #[error("{id} of this NIC does not exist; attach it first, and use it before it is detached")]
+    Unknown {
+        /// The id.
+        id: EngineId,
+    },
+    /// No such session, or no stream.
+    #[error("{session} is no established stream; attach an engine after connect or accept")]
+    NoStream {
+        /// The session.
+        session: SessionId,
+    },
+    /// Somebody is there already.
+    #[error(
+        "{session} has {id} on its path in this direction; detach it, or attach a chain of both"
+    )]
+    Occupied {
+        /// The session.
+        session: SessionId,
+        /// Who is there.
+        id: EngineId,
+    },
+    /// An engine that changes the stream cannot stand there.
+    #[error(
+        "engine {name} changes the stream, which {what}; use a tap, or attach it at the receiver"
+    )]
+    NotATap {
+        /// The engine.
+        name: &'static str,
+        /// What is impossible.
+        what: &'static str,
+    },
+    /// The engine belongs to another protection domain than the session.
+    #[error("{id} and {session} belong to different protection domains")]
+    Domain {
+        /// The engine.
+        id: EngineId,
+        /// The session.
+        session: SessionId,
+    },
+    /// All places are taken.
+    #[error("all {limit} engines of the NIC are in use; detach some")]
+    TooMany {
+        /// How many there can be.
+        limit: usize,
+    },
+    /// The kind is taken, or out of range.
+    #[error(
+        "kind {kind} of engines is registered already, or is 0; choose another number up to 65,535"
+    )]
+    Kind {
+        /// As given.
+        kind: u16,
+    },
+}

@@ -1,0 +1,104 @@
+//! Engines through the control path.
+
+use ringbell_nic_abi::{EngineId, PdId, SessionId};
+use ringbell_onc_engines::stream::StreamEngine;
+
+use super::Nic;
+use crate::engine::{Direction, EngineInfo, EngineUseError, MAX_ENGINES};
+
+/// What an engine has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineResult {
+    /// The result, in the engine's own format.
+    pub bytes: Vec<u8>,
+    /// Bytes of an item that the end of a stream has cut off; they count for nothing.
+    pub cut: Option<usize>,
+}
+
+impl Nic {
+    /// Puts an engine on the path of an established stream, from the next byte on that passes.
+    ///
+    /// Behind an engine that changes the stream, lengths of receives are lengths behind the engine.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no stream, somebody is there already, or an engine that is no tap in front of
+    /// a sender.
+    pub fn attach_engine(
+        &self,
+        session: SessionId,
+        direction: Direction,
+        engine: Box<dyn StreamEngine>,
+    ) -> Result<EngineId, EngineUseError> {
+        self.core(|c| c.attach_new_engine(session, None, direction, engine))
+    }
+
+    /// Makes a place for an engine, on no path yet, for streams of a protection domain to
+    /// [share](Nic::share_engine).
+    ///
+    /// # Errors
+    /// [`EngineUseError::TooMany`].
+    pub fn add_engine(
+        &self,
+        pd: PdId,
+        engine: Box<dyn StreamEngine>,
+    ) -> Result<EngineId, EngineUseError> {
+        let too_many = EngineUseError::TooMany { limit: MAX_ENGINES };
+        self.core(|c| c.dma.engines.add(pd, engine).ok_or(too_many))
+    }
+
+    /// Puts a tap on the path of one more stream: all its streams are counted into one state. `item` is
+    /// the bytes of an item: items of different streams are never mixed. 1 where that does not matter.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no such engine or stream, different protection domains, or not a tap.
+    pub fn share_engine(
+        &self,
+        id: EngineId,
+        session: SessionId,
+        direction: Direction,
+        item: usize,
+    ) -> Result<(), EngineUseError> {
+        self.core(|c| c.attach_engine(session, None, direction, id, item))
+    }
+
+    /// The result so far.
+    ///
+    /// # Errors
+    /// [`EngineUseError::Unknown`].
+    pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
+        let result = self.core(|c| c.dma.engines.result(id));
+        let (bytes, cut) = result.ok_or(EngineUseError::Unknown { id })?;
+        Ok(EngineResult { bytes, cut })
+    }
+
+    /// Takes an engine off every path, from the next byte on, and ends it. What has left it is still
+    /// delivered; an item of which only the beginning has passed is cut off. Returns its last result.
+    ///
+    /// # Errors
+    /// [`EngineUseError::Unknown`].
+    pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
+        let removed = self.core(|c| c.dma.engines.remove(id));
+        let (bytes, cut) = removed.ok_or(EngineUseError::Unknown { id })?;
+        Ok(EngineResult { bytes, cut })
+    }
+
+    /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it with
+    /// `None`. It runs inside the NIC: it must not block, nor call the NIC.
+    ///
+    /// # Errors
+    /// [`EngineUseError::Kind`]: the number is taken, or 0.
+    pub fn register_engine_kind(
+        &self,
+        kind: u16,
+        make: impl Fn(u64) -> Option<Box<dyn StreamEngine>> + Send + 'static,
+    ) -> Result<(), EngineUseError> {
+        let added = self.core(|c| c.dma.engines.add_kind(kind, Box::new(make)));
+        added.then_some(()).ok_or(EngineUseError::Kind { kind })
+    }
+
+    /// Every engine of the NIC: what passes it, and how fast it is.
+    pub fn engines(&self) -> Vec<EngineInfo> {
+        self.core(|c| c.dma.engines.infos())
+    }
+}

@@ -1,0 +1,130 @@
+//! The receiving half when an engine is on the path: every byte goes through it.
+//!
+//! Bytes in the peer's memory are copied to the NIC's own first, in pieces that stay in the cache: the
+//! peer may write its memory at any time, and the engine must see what the receiver's memory gets.
+#![allow(unsafe_code)] // Raw copies out of the peer's exported memory.
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::Status;
+
+use super::conn::{Conn, Seg};
+use super::receive::{fail_front, recv_done, wants_streaming, Fill, In};
+use crate::copy;
+use crate::engine::PIECE;
+
+/// Fills waiting receives with what leaves the engine.
+pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    let mut result = pass(c, io);
+    if result == Fill::Done && c.peer_fin && c.segs.is_empty() {
+        // What the engine has kept for the end still belongs to the stream.
+        io.dma.end_of_stream(c.id);
+        result = pass(c, io);
+        if io.dma.held(c.id) == 0 && !c.recvs.is_empty() {
+            c.fail_recvs(Status::EndOfStream, io.events);
+            io.moved = true;
+        }
+    }
+    c.held = io.dma.held(c.id) > 0;
+    result
+}
+
+/// Moves bytes until there are none, or no receives.
+fn pass(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    while !c.recvs.is_empty() && (!c.segs.is_empty() || io.dma.held(c.id) > 0) {
+        match fill_front(c, io) {
+            Ok(Fill::Done) => {}
+            Ok(other) => return other,
+            Err(fault) => {
+                fail_front(c, fault, io.events);
+                io.moved = true;
+                continue;
+            }
+        }
+        let Some(&r) = c.recvs.front() else { break };
+        if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
+            c.recvs.pop_front();
+            io.events.push_back(recv_done(c, &r, Status::Ok, 0));
+        }
+    }
+    Fill::Done
+}
+
+/// Moves bytes to the first receive until it is full or nothing is left.
+fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
+    let Some(&r) = c.recvs.front() else {
+        return Ok(Fill::Done);
+    };
+    let (id, buffer) = (c.id, r.work.buffer);
+    let streaming = wants_streaming(c, buffer.len);
+    let mut done = r.done;
+    while done < buffer.len {
+        let at_byte = u64::from(done);
+        let d = match c.segs.front_mut() {
+            // Behind what the engine holds, all segments wait.
+            _ if io.dma.held(id) > 0 => io.dma.deliver(id, &buffer, at_byte, &[], streaming),
+            None => break,
+            Some(Seg::Staged { len }) => {
+                let run = c.staging.front();
+                let run = &run[..run.len().min(*len as usize)];
+                let d = io.dma.deliver(id, &buffer, at_byte, run, streaming);
+                c.staging.consume(d.taken);
+                c.inline_taken += d.taken as u64;
+                *len -= d.taken as u32;
+                if *len == 0 {
+                    c.segs.pop_front();
+                }
+                d
+            }
+            Some(Seg::Early { bytes, at }) => {
+                let d = io
+                    .dma
+                    .deliver(id, &buffer, at_byte, &bytes[*at..], streaming);
+                *at += d.taken;
+                if *at == bytes.len() {
+                    c.early_bytes -= bytes.len();
+                    c.segs.pop_front();
+                }
+                d
+            }
+            Some(Seg::Ref { bus, len }) => {
+                if *io.budget == 0 {
+                    return Ok(Fill::Budget);
+                }
+                let n = u64::from(*len).min(*io.budget).min(PIECE as u64);
+                let Some(src) = io.link.resolve(*bus, n) else {
+                    return Ok(Fill::Broken);
+                };
+                c.piece.resize(PIECE, 0);
+                let piece = &mut c.piece[..n as usize];
+                // SAFETY: the source lies in a mapped export (checked by `resolve`), the destination
+                // is ours.
+                unsafe { copy::copy(piece.as_mut_ptr(), src, piece.len()) };
+                io.dma.count_copied(n);
+                // Before the engine sees them: what was taken back is no part of the stream.
+                if io.link.is_revoked(c.peer_id) {
+                    return Ok(Fill::Broken);
+                }
+                let d = io.dma.deliver(id, &buffer, at_byte, piece, streaming);
+                *io.budget -= n;
+                *bus += d.taken as u64;
+                *len -= d.taken as u32;
+                if *len == 0 {
+                    c.segs.pop_front();
+                    c.refs_waiting -= 1;
+                    c.spans_taken += 1;
+                }
+                d
+            }
+        };
+        io.moved |= d.taken + d.written > 0;
+        // No more than the buffer has room for.
+        done += d.written as u32;
+        if let Some(front) = c.recvs.front_mut() {
+            front.done = done;
+        }
+        if let Some(fault) = d.fault {
+            return Err(fault);
+        }
+    }
+    Ok(Fill::Done)
+}
