@@ -13,6 +13,7 @@ pub mod collective;
 pub mod echo;
 pub mod emulated;
 mod fatbin;
+pub mod hll;
 mod launch;
 pub mod perf;
 pub mod pump;
