@@ -10,7 +10,7 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind as K, DataType, Descriptor, Flags, GpuVa, Opcode, ReduceOp,
     SessionId, Status, WireType,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommStatus};
+use ringbell_nic_core::collective::{CancelError, CollectiveSettings, CommStatus};
 use ringbell_onc_engines::program::{generate_all, Layout, Target};
 
 fn fill(w: &World, rank: usize, at: u64, len: usize, seed: u64) -> Vec<u8> {
@@ -654,4 +654,53 @@ fn operations_posted_before_the_ranks_have_met_wait_for_them() {
     let d = within(Descriptor::new(Opcode::Nop), 5);
     let t = w.host(0).post(&d);
     assert_eq!(w.settle(&[(0, t)])[0].status, Status::Ok);
+}
+
+#[test]
+fn what_nobody_counts_on_can_be_cancelled() {
+    for wire in [Wire::Local, Wire::Tcp] {
+        let mut w = World::new(2, wire, &small());
+        let byte = |k, n| Call::new(k, n).of(DataType::U8, ReduceOp::Sum);
+        let cancel = |w: &World, rank: usize, t: u32| {
+            let h = w.host(rank);
+            h.nic.cancel(h.queue.id(), t)
+        };
+        // A receive, a long send, and what waits for the receive.
+        let r = w.post(1, &byte(K::Recv, 5000).root(0).tag(1).at(0, 0));
+        let mut after = byte(K::Copy, 8).at(0, 64);
+        after.spec.after = 1;
+        let a = w.post(1, &after);
+        let s = w.post(0, &byte(K::Send, 5000).root(1).tag(2));
+        let all = w.post(0, &Call::new(K::Barrier, 0));
+        for _ in 0..300 {
+            w.step();
+        }
+        for (rank, t) in [(1, a), (1, r), (0, s)] {
+            assert_eq!(cancel(&w, rank, t), Ok(()));
+            assert_eq!(w.settle(&[(rank, t)])[0].status, Status::Cancelled);
+            let queue = w.host(rank).queue.id().0;
+            assert_eq!(
+                cancel(&w, rank, t),
+                Err(CancelError::NotUnderWay { queue, ticket: t })
+            );
+        }
+        // The other rank counts on the barrier.
+        let queue = w.host(0).queue.id().0;
+        assert_eq!(
+            cancel(&w, 0, all),
+            Err(CancelError::Begun { queue, ticket: all })
+        );
+        let other = w.post(1, &Call::new(K::Barrier, 0));
+        for c in w.settle(&[(0, all), (1, other)]) {
+            assert_eq!(c.status, Status::Ok);
+        }
+        // Nothing is left of what was cancelled: the same tags work.
+        w.host(0).poke(0, &[3; 5000]);
+        let s = w.post(0, &byte(K::Send, 5000).root(1).tag(1));
+        let r = w.post(1, &byte(K::Recv, 5000).root(0).tag(1).at(0, 9000));
+        for c in w.settle(&[(0, s), (1, r)]) {
+            assert_eq!(c.status, Status::Ok);
+        }
+        assert_eq!(w.host(1).peek(9000, 5000), [3; 5000]);
+    }
 }

@@ -18,6 +18,7 @@
 //! aborts ends the communicator on all ranks: every operation retires, and a new communicator with a
 //! new number works at once on the same NICs.
 
+mod cancel;
 mod combine;
 mod communicator;
 mod control;
@@ -45,6 +46,7 @@ use communicator::{Comm, Dispute, End, GRACE};
 use executor::{Job, Op, Progress};
 use fabric::{Fabric, FabricEvent, Frame, RecvRequest, SendRequest, USER_TAG};
 
+pub use cancel::CancelError;
 pub(crate) use direct_path::{reach, Reach};
 pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};

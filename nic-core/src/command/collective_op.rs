@@ -3,13 +3,14 @@
 use ringbell_gtlb::{Need, Pin};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
-    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, PdId, Status, WireType,
+    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, Opcode, PdId, Status,
+    WireType,
 };
 
 use super::Core;
 use crate::collective::{
-    choose, reach, After, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape, Side,
-    Task,
+    choose, reach, After, CancelError, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError,
+    Shape, Side, Task,
 };
 use crate::permit::Permit;
 use crate::transport::{Buffer, TransportEvent, WorkToken};
@@ -116,6 +117,23 @@ impl Core {
     ) -> bool {
         let fate = self.collectives(|c, io| c.give_up(io, token, status, detail));
         fate == Fate::Now
+    }
+
+    /// Takes the operation of a ticket back; it retires with `CANCELLED`.
+    pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
+        let found = self.works.tokens().into_iter().find(|t| {
+            let w = self.works.get_mut(*t);
+            w.is_some_and(|w| {
+                w.opcode == Opcode::Collective
+                    && (w.permit.queue, w.permit.ticket) == (queue, ticket)
+            })
+        });
+        let token = found.ok_or(CancelError::NotUnderWay { queue, ticket })?;
+        if !self.collectives(|c, _| c.cancel(token)) {
+            return Err(CancelError::Begun { queue, ticket });
+        }
+        self.retire(token, Status::Cancelled, 0, 0);
+        Ok(())
     }
 
     pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {

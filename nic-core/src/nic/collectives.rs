@@ -1,10 +1,11 @@
 //! Communicators through the control path.
 
+use ringbell_nic_abi::QueueId;
 use ringbell_onc_engines::program::Program;
 
 use super::Nic;
 use crate::collective::{
-    CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
+    CancelError, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
 
 impl Nic {
@@ -65,6 +66,16 @@ impl Nic {
             let name = |t: usize| transports.get(t).map_or("-", |t| t.name());
             c.collectives.info(id, &name)
         })
+    }
+
+    /// Cancels a collective operation on which no other rank counts yet: a message that has met no
+    /// partner, or one that waits for what it comes `after`. Its ticket retires with `CANCELLED`, and
+    /// its buffer is the caller's at once.
+    ///
+    /// # Errors
+    /// [`CancelError`]: it has ended, or it has begun and goes on.
+    pub fn cancel(&self, queue: QueueId, ticket: u32) -> Result<(), CancelError> {
+        self.core(|c| c.cancel_collective(queue.0, ticket))
     }
 
     /// Loads a user's own program: one for each rank of a communicator, in order. It is proved first,

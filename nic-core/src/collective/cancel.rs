@@ -1,0 +1,59 @@
+//! Operations that their owner takes back.
+
+use super::{Collectives, State};
+use crate::transport::WorkToken;
+
+/// An operation that cannot be cancelled; it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CancelError {
+    /// No such operation: the ticket was never taken, has retired, or is no `COLLECTIVE`.
+    #[error("ticket {ticket} of queue {queue} is no collective operation under way; it may have ended: poll it")]
+    NotUnderWay {
+        /// The queue.
+        queue: u32,
+        /// The ticket.
+        ticket: u32,
+    },
+    /// Other ranks count on it.
+    #[error("ticket {ticket} of queue {queue} has begun, and other ranks wait for it; wait for its end, or abort the communicator")]
+    Begun {
+        /// The queue.
+        queue: u32,
+        /// The ticket.
+        ticket: u32,
+    },
+}
+
+impl Collectives {
+    /// Takes an operation back on which no other rank counts yet: a message that has met no partner, or
+    /// what waits to begin and is no collective (the number of a collective is taken when it is
+    /// posted, on all ranks alike). `false`: too late.
+    pub(crate) fn cancel(&mut self, token: WorkToken) -> bool {
+        let Some(&id) = self.by_token.get(&token.0) else {
+            return false;
+        };
+        let Some(a) = self.ops.get(id) else {
+            return false;
+        };
+        let slot = a.comm;
+        let waits = matches!(a.state, State::Waiting(_));
+        let gone = match &a.state {
+            State::Waiting(_) => a.seq.is_none(),
+            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
+            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
+            _ => false,
+        };
+        if !gone {
+            return false;
+        }
+        self.waiting -= usize::from(waits);
+        self.ops.remove(id);
+        self.by_token.remove(&token.0);
+        if let Some(c) = self.comm_mut(slot) {
+            c.active.retain(|o| *o != id);
+            c.queue.retain(|o| *o != id);
+        }
+        true
+    }
+}
