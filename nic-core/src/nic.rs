@@ -136,7 +136,13 @@ impl NicBuilder {
             transports,
         );
         core.show_status_in(bar.clone());
-        let progress = Arc::new(Progress::new(core, wake, fds, self.config.idle_nap));
+        let progress = Arc::new(Progress::new(
+            core,
+            wake,
+            fds,
+            self.config.idle_nap,
+            mode == ProgressMode::Dedicated,
+        ));
         let spawn = |name: &str, body: fn(&Progress)| {
             let p = progress.clone();
             std::thread::Builder::new()

@@ -129,6 +129,10 @@ pub struct ProgressStats {
     pub yields: u64,
     /// Idle steps before a waiter yields, as learnt.
     pub spin: u32,
+    /// Steps of the NIC, whoever made them.
+    pub steps: u64,
+    /// Those that a thread of the NIC made, rescue or dedicated; the others were waiters'.
+    pub thread_steps: u64,
 }
 
 const NO_LEADER: u32 = 0;
@@ -142,6 +146,8 @@ pub(crate) struct Progress {
     fds: Vec<OwnedFd>,
     start: Instant,
     idle_nap: Duration,
+    /// A thread of the NIC polls, so that waiters need not step.
+    dedicated: bool,
     since_clock: AtomicU32,
     steps: AtomicU64,
     rescue_steps: AtomicU64,
@@ -160,6 +166,7 @@ impl Progress {
         wake: std::sync::Arc<WakeCell>,
         fds: Vec<OwnedFd>,
         idle_nap: Duration,
+        dedicated: bool,
     ) -> Progress {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Progress {
@@ -168,6 +175,7 @@ impl Progress {
             fds,
             start: Instant::now(),
             idle_nap,
+            dedicated,
             since_clock: AtomicU32::new(0),
             steps: AtomicU64::new(0),
             rescue_steps: AtomicU64::new(0),
@@ -192,6 +200,8 @@ impl Progress {
             wakes: self.slow.wakes.load(Ordering::Relaxed),
             yields: self.policy.yields(),
             spin: self.policy.spin(),
+            steps: self.steps.load(Ordering::Relaxed),
+            thread_steps: self.rescue_steps.load(Ordering::Relaxed),
         }
     }
 
@@ -296,6 +306,9 @@ impl Progress {
     /// One round of waiting until `done`. `idle` counts the caller's rounds without progress.
     #[inline]
     pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
+        if self.dedicated {
+            return self.wait_for_thread(idle);
+        }
         self.take_over();
         let spin = self.policy.spin();
         let looks = if WaitPolicy::is_alone(spin) { LOOKS } else { 0 };
@@ -307,6 +320,16 @@ impl Progress {
             return false;
         }
         self.wait_slowly(idle - spin, done)
+    }
+
+    /// A thread of the NIC does all the work: the waiter only looks, and makes room for it.
+    fn wait_for_thread(&self, idle: u32) -> bool {
+        if idle < self.policy.spin() {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+        false
     }
 
     #[cold]
@@ -472,7 +495,13 @@ impl Progress {
     pub(crate) fn dedicated(&self) {
         let mut idle = 0u32;
         while !self.stop.load(Ordering::Acquire) {
-            if self.try_steps(LOOKS) == Some(true) {
+            let moved = self.try_steps(LOOKS);
+            if moved.is_some() {
+                // Nobody else writes it: there is no rescue thread beside this one.
+                let n = self.rescue_steps.load(Ordering::Relaxed).wrapping_add(1);
+                self.rescue_steps.store(n, Ordering::Relaxed);
+            }
+            if moved == Some(true) {
                 idle = 0;
                 continue;
             }

@@ -1,5 +1,6 @@
 //! `ringbell perf`: the benchmarks.
 
+mod collective;
 mod compare;
 mod connections;
 mod device;
@@ -13,6 +14,7 @@ mod wire;
 
 use anyhow::Result;
 use clap::Subcommand;
+use ringbell::CollectiveKind as Kind;
 
 use super::Exit;
 
@@ -43,6 +45,26 @@ enum Bench {
     Slots(slots::Args),
     /// Many connections between two NICs, with all or one of them active
     Connections(connections::Args),
+    /// All-reduce among ranks of this machine, by their NICs
+    AllReduce(collective::Args),
+    /// Reduce-scatter
+    ReduceScatter(collective::Args),
+    /// All-gather
+    AllGather(collective::Args),
+    /// Broadcast from --root
+    Broadcast(collective::Args),
+    /// Reduce to --root
+    Reduce(collective::Args),
+    /// All-to-all
+    AllToAll(collective::Args),
+    /// Gather to --root
+    Gather(collective::Args),
+    /// Scatter from --root
+    Scatter(collective::Args),
+    /// Barrier
+    Barrier(collective::Args),
+    /// Every rank sends to the next one, and receives from the one before
+    SendRecv(collective::Args),
     /// Reports of one benchmark side by side, with ratios: ours and those of `cargo xtask peers`
     Compare(compare::Args),
 }
@@ -59,6 +81,16 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
         Bench::Slots(args) => slots::run(&args),
         Bench::Connections(args) => connections::run(&args),
+        Bench::AllReduce(args) => collective::run(Kind::AllReduce, &args),
+        Bench::ReduceScatter(args) => collective::run(Kind::ReduceScatter, &args),
+        Bench::AllGather(args) => collective::run(Kind::AllGather, &args),
+        Bench::Broadcast(args) => collective::run(Kind::Broadcast, &args),
+        Bench::Reduce(args) => collective::run(Kind::Reduce, &args),
+        Bench::AllToAll(args) => collective::run(Kind::AllToAll, &args),
+        Bench::Gather(args) => collective::run(Kind::Gather, &args),
+        Bench::Scatter(args) => collective::run(Kind::Scatter, &args),
+        Bench::Barrier(args) => collective::run(Kind::Barrier, &args),
+        Bench::SendRecv(args) => collective::run(Kind::Send, &args),
         Bench::Compare(args) => compare::run(&args),
     }
 }

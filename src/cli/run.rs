@@ -1,8 +1,8 @@
 //! `ringbell run`: starts the ranks of a job on this machine, and ends them together.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
-mod ranks;
-mod wiring;
+pub(in crate::cli) mod ranks;
+pub(in crate::cli) mod wiring;
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 /// Starts the ranks and waits for them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
-    let wiring = Wiring::new(args)?;
+    let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
     let signal = Arc::new(AtomicUsize::new(0));
     for s in [
         signal_hook::consts::SIGINT,
@@ -70,8 +70,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .with_context(|| format!("cannot watch for signal {s}"))?;
     }
     let id = server.id();
-    let done = Ranks::start(args.ranks, &args.program, args.no_prefix, |rank| {
-        wiring.environment(rank, args, &id)
+    let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
+        wiring.environment(rank, args.ranks, args.transport, &id)
     })
     .and_then(|ranks| supervise(args, ranks, &signal));
     // Ranks that were killed leave their sockets in it.

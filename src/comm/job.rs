@@ -146,10 +146,15 @@ impl Job {
     /// # Errors
     /// [`JobError`] says what was found and what is missing.
     pub fn from_env() -> Result<Job, JobError> {
-        Job::from_lookup(&|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
+        Job::from_variables(&|name| std::env::var(name).ok())
     }
 
-    fn from_lookup(env: Lookup<'_>) -> Result<Job, JobError> {
+    /// Reads variables from elsewhere: for ranks that are threads of one process.
+    ///
+    /// # Errors
+    /// As [`Job::from_env`].
+    pub fn from_variables(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Job, JobError> {
+        let env: Lookup<'_> = &|name| lookup(name).filter(|v| !v.is_empty());
         const KNOWN: [(JobSource, &str, &str); 5] = [
             (JobSource::Ringbell, variables::RANK, variables::SIZE),
             // torchrun may itself run under Slurm: the inner launcher counts.
@@ -410,7 +415,7 @@ mod tests {
     use super::*;
 
     fn job(vars: &[(&str, &str)]) -> Result<Job, JobError> {
-        Job::from_lookup(&|name| {
+        Job::from_variables(&|name| {
             vars.iter()
                 .find(|(n, _)| *n == name)
                 .map(|(_, v)| v.to_string())

@@ -17,6 +17,8 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
         transport: none(),
         progress: none(),
         parameter: None,
+        ranks: None,
+        notes: Vec::new(),
         limits: Limits::default(),
     }
 }

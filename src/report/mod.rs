@@ -13,7 +13,7 @@ mod sizes;
 mod stats;
 mod table;
 
-pub(crate) use output::{emit, OutputArgs};
+pub(crate) use output::{emit, emit_text, OutputArgs};
 pub(crate) use plot::{svg as draw, Axis, Plot, Scale};
 pub(crate) use progress::Progress;
 pub(crate) use schema::{Limits, Meta, Report, Row};

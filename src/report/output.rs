@@ -23,8 +23,15 @@ pub(crate) struct OutputArgs {
 /// # Errors
 /// When a file cannot be written.
 pub(crate) fn emit(report: &Report, args: &OutputArgs, plot: &Plot) -> Result<()> {
+    emit_text(report, &table::render(report), args, plot)
+}
+
+/// The same with a table of the benchmark's own.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn emit_text(report: &Report, text: &str, args: &OutputArgs, plot: &Plot) -> Result<()> {
     let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let text = table::render(report);
     if to_stdout {
         eprint!("{text}");
     } else {

@@ -40,6 +40,12 @@ pub(crate) struct Meta {
     /// Name of `rows[].parameter`, when something other than the size was swept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
+    /// Ranks, for a collective.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) ranks: Option<u32>,
+    /// What ran, and who did it, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) notes: Vec<String>,
     /// What the machine could do at best, measured in the same run.
     pub(crate) limits: Limits,
 }

@@ -46,6 +46,11 @@ impl Samples {
         self.nanoseconds[rank.clamp(1, self.len()) - 1]
     }
 
+    /// The mean; 0 without samples.
+    pub(crate) fn mean(&self) -> f64 {
+        self.nanoseconds.iter().sum::<f64>() / self.len().max(1) as f64
+    }
+
     /// The median.
     pub(crate) fn median(&mut self) -> f64 {
         self.percentile(50.0)
@@ -64,6 +69,7 @@ mod tests {
             s.push(f64::from(i));
         }
         assert_eq!(s.median(), 50.0);
+        assert_eq!(s.mean(), 50.5);
         assert_eq!(s.percentile(99.0), 99.0);
         assert_eq!(s.percentile(100.0), 100.0);
         assert_eq!(s.percentile(0.0), 1.0);

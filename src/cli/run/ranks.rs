@@ -20,15 +20,15 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// How a rank ended.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End(ExitStatus);
+pub(in crate::cli) struct End(ExitStatus);
 
 impl End {
-    pub(super) fn is_success(self) -> bool {
+    pub(in crate::cli) fn is_success(self) -> bool {
         self.0.success()
     }
 
     /// By a signal that the launcher sends.
-    pub(super) fn was_asked(self) -> bool {
+    pub(in crate::cli) fn was_asked(self) -> bool {
         let signals = [Signal::TERM, Signal::KILL, Signal::INT, Signal::HUP];
         signals
             .iter()
@@ -36,7 +36,7 @@ impl End {
     }
 
     /// As a shell numbers it.
-    pub(super) fn code(self) -> u8 {
+    pub(in crate::cli) fn code(self) -> u8 {
         let code = self
             .0
             .code()
@@ -61,15 +61,15 @@ struct Running {
 }
 
 /// All ranks that run. Dropping it kills those that are left.
-pub(super) struct Ranks {
+pub(in crate::cli) struct Ranks {
     running: Vec<Running>,
     output: Vec<JoinHandle<()>>,
 }
 
 impl Ranks {
-    /// Starts `n` processes of `program`, each with the variables that `environment` gives its rank.
-    pub(super) fn start(
-        n: u32,
+    /// Starts a process of `program` for each rank, each with the variables that `environment` gives its rank.
+    pub(in crate::cli) fn start(
+        numbers: std::ops::Range<u32>,
         program: &[String],
         no_prefix: bool,
         environment: impl Fn(u32) -> Vec<(&'static str, String)>,
@@ -78,8 +78,8 @@ impl Ranks {
             running: Vec::new(),
             output: Vec::new(),
         };
-        let width = (n - 1).to_string().len();
-        for rank in 0..n {
+        let width = (numbers.end - 1).to_string().len();
+        for rank in numbers {
             let mut command = Command::new(&program[0]);
             command
                 .args(&program[1..])
@@ -119,18 +119,18 @@ impl Ranks {
     }
 
     /// Ranks that have not ended.
-    pub(super) fn left(&self) -> usize {
+    pub(in crate::cli) fn left(&self) -> usize {
         self.running.len()
     }
 
     /// Their numbers, for a person.
-    pub(super) fn names(&self) -> String {
+    pub(in crate::cli) fn names(&self) -> String {
         let names: Vec<_> = self.running.iter().map(|r| r.rank.to_string()).collect();
         names.join(", ")
     }
 
     /// Ranks that have ended since the last call.
-    pub(super) fn reap(&mut self) -> Result<Vec<(u32, End)>> {
+    pub(in crate::cli) fn reap(&mut self) -> Result<Vec<(u32, End)>> {
         let mut ended = Vec::new();
         let mut i = 0;
         while i < self.running.len() {
@@ -147,7 +147,7 @@ impl Ranks {
     }
 
     /// Sends a signal to every rank that is left, and to what it has started.
-    pub(super) fn signal(&self, signal: Signal) {
+    pub(in crate::cli) fn signal(&self, signal: Signal) {
         for r in &self.running {
             if let Some(group) = i32::try_from(r.child.id()).ok().and_then(Pid::from_raw) {
                 // It may have ended in this moment: then there is nothing to signal.
@@ -157,7 +157,7 @@ impl Ranks {
     }
 
     /// Waits until everything that the ranks have printed is passed on.
-    pub(super) fn finish_output(&mut self) {
+    pub(in crate::cli) fn finish_output(&mut self) {
         let deadline = Instant::now() + LAST_LINES;
         for thread in self.output.drain(..) {
             while !thread.is_finished() && Instant::now() < deadline {

@@ -8,11 +8,10 @@ use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{variables, PortSpec, TransportSpec, UniqueId};
 
-use super::Args;
 use crate::cli::{Exit, Problem};
 
 /// The ports of all ranks.
-pub(super) enum Wiring {
+pub(in crate::cli) enum Wiring {
     None,
     /// The switch lives as long as the launcher.
     Mem(MemSwitch),
@@ -21,28 +20,31 @@ pub(super) enum Wiring {
 }
 
 impl Wiring {
-    pub(super) fn new(args: &Args) -> Result<Wiring> {
-        let port = match (&args.port, args.transport) {
+    pub(in crate::cli) fn new(
+        ranks: u32,
+        transport: TransportSpec,
+        port: Option<&PortSpec>,
+        mtu: usize,
+    ) -> Result<Wiring> {
+        let port = match (port, transport) {
             (Some(port), _) => port.clone(),
             (None, TransportSpec::Tcp) => PortSpec::Mem,
             (None, _) => PortSpec::None,
         };
         match port {
-            PortSpec::None if args.transport == TransportSpec::Tcp => Err(Problem::new(
+            PortSpec::None if transport == TransportSpec::Tcp => Err(Problem::new(
                 Exit::Usage,
                 "transport tcp needs a port to carry its frames",
                 "leave --port away, or give --port mem or --port udp",
             )
             .into()),
             PortSpec::None => Ok(Wiring::None),
-            PortSpec::Mem => {
-                MemSwitch::shared(args.ranks.max(2) as usize, args.mtu, Checksums::Omitted)
-                    .map(Wiring::Mem)
-                    .context("cannot make the in-memory switch between the ranks")
-            }
+            PortSpec::Mem => MemSwitch::shared(ranks.max(2) as usize, mtu, Checksums::Omitted)
+                .map(Wiring::Mem)
+                .context("cannot make the in-memory switch between the ranks"),
             PortSpec::Udp { .. } => {
                 // Bound together, so that no number is given twice; free again when this returns.
-                let sockets: Vec<UdpSocket> = (0..args.ranks)
+                let sockets: Vec<UdpSocket> = (0..ranks)
                     .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
                     .collect::<Result<_, _>>()
                     .context("no free UDP port")?;
@@ -59,17 +61,18 @@ impl Wiring {
     }
 
     /// The variables of one rank.
-    pub(super) fn environment(
+    pub(in crate::cli) fn environment(
         &self,
         rank: u32,
-        args: &Args,
+        ranks: u32,
+        transport: TransportSpec,
         id: &UniqueId,
     ) -> Vec<(&'static str, String)> {
         let mut vars = vec![
             (variables::RANK, rank.to_string()),
-            (variables::SIZE, args.ranks.to_string()),
+            (variables::SIZE, ranks.to_string()),
             (variables::ID, id.to_string()),
-            (variables::TRANSPORT, args.transport.to_string()),
+            (variables::TRANSPORT, transport.to_string()),
         ];
         match self {
             Wiring::None => vars.push((variables::PORT, "none".into())),

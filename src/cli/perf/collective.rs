@@ -1,0 +1,527 @@
+//! `ringbell perf all-reduce` and the other collectives, in the form of nccl-tests.
+#![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
+
+mod data;
+mod rank;
+mod table;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, bail, Context, Result};
+use ringbell::{
+    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, Job, JobError,
+    Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
+};
+
+use self::data::Shape;
+use self::rank::{Plan, Rank};
+use super::super::run::ranks::Ranks;
+use super::super::run::wiring::Wiring;
+use crate::cli::{Exit, Problem};
+use crate::report::{
+    emit_text, limits, machine, Axis, Limits, OutputArgs, Plot, Progress, Report, Row, Scale,
+    SweepArgs,
+};
+
+/// How long started ranks may take to end after the last measurement.
+const END: Duration = Duration::from_secs(10);
+
+/// Arguments of `ringbell perf all-reduce` and the other collectives.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    sweep: SweepArgs,
+    /// Ranks, each with a NIC and a GPU of its own
+    #[arg(short = 'R', long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    ranks: u32,
+    /// Type of the elements
+    #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
+    datatype: DataType,
+    /// Reduction
+    #[arg(short = 'o', long = "op", default_value = "sum", value_name = "sum|prod|min|max", value_parser = redop)]
+    op: ReduceOp,
+    /// Root of broadcast, reduce, gather and scatter
+    #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
+    root: u32,
+    /// Ranks are processes (the default; with the `local` transport as fast as threads)
+    #[arg(long, conflicts_with = "threads")]
+    procs: bool,
+    /// Ranks are threads of this process
+    #[arg(long)]
+    threads: bool,
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` local first
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    transport: TransportSpec,
+    /// What carries the frames of TCP: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
+    #[arg(long, value_name = "none|mem|udp")]
+    port: Option<PortSpec>,
+    /// IP MTU of port `mem`, in bytes
+    #[arg(long, default_value_t = 9000, value_name = "BYTES")]
+    mtu: usize,
+    /// Algorithm
+    #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|tree|flat|chain|linear|pairwise", value_parser = algo)]
+    algo: Algorithm,
+    /// Type that f32 elements have on the wire
+    #[arg(long, default_value = "same", value_name = "same|bf16|f16", value_parser = wire)]
+    wire: WireType,
+    /// A thread of each NIC polls; who waits does not step it
+    #[arg(long)]
+    dedicated: bool,
+    /// A kernel posts and waits, not the host
+    #[arg(long)]
+    gpu: bool,
+    /// Time-out of each operation, in seconds
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// A code of the contract by its name, in lower case and with hyphens.
+fn by_name<T: Copy>(
+    text: &str,
+    what: &str,
+    all: impl Iterator<Item = (T, &'static str)>,
+) -> Result<T, String> {
+    let mut names = Vec::new();
+    for (value, name) in all {
+        let name = name.to_ascii_lowercase().replace('_', "-");
+        if name == text {
+            return Ok(value);
+        }
+        names.push(name);
+    }
+    let names = names.join(", ");
+    Err(format!("`{text}` is not {what}; write one of {names}"))
+}
+
+fn dtype(text: &str) -> Result<DataType, String> {
+    let all = DataType::ALL.iter().map(|d| (*d, d.name()));
+    by_name(text, "a type of elements", all)
+}
+
+fn redop(text: &str) -> Result<ReduceOp, String> {
+    let all = ReduceOp::ALL.iter().map(|o| (*o, o.name()));
+    by_name(text, "a reduction", all)
+}
+
+fn algo(text: &str) -> Result<Algorithm, String> {
+    let all = Algorithm::ALL.iter().filter(|a| **a != Algorithm::User);
+    by_name(text, "an algorithm", all.map(|a| (*a, a.name())))
+}
+
+fn wire(text: &str) -> Result<WireType, String> {
+    let all = WireType::ALL.iter().map(|w| (*w, w.name()));
+    by_name(text, "a wire type", all)
+}
+
+/// One size: bytes as the table has them, and elements as the operation counts them.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    bytes: u64,
+    count: u64,
+    warmup: u64,
+    iters: u64,
+}
+
+/// Measures a collective.
+pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
+    let usage = |what: String, advice: &str| Problem::new(Exit::Usage, what, advice);
+    match Job::from_env() {
+        Ok(job) => {
+            let steps = steps(kind, args, job.size())?;
+            let limits = measure_limits(job.rank(), &steps);
+            return one_rank(kind, args, &job, &steps, limits);
+        }
+        Err(JobError::None) => {}
+        Err(e) => return Err(e.into()),
+    }
+    if kind == CollectiveKind::Send && args.ranks < 2 {
+        return Err(usage("send-recv needs two ranks".into(), "give -R 2 or more").into());
+    }
+    if args.root >= args.ranks {
+        return Err(usage(
+            format!("there is no rank {} among {}", args.root, args.ranks),
+            "give --root a rank from 0 to below -R",
+        )
+        .into());
+    }
+    let steps = steps(kind, args, args.ranks)?;
+    // Before anything else runs on this machine.
+    let limits = measure_limits(0, &steps);
+    let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
+    let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
+    let id = server.id();
+    let done = match args.threads {
+        true => in_threads(kind, args, &wiring, &id, &steps, limits),
+        false => in_processes(kind, args, &wiring, &id, &steps, limits),
+    };
+    let _ = std::fs::remove_dir_all(id.local_directory());
+    done
+}
+
+fn measure_limits(rank: u32, steps: &[Step]) -> Limits {
+    let sizes: Vec<u64> = steps.iter().map(|s| s.bytes).collect();
+    match rank {
+        0 => limits::measure(&sizes),
+        _ => Limits::default(),
+    }
+}
+
+fn job_of(wiring: &Wiring, rank: u32, args: &Args, id: &UniqueId) -> Result<Job> {
+    let vars = wiring.environment(rank, args.ranks, args.transport, id);
+    let find = |name: &str| {
+        let found = vars.iter().find(|(n, _)| *n == name);
+        found.map(|(_, v)| v.clone())
+    };
+    Ok(Job::from_variables(&find)?)
+}
+
+fn in_threads(
+    kind: CollectiveKind,
+    args: &Args,
+    wiring: &Wiring,
+    id: &UniqueId,
+    steps: &[Step],
+    limits: Limits,
+) -> Result<Exit> {
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for rank in 1..args.ranks {
+            let failed = &failed;
+            scope.spawn(move || {
+                let done = job_of(wiring, rank, args, id)
+                    .and_then(|job| one_rank(kind, args, &job, steps, Limits::default()));
+                if let Err(e) = done {
+                    let e = e.context(format!("rank {rank}"));
+                    // Nothing panics while it holds the lock.
+                    if let Ok(mut first) = failed.lock() {
+                        first.get_or_insert(e);
+                    }
+                }
+            });
+        }
+        one_rank(kind, args, &job_of(wiring, 0, args, id)?, steps, limits)
+    })
+    .map_err(|e| match failed.into_inner() {
+        // What the others say is the cause more often than the effect.
+        Ok(Some(other)) => other.context(format!("rank 0: {e:#}")),
+        _ => e,
+    })
+}
+
+fn in_processes(
+    kind: CollectiveKind,
+    args: &Args,
+    wiring: &Wiring,
+    id: &UniqueId,
+    steps: &[Step],
+    limits: Limits,
+) -> Result<Exit> {
+    let exe = std::env::current_exe().context("cannot find this program's own file")?;
+    let mut program = vec![exe.to_string_lossy().into_owned()];
+    program.extend(std::env::args().skip(1));
+    let mut ranks = Ranks::start(1..args.ranks, &program, false, |rank| {
+        wiring.environment(rank, args.ranks, args.transport, id)
+    })?;
+    let done = one_rank(kind, args, &job_of(wiring, 0, args, id)?, steps, limits)?;
+    let deadline = Instant::now() + END;
+    while ranks.left() > 0 {
+        if let Some((rank, end)) = ranks.reap()?.into_iter().find(|(_, e)| !e.is_success()) {
+            bail!("rank {rank} {end}");
+        }
+        if Instant::now() > deadline {
+            bail!("rank(s) {} did not end; they were killed", ranks.names());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ranks.finish_output();
+    Ok(done)
+}
+
+/// The sizes, with the iterations that each gets: all ranks must come to the same.
+fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
+    let mut sweep = args.sweep.clone();
+    if sweep.step.is_none() && sweep.min.is_none() && sweep.max.is_none() && sweep.factor == 2 {
+        // A glance over all sizes, in seconds.
+        sweep.factor = 4;
+    }
+    let sizes = match kind {
+        CollectiveKind::Barrier => vec![0],
+        _ => sweep.sizes(1 << 10, 64 << 20).map_err(|e| anyhow!(e))?,
+    };
+    let size = args.datatype.bytes();
+    let blocks = match Shape::has_blocks(kind) {
+        true => u64::from(ranks),
+        false => 1,
+    };
+    let mut steps: Vec<Step> = sizes
+        .iter()
+        .map(|bytes| {
+            let count = bytes / size / blocks;
+            let iters = match bytes {
+                0..=4_096 => 2_000,
+                4_097..=65_536 => 1_000,
+                65_537..=1_048_576 => 200,
+                1_048_577..=16_777_216 => 40,
+                _ => 15,
+            };
+            let iters = sweep.iters.unwrap_or(iters);
+            Step {
+                bytes: count * size * blocks,
+                count,
+                warmup: sweep.warmup.unwrap_or((iters / 5).clamp(2, 200)),
+                iters,
+            }
+        })
+        .collect();
+    steps.dedup_by_key(|s| s.bytes);
+    Ok(steps)
+}
+
+/// Bytes on the wire for each byte of the size, as nccl-tests counts them.
+fn bus_factor(kind: CollectiveKind, ranks: u32) -> f64 {
+    use CollectiveKind as K;
+    let n = f64::from(ranks);
+    match kind {
+        K::AllReduce => 2.0 * (n - 1.0) / n,
+        K::ReduceScatter | K::AllGather | K::AllToAll | K::Gather | K::Scatter => (n - 1.0) / n,
+        _ => 1.0,
+    }
+}
+
+/// One rank of the measurement; rank 0 reports.
+fn one_rank(
+    kind: CollectiveKind,
+    args: &Args,
+    job: &Job,
+    steps: &[Step],
+    limits: Limits,
+) -> Result<Exit> {
+    if args.gpu && kind == CollectiveKind::Send {
+        return Err(Problem::new(
+            Exit::Usage,
+            "send-recv is two operations at once, and --gpu times one",
+            "leave --gpu away, or measure `perf send-bw`, which kernels drive",
+        )
+        .into());
+    }
+    let largest = steps.iter().map(|s| s.bytes).max().unwrap_or(0);
+    let mut options = job.nic_options()?;
+    options.gpu.memory_bytes = (2 * largest + (16 << 20)).next_multiple_of(2 << 20);
+    options.progress = match args.dedicated {
+        true => ProgressMode::Dedicated,
+        false => ProgressMode::Rescue,
+    };
+    options.tcp_buffer = 1 << 20;
+    options.tcp_rto_min = Duration::from_millis(20);
+    let nic = Nic::open(options).context("cannot open the NIC")?;
+    let timeout = Duration::from_secs(args.timeout);
+    let comm = Communicator::from_job(
+        &nic,
+        job,
+        &CommOptions {
+            timeout,
+            algo: args.algo,
+            wire: args.wire,
+            ..CommOptions::default()
+        },
+    )?;
+    let plan = Plan {
+        kind,
+        dtype: args.datatype,
+        op: args.op,
+        root: args.root,
+        check: args.sweep.checks() && args.wire == WireType::Same,
+        gpu: args.gpu,
+        timeout,
+    };
+    let rank = Rank::new(comm, plan, largest)?;
+    let mut report = Report {
+        meta: machine::meta(name(kind)),
+        rows: Vec::new(),
+    };
+    report.meta.limits = limits;
+    let progress = Progress::new(name(kind), steps.len() as u64);
+    for step in steps {
+        for in_place in [false, true] {
+            let measured = rank
+                .measure(step.count, in_place, step.warmup, step.iters)
+                .with_context(|| format!("{} of {} bytes", name(kind), step.bytes))?;
+            let Some(m) = measured else { continue };
+            let gbs = step.bytes as f64 / m.p50_us.max(1e-3) / 1e3;
+            report.rows.push(Row {
+                series: Some(
+                    if in_place {
+                        table::IN_PLACE
+                    } else {
+                        table::OUT_OF_PLACE
+                    }
+                    .into(),
+                ),
+                size_bytes: step.bytes,
+                count: step.iters,
+                time_us: m.mean_us,
+                p50_us: m.p50_us,
+                p99_us: m.p99_us,
+                algbw_gbs: gbs,
+                busbw_gbs: gbs * bus_factor(kind, job.size()),
+                wrong: plan.check.then_some(m.wrong),
+                ..Row::default()
+            });
+        }
+        progress.step();
+    }
+    drop(progress);
+    let wrong = report.wrong();
+    if job.rank() == 0 {
+        describe(&mut report, args, &rank)?;
+        let columns = table::Columns {
+            dtype: args.datatype.name().to_ascii_lowercase(),
+            redop: match kind {
+                CollectiveKind::AllReduce
+                | CollectiveKind::Reduce
+                | CollectiveKind::ReduceScatter => args.op.name().to_ascii_lowercase(),
+                _ => "none".into(),
+            },
+            root: match kind.has_root() {
+                true => args.root.to_string(),
+                false => "-1".into(),
+            },
+            counts: steps
+                .iter()
+                .map(|s| (s.bytes, s.count))
+                .collect::<BTreeMap<_, _>>(),
+        };
+        let text = table::head(&report, &report.meta.notes) + &table::body(&report, &columns);
+        emit_text(
+            &report,
+            &text,
+            &args.output,
+            &Plot {
+                title: format!("{}, {} ranks", name(kind), job.size()),
+                x: Axis::Size,
+                y: Axis::Bandwidth,
+                y_scale: Scale::Linear,
+            },
+        )?;
+    }
+    // Nobody goes before all have their numbers.
+    rank.comm().barrier()?;
+    Ok(if wrong > 0 { Exit::WrongData } else { Exit::Ok })
+}
+
+fn name(kind: CollectiveKind) -> &'static str {
+    use CollectiveKind as K;
+    match kind {
+        K::AllReduce => "all-reduce",
+        K::ReduceScatter => "reduce-scatter",
+        K::AllGather => "all-gather",
+        K::Broadcast => "broadcast",
+        K::Reduce => "reduce",
+        K::AllToAll => "all-to-all",
+        K::Gather => "gather",
+        K::Scatter => "scatter",
+        K::Barrier => "barrier",
+        _ => "send-recv",
+    }
+}
+
+/// What ran, over what, by whose hand, with how much NIC memory.
+fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
+    let comm = rank.comm();
+    let info = comm.info()?;
+    let nic = comm.nic();
+    let stats = nic.soft().progress_stats();
+    let meta = &mut report.meta;
+    meta.nic = "soft".into();
+    meta.gpu = "emulated".into();
+    meta.ranks = Some(info.ranks);
+    let mut carriers: Vec<_> = info
+        .peers
+        .iter()
+        .filter_map(|p| Some((p.transport?, p.why)))
+        .collect();
+    carriers.sort_unstable();
+    carriers.dedup();
+    meta.transport = match carriers.first() {
+        Some((t, _)) => t.to_string(),
+        None => "none".into(),
+    };
+    meta.port = match meta.transport.as_str() {
+        "tcp" => nic.port().to_string(),
+        _ => "none".into(),
+    };
+    meta.progress = if args.dedicated {
+        "dedicated"
+    } else {
+        "waiter"
+    }
+    .into();
+    let ranks_are = match (args.threads, info.ranks) {
+        (_, 1) => "alone",
+        (true, _) => "threads of one process",
+        (false, _) => "processes",
+    };
+    let by = if args.gpu { "a kernel" } else { "the host" };
+    let mut notes = vec![format!(
+        "{} rank(s), {ranks_are}, a software NIC and an emulated GPU each; {by} posts and waits",
+        info.ranks
+    )];
+    for (t, why) in &carriers {
+        notes.push(format!("transport: {t} ({why})"));
+    }
+    let chosen = info
+        .chosen
+        .iter()
+        .filter(|(k, ..)| name(*k) == meta.benchmark);
+    let chosen: Vec<String> = chosen
+        .map(|(_, a, n)| format!("{} {n}x", a.name().to_ascii_lowercase().replace('_', "-")))
+        .collect();
+    if !chosen.is_empty() {
+        let why = match args.algo {
+            Algorithm::Auto => "chosen by size, ranks and transport",
+            _ => "asked for",
+        };
+        notes.push(format!("algorithms: {} ({why})", chosen.join(", ")));
+    }
+    let waiters = stats.steps.saturating_sub(stats.thread_steps);
+    notes.push(format!(
+        "work of rank 0's NIC: {waiters} steps by whoever waited, {} by the NIC's own thread; {} bytes of NIC memory",
+        stats.thread_steps, info.nic_memory
+    ));
+    if let Some(gbs) = meta.limits.memcpy_gbs {
+        let ping = meta.limits.cacheline_pingpong_ns;
+        let ping = ping.map_or(String::new(), |ns| {
+            format!("; a cache line to the other core {ns:.0} ns")
+        });
+        notes.push(format!("limits of this machine, same run: memcpy {gbs:.2} GB/s at the largest size{ping}; times are medians of the slowest rank"));
+    }
+    meta.notes = notes;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_contract() {
+        assert_eq!(dtype("bf16"), Ok(DataType::Bf16));
+        assert_eq!(algo("recursive-doubling"), Ok(Algorithm::RecursiveDoubling));
+        assert_eq!(wire("f16"), Ok(WireType::F16));
+        let e = redop("avg").expect_err("there is none");
+        assert!(e.contains("sum, prod, min, max"), "{e}");
+    }
+
+    #[test]
+    fn bus_bandwidth_is_counted_as_nccl_tests_does() {
+        use CollectiveKind as K;
+        assert_eq!(bus_factor(K::AllReduce, 4), 1.5);
+        assert_eq!(bus_factor(K::AllGather, 4), 0.75);
+        assert_eq!(bus_factor(K::Broadcast, 4), 1.0);
+    }
+}

@@ -1,0 +1,108 @@
+//! `ringbell perf all-reduce` and the other collectives: every one verified, in every way to be a rank.
+
+mod common;
+
+use std::process::Command;
+
+use common::{run, text};
+
+fn perf(args: &[&str]) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    c.arg("perf").args(args).env_remove("RINGBELL_RANK");
+    c
+}
+
+/// Small, odd and few: this tests what is reported, not how fast it is.
+const QUICK: [&str; 10] = ["-b", "4", "-e", "4K", "-f", "32", "-n", "2", "-w", "1"];
+
+#[test]
+fn every_collective_moves_the_right_data_among_three_threads() {
+    for kind in [
+        "all-reduce",
+        "reduce-scatter",
+        "all-gather",
+        "broadcast",
+        "reduce",
+        "all-to-all",
+        "gather",
+        "scatter",
+        "barrier",
+        "send-recv",
+    ] {
+        let out = run(perf(&[kind, "-R", "3", "--threads"]).args(QUICK));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(0), "{kind}: {said}");
+        assert!(said.contains("busbw"), "{kind}: {said}");
+        assert!(said.contains("0 OK"), "{kind}: {said}");
+    }
+}
+
+#[test]
+fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
+    let out = run(perf(&[
+        "all-reduce",
+        "-d",
+        "bf16",
+        "-o",
+        "prod",
+        "--gpu",
+        "--dedicated",
+        "--json",
+        "-",
+    ])
+    .args(QUICK));
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("one JSON object");
+    let meta = &json["meta"];
+    assert_eq!(meta["benchmark"], "all-reduce");
+    assert_eq!(
+        (&meta["transport"], &meta["progress"]),
+        (&"local".into(), &"dedicated".into())
+    );
+    assert_eq!(meta["ranks"], 2);
+    let notes = meta["notes"].to_string();
+    assert!(
+        notes.contains("a kernel posts") && notes.contains("bytes of NIC memory"),
+        "{notes}"
+    );
+    // The thread of the NIC works; who waits only looks.
+    assert!(notes.contains(" 0 steps by whoever waited"), "{notes}");
+    let rows = json["rows"].as_array().expect("rows");
+    assert_eq!(rows.len(), 4, "two sizes, out of place and in place");
+    assert!(rows.iter().all(|r| r["wrong"] == 0));
+}
+
+#[test]
+fn ranks_of_a_launcher_measure_over_tcp_and_one_of_them_reports() {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    c.args([
+        "run",
+        "-n",
+        "2",
+        "--transport",
+        "tcp",
+        "--",
+        env!("CARGO_BIN_EXE_ringbell"),
+    ])
+    .args(["perf", "all-gather"])
+    .args(QUICK);
+    let out = run(&mut c);
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert_eq!(said.matches("busbw").count(), 2, "one table: {said}");
+    assert!(said.contains("transport: tcp"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_advice() {
+    for args in [
+        &["all-reduce", "-d", "f8"][..],
+        &["all-reduce", "-o", "avg"],
+        &["broadcast", "--root", "2"],
+        &["send-recv", "-R", "1"],
+        &["all-reduce", "--algo", "magic"],
+    ] {
+        let out = run(&mut perf(args));
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {}", text(&out));
+    }
+}
