@@ -23,12 +23,6 @@ use ringbell_nic_core::{
 use crate::buffer::{AllocError, DeviceBuffer};
 use crate::spec::{Cidr, PortSpec, TransportSpec};
 
-/// Most bytes of a receive buffer: what a window tells without scaling (RFC 7323 §2.2). A scaled window
-/// is rounded down, so its right edge can move back by a few bytes that the peer has sent already;
-/// smoltcp cuts them off, and as a sender forgets its retransmission timer when the window closes over
-/// them and opens again: the stream stands still. Without scaling the edge never moves back.
-const RECEIVE_MAX: usize = 65_535;
-
 /// How to open a NIC. Every field has a default that works on one machine without privileges.
 #[derive(Debug, Clone)]
 pub struct NicOptions {
@@ -63,7 +57,7 @@ pub struct NicOptions {
     pub local: LocalConfig,
     /// Limits of the NIC; `ip` and `progress` above win over the ones in here.
     pub limits: NicConfig,
-    /// Bytes of a TCP connection's send buffer, and of its receive buffer up to 65,535.
+    /// Bytes of a TCP connection's receive buffer, and as many to send.
     pub tcp_buffer: usize,
     /// Shortest time after which TCP sends a segment again.
     pub tcp_rto_min: Duration,
@@ -180,7 +174,7 @@ impl Nic {
             match attach(&options)? {
                 Some(port) => {
                     let mut tcp = TcpConfig::new(options.ip.ip, options.ip.prefix);
-                    tcp.rx_buffer = options.tcp_buffer.min(RECEIVE_MAX);
+                    tcp.rx_buffer = options.tcp_buffer;
                     tcp.tx_buffer = options.tcp_buffer;
                     tcp.rto_min = options.tcp_rto_min;
                     tcp.connections = options.limits.max_sessions;

@@ -87,6 +87,10 @@ pub struct TcpFrame {
     pub pure_ack: bool,
     /// Sequence number.
     pub seq: u32,
+    /// Acknowledgement number, when there is one.
+    pub ack: Option<u32>,
+    /// Window, not scaled.
+    pub window: u16,
     /// Where the TCP header lies in the frame.
     pub tcp_at: usize,
     /// Bytes of the frame that carry the packet; padding may follow.
@@ -157,6 +161,8 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 pure_ack: tcp.flags & (FLAG_FIN | FLAG_SYN | FLAG_RST | FLAG_ACK) == FLAG_ACK
                     && usize::from(tcp.offset >> 4) * 4 == payload.len(),
                 seq: tcp.seq.get(),
+                ack: (tcp.flags & FLAG_ACK != 0).then(|| tcp.ack.get()),
+                window: tcp.window.get(),
                 tcp_at: ETHERNET_HEADER + header_len,
                 end: ETHERNET_HEADER + total,
                 opens: tcp.flags & (FLAG_SYN | FLAG_ACK | FLAG_RST) == FLAG_SYN,

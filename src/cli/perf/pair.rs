@@ -83,7 +83,7 @@ pub(crate) struct WireArgs {
     /// Time-out of each operation, in seconds
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
-    /// Bytes of a TCP connection's send buffer, and of its receive buffer up to 65,535 [default: 1M; perf connections: 64K]
+    /// Bytes of a TCP connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
     #[arg(long, value_name = "SIZE", value_parser = crate::report::parse_size)]
     pub(super) tcp_buffer: Option<u64>,
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]

@@ -55,6 +55,7 @@ impl TcpTransport {
                         Some((_, c)) if c.broken => After::Nothing,
                         Some((index, c)) if !reopens(c) => {
                             c.heard = true;
+                            c.note_ack(&seg);
                             let mut packet = &frame[ETHERNET_HEADER..seg.end];
                             let mended = if seg.pure_ack {
                                 c.mend_ack(seg.seq)

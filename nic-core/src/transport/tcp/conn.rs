@@ -8,6 +8,7 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
 use super::demux::Key;
+use super::revive::Heard;
 use super::TcpConfig;
 use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
 
@@ -81,6 +82,12 @@ pub(super) struct Conn {
     pub(super) last_state: State,
     /// Sequence number of the peer's first byte, once we have acknowledged its SYN.
     pub(super) peer_base: Option<u32>,
+    /// The newest acknowledgement that the peer has sent.
+    pub(super) heard_ack: Option<Heard>,
+    /// When the socket is reminded of what it has forgotten.
+    pub(super) revive_at: Option<NicTime>,
+    /// When an idle connection starts to send keep-alive probes.
+    keep_alive_at: Option<NicTime>,
     /// Bytes taken out of the socket.
     pub(super) taken: u64,
     /// An engine holds bytes for the next receive.
@@ -137,6 +144,9 @@ impl Conn {
             peer_closed: false,
             last_state: State::Closed,
             peer_base: None,
+            heard_ack: None,
+            revive_at: None,
+            keep_alive_at: None,
             taken: 0,
             held: false,
             broken: false,
@@ -172,7 +182,7 @@ impl Conn {
     }
 
     /// RCV.NXT. smoltcp keeps it to itself, so it is counted from outside.
-    fn next_expected(&self) -> Option<u32> {
+    pub(super) fn next_expected(&self) -> Option<u32> {
         let socket = self.sockets.get::<Socket>(self.handle);
         let fin = u32::from(peer_has_closed(socket.state()));
         let bytes = self.taken + socket.recv_queue() as u64;
@@ -193,13 +203,32 @@ impl Conn {
         (ahead > 0 && ahead <= socket.recv_capacity() + (1 << 14)).then_some(expected)
     }
 
-    /// Sets what holds for an established connection instead of a handshake.
+    /// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not
+    /// the stream's, in the place of the last byte sent. A receiver that misses that byte would take it.
     ///
     /// Not smoltcp's own time-out: it also ends connections that are merely idle.
-    pub(super) fn established(&mut self, config: &TcpConfig) {
-        let clock = Clock::new(config.rto_min);
-        let keep_alive = config.keep_alive.map(|d| clock.duration(d));
-        self.socket().set_keep_alive(keep_alive);
+    pub(super) fn mind_keep_alive(&mut self, config: &TcpConfig, now: NicTime) {
+        let Some(every) = config.keep_alive else {
+            return;
+        };
+        let on = self.socket().keep_alive().is_some();
+        if self.socket().send_queue() > 0 {
+            if on {
+                self.socket().set_keep_alive(None);
+            }
+            self.keep_alive_at = None;
+        } else if !on {
+            match self.keep_alive_at {
+                Some(at) if at <= now => {
+                    let own = Clock::new(config.rto_min).duration(every);
+                    // This also sends the first probe.
+                    self.socket().set_keep_alive(Some(own));
+                    self.keep_alive_at = None;
+                }
+                Some(_) => {}
+                None => self.keep_alive_at = Some(now.plus(every)),
+            }
+        }
     }
 
     /// Whether what TCP sends now must be answered: data, FIN or a keep-alive probe.
@@ -220,7 +249,13 @@ impl Conn {
 
     /// When somebody must look at this connection although no segment comes.
     pub(super) fn wake_at(&self, config: &TcpConfig) -> Option<NicTime> {
-        let timers = [self.timer, self.deadline, self.gone_at(config)];
+        let timers = [
+            self.timer,
+            self.deadline,
+            self.gone_at(config),
+            self.revive_at,
+            self.keep_alive_at,
+        ];
         timers.into_iter().flatten().min()
     }
 }

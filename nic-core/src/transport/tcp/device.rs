@@ -157,6 +157,11 @@ pub(super) struct Egress<'a> {
 }
 
 impl Egress<'_> {
+    /// Whether the port takes a frame now.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.port.tx_frame(self.now, self.dst).is_some()
+    }
+
     /// Sends what the last poll wrote. Returns whether there was anything.
     pub(super) fn commit(&mut self) -> bool {
         let len = std::mem::take(&mut self.written);

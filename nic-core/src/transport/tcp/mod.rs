@@ -17,6 +17,9 @@
 //! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
 //! acknowledgement.
 //!
+//! **What smoltcp forgets.** Sockets are polled only while the port has room, and reminded when they have
+//! bytes to bring over and no timer: see `revive`.
+//!
 //! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
 //! Initial sequence numbers come from a seeded generator, not from RFC 6528's keyed hash: give each
@@ -28,6 +31,7 @@ mod demux;
 mod device;
 mod neighbor;
 mod pump;
+mod revive;
 mod service;
 mod timers;
 
@@ -168,6 +172,8 @@ pub struct TcpCounters {
     pub overflowed: u64,
     /// Connections ended because smoltcp's own assertions failed on what the peer sent.
     pub defects: u64,
+    /// Times that a socket was reminded of bytes for which it had no timer.
+    pub revived: u64,
     /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
     pub replies_lost: u64,
 }

@@ -83,6 +83,10 @@ impl TcpTransport {
             self.end_broken(index);
             return true;
         }
+        if c.revive_at.is_some_and(|at| at <= now) {
+            c.revive_at = None;
+            self.revive(index, now);
+        }
         let mut moved = self.establish(index, now);
         let Some(c) = self.table.at(index) else {
             return moved;
@@ -109,6 +113,9 @@ impl TcpTransport {
         if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.state()) {
             c.socket().close();
             c.fin_given = true;
+        }
+        if c.phase == Phase::Open {
+            c.mind_keep_alive(&self.config, now);
         }
         let neighbor = c.neighbor;
         let (sent, frames) = self.send_segments(index, now);
@@ -193,7 +200,6 @@ impl TcpTransport {
                 if is_synchronized(state) {
                     c.phase = Phase::Open;
                     c.deadline = None;
-                    c.established(&self.config);
                     let conn = c.id;
                     self.events.push_back(TransportEvent::Connected { conn });
                 } else if state == State::Closed {
@@ -212,7 +218,6 @@ impl TcpTransport {
                     Some(_) if is_synchronized(state) => {
                         c.phase = Phase::Open;
                         c.deadline = None;
-                        c.established(&self.config);
                         self.events.push_back(TransportEvent::Incoming {
                             listener: id,
                             conn: c.id,
@@ -260,6 +265,16 @@ impl TcpTransport {
         };
         let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..TX_BUDGET {
+            // smoltcp forgets a fast retransmission that finds no room, and the timer with it: it is
+            // not asked before there is some.
+            if !device.has_room() {
+                let due = guarded(|| self.iface.poll_at(t, &c.sockets)).flatten();
+                sent = match due {
+                    Some(at) if at <= t => Sent::Blocked,
+                    _ => Sent::All,
+                };
+                break;
+            }
             let polled = guarded(|| self.iface.poll_egress(t, &mut device, &mut c.sockets));
             let Some(polled) = polled else {
                 self.counters.defects += 1;
@@ -366,6 +381,10 @@ impl TcpTransport {
             Sent::More if wants_now => Some(now),
             _ if reads_pending => Some(now),
             _ => None,
+        };
+        c.revive_at = match c.is_forgotten(poll_at.is_some()) {
+            true => c.revive_at.or(Some(now.plus(self.config.rto_min))),
+            false => None,
         };
         c.timer = match poll_at {
             Some(_) if wants_now => Some(now.plus(RETRY)),
