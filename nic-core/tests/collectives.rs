@@ -173,3 +173,66 @@ fn matrix_tcp_5() {
         &[0, 1, 7, 1023],
     );
 }
+
+#[test]
+fn large_counts_over_many_segments() {
+    for (wire, ranks) in [(Wire::Local, 3), (Wire::Local, 8), (Wire::Tcp, 3)] {
+        let mut w = World::new(ranks, wire, &CollectiveSettings::default());
+        for kind in [
+            K::Broadcast,
+            K::Reduce,
+            K::Scatter,
+            K::Gather,
+            K::AllGather,
+            K::ReduceScatter,
+            K::AllReduce,
+            K::AllToAll,
+        ] {
+            let own = algorithms(kind).iter().filter(|a| **a != Algorithm::Direct);
+            for algo in own.chain(&[Algorithm::Auto]) {
+                one(&mut w, kind, *algo, 65_537, ranks / 2);
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
+    let count = 4099usize;
+    for kind in [K::AllReduce, K::Reduce, K::ReduceScatter] {
+        let mut first: Option<Vec<Vec<u8>>> = None;
+        for wire in [Wire::Local, Wire::Tcp, Wire::Local] {
+            let mut w = World::new(5, wire, &small());
+            for algo in algorithms(kind) {
+                if matches!(algo, Algorithm::Tree | Algorithm::Direct) {
+                    continue; // Another order, and no messages.
+                }
+                for r in 0..5 {
+                    // Sums of numbers so far apart that every order gives other bits.
+                    let v: Vec<u8> = input(r, count * 5, 11)
+                        .iter()
+                        .flat_map(|x| {
+                            ((*x as f32) * 2f32.powi((*x % 40) as i32 - 20)).to_le_bytes()
+                        })
+                        .collect();
+                    w.host(r).poke(IN, &v);
+                }
+                w.run(
+                    &Call::new(kind, count as u64)
+                        .algo(*algo)
+                        .root(2)
+                        .at(IN, OUT),
+                );
+                let of = |r: usize| {
+                    let (_, o) = blocks(kind, r, 2, 5);
+                    w.host(r).peek(OUT, o * count * 4)
+                };
+                let got: Vec<_> = (0..5).map(of).collect();
+                match &first {
+                    None => first = Some(got),
+                    Some(f) => assert!(*f == got, "{kind:?} {algo:?} {wire:?}"),
+                }
+            }
+        }
+    }
+}
