@@ -506,3 +506,115 @@ fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
         }
     }
 }
+
+#[test]
+fn a_rank_that_lies_ends_its_communicator_and_no_other() {
+    use collective_support::nic;
+    let mut w = World::unjoined(3, Wire::Local, 16 << 20);
+    let good = w.communicator(7, &[1, 2], &small());
+    let mine = u32::from(*collective_support::address(0).ip());
+    let peers: Vec<_> = (0..3).map(collective_support::address).collect();
+    let mut rng = Rng(99);
+    for round in 0..60u64 {
+        let ctx = 1000 + round;
+        let ids: Vec<_> = [1u32, 2]
+            .iter()
+            .map(|r| {
+                let config = CommunicatorConfig {
+                    ctx,
+                    rank: *r,
+                    peers: peers.clone(),
+                    settings: small(),
+                };
+                w.host(*r as usize)
+                    .nic
+                    .create_communicator(&config)
+                    .expect("made")
+            })
+            .collect();
+        // Something is under way that the liar's messages can meet.
+        for (h, id) in [1usize, 2].iter().zip(&ids) {
+            let recv = Call::new(K::Recv, 300)
+                .of(DataType::U8, ReduceOp::Sum)
+                .root(0);
+            w.host(*h).post(&recv.within(100_000).descriptor(*id));
+            w.host(*h)
+                .post(&Call::new(K::AllReduce, 500).within(100_000).descriptor(*id));
+        }
+        let s = w.host(0).post(&nic::socket());
+        let s = nic::session_of(w.settle(&[(0, s)])[0]);
+        let c = w
+            .host(0)
+            .post(&nic::connect(s, w.host(1).nic.config().ip, 7117));
+        assert_eq!(w.settle(&[(0, c)])[0].status, Status::Ok);
+        let mut bytes = header(1, 0, mine, [7117, 0, 0, 0]);
+        bytes.extend(header(2, 0, 2, [ctx, 3, 256, 0]));
+        for _ in 0..1 + rng.next() % 12 {
+            let kind = 1 + (rng.next() % 13) as u8;
+            let small = |rng: &mut Rng| match rng.next() % 4 {
+                0 => rng.next() % 4,
+                1 => rng.next() % 400,
+                2 => 1 << 18 | rng.next() % 4,
+                _ => rng.next(),
+            };
+            let tag = match rng.next() % 3 {
+                0 => 1 << 63,
+                1 => rng.next() % 3 << 41 | rng.next() % 4,
+                _ => rng.next(),
+            };
+            let len = rng.next() % 600;
+            let a = small(&mut rng) as u32;
+            let last = small(&mut rng);
+            bytes.extend(header(kind, 0, a, [ctx, tag, len, last]));
+            if matches!(kind, 3 | 6) && rng.next() % 4 > 0 {
+                bytes.extend(vec![0x5a; len as usize]);
+            }
+        }
+        w.host(0).poke(0, &bytes);
+        let t = w.host(0).post(&nic::send(s, 0, bytes.len() as u32));
+        w.settle(&[(0, t)]);
+        for _ in 0..200 {
+            w.step();
+        }
+        let call = Call::new(K::AllReduce, 2000)
+            .of(DataType::U32, ReduceOp::Sum)
+            .at(0, 1 << 20);
+        let tickets: Vec<_> = [1usize, 2]
+            .iter()
+            .zip(&good)
+            .map(|(h, id)| (*h, w.host(*h).post(&call.descriptor(*id))))
+            .collect();
+        for c in w.settle(&tickets) {
+            assert_eq!(c.status, Status::Ok, "round {round}: {c:?}");
+        }
+        for (h, id) in [1usize, 2].iter().zip(&ids) {
+            w.host(*h).nic.free_communicator(*id).expect("known");
+        }
+        let t = w.host(0).post(&nic::close(s));
+        w.settle(&[(0, t)]);
+        // Every operation ends, whatever was said.
+        w.until("retired operations", 2000 * MS, |w| {
+            let c = |h: usize| w.host(h).nic.counters();
+            [1, 2].iter().all(|h| c(*h).accepted == c(*h).retired)
+        });
+    }
+}
+
+#[test]
+fn too_little_scratch_is_said_on_every_rank_and_costs_nothing_else() {
+    let settings = CollectiveSettings {
+        segment_bytes: 64,
+        scratch_bytes: 2048,
+        ..small()
+    };
+    let mut w = World::new(5, Wire::Local, &settings);
+    // 25 slots in NIC memory and those for messages, four segments at once.
+    let much = Call::new(K::AllReduce, 1000).algo(Algorithm::RecursiveDoubling);
+    for c in w.call(&much) {
+        assert_eq!(c.status, Status::NoResources, "{c:?}");
+    }
+    let little = Call::new(K::AllReduce, 1000).algo(Algorithm::Pairwise);
+    for c in w.call(&little) {
+        assert_eq!(c.status, Status::Ok, "{c:?}");
+    }
+}

@@ -276,8 +276,8 @@ fn f32_sums_have_the_bits_of_table_8_on_every_wire_algorithm_and_segment_size() 
                         .iter()
                         .flat_map(|x| x.to_le_bytes())
                         .collect();
-                    for r in 0..ranks {
-                        assert_eq!(done[r].status, Status::Ok, "{:?}", done[r]);
+                    for (r, c) in done.iter().enumerate() {
+                        assert_eq!(c.status, Status::Ok, "{c:?}");
                         assert!(
                             w.host(r).peek(dst, n * 4) == want,
                             "{wire:?} {algo:?} rank {r}"
