@@ -32,6 +32,7 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
         s.scratch_bytes,
         s.direct_eager_bytes | u64::from(s.direct) << 63,
     ];
+    let rest = rest.into_iter().chain(s.thresholds.words());
     super::params::fold(peers.chain(rest))
 }
 

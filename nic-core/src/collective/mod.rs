@@ -28,7 +28,6 @@ mod executor;
 mod fabric;
 mod params;
 mod plan;
-mod select;
 mod settings;
 mod slab;
 
@@ -38,6 +37,7 @@ use std::net::Ipv4Addr;
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{PdId, Status};
 use ringbell_onc_engines::program::Layout;
+pub use ringbell_onc_engines::program::Thresholds;
 
 use crate::board::Block;
 use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
@@ -52,7 +52,6 @@ pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};
 pub(crate) use params::Params;
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
-pub(crate) use select::choose;
 pub use settings::{
     CollectiveCounters, CollectiveSettings, CommError, CommId, CommInfo, CommStatus,
     CommunicatorConfig, PeerInfo, MAX_RANKS,
@@ -251,6 +250,12 @@ impl Collectives {
     /// Rank and ranks of a communicator.
     pub(crate) fn shape_of(&self, slot: u32) -> (u32, u32) {
         self.comm(slot).map_or((0, 1), |c| (c.rank, c.ranks()))
+    }
+
+    /// Where a communicator changes from one algorithm to another.
+    pub(crate) fn thresholds(&self, slot: u32) -> Thresholds {
+        self.comm(slot)
+            .map_or_else(Thresholds::default, |c| c.settings.thresholds)
     }
 
     /// How a communicator has ended, if it has.

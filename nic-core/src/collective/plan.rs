@@ -144,7 +144,13 @@ impl Plans {
 
     /// Loads a user's programs, one per rank, after proving them.
     pub(crate) fn load(&mut self, programs: Vec<Program>) -> Result<(), program::CheckError> {
-        program::check(&programs, &Limits::default())?;
+        let limits = Limits {
+            // The executor runs messages and own memory; `DIRECT` runs generated programs only.
+            peers: false,
+            streams: false,
+            ..Limits::default()
+        };
+        program::check(&programs, &limits)?;
         let Some(first) = programs.first() else {
             return Ok(());
         };

@@ -4,6 +4,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, SessionId, Status};
+use ringbell_onc_engines::program::Thresholds;
 
 use crate::config::ConfigError;
 
@@ -46,6 +47,8 @@ pub struct CollectiveSettings {
     /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
     /// synchronisation is enough.
     pub direct_eager_bytes: u64,
+    /// Where operations that name no algorithm change from one to another.
+    pub thresholds: Thresholds,
     /// How long the ranks may take to find each other.
     pub connect_timeout: Duration,
 }
@@ -61,6 +64,7 @@ impl Default for CollectiveSettings {
             staging_bytes: 1 << 20,
             direct: true,
             direct_eager_bytes: 4 << 10,
+            thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
     }
@@ -126,6 +130,9 @@ impl CollectiveSettings {
                 "collective.direct_eager_bytes",
                 format!("{} is above 1 MiB", s.direct_eager_bytes),
             );
+        }
+        if let Err(why) = s.thresholds.check(s.scratch_bytes) {
+            return refuse("collective.thresholds", why.to_string());
         }
         if s.connect_timeout.is_zero() {
             return refuse("collective.connect_timeout", "0 would never connect".into());
@@ -373,6 +380,17 @@ mod tests {
                     ..d()
                 },
                 "collective.staging_bytes",
+            ),
+            (
+                CollectiveSettings {
+                    thresholds: Thresholds {
+                        whole_sources: 64 << 20,
+                        all_reduce_ring: 64 << 20,
+                        ..Thresholds::default()
+                    },
+                    ..d()
+                },
+                "collective.thresholds",
             ),
             (
                 CollectiveSettings {

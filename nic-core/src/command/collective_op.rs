@@ -6,11 +6,12 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, Opcode, PdId, Status,
     WireType,
 };
+use ringbell_onc_engines::program::{choose, Reach};
 
 use super::Core;
 use crate::collective::{
-    choose, reach, After, CancelError, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError,
-    Shape, Side, Task,
+    reach, After, CancelError, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape,
+    Side, Task,
 };
 use crate::permit::Permit;
 use crate::transport::{Buffer, TransportEvent, WorkToken};
@@ -298,7 +299,10 @@ impl Core {
         }
         let algo = match spec.algo {
             // The direct path falls back to messages.
-            Algorithm::Auto | Algorithm::Direct => choose(spec.kind, ranks, bytes),
+            Algorithm::Auto | Algorithm::Direct => {
+                let t = self.collectives.thresholds(slot);
+                choose(spec.kind, bytes, ranks, Reach::Network, &t)
+            }
             a => a,
         };
         let mut shape = Shape {

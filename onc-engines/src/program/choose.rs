@@ -14,8 +14,6 @@ pub enum Reach {
 /// Where [`choose`] changes from one algorithm to another. All sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// Run as one pass over memory where the ranks' [`Reach`] allows it.
-    pub direct: bool,
     /// At most so many ranks: a root talks to each by itself (broadcast, gather), and all-to-all goes in
     /// rank order.
     pub flat_ranks: u32,
@@ -34,7 +32,6 @@ pub struct Thresholds {
 impl Default for Thresholds {
     fn default() -> Thresholds {
         Thresholds {
-            direct: true,
             flat_ranks: 3,
             whole_sources: 16 << 10,
             all_reduce_ring: 256 << 10,
@@ -71,6 +68,27 @@ pub enum ThresholdError {
 }
 
 impl Thresholds {
+    /// Everything in it, as numbers: what ranks compare.
+    pub fn words(&self) -> [u64; 6] {
+        // Taken apart, so that a new field cannot be forgotten here.
+        let Thresholds {
+            flat_ranks,
+            whole_sources,
+            all_reduce_ring,
+            broadcast_chain,
+            gather_tree,
+            all_gather_ring,
+        } = *self;
+        [
+            flat_ranks.into(),
+            whole_sources,
+            all_reduce_ring,
+            broadcast_chain,
+            gather_tree,
+            all_gather_ring,
+        ]
+    }
+
     /// Checks them against each other, and against the NIC memory that an operation may use.
     ///
     /// # Errors
@@ -106,7 +124,7 @@ pub fn choose(
     use Algorithm as A;
     use CollectiveKind as K;
     let t = thresholds;
-    if reach == Reach::OneHost && t.direct {
+    if reach == Reach::OneHost {
         return A::Direct;
     }
     let few = ranks <= t.flat_ranks;
@@ -181,9 +199,8 @@ mod tests {
         assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
-        let one_host = |t: &Thresholds| choose(K::AllReduce, 1 << 20, 2, Reach::OneHost, t);
-        assert_eq!(one_host(&t), A::Direct);
-        assert_eq!(one_host(&Thresholds { direct: false, ..t }), A::Ring);
+        let one_host = choose(K::AllReduce, 1 << 20, 2, Reach::OneHost, &t);
+        assert_eq!(one_host, A::Direct);
     }
 
     #[test]

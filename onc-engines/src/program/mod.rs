@@ -4,7 +4,6 @@
 //! its buffers, its NIC memory and the network. It does not know the count of elements: [`Layout`]
 //! maps chunks to elements, so one program serves every size, and is checked once.
 
-mod cache;
 mod check;
 mod choose;
 mod generate;
@@ -17,7 +16,6 @@ mod table;
 mod text;
 mod user;
 
-pub use cache::{Checked, LoadError, ProgramCache};
 pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
 pub use choose::{choose, Reach, ThresholdError, Thresholds};
 pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};

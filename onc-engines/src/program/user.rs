@@ -2,7 +2,7 @@
 
 use ringbell_nic_abi::CollectiveKind;
 
-use super::{check, parse, CheckError, Checked, Limits, Program, Proof, TextError};
+use super::{check, parse, CheckError, Limits, Program, Proof, TextError};
 
 /// A user's programs for all ranks of a communicator, proved.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,14 +58,6 @@ impl UserProgram {
     pub fn programs(&self) -> &[Program] {
         &self.programs
     }
-
-    /// What `rank` runs; `None` when it has no such rank.
-    pub fn checked(&self, rank: u32) -> Option<Checked> {
-        Some(Checked {
-            program: self.programs.get(rank as usize)?.clone(),
-            proof: self.proof.clone(),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -83,8 +75,7 @@ mod tests {
             (user.kind(), user.ranks(), user.root()),
             (chain[0].kind, 3, 1)
         );
-        assert_eq!(user.checked(2).unwrap().program.steps, chain[2].steps);
-        assert_eq!(user.checked(3), None);
+        assert_eq!(user.programs()[2].steps, chain[2].steps);
         let wrong = text.replace("1: net 1 -> output[0], net 0", "1: net 1 -> output[0]");
         assert_ne!(wrong, text);
         assert_eq!(

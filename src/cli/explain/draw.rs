@@ -43,6 +43,23 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
             let head = pretty(&format!("t_{{{t}}}"));
             area.draw_text(&head, &middle, (left(t) + width / 2, TOP - 16))?;
         }
+        // Below the cells, so that those between two ranks stay readable.
+        for arrow in &table.arrows {
+            let (from, to) = (arrow.from as usize, arrow.to as usize);
+            let (out, into) = (arrow.out as usize, arrow.into as usize);
+            // Out at the right of a cell, into the left of another: the two may be above each other.
+            let x0 = left(out) + widths[out] * 3 / 4;
+            let x1 = left(into) + widths[into] / 4;
+            let down = to > from;
+            let y0 = top(from) + if down { CELL } else { 0 };
+            let y1 = top(to) + if down { 0 } else { CELL };
+            let colour = Palette99::pick(from).to_rgba().mix(0.8);
+            area.draw(&PathElement::new(
+                [(x0, y0), (x1, y1)],
+                colour.stroke_width(1),
+            ))?;
+            area.draw(&Polygon::new(head((x0, y0), (x1, y1)), colour))?;
+        }
         for (rank, row) in texts.iter().enumerate() {
             let name = format!("NIC {rank}");
             area.draw_text(&name, &at_left, (MARGIN, top(rank) + CELL / 2))?;
@@ -59,22 +76,6 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
                 let centre = (left(t) + widths[t] / 2, top(rank) + CELL / 2);
                 area.draw_text(text, &middle, centre)?;
             }
-        }
-        for arrow in &table.arrows {
-            let (from, to) = (arrow.from as usize, arrow.to as usize);
-            let (out, into) = (arrow.out as usize, arrow.into as usize);
-            // Out at the right of a cell, into the left of another: the two may be above each other.
-            let x0 = left(out) + widths[out] * 3 / 4;
-            let x1 = left(into) + widths[into] / 4;
-            let down = to > from;
-            let y0 = top(from) + if down { CELL } else { 0 };
-            let y1 = top(to) + if down { 0 } else { CELL };
-            let colour = Palette99::pick(from).to_rgba().mix(0.8);
-            area.draw(&PathElement::new(
-                [(x0, y0), (x1, y1)],
-                colour.stroke_width(1),
-            ))?;
-            area.draw(&Polygon::new(head((x0, y0), (x1, y1)), colour))?;
         }
         area.present()?;
     }

@@ -152,6 +152,14 @@ pub enum Problem {
         /// What.
         what: &'static str,
     },
+    /// Something that this executor cannot do.
+    #[error(
+        "uses {what}, which this executor does not run: use the network and this rank's memory"
+    )]
+    Unsupported {
+        /// What.
+        what: &'static str,
+    },
     /// No such rank.
     #[error("rank {rank} does not exist: there are {ranks}")]
     NoSuchRank {

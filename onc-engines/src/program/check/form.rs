@@ -16,6 +16,13 @@ pub(super) fn check(programs: &[Program], limits: &Limits) -> Result<(), CheckEr
         return Err(CheckError::new(0, None, problem));
     };
     let direct = programs.iter().any(Program::is_direct);
+    if direct && !limits.peers {
+        let rank = programs.iter().position(Program::is_direct).unwrap_or(0);
+        let problem = Problem::Unsupported {
+            what: "memory of peers",
+        };
+        return Err(CheckError::new(rank as u32, None, problem));
+    }
     for (rank, program) in (0..).zip(programs) {
         header(program, rank, programs.len(), zero, limits)
             .map_err(|problem| CheckError::new(rank, None, problem))?;
@@ -227,6 +234,11 @@ impl Form<'_> {
         }
         let streams =
             step.operands.contains(&Operand::Stream) || step.results.contains(&Target::Stream);
+        if streams && !self.limits.streams {
+            return Err(Problem::Unsupported {
+                what: "a kernel's stream",
+            });
+        }
         let empty = places(step).next().is_none() && !streams;
         if empty != (step.chunks == 0) || (!empty && (operands == 0 || results == 0)) {
             return Err(Problem::Empty {

@@ -41,6 +41,10 @@ pub struct Limits {
     /// sender. At 0 every rank must take a sender's messages in the order they were sent, whatever
     /// their channels.
     pub put_aside: usize,
+    /// Programs may read and write memory of peers (`DIRECT`).
+    pub peers: bool,
+    /// Programs may use a kernel's stream.
+    pub streams: bool,
 }
 
 impl Default for Limits {
@@ -51,6 +55,8 @@ impl Default for Limits {
             operands: 2,
             steps: 1 << 16,
             put_aside: 0,
+            peers: true,
+            streams: true,
         }
     }
 }

@@ -464,6 +464,53 @@ mod planted {
     }
 
     #[test]
+    fn what_an_executor_does_not_run() {
+        let limits = Limits {
+            peers: false,
+            streams: false,
+            ..Limits::default()
+        };
+        let refused = |p: &[Program]| check(p, &limits).unwrap_err().to_string();
+        let direct = generate_all(K::AllGather, A::Direct, 2, 0).unwrap();
+        assert_eq!(
+            refused(&direct),
+            "rank 0: uses memory of peers, which this executor does not run: use the network and this rank's memory"
+        );
+        // A kernel's stream instead of the destination: right, but not for this executor.
+        let mut p = generate_all(K::Broadcast, A::Chain, 2, 0).unwrap();
+        p[1].steps[0].results[0] = Target::Stream;
+        assert!(check(&p, &Limits::default()).is_ok());
+        assert_eq!(
+            refused(&p),
+            "rank 1, step 0: uses a kernel's stream, which this executor does not run: use the network and this rank's memory"
+        );
+    }
+
+    #[test]
+    fn a_stream_is_used_once_and_to_its_end() {
+        let mut p = generate_all(K::Gather, A::Flat, 2, 0).unwrap();
+        p[0].steps[1].results[0] = Target::Stream;
+        assert_eq!(
+            refused(&p),
+            "rank 0: output[0] ends as rank 1's chunk 0, the collective wants rank 0's chunk 0"
+        );
+        // In the order of the destination: rank 0's block, then rank 1's.
+        p[0].steps[0].results[0] = Target::Stream;
+        assert!(check(&p, &Limits::default()).is_ok());
+        p[0].steps.swap(0, 1);
+        assert_eq!(
+            refused(&p),
+            "rank 0: output[0] ends as rank 1's chunk 0, the collective wants rank 0's chunk 0"
+        );
+        let again = p[0].steps[1].clone();
+        p[0].steps.push(again);
+        assert_eq!(
+            refused(&p),
+            "rank 0, step 2: the kernel's stream has 2 chunks, and the steps use 3"
+        );
+    }
+
+    #[test]
     fn a_reduction_where_nothing_is_reduced() {
         let mut p = generate_all(K::AllGather, A::Ring, 2, 0).unwrap();
         p[0].steps[1].operands.push(Operand::input(0));

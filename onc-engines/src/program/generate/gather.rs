@@ -28,7 +28,7 @@ pub(super) fn flat(b: Builder) -> Program {
 }
 
 /// Each rank sends its block towards the root and relays those behind it, so that a rank receives from
-/// one other only (ACCL §III).
+/// one other only (ACCL §IV).
 pub(super) fn ring(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, v, root) = (b.n(), b.relative(), b.root());
