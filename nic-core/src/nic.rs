@@ -516,6 +516,17 @@ impl Nic {
                 }
             );
         }
+        for id in self.communicators() {
+            let Ok(i) = self.communicator_info(id) else {
+                continue;
+            };
+            let c = i.counters;
+            let _ = writeln!(
+                out,
+                "communicator {:#x}: rank {} of {}, {:?}; {} B of NIC memory; {} operations ended well, {} not; {} eager messages, {} by rendezvous",
+                i.ctx, i.rank, i.ranks, i.status, i.nic_memory, c.completed, c.failed, c.eager, c.rendezvous
+            );
+        }
         for s in self.sessions() {
             let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());
             let _ = writeln!(

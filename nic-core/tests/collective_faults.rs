@@ -350,9 +350,9 @@ fn a_rank_that_is_never_made_is_named_when_the_time_is_up() {
         rank: 2,
         status: Status::PeerFailed,
     };
-    for r in 0..2 {
+    for (r, id) in ids.iter().enumerate() {
         w.until("the end", 500 * MS, |w| {
-            w.host(r).nic.communicator_status(ids[r]) == Ok(end.clone())
+            w.host(r).nic.communicator_status(*id) == Ok(end.clone())
         });
     }
 }
@@ -554,19 +554,19 @@ fn a_rank_that_lies_ends_its_communicator_and_no_other() {
             let small = |rng: &mut Rng| match rng.next() % 4 {
                 0 => rng.next() % 4,
                 1 => rng.next() % 400,
-                2 => 1 << 18 | rng.next() % 4,
+                2 => (1 << 18) | (rng.next() % 4),
                 _ => rng.next(),
             };
             let tag = match rng.next() % 3 {
                 0 => 1 << 63,
-                1 => rng.next() % 3 << 41 | rng.next() % 4,
+                1 => ((rng.next() % 3) << 41) | (rng.next() % 4),
                 _ => rng.next(),
             };
             let len = rng.next() % 600;
             let a = small(&mut rng) as u32;
             let last = small(&mut rng);
             bytes.extend(header(kind, 0, a, [ctx, tag, len, last]));
-            if matches!(kind, 3 | 6) && rng.next() % 4 > 0 {
+            if matches!(kind, 3 | 6) && !rng.next().is_multiple_of(4) {
                 bytes.extend(vec![0x5a; len as usize]);
             }
         }

@@ -236,3 +236,16 @@ fn neither_algorithm_nor_transport_nor_run_changes_a_bit() {
         }
     }
 }
+
+#[test]
+fn thirty_two_ranks() {
+    let mut w = World::new(32, Wire::Tcp, &small());
+    for (kind, algo) in [
+        (K::Barrier, Algorithm::Auto),
+        (K::AllReduce, Algorithm::Ring),
+        (K::Broadcast, Algorithm::Auto),
+        (K::AllToAll, Algorithm::Pairwise),
+    ] {
+        one(&mut w, kind, algo, 33, 17);
+    }
+}

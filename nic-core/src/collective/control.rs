@@ -163,6 +163,14 @@ impl Collectives {
         Ok(())
     }
 
+    /// Every communicator that is not freed.
+    pub(crate) fn ids(&self) -> Vec<CommId> {
+        let slots = self.comms.iter().enumerate();
+        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.freed));
+        live.map(|(i, s)| CommId(i as u32 | u32::from(s.generation) << 16))
+            .collect()
+    }
+
     fn known(&self, id: CommId) -> Result<u32, CommError> {
         self.find(id.0).ok_or(CommError::Unknown { id })
     }

@@ -34,6 +34,11 @@ impl Nic {
         self.core(|c| c.collectives.status(id))
     }
 
+    /// Every communicator of this NIC that is not freed.
+    pub fn communicators(&self) -> Vec<CommId> {
+        self.core(|c| c.collectives.ids())
+    }
+
     /// Ends a communicator on all its ranks: everything under way there retires with `COMM_ABORTED`.
     /// It is still to be freed.
     ///
