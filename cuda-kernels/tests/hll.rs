@@ -51,6 +51,8 @@ fn every_hash_and_width_gives_the_engines_registers() {
             let sketch = sketch(&kernel, &stream);
             let got = kernel.read_registers(&registers).unwrap();
             assert!(got == sketch.registers(), "{kernel:?}");
+            let of_gpu = Sketch::from_registers(sketch.hash(), sketch.width(), &got).unwrap();
+            assert_eq!(of_gpu.estimate(), sketch.estimate_from_registers());
             // Once more changes nothing.
             let launch = kernel.count(&gpu, &items, bytes, &registers).unwrap();
             launch.wait(PATIENCE).unwrap();

@@ -64,7 +64,7 @@ pub enum ImageError {
         /// Where it is.
         at: usize,
     },
-    /// Its precision or width is out of range.
+    /// Its precision or width is out of range, or a register is.
     #[error("sketch image cannot be used: {0}")]
     Sketch(#[from] SketchError),
 }
@@ -121,7 +121,7 @@ impl Sketch {
         let &hash = HashKind::ALL
             .get(usize::from(image[7]))
             .ok_or(field("the hash", 7))?;
-        let mut sketch = Sketch::new(image[5], hash, usize::from(image[6]))?;
+        let sketch = Sketch::new(image[5], hash, usize::from(image[6]))?;
         let expected = sketch.image_bytes();
         if image.len() != expected {
             return Err(ImageError::Length {
@@ -140,13 +140,7 @@ impl Sketch {
         if let Some(at) = (9..16).find(|&at| image[at] != 0) {
             return Err(field("a reserved byte", at));
         }
-        let most = hash.rank_bits(sketch.width()) + 1;
-        for (slot, &value) in image[HEADER..].iter().enumerate() {
-            if value > most {
-                return Err(field("a register", HEADER + slot));
-            }
-            sketch.registers.insert(slot as u32, value);
-        }
+        let mut sketch = Sketch::from_registers(hash, sketch.width(), &image[HEADER..])?;
         let history = (image[8] == HAS_HISTORY).then(|| f64::from_bits(word(16)));
         if let Some(value) = history.filter(|h| !(h.is_finite() && h.is_sign_positive())) {
             return Err(ImageError::Field {

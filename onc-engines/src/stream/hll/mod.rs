@@ -32,22 +32,23 @@
 //! - After a merge or fold the registers alone count: Ertl's improved estimator (arXiv:1702.01284,
 //!   Algorithm 6). Standard error 1.04/√m, the same for the same set of items in any order.
 //!
-//! Measured at p = 14, where 1.04/√m is 0.81%, in units of that (`cargo bench --bench hll -- --billion`;
-//! 8-byte items, [`HashKind::Mix`]; biases are within what so few streams can tell):
+//! Measured at p = 14, where 1.04/√m is 0.81%: root mean square of the error in units of that, by registers
+//! / by history (`cargo bench -p ringbell-onc-engines --bench hll -- --billion`, [`HashKind::Mix`]; biases are
+//! within what so few streams can tell; the other hashes are alike):
 //!
-//! | distinct | streams | by registers | by history |
+//! | distinct | streams | random u64 | sequential u32 |
 //! |---|---|---|---|
-//! | 1 | 1000 | 0.003 | 0.000 |
-//! | 10 | 1000 | 0.952 | 0.673 |
-//! | 100 | 1000 | 0.721 | 0.588 |
-//! | 1000 | 1000 | 0.694 | 0.548 |
-//! | 10000 | 1000 | 0.717 | 0.579 |
-//! | 50000 | 1000 | 0.825 | 0.659 |
-//! | 10^5 | 1000 | 0.933 | 0.735 |
-//! | 10^6 | 1000 | 0.991 | 0.802 |
-//! | 10^7 | 300 | 1.038 | 0.778 |
-//! | 10^8 | 60 | 0.882 | 0.770 |
-//! | 10^9 | 20 | 1.003 | 0.951 |
+//! | 1 | 1000 | 0.003 / 0.000 | 0.003 / 0.000 |
+//! | 10 | 1000 | 0.952 / 0.673 | 0.674 / 0.389 |
+//! | 100 | 1000 | 0.721 / 0.588 | 0.655 / 0.530 |
+//! | 1000 | 1000 | 0.694 / 0.548 | 0.689 / 0.581 |
+//! | 10000 | 1000 | 0.717 / 0.579 | 0.728 / 0.561 |
+//! | 50000 | 1000 | 0.825 / 0.659 | 0.806 / 0.629 |
+//! | 10^5 | 1000 | 0.933 / 0.735 | 0.898 / 0.716 |
+//! | 10^6 | 1000 | 0.991 / 0.802 | 1.031 / 0.808 |
+//! | 10^7 | 300 | 1.038 / 0.778 | 1.089 / 0.821 |
+//! | 10^8 | 60 | 0.882 / 0.770 | 1.075 / 0.735 |
+//! | 10^9 | 20 | 1.003 / 0.951 | 0.895 / 0.738 |
 //!
 //! Below 2.5 m items the error is smaller than in the limit, because few registers were hit twice. 4-byte
 //! items stop at 2^32 and 64-bit hashes saturate at about m · 2^43, so there is no large-range

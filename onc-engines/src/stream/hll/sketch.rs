@@ -28,6 +28,18 @@ pub enum SketchError {
     /// The width is none that an item can have.
     #[error("HyperLogLog item width {0} is not supported; choose 1, 2, 4, 8 or 16 bytes")]
     Width(usize),
+    /// Registers that no items can have left.
+    #[error("{count} registers, of which number {slot} is {value}, are no sketch: give 2^4 to 2^21 of 0 to {most}")]
+    Registers {
+        /// How many.
+        count: usize,
+        /// The first that is too high, or 0.
+        slot: usize,
+        /// Its value.
+        value: u8,
+        /// What it can be.
+        most: u8,
+    },
     /// A sketch cannot gain registers.
     #[error("a sketch of precision {from} cannot be folded to {to}; fold to {from} or less")]
     Fold {
@@ -92,6 +104,36 @@ impl Sketch {
             width: width as u8,
             registers: Registers::new(precision),
         })
+    }
+
+    /// The sketch with these registers, as a kernel on a GPU leaves them. It has no history.
+    ///
+    /// # Errors
+    /// A number of registers that is no power of two from 2^4 to 2^21, a register above what the hash can give,
+    /// or a width as in [`new`](Sketch::new).
+    pub fn from_registers(
+        hash: HashKind,
+        width: usize,
+        registers: &[u8],
+    ) -> Result<Sketch, SketchError> {
+        let count = registers.len();
+        let most = hash.rank_bits(width) + 1;
+        let high = registers.iter().position(|&value| value > most);
+        if !count.is_power_of_two() || high.is_some() {
+            let slot = high.unwrap_or(0);
+            return Err(SketchError::Registers {
+                count,
+                slot,
+                value: registers.get(slot).copied().unwrap_or(0),
+                most,
+            });
+        }
+        let mut sketch = Sketch::new(count.trailing_zeros() as u8, hash, width)?;
+        for (slot, &value) in (0u32..).zip(registers) {
+            sketch.registers.insert(slot, value);
+        }
+        sketch.forget_history();
+        Ok(sketch)
     }
 
     /// Log2 of the number of registers.

@@ -203,6 +203,21 @@ fn out_of_range_is_refused_by_name() {
     for width in [0, 3, 5, 32] {
         assert_eq!(new(14, width), Err(SketchError::Width(width)));
     }
+    let of = |registers: &[u8]| Sketch::from_registers(HashKind::Mix, 4, registers);
+    assert!(of(&[33; 16]).is_ok());
+    for (registers, slot, value) in [(vec![0; 15], 0, 0), (vec![], 0, 0), (vec![34; 16], 0, 34)] {
+        let refused = SketchError::Registers {
+            count: registers.len(),
+            slot,
+            value,
+            most: 33,
+        };
+        assert_eq!(of(&registers), Err(refused));
+    }
+    assert!(matches!(
+        of(&[1; 8]),
+        Err(SketchError::Precision { given: 3, .. })
+    ));
     let a = Sketch::new(8, HashKind::Mix, 4).unwrap();
     let b = Sketch::new(8, HashKind::Mix, 8).unwrap();
     let c = Sketch::new(8, HashKind::Murmur3, 4).unwrap();
