@@ -56,6 +56,14 @@ pub use ringbell_nic_core::{
 };
 pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, WaitError};
 
+/// Engines on the path of a stream: attach one with [`attach_engine`](ringbell_nic_core::Nic::attach_engine). A crate of yours adds its
+/// own by implementing [`StreamEngine`](engines::StreamEngine).
+pub mod engines {
+    pub use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Rates};
+    pub use ringbell_nic_core::EngineResult;
+    pub use ringbell_onc_engines::stream::*;
+}
+
 /// The crates below, for what the face does not offer.
 pub mod parts {
     pub use ringbell_cuda_kernels as cuda_kernels;

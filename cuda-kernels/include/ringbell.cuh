@@ -305,6 +305,46 @@ RB_DEVICE gpu_result gpu_copy(const rb_queue &q, void *dst, const void *src, rb_
   });
 }
 
+/* Puts an engine on the path of an established session, from its next byte on (FpgaNIC 3.5). `kind` is a
+ * number that the host has registered with the NIC (Nic::register_engine_kind), `parameter` goes to it; or
+ * kind 0, and `parameter` is the id of an engine of this protection domain to share. Result: detail is
+ * the engine's id. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_engine_attach(const rb_queue &q, rb_u32 session, rb_u32 kind, rb_u64 parameter, bool sending = false,
+                                       rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_ATTACH, session, t);
+    e.word[4] = RB_PUT(WQE_IMM, (kind & 0xffffu) | (sending ? 1u << 16 : 0u));
+    e.word[5] = parameter;
+    return detail::run(q, e, t);
+  });
+}
+
+/* Writes an engine's result so far to GPU memory; it is there when the call returns. bytes: its length;
+ * with RESULT_TOO_LARGE nothing was written and detail is the length that it needs. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_engine_result(const rb_queue &q, rb_u64 engine, void *buf, rb_u32 len, rb_u32 timeout_us = 0,
+                                       rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_RESULT, 0, t);
+    detail::set_buffer(e, buf, len, lkey);
+    e.word[5] = engine;
+    return detail::run(q, e, t);
+  });
+}
+
+/* Takes an engine off every path and ends it: ask for its result before. */
+template <class Scope = thread> RB_DEVICE gpu_result gpu_engine_detach(const rb_queue &q, rb_u64 engine, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_DETACH, 0, t);
+    e.word[5] = engine;
+    return detail::run(q, e, t);
+  });
+}
+
 /* Reads a status register (RB_REG_..., a byte offset) of the NIC. */
 RB_DEVICE rb_u32 gpu_read_status_register(const rb_queue &q, rb_u32 reg) {
   return detail::load_relaxed(reinterpret_cast<const rb_u32 *>(q.bar + reg));
@@ -434,6 +474,9 @@ RB_SCOPED_NAMES(gpu_result, gpu_shutdown)
 RB_SCOPED_NAMES(gpu_result, gpu_close)
 RB_SCOPED_NAMES(gpu_result, gpu_abort)
 RB_SCOPED_NAMES(gpu_result, gpu_copy)
+RB_SCOPED_NAMES(gpu_result, gpu_engine_attach)
+RB_SCOPED_NAMES(gpu_result, gpu_engine_result)
+RB_SCOPED_NAMES(gpu_result, gpu_engine_detach)
 RB_SCOPED_NAMES(gpu_request, gpu_isend)
 RB_SCOPED_NAMES(gpu_request, gpu_irecv)
 RB_SCOPED_NAMES(bool, gpu_test)
@@ -458,6 +501,9 @@ using rb::gpu_shutdown;
 using rb::gpu_close;
 using rb::gpu_abort;
 using rb::gpu_copy;
+using rb::gpu_engine_attach;
+using rb::gpu_engine_result;
+using rb::gpu_engine_detach;
 using rb::gpu_isend;
 using rb::gpu_irecv;
 using rb::gpu_test;
@@ -474,6 +520,9 @@ using rb::gpu_shutdown_warp;
 using rb::gpu_close_warp;
 using rb::gpu_abort_warp;
 using rb::gpu_copy_warp;
+using rb::gpu_engine_attach_warp;
+using rb::gpu_engine_result_warp;
+using rb::gpu_engine_detach_warp;
 using rb::gpu_isend_warp;
 using rb::gpu_irecv_warp;
 using rb::gpu_test_warp;
@@ -490,6 +539,9 @@ using rb::gpu_shutdown_block;
 using rb::gpu_close_block;
 using rb::gpu_abort_block;
 using rb::gpu_copy_block;
+using rb::gpu_engine_attach_block;
+using rb::gpu_engine_result_block;
+using rb::gpu_engine_detach_block;
 using rb::gpu_isend_block;
 using rb::gpu_irecv_block;
 using rb::gpu_test_block;

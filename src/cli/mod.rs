@@ -6,6 +6,7 @@
 mod cc;
 mod doctor;
 mod explain;
+mod hll;
 mod nc;
 mod perf;
 mod problem;
@@ -42,6 +43,8 @@ enum Command {
     Doctor(doctor::Args),
     /// What a collective does, step by step: its state table, its messages, and the proof that it is right
     Explain(explain::Args),
+    /// Count the distinct items of a file while the NIC moves it to GPU memory
+    Hll(hll::Args),
     /// Netcat whose bytes go through GPU memory and a GPU kernel
     Nc(nc::Args),
     /// Measure: bandwidth, latency, and the limits of the machine
@@ -67,6 +70,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Cc(args) => cc::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Hll(args) => hll::run(&args),
         Command::Nc(args) => nc::run(&args),
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),

@@ -4,6 +4,7 @@ mod collective;
 mod compare;
 mod connections;
 mod device;
+mod hll;
 mod limits;
 pub(super) mod pair;
 mod send;
@@ -43,6 +44,8 @@ enum Bench {
     SendRate(send::Args),
     /// Slots of rising size, against zero-copy sends rung by a kernel and launched by the host
     Slots(slots::Args),
+    /// A stream with and without HyperLogLog on its path, by payload size
+    Hll(hll::Args),
     /// Many connections between two NICs, with all or one of them active
     Connections(connections::Args),
     /// All-reduce among ranks of this machine, by their NICs
@@ -80,6 +83,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendLat(args) => send::run(send::Kind::Latency, &args),
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
         Bench::Slots(args) => slots::run(&args),
+        Bench::Hll(args) => hll::run(&args),
         Bench::Connections(args) => connections::run(&args),
         Bench::AllReduce(args) => collective::run(Kind::AllReduce, &args),
         Bench::ReduceScatter(args) => collective::run(Kind::ReduceScatter, &args),

@@ -92,6 +92,12 @@ pub(crate) struct Row {
     pub(crate) algbw_gbs: f64,
     /// Bandwidth that the wire carried, 10^9 bytes per second; equals `algbw_gbs` point to point.
     pub(crate) busbw_gbs: f64,
+    /// An engine on the path: what it does alone, 10^9 bytes per second; `algbw_gbs` is the stream through it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) engine_gbs: Option<f64>,
+    /// The same stream without the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stream_gbs: Option<f64>,
     /// Wrong bytes found; none when data was not checked.
     pub(crate) wrong: Option<u64>,
 }

@@ -189,6 +189,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
             algbw_gbs: bandwidth,
             busbw_gbs: bandwidth,
             wrong: Some(0),
+            ..Row::default()
         });
     }
     // The receiver counts over all runs: it stands in the last row.

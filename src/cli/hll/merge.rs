@@ -1,0 +1,90 @@
+//! `ringbell hll merge`: the union of sketches.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ringbell::engines::hll::{HashKind, Sketch};
+use serde_json::json;
+
+use super::Form;
+use crate::cli::{Exit, Problem};
+
+/// Arguments of `ringbell hll merge`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Sketches that `ringbell hll --sketch` or Apache DataSketches wrote
+    #[arg(value_name = "SKETCH", required = true, num_args = 1..)]
+    sketches: Vec<PathBuf>,
+    /// Keep the union
+    #[arg(long = "sketch", value_name = "FILE")]
+    sketch_out: Option<PathBuf>,
+    /// How the union is kept
+    #[arg(long, default_value = "ringbell", value_name = "FORM")]
+    form: Form,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+fn read(path: &Path) -> Result<Sketch> {
+    let wrong = |what: String| {
+        let what = format!("{}: {what}", path.display());
+        Problem::new(
+            Exit::Usage,
+            what,
+            "give files that `ringbell hll --sketch` or Apache DataSketches wrote",
+        )
+    };
+    let image = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+    match Sketch::read(&image) {
+        Ok(sketch) => Ok(sketch),
+        Err(own) => Sketch::from_datasketches(&image, HashKind::DataSketches)
+            .map_err(|e| wrong(format!("{own}; {e}")).into()),
+    }
+}
+
+/// Runs it.
+pub(super) fn run(args: &Args) -> Result<Exit> {
+    let mut all: Option<Sketch> = None;
+    for path in &args.sketches {
+        let next = read(path)?;
+        all = Some(match all {
+            None => next,
+            Some(sofar) => sofar.union(&next).map_err(|e| {
+                let what = format!("{}: {e}", path.display());
+                Problem::new(Exit::Usage, what, "merge sketches of one kind")
+            })?,
+        });
+    }
+    let all = all.context("no sketch was given")?;
+    if let Some(out) = &args.sketch_out {
+        std::fs::write(out, args.form.image(&all)?).with_context(|| {
+            let out = out.display();
+            format!("cannot write {out}; check the path given to --sketch")
+        })?;
+    }
+    let (bounds, error) = (all.bounds(2.0), all.relative_error());
+    if args.json {
+        let object = json!({
+            "estimate": bounds.estimate,
+            "relative_error": error,
+            "lower": bounds.lower,
+            "upper": bounds.upper,
+            "precision": all.precision(),
+            "width": all.width(),
+            "hash": all.hash().name(),
+            "sketches": args.sketches.len(),
+        });
+        println!("{object:#}");
+    } else {
+        println!(
+            "{:.0} distinct items in {} sketches, {:.0} to {:.0} with 95% (standard error {:.2}%)",
+            bounds.estimate,
+            args.sketches.len(),
+            bounds.lower,
+            bounds.upper,
+            error * 100.0
+        );
+    }
+    Ok(Exit::Ok)
+}
