@@ -59,8 +59,6 @@ pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
 const WINDOW: u64 = 2;
 /// Bytes that one step moves of an operation's output before the NIC looks at other work.
 const BATCH_BYTES: u64 = 256 << 10;
-/// Out of place, outputs of at least this many bytes are stored past the cache: less stays in L2.
-const STREAMING_BYTES: u64 = 2 << 20;
 /// Idle steps between two looks whether the peers that are waited for still live.
 const LOOK_EVERY: u32 = 32;
 /// How long an abort waits for a peer inside a batch (which takes microseconds).
@@ -591,7 +589,10 @@ impl Direct {
             }
         };
         let out_bytes = plan.output_bytes(&params);
-        let streaming = out_bytes >= STREAMING_BYTES && !(0..self.ranks).any(in_place);
+        // Past the cache when not all outputs would stay in it; in place the lines are there anyway.
+        let all_outputs = out_bytes.saturating_mul(self.ranks.into());
+        let streaming =
+            all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
         // Peers that this rank writes to: everybody, in a push.
         let mut entered = 0u64;
         if way == Way::Push {
