@@ -222,6 +222,7 @@ impl Collectives {
             self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
             self.fabric.retire(ctx);
             let until = io.now;
+            self.ending += 1;
             if let Some(c) = self.comm_mut(slot) {
                 c.end = Some(super::End {
                     rank,

@@ -31,13 +31,14 @@ mod plan;
 mod settings;
 mod slab;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{PdId, Status};
 use ringbell_onc_engines::program::Layout;
 pub use ringbell_onc_engines::program::Thresholds;
+use rustc_hash::FxHashMap;
 
 use crate::board::Block;
 use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
@@ -193,9 +194,9 @@ struct Slot {
 pub(crate) struct Collectives {
     pub(crate) fabric: Fabric,
     comms: Vec<Slot>,
-    by_ctx: HashMap<u64, u32>,
+    by_ctx: FxHashMap<u64, u32>,
     ops: Slab<Active>,
-    by_token: HashMap<u64, u32>,
+    by_token: FxHashMap<u64, u32>,
     /// Operations that can go on.
     ready: VecDeque<u32>,
     /// Operations that wait for a ticket or for their communicator.
@@ -203,6 +204,8 @@ pub(crate) struct Collectives {
     pub(crate) plans: Plans,
     pd: Option<PdId>,
     retired: Vec<Retired>,
+    /// Communicators that have ended and are not gone.
+    ending: usize,
     /// Operations on the direct path.
     direct_active: usize,
     outcomes: Vec<(u64, direct::Outcome)>,
@@ -216,14 +219,15 @@ impl Collectives {
         Collectives {
             fabric: Fabric::new(ip),
             comms: Vec::new(),
-            by_ctx: HashMap::new(),
+            by_ctx: FxHashMap::default(),
             ops: Slab::default(),
-            by_token: HashMap::new(),
+            by_token: FxHashMap::default(),
             ready: VecDeque::new(),
             waiting: 0,
             plans: Plans::default(),
             pd: None,
             retired: Vec::new(),
+            ending: 0,
             direct_active: 0,
             outcomes: Vec::new(),
             areas: direct::AreaPool::default(),
@@ -897,6 +901,7 @@ impl Collectives {
             reaped: false,
         });
         let (ctx, n) = (c.ctx, c.peers.len());
+        self.ending += 1;
         tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
         self.abort_direct(io, slot);
         self.fabric.kill(io, ctx, |from| Frame::Abort {
@@ -909,6 +914,9 @@ impl Collectives {
 
     /// Retires the operations of communicators that have ended, once nothing touches their memory.
     fn reap(&mut self, io: &mut Io<'_>) -> bool {
+        if self.ending == 0 {
+            return false;
+        }
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {
@@ -957,6 +965,7 @@ impl Collectives {
     fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
         let s = &mut self.comms[slot as usize];
         if let Some(c) = s.comm.take() {
+            self.ending -= usize::from(c.end.is_some());
             io.dma.board.free(c.scratch);
             if let Some(d) = c.direct {
                 d.path.free(&mut io.dma.board, &mut self.areas);
@@ -968,6 +977,10 @@ impl Collectives {
 
     /// Notices ranks that are ready, and those that never come.
     fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
+        let connects = |s: &u32| self.comm(*s).is_some_and(|c| !c.ready && c.end.is_none());
+        if !self.by_ctx.values().any(connects) {
+            return false;
+        }
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use onc::program::{self, InPlace, Limits, Operand, Place, Program, Target};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines as onc;
+use rustc_hash::FxHashMap;
 
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,7 +113,7 @@ pub(crate) struct Shape {
 /// Plans by shape, and the programs that users have loaded.
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
-    plans: HashMap<Shape, Arc<Plan>>,
+    plans: FxHashMap<Shape, Arc<Plan>>,
     user: HashMap<(CollectiveKind, u32, u32), Vec<Program>>,
 }
 

@@ -1,9 +1,8 @@
 //! What this rank reads and writes, from the `DIRECT` programs, by rank and chunk.
 
-use std::collections::HashMap;
-
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};
+use rustc_hash::FxHashMap;
 
 use super::DirectParams;
 
@@ -83,7 +82,7 @@ struct Shape {
 pub(super) struct Plans {
     rank: u32,
     ranks: u32,
-    shapes: HashMap<(CollectiveKind, u32), Shape>,
+    shapes: FxHashMap<(CollectiveKind, u32), Shape>,
     none: Plan,
 }
 
@@ -92,7 +91,7 @@ impl Plans {
         Plans {
             rank,
             ranks,
-            shapes: HashMap::new(),
+            shapes: FxHashMap::default(),
             none: Plan::default(),
         }
     }
