@@ -49,7 +49,9 @@ pub use ringbell_cuda_kernels::{
 pub use ringbell_gtlb::{Access, MemoryRegion};
 pub use ringbell_nic_abi as abi;
 pub use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
-pub use ringbell_nic_core::collective::{CollectiveSettings, CommInfo, CommStatus, PeerInfo};
+pub use ringbell_nic_core::collective::{
+    CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
+};
 pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
@@ -69,6 +71,7 @@ pub mod parts {
     pub use ringbell_cuda_kernels as cuda_kernels;
     pub use ringbell_gtlb as gtlb;
     pub use ringbell_nic_core as nic_core;
+    pub use ringbell_onc_engines as onc_engines;
 }
 
 /// The programs that the tutorial shows compile against this crate.

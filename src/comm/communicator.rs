@@ -9,6 +9,7 @@ use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_nic_abi::ReduceOp;
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::HostQueue;
+use ringbell_onc_engines::program::{Limits, UserProgram};
 
 use super::card::{self, Card};
 use super::{
@@ -371,6 +372,25 @@ impl Communicator {
     /// [`CollectiveError::Create`] when the NIC has lost it.
     pub fn info(&self) -> Result<CommInfo, CollectiveError> {
         Ok(self.inner.nic.soft().communicator_info(self.inner.id)?)
+    }
+
+    /// Proves a program of one's own, in the form that `ringbell explain --program` reads, and loads it
+    /// into the NIC. From then on, operations of its collective and root among as many ranks that ask for
+    /// `Algorithm::User` run it. Every rank must load the same one.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Program`] names the line that cannot be read, or the rank and step that are
+    /// wrong; nothing was changed.
+    pub fn load_program(&self, text: &str) -> Result<(), CollectiveError> {
+        let user = UserProgram::load(text, &Limits::default())?;
+        if user.ranks() != self.size() {
+            return Err(CollectiveError::ProgramRanks {
+                has: user.ranks(),
+                wanted: self.size(),
+            });
+        }
+        let programs = user.programs().to_vec();
+        Ok(self.inner.nic.soft().load_program(programs)?)
     }
 
     /// What a kernel needs to run collectives itself: pass it as an argument of type `rb_comm`. Valid

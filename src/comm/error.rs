@@ -4,6 +4,7 @@ use std::net::Ipv4Addr;
 
 use ringbell_nic_abi::{CollectiveKind, Status};
 use ringbell_nic_core::{NicError, WaitError};
+use ringbell_onc_engines::program::UserProgramError;
 
 use super::{BootstrapError, JobError};
 use crate::OpenError;
@@ -24,6 +25,22 @@ pub enum CollectiveError {
     /// The NIC refused to make the communicator.
     #[error("the NIC cannot make the communicator")]
     Create(#[from] ringbell_nic_core::collective::CommError),
+    /// A program of one's own is refused: it cannot be read, or it is wrong.
+    #[error(transparent)]
+    Program(#[from] UserProgramError),
+    /// The NIC refused a program of one's own.
+    #[error("the NIC refuses the program")]
+    Load(#[from] ringbell_nic_core::collective::ProgramError),
+    /// A program for another number of ranks.
+    #[error(
+        "the program is for {has} ranks, the communicator has {wanted}: load one for {wanted}"
+    )]
+    ProgramRanks {
+        /// Of the program.
+        has: u32,
+        /// Of the communicator.
+        wanted: u32,
+    },
     /// The NIC has no queue for it.
     #[error("the NIC has no queue for the communicator")]
     Queue(#[from] NicError),
