@@ -1,6 +1,7 @@
 //! The host's own end of a queue: the same slot protocol as in a kernel, usable by several threads.
 #![allow(clippy::disallowed_methods)] // A host thread that waits has a deadline on its own clock.
 
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -70,6 +71,9 @@ impl HostQueue {
 
     /// What a kernel holds. Valid while this queue, or the NIC, lives.
     pub fn handle(&self) -> QueueHandle {
+        // Before the kernel can ring; and the rescue thread starts to look for that.
+        self.progress.exposed.store(true, Ordering::SeqCst);
+        self.progress.tell();
         let mut h = self.mem.handle(self.id.0, &self.config);
         h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
         h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
@@ -90,6 +94,7 @@ impl HostQueue {
         let slots = self.mem.slots();
         let ticket = slots.try_take()?;
         slots.publish(ticket, &d.encode(slots.lap(ticket)));
+        self.progress.tell();
         Some(ticket)
     }
 
@@ -101,6 +106,7 @@ impl HostQueue {
         let lap = slots.lap(ticket);
         let words = words.map(|w| (w & !ringbell_nic_abi::descriptor::LAP) | lap);
         slots.publish(ticket, &ringbell_nic_abi::WorkQueueEntry(words));
+        self.progress.tell();
         Some(ticket)
     }
 

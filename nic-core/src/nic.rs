@@ -120,6 +120,7 @@ impl NicBuilder {
             transports.insert(0, Box::new(t));
         }
         let mut fds = Vec::new();
+        let transports_wake = transports.iter().all(|t| !t.poll_fds().is_empty());
         for t in &transports {
             for fd in t.poll_fds() {
                 let fd = fd.try_clone_to_owned();
@@ -142,6 +143,7 @@ impl NicBuilder {
             fds,
             self.config.idle_nap,
             mode == ProgressMode::Dedicated,
+            transports_wake,
         ));
         let spawn = |name: &str, body: fn(&Progress)| {
             let p = progress.clone();

@@ -36,6 +36,8 @@ const SPIN_SERVANT: u32 = 50;
 const YIELDS: u32 = 400;
 /// Longest sleep of a waiter that is not the leader.
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
+/// "For ever": the rescue thread's sleep while nothing can happen of which nobody tells it.
+const DEEP_SLEEP: Duration = Duration::from_secs(3600);
 /// How often the rescue thread looks whether others still step.
 const RESCUE_PERIOD: Duration = Duration::from_millis(1);
 
@@ -158,6 +160,12 @@ pub(crate) struct Progress {
     slow: SlowPaths,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,
+    /// A kernel has got a queue: its stores to the doorbell wake nobody, so somebody must look.
+    pub(crate) exposed: AtomicBool,
+    /// Every transport has a descriptor that tells of what arrives.
+    transports_wake: bool,
+    /// The rescue thread sleeps until it is told: whoever gives the NIC work must tell it.
+    deep: AtomicBool,
 }
 
 impl Progress {
@@ -167,6 +175,7 @@ impl Progress {
         fds: Vec<OwnedFd>,
         idle_nap: Duration,
         dedicated: bool,
+        transports_wake: bool,
     ) -> Progress {
         let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Progress {
@@ -186,6 +195,9 @@ impl Progress {
             slow: SlowPaths::default(),
             stop: AtomicBool::new(false),
             has_queues: AtomicBool::new(false),
+            exposed: AtomicBool::new(false),
+            transports_wake,
+            deep: AtomicBool::new(false),
         }
     }
 
@@ -213,7 +225,29 @@ impl Progress {
             Err(poisoned) => poisoned.into_inner(),
         };
         core.now = core.now.max(self.now());
-        f(&mut core)
+        let r = f(&mut core);
+        drop(core);
+        self.tell();
+        r
+    }
+
+    /// The NIC may have got work: wakes the rescue thread from a sleep without end.
+    #[inline]
+    pub(crate) fn tell(&self) {
+        // SeqCst: orders the doorbell, or what was changed under the lock, before the look at `deep`;
+        // pairs with the fence in `lead`.
+        fence(Ordering::SeqCst);
+        if self.deep.load(Ordering::Relaxed) {
+            self.end_deep_sleep();
+        }
+    }
+
+    #[cold]
+    fn end_deep_sleep(&self) {
+        if self.deep.swap(false, Ordering::Relaxed) {
+            self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+            self.wake.signal();
+        }
     }
 
     /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
@@ -300,6 +334,9 @@ impl Progress {
     pub(crate) fn take_over(&self) {
         if self.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
             self.wake.stand_down();
+            if self.deep.load(Ordering::Relaxed) {
+                self.end_deep_sleep();
+            }
         }
     }
 
@@ -396,6 +433,12 @@ impl Progress {
             Ok(core) => core.next_timer(),
             Err(_) => Some(self.now().plus(Duration::from_micros(100))),
         };
+        // Somebody else steps: what they leave behind is looked at soon.
+        let nap = if moved.is_none() {
+            nap.min(self.idle_nap)
+        } else {
+            nap
+        };
         let nap = match timer {
             Some(t) => nap.min(Duration::from_nanos(t.0.saturating_sub(self.now().0))),
             None => nap,
@@ -447,6 +490,17 @@ impl Progress {
         moved
     }
 
+    /// Whether everything that can happen now wakes the rescue thread by itself: no kernel can ring a
+    /// doorbell unheard, nothing is under way, and what arrives arrives with a descriptor.
+    fn may_sleep(&self) -> bool {
+        let silent = self.transports_wake && !self.exposed.load(Ordering::SeqCst);
+        silent
+            && match self.core.try_lock() {
+                Ok(core) => core.may_sleep(),
+                Err(_) => false,
+            }
+    }
+
     /// Body of the rescue thread.
     pub(crate) fn rescue(&self) {
         let mut seen = self.steps_of_others();
@@ -472,14 +526,17 @@ impl Progress {
                 Ordering::Relaxed,
             ) == Ok(NO_LEADER)
             {
-                let nap = if self.has_queues.load(Ordering::Relaxed) {
-                    self.idle_nap
-                } else {
-                    Duration::from_secs(1)
+                let nap = match (self.has_queues.load(Ordering::Relaxed), self.may_sleep()) {
+                    (_, true) => DEEP_SLEEP,
+                    (true, false) => self.idle_nap,
+                    (false, false) => Duration::from_secs(1),
                 };
+                self.deep.store(nap == DEEP_SLEEP, Ordering::Relaxed);
                 // The one step in `lead` is ours.
                 self.rescue_steps.fetch_add(1, Ordering::Relaxed);
+                // Whoever tells of work after the last look clears `deep`, and the sleep ends at once.
                 self.lead(&|| self.stop.load(Ordering::Acquire), nap);
+                self.deep.store(false, Ordering::Relaxed);
                 // Release: pairs with the Acquire of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
                 if self.followers.load(Ordering::Relaxed) > 0 {

@@ -378,6 +378,11 @@ impl Core {
         self.finish(permit, status, 0, detail);
     }
 
+    /// Whether the NIC needs no step before somebody tells it of work, or a transport's descriptor does.
+    pub(crate) fn may_sleep(&self) -> bool {
+        !self.is_active() && self.dma.is_quiet() && self.next_timer().is_none()
+    }
+
     /// Whether descriptors or connections are under way.
     pub(crate) fn is_active(&self) -> bool {
         self.works.len() > 0
