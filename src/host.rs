@@ -66,7 +66,8 @@ impl Nic {
     /// # Errors
     /// [`MemoryError::NicMemoryFull`], or a limit of the NIC.
     pub fn alloc_on_nic(&self, bytes: u64) -> Result<NicBuffer, MemoryError> {
-        self.soft().alloc_on_nic(self.pd(), bytes, Access::LOCAL)
+        self.soft()
+            .alloc_on_nic(self.pd(), bytes, Access::COLLECTIVE)
     }
 
     /// Which memory an address lies in, and the registration around it: of GPU, host or NIC, interior

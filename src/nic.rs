@@ -231,7 +231,7 @@ impl Nic {
     pub fn alloc(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
         let memory = self.gpu.alloc(bytes)?;
         let pages = self.gpu.page_table(memory.va(), bytes)?;
-        DeviceBuffer::new(&self.soft, self.pd, memory, &pages, Access::LOCAL)
+        DeviceBuffer::new(&self.soft, self.pd, memory, &pages, Access::COLLECTIVE)
     }
 
     /// A new queue for kernels (or host threads) to post to.

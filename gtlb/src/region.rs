@@ -31,6 +31,14 @@ impl Access {
         remote_write: false,
     };
 
+    /// Send and receive buffers into which the NICs of a communicator's other ranks store results:
+    /// in place, one pass over memory needs it.
+    pub const COLLECTIVE: Access = Access {
+        local_write: true,
+        remote_read: false,
+        remote_write: true,
+    };
+
     /// Whether an operation of the region's own queues may do this.
     #[inline]
     pub const fn grants(self, need: Need) -> bool {
