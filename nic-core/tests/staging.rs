@@ -79,6 +79,32 @@ fn each_side_copies_once_whatever_the_pieces() {
     }
 }
 
+/// The last piece ends the receive, although more would have fitted.
+#[test]
+fn a_receive_of_what_is_there_ends_with_the_pieces() {
+    let dir = TempDir::new();
+    let staging = StagingConfig {
+        chunk: 4096,
+        depth: 2,
+    };
+    let hosts = pair(&dir, staging, 1 << 20);
+    let hosts = &[&hosts[0], &hosts[1]];
+    let (s, r) = connected(hosts, 0, 1, 7);
+    let data = Rng::new(4).bytes(50_000);
+    let src = adopt(hosts[0], data.clone());
+    for len in [300_u32, 4096, 5000, 50_000] {
+        let ts = (0, hosts[0].post(&at(send(s, 0, len), src.va(), 0)));
+        let mut got = 0;
+        while got < u64::from(len) {
+            let c = call(hosts, 1, &recv_some(r, got, 60_000));
+            assert_eq!(c.status, Status::Ok, "{len} bytes, {got} so far");
+            got += c.bytes;
+        }
+        assert_eq!(settle(hosts, &[ts])[0].status, Status::Ok);
+        assert!(hosts[1].peek(0, len as usize) == data[..len as usize]);
+    }
+}
+
 #[test]
 fn many_sends_share_the_room_in_order() {
     let dir = TempDir::new();

@@ -135,20 +135,23 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             break;
         }
         let before = r.done;
-        match fill_one(c, r, io) {
-            Ok(Fill::Done) => {}
-            Ok(other) => return other,
+        let end = match fill_one(c, r, io) {
+            Ok(Fill::Broken) => return Fill::Broken,
+            Ok(end) => end,
             Err(fault) => {
                 fail_front(c, fault, io.events);
                 io.moved = true;
                 continue;
             }
-        }
+        };
         let Some(&r) = c.recvs.front() else { break };
         io.moved |= r.done != before;
         if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
             c.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
+        }
+        if end == Fill::Budget {
+            return end;
         }
     }
     if c.peer_fin && c.segs.is_empty() && !c.recvs.is_empty() {
