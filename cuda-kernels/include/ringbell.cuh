@@ -93,7 +93,8 @@ RB_DEVICE void set_inline(entry &e, const void *va, rb_u32 len) {
 
 RB_DEVICE entry send_entry(rb_u32 session, const void *va, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags) {
   entry e = make_entry(RB_OP_SEND, session, timeout_us, flags);
-  if (len <= RB_INLINE_MAX)
+  /* A kernel cannot read the NIC's own memory: the NIC does, however short the payload is. */
+  if (len <= RB_INLINE_MAX && reinterpret_cast<rb_u64>(va) < RB_NIC_VA)
     set_inline(e, va, len);
   else
     set_buffer(e, va, len, lkey);

@@ -71,6 +71,42 @@ rb_result rb_mem_free(rb_nic *nic, void *va);
 rb_result rb_mem_write(rb_nic *nic, void *dst_va, const void *src, size_t bytes);
 rb_result rb_mem_read(rb_nic *nic, void *dst, const void *src_va, size_t bytes);
 
+/* ---- Host and NIC memory ------------------------------------------------------------------------ */
+
+/* Wherever a call or a kernel takes the address of GPU memory for send or receive, it takes these too,
+ * interior addresses included. Nothing is pinned (`ulimit -l` does not matter); pages are populated. */
+
+/* Allocates host memory that the program, kernels and the NIC use. Local peers map it: one copy. */
+rb_result rb_host_alloc(rb_nic *nic, size_t bytes, void **ptr);
+rb_result rb_host_free(rb_nic *nic, void *ptr);
+/* Registers memory that the program has (malloc, mmap): it must stay mapped until rb_host_unregister or
+ * rb_nic_close. To a local peer it is sent through NIC memory: two copies. Each byte is registered once. */
+rb_result rb_host_register(rb_nic *nic, void *ptr, size_t bytes);
+/* Ends a registration. Operations that wait on it end with RB_STATUS_REGION_FREED; afterwards the NIC
+ * does not touch the memory. `ptr` must be one that was registered, not an interior address. */
+rb_result rb_host_unregister(rb_nic *nic, void *ptr);
+/* Allocates memory on the NIC. Neither kernels nor the host can dereference *va: rb_mem_write and
+ * rb_mem_read copy. */
+rb_result rb_nic_mem_alloc(rb_nic *nic, size_t bytes, void **va);
+rb_result rb_nic_mem_free(rb_nic *nic, void *va);
+
+#define RB_MEMORY_UNKNOWN 0u /* nothing registered covers the address */
+#define RB_MEMORY_GPU 1u
+#define RB_MEMORY_HOST 2u
+#define RB_MEMORY_NIC 3u
+
+typedef struct rb_pointer_info {
+    uint32_t kind;       /* RB_MEMORY_... */
+    uint32_t lkey;       /* key of the registration */
+    uint64_t base;       /* its first address */
+    uint64_t bytes;      /* its length */
+    uint32_t operations; /* of the NIC that use it now */
+    uint32_t reserved;   /* 0 */
+} rb_pointer_info;
+
+/* Which memory an address lies in. An unknown address is no error: its kind is RB_MEMORY_UNKNOWN. */
+rb_result rb_pointer_query(rb_nic *nic, const void *ptr, rb_pointer_info *info);
+
 /* ---- Kernels ------------------------------------------------------------------------------------ */
 
 /* Creates a queue and fills in the handle to pass to a kernel by value. It lives until rb_nic_close. */
@@ -110,7 +146,7 @@ rb_result rb_socket_listen(rb_context *context, uint32_t sock, uint16_t port, ui
 /* `peer` may be NULL; else it gets ip << 16 | port of the other side. */
 rb_result rb_socket_accept(rb_context *context, uint32_t sock, uint32_t *conn, uint64_t *peer, uint32_t timeout_us);
 rb_result rb_socket_connect(rb_context *context, uint32_t sock, const char *ip, uint16_t port, uint32_t timeout_us);
-/* Sends all of it. `va` lies in memory from rb_mem_alloc. */
+/* Sends all of it. `va` lies in GPU, host or NIC memory that was allocated or registered here. */
 rb_result rb_socket_send(rb_context *context, uint32_t sock, const void *va, uint64_t bytes, uint32_t timeout_us);
 /* Receives all of it. `received` may be NULL; else it gets the bytes moved, also on failure
  * (RB_STATUS_END_OF_STREAM: the peer stopped early). */

@@ -53,6 +53,8 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_BYTES 32u
 /** Most payload bytes of an inline SEND: words 1 to 5. */
 #define RB_INLINE_MAX 40u
+/** First address of the NIC's own memory, which kernels name but cannot read. */
+#define RB_NIC_VA 0x1ffff0000000000ull
 /** The lap bit of every word of an entry. */
 #define RB_LAP 0x8000000000000000ull
 /** Number of status codes: they count from 0 without a gap. */

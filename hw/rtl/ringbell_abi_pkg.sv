@@ -34,6 +34,8 @@ package ringbell_abi_pkg;
   localparam logic [31:0] EVENT_BYTES = 32'h20;
   // Most payload bytes of an inline SEND: words 1 to 5.
   localparam logic [31:0] INLINE_MAX = 32'h28;
+  // First address of the NIC's own memory, which kernels name but cannot read.
+  localparam logic [63:0] NIC_VA = 64'h1ffff0000000000;
   // The lap bit of every word of an entry.
   localparam logic [63:0] LAP = 64'h8000000000000000;
   // Number of status codes: they count from 0 without a gap.

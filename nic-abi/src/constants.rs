@@ -73,6 +73,11 @@ pub const TABLE: &[Const] = &[
         "Most payload bytes of an inline SEND: words 1 to 5.",
     ),
     row(
+        "NIC_VA",
+        descriptor::NIC_VA,
+        "First address of the NIC's own memory, which kernels name but cannot read.",
+    ),
+    row(
         "LAP",
         descriptor::LAP,
         "The lap bit of every word of an entry.",

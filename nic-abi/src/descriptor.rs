@@ -11,6 +11,10 @@
 
 use crate::{bit_fields, Flags, GpuVa, Lkey, Opcode, Rkey, SessionId};
 
+/// First address of the NIC's own memory: the last TiB of the 57-bit space. Descriptors name addresses
+/// from here on like any others, but a kernel cannot read them, so payload there never travels inside.
+pub const NIC_VA: u64 = (1 << 57) - (1 << 40);
+
 /// Bytes of payload an inline `SEND` carries: words 1–5.
 pub const INLINE_MAX: usize = 40;
 

@@ -23,8 +23,8 @@ use crate::transport::Buffer;
 pub(crate) const BOARD_BUS: u64 = 1 << 61;
 /// Bus address of host address 0: host memory is mapped one to one behind it.
 pub(crate) const HOST_BUS: u64 = 1 << 62;
-/// Virtual address of the board's first byte: the last TiB of the 57-bit space, which no GPU hands out.
-pub(crate) const BOARD_VA: u64 = (1 << 57) - (1 << 40);
+/// Virtual address of the board's first byte, which no GPU hands out.
+pub(crate) const BOARD_VA: u64 = ringbell_nic_abi::descriptor::NIC_VA;
 /// Every allocation starts on a line of its own, so that neighbours share none.
 const ALIGN: u64 = 128;
 

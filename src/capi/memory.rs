@@ -62,6 +62,15 @@ unsafe extern "C" fn rb_mem_write(
         let nic = NICS.get(nic.addr())?;
         // SAFETY: by this function's contract.
         let from = unsafe { input(src, bytes, "`src`")? };
+        let to_nic = nic
+            .others
+            .with_nic_memory(dst_va.addr() as u64, |buffer, at| {
+                let written = buffer.write(at, from);
+                written.map_err(|e| Failure::argument(e.to_string()))
+            });
+        if let Some(done) = to_nic {
+            return done;
+        }
         nic.nic
             .gpu()
             .write(GpuVa(dst_va.addr() as u64), from)
@@ -80,6 +89,20 @@ unsafe extern "C" fn rb_mem_read(
 ) -> i32 {
     entry("rb_mem_read", || {
         let nic = NICS.get(nic.addr())?;
+        let from_nic = nic
+            .others
+            .with_nic_memory(src_va.addr() as u64, |buffer, at| {
+                // Before the destination is touched: a refused call changes nothing.
+                let mut copy = vec![0; bytes];
+                let read = buffer.read(at, &mut copy);
+                read.map_err(|e| Failure::argument(e.to_string()))?;
+                // SAFETY: by this function's contract.
+                unsafe { output(dst, bytes, "`dst`")? }.copy_from_slice(&copy);
+                Ok(())
+            });
+        if let Some(done) = from_nic {
+            return done;
+        }
         let gpu = nic.nic.gpu();
         let va = GpuVa(src_va.addr() as u64);
         // Before the destination is touched: a refused call changes nothing.

@@ -6,6 +6,7 @@
 
 mod failure;
 mod handles;
+mod host;
 mod kernel;
 mod memory;
 mod nic;

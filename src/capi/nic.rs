@@ -10,6 +10,7 @@ use ringbell_nic_core::HostQueue;
 
 use super::failure::{entry, Failure};
 use super::handles::Table;
+use super::host::Others;
 use super::pointer::{optional_text, Out};
 use super::socket;
 use crate::{DeviceBuffer, Nic, NicOptions};
@@ -32,6 +33,7 @@ struct Config {
 pub(super) struct OpenNic {
     /// By address.
     pub(super) buffers: Mutex<BTreeMap<u64, DeviceBuffer>>,
+    pub(super) others: Others,
     /// Held for the kernels that have their handles.
     pub(super) queues: Mutex<Vec<HostQueue>>,
     pub(super) nic: Nic,
@@ -52,6 +54,7 @@ unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -
         let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
         let handle = NICS.insert(OpenNic {
             buffers: Mutex::default(),
+            others: Others::default(),
             queues: Mutex::default(),
             nic,
         });

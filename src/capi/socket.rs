@@ -13,6 +13,7 @@ use ringbell_nic_core::HostQueue;
 
 use super::failure::{entry, Failure};
 use super::handles::Table;
+use super::host;
 use super::nic::{OpenNic, NICS};
 use super::pointer::{text, OptionalOut, Out};
 
@@ -280,15 +281,15 @@ extern "C" fn rb_socket_send(
     })
 }
 
-/// Whether the range lies in GPU memory at all; whether it is registered is the NIC's to say.
+/// Whether a kernel may read the range at all; whether the NIC may is the NIC's to say.
 fn inside(context: &Context, va: u64, bytes: u64) -> Result<(), Failure> {
     if bytes > ringbell_nic_abi::INLINE_MAX as u64 {
         return Ok(());
     }
-    let gpu = context.nic.nic.gpu();
-    gpu.page_table(GpuVa(va), bytes)
-        .map(|_| ())
-        .map_err(|_| Failure::status(Status::NotRegistered, 0, va))
+    match host::is_readable(&context.nic, va, bytes) {
+        true => Ok(()),
+        false => Err(Failure::status(Status::NotRegistered, 0, va)),
+    }
 }
 
 /// # Safety

@@ -11,6 +11,7 @@ mod send;
 mod serve;
 pub(super) mod side;
 mod slots;
+mod staging;
 mod wire;
 
 use anyhow::Result;
@@ -46,6 +47,8 @@ enum Bench {
     Slots(slots::Args),
     /// A stream with and without HyperLogLog on its path, by payload size
     Hll(hll::Args),
+    /// Messages between host, GPU and NIC memory, and the size of staged pieces
+    Staging(staging::Args),
     /// Many connections between two NICs, with all or one of them active
     Connections(connections::Args),
     /// All-reduce among ranks of this machine, by their NICs
@@ -84,6 +87,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
         Bench::Slots(args) => slots::run(&args),
         Bench::Hll(args) => hll::run(&args),
+        Bench::Staging(args) => staging::run(&args),
         Bench::Connections(args) => connections::run(&args),
         Bench::AllReduce(args) => collective::run(Kind::AllReduce, &args),
         Bench::ReduceScatter(args) => collective::run(Kind::ReduceScatter, &args),

@@ -95,6 +95,45 @@ static void memory(rb_nic *nic) {
     FAILS(rb_mem_write(nic, va, in, 1), RB_ERR_INVALID_ARGUMENT, "allocation");
 }
 
+/* Every kind of memory: what an address is, and the errors of those who get it wrong. */
+static void other_memory(rb_nic *nic) {
+    void *host = NULL, *on_nic = NULL, *none = NULL;
+    char *own = malloc(100000), out[16] = "", in[16] = "fourteen bytes";
+    rb_pointer_info info;
+    CHECK(sizeof info == 32);
+    CHECK(rb_host_alloc(nic, 5000, &host) == 0 && host != NULL);
+    memset(host, 7, 5000); /* the program's to use */
+    CHECK(rb_pointer_query(nic, (char *)host + 4999, &info) == 0);
+    CHECK(info.kind == RB_MEMORY_HOST && info.base == (uintptr_t)host && info.bytes == 5000 && info.operations == 0);
+    CHECK(rb_pointer_query(nic, (char *)host + 5000, &info) == 0 && info.kind == RB_MEMORY_UNKNOWN);
+    FAILS(rb_host_alloc(nic, 0, &none), RB_ERR_INVALID_ARGUMENT, "0 bytes");
+    FAILS(rb_host_free(nic, (char *)host + 1), RB_ERR_INVALID_ARGUMENT, "interior");
+
+    CHECK(rb_host_register(nic, own + 1000, 50000) == 0);
+    FAILS(rb_host_register(nic, own + 1000, 50000), RB_ERR_HOST, "registered already");
+    FAILS(rb_host_register(nic, own, 1001), RB_ERR_HOST, "overlap");
+    FAILS(rb_host_register(nic, NULL, 1), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_host_register(nic, (void *)64, 100), RB_ERR_HOST, "not mapped");
+    CHECK(rb_pointer_query(nic, own + 2000, &info) == 0 && info.kind == RB_MEMORY_HOST && info.bytes == 50000);
+    FAILS(rb_host_unregister(nic, own), RB_ERR_INVALID_ARGUMENT, "registration");
+    CHECK(rb_host_unregister(nic, own + 1000) == 0);
+    FAILS(rb_host_unregister(nic, own + 1000), RB_ERR_INVALID_ARGUMENT, "ended before");
+    CHECK(rb_pointer_query(nic, own + 2000, &info) == 0 && info.kind == RB_MEMORY_UNKNOWN);
+
+    FAILS(rb_nic_mem_alloc(nic, (size_t)1 << 42, &none), RB_ERR_HOST, "NIC memory");
+    CHECK(none == NULL);
+    CHECK(rb_nic_mem_alloc(nic, 1000, &on_nic) == 0);
+    CHECK(rb_pointer_query(nic, (char *)on_nic + 999, &info) == 0 && info.kind == RB_MEMORY_NIC);
+    CHECK(rb_mem_write(nic, (char *)on_nic + 500, in, sizeof in) == 0);
+    CHECK(rb_mem_read(nic, out, (char *)on_nic + 500, sizeof out) == 0 && memcmp(in, out, sizeof in) == 0);
+    FAILS(rb_mem_write(nic, (char *)on_nic + 990, in, sizeof in), RB_ERR_INVALID_ARGUMENT, "leave the buffer");
+    CHECK(rb_nic_mem_free(nic, on_nic) == 0);
+    FAILS(rb_nic_mem_free(nic, on_nic), RB_ERR_INVALID_ARGUMENT, "ended before");
+    CHECK(rb_host_free(nic, host) == 0);
+    FAILS(rb_host_free(nic, host), RB_ERR_INVALID_ARGUMENT, "ended before");
+    free(own);
+}
+
 struct server {
     rb_nic *nic;
     rb_context *context;
@@ -163,6 +202,28 @@ static void sockets(rb_nic *nic, rb_nic *peer) {
     CHECK(rb_socket_recv(context, sock, back, BYTES, &got, 0) == 0 && got == BYTES);
     CHECK(rb_mem_read(nic, seen, back, BYTES) == 0);
     CHECK(memcmp(data, seen, BYTES) == 0);
+
+    /* The same bytes from memory of every other kind, long and short: the program's own, shared, the NIC's. */
+    {
+        const uint64_t lengths[2] = {BYTES - 7, 33};
+        void *sources[3] = {data, NULL, NULL}, *echo = NULL;
+        int k, n;
+        CHECK(rb_host_register(nic, data, BYTES) == 0);
+        CHECK(rb_host_alloc(nic, BYTES, &sources[1]) == 0 && rb_nic_mem_alloc(nic, BYTES, &sources[2]) == 0);
+        CHECK(rb_host_alloc(nic, BYTES, &echo) == 0);
+        memcpy(sources[1], data, BYTES);
+        CHECK(rb_mem_write(nic, sources[2], data, BYTES) == 0);
+        for (k = 0; k < 3; ++k)
+            for (n = 0; n < 2; ++n) {
+                memset(echo, 0, BYTES);
+                CHECK(rb_socket_send(context, sock, (char *)sources[k] + 5, lengths[n], 0) == 0);
+                CHECK(rb_socket_recv(context, sock, (char *)echo + 3, lengths[n], &got, 0) == 0 && got == lengths[n]);
+                CHECK(memcmp((char *)echo + 3, data + 5, lengths[n]) == 0);
+            }
+        CHECK(rb_host_unregister(nic, data) == 0 && rb_nic_mem_free(nic, sources[2]) == 0);
+        CHECK(rb_host_free(nic, sources[1]) == 0 && rb_host_free(nic, echo) == 0);
+        FAILS(rb_socket_send(context, sock, data, 33, 0), RB_STATUS_NOT_REGISTERED, "NOT_REGISTERED");
+    }
     CHECK(rb_socket_shutdown(context, sock, 0) == 0);
     FAILS(rb_socket_recv(context, sock, back, BYTES, &got, 0), RB_STATUS_END_OF_STREAM, "END_OF_STREAM");
     CHECK(rb_socket_close(context, sock, 0) == 0);
@@ -231,6 +292,7 @@ int main(int argc, char **argv) {
     a = open_nic("10.6.0.1", argv[1]);
     b = open_nic("10.6.0.2", argv[1]);
     memory(a);
+    other_memory(a);
     sockets(b, a);
     kernels(a, argv[2]);
     CHECK(rb_context_create(a, &left_open) == 0);
