@@ -1,0 +1,80 @@
+//! Ranks that disagree: found by a hash, settled by telling each other what they run.
+
+use ringbell_nic_abi::Status;
+
+use super::communicator::Dispute;
+use super::fabric::Frame;
+use super::{executor, Collectives, Io};
+
+impl Collectives {
+    pub(super) fn on_seen(&mut self, io: &mut Io<'_>, slot: u32, from: u32, tag: u64, hash: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let ids = c.active.iter().chain(&c.queue);
+        let found = ids
+            .filter_map(|id| self.ops.get(*id))
+            .filter_map(|a| Some((a.seq?, a.params?)))
+            .find(|(seq, _)| executor::is_of(tag, *seq));
+        match found {
+            Some(_) if hash == 0 => {
+                // Equal parameters and yet another length: no program of ours does that.
+                self.end(io, slot, from, Status::Mismatch);
+            }
+            Some((seq, params)) if params.hash() != hash => self.dispute(io, slot, seq),
+            Some(_) => {}
+            None => {
+                // An operation that has ended here: that rank runs something else under its number.
+                if let Some(age) = executor::age(tag, c.next_seq) {
+                    let seq = c.next_seq.wrapping_sub(age);
+                    self.dispute(io, slot, seq);
+                }
+            }
+        }
+    }
+
+    pub(super) fn open_dispute(&mut self, slot: u32, seq: u32) {
+        if let Some(c) = self.comm_mut(slot) {
+            let n = c.peers.len();
+            c.dispute.get_or_insert_with(|| Dispute {
+                seq,
+                said: vec![None; n],
+                told: false,
+            });
+        }
+    }
+
+    /// Ranks disagree about operation `seq`: this one tells what it runs.
+    pub(super) fn dispute(&mut self, io: &mut Io<'_>, slot: u32, seq: u32) {
+        self.open_dispute(slot, seq);
+        self.judge(io, slot);
+    }
+
+    pub(super) fn judge(&mut self, io: &mut Io<'_>, slot: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let Some(d) = &c.dispute else { return };
+        let (ctx, rank, seq, told) = (c.ctx, c.rank, d.seq, d.told);
+        let ids = c.active.iter().chain(&c.queue);
+        let mut mine = ids
+            .filter_map(|id| self.ops.get(*id))
+            .find(|a| a.seq == Some(seq))
+            .and_then(|a| a.params);
+        mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
+        let Some(mine) = mine else { return };
+        if !told {
+            self.fabric.tell(ctx, |from| Frame::Params {
+                ctx,
+                from,
+                seq,
+                params: mine,
+            });
+        }
+        let mut culprit = None;
+        if let Some(d) = self.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
+            d.told = true;
+            d.said[rank as usize] = Some(mine);
+            culprit = d.culprit();
+        }
+        if let Some(r) = culprit {
+            self.end(io, slot, r, Status::Mismatch);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! How communicators end before their time, and what becomes of their operations.
+
+use ringbell_nic_abi::Status;
+
+use super::communicator::{Dispute, End, GRACE};
+use super::fabric::Frame;
+use super::{Collectives, Fate, Io, State};
+use crate::transport::WorkToken;
+
+impl Collectives {
+    /// Ends a communicator because of `rank`, here and on all ranks.
+    pub(super) fn end(&mut self, io: &mut Io<'_>, slot: u32, rank: u32, status: Status) {
+        let now = io.now;
+        let Some(c) = self.comm_mut(slot) else {
+            return;
+        };
+        if c.end.is_some() {
+            return;
+        }
+        c.end = Some(End {
+            rank,
+            status,
+            until: now.plus(GRACE),
+            reaped: false,
+        });
+        let (ctx, n) = (c.ctx, c.peers.len());
+        self.ending += 1;
+        tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
+        self.abort_direct(io, slot);
+        self.fabric.kill(io, ctx, |from| Frame::Abort {
+            ctx,
+            from,
+            rank,
+            status,
+        });
+    }
+
+    /// Retires the operations of communicators that have ended, once nothing touches their memory.
+    pub(super) fn reap(&mut self, io: &mut Io<'_>) -> bool {
+        if self.ending == 0 {
+            return false;
+        }
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let Some(c) = self.comm(slot) else { continue };
+            let Some(end) = c.end else { continue };
+            let ctx = c.ctx;
+            if !end.reaped {
+                if c.direct.as_ref().is_some_and(|d| d.path.is_active()) {
+                    continue;
+                }
+                if self.fabric.holds(ctx) {
+                    if io.now < end.until {
+                        continue;
+                    }
+                    self.fabric.break_holders(io, ctx);
+                }
+                moved = true;
+                let ids: Vec<u32> = self
+                    .comm(slot)
+                    .map(|c| c.active.iter().chain(&c.queue).copied().collect())
+                    .unwrap_or_default();
+                for id in ids {
+                    let Some(a) = self.ops.get(id) else { continue };
+                    if matches!(a.state, State::Waiting(_)) {
+                        self.waiting -= 1;
+                    }
+                    let (status, detail) = a.own_end.unwrap_or((end.status, end.rank.into()));
+                    self.finish(slot, id, status, 0, detail);
+                }
+                if let Some(c) = self.comm_mut(slot) {
+                    c.queue.clear();
+                    c.end = Some(End {
+                        reaped: true,
+                        ..end
+                    });
+                }
+            }
+            if self.comm(slot).is_some_and(|c| c.freed) {
+                self.drop_comm(io, slot);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    pub(super) fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
+        let s = &mut self.comms[slot as usize];
+        if let Some(c) = s.comm.take() {
+            self.ending -= usize::from(c.end.is_some());
+            io.dma.board.free(c.scratch);
+            if let Some(d) = c.direct {
+                d.path.free(&mut io.dma.board, &mut self.areas);
+            }
+            self.by_ctx.remove(&c.ctx);
+            self.fabric.forget(io, c.ctx);
+        }
+    }
+
+    /// Notices ranks that are ready, and those that never come.
+    pub(super) fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
+        let connects = |s: &u32| self.comm(*s).is_some_and(|c| !c.ready && c.end.is_none());
+        if !self.by_ctx.values().any(connects) {
+            return false;
+        }
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let now = io.now;
+            let Some(c) = self.comm(slot) else { continue };
+            if c.ready || c.end.is_some() {
+                continue;
+            }
+            let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
+            let group = self.fabric.group(ctx);
+            let ready = group.is_none_or(|g| g.is_ready());
+            let missing = group.and_then(|g| g.missing().first().copied());
+            let Some(c) = self.comm_mut(slot) else {
+                continue;
+            };
+            if ready {
+                c.ready = true;
+                moved = true;
+                self.join_direct(io, slot);
+                continue;
+            }
+            let deadline = *c.deadline.get_or_insert(now.plus(limit));
+            if now >= deadline {
+                self.end(io, slot, missing.unwrap_or(0), Status::PeerFailed);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// A work is past its deadline, or must end for another reason.
+    pub(crate) fn give_up(
+        &mut self,
+        io: &mut Io<'_>,
+        token: WorkToken,
+        status: Status,
+        detail: u64,
+    ) -> Fate {
+        let Some(&id) = self.by_token.get(&token.0) else {
+            return Fate::Now;
+        };
+        let Some(a) = self.ops.get_mut(id) else {
+            return Fate::Now;
+        };
+        let slot = a.comm;
+        let gone = match &a.state {
+            State::Waiting(_) => a.seq.is_none(),
+            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
+            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
+            State::Local(_) => true,
+            State::Running(_) | State::Direct(_) => false,
+        };
+        if gone {
+            if matches!(a.state, State::Waiting(_)) {
+                self.waiting -= 1;
+            }
+            self.ops.remove(id);
+            self.by_token.remove(&token.0);
+            if let Some(c) = self.comm_mut(slot) {
+                c.active.retain(|o| *o != id);
+                c.queue.retain(|o| *o != id);
+                c.counters.failed += 1;
+            }
+            return Fate::Now;
+        }
+        // Who has spoken in a dispute that was not decided is better than no name at all.
+        let suspect = self
+            .comm(slot)
+            .and_then(|c| c.dispute.as_ref())
+            .and_then(Dispute::suspect);
+        if let Some(r) = suspect {
+            self.end(io, slot, r, Status::Mismatch);
+            return Fate::Later;
+        }
+        if let Some(a) = self.ops.get_mut(id) {
+            a.own_end.get_or_insert((status, detail));
+        }
+        let rank = self.shape_of(slot).0;
+        self.end(io, slot, rank, Status::CommAborted);
+        Fate::Later
+    }
+
+    /// Ends everything at once: links that hold payload are cut.
+    pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status) {
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let rank = self.shape_of(slot).0;
+            self.end(io, slot, rank, Status::CommAborted);
+            let Some(c) = self.comm_mut(slot) else {
+                continue;
+            };
+            let ids: Vec<u32> = c.active.iter().chain(&c.queue).copied().collect();
+            if let Some(end) = &mut c.end {
+                end.until = io.now;
+            }
+            for id in ids {
+                if let Some(a) = self.ops.get_mut(id) {
+                    a.own_end = Some((status, 0));
+                }
+            }
+        }
+        // What can leave at once still tells the peers.
+        self.fabric.step(io, false);
+        self.drain_direct(io);
+        self.reap(io);
+    }
+}
