@@ -63,7 +63,7 @@ pub struct Outcome<T> {
 ///
 /// `count` is the elements of a block, `sources` has every rank's source buffer (`input_chunks` chunks
 /// of it), `reduce` is the operation. With `in_place` source and destination share memory where
-/// [`Program::in_place`] says so. The programs should have passed [`check`](super::check); others end
+/// [`Program::in_place`] says so. The programs should have passed [`check`](super::check()); others end
 /// with an error, or with wrong data.
 ///
 /// # Errors

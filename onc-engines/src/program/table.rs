@@ -88,7 +88,7 @@ impl Table {
     /// The table of the programs of all ranks.
     ///
     /// # Errors
-    /// As [`check`](super::check): only right programs have a table.
+    /// As [`check`](super::check()): only right programs have a table.
     pub fn new(programs: &[Program], limits: &Limits) -> Result<Table, CheckError> {
         let (seen, messages) = observe(programs, limits)?;
         let columns = programs.iter().map(Program::rounds).max().unwrap_or(0) + 1;

@@ -1,6 +1,6 @@
 //! The checker: proves the programs of all ranks before any of them runs.
 //!
-//! [`check`] takes the programs of all ranks of a communicator and either proves that together they
+//! [`check()`] takes the programs of all ranks of a communicator and either proves that together they
 //! compute the collective they claim, or names the rank and the step at fault. In turn:
 //!
 //! 1. `form`: each step by itself: places in bounds, operands and results within the limits.
@@ -72,7 +72,7 @@ pub enum InPlace {
     Unsafe(CheckError),
 }
 
-/// What [`check`] has proved, and what the programs take.
+/// What [`check()`] has proved, and what the programs take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// Ranks.
@@ -133,7 +133,7 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
 /// What each step of each rank sees, and the messages: for the state table.
 ///
 /// # Errors
-/// As [`check`].
+/// As [`check()`].
 pub(super) fn observe(
     programs: &[Program],
     limits: &Limits,

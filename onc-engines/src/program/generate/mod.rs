@@ -91,11 +91,11 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
 ///
 /// `root` counts only where the collective has one (broadcast, reduce, scatter, gather); elsewhere
 /// it may be anything, and the program says 0. The programs of all ranks together pass
-/// [`check`](super::check).
+/// [`check`](super::check()).
 ///
 /// # Errors
 /// A number out of range, or an algorithm that the collective lacks. [`Algorithm::Auto`] is resolved
-/// by [`choose`](super::choose) first.
+/// by [`choose`](super::choose()) first.
 pub fn generate(
     kind: CollectiveKind,
     algo: Algorithm,
