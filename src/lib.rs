@@ -61,7 +61,7 @@ pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, W
 /// Engines on the path of a stream: attach one with [`attach_engine`](ringbell_nic_core::Nic::attach_engine). A crate of yours adds its
 /// own by implementing [`StreamEngine`](engines::StreamEngine).
 pub mod engines {
-    pub use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Rates};
+    pub use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Rates, Return};
     pub use ringbell_nic_core::EngineResult;
     pub use ringbell_onc_engines::stream::*;
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::{Descriptor, EngineId, EventKind, GpuVa, Opcode, SessionId, Status};
-use ringbell_nic_core::engine::{Direction, EngineUseError};
+use ringbell_nic_core::engine::{Direction, EngineUseError, Return};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -496,6 +496,65 @@ fn a_tap_costs_no_copy_on_tcp_and_one_of_pieces_on_local() {
         settle(&t.hosts(), &[(0, ts), (1, tr)]);
         let copied = nic.counters().copied_bytes - before;
         assert_eq!(copied, factor << 20, "{}", t.name);
+    }
+}
+
+/// Sends `data` on `s`, half-closes, and returns everything that comes back.
+fn answer(t: &Subject, s: SessionId, data: &[u8]) -> Vec<u8> {
+    let hosts = &t.hosts();
+    hosts[0].poke(0, data);
+    let to = 4 << 20;
+    let tr = hosts[0].post(&recv(s, to, 2 << 20));
+    let ts = hosts[0].post(&send(s, 0, data.len() as u32));
+    let fin = hosts[0].post(&shutdown(s));
+    let done = settle(hosts, &[(0, tr), (0, ts), (0, fin)]);
+    assert_eq!(done[0].status, Status::EndOfStream, "{}", t.name);
+    hosts[0].peek(to, done[0].bytes as usize)
+}
+
+#[test]
+fn the_nic_answers_by_itself_with_the_stream_or_the_result() {
+    for t in all() {
+        let data = Rng::new(68).bytes(300_003);
+        let nic = &t.hosts[1].nic;
+        for (spec, what) in [
+            ("cast:bf16-f32", Return::Stream),
+            ("hll:p=16,width=1", Return::Result),
+            ("checksum", Return::Result),
+        ] {
+            let (s, r) = connected(&t.hosts(), 0, 1, 7);
+            assert!(nic.return_engine(r, what).is_err(), "no engine yet");
+            let engine = Registry::builtin().make(spec).expect("good");
+            let id = nic
+                .attach_engine(r, Direction::Receive, engine)
+                .expect("attach");
+            nic.return_engine(r, what).expect("NIC memory");
+            let (out, result) = model(spec, &data, true);
+            let expected = match what {
+                Return::Stream => out,
+                Return::Result => result,
+            };
+            assert!(answer(&t, s, &data) == expected, "{} {spec}", t.name);
+            nic.detach_engine(id).expect("there");
+            assert_eq!(call(&t.hosts(), 1, &close(r)).status, Status::Ok);
+            assert_eq!(call(&t.hosts(), 0, &close(s)).status, Status::Ok);
+        }
+    }
+}
+
+#[test]
+fn a_session_that_ends_early_ends_the_answer() {
+    for t in all() {
+        let (s, r) = connected(&t.hosts(), 0, 1, 7);
+        let nic = &t.hosts[1].nic;
+        nic.attach_engine(r, Direction::Receive, Box::new(ChecksumEngine::new()))
+            .expect("attach");
+        nic.return_engine(r, Return::Result).expect("NIC memory");
+        assert_eq!(call(&t.hosts(), 0, &abort(s)).status, Status::Ok);
+        quiesce(&t.hosts());
+        assert_eq!(call(&t.hosts(), 1, &close(r)).status, Status::Ok);
+        quiesce(&t.hosts());
+        assert!(!nic.is_active(), "{}", t.name);
     }
 }
 

@@ -13,7 +13,11 @@ use crate::transport::{ConnId, DmaAccess};
 
 impl Core {
     /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
-    fn stream_for_engine(&mut self, id: SessionId, pd: Option<PdId>) -> Option<(Stream, PdId)> {
+    pub(super) fn stream_for_engine(
+        &mut self,
+        id: SessionId,
+        pd: Option<PdId>,
+    ) -> Option<(Stream, PdId)> {
         let session = match pd {
             Some(pd) => self.sessions.get(id, pd),
             None if self.sessions.id(Core::slot(id)) == id => self.sessions.at(Core::slot(id)),

@@ -8,6 +8,7 @@ mod control;
 mod copy_op;
 mod deadline;
 mod engine_op;
+mod engine_return;
 mod status;
 mod stream;
 mod transport_events;
@@ -90,6 +91,9 @@ pub(crate) struct Core {
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
     pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
     copies: VecDeque<CopyJob>,
+    /// Streams that the NIC itself receives, by the work that is posted for each.
+    returns: HashMap<WorkToken, engine_return::Returning>,
+    next_return: u64,
     pub(crate) collectives: Collectives,
     pub(crate) events: EventQueue,
     pub(crate) counters: Counters,
@@ -121,6 +125,8 @@ impl Core {
             listeners: HashMap::new(),
             lingering: HashMap::new(),
             copies: VecDeque::new(),
+            returns: HashMap::new(),
+            next_return: 0,
             collectives: Collectives::new(config.ip),
             events: EventQueue::new(config.event_capacity),
             counters: Counters::default(),

@@ -9,7 +9,7 @@ use crate::transport::{ConnId, TransportEvent, WorkToken};
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
-        if self.is_of_fabric(t, &event) {
+        if self.is_of_fabric(t, &event) || self.is_of_return(&event) {
             return;
         }
         match event {

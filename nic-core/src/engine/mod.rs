@@ -44,6 +44,15 @@ pub enum Direction {
     Send,
 }
 
+/// What the NIC sends back over a session by itself, without a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Return {
+    /// What leaves the engine, as it comes.
+    Stream,
+    /// The engine's result, when the stream has ended.
+    Result,
+}
+
 /// An engine of a NIC, for people and tools.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -109,6 +118,12 @@ pub enum EngineUseError {
         id: EngineId,
         /// The session.
         session: SessionId,
+    },
+    /// NIC memory is short.
+    #[error("{bytes} bytes of NIC memory are not there; give the NIC more (`board_bytes`), or fewer streams to answer")]
+    NoMemory {
+        /// What was asked for.
+        bytes: u32,
     },
     /// All places are taken.
     #[error("all {limit} engines of the NIC are in use; detach some")]

@@ -4,7 +4,7 @@ use ringbell_nic_abi::{EngineId, PdId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Nic;
-use crate::engine::{Direction, EngineInfo, EngineUseError, MAX_ENGINES};
+use crate::engine::{Direction, EngineInfo, EngineUseError, Return, MAX_ENGINES};
 
 /// What an engine has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,18 @@ impl Nic {
         item: usize,
     ) -> Result<(), EngineUseError> {
         self.core(|c| c.attach_engine(session, None, direction, id, item))
+    }
+
+    /// `op_return`: the NIC receives the stream of a session by itself, through the engine on its path, and
+    /// sends back what the engine makes of it, then half-closes. Nobody else may receive on the session; it
+    /// is closed as any other.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no stream, no engine on its path, or no NIC memory.
+    pub fn return_engine(&self, session: SessionId, what: Return) -> Result<(), EngineUseError> {
+        self.core(|c| c.start_return(session, what))?;
+        self.inner.progress.kick();
+        Ok(())
     }
 
     /// The result so far.

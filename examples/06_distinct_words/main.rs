@@ -1,0 +1,271 @@
+//! Counts the distinct words of a text that this machine has, on its way to a GPU's memory.
+//!
+//! A kernel accepts a connection and puts an engine on its path (on-path model, FpgaNIC §3.5): a chain of
+//! HyperLogLog and of an engine of our own, which this file defines. It receives the stream as any other,
+//! and answers with what the engines say; the exact count stands beside the estimate. The text is what Debian
+//! knows about its packages, or, where there is none, the sources of this library.
+//!
+//! Run: `cargo build && cargo run --example 06_distinct_words`
+//!
+//! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw; ends with an
+//! error when the estimate is further off than four standard errors.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
+use ringbell::engines::{split_results, Chain, EngineError, StreamEngine};
+use ringbell::{DeviceBuffer, HostQueue, Nic, NicOptions};
+
+type Error = Box<dyn std::error::Error>;
+
+const PORT: u32 = 4796;
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 106, 1);
+/// The number under which kernels ask for our chain.
+const KIND: u16 = 1;
+const PRECISION: u64 = 12;
+/// Bytes of a word on the wire: its length, and 56 bits of its hash.
+const ITEM: usize = 8;
+
+/// An engine of our own: the longest word. Items are cut anywhere, so the begun one is kept.
+#[derive(Default)]
+struct Longest {
+    begun: Vec<u8>,
+    longest: u8,
+}
+
+impl StreamEngine for Longest {
+    fn name(&self) -> &'static str {
+        "longest"
+    }
+
+    fn declared_rate(&self) -> f64 {
+        1e8
+    }
+
+    fn is_tap(&self) -> bool {
+        true
+    }
+
+    fn output_bound(&self, _input: usize) -> usize {
+        0
+    }
+
+    fn process(&mut self, input: &[u8], _out: &mut Vec<u8>) {
+        self.begun.extend_from_slice(input);
+        let whole = self.begun.len() - self.begun.len() % ITEM;
+        for item in self.begun[..whole].chunks_exact(ITEM) {
+            self.longest = self.longest.max(item[0]);
+        }
+        self.begun.drain(..whole);
+    }
+
+    fn finish(&mut self, _out: &mut Vec<u8>) -> Result<(), EngineError> {
+        match std::mem::take(&mut self.begun).len() {
+            0 => Ok(()),
+            left => Err(EngineError::CutItem {
+                engine: self.name(),
+                left,
+                item: ITEM,
+            }),
+        }
+    }
+
+    fn result(&self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&u64::from(self.longest).to_le_bytes());
+    }
+
+    fn reset(&mut self) {
+        *self = Longest::default();
+    }
+}
+
+/// What a kernel gets that asks for `KIND`; `None` refuses the parameter.
+fn chain(precision: u64) -> Option<Box<dyn StreamEngine>> {
+    let config = HllConfig {
+        precision: u8::try_from(precision).ok()?,
+        width: ITEM,
+        image: false,
+        ..HllConfig::default()
+    };
+    let hll = HllEngine::new(config).ok()?;
+    Some(Box::new(Chain::new(vec![
+        Box::new(hll),
+        Box::<Longest>::default(),
+    ])))
+}
+
+fn main() -> Result<(), Error> {
+    let text = text()?;
+    let words: Vec<&[u8]> = text
+        .split(|b| b.is_ascii_whitespace())
+        .filter(|w| !w.is_empty())
+        .collect();
+    let items: Vec<u8> = words.iter().flat_map(|w| item(w)).collect();
+    let exact = words.iter().collect::<HashSet<_>>().len();
+
+    let open = |ip: Ipv4Addr| -> Result<Nic, Error> {
+        let mut options = NicOptions {
+            ip: format!("{ip}/24").parse()?,
+            ..NicOptions::default()
+        };
+        options.gpu.memory_bytes = items.len() as u64 + (64 << 20);
+        Ok(Nic::open(options)?)
+    };
+    let (server, client) = (open(SERVER)?, open(Ipv4Addr::new(10, 77, 106, 2))?);
+    server.soft().register_engine_kind(KIND, chain)?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/06_distinct_words/count.cu");
+    server.gpu().load_module(&build(&source)?)?;
+    let queue = server.create_queue()?;
+    let data = server.alloc(items.len() as u64)?;
+    let (result, end) = (server.alloc(4096)?, server.alloc(24)?);
+    let kernel = server.gpu().launch(
+        "count_distinct",
+        1,
+        32,
+        &[
+            queue.handle().into(),
+            PORT.into(),
+            u32::from(KIND).into(),
+            PRECISION.into(),
+            (&data).into(),
+            (items.len() as u64).into(),
+            (&result).into(),
+            4096_u32.into(),
+            (&end).into(),
+        ],
+    )?;
+    let answer = ask(&client, &items);
+    kernel.wait(Duration::from_secs(60))?;
+    let mut ended = [0; 24];
+    end.read(0, &mut ended)?;
+    match Status::from_code(ended[0]) {
+        Some(Status::Ok) => {}
+        Some(status) => return Err(format!("the kernel: {status}").into()),
+        None => return Err(format!("the kernel: status {}", ended[0]).into()),
+    }
+    let answer = answer?;
+    let parts = split_results(&answer).ok_or("not the results of a chain")?;
+    let [hll, longest] = parts[..] else {
+        return Err(format!("{} results", parts.len()).into());
+    };
+    let summary = HllSummary::read(hll).ok_or("no summary")?;
+    let error = (summary.estimate - exact as f64).abs() / exact as f64;
+    println!(
+        "{} words, {exact} distinct; the NIC estimates {:.0}, {:.2}% off (standard error {:.2}%); the longest has {} bytes",
+        summary.items,
+        summary.estimate,
+        error * 100.0,
+        summary.relative_error * 100.0,
+        longest[0]
+    );
+    let longest_exact = words.iter().map(|w| w.len().min(255)).max();
+    if summary.items != words.len() as u64 || longest_exact != Some(longest[0].into()) {
+        return Err("an engine did not see every word".into());
+    }
+    match error < 4.0 * summary.relative_error {
+        true => Ok(()),
+        false => Err("the estimate is too far off".into()),
+    }
+}
+
+/// A word as an item.
+fn item(word: &[u8]) -> [u8; ITEM] {
+    let mut hasher = DefaultHasher::new();
+    word.hash(&mut hasher);
+    let mut item = hasher.finish().to_le_bytes();
+    item[0] = word.len().min(255) as u8;
+    item
+}
+
+fn text() -> Result<Vec<u8>, Error> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    match std::fs::read("/var/lib/dpkg/status") {
+        Ok(text) if text.len() > 10_000 => Ok(text),
+        _ => {
+            let mut text = Vec::new();
+            for entry in std::fs::read_dir(own)? {
+                let path = entry?.path();
+                if path.is_file() {
+                    text.extend(std::fs::read(path)?);
+                }
+            }
+            Ok(text)
+        }
+    }
+}
+
+/// The client: sends all items, and returns the answer.
+fn ask(nic: &Nic, items: &[u8]) -> Result<Vec<u8>, Error> {
+    let queue = nic.create_queue()?;
+    let out = nic.alloc(items.len() as u64)?;
+    out.write(0, items)?;
+    let session = connect(&queue)?;
+    let message = |opcode, buffer: &DeviceBuffer, len: usize| Descriptor {
+        session,
+        local_va: buffer.va(),
+        len: len as u32,
+        timeout_us: 60_000_000,
+        ..Descriptor::new(opcode)
+    };
+    let sent = queue.call(&message(Opcode::Send, &out, items.len()))?;
+    if sent.status != Status::Ok {
+        return Err(format!("send: {}", sent.status).into());
+    }
+    let into = nic.alloc(4096)?;
+    // The server closes behind its answer.
+    let got = queue.call(&message(Opcode::Recv, &into, 4096))?;
+    if got.status != Status::EndOfStream {
+        return Err(format!("answer: {}", got.status).into());
+    }
+    let mut answer = vec![0; got.bytes as usize];
+    into.read(0, &mut answer)?;
+    Ok(answer)
+}
+
+/// Connects, again and again until the kernel listens.
+fn connect(queue: &HostQueue) -> Result<SessionId, Error> {
+    for _ in 0..5000 {
+        let socket = queue.call(&Descriptor::new(Opcode::Socket))?;
+        let session = SessionId(socket.detail as u32);
+        let done = queue.call(&Descriptor {
+            session,
+            operand: u32::from(SERVER).into(),
+            imm: PORT,
+            ..Descriptor::new(Opcode::Connect)
+        })?;
+        if done.status == Status::Ok {
+            return Ok(session);
+        }
+        queue.call(&Descriptor {
+            session,
+            ..Descriptor::new(Opcode::Close)
+        })?;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Err("nobody listens".into())
+}
+
+/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
+fn build(source: &Path) -> Result<PathBuf, Error> {
+    let example = std::env::current_exe()?; // target/debug/examples/NAME
+    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
+    let ringbell = folder.join("ringbell");
+    let module = example.with_extension("so");
+    let mut cc = Command::new(&ringbell);
+    cc.args(["cc", "--emulate-only"]).arg(source);
+    match cc.arg("-o").arg(&module).status() {
+        Ok(end) if end.success() => Ok(module),
+        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
+        Err(e) => Err(format!(
+            "cannot start {}: {e}; run `cargo build` first",
+            ringbell.display()
+        )
+        .into()),
+    }
+}

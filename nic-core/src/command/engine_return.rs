@@ -1,0 +1,190 @@
+//! `op_return`: what an engine makes goes back over the session that its stream came by, without a kernel
+//! (FpgaNIC §3.5): the NIC as an accelerator of its own.
+//!
+//! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
+//! other is received, so that a slow reader closes the writer's window.
+
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
+
+use super::Core;
+use crate::board::{Block, BOARD_BUS, BOARD_VA};
+use crate::engine::{Direction, EngineUseError, Return};
+use crate::session::State;
+use crate::transport::{Buffer, ConnId, Payload, RecvWork, SendWork, TransportEvent, WorkToken};
+
+/// Marks works that are ours; those of descriptors stay below.
+const RETURN_TOKEN: u64 = 1 << 62;
+/// Bytes that are received, and sent, at once.
+const BUFFER: u32 = 64 << 10;
+
+/// A session whose stream the NIC itself receives.
+#[derive(Debug)]
+pub(crate) struct Returning {
+    t: usize,
+    conn: ConnId,
+    engine: EngineId,
+    what: Return,
+    pd: PdId,
+    lkey: Lkey,
+    block: Block,
+    /// The stream has ended: `rest` is the last that is sent.
+    ended: bool,
+    rest: Vec<u8>,
+    rest_from: usize,
+}
+
+impl Core {
+    /// Starts to receive the stream of a session, and to answer. An engine must be on its path.
+    pub(crate) fn start_return(
+        &mut self,
+        session: SessionId,
+        what: Return,
+    ) -> Result<(), EngineUseError> {
+        let no_stream = EngineUseError::NoStream { session };
+        let Some((stream, _)) = self.stream_for_engine(session, None) else {
+            return Err(no_stream);
+        };
+        let key = (stream.transport, stream.conn, Direction::Receive);
+        let engine = self.dma.engines.on(key).ok_or(no_stream)?;
+        let full = || EngineUseError::NoMemory { bytes: BUFFER };
+        let pd = self.mmu.alloc_pd().map_err(|_| full())?;
+        let Some(block) = self.dma.board.alloc(BUFFER.into()) else {
+            let _ = self.mmu.free_pd(pd);
+            return Err(full());
+        };
+        let (va, bus) = (GpuVa(BOARD_VA + block.at), BOARD_BUS + block.at);
+        let region = self
+            .mmu
+            .register_flat(pd, va, BUFFER.into(), Access::LOCAL, bus);
+        let Ok(region) = region else {
+            self.dma.board.free(block);
+            let _ = self.mmu.free_pd(pd);
+            return Err(full());
+        };
+        self.return_next(Returning {
+            t: stream.transport,
+            conn: stream.conn,
+            engine,
+            what,
+            pd,
+            lkey: region.lkey,
+            block,
+            ended: false,
+            rest: Vec::new(),
+            rest_from: 0,
+        });
+        Ok(())
+    }
+
+    fn return_token(&mut self) -> WorkToken {
+        self.next_return += 1;
+        WorkToken(RETURN_TOKEN | self.next_return)
+    }
+
+    /// Receives more, or sends the last.
+    fn return_next(&mut self, mut r: Returning) {
+        let buffer = |len| Buffer {
+            region: r.lkey.0,
+            va: GpuVa(BOARD_VA + r.block.at),
+            len,
+        };
+        let token = self.return_token();
+        if !r.ended {
+            let work = RecvWork {
+                token,
+                buffer: buffer(BUFFER),
+                some: true,
+            };
+            self.transports[r.t].post_recv(r.conn, work);
+        } else {
+            let left = &r.rest[r.rest_from..];
+            if left.is_empty() {
+                return self.end_return(r, true);
+            }
+            let n = left.len().min(BUFFER as usize);
+            self.dma.board.write(r.block.at, &left[..n]);
+            let payload = Payload::Memory(buffer(n as u32));
+            r.rest_from += n;
+            self.return_send(token, &r, payload);
+        }
+        self.returns.insert(token, r);
+    }
+
+    fn return_send(&mut self, token: WorkToken, r: &Returning, payload: Payload) {
+        let work = SendWork {
+            token,
+            payload,
+            push: true,
+        };
+        self.transports[r.t].post_send(r.conn, work);
+    }
+
+    /// Whether an event ends a work of ours; then it has been dealt with.
+    pub(super) fn is_of_return(&mut self, event: &TransportEvent) -> bool {
+        let (token, status, received) = match *event {
+            TransportEvent::SendDone { token, status, .. } => (token, status, None),
+            TransportEvent::RecvDone {
+                token,
+                status,
+                bytes,
+                ..
+            } => (token, status, Some(bytes)),
+            _ => return false,
+        };
+        if self.returns.is_empty() {
+            return false;
+        }
+        let Some(mut r) = self.returns.remove(&token) else {
+            return false;
+        };
+        let fine = matches!(status, Status::Ok | Status::EndOfStream);
+        if !fine {
+            tracing::warn!(engine = %r.engine, %status, "the NIC no longer answers");
+            self.end_return(r, false);
+            return true;
+        }
+        if status == Status::EndOfStream {
+            r.ended = true;
+            if r.what == Return::Result {
+                let result = self.dma.engines.result(r.engine);
+                r.rest = result.map(|(bytes, _)| bytes).unwrap_or_default();
+            }
+        }
+        match received {
+            Some(bytes) if bytes > 0 && r.what == Return::Stream => {
+                let token = self.return_token();
+                let payload = Payload::Memory(Buffer {
+                    region: r.lkey.0,
+                    va: GpuVa(BOARD_VA + r.block.at),
+                    // What was received into the buffer fits it.
+                    len: bytes as u32,
+                });
+                self.return_send(token, &r, payload);
+                self.returns.insert(token, r);
+            }
+            _ => self.return_next(r),
+        }
+        true
+    }
+
+    /// Gives back what an answer needed; in good order also half-closes the stream.
+    fn end_return(&mut self, r: Returning, in_order: bool) {
+        if in_order {
+            self.transports[r.t].shutdown(r.conn);
+            if let Some(&slot) = self.conns.get(&(r.t, r.conn)) {
+                if let Some(State::Stream(s)) = self.sessions.at(slot).map(|s| &mut s.state) {
+                    s.shut = true;
+                }
+            }
+        }
+        let freed =
+            self.mmu.begin_deregister(r.lkey).is_ok() && self.mmu.finish_deregister(r.lkey).is_ok();
+        if freed {
+            self.dma.board.free(r.block);
+            let _ = self.mmu.free_pd(r.pd);
+        } else {
+            tracing::error!(engine = %r.engine, "NIC memory is kept from reuse");
+        }
+    }
+}
