@@ -5,7 +5,7 @@ mod collective_support;
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::{
-    CollectiveSettings, CommError, CommStatus, CommunicatorConfig,
+    CollectiveSettings, CommError, CommStatus, CommunicatorConfig, Thresholds,
 };
 
 const MS: u64 = 1_000_000;
@@ -605,6 +605,10 @@ fn too_little_scratch_is_said_on_every_rank_and_costs_nothing_else() {
     let settings = CollectiveSettings {
         segment_bytes: 64,
         scratch_bytes: 2048,
+        thresholds: Thresholds {
+            whole_sources: 1024,
+            ..Thresholds::default()
+        },
         ..small()
     };
     let mut w = World::new(5, Wire::Local, &settings);
