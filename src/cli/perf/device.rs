@@ -143,6 +143,20 @@ fn kernel_times(
     read_times(&times, count)
 }
 
+/// The host reads a status register, through the NIC.
+fn host_reads(alone: &Alone, offset: usize, count: u32) -> Result<Samples> {
+    let nic = alone.side.nic.soft();
+    let mut samples = Samples::with_capacity(count as usize);
+    let mut last = Instant::now();
+    for _ in 0..count {
+        std::hint::black_box(nic.bar_read32(offset)?);
+        let now = Instant::now();
+        samples.push((now - last).as_nanos() as f64);
+        last = now;
+    }
+    Ok(samples)
+}
+
 /// Empty commands that the host launches one by one, each a kernel of its own.
 fn launched_times(alone: &Alone, count: u32) -> Result<Samples> {
     let nic = &alone.side.nic;
@@ -174,15 +188,19 @@ fn latency_plot(title: &str) -> Plot {
     }
 }
 
-/// `perf doorbell`: register reads, and commands rung by a kernel against commands launched by the host.
+/// `perf doorbell`: register reads with the names of FpgaNIC Figure 3, in which `X_Y` says that X reads
+/// from Y (a kernel loads the word, the host asks the NIC for its value of that moment), and commands rung by a kernel against commands launched by the host.
 pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
-    let progress = Progress::new("doorbell", 3);
+    let progress = Progress::new("doorbell", 4);
     let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16)?;
     let mut report = report_of("doorbell", Some("percentile"));
     report.meta.limits = limits::measure(&[]);
     let register = Reg::Heartbeat.offset() as u32;
     let reads = kernel_times(&alone, "rb_perf_register", &[register], args.iters, &[])?;
-    distribution(&mut report, "register-read", 4, reads);
+    distribution(&mut report, "GPU_FPGA", 4, reads);
+    progress.step();
+    let reads = host_reads(&alone, Reg::Heartbeat.offset(), args.iters)?;
+    distribution(&mut report, "CPU_FPGA", 4, reads);
     progress.step();
     let timeout = alone.side.timeout_us();
     let rung = kernel_times(
