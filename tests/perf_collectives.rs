@@ -13,7 +13,19 @@ fn perf(args: &[&str]) -> Command {
 }
 
 /// Small, odd and few: this tests what is reported, not how fast it is.
-const QUICK: [&str; 10] = ["-b", "4", "-e", "4K", "-f", "32", "-n", "2", "-w", "1"];
+const QUICK: [&str; 11] = [
+    "-b",
+    "4",
+    "-e",
+    "4K",
+    "-f",
+    "32",
+    "-n",
+    "2",
+    "-w",
+    "1",
+    "--no-limits",
+];
 
 #[test]
 fn every_collective_moves_the_right_data_among_three_threads() {
@@ -68,7 +80,7 @@ fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
     // The thread of the NIC works; who waits only looks.
     assert!(notes.contains(" 0 steps by whoever waited"), "{notes}");
     let rows = json["rows"].as_array().expect("rows");
-    assert_eq!(rows.len(), 4, "two sizes, out of place and in place");
+    assert_eq!(rows.len(), 6, "three sizes, out of place and in place");
     assert!(rows.iter().all(|r| r["wrong"] == 0));
 }
 

@@ -255,8 +255,13 @@ impl Nic {
         self.inner.progress.with_core(f)
     }
 
-    /// Steps the NIC once unless another thread is at it. Returns whether anything moved.
+    /// Steps the NIC once unless another thread is at it. Returns whether anything moved. With
+    /// [`ProgressMode::Dedicated`] that thread does all the work, and this makes room for it.
     pub fn step(&self) -> bool {
+        if self.inner.config.progress == ProgressMode::Dedicated {
+            std::thread::yield_now();
+            return false;
+        }
         self.inner.progress.take_over();
         self.inner.progress.try_step() == Some(true)
     }

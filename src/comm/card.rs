@@ -35,7 +35,7 @@ impl Card {
             .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d));
         Card {
             address: SocketAddrV4::new(nic.soft().config().ip, port),
-            transports: u8::from(local) * LOCAL | u8::from(tcp) * TCP,
+            transports: (u8::from(local) * LOCAL) | (u8::from(tcp) * TCP),
             host,
             user: rustix::process::getuid().as_raw(),
         }
@@ -78,9 +78,10 @@ impl Card {
 }
 
 pub(super) fn decode_all(round: &Round) -> Result<Vec<Card>, CollectiveError> {
-    let cards = round.parts.iter().map(|(rank, part)| {
-        Card::decode(part).ok_or_else(|| BootstrapError::Version { rank: *rank })
-    });
+    let cards = round
+        .parts
+        .iter()
+        .map(|(rank, part)| Card::decode(part).ok_or(BootstrapError::Version { rank: *rank }));
     Ok(cards.collect::<Result<_, _>>()?)
 }
 

@@ -414,6 +414,22 @@ impl Communicator {
         }
     }
 
+    /// Ends it together with the other ranks: waits over the bootstrap until all that are left have come
+    /// here too, then lets go of it. Call it before a rank ends: one that is gone right after its last
+    /// operation may look dead to a slower rank that has not seen the end of it yet.
+    ///
+    /// # Errors
+    /// [`BootstrapError::Lost`](super::BootstrapError::Lost) when the bootstrap is gone; ranks that do not
+    /// come within `patience` are not waited for longer.
+    pub fn finish(self, patience: Duration) -> Result<(), CollectiveError> {
+        let i = &*self.inner;
+        // Not the tag of a shrink.
+        let tag = i.ctx ^ (1 << 63);
+        i.member
+            .survivors(&self.sorted_job_ranks(), tag, &[], patience)?;
+        Ok(())
+    }
+
     /// Frees it now rather than when the last clone goes: says whether this was the last.
     pub fn free(self) -> bool {
         Arc::into_inner(self.inner).is_some()

@@ -28,6 +28,8 @@ use crate::report::{
 
 /// How long started ranks may take to end after the last measurement.
 const END: Duration = Duration::from_secs(10);
+/// How long ranks may take to find each other.
+const START: Duration = Duration::from_secs(120);
 
 /// Arguments of `ringbell perf all-reduce` and the other collectives.
 #[derive(clap::Args)]
@@ -73,6 +75,9 @@ pub(crate) struct Args {
     /// A kernel posts and waits, not the host
     #[arg(long)]
     gpu: bool,
+    /// Do not measure first what this machine can do at best
+    #[arg(long)]
+    no_limits: bool,
     /// Time-out of each operation, in seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
@@ -133,7 +138,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     match Job::from_env() {
         Ok(job) => {
             let steps = steps(kind, args, job.size())?;
-            let limits = measure_limits(job.rank(), &steps);
+            let limits = measure_limits(args, job.rank(), &steps);
             return one_rank(kind, args, &job, &steps, limits);
         }
         Err(JobError::None) => {}
@@ -151,7 +156,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     }
     let steps = steps(kind, args, args.ranks)?;
     // Before anything else runs on this machine.
-    let limits = measure_limits(0, &steps);
+    let limits = measure_limits(args, 0, &steps);
     let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
     let id = server.id();
@@ -163,10 +168,10 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     done
 }
 
-fn measure_limits(rank: u32, steps: &[Step]) -> Limits {
+fn measure_limits(args: &Args, rank: u32, steps: &[Step]) -> Limits {
     let sizes: Vec<u64> = steps.iter().map(|s| s.bytes).collect();
-    match rank {
-        0 => limits::measure(&sizes),
+    match (rank, args.no_limits) {
+        (0, false) => limits::measure(&sizes),
         _ => Limits::default(),
     }
 }
@@ -324,6 +329,8 @@ fn one_rank(
         &nic,
         job,
         &CommOptions {
+            // Rank 0 may still be measuring the machine.
+            init_timeout: START,
             timeout,
             algo: args.algo,
             wire: args.wire,
@@ -410,7 +417,7 @@ fn one_rank(
         )?;
     }
     // Nobody goes before all have their numbers.
-    rank.comm().barrier()?;
+    rank.comm().clone().finish(END)?;
     Ok(if wrong > 0 { Exit::WrongData } else { Exit::Ok })
 }
 

@@ -154,9 +154,9 @@ mod tests {
         let src = |kind, r, n| ints(&shape(kind, r).source(0, n));
         assert_ne!(src(K::AllReduce, 0, 5), src(K::AllReduce, 1, 5));
         let sum = ints(&shape(K::AllReduce, 2).result(0, 5));
-        for i in 0..5 {
+        for (i, got) in sum.iter().enumerate() {
             let want: i32 = (0..3).map(|r| src(K::AllReduce, r, 5)[i]).sum();
-            assert_eq!(sum[i], want);
+            assert_eq!(*got, want);
         }
         let all = ints(&shape(K::AllToAll, 2).result(0, 15));
         for from in 0..3 {

@@ -1,0 +1,133 @@
+//! A rank is killed in the middle of the work, and the others go on without it.
+//!
+//! Four processes add numbers, again and again. After a while one of them is killed as by an out-of-memory killer:
+//! the operation of the others ends with an error that names it, they agree on who is left, and go on with three
+//! ranks on the same NICs. Nothing is restarted, and nobody waits for ever.
+//!
+//! Run: `cargo run --example 08_recovery`. As a job of your own: `ringbell run -n 4 --keep-going -- PROGRAM`.
+//!
+//! Prints what each survivor saw; ends with an error when one of them did not come through.
+#![allow(clippy::disallowed_methods)] // Waits for processes, with a deadline.
+
+use std::net::Ipv4Addr;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use ringbell::{
+    variables, BootstrapServer, CommOptions, Communicator, Job, JobError, Nic, ReduceOp,
+};
+
+type Error = Box<dyn std::error::Error>;
+
+const RANKS: u32 = 4;
+/// The one that is killed, and when.
+const VICTIM: u32 = 2;
+const ROUNDS: u32 = 200;
+const KILLED_IN: u32 = 77;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<(), Error> {
+    match Job::from_env() {
+        Ok(job) => rank(&job),
+        Err(JobError::None) => launch(),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Adds one number of each rank; the sum tells who took part.
+fn add(comm: &Communicator, x: &ringbell::DeviceBuffer, number: u32) -> Result<u32, Error> {
+    x.write(0, &number.to_ne_bytes())?;
+    comm.all_reduce::<u32>(x, x, 1, ReduceOp::Sum)?;
+    let mut sum = [0; 4];
+    x.read(0, &mut sum)?;
+    Ok(u32::from_ne_bytes(sum))
+}
+
+fn rank(job: &Job) -> Result<(), Error> {
+    let mut options = job.nic_options()?;
+    options.gpu.memory_bytes = 16 << 20;
+    let nic = Nic::open(options)?;
+    let mut comm = Communicator::from_job(&nic, job, &CommOptions::default())?;
+    let x = nic.alloc(4)?;
+    // Each rank's number is a decimal place of its own.
+    let number = 10_u32.pow(job.rank());
+    let (mut round, mut recovered) = (0, false);
+    while round < ROUNDS {
+        if job.rank() == VICTIM && round == KILLED_IN {
+            // No farewell: sockets and memory go as they are.
+            std::process::abort();
+        }
+        match add(&comm, &x, number) {
+            Ok(sum) => {
+                let want = if recovered { 1011 } else { 1111 };
+                if sum != want {
+                    return Err(format!("round {round}: the sum is {sum}, not {want}").into());
+                }
+                round += 1;
+            }
+            Err(e) if !recovered => {
+                println!("rank {}: round {round}: {e}", job.rank());
+                comm = comm.shrink(PATIENCE)?;
+                recovered = true;
+                // One may have ended its round just before: go on from where the last one is.
+                x.write(0, &round.to_ne_bytes())?;
+                comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Min)?;
+                let mut last = [0; 4];
+                x.read(0, &mut last)?;
+                round = u32::from_ne_bytes(last);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    if !recovered {
+        return Err("nobody was missed".into());
+    }
+    println!(
+        "rank {}: {ROUNDS} rounds done, the last ones as rank {} of {}",
+        job.rank(),
+        comm.rank(),
+        comm.size()
+    );
+    // A rank that ends at once could look dead to one that is still at the last sum.
+    comm.finish(PATIENCE)?;
+    Ok(())
+}
+
+/// What `ringbell run --keep-going` does, in short.
+fn launch() -> Result<(), Error> {
+    let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(RANKS))?;
+    let mut ranks: Vec<Child> = (0..RANKS)
+        .map(|rank| {
+            Command::new(std::env::current_exe()?)
+                .env(variables::RANK, rank.to_string())
+                .env(variables::SIZE, RANKS.to_string())
+                .env(variables::ID, server.id().to_string())
+                .spawn()
+        })
+        .collect::<Result<_, _>>()?;
+    let deadline = Instant::now() + PATIENCE * 2;
+    let mut failed = Vec::new();
+    for (rank, child) in (0..).zip(&mut ranks) {
+        let status = loop {
+            match child.try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => {
+                    child.kill()?;
+                    break child.wait()?;
+                }
+                None => std::thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        if status.success() != (rank != VICTIM) {
+            failed.push(format!("rank {rank}: {status}"));
+        }
+    }
+    let _ = std::fs::remove_dir_all(server.id().local_directory());
+    match failed.is_empty() {
+        true => {
+            println!("rank {VICTIM} was killed in round {KILLED_IN}; the others finished");
+            Ok(())
+        }
+        false => Err(failed.join("; ").into()),
+    }
+}
