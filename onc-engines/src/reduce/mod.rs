@@ -22,8 +22,8 @@
 //!   reduction of a single operand, keeps all bits.
 //! - Min and max propagate NaN and hold −0 to be below +0 (IEEE 754-2019 §9.6, `minimum`).
 //!
-//! How: [`number`] defines the operations on one element, [`half`] the small formats, [`kernel`] the
-//! pass over memory in blocks of four vectors, [`level`] what differs between CPUs.
+//! How: `number` defines the operations on one element, `half` the small formats, `kernel` the
+//! pass over memory in blocks of four vectors, `level` what differs between CPUs.
 
 mod convert;
 mod half;
