@@ -5,17 +5,18 @@
 //! and answers with what the engines say; the exact count stands beside the estimate. The text is what Debian
 //! knows about its packages, or, where there is none, the sources of this library.
 //!
-//! Run: `cargo build && cargo run --example 06_distinct_words`
+//! Run: `cargo build && cargo run --example 07_distinct_words`
 //!
 //! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw; ends with an
 //! error when the estimate is further off than four standard errors.
+#![allow(clippy::disallowed_methods)] // Waits for the kernel to listen, with a deadline.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
@@ -119,7 +120,7 @@ fn main() -> Result<(), Error> {
     };
     let (server, client) = (open(SERVER)?, open(Ipv4Addr::new(10, 77, 106, 2))?);
     server.soft().register_engine_kind(KIND, chain)?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/06_distinct_words/count.cu");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/07_distinct_words/count.cu");
     server.gpu().load_module(&build(&source)?)?;
     let queue = server.create_queue()?;
     let data = server.alloc(items.len() as u64)?;
@@ -230,7 +231,8 @@ fn ask(nic: &Nic, items: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// Connects, again and again until the kernel listens.
 fn connect(queue: &HostQueue) -> Result<SessionId, Error> {
-    for _ in 0..5000 {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < deadline {
         let socket = queue.call(&Descriptor::new(Opcode::Socket))?;
         let session = SessionId(socket.detail as u32);
         let done = queue.call(&Descriptor {
@@ -248,7 +250,7 @@ fn connect(queue: &HostQueue) -> Result<SessionId, Error> {
         })?;
         std::thread::sleep(Duration::from_millis(1));
     }
-    Err("nobody listens".into())
+    Err(format!("nobody listens on port {PORT} of {SERVER} after 30 s").into())
 }
 
 /// `ringbell cc`: the kernel as a shared object for the emulated GPU.
