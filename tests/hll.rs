@@ -65,6 +65,51 @@ fn a_stream_through_two_nics_gives_the_sketch_of_its_items() {
 }
 
 #[test]
+fn the_kernel_of_the_gpu_counts_as_the_engine_does() {
+    // 1 to 512 lanes, more and fewer blocks than cores; the last stream ends inside an item. All but
+    // the first are shorter than the ring of messages, so that no speed is measured.
+    let cases = [
+        ("local", "mix", 4, "1", "1", "64K", 0),
+        ("tcp", "murmur3", 8, "5", "32", "128K", 0),
+        ("local", "datasketches", 4, "8", "512", "128K", 0),
+        ("tcp", "datasketches-bytes", 2, "3", "7", "256K", 1),
+    ];
+    for (transport, hash, width, blocks, lanes, message, cut) in cases {
+        let mut data = twice(11, 60_000);
+        data.truncate(data.len() - cut);
+        let w = width.to_string();
+        let count = |more: &[&str]| {
+            let file = temporary(&format!("hll-{hash}-{}.sketch", more.len()));
+            let name = file.display().to_string();
+            let mut args = vec!["hll", "--width", &w, "--precision", "11", "--json"];
+            args.extend(["--hash", hash, "--transport", transport]);
+            args.extend(["--message", message, "--sketch", &name]);
+            args.extend(more);
+            let output = ringbell(&args, &data);
+            let told = String::from_utf8_lossy(&output.stderr).contains("ends inside an item");
+            assert_eq!(told, cut > 0, "{args:?}");
+            let kept = Sketch::read(&std::fs::read(file).expect("written")).expect("a sketch");
+            (json(&output), kept)
+        };
+        let (_, engine) = count(&[]);
+        let (out, kernel) = count(&["--gpu-kernel", "--blocks", blocks, "--lanes", lanes]);
+        assert!(kernel.registers() == engine.registers(), "{hash} {width}");
+        // JSON may round the last digit.
+        let estimate = out["estimate"].as_f64().expect("a number");
+        let expected = engine.estimate_from_registers();
+        assert!(
+            (estimate / expected - 1.0).abs() < 1e-12,
+            "{estimate} {expected}"
+        );
+        assert_eq!(out["items"], data.len() / width);
+        assert_eq!(out["counted_by"], "gpu kernel");
+        assert_eq!(out["blocks"].to_string(), blocks);
+        assert_eq!(out["lanes"].to_string(), lanes);
+        assert_eq!(out["kernel_gbs"].as_f64() > Some(0.0), hash == "mix");
+    }
+}
+
+#[test]
 fn sketches_merge_and_speak_datasketches() {
     let names: Vec<String> = ["a", "b", "all"]
         .map(|n| temporary(&format!("merge-{n}")).display().to_string())
@@ -97,6 +142,12 @@ fn bad_input_says_what_to_do() {
         (&["hll", "--precision", "3"][..], "4 to 18"),
         (&["hll", "--width", "3"], "1, 2, 4, 8 or 16"),
         (&["hll", "--hash", "md5"], "murmur3"),
+        (&["hll", "--gpu-kernel", "--blocks", "0"], "1..=128"),
+        (&["hll", "--blocks", "2"], "--gpu-kernel"),
+        (
+            &["hll", "--gpu-kernel", "--message", "1001"],
+            "multiple of 16",
+        ),
         (&["hll", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["hll", "merge", &garbage], "no-sketch"),
     ] {

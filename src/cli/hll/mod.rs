@@ -4,6 +4,7 @@
 //! file → GPU memory → NIC ─▶ NIC → [HyperLogLog] → GPU memory      (FpgaNIC §3.5, §A.3)
 //! ```
 
+mod kernel;
 mod merge;
 pub(crate) mod path;
 
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use super::{Exit, Problem};
 use crate::report::parse_size;
+use kernel::Kernel;
 use path::{Path, WINDOW};
 
 /// Bytes that are streamed once more to compare speeds with and without the engine.
@@ -54,6 +56,8 @@ pub(crate) struct Args {
     /// Bytes of a message
     #[arg(long, default_value = "1M", value_name = "SIZE", value_parser = parse_size)]
     message: u64,
+    #[command(flatten)]
+    kernel: kernel::KernelArgs,
 }
 
 #[derive(clap::Subcommand)]
@@ -139,21 +143,29 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let what = format!("messages of {} bytes cannot be sent", args.message);
         return Err(Problem::new(Exit::Usage, what, "give --message 1 to 64M").into());
     }
+    args.kernel.check(args.message)?;
     let (mut input, len) = open(&args.file)?;
     let path = Path::open(args.transport, args.message)?;
+    let kernel = args.kernel.open(&path, &args.sketch)?;
     let bar = bar(len);
     let mut chunk = vec![0; args.message as usize];
-    let flow = path.stream(args.message, Some(Box::new(engine)), |offset| {
+    let next = |offset| {
         let n = read_full(&mut input, &mut chunk)
             .with_context(|| format!("cannot read {}", args.file.display()))?;
         path.fill(offset, &chunk[..n])?;
         bar.inc(n as u64);
         Ok(n as u64)
-    })?;
+    };
+    let flow = match &kernel {
+        Some(kernel) => kernel.stream(args.message, None, next)?,
+        None => path.stream(args.message, Some(Box::new(engine)), next)?,
+    };
     bar.finish_and_clear();
-    let result = flow.result.as_deref().unwrap_or_default();
-    let (summary, sketch) = parse(result)?;
-    let speeds = compare(args, &path, flow.bytes)?;
+    let (summary, sketch) = match &kernel {
+        Some(kernel) => kernel.result(flow.bytes)?,
+        None => parse(flow.result.as_deref().unwrap_or_default())?,
+    };
+    let speeds = compare(args, &path, kernel.as_ref(), flow.bytes)?;
     if let Some(out) = &args.sketch_out {
         let image = args.form.image(&sketch)?;
         std::fs::write(out, image).with_context(|| {
@@ -161,7 +173,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             format!("cannot write {out}; check the path given to --sketch")
         })?;
     }
-    if let Some(left) = flow.cut {
+    let rest = (flow.bytes % args.sketch.width as u64) as usize;
+    let cut = flow.cut.or((rest > 0).then_some(rest));
+    if let Some(left) = cut {
         eprintln!(
             "# the input ends inside an item: its last {left} of {} bytes do not count; is --width right?",
             args.sketch.width
@@ -173,6 +187,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         bytes: flow.bytes,
         read_gbs: flow.gbs(),
         speeds,
+        grid: kernel.as_ref().map(Kernel::grid),
         transport: flow.transport,
     };
     report.print(args)?;
@@ -185,8 +200,21 @@ struct Counted<'a> {
     sketch: &'a Sketch,
     bytes: u64,
     read_gbs: f64,
-    speeds: Option<(f64, f64)>,
+    speeds: Option<Speeds>,
+    /// Blocks and lanes of the kernel, when one has counted.
+    grid: Option<(u32, u32)>,
     transport: &'static str,
+}
+
+/// The same stream counted in one way or another, 10^9 bytes per second.
+#[derive(Clone, Copy, Default)]
+struct Speeds {
+    /// By the engine on the path.
+    engine: f64,
+    /// Not at all.
+    plain: f64,
+    /// By the kernel on the GPU.
+    kernel: Option<f64>,
 }
 
 impl Counted<'_> {
@@ -208,8 +236,12 @@ impl Counted<'_> {
                 "gpu": "emulated",
                 "transport": self.transport,
                 "input_gbs": self.read_gbs,
-                "algbw_gbs": self.speeds.map(|s| s.0),
-                "stream_gbs": self.speeds.map(|s| s.1),
+                "counted_by": if self.grid.is_some() { "gpu kernel" } else { "engine" },
+                "blocks": self.grid.map(|g| g.0),
+                "lanes": self.grid.map(|g| g.1),
+                "algbw_gbs": self.speeds.map(|s| s.engine),
+                "stream_gbs": self.speeds.map(|s| s.plain),
+                "kernel_gbs": self.speeds.and_then(|s| s.kernel),
             });
             writeln!(out, "{object:#}")?;
             return Ok(());
@@ -232,44 +264,66 @@ impl Counted<'_> {
             args.sketch.hash.name(),
             self.read_gbs
         )?;
-        if let Some((with, without)) = self.speeds {
+        if let Some(Speeds { engine, plain, .. }) = self.speeds {
             writeln!(
                 out,
-                "# soft nic, emulated gpu, {}: {with:.2} GB/s with the engine on the path, {without:.2} without ({:.2} x)",
+                "# soft nic, emulated gpu, {}: {engine:.2} GB/s with the engine on the path, {plain:.2} without ({:.2} x)",
                 self.transport,
-                with / without
+                engine / plain
             )?;
+        }
+        if let Some((blocks, lanes)) = self.grid {
+            write!(
+                out,
+                "# counted by the kernel on the gpu, {blocks} x {lanes} threads"
+            )?;
+            match self.speeds.and_then(|s| s.kernel) {
+                Some(speed) => writeln!(out, ": {speed:.2} GB/s")?,
+                None => writeln!(out)?,
+            }
         }
         Ok(())
     }
 }
 
-/// Speed with and without the engine: what still lies in GPU memory, again and again. None when the
-/// input was too short to fill it.
-fn compare(args: &Args, path: &Path, bytes: u64) -> Result<Option<(f64, f64)>> {
+/// Speed with and without the engine, and with the kernel if that has counted: what still lies in GPU
+/// memory, again and again. None when the input was too short to fill it.
+fn compare(
+    args: &Args,
+    path: &Path,
+    kernel: Option<&Kernel<'_>>,
+    bytes: u64,
+) -> Result<Option<Speeds>> {
     if bytes < WINDOW * args.message {
         return Ok(None);
     }
     let count = (COMPARED / args.message).max(4 * WINDOW);
-    let once = |engine: bool| -> Result<f64> {
-        let engine = match engine {
-            true => Some(Box::new(args.sketch.engine()?) as Box<dyn StreamEngine>),
-            false => None,
-        };
+    let messages = |count: u64| {
         let mut left = count;
-        let flow = path.stream(args.message, engine, |_| {
+        move |_| {
             let n = if left > 0 { args.message } else { 0 };
             left = left.saturating_sub(1);
             Ok(n)
-        })?;
-        Ok(flow.gbs())
+        }
     };
-    let (mut with, mut without) = (0f64, 0f64);
+    let once = |engine: Option<Box<dyn StreamEngine>>| {
+        let flow = path.stream(args.message, engine, messages(count))?;
+        anyhow::Ok(flow.gbs())
+    };
+    let mut best = Speeds::default();
     for _ in 0..COMPARISONS {
-        without = without.max(once(false)?);
-        with = with.max(once(true)?);
+        best.plain = best.plain.max(once(None)?);
+        let engine = args.sketch.engine()?;
+        best.engine = best.engine.max(once(Some(Box::new(engine)))?);
+        if let Some(kernel) = kernel {
+            // An emulated GPU is slow: less will do.
+            let count = (count / 8).max(4 * WINDOW);
+            let total = Some(count * args.message);
+            let flow = kernel.stream(args.message, total, messages(count))?;
+            best.kernel = Some(best.kernel.unwrap_or(0.0).max(flow.gbs()));
+        }
     }
-    Ok(Some((with, without)))
+    Ok(Some(best))
 }
 
 /// The two parts of an engine's result.

@@ -19,16 +19,16 @@ use crate::cli::perf::side::{failed, Side};
 /// Messages that can be under way.
 pub(crate) const WINDOW: u64 = 8;
 /// How long an operation may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 const IPS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 77, 0, 2)];
 const PORT: u16 = 18_516;
 
 /// Two NICs with a ring of messages in the GPU memory of each.
 pub(crate) struct Path {
     tx: Side,
-    rx: Side,
+    pub(super) rx: Side,
     from: DeviceBuffer,
-    to: DeviceBuffer,
+    pub(super) to: DeviceBuffer,
     listener: SessionId,
     directory: PathBuf,
     /// Largest message.
@@ -130,9 +130,21 @@ impl Path {
         &self,
         size: u64,
         engine: Option<Box<dyn StreamEngine>>,
-        mut next: impl FnMut(u64) -> Result<u64>,
+        next: impl FnMut(u64) -> Result<u64>,
     ) -> Result<Flow> {
         let size = size.min(self.size);
+        self.carry(size, engine, next, |r| self.receive(r, size))
+    }
+
+    /// As [`stream`](Path::stream), with a receiver of the caller's, which says how many bytes came. `next` is
+    /// dropped when it has given the last message, or the sender has failed.
+    pub(super) fn carry(
+        &self,
+        size: u64,
+        engine: Option<Box<dyn StreamEngine>>,
+        mut next: impl FnMut(u64) -> Result<u64>,
+        receive: impl FnOnce(SessionId) -> Result<u64> + Send,
+    ) -> Result<Flow> {
         let s = self.tx.connect_once(SocketAddrV4::new(IPS[1], PORT))?;
         let r = self.rx.try_accept(self.listener, PATIENCE)?;
         let r = r.ok_or_else(|| anyhow!("the receiving NIC saw no connection"))?;
@@ -144,8 +156,9 @@ impl Path {
             .transpose()?;
         let start = Instant::now();
         let received = std::thread::scope(|scope| {
-            let receiver = scope.spawn(|| self.receive(r, size));
+            let receiver = scope.spawn(move || receive(r));
             let sent = self.send(s, size, &mut next);
+            drop(next);
             if sent.is_err() {
                 // The receiver must not wait for what will never come.
                 self.tx.abort(s);

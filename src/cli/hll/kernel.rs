@@ -1,0 +1,181 @@
+//! The same stream counted by a kernel of the GPU, as it must be where the NIC has no engine
+//! (FpgaNIC §4.5: HyperLogLog without offload).
+
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{anyhow, Context, Result};
+use ringbell::abi::{SessionId, Status};
+use ringbell::engines::hll::{HashKind, HllSummary, Sketch};
+use ringbell::parts::cuda_kernels::hll::{HllKernel, HllRing};
+use ringbell::parts::cuda_kernels::GpuBuffer;
+
+use super::path::{Flow, Path, PATIENCE, WINDOW};
+use super::SketchArgs;
+use crate::cli::perf::side::failed;
+use crate::cli::{Exit, Problem};
+
+/// Whether a kernel counts, and with how much of the GPU.
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct KernelArgs {
+    /// Count with a kernel of the GPU instead of the engine of the NIC, and compare the speeds of both
+    #[arg(long)]
+    gpu_kernel: bool,
+    /// Blocks of the kernel: as many SMs as the count may use
+    #[arg(long, default_value_t = 8, value_name = "N", requires = "gpu_kernel",
+          value_parser = clap::value_parser!(u32).range(1..=128))]
+    blocks: u32,
+    /// Threads of a block; the paper's have 512
+    #[arg(long, default_value_t = 512, value_name = "N", requires = "gpu_kernel",
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    lanes: u32,
+}
+
+/// The kernel and its memory on the receiving GPU.
+pub(super) struct Kernel<'a> {
+    path: &'a Path,
+    kernel: HllKernel,
+    hash: HashKind,
+    registers: GpuBuffer,
+    work: GpuBuffer,
+}
+
+impl KernelArgs {
+    /// Says when messages of `message` bytes cannot be counted by a kernel: it counts each where it lies.
+    pub(super) fn check(&self, message: u64) -> Result<()> {
+        if !self.gpu_kernel || message.is_multiple_of(16) {
+            return Ok(());
+        }
+        let what = format!(
+            "the kernel cannot count messages of {message} bytes: items would straddle them"
+        );
+        Err(Problem::new(Exit::Usage, what, "give --message a multiple of 16").into())
+    }
+
+    /// Its memory, registers at zero; `None` when the engine is to count.
+    pub(super) fn open<'a>(
+        &self,
+        path: &'a Path,
+        sketch: &SketchArgs,
+    ) -> Result<Option<Kernel<'a>>> {
+        if !self.gpu_kernel {
+            return Ok(None);
+        }
+        let hash = HashKind::ALL.iter().position(|h| *h == sketch.hash);
+        let kernel = HllKernel {
+            blocks: self.blocks,
+            lanes: self.lanes,
+            hash: hash.context("the kernel has no such hash")? as u32,
+            width: sketch.width as u32,
+            precision: sketch.precision.into(),
+        };
+        let gpu = path.rx.nic.gpu();
+        let registers = gpu.alloc(kernel.register_bytes())?;
+        registers.write(0, &vec![0; kernel.register_bytes() as usize])?;
+        Ok(Some(Kernel {
+            path,
+            kernel,
+            hash: sketch.hash,
+            registers,
+            work: gpu.alloc(HllKernel::work_bytes())?,
+        }))
+    }
+}
+
+impl Kernel<'_> {
+    /// Blocks and lanes.
+    pub(super) fn grid(&self) -> (u32, u32) {
+        (self.kernel.blocks, self.kernel.lanes)
+    }
+
+    /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total` bytes, or, where
+    /// nobody knows how much there is, one launch for whatever the sender has by then.
+    pub(super) fn stream(
+        &self,
+        size: u64,
+        total: Option<u64>,
+        mut next: impl FnMut(u64) -> Result<u64>,
+    ) -> Result<Flow> {
+        let (tell, told) = channel();
+        if let Some(total) = total {
+            tell.send(total)?;
+        }
+        // Dropped with the closure: then the receiver knows that nothing more comes.
+        let announce = move |offset| {
+            let n = next(offset)?;
+            if n > 0 && total.is_none() {
+                // A receiver that has failed says so itself.
+                let _ = tell.send(n);
+            }
+            Ok(n)
+        };
+        let path = self.path;
+        path.carry(size, None, announce, move |r| self.receive(r, size, &told))
+    }
+
+    fn receive(&self, session: SessionId, size: u64, told: &Receiver<u64>) -> Result<u64> {
+        let mut total = 0;
+        loop {
+            let first = match told.recv_timeout(PATIENCE) {
+                Ok(bytes) => bytes,
+                Err(RecvTimeoutError::Disconnected) => return Ok(total),
+                Err(RecvTimeoutError::Timeout) => {
+                    return Err(anyhow!("no input for {} s", PATIENCE.as_secs()))
+                }
+            };
+            let bytes = first + told.try_iter().sum::<u64>();
+            self.count(session, size, bytes)?;
+            total += bytes;
+        }
+    }
+
+    /// Every message but the stream's last is full, so that none of these bytes begins inside an item.
+    fn count(&self, session: SessionId, size: u64, bytes: u64) -> Result<()> {
+        let rx = &self.path.rx;
+        let ring = HllRing {
+            memory: self.path.to.memory(),
+            slot_bytes: size,
+            slots: WINDOW as u32,
+        };
+        let timeout_us = PATIENCE.as_micros() as u32;
+        let (registers, work) = (&self.registers, &self.work);
+        let queue = rx.queue.handle();
+        let launch = self
+            .kernel
+            .receive(
+                rx.nic.gpu(),
+                queue,
+                session,
+                ring,
+                bytes,
+                registers,
+                work,
+                timeout_us,
+            )
+            .context("cannot start the HyperLogLog kernel")?;
+        // Its own time-outs end it earlier.
+        launch
+            .wait(PATIENCE * 5 + Duration::from_micros(bytes / 4))
+            .context("the HyperLogLog kernel")?;
+        let result = HllKernel::result(work)?;
+        match result.status {
+            Status::Ok => Ok(()),
+            status => Err(failed("the HyperLogLog kernel", status, result.detail)),
+        }
+    }
+
+    /// What was counted, of `bytes` bytes.
+    pub(super) fn result(&self, bytes: u64) -> Result<(HllSummary, Sketch)> {
+        let registers = self.kernel.read_registers(&self.registers)?;
+        let width = self.kernel.width as usize;
+        let sketch = Sketch::from_registers(self.hash, width, &registers)
+            .context("the kernel left registers that no stream gives")?;
+        let summary = HllSummary {
+            estimate: sketch.estimate(),
+            relative_error: sketch.relative_error(),
+            items: bytes / u64::from(self.kernel.width),
+            image_bytes: 0,
+        };
+        Ok((summary, sketch))
+    }
+}
