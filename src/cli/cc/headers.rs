@@ -13,10 +13,10 @@ macro_rules! headers {
 
 headers!(
     "ringbell.cuh",
-    "ringbell_collective.cuh",
     "ringbell.h",
     "ringbell.hpp",
     "ringbell_abi.h",
+    "ringbell_collective.cuh",
     "ringbell_emu.h",
     "ringbell_fiber.h",
     "ringbell_platform.h",
