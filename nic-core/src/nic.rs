@@ -176,6 +176,9 @@ struct Inner {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// Steps that a NIC makes at most for its last words.
+const LAST_STEPS: u32 = 64;
+
 impl Drop for Inner {
     fn drop(&mut self) {
         // Release: pairs with the Acquire loads in the thread bodies.
@@ -191,8 +194,13 @@ impl Drop for Inner {
             core.stopping = true;
             core.abort_all(Status::ShuttingDown);
         });
-        // Peers learn of it by the resets that this step sends, or by the closed sockets.
-        self.progress.try_step();
+        // Peers learn of it by what these steps send (what is left to send, ends, resets), or by the
+        // closed sockets.
+        for _ in 0..LAST_STEPS {
+            if self.progress.try_step() != Some(true) {
+                break;
+            }
+        }
         // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
         // and ports that the transports hold must not.
         self.progress.with_core(|core| core.transports.clear());

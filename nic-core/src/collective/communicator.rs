@@ -28,6 +28,18 @@ pub(crate) struct End {
     pub(crate) reaped: bool,
 }
 
+/// A rank from which nothing more comes. What it has sent before still counts: the communicator ends
+/// when something under way needs more than that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gone {
+    pub(crate) rank: u32,
+    /// How the communicator then ends, and because of which rank.
+    pub(crate) blame: u32,
+    pub(crate) status: Status,
+    /// It has freed the communicator in order, which is nothing to the ranks that are idle.
+    pub(crate) left: bool,
+}
+
 /// Ranks disagree about an operation: all tell each other what they run.
 #[derive(Debug)]
 pub(crate) struct Dispute {
@@ -81,6 +93,7 @@ pub(crate) struct Comm {
     pub(crate) deadline: Option<NicTime>,
     pub(crate) ready: bool,
     pub(crate) end: Option<End>,
+    pub(crate) gone: Vec<Gone>,
     pub(crate) freed: bool,
     pub(crate) counters: CollectiveCounters,
     pub(crate) chosen: BTreeMap<(u8, u8), u64>,

@@ -130,6 +130,7 @@ impl Collectives {
             deadline: None,
             ready: false,
             end: None,
+            gone: Vec::new(),
             freed: false,
             counters: CollectiveCounters::default(),
             chosen: BTreeMap::new(),

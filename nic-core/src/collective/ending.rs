@@ -2,7 +2,7 @@
 
 use ringbell_nic_abi::Status;
 
-use super::communicator::{Dispute, End, GRACE};
+use super::communicator::{Comm, Dispute, End, GRACE};
 use super::fabric::Frame;
 use super::{Collectives, Fate, Io, State};
 use crate::transport::WorkToken;
@@ -186,8 +186,18 @@ impl Collectives {
         Fate::Later
     }
 
-    /// Ends everything at once: links that hold payload are cut.
-    pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status) {
+    /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too: ranks
+    /// that still need what this one has sent can go on, for communicators without operations here are
+    /// left in order, and links are closed behind what they carry.
+    pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
+        if last {
+            for id in self.ids() {
+                let idle = |c: &Comm| c.active.is_empty() && c.queue.is_empty() && c.ready;
+                if self.find(id.0).and_then(|s| self.comm(s)).is_some_and(idle) {
+                    let _ = self.free(io, id);
+                }
+            }
+        }
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {
             let rank = self.shape_of(slot).0;
@@ -209,5 +219,8 @@ impl Collectives {
         self.fabric.step(io, false);
         self.drain_direct(io);
         self.reap(io);
+        if last {
+            self.fabric.close(io);
+        }
     }
 }

@@ -2,8 +2,9 @@
 
 use ringbell_nic_abi::Status;
 
+use super::communicator::{Comm, Gone};
 use super::fabric::FabricEvent;
-use super::{executor, Collectives, Io, State, Task};
+use super::{executor, Collectives, Io, State};
 
 impl Collectives {
     pub(super) fn take_events(&mut self, io: &mut Io<'_>) -> bool {
@@ -77,11 +78,18 @@ impl Collectives {
                 }
             }
             FabricEvent::Lost { ctx, rank } => {
-                if let Some(&slot) = self.by_ctx.get(&ctx) {
-                    self.end(io, slot, rank, Status::PeerFailed);
-                }
+                self.is_gone(io, ctx, Gone::failed(rank, rank, false));
             }
-            FabricEvent::Aborted { ctx, rank, status } => {
+            // It has noticed before us that a rank is gone; what is here already is finished first.
+            FabricEvent::Aborted {
+                ctx,
+                from,
+                rank,
+                status: Status::PeerFailed,
+            } => self.is_gone(io, ctx, Gone::failed(from, rank, false)),
+            FabricEvent::Aborted {
+                ctx, rank, status, ..
+            } => {
                 if let Some(&slot) = self.by_ctx.get(&ctx) {
                     self.end(io, slot, rank, status);
                 }
@@ -117,29 +125,67 @@ impl Collectives {
                 self.on_seen(io, slot, from, tag, hash);
             }
             FabricEvent::Left { ctx, rank } => {
-                let Some(&slot) = self.by_ctx.get(&ctx) else {
-                    return;
-                };
-                // It has ended everything; whatever is still under way here with that rank cannot.
-                let busy = self
-                    .comm(slot)
-                    .is_some_and(|c| !c.active.is_empty() || !c.queue.is_empty());
-                if busy && !self.ends_without(slot, rank) {
-                    self.end(io, slot, rank, Status::PeerFailed);
-                }
+                self.is_gone(io, ctx, Gone::failed(rank, rank, true));
             }
         }
     }
 
-    /// Whether what is under way can end although a rank has left: its messages are here already.
-    pub(super) fn ends_without(&self, slot: u32, rank: u32) -> bool {
-        let Some(c) = self.comm(slot) else {
-            return true;
+    fn is_gone(&mut self, io: &mut Io<'_>, ctx: u64, gone: Gone) {
+        let Some(&slot) = self.by_ctx.get(&ctx) else {
+            return;
         };
-        let pending = |id: &u32| matches!(self.ops.get(*id).map(|a| &a.state), Some(State::Waiting(t)) if matches!(t, Task::Program { .. }));
+        let Some(c) = self.comm_mut(slot) else {
+            return;
+        };
+        if !c.ready {
+            // It never begins.
+            return self.end(io, slot, gone.blame, gone.status);
+        }
+        c.gone.push(gone);
+        self.gone += 1;
+    }
+
+    /// Ends the communicators that need a rank from which nothing more comes. Called when everything
+    /// that has come from it was acted on.
+    pub(super) fn look_at_gone(&mut self, io: &mut Io<'_>) -> bool {
+        if self.gone == 0 {
+            return false;
+        }
+        let mut moved = false;
+        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
+        for slot in slots {
+            let Some(c) = self.comm(slot).filter(|c| c.end.is_none()) else {
+                continue;
+            };
+            let busy = !c.active.is_empty() || !c.queue.is_empty();
+            let ends = |g: &&Gone| match busy {
+                true => self.waits_for(c, g.rank),
+                false => !g.left,
+            };
+            if let Some(g) = c.gone.iter().find(ends).copied() {
+                self.end(io, slot, g.blame, g.status);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Whether something under way needs more of a rank than it has sent and stored.
+    fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
-        !c.queue.iter().any(pending)
-            && !self.fabric.waits_for(c.ctx, rank)
-            && !direct.is_some_and(|d| d.path.waits_for(rank))
+        c.dispute.is_some()
+            || self.fabric.waits_for(c.ctx, rank)
+            || direct.is_some_and(|d| d.path.waits_for(rank))
+    }
+}
+
+impl Gone {
+    fn failed(rank: u32, blame: u32, left: bool) -> Gone {
+        Gone {
+            rank,
+            blame,
+            status: Status::PeerFailed,
+            left,
+        }
     }
 }

@@ -209,6 +209,8 @@ pub(crate) struct Collectives {
     retired: Vec<Retired>,
     /// Communicators that have ended and are not gone.
     ending: usize,
+    /// Ranks ever noted as gone: usually none.
+    gone: u64,
     /// Operations on the direct path.
     direct_active: usize,
     outcomes: Vec<(u64, direct::Outcome)>,
@@ -231,6 +233,7 @@ impl Collectives {
             pd: None,
             retired: Vec::new(),
             ending: 0,
+            gone: 0,
             direct_active: 0,
             outcomes: Vec::new(),
             areas: direct::AreaPool::default(),
@@ -634,7 +637,8 @@ impl Collectives {
         moved |= self.step_direct(io);
         moved |= self.reap(io);
         moved |= self.fabric.step(io, fresh);
-        moved | self.take_events(io)
+        moved |= self.take_events(io);
+        moved | self.look_at_gone(io)
     }
 
     fn run(&mut self, io: &mut Io<'_>, id: u32, budget: &mut u64) {

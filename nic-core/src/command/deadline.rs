@@ -130,7 +130,8 @@ impl Core {
     /// Aborts every session and retires every work with `status`.
     pub(crate) fn abort_all(&mut self, status: Status) {
         if self.collectives.exists() {
-            self.collectives(|c, io| c.abort_all(io, status));
+            let last = self.stopping;
+            self.collectives(|c, io| c.abort_all(io, status, last));
         }
         for token in self.works.tokens() {
             let Some(work) = self.works.get_mut(token) else {

@@ -287,13 +287,15 @@ impl Direct {
 
     /// Whether something under way still needs that rank, which has stored all that it ever will.
     pub(crate) fn waits_for(&self, rank: u32) -> bool {
-        self.ops.iter().any(|op| match op.phase {
-            Phase::Queued | Phase::Records { .. } => !self.area.has_record(rank, op.seq),
-            Phase::Pass {
-                way: Way::Eager, ..
-            } => false,
-            Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
-        })
+        // Operations that were given up end with the communicator.
+        self.ending.is_some()
+            || self.ops.iter().any(|op| match op.phase {
+                Phase::Queued | Phase::Records { .. } => !self.area.has_record(rank, op.seq),
+                Phase::Pass {
+                    way: Way::Eager, ..
+                } => false,
+                Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
+            })
     }
 
     /// What it has done.
@@ -559,7 +561,11 @@ impl Direct {
             match self.area_of(peers, rank) {
                 None => return Some(Err(Outcome::PeerFailed { rank })),
                 Some((_, remote)) if guard::is_revoked(remote.revoked()) => {
-                    return Some(Err(Outcome::PeerAborted { rank }))
+                    // It may have finished this operation between the two looks.
+                    if !self.waits_for(rank) {
+                        continue;
+                    }
+                    return Some(Err(Outcome::PeerAborted { rank }));
                 }
                 Some(_) => {}
             }

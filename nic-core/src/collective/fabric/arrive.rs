@@ -68,6 +68,7 @@ impl Fabric {
                 if ranks as usize != g.members.len() || hash != g.hash {
                     self.events.push_back(FabricEvent::Aborted {
                         ctx,
+                        from,
                         rank: from,
                         status: Status::Mismatch,
                     });
@@ -117,8 +118,12 @@ impl Fabric {
                 if rank as usize >= g.members.len() {
                     return false;
                 }
-                self.events
-                    .push_back(FabricEvent::Aborted { ctx, rank, status });
+                self.events.push_back(FabricEvent::Aborted {
+                    ctx,
+                    from,
+                    rank,
+                    status,
+                });
             }
             Frame::Leave { .. } => {
                 m.left = true;

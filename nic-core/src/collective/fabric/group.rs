@@ -25,6 +25,8 @@ pub(crate) struct Member {
     pub(crate) left: bool,
     /// The peer cannot be reached any more.
     pub(crate) lost: bool,
+    /// A message of an operation could not leave to it, and never will.
+    pub(crate) missed: bool,
     /// Eager messages that we may send before the peer frees a buffer.
     pub(crate) credits: u32,
     /// Longest eager message that the peer takes.

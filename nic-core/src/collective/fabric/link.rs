@@ -119,6 +119,8 @@ pub(crate) struct Link {
     tx: VecDeque<TxFrame>,
     handed: VecDeque<Handed>,
     handed_bytes: u64,
+    /// The peer takes nothing any more; what it has sent is still read.
+    pub(crate) mute: bool,
     pub(crate) why: &'static str,
     /// The peer is who it says: we have connected to its address, or it knows the number of a
     /// communicator.
@@ -137,6 +139,7 @@ impl Link {
             tx: VecDeque::new(),
             handed: VecDeque::new(),
             handed_bytes: 0,
+            mute: false,
             why: "",
             proven: false,
         }
@@ -149,7 +152,7 @@ impl Link {
 
     /// Whether frames wait to be handed over.
     pub(crate) fn has_queued(&self) -> bool {
-        !self.tx.is_empty() && self.state == LinkState::Up
+        !self.tx.is_empty() && self.state == LinkState::Up && !self.mute
     }
 
     /// Whether something waits to leave, or has not arrived for sure.
@@ -166,7 +169,7 @@ impl Link {
         done: &mut Vec<TxKey>,
     ) -> bool {
         let mut moved = false;
-        if self.state != LinkState::Up {
+        if self.state != LinkState::Up || self.mute {
             return false;
         }
         while self.handed.len() < HANDED_WORKS && self.handed_bytes < HANDED_BYTES {
@@ -248,8 +251,19 @@ impl Link {
         self.tx.len() != before
     }
 
+    /// Communicators with messages of operations that have not left for sure.
+    pub(crate) fn unsent(&self) -> Vec<u64> {
+        let queued = self.tx.iter().map(|f| (f.ctx, f.key));
+        let handed = self.handed.iter().map(|h| (h.ctx, h.key));
+        let all = queued.chain(handed);
+        all.filter(|(_, key)| *key != TxKey::None)
+            .map(|(ctx, _)| ctx)
+            .collect()
+    }
+
     /// Everything on the way is lost.
     pub(crate) fn reset(&mut self) {
+        self.mute = false;
         self.tx.clear();
         self.handed.clear();
         self.handed_bytes = 0;

@@ -68,6 +68,7 @@ impl Fabric {
             joined: false,
             left: false,
             lost: false,
+            missed: false,
             credits: 0,
             eager_max: 0,
             area: 0,
@@ -368,6 +369,12 @@ impl Fabric {
                     return false;
                 }
                 if let Some(&l) = self.by_conn.get(&(t, conn)) {
+                    if status == Status::ConnectionReset && self.links[l].state == LinkState::Up {
+                        // Nothing leaves any more, but what the peer has sent before may still be
+                        // read: the receive that waits sees the end.
+                        self.links[l].mute = true;
+                        return true;
+                    }
                     let key = self.links[l].sent(token);
                     if status == Status::Ok {
                         if let Some(key) = key {
@@ -592,6 +599,7 @@ impl Fabric {
         let l = &mut self.links[link];
         self.by_conn.remove(&(l.transport, l.conn));
         let was_up = l.state == LinkState::Up;
+        let missed = l.unsent();
         l.reset();
         l.conn = ConnId(u32::MAX);
         l.proven = false;
@@ -615,6 +623,7 @@ impl Fabric {
                 m.link = None;
                 if m.told || m.joined {
                     m.lost = true;
+                    m.missed |= missed.contains(&g.ctx);
                     if !m.left {
                         self.events.push_back(FabricEvent::Lost {
                             ctx: g.ctx,

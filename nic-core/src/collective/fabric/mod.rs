@@ -75,8 +75,13 @@ pub(crate) enum FabricEvent {
     },
     /// A rank cannot be reached any more.
     Lost { ctx: u64, rank: u32 },
-    /// A rank has ended the communicator.
-    Aborted { ctx: u64, rank: u32, status: Status },
+    /// The rank `from` has ended the communicator because of `rank`.
+    Aborted {
+        ctx: u64,
+        from: u32,
+        rank: u32,
+        status: Status,
+    },
     /// A rank has told the parameters of an operation.
     Params {
         ctx: u64,
@@ -255,6 +260,11 @@ impl Fabric {
                 payload,
                 key,
             });
+        } else if key != TxKey::None {
+            let g = self.groups.get_mut(&ctx);
+            if let Some(m) = g.and_then(|g| g.members.get_mut(to as usize)) {
+                m.missed = true;
+            }
         }
     }
 
@@ -382,15 +392,35 @@ impl Fabric {
             .map(|e| (e.from, e.tag, e.hash))
     }
 
-    /// Whether a message from or to a rank is awaited.
+    /// Whether something under way can only go on with a rank of which nothing more comes. (A
+    /// receive from any rank waits for a rank that is lost, but not for one that has left in order.)
     pub(crate) fn waits_for(&self, ctx: u64, rank: u32) -> bool {
+        let member = self.groups.get(&ctx).map(|g| &g.members[rank as usize]);
+        let lost = member.is_some_and(|m| m.lost);
         let received = |r: &Receiving| {
             r.ctx == ctx
-                && r.met
-                    .map_or(r.from == Some(rank), |m| m.from == rank && !m.arriving)
+                && match r.met {
+                    Some(m) => m.from == rank && (lost || !m.arriving),
+                    None => r.from.map_or(lost, |from| from == rank),
+                }
         };
-        let sent = |s: &Sending| s.ctx == ctx && s.to == rank && !s.cleared;
-        self.recvs.iter().any(|(_, r)| received(r)) || self.sends.iter().any(|(_, s)| sent(s))
+        let sent = |s: &Sending| {
+            let answered = s.cleared && (s.taken || !s.user);
+            s.ctx == ctx && s.to == rank && (lost || !answered)
+        };
+        member.is_some_and(|m| m.missed)
+            || self.recvs.iter().any(|(_, r)| received(r))
+            || self.sends.iter().any(|(_, s)| sent(s))
+    }
+
+    /// The NIC ends: what is queued leaves, and the peers see an orderly end after it.
+    pub(crate) fn close(&mut self, io: &mut Io<'_>) {
+        self.step(io, false);
+        for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
+            io.transports[l.transport].close(l.conn);
+            // The receive that ends with it is no reason to cut the connection.
+            l.state = LinkState::Down(NicTime(u64::MAX));
+        }
     }
 
     /// An orderly end: nothing is under way, and what arrives is dropped.
