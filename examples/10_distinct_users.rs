@@ -52,7 +52,7 @@ fn main() -> Result<(), Error> {
     let mut unshare = Command::new("unshare");
     unshare.args(["-r", "-n"]);
     let may = unshare
-        .args(["test", "-c", "/dev/net/tun"])
+        .args(["test", "-w", "/dev/net/tun"])
         .stderr(Stdio::null())
         .status();
     if may.is_ok_and(|s| s.success()) {
