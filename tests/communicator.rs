@@ -1,69 +1,18 @@
 //! Communicators through the SDK's face: ranks as threads, a NIC and a GPU each.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-use std::path::PathBuf;
+mod communicators;
+
 use std::time::Duration;
 
+use communicators::{each, options, ranks, PATIENCE};
 use ringbell::abi::Status;
 use ringbell::{
-    Algorithm, CollectiveError, CollectiveKind, CommOptions, Communicator, DeviceBuffer, Nic,
-    NicOptions, Operation, ReduceOp, TransportSpec,
+    Algorithm, CollectiveError, CollectiveKind, CommOptions, Communicator, DeviceBuffer, Operation,
+    ReduceOp,
 };
 
-/// Long enough for any machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_millis(300);
-
-/// NICs of one test, which meet in a directory of their own.
-struct Ranks {
-    nics: Vec<Nic>,
-    directory: PathBuf,
-}
-
-impl Drop for Ranks {
-    fn drop(&mut self) {
-        self.nics.clear();
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
-fn ranks(name: &str, n: u8) -> Ranks {
-    let directory = std::env::temp_dir().join(format!("rb-comm-{name}-{}", std::process::id()));
-    let open = |i: u8| {
-        let mut options = NicOptions {
-            ip: format!("10.66.0.{}/24", i + 1).parse().expect("an address"),
-            transport: TransportSpec::Local,
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = 16 << 20;
-        options.local.directory = Some(directory.clone());
-        Nic::open(options).expect("a NIC")
-    };
-    Ranks {
-        nics: (0..n).map(open).collect(),
-        directory,
-    }
-}
-
-/// Runs `f` as every rank; gives what each returned.
-fn each<R: Send>(comms: &[Communicator], f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|s| {
-        let f = &f;
-        let threads: Vec<_> = comms.iter().map(|c| s.spawn(move || f(c))).collect();
-        threads
-            .into_iter()
-            .map(|t| t.join().expect("a rank panicked"))
-            .collect()
-    })
-}
-
-fn options() -> CommOptions {
-    CommOptions {
-        init_timeout: PATIENCE,
-        timeout: PATIENCE,
-        ..CommOptions::default()
-    }
-}
 
 fn put(b: &DeviceBuffer, offset: u64, values: &[i32]) {
     let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_ne_bytes()).collect();

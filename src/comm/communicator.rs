@@ -415,8 +415,9 @@ impl Communicator {
     }
 
     /// Ends it together with the other ranks: waits over the bootstrap until all that are left have come
-    /// here too, then lets go of it. Call it before a rank ends: one that is gone right after its last
-    /// operation may look dead to a slower rank that has not seen the end of it yet.
+    /// here too, then lets go of it. Over one host a rank may also just end: slower ranks finish
+    /// with what it has sent and stored. Over a network call this first, for a NIC that is gone sends nothing
+    /// again that the wire has lost.
     ///
     /// # Errors
     /// [`BootstrapError::Lost`](super::BootstrapError::Lost) when the bootstrap is gone; ranks that do not

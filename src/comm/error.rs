@@ -93,6 +93,15 @@ pub enum CollectiveError {
         #[source]
         source: WaitError,
     },
+    /// An operation could not be taken back; it goes on, or has ended.
+    #[error("{kind:?} cannot be cancelled")]
+    Cancel {
+        /// Operation.
+        kind: CollectiveKind,
+        /// Why not, and what to do.
+        #[source]
+        source: ringbell_nic_core::collective::CancelError,
+    },
     /// The GPU refused memory or a kernel.
     #[error(transparent)]
     Gpu(#[from] ringbell_cuda_kernels::GpuError),

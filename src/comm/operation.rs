@@ -9,9 +9,10 @@ use ringbell_nic_abi::{
 };
 
 use super::{CollectiveError, Element, Request};
-use crate::DeviceBuffer;
+use crate::{DeviceBuffer, HostBuffer, NicBuffer};
 
-/// A part of a buffer: everything from an offset on.
+/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
+/// memory of several kinds, and each rank memory of another.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     va: GpuVa,
@@ -20,7 +21,28 @@ pub struct Span {
 
 impl From<&DeviceBuffer> for Span {
     fn from(b: &DeviceBuffer) -> Span {
-        b.from(0)
+        Span {
+            va: b.va(),
+            bytes: b.len(),
+        }
+    }
+}
+
+impl From<&HostBuffer> for Span {
+    fn from(b: &HostBuffer) -> Span {
+        Span {
+            va: b.va(),
+            bytes: b.len(),
+        }
+    }
+}
+
+impl From<&NicBuffer> for Span {
+    fn from(b: &NicBuffer) -> Span {
+        Span {
+            va: b.va(),
+            bytes: b.len(),
+        }
     }
 }
 
@@ -31,15 +53,7 @@ impl DeviceBuffer {
     /// When the offset is past the end.
     #[allow(clippy::wrong_self_convention)] // `buffer.from(offset)` reads as what it is.
     pub fn from(&self, offset: u64) -> Span {
-        assert!(
-            offset <= self.len(),
-            "offset {offset} is past the end of a buffer of {} bytes",
-            self.len()
-        );
-        Span {
-            va: GpuVa(self.va().0 + offset),
-            bytes: self.len() - offset,
-        }
+        Span::from(self).skip(offset)
     }
 }
 
@@ -50,7 +64,24 @@ impl Span {
         bytes: 0,
     };
 
-    /// Address as kernels see it.
+    /// The same without its first `offset` bytes.
+    ///
+    /// # Panics
+    /// When the offset is past the end.
+    #[must_use]
+    pub fn skip(self, offset: u64) -> Span {
+        assert!(
+            offset <= self.bytes,
+            "offset {offset} is past the end of a buffer of {} bytes",
+            self.bytes
+        );
+        Span {
+            va: GpuVa(self.va.0 + offset),
+            bytes: self.bytes - offset,
+        }
+    }
+
+    /// Address as descriptors name it.
     pub fn va(&self) -> GpuVa {
         self.va
     }

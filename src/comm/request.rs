@@ -1,9 +1,11 @@
 //! [`Request`]: an operation under way.
+#![allow(clippy::disallowed_methods)] // Waits for the NIC, with deadlines on the host's clock.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::{CollectiveKind, Completion, Status};
+use ringbell_nic_core::collective::CancelError;
 
 use super::communicator::Inner;
 use super::operation::After;
@@ -94,6 +96,40 @@ impl Request {
         self.judge(c)
     }
 
+    /// Takes the operation back, if no other rank counts on it yet: a message that has met no partner,
+    /// or what waits for the request it comes after. Then its buffer is yours at once, other ranks see
+    /// nothing of it, and [`Request::wait`] gives [`CollectiveError::Failed`] with `CANCELLED`.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Cancel`] when it has ended, or has begun (a collective begins on all ranks
+    /// when it is posted on one): nothing has changed, wait for its end.
+    pub fn cancel(&mut self) -> Result<(), CollectiveError> {
+        let (queue, ticket) = (&self.comm.queue, self.ticket);
+        let deadline = Instant::now() + self.patience;
+        let result = loop {
+            // What has ended before must be said to have ended, not taken for what was cancelled.
+            if self.completion.is_none() {
+                self.completion = queue.poll(ticket);
+            }
+            let result = match self.completion {
+                Some(_) => break Err(ended(queue.id().0, ticket)),
+                None => self.comm.nic.soft().cancel(queue.id(), ticket),
+            };
+            // A NIC that has not looked at the queue yet does not know the operation.
+            let unknown = matches!(result, Err(CancelError::NotUnderWay { .. }));
+            if !unknown || Instant::now() >= deadline {
+                break result;
+            }
+            if !self.comm.nic.soft().step() {
+                std::thread::yield_now();
+            }
+        };
+        result.map_err(|source| CollectiveError::Cancel {
+            kind: self.kind,
+            source,
+        })
+    }
+
     fn judge(&self, c: Completion) -> Result<Done, CollectiveError> {
         match c.status {
             Status::Ok => Ok(Done {
@@ -117,6 +153,10 @@ impl Request {
             Some(_) => Some(After::Impossible("a request that has failed")),
         }
     }
+}
+
+fn ended(queue: u32, ticket: u32) -> CancelError {
+    CancelError::NotUnderWay { queue, ticket }
 }
 
 impl Drop for Request {
