@@ -156,7 +156,7 @@ pub(crate) struct Progress {
     leader: AtomicU32,
     followers: AtomicU32,
     retire_seq: AtomicU32,
-    policy: WaitPolicy,
+    pub(crate) policy: WaitPolicy,
     slow: SlowPaths,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,

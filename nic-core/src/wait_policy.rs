@@ -9,7 +9,7 @@
 #![allow(clippy::disallowed_methods)] // The edge: a yield is timed to notice a CPU hog.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Idle rounds before a waiter yields, on a core of its own.
@@ -18,6 +18,9 @@ const SPIN_ALONE: u32 = 1500;
 const SPIN_SHARED: u32 = 0;
 /// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
 const HOG: Duration = Duration::from_micros(50);
+/// The same where it is known that more waiters than cores work together: a yield then takes as long as
+/// a neighbour's piece of work, and only a whole time slice is a hog's.
+const HOG_CROWDED: Duration = Duration::from_millis(1);
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
 /// Waits for which a hog is remembered.
@@ -38,6 +41,9 @@ thread_local! {
 pub(crate) struct WaitPolicy {
     spin: AtomicU32,
     hog: AtomicU32,
+    /// Cores this process may use.
+    cores: usize,
+    crowded: AtomicBool,
     yields: AtomicU64,
 }
 
@@ -47,7 +53,18 @@ impl WaitPolicy {
         WaitPolicy {
             spin: AtomicU32::new(if cores > 1 { SPIN_ALONE } else { SPIN_SHARED }),
             hog: AtomicU32::new(0),
+            cores,
+            crowded: AtomicBool::new(false),
             yields: AtomicU64::new(0),
+        }
+    }
+
+    /// So many waiters of this host are going to wait for each other. With more of them than cores,
+    /// spinning is wrong from the first wait on; learning it costs every one of them its whole spins.
+    pub(crate) fn expect(&self, waiters: usize) {
+        if waiters > self.cores {
+            self.crowded.store(true, Ordering::Relaxed);
+            self.spin.store(SPIN_SHARED, Ordering::Relaxed);
         }
     }
 
@@ -84,7 +101,12 @@ impl WaitPolicy {
         let timed = yields.is_multiple_of(TIMED_EVERY).then(Instant::now);
         std::thread::yield_now();
         self.yields.fetch_add(1, Ordering::Relaxed);
-        if timed.is_some_and(|before| before.elapsed() > HOG) {
+        let hog = if self.crowded.load(Ordering::Relaxed) {
+            HOG_CROWDED
+        } else {
+            HOG
+        };
+        if timed.is_some_and(|before| before.elapsed() > hog) {
             self.hog.store(HOG_MEMORY, Ordering::Relaxed);
         }
         let yields = yields + 1;
@@ -136,6 +158,17 @@ mod tests {
         p.learn(false, 0);
         assert!(WaitPolicy::is_alone(p.spin()));
         assert!(!WaitPolicy::is_alone(WaitPolicy::new(1).spin()));
+    }
+
+    #[test]
+    fn more_waiters_than_cores_yield_from_the_start_and_may_learn_better() {
+        let p = WaitPolicy::new(2);
+        p.expect(2);
+        assert!(WaitPolicy::is_alone(p.spin()));
+        p.expect(3);
+        assert!(!WaitPolicy::is_alone(p.spin()));
+        p.learn(false, 0);
+        assert!(WaitPolicy::is_alone(p.spin()), "the others are elsewhere");
     }
 
     #[test]
