@@ -63,7 +63,7 @@ impl Default for CollectiveSettings {
             scratch_bytes: 16 << 20,
             staging_bytes: 1 << 20,
             direct: true,
-            direct_eager_bytes: 4 << 10,
+            direct_eager_bytes: 1 << 10,
             thresholds: Thresholds::default(),
             connect_timeout: Duration::from_secs(30),
         }
