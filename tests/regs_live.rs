@@ -50,11 +50,12 @@ fn another_process_reads_the_registers_of_a_running_nic() {
     assert_eq!(values["IPV4"], 0x0a01_0203);
     assert_eq!(values["QUEUES"], 0);
 
-    // With a queue the NIC is stepped although nobody waits, and the page follows.
+    // With a queue that a kernel holds the NIC is stepped although nobody waits, and the page follows.
     let pd = nic.alloc_pd().expect("a protection domain");
     let queue = nic
         .create_queue(pd, QueueConfig::default())
         .expect("a queue");
+    let _held_by_a_kernel = queue.handle();
     let heartbeat = values["HEARTBEAT"].as_u64();
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

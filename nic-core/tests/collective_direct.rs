@@ -59,7 +59,7 @@ fn the_default_is_direct_on_one_host_and_says_so() {
     }
     for r in 0..3 {
         let i = info(&w, r);
-        assert_eq!((i.counters.direct_eager, i.counters.direct), (3, 2));
+        assert_eq!((i.counters.direct_eager, i.counters.direct), (1, 4));
         assert_eq!(i.chosen, vec![(K::AllReduce, Algorithm::Direct, 5)]);
         assert_eq!(i.counters.completed, 5);
         assert!(i.counters.reduced > 0 && i.counters.steps > 0);

@@ -43,12 +43,15 @@ impl Queue {
     /// A queue whose first ticket is `start`, so that the wrap past 2^32 can be near.
     pub fn new(depth_log2: u32, start: u32, timeout_us: u32, grace_us: u32) -> Arc<Queue> {
         let depth = 1u32 << depth_log2;
+        let bar: Vec<_> = (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect();
+        // As a NIC leaves it: any other value could be the very one that a producer rings first.
+        bar[doorbell_offset(0) / 4].store(start, Ordering::Relaxed);
         let q = Queue {
             sq: lines(depth as usize),
             cq: lines(depth as usize),
             released: (0..depth).map(|_| AtomicU32::new(0)).collect(),
             tail: AtomicU32::new(start),
-            bar: (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect(),
+            bar,
             depth_log2,
             start,
             timeout_us,
