@@ -141,6 +141,15 @@ const NO_LEADER: u32 = 0;
 const WAITER_LEADS: u32 = 1;
 const RESCUE_LEADS: u32 = 2;
 
+/// Who makes a step.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Who {
+    /// A waiter, or a caller of the control path.
+    Waiter,
+    /// The NIC's own thread, rescue or dedicated.
+    Thread,
+}
+
 /// The NIC behind its lock, and everything that waiting needs.
 pub(crate) struct Progress {
     core: Mutex<Core>,
@@ -151,8 +160,8 @@ pub(crate) struct Progress {
     /// A thread of the NIC polls, so that waiters need not step.
     dedicated: bool,
     since_clock: AtomicU32,
-    steps: AtomicU64,
-    rescue_steps: AtomicU64,
+    waiter_steps: AtomicU64,
+    thread_steps: AtomicU64,
     leader: AtomicU32,
     followers: AtomicU32,
     retire_seq: AtomicU32,
@@ -186,8 +195,8 @@ impl Progress {
             idle_nap,
             dedicated,
             since_clock: AtomicU32::new(0),
-            steps: AtomicU64::new(0),
-            rescue_steps: AtomicU64::new(0),
+            waiter_steps: AtomicU64::new(0),
+            thread_steps: AtomicU64::new(0),
             leader: AtomicU32::new(NO_LEADER),
             followers: AtomicU32::new(0),
             retire_seq: AtomicU32::new(0),
@@ -207,13 +216,14 @@ impl Progress {
     }
 
     pub(crate) fn stats(&self) -> ProgressStats {
+        let thread_steps = self.thread_steps.load(Ordering::Relaxed);
         ProgressStats {
             parks: self.slow.parks.load(Ordering::Relaxed),
             wakes: self.slow.wakes.load(Ordering::Relaxed),
             yields: self.policy.yields(),
             spin: self.policy.spin(),
-            steps: self.steps.load(Ordering::Relaxed),
-            thread_steps: self.rescue_steps.load(Ordering::Relaxed),
+            steps: thread_steps.wrapping_add(self.waiter_steps.load(Ordering::Relaxed)),
+            thread_steps,
         }
     }
 
@@ -253,7 +263,7 @@ impl Progress {
     /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
     #[inline]
     pub(crate) fn try_step(&self) -> Option<bool> {
-        self.try_steps(0)
+        self.try_steps(0, Who::Waiter)
     }
 
     /// Steps once at a time of the caller's, which replaces the clock.
@@ -272,7 +282,7 @@ impl Progress {
     /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
     /// again when there are some.
     #[inline]
-    fn try_steps(&self, looks: u32) -> Option<bool> {
+    fn try_steps(&self, looks: u32, who: Who) -> Option<bool> {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
@@ -286,10 +296,13 @@ impl Progress {
             self.since_clock.store(since + 1, Ordering::Relaxed);
             None
         };
-        self.steps.store(
-            self.steps.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Relaxed,
-        );
+        let count = |n: &AtomicU64| {
+            n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        };
+        count(match who {
+            Who::Waiter => &self.waiter_steps,
+            Who::Thread => &self.thread_steps,
+        });
         let retired = core.counters.retired;
         let mut moved = core.step(now);
         if !moved {
@@ -349,7 +362,7 @@ impl Progress {
         self.take_over();
         let spin = self.policy.spin();
         let looks = if WaitPolicy::is_alone(spin) { LOOKS } else { 0 };
-        if self.try_steps(looks) == Some(true) {
+        if self.try_steps(looks, Who::Waiter) == Some(true) {
             return true;
         }
         if idle < spin {
@@ -386,7 +399,7 @@ impl Progress {
             Ordering::Relaxed,
         ) {
             Ok(_) => {
-                let moved = self.lead(done, self.idle_nap);
+                let moved = self.lead(done, self.idle_nap, Who::Waiter);
                 // Release: pairs with the Acquire above, of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
                 if self.followers.load(Ordering::Relaxed) > 0 {
@@ -419,12 +432,12 @@ impl Progress {
     }
 
     /// Sleeps until a peer, a descriptor or a timer calls, for at most `nap`.
-    fn lead(&self, done: &dyn Fn() -> bool, nap: Duration) -> bool {
+    fn lead(&self, done: &dyn Fn() -> bool, nap: Duration, who: Who) -> bool {
         self.wake.parked().store(1, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `WakeCell::poke`. Either the peer sees the word, or the
         // step below sees what the peer has written.
         fence(Ordering::SeqCst);
-        let moved = self.try_step();
+        let moved = self.try_steps(0, who);
         if done() || moved == Some(true) {
             self.wake.parked().store(0, Ordering::Relaxed);
             return true;
@@ -476,20 +489,6 @@ impl Progress {
         self.wake.signal();
     }
 
-    /// Steps of everybody but the rescue thread.
-    fn steps_of_others(&self) -> u64 {
-        let own = self.rescue_steps.load(Ordering::Relaxed);
-        self.steps.load(Ordering::Relaxed).wrapping_sub(own)
-    }
-
-    fn rescue_step(&self) -> Option<bool> {
-        let moved = self.try_step();
-        if moved.is_some() {
-            self.rescue_steps.fetch_add(1, Ordering::Relaxed);
-        }
-        moved
-    }
-
     /// Whether everything that can happen now wakes the rescue thread by itself: no kernel can ring a
     /// doorbell unheard, nothing is under way, and what arrives arrives with a descriptor.
     fn may_sleep(&self) -> bool {
@@ -503,9 +502,10 @@ impl Progress {
 
     /// Body of the rescue thread.
     pub(crate) fn rescue(&self) {
-        let mut seen = self.steps_of_others();
+        let mut seen = self.waiter_steps.load(Ordering::Relaxed);
         while !self.stop.load(Ordering::Acquire) {
-            let others = self.steps_of_others();
+            // Steps of everybody but this thread.
+            let others = self.waiter_steps.load(Ordering::Relaxed);
             if others != seen || self.leader.load(Ordering::Relaxed) == WAITER_LEADS {
                 seen = others;
                 std::thread::park_timeout(RESCUE_PERIOD);
@@ -513,7 +513,7 @@ impl Progress {
             }
             let mut idle = 0;
             while idle < SPIN_SERVANT {
-                match self.rescue_step() {
+                match self.try_steps(0, Who::Thread) {
                     Some(true) => idle = 0,
                     Some(false) => idle += 1,
                     None => break,
@@ -532,10 +532,8 @@ impl Progress {
                     (false, false) => Duration::from_secs(1),
                 };
                 self.deep.store(nap == DEEP_SLEEP, Ordering::Relaxed);
-                // The one step in `lead` is ours.
-                self.rescue_steps.fetch_add(1, Ordering::Relaxed);
                 // Whoever tells of work after the last look clears `deep`, and the sleep ends at once.
-                self.lead(&|| self.stop.load(Ordering::Acquire), nap);
+                self.lead(&|| self.stop.load(Ordering::Acquire), nap, Who::Thread);
                 self.deep.store(false, Ordering::Relaxed);
                 // Release: pairs with the Acquire of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
@@ -552,13 +550,7 @@ impl Progress {
     pub(crate) fn dedicated(&self) {
         let mut idle = 0u32;
         while !self.stop.load(Ordering::Acquire) {
-            let moved = self.try_steps(LOOKS);
-            if moved.is_some() {
-                // Nobody else writes it: there is no rescue thread beside this one.
-                let n = self.rescue_steps.load(Ordering::Relaxed).wrapping_add(1);
-                self.rescue_steps.store(n, Ordering::Relaxed);
-            }
-            if moved == Some(true) {
+            if self.try_steps(LOOKS, Who::Thread) == Some(true) {
                 idle = 0;
                 continue;
             }
