@@ -2,6 +2,7 @@
 //!
 //! `cargo xtask ci` is `lint` and `test`, in that order: exactly what CI runs.
 
+mod counts;
 mod gen;
 mod kernels;
 mod lint;
@@ -44,6 +45,12 @@ enum Task {
     },
     /// Compile the device code with nvcc from PyPI for sm_80 and sm_90
     Kernels,
+    /// Instructions of the paths of small operations, under callgrind, against the recorded counts
+    Counts {
+        /// Record what is counted now in nic-core/benches/counts.json
+        #[arg(long)]
+        update: bool,
+    },
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
     Peers(peers::Args),
     /// What CI runs: lint, then test
@@ -73,6 +80,8 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Test { filter } => test::filtered(&filter),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
+        Task::Counts { update: true } => counts::update().map(|()| true),
+        Task::Counts { update: false } => Ok(steps::run(&[("counts", counts::compare)])),
         Task::Peers(args) => peers::run(&args).map(|()| true),
         Task::Ci => {
             tools::report();

@@ -6,13 +6,14 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{kernels, root, venv};
+use crate::{counts, kernels, root, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests
 /// come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 5] = [
+pub(crate) const STEPS: [Step; 6] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
+    ("counts", counts::compare),
     ("examples", examples),
     ("doctests", doctests),
     ("tests", || workspace(&[])),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// A tool, what needs it, and the Debian package that brings it.
-const TOOLS: [(&str, &str, &str); 7] = [
+const TOOLS: [(&str, &str, &str); 8] = [
     ("g++", "the emulated GPU (nothing works without it)", "g++"),
     (
         "python3",
@@ -14,6 +14,7 @@ const TOOLS: [(&str, &str, &str); 7] = [
     ("nc", "Linux TCP peers over TAP", "netcat-openbsd"),
     ("curl", "Linux TCP peers over TAP", "curl"),
     ("tshark", "verification of captures", "tshark"),
+    ("valgrind", "instruction counts", "valgrind"),
     ("git", "the commit in reports", "git"),
 ];
 

@@ -1,0 +1,178 @@
+//! Instructions of the paths that small operations take, counted by callgrind.
+//!
+//! `cargo xtask counts` runs this program under valgrind, once for each path, and compares with the
+//! counts of `counts.json`: a time on a shared machine says little about a few instructions more, a
+//! count does. Only what runs inside [`counted`] is counted. All NICs are stepped by one thread, so
+//! that nothing waits and the counts repeat. Valgrind knows AVX2 but not AVX-512: data paths are those
+//! of such a processor.
+//!
+//! `counts PATH` runs a path and prints by how much its instructions are to be divided, `counts` all of
+//! them; `counts --list` names them.
+#![allow(clippy::disallowed_methods)] // Deadlines at the edge.
+
+mod ranks;
+
+use std::hint::black_box;
+
+use ranks::nic::{connected, recv, send, send_inline, Host, Setup, TempDir};
+use ranks::World;
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Descriptor, Status};
+use ringbell_onc_engines::stream::hll::{HashKind, HllConfig, HllEngine};
+use ringbell_onc_engines::stream::StreamEngine;
+
+/// Rounds that are counted, after as many that are not.
+const ROUNDS: u64 = 200;
+
+/// Callgrind counts from here on, and no longer when this returns.
+#[inline(never)]
+fn counted(work: &mut dyn FnMut()) {
+    work();
+    // Not a tail call: that would leave before it begins.
+    black_box(());
+}
+
+/// Runs `work` uncounted, so that everything is grown and cached, then counted.
+fn rounds(mut work: impl FnMut()) -> u64 {
+    (0..ROUNDS).for_each(|_| work());
+    counted(&mut || (0..ROUNDS).for_each(|_| work()));
+    ROUNDS
+}
+
+/// Post, step and complete of 8 bytes sent and received: both ends.
+fn send_receive(inline: bool) -> u64 {
+    let dir = TempDir::new();
+    let (a, b) = (
+        Host::new(&Setup::new(&dir, 1)),
+        Host::new(&Setup::new(&dir, 2)),
+    );
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let message = *b"ringbell";
+    a.poke(0, &message);
+    let tx = match inline {
+        true => send_inline(s, &message),
+        false => send(s, 0, 8),
+    };
+    let rx = recv(r, 64, 8);
+    let n = rounds(|| {
+        let tickets = (b.post(&rx), a.post(&tx));
+        let ends = [(&b, tickets.0), (&a, tickets.1)];
+        let mut open = [true; 2];
+        while open != [false; 2] {
+            a.nic.step();
+            b.nic.step();
+            for ((h, t), open) in ends.iter().zip(&mut open) {
+                if let Some(c) = h.queue.poll(*t) {
+                    assert_eq!(c.status, Status::Ok, "{c:?}");
+                    *open = false;
+                }
+            }
+        }
+    });
+    assert_eq!(b.peek(64, 8), message, "wrong bytes");
+    n
+}
+
+/// The least that a descriptor costs: posted, accepted, completed, polled.
+fn nop() -> u64 {
+    let dir = TempDir::new();
+    let h = Host::new(&Setup::new(&dir, 1));
+    let d = Descriptor::new(ringbell_nic_abi::Opcode::Nop);
+    rounds(|| {
+        let t = h.post(&d);
+        let c = loop {
+            h.nic.step();
+            if let Some(c) = h.queue.poll(t) {
+                break c;
+            }
+        };
+        assert_eq!(c.status, Status::Ok, "{c:?}");
+    })
+}
+
+/// A step of a NIC with a connection that finds nothing to do.
+fn idle_step() -> u64 {
+    let dir = TempDir::new();
+    let (a, b) = (
+        Host::new(&Setup::new(&dir, 1)),
+        Host::new(&Setup::new(&dir, 2)),
+    );
+    connected(&[&a, &b], 0, 1, 7);
+    rounds(|| {
+        a.nic.step();
+    })
+}
+
+/// An all-reduce of two ranks on the direct path: both ranks.
+fn direct_all_reduce(bytes: u64) -> u64 {
+    let w = World::new(2);
+    let n = rounds(|| w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4));
+    assert_eq!(w.direct(), 4 * ROUNDS, "some went over messages");
+    assert_eq!(w.wrong_sums(bytes as usize / 4), 0, "wrong sums");
+    n
+}
+
+/// The ring all-reduce of four ranks over messages, by the steps that all ranks run.
+fn ring_step() -> u64 {
+    const COUNT: u64 = 16;
+    let w = World::new(4);
+    let before = w.steps();
+    rounds(|| w.call(CollectiveKind::AllReduce, Algorithm::Ring, COUNT));
+    let steps = (w.steps() - before) / 2;
+    assert!(steps > 0, "no program ran");
+    assert_eq!(w.wrong_sums(COUNT as usize), 0, "wrong sums");
+    steps
+}
+
+/// HyperLogLog (`mix`, p = 14, u32) over a stream: by its beats of 64 bytes.
+fn hll_beat() -> u64 {
+    const PIECE: usize = 64 << 10;
+    let config = HllConfig {
+        precision: 14,
+        hash: HashKind::Mix,
+        ..HllConfig::default()
+    };
+    let mut engine = HllEngine::new(config).expect("valid");
+    let items = |round: u64| -> Vec<u8> {
+        let first = round as u32 * (PIECE as u32 / 4);
+        (first..first + PIECE as u32 / 4)
+            .flat_map(|i| i.wrapping_mul(0x9e37_79b9).to_le_bytes())
+            .collect()
+    };
+    let pieces: Vec<_> = (0..2 * ROUNDS).map(items).collect();
+    let (mut next, mut out) = (pieces.iter(), Vec::new());
+    let n = rounds(|| {
+        if let Some(piece) = next.next() {
+            engine.process(piece, &mut out);
+        }
+    });
+    let distinct = (2 * ROUNDS) as f64 * (PIECE / 4) as f64;
+    let off = (engine.sketch().estimate() / distinct - 1.0).abs();
+    assert!(off < 0.05, "the estimate is {off} off");
+    n * (PIECE as u64 / 64)
+}
+
+/// A path's name, and what runs it.
+type Path = (&'static str, fn() -> u64);
+
+const PATHS: [Path; 8] = [
+    ("idle step", idle_step),
+    ("nop", nop),
+    ("send and receive 8 B", || send_receive(false)),
+    ("send and receive 8 B inline", || send_receive(true)),
+    ("all-reduce 1 KiB direct", || direct_all_reduce(1 << 10)),
+    ("all-reduce 64 KiB direct", || direct_all_reduce(64 << 10)),
+    ("ring step", ring_step),
+    ("hll beat", hll_beat),
+];
+
+fn main() {
+    let (options, asked): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|a| a.starts_with("--"));
+    if options.iter().any(|o| o == "--list") {
+        return PATHS.iter().for_each(|p| println!("{}", p.0));
+    }
+    let wanted = |name: &str| asked.is_empty() || asked.iter().any(|a| a == name);
+    for (name, run) in PATHS.iter().filter(|p| wanted(p.0)) {
+        println!("{name}: {}", run());
+    }
+}

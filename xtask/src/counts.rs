@@ -1,0 +1,264 @@
+//! `cargo xtask counts`: instructions of the paths of small operations, held against recorded counts.
+//!
+//! Times on a shared machine vary by a third, instructions by a thousandth. `nic-core/benches/counts.rs` has
+//! the paths; each runs under callgrind. More instructions than recorded, by more than the tolerance,
+//! fail; fewer are for `--update` to record. Only instructions: caches and branches are simulated by
+//! a model that is no machine's.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+use serde_json::{json, Value};
+
+use crate::steps::Outcome;
+use crate::{root, tools};
+
+/// Where the counts are recorded.
+const RECORDED: &str = "nic-core/benches/counts.json";
+/// What a count may grow by, in percent.
+const TOLERANCE: f64 = 3.0;
+/// The same when another compiler than the recorded one has built the program.
+const TOLERANCE_OTHER_COMPILER: f64 = 15.0;
+
+/// Instructions by path.
+type Counts = BTreeMap<String, f64>;
+
+/// What `counts.json` holds.
+#[derive(Debug, PartialEq)]
+struct Recorded {
+    compiler: String,
+    counts: Counts,
+}
+
+/// As a step of CI: skipped without valgrind.
+pub(crate) fn compare() -> Result<Outcome> {
+    if let Some(why) = unable() {
+        return Ok(Outcome::Skipped(why));
+    }
+    let recorded = read()?;
+    let compiler = compiler()?;
+    let tolerance = if compiler == recorded.compiler {
+        TOLERANCE
+    } else {
+        println!(
+            "counts were recorded with {}, this is {compiler}: up to {TOLERANCE_OTHER_COMPILER} % more pass; record anew with --update",
+            recorded.compiler
+        );
+        TOLERANCE_OTHER_COMPILER
+    };
+    let verdict = judge(&recorded.counts, &count()?, tolerance);
+    print!("{}", verdict.table);
+    if verdict.worse.is_empty() {
+        return Ok(Outcome::Passed);
+    }
+    bail!(
+        "{}; shorten the path, or say in the commit why it is worth it and record with `cargo xtask counts --update`",
+        verdict.worse.join(", ")
+    )
+}
+
+/// Records what is counted now.
+pub(crate) fn update() -> Result<()> {
+    if let Some(why) = unable() {
+        bail!("{why}");
+    }
+    let counts = count()?;
+    let before = read().map(|r| r.counts).unwrap_or_default();
+    print!("{}", judge(&before, &counts, TOLERANCE).table);
+    let text = json!({ "compiler": compiler()?, "instructions": counts });
+    let file = root().join(RECORDED);
+    std::fs::write(&file, format!("{text:#}\n"))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Why nothing can be counted here.
+fn unable() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("the recorded counts are of x86-64".into());
+    }
+    tools::find("valgrind")
+        .is_none()
+        .then(|| "no valgrind. Debian: apt-get install valgrind".into())
+}
+
+fn compiler() -> Result<String> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let out = Command::new(rustc).arg("--version").output();
+    let out = out.context("cannot run rustc --version")?;
+    Ok(String::from_utf8_lossy(&out.stdout).trim().to_string())
+}
+
+fn read() -> Result<Recorded> {
+    let file = root().join(RECORDED);
+    let text = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    parse(&text).with_context(|| format!("{} is not as --update writes it", file.display()))
+}
+
+fn parse(text: &str) -> Result<Recorded> {
+    let all: Value = serde_json::from_str(text)?;
+    let compiler = all["compiler"].as_str().context("no compiler")?;
+    let counts = all["instructions"].as_object().context("no instructions")?;
+    let number = |(path, n): (&String, &Value)| -> Result<(String, f64)> {
+        let n = n.as_f64().filter(|n| *n > 0.0);
+        Ok((
+            path.clone(),
+            n.with_context(|| format!("no count of {path}"))?,
+        ))
+    };
+    Ok(Recorded {
+        compiler: compiler.into(),
+        counts: counts.iter().map(number).collect::<Result<_>>()?,
+    })
+}
+
+struct Verdict {
+    table: String,
+    /// What has become worse, and how.
+    worse: Vec<String>,
+}
+
+fn judge(recorded: &Counts, now: &Counts, tolerance: f64) -> Verdict {
+    let mut table = format!(
+        "{:<30} {:>10} {:>10} {:>8}\n",
+        "instructions of", "recorded", "now", ""
+    );
+    let mut worse = Vec::new();
+    for (path, n) in now {
+        let Some(was) = recorded.get(path) else {
+            table += &format!("{path:<30} {:>10} {n:>10.1}\n", "-");
+            worse.push(format!("{path} is not recorded"));
+            continue;
+        };
+        let percent = (n / was - 1.0) * 100.0;
+        table += &format!("{path:<30} {was:>10.1} {n:>10.1} {percent:>+7.1}%\n");
+        if percent > tolerance {
+            worse.push(format!("{path} takes {percent:.1} % more instructions"));
+        }
+    }
+    for path in recorded.keys().filter(|p| !now.contains_key(*p)) {
+        worse.push(format!("{path} is recorded and no longer counted"));
+    }
+    Verdict { table, worse }
+}
+
+fn count() -> Result<Counts> {
+    let program = build()?;
+    let list = run(Command::new(&program).arg("--list"))?;
+    let dir = root().join("target/counts");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let mut counts = Counts::new();
+    for path in list.lines() {
+        let file = dir.join(format!("{}.callgrind", path.replace(' ', "-")));
+        let mut out = std::ffi::OsString::from("--callgrind-out-file=");
+        out.push(&file);
+        let said = run(Command::new("valgrind")
+            .args(["--tool=callgrind", "--toggle-collect=counts::counted*"])
+            .arg(out)
+            .arg(&program)
+            .arg(path))?;
+        let by: f64 = said
+            .trim()
+            .strip_prefix(&format!("{path}: "))
+            .and_then(|n| n.parse().ok())
+            .with_context(|| format!("{path} said {said:?} instead of a number"))?;
+        let profile = std::fs::read_to_string(&file)
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        let n = instructions(&profile)
+            .with_context(|| format!("{} has no instructions", file.display()))?;
+        counts.insert(path.into(), (n / by * 10.0).round() / 10.0);
+    }
+    Ok(counts)
+}
+
+/// The sum that a callgrind profile ends with, unless nothing was counted.
+fn instructions(profile: &str) -> Option<f64> {
+    let sum = profile.lines().find_map(|l| l.strip_prefix("totals:"))?;
+    sum.trim().parse().ok().filter(|n| *n > 0.0)
+}
+
+/// Builds the program; where it lies.
+fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let messages = run(Command::new(cargo).current_dir(root()).args([
+        "bench",
+        "--quiet",
+        "--no-run",
+        "--package=ringbell-nic-core",
+        "--bench=counts",
+        "--message-format=json",
+    ]))?;
+    let built = messages.lines().find_map(|line| {
+        let m: Value = serde_json::from_str(line).ok()?;
+        let of_bench = m["target"]["name"] == "counts";
+        of_bench.then(|| {
+            m["executable"]
+                .as_str()
+                .map(Path::new)
+                .map(Path::to_path_buf)
+        })?
+    });
+    built.context("cargo built no program for --bench=counts")
+}
+
+/// Output of a command that must succeed; what it says on the error stream is shown if it does not.
+fn run(command: &mut Command) -> Result<String> {
+    let out = command
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !out.status.success() {
+        let said = String::from_utf8_lossy(&out.stderr);
+        bail!("{command:?} ended with {}:\n{said}", out.status);
+    }
+    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(of: &[(&str, f64)]) -> Counts {
+        of.iter().map(|(p, n)| (p.to_string(), *n)).collect()
+    }
+
+    #[test]
+    fn more_instructions_fail_and_fewer_do_not() {
+        let was = counts(&[("a", 100.0), ("b", 1000.0)]);
+        let same = judge(&was, &counts(&[("a", 102.9), ("b", 500.0)]), TOLERANCE);
+        assert!(same.worse.is_empty(), "{:?}", same.worse);
+        let more = judge(&was, &counts(&[("a", 103.1), ("b", 1000.0)]), TOLERANCE);
+        assert_eq!(more.worse.len(), 1);
+        assert!(
+            more.worse[0].starts_with("a takes 3.1 %"),
+            "{:?}",
+            more.worse
+        );
+    }
+
+    #[test]
+    fn paths_cannot_come_or_go_unrecorded() {
+        let verdict = judge(&counts(&[("a", 1.0)]), &counts(&[("b", 1.0)]), TOLERANCE);
+        assert_eq!(
+            verdict.worse,
+            ["b is not recorded", "a is recorded and no longer counted"]
+        );
+    }
+
+    #[test]
+    fn reads_what_callgrind_and_update_write() {
+        assert_eq!(instructions("fn=(1)\n1 2\n\ntotals: 4321\n"), Some(4321.0));
+        assert_eq!(instructions("totals: 0\n"), None, "nothing was counted");
+        assert_eq!(instructions("fn=(1)\n"), None);
+        let text = json!({ "compiler": "rustc 1", "instructions": { "a b": 1.5 } }).to_string();
+        let want = Recorded {
+            compiler: "rustc 1".into(),
+            counts: counts(&[("a b", 1.5)]),
+        };
+        assert_eq!(parse(&text).expect("well-formed"), want);
+        assert!(parse("{}").is_err());
+        assert!(parse(&text.replace("1.5", "0")).is_err());
+        parse(&std::fs::read_to_string(root().join(RECORDED)).expect("checked in")).expect("good");
+    }
+}
