@@ -67,6 +67,16 @@ typedef uint64_t rb_u64;
 #define RB_ANY_RANK 4294967295u
 /** A receive of whatever tag comes first. */
 #define RB_ANY_TAG 4294967295u
+/** A kernel's stream: offset of the count of bytes pushed. */
+#define RB_STREAM_HEAD_AT 0u
+/** A kernel's stream: offset of the count of bytes taken. */
+#define RB_STREAM_TAIL_AT 128u
+/** A kernel's stream: offset of the word that says how an operation failed (status, detail from bit 32 on). */
+#define RB_STREAM_STATE_AT 256u
+/** A kernel's stream: offset of the ring. */
+#define RB_STREAM_DATA_AT 384u
+/** A kernel's stream begins at a multiple of this; the address word holds log2 of the ring's bytes below. */
+#define RB_STREAM_ALIGN 128u
 
 /* Operation codes. */
 /** Does nothing and completes: measures the empty command. */
@@ -123,7 +133,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_BAD_DESCRIPTOR 4u
 /** No such session, or it was closed. Detail: the id given. */
 #define RB_STATUS_BAD_SESSION 5u
-/** The session is in a state that does not allow this (send before connect, listen twice). Detail: the id given. */
+/** The session is in a state that does not allow this (send before connect, listen twice), or an earlier operation on the kernel's stream has failed. Detail: the id given, or the stream's address. */
 #define RB_STATUS_BAD_STATE 6u
 /** No memory region covers this address in the queue's protection domain. Detail: the address that faulted. */
 #define RB_STATUS_NOT_REGISTERED 7u
@@ -223,9 +233,9 @@ typedef uint64_t rb_u64;
 #define RB_COLL_ALL_TO_ALL 13u
 /** Completes when every rank has come. */
 #define RB_COLL_BARRIER 14u
-/** Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2). */
+/** Sends `count` elements to rank `root` in messages of a stream's size, as a kernel pushes them (ACCL+ Listing 2); the source may be memory too. */
 #define RB_COLL_STREAM_SEND 15u
-/** Receives into the stream at `remote_va`, from which a kernel pops. */
+/** Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too. */
 #define RB_COLL_STREAM_RECV 16u
 
 /* Element types. */
@@ -386,8 +396,23 @@ typedef uint64_t rb_u64;
 /** Wire type. */
 #define RB_COLL_WIRE_WORD 2u
 #define RB_COLL_WIRE_SHIFT 0u
-#define RB_COLL_WIRE_BITS 8u
-#define RB_COLL_WIRE_MASK 0x00000000000000ffull
+#define RB_COLL_WIRE_BITS 5u
+#define RB_COLL_WIRE_MASK 0x000000000000001full
+/** The elements move in the order of a stream, window by window; the same on every rank. */
+#define RB_COLL_STREAMED_WORD 2u
+#define RB_COLL_STREAMED_SHIFT 5u
+#define RB_COLL_STREAMED_BITS 1u
+#define RB_COLL_STREAMED_MASK 0x0000000000000020ull
+/** `local_va` names a kernel's stream instead of a buffer. */
+#define RB_COLL_FROM_STREAM_WORD 2u
+#define RB_COLL_FROM_STREAM_SHIFT 6u
+#define RB_COLL_FROM_STREAM_BITS 1u
+#define RB_COLL_FROM_STREAM_MASK 0x0000000000000040ull
+/** `remote_va` names a kernel's stream instead of a buffer. */
+#define RB_COLL_TO_STREAM_WORD 2u
+#define RB_COLL_TO_STREAM_SHIFT 7u
+#define RB_COLL_TO_STREAM_BITS 1u
+#define RB_COLL_TO_STREAM_MASK 0x0000000000000080ull
 /** How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none. */
 #define RB_COLL_AFTER_WORD 2u
 #define RB_COLL_AFTER_SHIFT 8u
@@ -594,7 +619,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_QUEUE_FULL: return "every slot of the queue is in use; wait for outstanding requests or create the queue with a larger depth";
     case RB_STATUS_BAD_DESCRIPTOR: return "the NIC refused a malformed descriptor; the detail names the word at fault";
     case RB_STATUS_BAD_SESSION: return "no such session: it was never opened, or it has been closed";
-    case RB_STATUS_BAD_STATE: return "the session does not allow this operation now; connect or accept first, and listen only once";
+    case RB_STATUS_BAD_STATE: return "the session does not allow this operation now: connect or accept first, and listen only once; or reset the kernel's stream, on which an earlier operation has failed";
     case RB_STATUS_NOT_REGISTERED: return "no memory region covers this address; register the buffer with the NIC before using it";
     case RB_STATUS_OUT_OF_BOUNDS: return "the range runs past the end of its memory region; check the length or register more";
     case RB_STATUS_ACCESS_DENIED: return "the memory region does not grant this access; register it with the access that the operation needs";

@@ -48,6 +48,16 @@ package ringbell_abi_pkg;
   localparam logic [31:0] ANY_RANK = 32'hffffffff;
   // A receive of whatever tag comes first.
   localparam logic [31:0] ANY_TAG = 32'hffffffff;
+  // A kernel's stream: offset of the count of bytes pushed.
+  localparam logic [31:0] STREAM_HEAD_AT = 32'h0;
+  // A kernel's stream: offset of the count of bytes taken.
+  localparam logic [31:0] STREAM_TAIL_AT = 32'h80;
+  // A kernel's stream: offset of the word that says how an operation failed (status, detail from bit 32 on).
+  localparam logic [31:0] STREAM_STATE_AT = 32'h100;
+  // A kernel's stream: offset of the ring.
+  localparam logic [31:0] STREAM_DATA_AT = 32'h180;
+  // A kernel's stream begins at a multiple of this; the address word holds log2 of the ring's bytes below.
+  localparam logic [31:0] STREAM_ALIGN = 32'h80;
 
   typedef enum logic [7:0] {
     // Does nothing and completes: measures the empty command.
@@ -95,7 +105,7 @@ package ringbell_abi_pkg;
     STATUS_BAD_DESCRIPTOR = 8'd4,
     // No such session, or it was closed. Detail: the id given.
     STATUS_BAD_SESSION = 8'd5,
-    // The session is in a state that does not allow this (send before connect, listen twice). Detail: the id given.
+    // The session is in a state that does not allow this (send before connect, listen twice), or an earlier operation on the kernel's stream has failed. Detail: the id given, or the stream's address.
     STATUS_BAD_STATE = 8'd6,
     // No memory region covers this address in the queue's protection domain. Detail: the address that faulted.
     STATUS_NOT_REGISTERED = 8'd7,
@@ -197,9 +207,9 @@ package ringbell_abi_pkg;
     COLL_ALL_TO_ALL = 8'd13,
     // Completes when every rank has come.
     COLL_BARRIER = 8'd14,
-    // Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2).
+    // Sends `count` elements to rank `root` in messages of a stream's size, as a kernel pushes them (ACCL+ Listing 2); the source may be memory too.
     COLL_STREAM_SEND = 8'd15,
-    // Receives into the stream at `remote_va`, from which a kernel pops.
+    // Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too.
     COLL_STREAM_RECV = 8'd16
   } collective_e;
 
@@ -357,7 +367,19 @@ package ringbell_abi_pkg;
   // Wire type.
   localparam int unsigned COLL_WIRE_WORD = 2;
   localparam int unsigned COLL_WIRE_SHIFT = 0;
-  localparam int unsigned COLL_WIRE_BITS = 8;
+  localparam int unsigned COLL_WIRE_BITS = 5;
+  // The elements move in the order of a stream, window by window; the same on every rank.
+  localparam int unsigned COLL_STREAMED_WORD = 2;
+  localparam int unsigned COLL_STREAMED_SHIFT = 5;
+  localparam int unsigned COLL_STREAMED_BITS = 1;
+  // `local_va` names a kernel's stream instead of a buffer.
+  localparam int unsigned COLL_FROM_STREAM_WORD = 2;
+  localparam int unsigned COLL_FROM_STREAM_SHIFT = 6;
+  localparam int unsigned COLL_FROM_STREAM_BITS = 1;
+  // `remote_va` names a kernel's stream instead of a buffer.
+  localparam int unsigned COLL_TO_STREAM_WORD = 2;
+  localparam int unsigned COLL_TO_STREAM_SHIFT = 7;
+  localparam int unsigned COLL_TO_STREAM_BITS = 1;
   // How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none.
   localparam int unsigned COLL_AFTER_WORD = 2;
   localparam int unsigned COLL_AFTER_SHIFT = 8;

@@ -5,7 +5,8 @@
 //! `local_va` the source and `remote_va` the destination buffer, `operand` the count of elements
 //! (per rank where the operation has a block per rank), `rkey` the root, or the peer of a send or
 //! receive ([`ANY_RANK`]), `lkey` its tag ([`ANY_TAG`]), `imm` what [`CollectiveSpec`] packs, and
-//! `len` the wire type (bits 0–7) and the ticket distance of a predecessor (bits 8–31, 0: none).
+//! `len` the wire type (bits 0–4), whether kernels' streams stand for the buffers (bits 5–7; see
+//! [`kernel_stream`](crate::kernel_stream)), and the ticket distance of a predecessor (bits 8–31, 0: none).
 
 use crate::{bit_fields, coded_enum};
 
@@ -45,9 +46,9 @@ coded_enum! {
         AllToAll = 13 => "ALL_TO_ALL",
         /// Completes when every rank has come.
         Barrier = 14 => "BARRIER",
-        /// Sends what a kernel pushes into the stream at `local_va` (ACCL+ Listing 2).
+        /// Sends `count` elements to rank `root` in messages of a stream's size, as a kernel pushes them (ACCL+ Listing 2); the source may be memory too.
         StreamSend = 15 => "STREAM_SEND",
-        /// Receives into the stream at `remote_va`, from which a kernel pops.
+        /// Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too.
         StreamRecv = 16 => "STREAM_RECV",
     }
 }
@@ -167,7 +168,13 @@ bit_fields! { SPEC_FIELDS:
     /// Algorithm.
     S_ALGO = word 4 [24 +: 8] => "COLL_ALGO";
     /// Wire type.
-    S_WIRE = word 2 [0 +: 8] => "COLL_WIRE";
+    S_WIRE = word 2 [0 +: 5] => "COLL_WIRE";
+    /// The elements move in the order of a stream, window by window; the same on every rank.
+    S_STREAMED = word 2 [5 +: 1] => "COLL_STREAMED";
+    /// `local_va` names a kernel's stream instead of a buffer.
+    S_FROM_STREAM = word 2 [6 +: 1] => "COLL_FROM_STREAM";
+    /// `remote_va` names a kernel's stream instead of a buffer.
+    S_TO_STREAM = word 2 [7 +: 1] => "COLL_TO_STREAM";
     /// How many tickets back, in the same queue, the operation lies that must have ended before this one starts; 0: none.
     S_AFTER = word 2 [8 +: 24] => "COLL_AFTER";
 }
@@ -187,6 +194,12 @@ pub struct CollectiveSpec {
     pub wire: WireType,
     /// Ticket distance of the predecessor, below 2^24; 0: none.
     pub after: u32,
+    /// Elements move in the order of a stream; the same on every rank.
+    pub streamed: bool,
+    /// The source is a kernel's stream.
+    pub from_stream: bool,
+    /// The destination is a kernel's stream.
+    pub to_stream: bool,
 }
 
 impl CollectiveSpec {
@@ -199,6 +212,9 @@ impl CollectiveSpec {
             algo: Algorithm::Auto,
             wire: WireType::Same,
             after: 0,
+            streamed: false,
+            from_stream: false,
+            to_stream: false,
         }
     }
 
@@ -208,7 +224,11 @@ impl CollectiveSpec {
             | S_DTYPE.put(self.dtype as u64)
             | S_REDOP.put(self.op as u64)
             | S_ALGO.put(self.algo as u64);
-        let len = S_WIRE.put(self.wire as u64) | S_AFTER.put(self.after as u64);
+        let len = S_WIRE.put(self.wire as u64)
+            | S_STREAMED.put(self.streamed as u64)
+            | S_FROM_STREAM.put(self.from_stream as u64)
+            | S_TO_STREAM.put(self.to_stream as u64)
+            | S_AFTER.put(self.after as u64);
         (imm as u32, len as u32)
     }
 
@@ -229,6 +249,9 @@ impl CollectiveSpec {
                 algo,
                 wire,
                 after: S_AFTER.of(l) as u32,
+                streamed: S_STREAMED.of(l) != 0,
+                from_stream: S_FROM_STREAM.of(l) != 0,
+                to_stream: S_TO_STREAM.of(l) != 0,
             }),
             _ => None,
         }
@@ -249,6 +272,9 @@ mod tests {
                     algo: Algorithm::Ring,
                     wire: WireType::Bf16,
                     after: (1 << 24) - 1,
+                    from_stream: true,
+                    to_stream: (*dtype as u8).is_multiple_of(2),
+                    streamed: (*kind as u8).is_multiple_of(2),
                     ..CollectiveSpec::new(*kind)
                 };
                 let (imm, len) = spec.encode();

@@ -4,7 +4,7 @@
 //! own beside their definition; what is left is here, each row taken from the constant that Rust uses.
 
 use crate::describe::Const;
-use crate::{bar, collective, completion, descriptor, event, queue, Status};
+use crate::{bar, collective, completion, descriptor, event, kernel_stream, queue, Status};
 
 const fn row(name: &'static str, value: u64, doc: &'static str) -> Const {
     Const { name, value, doc }
@@ -106,6 +106,31 @@ pub const TABLE: &[Const] = &[
         "ANY_TAG",
         collective::ANY_TAG as u64,
         "A receive of whatever tag comes first.",
+    ),
+    row(
+        "STREAM_HEAD_AT",
+        kernel_stream::HEAD_AT,
+        "A kernel's stream: offset of the count of bytes pushed.",
+    ),
+    row(
+        "STREAM_TAIL_AT",
+        kernel_stream::TAIL_AT,
+        "A kernel's stream: offset of the count of bytes taken.",
+    ),
+    row(
+        "STREAM_STATE_AT",
+        kernel_stream::STATE_AT,
+        "A kernel's stream: offset of the word that says how an operation failed (status, detail from bit 32 on).",
+    ),
+    row(
+        "STREAM_DATA_AT",
+        kernel_stream::DATA_AT,
+        "A kernel's stream: offset of the ring.",
+    ),
+    row(
+        "STREAM_ALIGN",
+        kernel_stream::ALIGN,
+        "A kernel's stream begins at a multiple of this; the address word holds log2 of the ring's bytes below.",
     ),
 ];
 

@@ -3,7 +3,7 @@
 //! Everything that crosses the GPU/NIC border is defined here, once: the BAR map ([`bar`]), the
 //! 64-byte work queue entry ([`descriptor`]), the completion line ([`completion`]), the event
 //! ([`event`]), operation and status codes, and the plain-data queue handle that a kernel holds
-//! ([`queue`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the register
+//! ([`queue`]), and the stream between a kernel and the NIC ([`kernel_stream`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the register
 //! reference from the tables in [`describe`]; a test fails when they are stale.
 //!
 //! The crate is `no_std`, has no dependencies and contains no `unsafe`.
@@ -17,6 +17,7 @@ pub mod describe;
 pub mod descriptor;
 pub mod event;
 pub mod ids;
+pub mod kernel_stream;
 pub mod opcode;
 pub mod queue;
 pub mod status;
@@ -28,6 +29,7 @@ pub use descriptor::{
 };
 pub use event::{Event, EventKind};
 pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
+pub use kernel_stream::StreamRef;
 pub use opcode::{Flags, Opcode};
 pub use status::Status;
 

@@ -17,7 +17,7 @@ coded_enum! {
         BadDescriptor = 4 => "BAD_DESCRIPTOR",
         /// No such session, or it was closed. Detail: the id given.
         BadSession = 5 => "BAD_SESSION",
-        /// The session is in a state that does not allow this (send before connect, listen twice). Detail: the id given.
+        /// The session is in a state that does not allow this (send before connect, listen twice), or an earlier operation on the kernel's stream has failed. Detail: the id given, or the stream's address.
         BadState = 6 => "BAD_STATE",
         /// No memory region covers this address in the queue's protection domain. Detail: the address that faulted.
         NotRegistered = 7 => "NOT_REGISTERED",
@@ -82,7 +82,7 @@ impl Status {
             Status::QueueFull => "every slot of the queue is in use; wait for outstanding requests or create the queue with a larger depth",
             Status::BadDescriptor => "the NIC refused a malformed descriptor; the detail names the word at fault",
             Status::BadSession => "no such session: it was never opened, or it has been closed",
-            Status::BadState => "the session does not allow this operation now; connect or accept first, and listen only once",
+            Status::BadState => "the session does not allow this operation now: connect or accept first, and listen only once; or reset the kernel's stream, on which an earlier operation has failed",
             Status::NotRegistered => "no memory region covers this address; register the buffer with the NIC before using it",
             Status::OutOfBounds => "the range runs past the end of its memory region; check the length or register more",
             Status::AccessDenied => "the memory region does not grant this access; register it with the access that the operation needs",

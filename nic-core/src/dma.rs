@@ -7,6 +7,7 @@
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
@@ -211,6 +212,29 @@ impl Dma<'_> {
         }
         self.state.copied += src.len() as u64;
         Ok(())
+    }
+
+    /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does not
+    /// reach, or when it is not aligned.
+    pub(crate) fn load_word(&mut self, word: &Buffer) -> Result<Option<u64>, Fault> {
+        Ok(self.word(word)?.map(|w| w.load(Ordering::Acquire)))
+    }
+
+    /// Stores such a word with Release, after everything that was written before.
+    pub(crate) fn store_word(&mut self, word: &Buffer, value: u64) -> Result<(), Fault> {
+        if let Some(w) = self.word(word)? {
+            w.store(value, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn word(&mut self, word: &Buffer) -> Result<Option<&AtomicU64>, Fault> {
+        let span = self.span(word, 0)?.prefix(8);
+        let p = self.direct(span).map(<*mut u8>::cast::<u64>);
+        let p = p.filter(|p| p.is_aligned() && span.len == 8);
+        // SAFETY: the span is mapped for 8 bytes (checked by `direct`) and aligned; kernels and NICs
+        // access it only atomically, and it stays mapped while the borrow of the DMA lives.
+        Ok(p.map(|p| unsafe { AtomicU64::from_ptr(p) }))
     }
 
     /// Reads an asynchronous memory.

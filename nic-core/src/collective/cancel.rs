@@ -1,5 +1,7 @@
 //! Operations that their owner takes back.
 
+use ringbell_nic_abi::Status;
+
 use super::{Collectives, State};
 use crate::transport::WorkToken;
 
@@ -33,12 +35,13 @@ impl Collectives {
         let Some(&id) = self.by_token.get(&token.0) else {
             return false;
         };
-        let Some(a) = self.ops.get(id) else {
+        let Some(a) = self.ops.get_mut(id) else {
             return false;
         };
         let slot = a.comm;
         let waits = matches!(a.state, State::Waiting(_));
-        let gone = match &a.state {
+        let gone = match &mut a.state {
+            State::Channel(c) => c.take_back(id, &mut self.fabric),
             State::Waiting(_) => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
@@ -48,8 +51,7 @@ impl Collectives {
             return false;
         }
         self.waiting -= usize::from(waits);
-        self.ops.remove(id);
-        self.by_token.remove(&token.0);
+        self.forget(id, Status::Cancelled, 0);
         if let Some(c) = self.comm_mut(slot) {
             c.active.retain(|o| *o != id);
             c.queue.retain(|o| *o != id);

@@ -30,6 +30,7 @@ fn agreement(c: &CommunicatorConfig) -> u32 {
         s.segment_bytes,
         s.segments_in_flight.into(),
         s.scratch_bytes,
+        s.stream_bytes,
         s.direct_eager_bytes | u64::from(s.direct) << 63,
     ];
     let rest = rest.into_iter().chain(s.thresholds.words());

@@ -149,7 +149,8 @@ impl Collectives {
             return Fate::Now;
         };
         let slot = a.comm;
-        let gone = match &a.state {
+        let gone = match &mut a.state {
+            State::Channel(c) => c.take_back(id, &mut self.fabric),
             State::Waiting(_) => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
@@ -160,8 +161,7 @@ impl Collectives {
             if matches!(a.state, State::Waiting(_)) {
                 self.waiting -= 1;
             }
-            self.ops.remove(id);
-            self.by_token.remove(&token.0);
+            self.forget(id, status, detail);
             if let Some(c) = self.comm_mut(slot) {
                 c.active.retain(|o| *o != id);
                 c.queue.retain(|o| *o != id);

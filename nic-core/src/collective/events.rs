@@ -42,6 +42,11 @@ impl Collectives {
                         let n = if status == Status::Ok { bytes } else { 0 };
                         self.finish(slot, id, status, n, detail);
                     }
+                    State::Channel(c) if status == Status::Ok => {
+                        c.sent(key);
+                        self.wake(id);
+                    }
+                    State::Channel(_) => self.channel_fails(io, id, status, detail),
                     _ => {}
                 }
             }
@@ -73,6 +78,16 @@ impl Collectives {
                             _ => detail,
                         };
                         self.finish(slot, id, status, len, detail);
+                    }
+                    State::Channel(c) => {
+                        let moved = match status {
+                            Status::Ok => c.received(&mut io.dma(), len),
+                            _ => Err((status, detail)),
+                        };
+                        match moved {
+                            Ok(()) => self.wake(id),
+                            Err((status, detail)) => self.channel_fails(io, id, status, detail),
+                        }
                     }
                     _ => {}
                 }
@@ -174,6 +189,7 @@ impl Collectives {
     fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
         c.dispute.is_some()
+            || self.streams_need(c, rank)
             || self.fabric.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))
     }

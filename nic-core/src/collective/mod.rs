@@ -20,6 +20,7 @@
 
 mod agree;
 mod cancel;
+mod channel;
 mod combine;
 mod communicator;
 mod control;
@@ -29,10 +30,12 @@ mod ending;
 mod events;
 mod executor;
 mod fabric;
+mod kernel_stream;
 mod params;
 mod plan;
 mod settings;
 mod slab;
+mod streams;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -45,6 +48,7 @@ use rustc_hash::FxHashMap;
 
 use crate::board::Block;
 use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
+use channel::Channel;
 use combine::Combine;
 use communicator::{Comm, End, GRACE};
 use executor::{Job, Op, Progress};
@@ -54,6 +58,7 @@ pub use cancel::CancelError;
 pub(crate) use direct_path::{reach, Reach};
 pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};
+pub(crate) use kernel_stream::StreamSide;
 pub(crate) use params::Params;
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub use settings::{
@@ -96,6 +101,8 @@ pub(crate) enum Task {
     },
     /// One pass over this rank's memory.
     Local(Box<Combine>),
+    /// Elements to or from a peer, in messages of a stream's size.
+    Channel(ChannelTask),
     /// A program.
     Program {
         plan: std::sync::Arc<Plan>,
@@ -109,6 +116,18 @@ pub(crate) enum Task {
         /// What the completion reports.
         bytes: u64,
     },
+}
+
+/// See [`Task::Channel`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChannelTask {
+    pub(crate) sends: bool,
+    pub(crate) peer: u32,
+    pub(crate) tag: u32,
+    /// Type and count.
+    pub(crate) elements: (ringbell_nic_abi::DataType, u64),
+    /// The memory, when there is no stream.
+    pub(crate) side: Side,
 }
 
 /// One pass over this rank's memory: a copy, or destination = destination op source.
@@ -148,6 +167,7 @@ enum State {
     /// A user message; the receive's number.
     Message(Option<u32>),
     Local(Box<Combine>),
+    Channel(Box<Channel>),
     Running(Box<Op>),
     /// On the direct path; the task, should it have to go over messages.
     Direct(Box<Task>),
@@ -166,6 +186,8 @@ struct Active {
     /// How it ends when its communicator does, if not like the others.
     own_end: Option<(Status, u64)>,
     queued: bool,
+    /// Kernels' streams that stand for source and destination.
+    streams: [Option<StreamSide>; 2],
 }
 
 /// A work that has ended.
@@ -217,6 +239,7 @@ pub(crate) struct Collectives {
     areas: direct::AreaPool,
     /// What peers can map of this NIC's GPU memory: bus address and length.
     exports: Vec<(u64, u64)>,
+    streams: streams::Streams,
 }
 
 impl Collectives {
@@ -238,6 +261,7 @@ impl Collectives {
             outcomes: Vec::new(),
             areas: direct::AreaPool::default(),
             exports: Vec::new(),
+            streams: streams::Streams::default(),
         }
     }
 
@@ -304,6 +328,7 @@ impl Collectives {
         self.ready.is_empty()
             && self.waiting == 0
             && self.retired.is_empty()
+            && self.streams.is_quiet()
             && self.is_direct_quiet()
             && self.fabric.is_quiet()
             && !self.by_ctx.values().any(|s| {
@@ -330,6 +355,7 @@ impl Collectives {
         slot: u32,
         token: WorkToken,
         task: Task,
+        streams: [Option<StreamSide>; 2],
         after: After,
     ) {
         let (mut seq, mut params, mut bytes) = (None, None, 0);
@@ -360,6 +386,7 @@ impl Collectives {
             bytes,
             own_end: None,
             queued: false,
+            streams,
         };
         let Some(id) = self.ops.insert(active) else {
             self.retired.push(Retired {
@@ -443,6 +470,13 @@ impl Collectives {
             return true;
         };
         let mut task = std::mem::replace(task, Task::Nop);
+        let streams = a.streams;
+        if self.streams.are_taken(streams) || self.is_channel_taken(slot, &task) {
+            if let Some(a) = self.ops.get_mut(id) {
+                a.state = State::Waiting(task);
+            }
+            return false;
+        }
         if let Task::Program { reach, .. } = &task {
             let reach = *reach;
             if reach != Reach::Messages {
@@ -499,6 +533,9 @@ impl Collectives {
                     (None, _) => self.finish(slot, id, Status::NoResources, 0, 1 << 18),
                     _ => {}
                 }
+            }
+            Task::Channel(task) => {
+                self.start_channel(io, slot, id, task);
             }
             Task::Local(combine) => {
                 a.state = State::Local(combine);
@@ -584,6 +621,7 @@ impl Collectives {
     fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
         let Some(a) = self.ops.remove(id) else { return };
         self.by_token.remove(&a.token.0);
+        self.streams.give_back(id, a.streams, status, detail);
         if let Some(c) = self.comms[slot as usize].comm.as_mut() {
             c.active.retain(|o| *o != id);
             if let State::Running(op) = &a.state {
@@ -626,6 +664,7 @@ impl Collectives {
             moved |= self.look_at_clock(io);
         }
         moved |= self.begin(io, ended);
+        self.look_at_streams(io);
         let mut budget = STEP_ELEMENTS;
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else {
@@ -660,6 +699,7 @@ impl Collectives {
                 ReadStatus::Done => Progress::Done,
                 ReadStatus::Pending => Progress::More,
             }),
+            State::Channel(_) => return self.run_channel(io, id),
             State::Waiting(_) | State::Message(_) | State::Direct(_) => return,
         };
         match result {

@@ -38,6 +38,9 @@ pub struct CollectiveSettings {
     pub segments_in_flight: u32,
     /// NIC memory for partial results, shared by the operations of the communicator.
     pub scratch_bytes: u64,
+    /// Kernels' streams: bytes of a message, and of a window of a collective, at most. The ring of a
+    /// stream must hold as many. The same on every rank.
+    pub stream_bytes: u64,
     /// Bytes of host memory that are staged through NIC memory at once when a message leaves from,
     /// or arrives in, memory that peers cannot map.
     pub staging_bytes: u64,
@@ -61,6 +64,7 @@ impl Default for CollectiveSettings {
             segment_bytes: 256 << 10,
             segments_in_flight: 4,
             scratch_bytes: 16 << 20,
+            stream_bytes: 4 << 10,
             staging_bytes: 1 << 20,
             direct: true,
             direct_eager_bytes: 1 << 10,
@@ -116,6 +120,15 @@ impl CollectiveSettings {
                 format!(
                     "{} has no room for two segments of collective.segment_bytes, {least} bytes",
                     s.scratch_bytes
+                ),
+            );
+        }
+        if !s.stream_bytes.is_power_of_two() || !(64..=1 << 24).contains(&s.stream_bytes) {
+            return refuse(
+                "collective.stream_bytes",
+                format!(
+                    "{} is not a power of two between 64 and 16 MiB",
+                    s.stream_bytes
                 ),
             );
         }

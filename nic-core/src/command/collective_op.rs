@@ -4,15 +4,16 @@ use ringbell_gtlb::{Need, Pin};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, Opcode, PdId, Status,
-    WireType,
+    StreamRef, WireType,
 };
 use ringbell_onc_engines::program::{choose, Reach};
 
 use super::Core;
 use crate::collective::{
-    reach, After, CancelError, Collectives, Fate, Io, LocalPass, Params, Pieces, PlanError, Shape,
-    Side, Task,
+    reach, After, CancelError, ChannelTask, Collectives, Fate, Io, LocalPass, Params, Pieces,
+    PlanError, Shape, Side, StreamSide, Task,
 };
+use crate::dma::Dma;
 use crate::permit::Permit;
 use crate::transport::{Buffer, TransportEvent, WorkToken};
 
@@ -62,6 +63,11 @@ impl Core {
     }
 
     fn retire_collectives(&mut self) {
+        // Before the pins go: kernels that wait at a stream are told that it has failed.
+        self.collectives.tell_streams(&mut Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        });
         while let Some(r) = self.collectives.take_retired() {
             self.retire(r.token, r.status, r.bytes, r.detail);
         }
@@ -145,6 +151,7 @@ impl Core {
             return self.finish(permit, Status::BadCommunicator, 0, d.session.0.into());
         };
         if let Some((status, detail)) = self.collectives.ended(slot) {
+            self.refuse_streams(pd, d, &spec, status, detail);
             return self.finish(permit, status, 0, detail);
         }
         let (queue, ticket) = (permit.queue, permit.ticket);
@@ -160,10 +167,11 @@ impl Core {
         };
         match self.task(slot, pd, d, &spec) {
             Ok((task, pins)) => {
+                let streams = streams_of(d, &spec, &pins);
                 let mut work = self.work(permit, d, u32::MAX);
                 work.pins = pins;
                 let token = self.works.insert(work);
-                self.collectives(|c, io| c.post(io, slot, token, task, after));
+                self.collectives(|c, io| c.post(io, slot, token, task, streams, after));
             }
             Err((status, detail)) => {
                 if matches!(
@@ -175,8 +183,41 @@ impl Core {
                 ) {
                     self.fault(u32::MAX, detail);
                 }
+                self.refuse_streams(pd, d, &spec, status, detail);
                 self.finish(permit, status, 0, detail);
             }
+        }
+    }
+
+    /// An operation was refused: kernels that push for it, or wait to pop, need not wait for their own
+    /// time-outs.
+    fn refuse_streams(
+        &mut self,
+        pd: PdId,
+        d: &Descriptor,
+        spec: &CollectiveSpec,
+        status: Status,
+        detail: u64,
+    ) {
+        for (is, va) in [
+            (spec.from_stream, d.local_va),
+            (spec.to_stream, d.remote_va),
+        ] {
+            let stream = StreamRef::from_word(va.0).filter(|_| is);
+            let Some(stream) = stream else { continue };
+            let key = ringbell_nic_abi::Lkey(0);
+            let (va, len) = (stream.va, stream.bytes());
+            // Where there is no stream there is nobody to be told.
+            let Ok(pin) = self.mmu.pin(pd, key, va, len, Need::Write) else {
+                continue;
+            };
+            let region = pin.region;
+            let mut dma = Dma {
+                mmu: &mut self.mmu,
+                state: &mut self.dma,
+            };
+            StreamSide { region, stream }.fail(&mut dma, status, detail);
+            self.mmu.unpin(pin);
         }
     }
 
@@ -257,9 +298,63 @@ impl Core {
                 };
                 Ok((Task::local(pass), [input, output]))
             }
-            K::StreamSend | K::StreamRecv => Err((Status::Unsupported, spec.kind.code().into())),
+            K::StreamSend | K::StreamRecv => {
+                let sends = spec.kind == K::StreamSend;
+                if root >= ranks || root == rank {
+                    return Err(invalid(root.into()));
+                }
+                if tag == ANY_TAG || spec.wire != WireType::Same {
+                    return Err(invalid(if tag == ANY_TAG { tag.into() } else { 0 }));
+                }
+                let pins = if sends {
+                    [self.pin_operand(slot, pd, d, spec, bytes, true)?, None]
+                } else {
+                    [None, self.pin_operand(slot, pd, d, spec, bytes, false)?]
+                };
+                let (pin, va) = match sends {
+                    true => (&pins[0], d.local_va.0),
+                    false => (&pins[1], d.remote_va.0),
+                };
+                let task = ChannelTask {
+                    sends,
+                    peer: root,
+                    tag,
+                    elements: (spec.dtype, d.operand),
+                    side: Side {
+                        region: region(pin),
+                        va,
+                    },
+                };
+                Ok((Task::Channel(task), pins))
+            }
             _ => self.program_task(slot, pd, d, spec, bytes),
         }
+    }
+
+    /// Pins source or destination, be it a buffer of `len` bytes or a stream.
+    fn pin_operand(
+        &mut self,
+        slot: u32,
+        pd: PdId,
+        d: &Descriptor,
+        spec: &CollectiveSpec,
+        len: u64,
+        source: bool,
+    ) -> Result<Option<Pin>, Refusal> {
+        let (streams, va, need) = match source {
+            true => (spec.from_stream, d.local_va, Need::Read),
+            false => (spec.to_stream, d.remote_va, Need::Write),
+        };
+        if !streams {
+            return self.pin_side(pd, va, len, need);
+        }
+        let s = StreamRef::from_word(va.0).ok_or((Status::InvalidArgument, va.0))?;
+        let least = self.collectives.stream_bytes(slot);
+        if s.capacity() < least {
+            return Err((Status::NoResources, least));
+        }
+        // Its indices and its state are written in either case.
+        self.pin_side(pd, s.va, s.bytes(), Need::Write)
     }
 
     fn pin_both(
@@ -379,6 +474,23 @@ impl Core {
         };
         Ok((task, pins))
     }
+}
+
+/// The streams that an operation has been given.
+fn streams_of(
+    d: &Descriptor,
+    spec: &CollectiveSpec,
+    pins: &[Option<Pin>; 2],
+) -> [Option<StreamSide>; 2] {
+    let of = |is: bool, va: GpuVa, pin: &Option<Pin>| {
+        let region = pin.as_ref().filter(|_| is)?.region;
+        let stream = StreamRef::from_word(va.0)?;
+        Some(StreamSide { region, stream })
+    };
+    [
+        of(spec.from_stream, d.local_va, &pins[0]),
+        of(spec.to_stream, d.remote_va, &pins[1]),
+    ]
 }
 
 fn region(pin: &Option<Pin>) -> u32 {

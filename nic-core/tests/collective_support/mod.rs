@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nic::{Host, Setup, TempDir, BASE};
 use ringbell_gtlb::testing::Layout as PageLayout;
+use ringbell_nic_abi::kernel_stream::{DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Completion, DataType, Descriptor, GpuVa, Lkey,
     Opcode, ReduceOp, Rkey, Status, WireType,
@@ -202,6 +203,72 @@ impl World {
     }
 }
 
+/// A kernel's end of a stream, played by a test: one thread, no races.
+#[derive(Debug, Clone, Copy)]
+pub struct Ring {
+    pub rank: usize,
+    /// Offset in the memory of its host.
+    pub at: u64,
+    pub log2: u32,
+}
+
+impl Ring {
+    /// An empty stream whose indices begin at `start`.
+    pub fn new(w: &World, rank: usize, at: u64, log2: u32, start: u64) -> Ring {
+        let r = Ring { rank, at, log2 };
+        r.reset(w, start);
+        r
+    }
+
+    /// As its owner does it: no failure, empty.
+    pub fn reset(&self, w: &World, start: u64) {
+        for (at, v) in [(HEAD_AT, start), (TAIL_AT, start), (STATE_AT, 0)] {
+            self.set(w, at, v);
+        }
+    }
+
+    pub fn word(&self) -> u64 {
+        (BASE.0 + self.at) | u64::from(self.log2)
+    }
+
+    pub fn get(&self, w: &World, at: u64) -> u64 {
+        let b = w.host(self.rank).peek(self.at + at, 8);
+        u64::from_le_bytes(b.try_into().expect("8 bytes"))
+    }
+
+    pub fn set(&self, w: &World, at: u64, v: u64) {
+        w.host(self.rank).poke(self.at + at, &v.to_le_bytes());
+    }
+
+    /// What is in it.
+    pub fn level(&self, w: &World) -> u64 {
+        self.get(w, HEAD_AT).wrapping_sub(self.get(w, TAIL_AT))
+    }
+
+    /// Pushes what there is room for; returns how many bytes.
+    pub fn push(&self, w: &World, bytes: &[u8]) -> usize {
+        let (size, head) = (1u64 << self.log2, self.get(w, HEAD_AT));
+        let n = bytes.len().min((size - self.level(w)) as usize);
+        for (i, b) in bytes[..n].iter().enumerate() {
+            let at = head.wrapping_add(i as u64) & (size - 1);
+            w.host(self.rank).poke(self.at + DATA_AT + at, &[*b]);
+        }
+        self.set(w, HEAD_AT, head.wrapping_add(n as u64));
+        n
+    }
+
+    /// Pops at most `most` bytes.
+    pub fn pop(&self, w: &World, most: usize) -> Vec<u8> {
+        let (size, tail) = (1u64 << self.log2, self.get(w, TAIL_AT));
+        let n = most.min(self.level(w) as usize);
+        let at = |i: usize| tail.wrapping_add(i as u64) & (size - 1);
+        let of = |i| w.host(self.rank).peek(self.at + DATA_AT + at(i), 1)[0];
+        let out = (0..n).map(of).collect();
+        self.set(w, TAIL_AT, tail.wrapping_add(n as u64));
+        out
+    }
+}
+
 /// A collective, as posted.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
@@ -248,6 +315,21 @@ impl Call {
     }
     pub fn at(mut self, src: u64, dst: u64) -> Call {
         (self.src, self.dst) = (src, dst);
+        self
+    }
+    /// The source is this stream.
+    pub fn of_ring(mut self, ring: &Ring) -> Call {
+        (self.spec.from_stream, self.src) = (true, ring.word() - BASE.0);
+        self
+    }
+    /// The destination is this stream.
+    pub fn to_ring(mut self, ring: &Ring) -> Call {
+        (self.spec.to_stream, self.dst) = (true, ring.word() - BASE.0);
+        self
+    }
+    /// In the order of streams, whatever the operands of this rank are.
+    pub fn streamed(mut self) -> Call {
+        self.spec.streamed = true;
         self
     }
     pub fn within(mut self, us: u32) -> Call {

@@ -10,6 +10,8 @@ use crate::board::Block;
 pub(crate) const MAX_EARLY: usize = 1 << 16;
 /// Bit of the tags of user messages; the rest is the user's tag.
 pub(crate) const USER_TAG: u64 = 1 << 63;
+/// Further bit of those that belong to streams: no receive of messages takes them.
+pub(crate) const STREAM_TAG: u64 = 1 << 62;
 
 /// A peer of a communicator.
 #[derive(Debug, Clone)]
@@ -69,14 +71,13 @@ pub(crate) struct Early {
 pub(crate) struct UserRecv {
     pub(crate) id: u32,
     pub(crate) from: Option<u32>,
-    pub(crate) tag: Option<u32>,
+    pub(crate) tag: Option<u64>,
 }
 
 impl UserRecv {
     /// Whether a message may meet this receive.
     pub(crate) fn takes(&self, from: u32, tag: u64) -> bool {
-        self.from.is_none_or(|f| f == from)
-            && self.tag.is_none_or(|t| u64::from(t) | USER_TAG == tag)
+        self.from.is_none_or(|f| f == from) && self.tag.map_or(tag & STREAM_TAG == 0, |t| t == tag)
     }
 }
 

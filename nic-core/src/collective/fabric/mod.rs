@@ -26,7 +26,7 @@ use ringbell_gtlb::Mmu;
 use ringbell_nic_abi::Status;
 
 pub(crate) use frame::{Envelope, Frame};
-pub(crate) use group::USER_TAG;
+pub(crate) use group::{STREAM_TAG, USER_TAG};
 pub(crate) use link::FABRIC_TOKEN;
 pub(crate) use pieces::Pieces;
 
@@ -359,7 +359,7 @@ impl Fabric {
             let waiting = UserRecv {
                 id,
                 from: r.from,
-                tag: r.tag.map(|t| t as u32),
+                tag: r.tag,
             };
             let earlies = &self.earlies;
             let found = g.user_early.iter().position(|e| {
@@ -561,23 +561,26 @@ impl Fabric {
         let (ctx, room, key) = (r.ctx, r.pieces.len(), r.key);
         let rank = self.groups.get(&ctx).map_or(0, |g| g.rank);
         if r.user {
-            if len <= room {
-                return true;
-            }
+            // Messages carry no hash, streams one of what both ends must agree on.
+            let (status, mine, theirs) = match (hash == r.hash, len <= room) {
+                (true, true) => return true,
+                (true, false) => (Status::MessageTooLarge, len, len),
+                (false, _) => (Status::Mismatch, from.into(), rank.into()),
+            };
             self.recvs.remove(recv);
             self.events.push_back(FabricEvent::Received {
                 key,
-                status: Status::MessageTooLarge,
+                status,
                 from,
                 len: 0,
-                detail: len,
+                detail: mine,
             });
             let refused = Frame::Refused {
                 ctx,
                 from: rank,
                 send,
-                status: Status::MessageTooLarge,
-                detail: len,
+                status,
+                detail: theirs,
             };
             self.frame(ctx, from, refused);
             return false;

@@ -1,0 +1,205 @@
+//! Operations with kernels' streams: who has which stream, which wait for a kernel, and how kernels
+//! learn that an operation has failed.
+
+use ringbell_nic_abi::Status;
+
+use super::channel::{Channel, ChannelSpec, End};
+use super::communicator::Comm;
+use super::executor::Progress;
+use super::fabric::{STREAM_TAG, USER_TAG};
+use super::kernel_stream::{StreamEnd, StreamSide, Way};
+use super::params::fold;
+use super::{ChannelTask, Collectives, Io, State, Task};
+use crate::dma::Dma;
+
+/// See the module text.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    /// Streams in use, and by which operation.
+    taken: Vec<(StreamSide, u32)>,
+    /// Operations that may go on when a kernel has moved.
+    watched: Vec<u32>,
+    /// Failures that kernels are to be told.
+    failed: Vec<(StreamSide, Status, u64)>,
+}
+
+impl Streams {
+    pub(super) fn is_quiet(&self) -> bool {
+        self.watched.is_empty()
+    }
+
+    /// Whether another operation has one of them: they are taken in the order of posting.
+    pub(super) fn are_taken(&self, streams: [Option<StreamSide>; 2]) -> bool {
+        let taken = |s: &StreamSide| self.taken.iter().any(|t| t.0 == *s);
+        streams.iter().flatten().any(taken)
+    }
+
+    fn take(&mut self, id: u32, side: StreamSide) {
+        self.taken.push((side, id));
+    }
+
+    /// An operation has ended.
+    pub(super) fn give_back(
+        &mut self,
+        id: u32,
+        streams: [Option<StreamSide>; 2],
+        status: Status,
+        detail: u64,
+    ) {
+        self.taken.retain(|t| t.1 != id);
+        self.watched.retain(|w| *w != id);
+        if status != Status::Ok {
+            let failed = streams.into_iter().flatten();
+            self.failed.extend(failed.map(|s| (s, status, detail)));
+        }
+    }
+
+    fn watch(&mut self, id: u32) {
+        if !self.watched.contains(&id) {
+            self.watched.push(id);
+        }
+    }
+}
+
+impl Collectives {
+    /// Least size of a stream's ring.
+    pub(crate) fn stream_bytes(&self, slot: u32) -> u64 {
+        self.comm(slot).map_or(0, |c| c.settings.stream_bytes)
+    }
+
+    /// Tells kernels what has failed.
+    pub(crate) fn tell_streams(&mut self, dma: &mut Dma<'_>) {
+        for (side, status, detail) in self.streams.failed.drain(..) {
+            side.fail(dma, status, detail);
+        }
+    }
+
+    /// An operation ends before it has begun for others.
+    pub(super) fn forget(&mut self, id: u32, status: Status, detail: u64) {
+        if let Some(a) = self.ops.remove(id) {
+            self.by_token.remove(&a.token.0);
+            self.streams.give_back(id, a.streams, status, detail);
+        }
+    }
+
+    /// Whether something under way needs a rank although no message says so: its kernel is slow.
+    pub(super) fn streams_need(&self, c: &Comm, rank: u32) -> bool {
+        let needs = |id: &u32| match self.ops.get(*id).map(|a| &a.state) {
+            Some(State::Channel(c)) => c.needs(rank),
+            _ => false,
+        };
+        c.active.iter().any(needs)
+    }
+
+    /// Wakes the operations whose kernels have moved.
+    pub(super) fn look_at_streams(&mut self, io: &mut Io<'_>) {
+        let mut i = 0;
+        while let Some(&id) = self.streams.watched.get(i) {
+            let news = match self.ops.get(id).map(|a| &a.state) {
+                Some(State::Channel(c)) => c.has_news(&mut io.dma()),
+                _ => true,
+            };
+            if news {
+                self.streams.watched.swap_remove(i);
+                self.wake(id);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Whether an operation of the same two ranks and tag is under way: messages would mix.
+    pub(super) fn is_channel_taken(&self, slot: u32, task: &Task) -> bool {
+        let (Task::Channel(t), Some(c)) = (task, self.comm(slot)) else {
+            return false;
+        };
+        let same = |id: &u32| match self.ops.get(*id).map(|a| &a.state) {
+            Some(State::Channel(c)) => c.is_between(t.sends, t.peer, tag_of(t.tag)),
+            _ => false,
+        };
+        c.active.iter().any(same)
+    }
+
+    pub(super) fn start_channel(&mut self, io: &mut Io<'_>, slot: u32, id: u32, t: ChannelTask) {
+        let streams = self.ops.get(id).map_or([None; 2], |a| a.streams);
+        let (side, way) = match t.sends {
+            true => (streams[0], Way::FromKernel),
+            false => (streams[1], Way::ToKernel),
+        };
+        let end = match side {
+            None => Ok(End::Memory(t.side)),
+            Some(s) => StreamEnd::open(&mut io.dma(), s, way).map(End::Stream),
+        };
+        let end = match end {
+            Ok(end) => end,
+            Err((status, detail)) => return self.finish(slot, id, status, 0, detail),
+        };
+        if let Some(s) = side {
+            self.streams.take(id, s);
+        }
+        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+            return;
+        };
+        let (dtype, count) = t.elements;
+        let spec = ChannelSpec {
+            sends: t.sends,
+            ctx: c.ctx,
+            peer: t.peer,
+            tag: tag_of(t.tag),
+            hash: fold([count, dtype.code().into()]).max(1),
+            total: count * dtype.bytes(),
+            piece: c.settings.stream_bytes,
+        };
+        if let Some(a) = self.ops.get_mut(id) {
+            a.bytes = spec.total;
+            a.state = State::Channel(Box::new(Channel::new(spec, end)));
+            c.active.push(id);
+        }
+        self.wake(id);
+    }
+
+    pub(super) fn run_channel(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let State::Channel(c) = &mut a.state else {
+            return;
+        };
+        let (slot, bytes) = (a.comm, a.bytes);
+        match c.run(id, &mut self.fabric, io) {
+            Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
+            Ok(Progress::Waits | Progress::More) => {
+                if c.waits_for_kernel() {
+                    self.streams.watch(id);
+                }
+            }
+            Err((status, detail)) => self.channel_fails(io, id, status, detail),
+        }
+    }
+
+    /// A channel cannot go on. When the peer may know of it already, both ranks are told.
+    pub(super) fn channel_fails(&mut self, io: &mut Io<'_>, id: u32, status: Status, detail: u64) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let slot = a.comm;
+        a.own_end = Some((status, detail));
+        let State::Channel(c) = &mut a.state else {
+            return;
+        };
+        if status != Status::Mismatch && c.take_back(id, &mut self.fabric) {
+            return self.finish(slot, id, status, 0, detail);
+        }
+        let (rank, _) = self.shape_of(slot);
+        match status {
+            // The other rank is the one that is named, as far as this one can tell.
+            Status::Mismatch => self.end(io, slot, detail as u32, status),
+            _ => self.end(io, slot, rank, Status::CommAborted),
+        }
+    }
+}
+
+/// The fabric's tag of a stream's messages.
+fn tag_of(tag: u32) -> u64 {
+    USER_TAG | STREAM_TAG | u64::from(tag)
+}
