@@ -4,6 +4,10 @@
 //! [`Nic`] is what a program holds: it registers memory, makes queues and hands their plain-data
 //! handles to kernels. Who moves the NIC is told in [`progress`].
 
+// For the tests that share `tests/collective_support` with those outside of the crate.
+#[cfg(test)]
+extern crate self as ringbell_nic_core;
+
 mod bar;
 mod board;
 mod cache;

@@ -160,6 +160,8 @@ pub(crate) struct Progress {
     /// A thread of the NIC polls, so that waiters need not step.
     dedicated: bool,
     since_clock: AtomicU32,
+    /// Whether the caller of `step_at` says what time it is.
+    by_hand: AtomicBool,
     waiter_steps: AtomicU64,
     thread_steps: AtomicU64,
     leader: AtomicU32,
@@ -195,6 +197,7 @@ impl Progress {
             idle_nap,
             dedicated,
             since_clock: AtomicU32::new(0),
+            by_hand: AtomicBool::new(false),
             waiter_steps: AtomicU64::new(0),
             thread_steps: AtomicU64::new(0),
             leader: AtomicU32::new(NO_LEADER),
@@ -234,7 +237,9 @@ impl Progress {
             // A step has panicked; what the control path asks is still the best answer there is.
             Err(poisoned) => poisoned.into_inner(),
         };
-        core.now = core.now.max(self.now());
+        if !self.by_hand.load(Ordering::Relaxed) {
+            core.now = core.now.max(self.now());
+        }
         let r = f(&mut core);
         drop(core);
         self.tell();
@@ -268,7 +273,13 @@ impl Progress {
 
     /// Steps once at a time of the caller's, which replaces the clock.
     pub(crate) fn step_at(&self, now: NicTime) -> bool {
+        // From here on the clock does not count, so that the same times give the same steps however
+        // busy the machine is; what it has shown until now is forgotten.
+        let first = !self.by_hand.swap(true, Ordering::Relaxed);
         let (moved, notify) = self.with_core(|core| {
+            if first {
+                core.now = now;
+            }
             let retired = core.counters.retired;
             let moved = core.step(Some(now));
             (moved, core.counters.retired != retired)

@@ -216,8 +216,9 @@ fn abort_and_free_release_every_rank() {
     }
 }
 
-/// Kills a rank of a ring after so many steps; the others end, and the survivors go on.
-fn kill_at(wire: Wire, steps: u32, seed: u64) {
+/// Ends the NIC of a rank of a ring, in order, after so many steps; the others end, and the survivors
+/// go on. (Ranks that are killed: `src/collective/killed.rs`.)
+fn end_at(wire: Wire, steps: u32, seed: u64) {
     let n = 4;
     let mut w = World::new(n, wire, &small());
     let mut rng = Rng(seed);
@@ -252,10 +253,10 @@ fn kill_at(wire: Wire, steps: u32, seed: u64) {
 }
 
 #[test]
-fn a_rank_killed_at_every_step_of_a_ring_ends_all_others() {
+fn a_nic_that_ends_in_the_middle_of_a_ring_ends_all_others() {
     for seed in 0..4 {
         for steps in (0..64).step_by(3) {
-            kill_at(
+            end_at(
                 Wire::Local,
                 steps + seed as u32 % 3,
                 seed * 100 + u64::from(steps),
@@ -268,7 +269,7 @@ fn a_rank_killed_at_every_step_of_a_ring_ends_all_others() {
 fn over_tcp_too() {
     for seed in 0..2 {
         for steps in (0..120).step_by(7) {
-            kill_at(
+            end_at(
                 Wire::Tcp,
                 steps + seed as u32 * 3,
                 seed * 100 + u64::from(steps),

@@ -31,6 +31,8 @@ mod events;
 mod executor;
 mod fabric;
 mod kernel_stream;
+#[cfg(test)]
+mod killed;
 mod params;
 mod plan;
 mod settings;

@@ -28,6 +28,8 @@ pub enum Wire {
     Tcp,
     /// TCP over a wire that loses this share of the frames, in percent.
     Lossy(u8, u64),
+    /// TCP that notices silent peers, over a wire that loses and reorders this share of the frames.
+    Probed(u8, u64),
 }
 
 pub const FABRIC_PORT: u16 = 7117;
@@ -83,10 +85,18 @@ impl World {
             let mut config = TcpConfig::new(setup.nic.ip, 24);
             config.seed = r as u64;
             config.rto_min = Duration::from_millis(20);
+            if matches!(wire, Wire::Probed(..)) {
+                config.keep_alive = Some(Duration::from_millis(20));
+                config.user_timeout = Some(Duration::from_millis(100));
+            }
             let tcp = match wire {
-                Wire::Lossy(percent, seed) => {
+                Wire::Lossy(percent, seed) | Wire::Probed(percent, seed) => {
+                    let share = f64::from(percent) / 100.0;
+                    let reorder = matches!(wire, Wire::Probed(..));
                     let faults = Faults {
-                        loss: f64::from(percent) / 100.0,
+                        loss: share,
+                        reorder: if reorder { share } else { 0.0 },
+                        reorder_by: Duration::from_micros(20),
                         seed: seed + r as u64,
                         ..Faults::default()
                     };

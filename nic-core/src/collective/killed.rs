@@ -1,0 +1,421 @@
+//! A rank that is killed at every moment of an operation: the others end and name it.
+//!
+//! Killed means that its transports are gone from one call to the next, with no last word: a Unix socket
+//! that closes, a TCP that falls silent. (NICs that end in order are in `tests/collective_leaving.rs`.)
+//! One thread and virtual time; seeds change the order in which the ranks are stepped, so a case can
+//! be run again from its message.
+#![allow(clippy::disallowed_methods)] // What is shared with the tests outside has deadlines.
+
+#[path = "../../tests/collective_support/mod.rs"]
+mod support;
+
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind, Completion, DataType, InlineSend, ReduceOp, Status,
+};
+use support::{Call, Rng, Wire, World};
+
+use super::CollectiveSettings;
+use crate::transport::{
+    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
+    TransportEvent, WorkToken,
+};
+
+const MS: u64 = 1_000_000;
+const OUT: u64 = 1 << 20;
+/// Of every operation. What is found out by the loss of a link is found out long before.
+const DEADLINE_US: u32 = 5_000_000;
+
+/// Calls that are left until the end, and whether it has come.
+#[derive(Debug, Default)]
+struct Fuse {
+    left: AtomicU64,
+    blown: AtomicBool,
+}
+
+impl Fuse {
+    /// One more call. `true`: there is nobody any more to make it.
+    fn burn(&self) -> bool {
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            self.blown.store(true, Ordering::Relaxed);
+        } else {
+            self.left.store(left - 1, Ordering::Relaxed);
+        }
+        self.is_blown()
+    }
+    fn is_blown(&self) -> bool {
+        self.blown.load(Ordering::Relaxed)
+    }
+}
+
+/// A transport that does nothing more once its fuse has blown, and at last is gone.
+struct Mortal {
+    inner: Option<Box<dyn Transport>>,
+    fuse: Arc<Fuse>,
+}
+
+impl Mortal {
+    /// For what counts.
+    fn counted(&mut self) -> Option<&mut Box<dyn Transport>> {
+        self.inner.as_mut().filter(|_| !self.fuse.burn())
+    }
+    /// For what does not.
+    fn alive(&mut self) -> Option<&mut Box<dyn Transport>> {
+        self.inner.as_mut().filter(|_| !self.fuse.is_blown())
+    }
+}
+
+impl Transport for Mortal {
+    fn name(&self) -> &'static str {
+        "mortal"
+    }
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        let t = self.alive().ok_or(Status::NoResources)?;
+        t.listen(port, backlog)
+    }
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.alive().into_iter().for_each(|t| t.unlisten(listener));
+    }
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        let t = self.alive().ok_or(Status::NoResources)?;
+        t.connect(now, remote, deadline)
+    }
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        if let Some(t) = self.counted() {
+            t.post_send(conn, work);
+        }
+    }
+    fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
+        self.counted().is_some_and(|t| t.send_now(conn, payload))
+    }
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        if let Some(t) = self.counted() {
+            t.post_recv(conn, work);
+        }
+    }
+    fn recv_now(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        some: bool,
+        dma: &mut dyn DmaAccess,
+    ) -> Option<u32> {
+        self.counted()?.recv_now(conn, buffer, some, dma)
+    }
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
+        self.alive()?.cancel(conn, token)
+    }
+    fn shutdown(&mut self, conn: ConnId) {
+        self.alive().into_iter().for_each(|t| t.shutdown(conn));
+    }
+    fn close(&mut self, conn: ConnId) {
+        self.alive().into_iter().for_each(|t| t.close(conn));
+    }
+    fn abort(&mut self, conn: ConnId) {
+        self.alive().into_iter().for_each(|t| t.abort(conn));
+    }
+    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let moved = self.alive().is_some_and(|t| t.step(now, dma));
+        moved && !self.fuse.burn()
+    }
+    fn poll_event(&mut self) -> Option<TransportEvent> {
+        self.alive()?.poll_event()
+    }
+    fn next_timer(&self) -> Option<NicTime> {
+        self.inner.as_ref()?.next_timer()
+    }
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        self.inner.as_ref()?.endpoints(conn)
+    }
+    fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
+        let t = self.inner.as_ref().filter(|_| !self.fuse.burn())?;
+        t.peer_window(conn)
+    }
+}
+
+/// One way to die.
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    wire: Wire,
+    ranks: usize,
+    victim: usize,
+    call: Call,
+    seed: u64,
+    /// Calls of its transport that the victim still makes after the operation was posted.
+    calls: u64,
+}
+
+fn settings() -> CollectiveSettings {
+    CollectiveSettings {
+        segment_bytes: 1024,
+        eager_max: 512,
+        eager_buffers: 2,
+        scratch_bytes: 64 << 10,
+        ..CollectiveSettings::default()
+    }
+}
+
+struct Run {
+    w: World,
+    fuse: Arc<Fuse>,
+    rng: Rng,
+    /// The killed NIC, never stepped again. Its memory lives until nobody has it mapped.
+    dead: Option<support::nic::Host>,
+}
+
+impl Run {
+    fn new(case: &Case) -> Run {
+        let mut w = World::unjoined(case.ranks, case.wire, 4 << 20);
+        let fuse = Arc::new(Fuse::default());
+        fuse.left.store(u64::MAX, Ordering::Relaxed);
+        w.host(case.victim).nic.core(|core| {
+            let inner = Some(core.transports.remove(0));
+            let fuse = fuse.clone();
+            core.transports.push(Box::new(Mortal { inner, fuse }));
+        });
+        let all: Vec<usize> = (0..case.ranks).collect();
+        w.comms = w.communicator(7, &all, &settings());
+        Run {
+            w,
+            fuse,
+            rng: Rng(case.seed),
+            dead: None,
+        }
+    }
+
+    /// One round: every rank a step, in another order each time. Time jumps when nothing moves.
+    fn round(&mut self, victim: usize) {
+        let n = self.w.ranks();
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            order.swap(i, (self.rng.next() % (i as u64 + 1)) as usize);
+        }
+        let mut moved = false;
+        for r in order {
+            let Some(h) = &self.w.hosts[r] else { continue };
+            moved |= h.nic.step_at(NicTime(self.w.now));
+            if r == victim && self.fuse.is_blown() {
+                self.kill(victim);
+                moved = true;
+            }
+        }
+        let next = self.w.now + 500;
+        let hosts = self.w.hosts.iter().flatten();
+        let timer = hosts.filter_map(|h| h.nic.next_timer()).map(|t| t.0).min();
+        self.w.now = match timer {
+            // Unix sockets are looked at now and then, of which no timer tells.
+            Some(t) if !moved => t.clamp(next, next + MS / 5),
+            None if !moved => next + MS / 5,
+            _ => next,
+        };
+    }
+
+    fn kill(&mut self, victim: usize) {
+        let h = self.w.hosts[victim].take().expect("once");
+        // Nothing but its descriptors: what it has stored in others' memory, and in its own that
+        // others have mapped, stays as it is.
+        let fuse = self.fuse.clone();
+        h.nic
+            .core(|core| core.transports[0] = Box::new(Mortal { inner: None, fuse }));
+        self.dead = Some(h);
+    }
+}
+
+fn input(rank: usize, count: u64) -> Vec<u32> {
+    let mut rng = Rng(rank as u64 + 77);
+    (0..count).map(|_| rng.next() as u32).collect()
+}
+
+fn poke(w: &World, rank: usize, v: &[u32]) {
+    let b: Vec<u8> = v.iter().flat_map(|x| x.to_le_bytes()).collect();
+    w.host(rank).poke(0, &b);
+}
+
+fn sum(inputs: &[Vec<u32>]) -> Vec<u8> {
+    let of = |i: usize| inputs.iter().fold(0u32, |a, v| a.wrapping_add(v[i]));
+    let n = inputs[0].len();
+    (0..n).flat_map(|i| of(i).to_le_bytes()).collect()
+}
+
+/// Runs a case; returns the calls that the victim's transport was asked for (of a case without a
+/// death: all that there are).
+fn run(case: &Case) -> u64 {
+    let mut run = Run::new(case);
+    let count = case.call.count;
+    let inputs: Vec<_> = (0..case.ranks).map(|r| input(r, count)).collect();
+    for (r, v) in inputs.iter().enumerate() {
+        poke(&run.w, r, v);
+    }
+    let begin = run.w.now;
+    run.fuse.left.store(case.calls, Ordering::Relaxed);
+    let tickets: Vec<u32> = (0..case.ranks).map(|r| run.w.post(r, &case.call)).collect();
+    let mut ends: Vec<Option<Completion>> = vec![None; case.ranks];
+    let survivors: Vec<usize> = (0..case.ranks).filter(|r| *r != case.victim).collect();
+    let limit = begin + u64::from(DEADLINE_US) * 1000;
+    loop {
+        for (r, end) in ends.iter_mut().enumerate() {
+            if let (None, Some(h)) = (&end, &run.w.hosts[r]) {
+                *end = h.queue.poll(tickets[r]);
+            }
+        }
+        if survivors.iter().all(|r| ends[*r].is_some()) {
+            break;
+        }
+        assert!(
+            run.w.now < limit,
+            "not within the deadline: {case:?} {ends:?}"
+        );
+        run.round(case.victim);
+    }
+    if run.dead.is_none() && ends[case.victim].is_none() {
+        // All that it does for this operation, for the count.
+        for _ in 0..100 {
+            run.round(case.victim);
+        }
+    }
+    let want = sum(&inputs);
+    let named = (Status::PeerFailed, case.victim as u64);
+    for r in &survivors {
+        let Some(c) = ends[*r] else { continue };
+        if c.status == Status::Ok {
+            let got = run.w.host(*r).peek(OUT, want.len());
+            assert!(got == want, "rank {r} has a wrong sum: {case:?}");
+        } else {
+            assert_eq!((c.status, c.detail), named, "rank {r}: {case:?}");
+        }
+    }
+    let calls = case.calls - run.fuse.left.load(Ordering::Relaxed);
+    let killed = run.dead.is_some();
+    if killed {
+        shrink(&mut run, case, &survivors, &inputs);
+    }
+    calls
+}
+
+/// The survivors go on without it.
+fn shrink(run: &mut Run, case: &Case, survivors: &[usize], inputs: &[Vec<u32>]) {
+    let ids = run.w.begin_communicator(8, survivors, &settings());
+    let call = Call {
+        spec: case.call.spec,
+        ..case.call
+    };
+    let tickets: Vec<u32> = survivors
+        .iter()
+        .zip(&ids)
+        .map(|(r, id)| run.w.host(*r).post(&call.descriptor(*id)))
+        .collect();
+    let mut left: Vec<usize> = (0..tickets.len()).collect();
+    let limit = run.w.now + u64::from(DEADLINE_US) * 1000;
+    let rest: Vec<_> = survivors.iter().map(|r| inputs[*r].clone()).collect();
+    let want = sum(&rest);
+    while !left.is_empty() {
+        assert!(run.w.now < limit, "the survivors hang: {case:?}");
+        run.round(case.victim);
+        left.retain(|i| {
+            let h = run.w.host(survivors[*i]);
+            let Some(c) = h.queue.poll(tickets[*i]) else {
+                return true;
+            };
+            assert_eq!(c.status, Status::Ok, "survivor {i}: {c:?} {case:?}");
+            assert!(h.peek(OUT, want.len()) == want, "survivor {i}: {case:?}");
+            false
+        });
+    }
+}
+
+/// Kills a rank, another one each time, after each call of its transport that an operation makes, or after
+/// `most` of them evenly spread.
+fn at_every_call(wire: fn(u64) -> Wire, algo: Algorithm, ranks: usize, counts: &[u64], most: u64) {
+    for (i, count) in counts.iter().enumerate() {
+        let seed = ranks as u64 * 100 + i as u64;
+        let call = Call::new(CollectiveKind::AllReduce, *count)
+            .of(DataType::U32, ReduceOp::Sum)
+            .algo(algo)
+            .at(0, OUT)
+            .within(DEADLINE_US);
+        let alive = Case {
+            wire: wire(seed),
+            ranks,
+            victim: i % ranks,
+            call,
+            seed,
+            calls: u64::MAX,
+        };
+        let all = run(&alive);
+        assert!(all >= ranks as u64 - 1, "{alive:?} makes {all} calls");
+        for (k, calls) in (0..all).step_by(all.div_ceil(most) as usize).enumerate() {
+            let seed = seed + calls * 1000;
+            run(&Case {
+                wire: wire(seed),
+                victim: (i + k) % ranks,
+                seed,
+                calls,
+                ..alive
+            });
+        }
+    }
+}
+
+/// A message in one piece, one segment with all its steps, and several segments at once.
+const RING: [u64; 3] = [5, 700, 2500];
+/// Inputs that travel with the record, one batch, and several.
+const DIRECT: [u64; 3] = [5, 2500, 70_001];
+
+#[test]
+fn at_every_call_of_a_ring_of_3() {
+    at_every_call(|_| Wire::Local, Algorithm::Ring, 3, &RING, 1000);
+}
+
+#[test]
+fn at_every_call_of_a_ring_of_4() {
+    at_every_call(|_| Wire::Local, Algorithm::Ring, 4, &RING, 1000);
+}
+
+#[test]
+fn at_every_call_of_a_ring_of_5() {
+    at_every_call(|_| Wire::Local, Algorithm::Ring, 5, &RING, 100);
+}
+
+#[test]
+fn at_every_call_of_a_ring_of_3_over_tcp() {
+    at_every_call(|_| Wire::Probed(0, 0), Algorithm::Ring, 3, &RING, 1000);
+}
+
+#[test]
+fn at_every_call_of_a_ring_of_4_over_tcp() {
+    at_every_call(|_| Wire::Probed(0, 0), Algorithm::Ring, 4, &RING, 60);
+}
+
+#[test]
+fn at_every_call_of_a_ring_of_5_over_tcp() {
+    at_every_call(|_| Wire::Probed(0, 0), Algorithm::Ring, 5, &RING, 40);
+}
+
+#[test]
+fn over_a_wire_that_loses_and_reorders() {
+    for ranks in [3, 4, 5] {
+        at_every_call(
+            |seed| Wire::Probed(3, seed),
+            Algorithm::Ring,
+            ranks,
+            &RING,
+            20,
+        );
+    }
+}
+
+#[test]
+fn at_every_call_of_the_direct_path() {
+    for ranks in [3, 4, 5] {
+        at_every_call(|_| Wire::Local, Algorithm::Direct, ranks, &DIRECT, 40);
+    }
+}
