@@ -48,6 +48,40 @@ fn main() {
     }
     table.push_str("]\n");
     std::fs::write(out.join("fatbins.rs"), table).expect("OUT_DIR can be written");
+    std::fs::write(out.join("sources.rs"), sources(&root)).expect("OUT_DIR can be written");
+}
+
+/// The kernels and the headers they include as text, for NVRTC.
+fn sources(root: &Path) -> String {
+    let mut text = String::new();
+    for (table, dirs, extensions) in [
+        ("KERNELS", &["kernels"][..], &["cu"][..]),
+        ("HEADERS", &["include", "kernels"], &["cuh", "h"]),
+    ] {
+        let mut paths: Vec<PathBuf> = dirs
+            .iter()
+            .flat_map(|d| std::fs::read_dir(root.join(d)).expect("part of the crate"))
+            .filter_map(Result::ok)
+            .map(|e| e.path())
+            .filter(|p| extensions.iter().any(|e| p.extension() == Some(e.as_ref())))
+            .collect();
+        paths.sort();
+        writeln!(text, "const {table}: &[Source] = &[").expect("writing to a string");
+        for path in paths {
+            let name = match table {
+                "KERNELS" => path.file_stem(),
+                _ => path.file_name(),
+            };
+            let name = name.expect("a file has a name").to_string_lossy();
+            writeln!(
+                text,
+                "    Source {{ name: {name:?}, text: include_str!({path:?}) }},"
+            )
+            .expect("writing to a string");
+        }
+        text.push_str("];\n");
+    }
+    text
 }
 
 /// `NVCC`, then `CUDA_HOME`, then the path, then what `cargo xtask kernels` installed from PyPI.

@@ -43,8 +43,8 @@ pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 
 pub use ringbell_cuda_kernels::{
-    Dim3, EmulatedGpu, EmulatedGpuConfig, KernelArg, Launch, LaunchError, SocketContext,
-    SocketError, Stream,
+    Dim3, EmulatedGpu, EmulatedGpuConfig, Gpu, GpuKind, KernelArg, Launch, LaunchError,
+    SocketContext, SocketError, Stream,
 };
 pub use ringbell_gtlb::{Access, MemoryRegion};
 pub use ringbell_nic_abi as abi;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuError};
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 use ringbell_gtlb::{Access, MmuConfig, PdError};
 use ringbell_nic_abi::PdId;
 use ringbell_nic_core::port::capture::{Capture, CaptureError};
@@ -147,7 +147,7 @@ pub enum OpenError {
 /// A NIC with its GPU. Clones share it; the last one to go ends every session.
 #[derive(Debug, Clone)]
 pub struct Nic {
-    gpu: EmulatedGpu,
+    gpu: Gpu,
     soft: Arc<SoftNic>,
     pd: PdId,
     queue: QueueConfig,
@@ -161,7 +161,7 @@ impl Nic {
     /// # Errors
     /// [`OpenError`]: which part failed, and why.
     pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
-        let gpu = EmulatedGpu::new(options.gpu.clone())?;
+        let gpu = Gpu::from(EmulatedGpu::new(options.gpu.clone())?);
         let mut config = options.limits.clone();
         config.ip = options.ip.ip;
         config.progress = options.progress;
@@ -200,7 +200,7 @@ impl Nic {
     }
 
     /// The GPU, to launch kernels on.
-    pub fn gpu(&self) -> &EmulatedGpu {
+    pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 

@@ -3,7 +3,7 @@
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{SessionId, Status};
 
-use crate::{EmulatedGpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
+use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 
 /// Bytes of `echo_connection`.
 const CONNECTION: u64 = 56;
@@ -82,7 +82,7 @@ impl EchoServer {
     /// # Errors
     /// [`EchoError`].
     pub fn start(
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         queues: &[QueueHandle],
         buffer: &GpuBuffer,
         config: EchoConfig,

@@ -5,7 +5,7 @@ use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::SessionId;
 
 use crate::perf::PerfResult;
-use crate::{EmulatedGpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
+use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 
 /// Most slots of the ring of [`HllKernel::receive`].
 pub const MAX_SLOTS: u32 = 32;
@@ -104,7 +104,7 @@ impl HllKernel {
     /// A configuration that no kernel has, a buffer that is too small, or a launch that is refused.
     pub fn count(
         &self,
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         items: &GpuBuffer,
         bytes: u64,
         registers: &GpuBuffer,
@@ -130,7 +130,7 @@ impl HllKernel {
     #[allow(clippy::too_many_arguments)] // those of the kernel
     pub fn receive(
         &self,
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         queue: QueueHandle,
         session: SessionId,
         ring: HllRing<'_>,

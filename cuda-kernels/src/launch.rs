@@ -215,6 +215,15 @@ pub enum LaunchError {
         /// The earlier failure.
         cause: Box<LaunchError>,
     },
+    /// The GPU refused, or is lost.
+    #[error("kernel `{kernel}`: {source}")]
+    Device {
+        /// Kernel, or `event`.
+        kernel: String,
+        /// What the driver said.
+        #[source]
+        source: crate::cuda::CudaError,
+    },
     /// No thread could be started.
     #[error("cannot start a thread for the emulated GPU: {reason}; lower max_threads or raise the limit (ulimit -u)")]
     NoThread {

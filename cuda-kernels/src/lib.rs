@@ -10,9 +10,11 @@
 //! are compiled by nvcc in CI, so that they stay ready for it.
 
 pub mod collective;
+pub mod cuda;
 pub mod echo;
 pub mod emulated;
 mod fatbin;
+mod gpu;
 pub mod hll;
 mod launch;
 pub mod perf;
@@ -20,10 +22,9 @@ pub mod pump;
 mod slots;
 mod socket_context;
 
-pub use emulated::{
-    EmulatedGpu, EmulatedGpuConfig, EmulatedMemory, GpuBuffer, GpuError, Launch, Stream,
-};
+pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
 pub use fatbin::{fatbins, Fatbin};
+pub use gpu::{Event, Gpu, GpuBuffer, GpuError, GpuKind, Launch, ModuleError, Stream};
 pub use launch::{Dim3, KernelArg, LaunchError};
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Outcome, Pending, Socket, SocketContext, SocketError};

@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{SessionId, Status};
 
-use crate::{EmulatedGpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
+use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 
 // Offsets of `nc_ring` in kernels/nc.cu.
 const PRODUCED: u64 = 0;
@@ -57,7 +57,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
     /// # Errors
     /// [`PumpError`].
     pub fn receive(
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         queue: QueueHandle,
         session: SessionId,
         ring: R,
@@ -71,7 +71,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
     /// # Errors
     /// [`PumpError`].
     pub fn send(
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         queue: QueueHandle,
         session: SessionId,
         ring: R,
@@ -81,7 +81,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
     }
 
     fn start(
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         kernel: &str,
         queue: QueueHandle,
         session: SessionId,

@@ -5,8 +5,8 @@
 //! geometry. A step that fails makes the later steps of its socket fail with the same status.
 //!
 //! ```no_run
-//! # use ringbell_cuda_kernels::{EmulatedGpu, SocketContext};
-//! # fn f(gpu: &EmulatedGpu, queue: ringbell_nic_abi::queue::QueueHandle, data: &ringbell_cuda_kernels::GpuBuffer)
+//! # use ringbell_cuda_kernels::{Gpu, SocketContext};
+//! # fn f(gpu: &Gpu, queue: ringbell_nic_abi::queue::QueueHandle, data: &ringbell_cuda_kernels::GpuBuffer)
 //! # -> Result<(), Box<dyn std::error::Error>> {
 //! let mut context = SocketContext::new(gpu, queue, 8)?;
 //! let mut socket = context.socket()?;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{GpuVa, SessionId, Status};
 
-use crate::{EmulatedGpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError, Stream};
+use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError, Stream};
 
 /// Bytes of `gpu_result`.
 const CELL: u64 = 24;
@@ -74,7 +74,7 @@ struct CellState {
 }
 
 impl Cells {
-    fn new(gpu: &EmulatedGpu, count: usize) -> Result<Arc<Cells>, GpuError> {
+    fn new(gpu: &Gpu, count: usize) -> Result<Arc<Cells>, GpuError> {
         Ok(Arc::new(Cells {
             buffer: gpu.alloc(count as u64 * CELL)?,
             count,
@@ -236,7 +236,7 @@ impl SocketContext {
     /// # Errors
     /// [`GpuError::OutOfMemory`].
     pub fn new(
-        gpu: &EmulatedGpu,
+        gpu: &Gpu,
         queue: QueueHandle,
         connections: usize,
     ) -> Result<SocketContext, GpuError> {

@@ -61,7 +61,8 @@ pub use bank::{GtlbStats, MapError, VA_END};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
 pub use memory::{
-    Announce, BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
+    Announce, BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted,
+    Window,
 };
 pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};

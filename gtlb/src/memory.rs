@@ -2,7 +2,10 @@
 #![allow(unsafe_code)] // `Announce` stores into a queue's completion line by address.
 
 use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringbell_nic_abi::GpuVa;
 
 /// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
 /// that it was not granted.
@@ -87,6 +90,52 @@ pub enum BusError {
     /// The memory has no room for another pending operation: poll, then submit again.
     #[error("too many DMA operations in flight; poll before the next")]
     Busy,
+    /// The device that the memory belongs to does not work any more.
+    #[error("the memory's device is lost; its own error says why")]
+    Lost,
+}
+
+/// Memory of the host as a GPU sees it: queues, completion lines, the BAR.
+pub struct Exposed {
+    va: GpuVa,
+    calls_back: bool,
+    _guard: Option<Box<dyn Send + Sync>>,
+}
+
+impl std::fmt::Debug for Exposed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Exposed({})", self.va)
+    }
+}
+
+impl Exposed {
+    /// At its own address, to kernels that run on threads of this process and may call back.
+    pub fn same(base: NonNull<u8>) -> Exposed {
+        Exposed {
+            va: GpuVa(base.as_ptr() as u64),
+            calls_back: true,
+            _guard: None,
+        }
+    }
+
+    /// At an address of the GPU's, until `guard` is dropped.
+    pub fn pinned(va: GpuVa, guard: Box<dyn Send + Sync>) -> Exposed {
+        Exposed {
+            va,
+            calls_back: false,
+            _guard: Some(guard),
+        }
+    }
+
+    /// Where the GPU sees the first byte.
+    pub fn va(&self) -> GpuVa {
+        self.va
+    }
+
+    /// Whether kernels can call functions of this process while they wait.
+    pub fn calls_back(&self) -> bool {
+        self.calls_back
+    }
 }
 
 /// A memory whose whole bus range `0..len` the CPU can reach directly at `base`.
@@ -193,6 +242,16 @@ pub trait DmaMemory: Send + Sync {
     /// The whole memory mapped for the CPU, when it is; then every operation is `Done` at once.
     fn window(&self) -> Option<Window> {
         None
+    }
+
+    /// Lets the GPU reach memory of the host that it shares with the NIC. The memory stays mapped
+    /// until the answer was dropped. An emulated GPU sees it anyway.
+    ///
+    /// # Errors
+    /// The GPU's driver refused, in its own words.
+    fn expose(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        let _ = len;
+        Ok(Exposed::same(base))
     }
 
     /// What NICs of the same host and user may map, for the `local` transport.

@@ -7,7 +7,10 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
+use ringbell_gtlb::{DmaMemory, Exposed};
 use ringbell_nic_abi::bar::{Access, Reg, BAR_BYTES, CONTROL_BYTES, DOORBELL_BASE, MEMFD_NAME};
+
+use ringbell_nic_abi::GpuVa;
 
 use crate::shmem::Mapping;
 
@@ -62,19 +65,25 @@ pub(crate) enum Target {
 /// The shared pages of the BAR.
 #[derive(Debug, Clone)]
 pub(crate) struct Bar {
+    // Dropped before the mapping that it lets the GPU reach.
+    exposed: Arc<Exposed>,
     pub(crate) map: Arc<Mapping>,
 }
 
 impl Bar {
-    /// Zeroed BAR memory.
-    pub(crate) fn new() -> std::io::Result<Bar> {
+    /// Zeroed BAR memory, where the GPU of `memory` reaches it.
+    pub(crate) fn new(memory: &dyn DmaMemory) -> std::io::Result<Bar> {
+        // A memfd with a name, so that `ringbell regs` finds the NICs that run.
+        let map = Mapping::memfd(MEMFD_NAME, BAR_BYTES.next_multiple_of(4096))?;
         Ok(Bar {
-            // A memfd with a name, so that `ringbell regs` finds the NICs that run.
-            map: Arc::new(Mapping::memfd(
-                MEMFD_NAME,
-                BAR_BYTES.next_multiple_of(4096),
-            )?),
+            exposed: Arc::new(map.expose(memory)?),
+            map: Arc::new(map),
         })
+    }
+
+    /// Where kernels see the first byte.
+    pub(crate) fn va(&self) -> GpuVa {
+        self.exposed.va()
     }
 
     /// What lies at a byte offset.

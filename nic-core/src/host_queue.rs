@@ -75,8 +75,10 @@ impl HostQueue {
         self.progress.exposed.store(true, Ordering::SeqCst);
         self.progress.tell();
         let mut h = self.mem.handle(self.id.0, &self.config);
-        h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
-        h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
+        if self.mem.calls_back() {
+            h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
+            h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
+        }
         h
     }
 

@@ -127,7 +127,7 @@ impl NicBuilder {
                 fds.push(fd.map_err(system("a copy of a transport's descriptor"))?);
             }
         }
-        let bar = Bar::new().map_err(system("memory for the BAR"))?;
+        let bar = Bar::new(&*self.memory).map_err(system("memory for the BAR"))?;
         let mode = self.config.progress;
         let mut core = Core::new(
             self.config.clone(),
@@ -379,14 +379,14 @@ impl Nic {
             .check()
             .map_err(|(setting, why)| ConfigError { setting, why })?;
         let limit = self.inner.config.max_queues;
-        let bar = self.inner.bar.map.clone();
+        let bar = self.inner.bar.clone();
         let queue = self.core(|c| {
             let n = c.queues.len();
             if n >= limit {
                 return Err(NicError::TooManyQueues { limit });
             }
-            let mem =
-                QueueMemory::new(&config, n as u32, bar).map_err(system("memory for a queue"))?;
+            let mem = QueueMemory::new(&config, n as u32, bar, &*c.dma.memory)
+                .map_err(system("memory for a queue"))?;
             let mem = Arc::new(mem);
             c.queues.push(SendQueue::new(mem.clone(), pd, &config));
             let id = QueueId(n as u32);

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use ringbell_gtlb::{Announce, DmaMemory};
+use ringbell_gtlb::{Announce, DmaMemory, Exposed};
 use ringbell_nic_abi::completion::COMPLETION_BYTES;
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
-use ringbell_nic_abi::{bar, Completion, PdId, WorkQueueEntry};
+use ringbell_nic_abi::{bar as layout, Completion, PdId, WorkQueueEntry};
 
+use crate::bar::Bar;
 use crate::shmem::Mapping;
 use crate::slots::Slots;
 
@@ -66,8 +67,11 @@ impl QueueConfig {
 pub(crate) struct QueueMemory {
     // Views into the two mappings below, computed once: they are used for every descriptor.
     slots: Slots<'static>,
-    map: Mapping,
-    bar: Arc<Mapping>,
+    // Dropped before the mapping that it lets the GPU reach.
+    exposed: Exposed,
+    // Held for `slots`.
+    _map: Mapping,
+    bar: Bar,
     doorbell: usize,
     depth_log2: u32,
 }
@@ -77,12 +81,13 @@ impl QueueMemory {
     pub(crate) fn new(
         config: &QueueConfig,
         queue: u32,
-        bar: Arc<Mapping>,
+        bar: Bar,
+        memory: &dyn DmaMemory,
     ) -> std::io::Result<QueueMemory> {
         let n = config.depth as usize;
         let bytes = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES) + (n * 4).next_multiple_of(128) + 128;
         let map = Mapping::anonymous(bytes.next_multiple_of(4096))?;
-        let doorbell = bar::doorbell_offset(queue);
+        let doorbell = layout::doorbell_offset(queue);
         let depth_log2 = config.depth.trailing_zeros();
         let released = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES);
         let tail = released + (n * 4).next_multiple_of(128);
@@ -91,7 +96,7 @@ impl QueueMemory {
             cq: map.words64(n * DESCRIPTOR_BYTES, n * 8),
             released: map.words32(released, n),
             tail: &map.words32(tail, 1)[0],
-            doorbell: &bar.words32(doorbell, 1)[0],
+            doorbell: &bar.map.words32(doorbell, 1)[0],
             depth_log2,
         };
         // SAFETY: the mappings stay where they are until they are dropped, which is not before this
@@ -99,7 +104,8 @@ impl QueueMemory {
         let slots: Slots<'static> = unsafe { std::mem::transmute::<Slots<'_>, _>(view) };
         let mem = QueueMemory {
             slots,
-            map,
+            exposed: map.expose(memory)?,
+            _map: map,
             bar,
             doorbell,
             depth_log2,
@@ -137,20 +143,26 @@ impl QueueMemory {
         self.slots
     }
 
-    /// The device's half: addresses only. The hook is filled in by the NIC.
+    /// Whether kernels can call the NIC while they wait.
+    pub(crate) fn calls_back(&self) -> bool {
+        self.exposed.calls_back()
+    }
+
+    /// The device's half: addresses as the GPU sees them. The hook is filled in by the NIC.
     pub(crate) fn handle(
         &self,
         queue: u32,
         config: &QueueConfig,
     ) -> ringbell_nic_abi::queue::QueueHandle {
-        let base = self.map.base() as u64;
+        let base = self.exposed.va().0;
+        let bar = self.bar.va().0;
         ringbell_nic_abi::queue::QueueHandle {
             sq: base,
             cq: base + (self.depth() * DESCRIPTOR_BYTES) as u64,
             released: base + self.released_offset() as u64,
             tail: base + self.tail_offset() as u64,
-            doorbell: self.bar.base() as u64 + self.doorbell as u64,
-            bar: self.bar.base() as u64,
+            doorbell: bar + self.doorbell as u64,
+            bar,
             depth_log2: self.depth_log2,
             queue,
             default_timeout_us: config.default_timeout_us,

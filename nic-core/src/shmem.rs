@@ -3,8 +3,10 @@
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use ringbell_gtlb::{DmaMemory, Exposed};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -93,6 +95,12 @@ impl Mapping {
             len,
             fd: Some(fd),
         })
+    }
+
+    /// Lets the GPU of `memory` reach the mapping, which must outlive the answer.
+    pub(crate) fn expose(&self, memory: &dyn DmaMemory) -> std::io::Result<Exposed> {
+        let base = NonNull::new(self.base).ok_or(std::io::ErrorKind::InvalidInput)?;
+        memory.expose(base, self.len)
     }
 
     /// First byte.

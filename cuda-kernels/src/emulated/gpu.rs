@@ -4,15 +4,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
-use ringbell_gtlb::PageTable;
+use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
 use super::memory::EmulatedMemory;
-use super::module::{Kernel, ModuleError, Registry};
+use super::module::{Kernel, Registry};
 use super::pool::Pool;
-use super::stream::{Launch, Stream};
+use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
-use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order};
+use crate::launch::LaunchError;
 
 /// How to make an emulated GPU.
 #[derive(Debug, Clone)]
@@ -46,55 +47,6 @@ impl Default for EmulatedGpuConfig {
     }
 }
 
-/// Why memory could not be had or reached.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GpuError {
-    /// The memory could not be created.
-    #[error("cannot map {bytes} bytes of emulated GPU memory: {source}; lower memory_bytes, scatter or max_mappings")]
-    Map {
-        /// Bytes asked for.
-        bytes: u64,
-        /// The system's answer.
-        source: rustix::io::Errno,
-    },
-    /// Zero bytes of memory, or of an allocation.
-    #[error("a size of 0 bytes was asked for; ask for at least one")]
-    Empty,
-    /// Not enough contiguous virtual memory.
-    #[error("no {asked} bytes left on the emulated GPU (largest free range: {largest}); free buffers or raise memory_bytes")]
-    OutOfMemory {
-        /// Bytes asked for.
-        asked: u64,
-        /// Largest range that could be had.
-        largest: u64,
-    },
-    /// The pages could not be provided by the host.
-    #[error("the host has no memory for {bytes} bytes of emulated GPU memory: {source}")]
-    Populate {
-        /// Bytes asked for.
-        bytes: u64,
-        /// The system's answer.
-        source: rustix::io::Errno,
-    },
-    /// An atomic access must be aligned to its size.
-    #[error("offset {offset} is not a multiple of {size}; atomic words are aligned to their size")]
-    Misaligned {
-        /// Offset in the buffer.
-        offset: u64,
-        /// Size of the word in bytes.
-        size: u64,
-    },
-    /// The range is not inside one allocation.
-    #[error("{va} + {len} is not inside an allocation of this GPU")]
-    NotAllocated {
-        /// First byte.
-        va: GpuVa,
-        /// Bytes.
-        len: u64,
-    },
-}
-
 /// What buffers, streams and running kernels share.
 #[derive(Debug)]
 pub(super) struct GpuInner {
@@ -120,6 +72,11 @@ impl GpuInner {
             .find(name)
     }
 
+    /// Byte offset of a word inside an allocation.
+    fn word(&self, va: GpuVa) -> usize {
+        (va.0 - self.memory.base_va()) as usize
+    }
+
     /// Byte offset of a range, if it lies inside one allocation.
     fn offset_of(&self, va: GpuVa, len: u64) -> Result<usize, GpuError> {
         let refuse = || GpuError::NotAllocated { va, len };
@@ -136,53 +93,28 @@ impl GpuInner {
     }
 }
 
-/// A GPU emulated on host threads. A cheap handle: clones are the same GPU.
-#[derive(Debug, Clone)]
-pub struct EmulatedGpu {
-    inner: Arc<GpuInner>,
-}
-
-/// An allocation; freed when dropped. Deregister it from the NIC first.
+/// What the handles call: the GPU and itself shared, because its streams outlive the handle.
 #[derive(Debug)]
-pub struct GpuBuffer {
-    va: GpuVa,
-    len: u64,
-    gpu: Arc<GpuInner>,
-}
+struct Handle(Arc<GpuInner>);
 
-impl EmulatedGpu {
-    /// Makes a GPU.
-    ///
-    /// # Errors
-    /// [`GpuError::Map`] when the host refuses memory or mappings.
-    pub fn new(config: EmulatedGpuConfig) -> Result<EmulatedGpu, GpuError> {
-        if config.memory_bytes == 0 {
-            return Err(GpuError::Empty);
-        }
-        let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
-        let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
-            .map_err(|source| GpuError::Map { bytes, source })?;
-        Ok(EmulatedGpu {
-            inner: Arc::new(GpuInner {
-                pool: Pool::new(config.max_threads),
-                lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
-                memory: Arc::new(memory),
-                allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),
-                registry: RwLock::new(Registry::builtin()),
-            }),
-        })
+impl Backend for Handle {
+    fn kind(&self) -> GpuKind {
+        GpuKind::Emulated
     }
 
-    /// Allocates memory, populated and aligned: to 2 MiB from that size on, as `cudaMalloc` does (so
-    /// that its pages coalesce), else to 64 KiB.
-    ///
-    /// # Errors
-    /// [`GpuError::OutOfMemory`], [`GpuError::Populate`].
-    pub fn alloc(&self, bytes: u64) -> Result<GpuBuffer, GpuError> {
-        if bytes == 0 {
-            return Err(GpuError::Empty);
-        }
-        let gpu = &self.inner;
+    fn describe(&self) -> String {
+        let memory = &self.0.memory;
+        format!(
+            "emulated GPU, {} MiB ({} scattered groups of 2 MiB), mapped for the NIC",
+            memory.len() >> 20,
+            memory.scattered_groups()
+        )
+    }
+
+    /// Populated and aligned: to 2 MiB from that size on, as `cudaMalloc` does (so that its pages
+    /// coalesce), else to 64 KiB.
+    fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        let gpu = &self.0;
         let out_of_memory = |largest: usize| GpuError::OutOfMemory {
             asked: bytes,
             largest: largest as u64 * PAGE_BYTES,
@@ -201,73 +133,74 @@ impl EmulatedGpu {
             a.alloc(pages, align)
                 .ok_or_else(|| out_of_memory(a.largest_free()))?
         };
-        let buffer = GpuBuffer {
-            va: GpuVa(gpu.memory.base_va() + first as u64 * PAGE_BYTES),
-            len: bytes,
-            gpu: gpu.clone(),
-        };
-        gpu.memory
-            .populate(first, pages)
-            .map_err(|source| GpuError::Populate { bytes, source })?;
-        Ok(buffer)
+        if let Err(source) = gpu.memory.populate(first, pages) {
+            gpu.allocations().free(first);
+            return Err(GpuError::Populate { bytes, source });
+        }
+        Ok(GpuVa(gpu.memory.base_va() + first as u64 * PAGE_BYTES))
     }
 
-    /// The 64 KiB pages of a range inside one allocation, as a driver reports them to a NIC
-    /// (`nvidia_p2p_get_pages`).
-    ///
-    /// # Errors
-    /// [`GpuError::NotAllocated`].
-    pub fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
-        let offset = self.inner.offset_of(va, len)? as u64;
+    fn free(&self, va: GpuVa) {
+        let page = (va.0 - self.0.memory.base_va()) / PAGE_BYTES;
+        self.0.allocations().free(page as usize);
+    }
+
+    fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
+        let offset = self.0.offset_of(va, len)? as u64;
         let first = (offset / PAGE_BYTES) as usize;
         let last = ((offset + len.max(1) - 1) / PAGE_BYTES) as usize;
-        let memory = &self.inner.memory;
+        let memory = &self.0.memory;
         Ok(PageTable {
             base: GpuVa(memory.base_va() + first as u64 * PAGE_BYTES),
             pages: (first..=last).map(|p| memory.bus_of_page(p)).collect(),
         })
     }
 
-    /// The memory as the NIC's DMA sees it.
-    pub fn memory(&self) -> Arc<EmulatedMemory> {
-        self.inner.memory.clone()
+    fn memory(&self) -> Arc<dyn DmaMemory> {
+        self.0.memory.clone()
     }
 
-    /// Copies to GPU memory.
-    ///
-    /// # Errors
-    /// [`GpuError::NotAllocated`].
-    pub fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
-        let offset = self.inner.offset_of(va, from.len() as u64)?;
-        self.inner.memory.write_at(offset, from);
+    fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
+        let offset = self.0.offset_of(va, from.len() as u64)?;
+        self.0.memory.write_at(offset, from);
         Ok(())
     }
 
-    /// Copies from GPU memory.
-    ///
-    /// # Errors
-    /// [`GpuError::NotAllocated`].
-    pub fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
-        let offset = self.inner.offset_of(va, into.len() as u64)?;
-        self.inner.memory.read_at(offset, into);
+    fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
+        let offset = self.0.offset_of(va, into.len() as u64)?;
+        self.0.memory.read_at(offset, into);
         Ok(())
     }
 
-    /// Loads the kernels of a user's shared object (`ringbell cc`).
-    ///
-    /// # Errors
-    /// [`ModuleError`].
-    pub fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
-        self.inner
+    // The buffer has checked that the word is inside it and aligned.
+    fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError> {
+        Ok(self.0.memory.load_u64(self.0.word(va)))
+    }
+
+    fn store_u64(&self, va: GpuVa, value: u64) -> Result<(), GpuError> {
+        self.0.memory.store_u64(self.0.word(va), value);
+        Ok(())
+    }
+
+    fn load_u32(&self, va: GpuVa) -> Result<u32, GpuError> {
+        Ok(self.0.memory.load_u32(self.0.word(va)))
+    }
+
+    fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError> {
+        self.0.memory.store_u32(self.0.word(va), value);
+        Ok(())
+    }
+
+    fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
+        self.0
             .registry
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .load(path)
     }
 
-    /// Names of all loaded kernels, sorted.
-    pub fn kernels(&self) -> Vec<String> {
-        self.inner
+    fn kernels(&self) -> Vec<String> {
+        self.0
             .registry
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -277,125 +210,67 @@ impl EmulatedGpu {
             .collect()
     }
 
-    /// A new stream.
-    pub fn stream(&self) -> Stream {
-        Stream::new(self.inner.clone())
-    }
-
-    /// Launches a kernel at once, on a stream of its own.
-    ///
-    /// # Errors
-    /// Unknown kernel, wrong arguments or shape; how it ends is told by the [`Launch`].
-    pub fn launch(
-        &self,
-        name: &str,
-        grid: impl Into<Dim3>,
-        block: impl Into<Dim3>,
-        args: &[KernelArg],
-    ) -> Result<Launch, LaunchError> {
-        self.stream().launch(name, grid, block, args)
+    fn stream(&self) -> Arc<dyn Order> {
+        Arc::new(EmulatedStream::new(self.0.clone()))
     }
 }
 
-impl GpuBuffer {
-    /// First address.
-    pub fn va(&self) -> GpuVa {
-        self.va
-    }
+/// A GPU emulated on host threads. A cheap handle: clones are the same GPU.
+#[derive(Debug, Clone)]
+pub struct EmulatedGpu {
+    inner: Arc<GpuInner>,
+    gpu: Gpu,
+}
 
-    /// Bytes, as asked for.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Never: an empty allocation is refused.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Copies to the buffer at `offset`.
+impl EmulatedGpu {
+    /// Makes a GPU.
     ///
     /// # Errors
-    /// [`GpuError::NotAllocated`] when the range leaves the buffer.
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
-        let at = self.range(offset, from.len() as u64)?;
-        self.gpu.memory.write_at(at, from);
-        Ok(())
-    }
-
-    /// Copies from the buffer at `offset`.
-    ///
-    /// # Errors
-    /// [`GpuError::NotAllocated`] when the range leaves the buffer.
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
-        let at = self.range(offset, into.len() as u64)?;
-        self.gpu.memory.read_at(at, into);
-        Ok(())
-    }
-
-    /// Loads a word that a kernel stores with Release (Acquire).
-    ///
-    /// # Errors
-    /// [`GpuError::NotAllocated`] when it leaves the buffer, [`GpuError::Misaligned`].
-    pub fn load_u64(&self, offset: u64) -> Result<u64, GpuError> {
-        Ok(self.gpu.memory.load_u64(self.aligned(offset, 8)?))
-    }
-
-    /// Stores a word that a kernel loads with Acquire (Release).
-    ///
-    /// # Errors
-    /// As for [`GpuBuffer::load_u64`].
-    pub fn store_u64(&self, offset: u64, value: u64) -> Result<(), GpuError> {
-        self.gpu.memory.store_u64(self.aligned(offset, 8)?, value);
-        Ok(())
-    }
-
-    /// As [`GpuBuffer::load_u64`], for 32 bits.
-    ///
-    /// # Errors
-    /// As for [`GpuBuffer::load_u64`].
-    pub fn load_u32(&self, offset: u64) -> Result<u32, GpuError> {
-        Ok(self.gpu.memory.load_u32(self.aligned(offset, 4)?))
-    }
-
-    /// As [`GpuBuffer::store_u64`], for 32 bits.
-    ///
-    /// # Errors
-    /// As for [`GpuBuffer::load_u64`].
-    pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), GpuError> {
-        self.gpu.memory.store_u32(self.aligned(offset, 4)?, value);
-        Ok(())
-    }
-
-    fn aligned(&self, offset: u64, size: u64) -> Result<usize, GpuError> {
-        if !offset.is_multiple_of(size) {
-            return Err(GpuError::Misaligned { offset, size });
+    /// [`GpuError::Map`] when the host refuses memory or mappings.
+    pub fn new(config: EmulatedGpuConfig) -> Result<EmulatedGpu, GpuError> {
+        if config.memory_bytes == 0 {
+            return Err(GpuError::Empty);
         }
-        self.range(offset, size)
+        let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
+        let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
+            .map_err(|source| GpuError::Map { bytes, source })?;
+        let inner = Arc::new(GpuInner {
+            pool: Pool::new(config.max_threads),
+            lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
+            memory: Arc::new(memory),
+            allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),
+            registry: RwLock::new(Registry::builtin()),
+        });
+        Ok(EmulatedGpu {
+            gpu: Gpu::of(Arc::new(Handle(inner.clone()))),
+            inner,
+        })
     }
 
-    fn range(&self, offset: u64, len: u64) -> Result<usize, GpuError> {
-        match offset.checked_add(len) {
-            Some(end) if end <= self.len => {
-                Ok((self.va.0 - self.gpu.memory.base_va() + offset) as usize)
-            }
-            _ => Err(GpuError::NotAllocated {
-                va: GpuVa(self.va.0.wrapping_add(offset)),
-                len,
-            }),
-        }
+    /// The memory as the NIC's DMA sees it.
+    pub fn memory(&self) -> Arc<EmulatedMemory> {
+        self.inner.memory.clone()
+    }
+
+    /// Sizes in bytes of a kernel's arguments, in order.
+    ///
+    /// # Errors
+    /// [`LaunchError::UnknownKernel`].
+    pub fn argument_sizes(&self, kernel: &str) -> Result<Vec<u32>, LaunchError> {
+        Ok(self.inner.kernel(kernel)?.argument_sizes().to_vec())
     }
 }
 
-impl From<&GpuBuffer> for KernelArg {
-    fn from(b: &GpuBuffer) -> KernelArg {
-        KernelArg::Ptr(b.va)
+impl std::ops::Deref for EmulatedGpu {
+    type Target = Gpu;
+
+    fn deref(&self) -> &Gpu {
+        &self.gpu
     }
 }
 
-impl Drop for GpuBuffer {
-    fn drop(&mut self) {
-        let page = (self.va.0 - self.gpu.memory.base_va()) / PAGE_BYTES;
-        self.gpu.allocations().free(page as usize);
+impl From<EmulatedGpu> for Gpu {
+    fn from(emulated: EmulatedGpu) -> Gpu {
+        emulated.gpu
     }
 }

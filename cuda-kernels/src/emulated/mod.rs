@@ -16,7 +16,7 @@ mod pool;
 mod stream;
 mod suballocator;
 
-pub use gpu::{EmulatedGpu, EmulatedGpuConfig, GpuBuffer, GpuError};
+pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 pub use memory::EmulatedMemory;
-pub use module::ModuleError;
-pub use stream::{Event, Launch, Stream};
+#[cfg(feature = "cuda")]
+pub(crate) use module::Registry;

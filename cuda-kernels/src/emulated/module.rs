@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void, CStr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use crate::gpu::ModuleError;
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 type Body = unsafe extern "C" fn(*mut *mut c_void);
@@ -54,34 +55,10 @@ extern "C" {
     fn ringbell_module() -> *const CModule;
 }
 
-/// Why a user's shared object could not be loaded.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ModuleError {
-    /// The dynamic loader refused it.
-    #[error("cannot load {path}: {reason}")]
-    Load {
-        /// File.
-        path: PathBuf,
-        /// The loader's message.
-        reason: String,
-    },
-    /// It was compiled against other headers.
-    #[error("{path} was built against another version of the headers (module {module}, contract {abi}); build it again")]
-    Version {
-        /// File.
-        path: PathBuf,
-        /// Its module version.
-        module: u32,
-        /// Its contract version.
-        abi: u32,
-    },
-}
-
 /// One kernel, ready to run.
 #[derive(Clone)]
-pub(super) struct Kernel {
-    pub(super) name: Arc<str>,
+pub(crate) struct Kernel {
+    pub(crate) name: Arc<str>,
     body: Body,
     run_block: RunBlock,
     arg_bytes: Arc<[u32]>,
@@ -96,8 +73,13 @@ impl std::fmt::Debug for Kernel {
 }
 
 impl Kernel {
+    /// Bytes of each argument.
+    pub(super) fn argument_sizes(&self) -> &[u32] {
+        &self.arg_bytes
+    }
+
     /// Checks shape and arguments against the signature.
-    pub(super) fn check(
+    pub(crate) fn check(
         &self,
         grid: Dim3,
         block: Dim3,
@@ -190,13 +172,13 @@ const MAX_ARGS: usize = 64;
 
 /// All kernels that are loaded.
 #[derive(Debug, Default)]
-pub(super) struct Registry {
+pub(crate) struct Registry {
     kernels: HashMap<Arc<str>, Kernel>,
 }
 
 impl Registry {
     /// The SDK's own kernels.
-    pub(super) fn builtin() -> Registry {
+    pub(crate) fn builtin() -> Registry {
         let mut r = Registry::default();
         // SAFETY: linked into this program, returns a pointer to static data.
         unsafe { r.add(ringbell_module(), None) };
@@ -262,7 +244,7 @@ impl Registry {
         Ok(())
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<Kernel, LaunchError> {
+    pub(crate) fn find(&self, name: &str) -> Result<Kernel, LaunchError> {
         self.kernels
             .get(name)
             .cloned()
@@ -273,7 +255,7 @@ impl Registry {
     }
 
     /// Names of all kernels, sorted.
-    pub(super) fn names(&self) -> Vec<&str> {
+    pub(crate) fn names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.kernels.keys().map(|n| &**n).collect();
         names.sort_unstable();
         names

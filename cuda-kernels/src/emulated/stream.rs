@@ -1,4 +1,4 @@
-//! Streams: operations in order, and waiting for them with a deadline.
+//! Streams of the emulated GPU: operations in order, and waiting for them with a deadline.
 #![allow(clippy::disallowed_methods)] // Host threads wait here, with deadlines.
 
 use std::collections::VecDeque;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::gpu::GpuInner;
 use super::module::Kernel;
 use super::pool::Job;
-use crate::launch::{ArgBlock, Dim3, LaunchError};
+use crate::gpu::{Ending, Event, Launch, Order};
+use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing that holds these locks can panic half-way through a change.
@@ -28,8 +29,10 @@ impl Done {
         *lock(&self.result) = Some(r);
         self.changed.notify_all();
     }
+}
 
-    fn get(&self) -> Option<Result<(), LaunchError>> {
+impl Ending for Done {
+    fn poll(&self) -> Option<Result<(), LaunchError>> {
         lock(&self.result).clone()
     }
 
@@ -66,39 +69,31 @@ pub(super) struct Work {
     done: Arc<Done>,
 }
 
-/// A kernel that was launched. Dropping it does not stop the kernel.
-#[derive(Debug, Clone)]
-#[must_use = "wait for the launch, or its failure goes unseen"]
-pub struct Launch {
-    kernel: Arc<str>,
-    done: Arc<Done>,
+/// A point in a stream, and when it was reached.
+#[derive(Debug, Default)]
+struct Point {
+    done: Done,
+    at: Mutex<Option<Instant>>,
 }
 
-impl Launch {
-    /// Waits until the kernel has ended.
-    ///
-    /// # Errors
-    /// [`LaunchError::TimedOut`] when it still runs after `timeout` (it goes on running; wait again),
-    /// or how it failed.
-    pub fn wait(&self, timeout: Duration) -> Result<(), LaunchError> {
-        self.done.wait(timeout).unwrap_or_else(|| {
-            Err(LaunchError::TimedOut {
-                kernel: self.kernel.to_string(),
-                waited_ms: timeout.as_millis() as u64,
-            })
-        })
+impl Ending for Point {
+    fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>> {
+        self.done.wait(timeout)
     }
 
-    /// The kernel's result if it has ended.
-    pub fn poll(&self) -> Option<Result<(), LaunchError>> {
-        self.done.get()
+    fn poll(&self) -> Option<Result<(), LaunchError>> {
+        self.done.poll()
+    }
+
+    fn at(&self) -> Option<Instant> {
+        *lock(&self.at)
     }
 }
 
 enum Op {
     Kernel(Arc<Work>),
     Host(Box<dyn FnOnce() + Send>),
-    Event(Arc<Done>, Arc<Mutex<Option<Instant>>>),
+    Event(Arc<Point>),
 }
 
 #[derive(Default)]
@@ -113,17 +108,14 @@ pub(super) struct StreamInner {
     state: Mutex<State>,
 }
 
-/// Operations that run one after the other; streams run beside each other.
-///
-/// When a kernel fails, the operations queued behind it fail with [`LaunchError::StreamFailed`]
-/// until [`Stream::clear_error`].
+/// A stream; the operations themselves are in what its blocks share.
 #[derive(Clone)]
-pub struct Stream {
+pub(super) struct EmulatedStream {
     gpu: Arc<GpuInner>,
     inner: Arc<StreamInner>,
 }
 
-impl std::fmt::Debug for Stream {
+impl std::fmt::Debug for EmulatedStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let s = lock(&self.inner.state);
         write!(
@@ -135,112 +127,53 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A point in a stream.
-#[derive(Debug, Clone)]
-pub struct Event {
-    done: Arc<Done>,
-    at: Arc<Mutex<Option<Instant>>>,
-}
-
-impl Event {
-    /// Waits until the stream has reached the event.
-    ///
-    /// # Errors
-    /// [`LaunchError::TimedOut`], or the failure of an earlier operation.
-    pub fn wait(&self, timeout: Duration) -> Result<(), LaunchError> {
-        self.done.wait(timeout).unwrap_or_else(|| {
-            Err(LaunchError::TimedOut {
-                kernel: "event".to_owned(),
-                waited_ms: timeout.as_millis() as u64,
-            })
-        })
-    }
-
-    /// Time between two reached events; `None` while one is not reached.
-    pub fn elapsed_since(&self, earlier: &Event) -> Option<Duration> {
-        let (a, b) = ((*lock(&earlier.at))?, (*lock(&self.at))?);
-        Some(b.saturating_duration_since(a))
-    }
-}
-
-impl Stream {
-    pub(super) fn new(gpu: Arc<GpuInner>) -> Stream {
-        Stream {
-            gpu,
-            inner: Arc::new(StreamInner {
-                state: Mutex::new(State::default()),
-            }),
-        }
-    }
-
-    pub(super) fn push_kernel(
+impl Order for EmulatedStream {
+    fn launch(
         &self,
-        kernel: Kernel,
-        args: ArgBlock,
+        name: &str,
         grid: Dim3,
         block: Dim3,
-    ) -> Launch {
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        let kernel = self.gpu.kernel(name)?;
+        kernel.check(grid, block, args)?;
         let done = Arc::new(Done::default());
-        let launch = Launch {
-            kernel: kernel.name.clone(),
-            done: done.clone(),
-        };
+        let launch = Launch::of(kernel.name.clone(), done.clone());
         self.push(Op::Kernel(Arc::new(Work {
             kernel,
-            args,
+            args: ArgBlock::new(args),
             grid,
             block,
             left: AtomicU64::new(grid.count()),
             error: Mutex::new(None),
             done,
         })));
-        launch
+        Ok(launch)
     }
 
-    /// Launches a kernel behind what the stream already holds.
-    ///
-    /// # Errors
-    /// Unknown kernel, wrong arguments or shape; how it ends is told by the [`Launch`].
-    pub fn launch(
-        &self,
-        name: &str,
-        grid: impl Into<Dim3>,
-        block: impl Into<Dim3>,
-        args: &[crate::KernelArg],
-    ) -> Result<Launch, LaunchError> {
-        let (grid, block) = (grid.into(), block.into());
-        let kernel = self.gpu.kernel(name)?;
-        kernel.check(grid, block, args)?;
-        Ok(self.push_kernel(kernel, ArgBlock::new(args), grid, block))
+    fn host(&self, f: Box<dyn FnOnce() + Send>) {
+        self.push(Op::Host(f));
     }
 
-    /// Runs a host function in order with the kernels (`cudaLaunchHostFunc`). It must not wait for
-    /// the same stream.
-    pub fn host(&self, f: impl FnOnce() + Send + 'static) {
-        self.push(Op::Host(Box::new(f)));
+    fn record(&self) -> Event {
+        let point = Arc::new(Point::default());
+        self.push(Op::Event(point.clone()));
+        Event::of(point)
     }
 
-    /// Marks the point that the stream has reached so far.
-    pub fn record(&self) -> Event {
-        let e = Event {
-            done: Arc::new(Done::default()),
-            at: Arc::new(Mutex::new(None)),
-        };
-        self.push(Op::Event(e.done.clone(), e.at.clone()));
-        e
-    }
-
-    /// Waits until everything queued so far has ended.
-    ///
-    /// # Errors
-    /// [`LaunchError::TimedOut`], or the failure of an operation.
-    pub fn synchronize(&self, timeout: Duration) -> Result<(), LaunchError> {
-        self.record().wait(timeout)
-    }
-
-    /// Forgets an earlier failure, so that the stream accepts work again.
-    pub fn clear_error(&self) {
+    fn clear_error(&self) {
         lock(&self.inner.state).failed = None;
+    }
+}
+
+impl EmulatedStream {
+    pub(super) fn new(gpu: Arc<GpuInner>) -> EmulatedStream {
+        EmulatedStream {
+            gpu,
+            inner: Arc::new(StreamInner {
+                state: Mutex::new(State::default()),
+            }),
+        }
     }
 
     fn push(&self, op: Op) {
@@ -269,9 +202,9 @@ fn advance(gpu: &Arc<GpuInner>, stream: &Arc<StreamInner>) {
             cause: Box::new(cause),
         });
         match (op, earlier) {
-            (Op::Event(done, at), earlier) => {
-                *lock(&at) = Some(Instant::now());
-                done.set(earlier.map_or(Ok(()), Err));
+            (Op::Event(point), earlier) => {
+                *lock(&point.at) = Some(Instant::now());
+                point.done.set(earlier.map_or(Ok(()), Err));
             }
             (Op::Host(_), Some(_)) => {}
             (Op::Kernel(work), Some(e)) => work.done.set(Err(e)),

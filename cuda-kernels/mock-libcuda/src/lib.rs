@@ -1,0 +1,145 @@
+//! A `libcuda.so.1` for tests: the part of the CUDA driver's interface that the CUDA backend (and
+//! `cudarc`'s contexts and slices) use, over the emulated GPU. Tests name it by `LD_LIBRARY_PATH`, so that
+//! the code under test is the very code that runs with NVIDIA's driver.
+//!
+//! Kernels are found by name and run on host threads; modules are not looked into. Copies happen on
+//! another thread, later, as a copy engine's do. Stricter than need be where that finds mistakes: a call
+//! without a current context fails, device addresses of pinned memory differ from the host's where they
+//! can, and small allocations share pages of 64 KiB.
+//!
+//! `RINGBELL_MOCK_CUDA` is a list of faults, with commas: see [`Faults`]. This says nothing about a real
+//! GPU's memory ordering or speed.
+#![allow(unsafe_code)] // The C interface of a driver.
+#![allow(non_snake_case)] // Its names.
+#![allow(missing_docs)] // Documented by the CUDA driver API.
+#![allow(clippy::missing_safety_doc)] // As above.
+
+pub mod device;
+pub mod memory;
+pub mod module;
+pub mod nvrtc;
+pub mod stream;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
+
+/// CUresult.
+pub type Result = u32;
+pub const SUCCESS: Result = 0;
+pub const INVALID_VALUE: Result = 1;
+pub const OUT_OF_MEMORY: Result = 2;
+pub const NO_DEVICE: Result = 100;
+pub const INVALID_DEVICE: Result = 101;
+pub const INVALID_IMAGE: Result = 200;
+pub const INVALID_CONTEXT: Result = 201;
+pub const NO_BINARY_FOR_GPU: Result = 209;
+pub const INVALID_HANDLE: Result = 400;
+pub const NOT_FOUND: Result = 500;
+pub const NOT_READY: Result = 600;
+pub const LAUNCH_FAILED: Result = 719;
+pub const HOST_MEMORY_ALREADY_REGISTERED: Result = 712;
+pub const HOST_MEMORY_NOT_REGISTERED: Result = 713;
+pub const UNKNOWN: Result = 999;
+
+/// What goes wrong on purpose.
+#[derive(Debug, Default)]
+pub struct Faults {
+    /// `no-device`: a driver without a GPU.
+    pub no_device: bool,
+    /// `old-driver`: for CUDA 11.8.
+    pub old_driver: bool,
+    /// `no-fatbin`: fat binaries hold nothing for this GPU.
+    pub no_fatbin: bool,
+    /// `no-nvrtc`: the run-time compiler knows no such GPU.
+    pub no_nvrtc: bool,
+    /// `slow-copies`: every copy takes two milliseconds.
+    pub slow_copies: bool,
+    /// `no-pinning`: the host has no memory to pin.
+    pub no_pinning: bool,
+    /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
+    pub kill: Option<String>,
+    /// `memory=BYTES`: of the GPU.
+    pub memory: Option<u64>,
+}
+
+impl Faults {
+    fn read() -> Faults {
+        let mut f = Faults::default();
+        let list = std::env::var("RINGBELL_MOCK_CUDA").unwrap_or_default();
+        for fault in list.split(',').filter(|s| !s.is_empty()) {
+            match fault.split_once('=').unwrap_or((fault, "")) {
+                ("no-device", _) => f.no_device = true,
+                ("old-driver", _) => f.old_driver = true,
+                ("no-fatbin", _) => f.no_fatbin = true,
+                ("no-nvrtc", _) => f.no_nvrtc = true,
+                ("slow-copies", _) => f.slow_copies = true,
+                ("no-pinning", _) => f.no_pinning = true,
+                ("kill", name) => f.kill = Some(name.to_owned()),
+                ("memory", bytes) => f.memory = bytes.parse().ok(),
+                // A misspelt fault would make its test pass for nothing.
+                _ => panic!("RINGBELL_MOCK_CUDA: `{fault}` is no fault of this mock"),
+            }
+        }
+        f
+    }
+}
+
+/// The faults that were asked for.
+pub fn faults() -> &'static Faults {
+    static FAULTS: OnceLock<Faults> = OnceLock::new();
+    FAULTS.get_or_init(Faults::read)
+}
+
+/// The GPU that does the work.
+pub(crate) fn gpu() -> &'static EmulatedGpu {
+    static GPU: OnceLock<EmulatedGpu> = OnceLock::new();
+    GPU.get_or_init(|| {
+        EmulatedGpu::new(EmulatedGpuConfig {
+            memory_bytes: faults().memory.unwrap_or(128 << 20),
+            ..EmulatedGpuConfig::default()
+        })
+        .expect("memory for the emulated GPU")
+    })
+}
+
+pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The error that has made the context useless, or 0.
+static LOST: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn lose(code: Result) {
+    let _ = LOST.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
+}
+
+/// What most calls begin with: there is a current context, and it works.
+pub(crate) fn ready() -> std::result::Result<(), Result> {
+    if !device::has_current() {
+        return Err(INVALID_CONTEXT);
+    }
+    match LOST.load(Ordering::Acquire) {
+        0 => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// Runs a call's body, whose error is its result.
+pub(crate) fn call(body: impl FnOnce() -> std::result::Result<(), Result>) -> Result {
+    match body() {
+        Ok(()) => SUCCESS,
+        Err(code) => code,
+    }
+}
+
+/// Stores a result through a pointer of the caller, if it is one.
+pub(crate) unsafe fn put<T>(to: *mut T, value: T) -> std::result::Result<(), Result> {
+    if to.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller of the driver's function promises a pointer to such a value.
+    unsafe { to.write(value) };
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! Memory of the GPU, managed memory, and pinned memory of the host.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_uint, c_void};
+use std::sync::{Mutex, PoisonError};
+
+use ringbell_cuda_kernels::GpuBuffer;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+
+use crate::{
+    call, faults, gpu, lock, put, ready, Result, HOST_MEMORY_ALREADY_REGISTERED,
+    HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, OUT_OF_MEMORY,
+};
+
+/// Alignment of small allocations, as NVIDIA's driver has it.
+const GRAIN: u64 = 512;
+/// Allocations below this size share a slab.
+const SMALL: u64 = 1 << 20;
+const SLAB: u64 = 2 << 20;
+
+/// One allocation.
+#[derive(Debug)]
+struct Allocation {
+    len: u64,
+    managed: bool,
+    /// Pages of its own; without, it lies in a slab.
+    _own: Option<GpuBuffer>,
+}
+
+/// Host memory that the GPU may reach.
+#[derive(Debug)]
+struct Pinned {
+    len: usize,
+    /// Where the GPU sees it.
+    device: u64,
+    /// Allocated by us.
+    owned: bool,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    device: BTreeMap<u64, Allocation>,
+    slabs: Vec<GpuBuffer>,
+    host: BTreeMap<u64, Pinned>,
+}
+
+static MEMORY: Mutex<Memory> = Mutex::new(Memory {
+    device: BTreeMap::new(),
+    slabs: Vec::new(),
+    host: BTreeMap::new(),
+});
+
+impl Memory {
+    /// A gap in a slab; the first byte of each is left out, so that nothing small is aligned to a page.
+    fn small(&mut self, len: u64) -> Option<u64> {
+        for slab in &self.slabs {
+            let (start, end) = (slab.va().0 + GRAIN, slab.va().0 + SLAB);
+            let mut at = start;
+            for (va, a) in self.device.range(start..end) {
+                if at + len <= *va {
+                    break;
+                }
+                at = (va + a.len).next_multiple_of(GRAIN);
+            }
+            if at + len <= end {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    fn alloc(&mut self, len: u64, managed: bool) -> std::result::Result<u64, Result> {
+        if len == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let (va, own) = if len < SMALL {
+            let va = match self.small(len) {
+                Some(va) => va,
+                None => {
+                    let slab = gpu().alloc(SLAB).map_err(|_| OUT_OF_MEMORY)?;
+                    self.slabs.push(slab);
+                    self.small(len).ok_or(OUT_OF_MEMORY)?
+                }
+            };
+            (va, None)
+        } else {
+            let own = gpu().alloc(len).map_err(|_| OUT_OF_MEMORY)?;
+            (own.va().0, Some(own))
+        };
+        let a = Allocation {
+            len,
+            managed,
+            _own: own,
+        };
+        self.device.insert(va, a);
+        Ok(va)
+    }
+
+    /// The allocation around an address.
+    fn around(&self, va: u64) -> Option<(u64, &Allocation)> {
+        let (base, a) = self.device.range(..=va).next_back()?;
+        (va < base + a.len).then_some((*base, a))
+    }
+
+    fn pinned_around(&self, at: u64) -> Option<(u64, &Pinned)> {
+        let (base, p) = self.host.range(..=at).next_back()?;
+        (at < base + p.len as u64).then_some((*base, p))
+    }
+}
+
+/// Whether a range lies in one allocation of the GPU.
+pub(crate) fn is_device(va: u64, len: usize) -> bool {
+    lock(&MEMORY)
+        .around(va)
+        .is_some_and(|(base, a)| va + len as u64 <= base + a.len)
+}
+
+/// Whether a range of the host is pinned.
+pub(crate) fn is_pinned(at: u64, len: usize) -> bool {
+    lock(&MEMORY)
+        .pinned_around(at)
+        .is_some_and(|(base, p)| at + len as u64 <= base + p.len as u64)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAlloc_v2(va: *mut u64, bytes: usize) -> Result {
+    call(|| {
+        ready()?;
+        let at = lock(&MEMORY).alloc(bytes as u64, false)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(va, at) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemAllocManaged(va: *mut u64, bytes: usize, _flags: c_uint) -> Result {
+    call(|| {
+        ready()?;
+        let at = lock(&MEMORY).alloc(bytes as u64, true)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(va, at) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
+    call(|| {
+        ready()?;
+        // As the real one does: nothing that was queued before may still use the memory.
+        crate::stream::synchronize_all()?;
+        let removed = lock(&MEMORY).device.remove(&va);
+        removed.map(drop).ok_or(INVALID_VALUE)
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemGetAddressRange_v2(
+    base: *mut u64,
+    size: *mut usize,
+    va: u64,
+) -> Result {
+    call(|| {
+        ready()?;
+        let memory = lock(&MEMORY);
+        let (at, a) = memory.around(va).ok_or(crate::NOT_FOUND)?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(base, at)?;
+            put(size, a.len as usize)
+        }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuPointerGetAttribute(
+    data: *mut c_void,
+    attribute: c_uint,
+    va: u64,
+) -> Result {
+    call(|| {
+        ready()?;
+        let memory = lock(&MEMORY);
+        let device = memory.around(va).map(|(_, a)| a.managed);
+        let host = memory.pinned_around(va).is_some();
+        let value = match (attribute, device, host) {
+            (_, None, false) => return Err(INVALID_VALUE),
+            (2, Some(_), _) => 2, // MEMORY_TYPE: device
+            (2, None, true) => 1, // host
+            (8, managed, _) => u32::from(managed == Some(true)), // IS_MANAGED, one byte or more
+            (9, ..) => 0,         // DEVICE_ORDINAL
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller's pointer; IS_MANAGED is a bool in the interface, the rest 32 bits.
+        unsafe {
+            match attribute {
+                8 => put(data.cast::<u8>(), value as u8),
+                _ => put(data.cast::<u32>(), value),
+            }
+        }
+    })
+}
+
+/// Maps shared memory a second time, elsewhere; memory that is not shared stays where it is.
+fn alias(base: *mut c_void, len: usize) -> u64 {
+    // SAFETY: an old size of 0 leaves the range as it is and makes a second mapping of the same pages,
+    // which the kernel refuses for what is not shared.
+    let second = unsafe { rustix::mm::mremap(base, 0, len, MremapFlags::MAYMOVE) };
+    second.map_or(base as u64, |at| at as u64)
+}
+
+fn unalias(base: u64, pinned: &Pinned) {
+    if pinned.device != base {
+        // SAFETY: made by `alias`; kernels that use it have ended, as CUDA demands too.
+        let _ = unsafe { rustix::mm::munmap(pinned.device as *mut c_void, pinned.len) };
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemHostAlloc(
+    base: *mut *mut c_void,
+    bytes: usize,
+    _flags: c_uint,
+) -> Result {
+    call(|| {
+        ready()?;
+        if faults().no_pinning {
+            return Err(OUT_OF_MEMORY);
+        }
+        // SAFETY: a fresh mapping touches nothing that exists.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+            )
+        };
+        let at = at.map_err(|_| OUT_OF_MEMORY)?;
+        let pinned = Pinned {
+            len: bytes,
+            device: alias(at, bytes),
+            owned: true,
+        };
+        lock(&MEMORY).host.insert(at as u64, pinned);
+        // SAFETY: the caller's pointer.
+        unsafe { put(base, at) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemFreeHost(base: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        let mut memory = lock(&MEMORY);
+        match memory.host.remove(&(base as u64)) {
+            Some(p) if p.owned => {
+                unalias(base as u64, &p);
+                // SAFETY: mapped by `cuMemHostAlloc`.
+                let _ = unsafe { rustix::mm::munmap(base, p.len) };
+                Ok(())
+            }
+            Some(p) => {
+                memory.host.insert(base as u64, p);
+                Err(INVALID_VALUE)
+            }
+            None => Err(INVALID_VALUE),
+        }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemHostRegister_v2(
+    base: *mut c_void,
+    bytes: usize,
+    _flags: c_uint,
+) -> Result {
+    call(|| {
+        ready()?;
+        if faults().no_pinning {
+            return Err(OUT_OF_MEMORY);
+        }
+        let mut memory = lock(&MEMORY);
+        if memory.pinned_around(base as u64).is_some() {
+            return Err(HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        let pinned = Pinned {
+            len: bytes,
+            device: alias(base, bytes),
+            owned: false,
+        };
+        memory.host.insert(base as u64, pinned);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemHostUnregister(base: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        let mut memory = lock(&MEMORY);
+        let p = memory.host.remove(&(base as u64));
+        let p = p.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
+        unalias(base as u64, &p);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemHostGetDevicePointer_v2(
+    va: *mut u64,
+    base: *mut c_void,
+    _flags: c_uint,
+) -> Result {
+    call(|| {
+        ready()?;
+        let memory = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = memory.pinned_around(base as u64);
+        let (first, p) = found.ok_or(INVALID_VALUE)?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(va, p.device + (base as u64 - first)) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Result {
+    call(|| {
+        ready()?;
+        let all = faults().memory.unwrap_or(128 << 20) as usize;
+        let used: u64 = lock(&MEMORY).device.values().map(|a| a.len).sum();
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(free, all.saturating_sub(used as usize))?;
+            put(total, all)
+        }
+    })
+}

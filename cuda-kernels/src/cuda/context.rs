@@ -1,0 +1,97 @@
+//! The primary context of one GPU: what every call below needs to be current.
+
+use std::sync::{Arc, OnceLock};
+
+use cudarc::driver::sys::{CUdevice_attribute, CUresult};
+use cudarc::driver::{CudaContext, DriverError};
+
+use super::driver::{self, DeviceInfo};
+use super::error::CudaError;
+
+/// A context and what is known of its GPU.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) cuda: Arc<CudaContext>,
+    pub(super) device: DeviceInfo,
+    /// CUDA version of the driver.
+    pub(super) driver: i32,
+    /// Set by the first call that says that nothing works any more.
+    lost: OnceLock<CudaError>,
+}
+
+fn refused(call: &'static str, e: DriverError) -> CudaError {
+    match driver::check(call, e.0) {
+        Err(e) => e,
+        Ok(()) => CudaError::Call {
+            call,
+            code: 0,
+            name: "no reason".into(),
+        },
+    }
+}
+
+impl Context {
+    /// Retains the primary context of GPU `ordinal`: the one that the runtime API, PyTorch and
+    /// `cudarc`'s own types use, so that their pointers are valid here.
+    pub(super) fn new(ordinal: usize) -> Result<Context, CudaError> {
+        let found = driver::find()?;
+        let count = found.devices.len();
+        let device = found
+            .devices
+            .into_iter()
+            .nth(ordinal)
+            .ok_or(CudaError::NoSuchDevice { ordinal, count })?;
+        let cuda = CudaContext::new(ordinal).map_err(|e| refused("cuDevicePrimaryCtxRetain", e))?;
+        use CUdevice_attribute as A;
+        for (which, what) in [
+            (
+                A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
+                "unified addressing (one address space with the host)",
+            ),
+            (
+                A::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY,
+                "mapped host memory",
+            ),
+        ] {
+            if driver::attribute(cuda.cu_device(), which)? == 0 {
+                return Err(CudaError::Unsuitable {
+                    name: device.name,
+                    what,
+                });
+            }
+        }
+        Ok(Context {
+            cuda,
+            device,
+            driver: found.version,
+            lost: OnceLock::new(),
+        })
+    }
+
+    /// Makes the context current on this thread.
+    pub(super) fn bind(&self) -> Result<(), CudaError> {
+        if let Some(e) = self.lost.get() {
+            return Err(e.clone());
+        }
+        self.cuda
+            .bind_to_thread()
+            .map_err(|e| self.note(refused("cuCtxSetCurrent", e)))
+    }
+
+    /// Checks a call's result and remembers when the context is lost.
+    pub(super) fn check(&self, call: &'static str, result: CUresult) -> Result<(), CudaError> {
+        driver::check(call, result).map_err(|e| self.note(e))
+    }
+
+    /// The error after which nothing works any more.
+    pub(super) fn lost(&self) -> Option<&CudaError> {
+        self.lost.get()
+    }
+
+    fn note(&self, e: CudaError) -> CudaError {
+        if matches!(e, CudaError::Lost { .. }) {
+            return self.lost.get_or_init(|| e).clone();
+        }
+        e
+    }
+}

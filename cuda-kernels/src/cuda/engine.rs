@@ -1,0 +1,280 @@
+//! The copy engine on a side stream: DMA for GPU memory that the CPU cannot reach.
+//!
+//! Bytes travel through slots of pinned memory. Everything is in the order of one stream, so that the
+//! operations finish first to last, and an announcement needs only to stand behind the writes before it.
+#![allow(unsafe_code)] // Calls into libcuda, raw copies.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use ringbell_gtlb::{Announce, DmaId};
+
+use super::context::Context;
+use super::error::CudaError;
+use super::handles::{Pinned, RawEvent, RawStream};
+
+/// Bytes of a slot.
+pub(super) const SLOT: usize = 64 << 10;
+
+/// Longest wait for a copy: seconds, because another process may use the GPU in turns.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+enum Flight {
+    Write {
+        id: DmaId,
+        slots: Vec<u32>,
+    },
+    Read {
+        id: DmaId,
+        slots: Vec<u32>,
+        len: usize,
+    },
+    Announce(Announce),
+}
+
+/// See the text of the module.
+#[derive(Debug)]
+pub(super) struct Engine {
+    context: Arc<Context>,
+    stream: RawStream,
+    staging: ManuallyDrop<Pinned>,
+    slots: u32,
+    free: Vec<u32>,
+    /// With the event behind it; an announcement has none and goes out when it is first.
+    flight: VecDeque<(Flight, Option<RawEvent>)>,
+    done: VecDeque<DmaId>,
+    read: HashMap<DmaId, (Vec<u32>, usize)>,
+    next: u64,
+}
+
+/// No slots are free: poll first.
+#[derive(Debug)]
+pub(super) enum Refused {
+    Busy,
+    Cuda(CudaError),
+}
+
+impl From<CudaError> for Refused {
+    fn from(e: CudaError) -> Refused {
+        Refused::Cuda(e)
+    }
+}
+
+impl Engine {
+    pub(super) fn new(context: Arc<Context>, slots: u32) -> Result<Engine, CudaError> {
+        Ok(Engine {
+            stream: RawStream::new(context.clone())?,
+            staging: ManuallyDrop::new(Pinned::new(context.clone(), slots as usize * SLOT)?),
+            context,
+            slots,
+            free: (0..slots).rev().collect(),
+            flight: VecDeque::new(),
+            done: VecDeque::new(),
+            read: HashMap::new(),
+            next: 0,
+        })
+    }
+
+    /// Most bytes of one operation.
+    pub(super) fn capacity(&self) -> usize {
+        self.slots as usize * SLOT
+    }
+
+    /// Slots for `len` bytes.
+    fn take(&mut self, len: usize) -> Result<Vec<u32>, Refused> {
+        let n = len.div_ceil(SLOT);
+        if n > self.free.len() {
+            return Err(Refused::Busy);
+        }
+        Ok(self.free.split_off(self.free.len() - n))
+    }
+
+    fn id(&mut self) -> DmaId {
+        self.next += 1;
+        DmaId(self.next)
+    }
+
+    /// Starts to copy `from`, which is taken at once, to the GPU address `va`.
+    pub(super) fn write(&mut self, va: u64, from: &[u8]) -> Result<DmaId, Refused> {
+        self.context.bind()?;
+        let slots = self.take(from.len())?;
+        for (i, part) in from.chunks(SLOT).enumerate() {
+            let slot = self.staging.at(slots[i] as usize * SLOT);
+            // SAFETY: the slot is ours alone and as long as the longest part.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), slot, part.len()) };
+            // SAFETY: the caller has checked the GPU's range; the slot stays until the event behind.
+            let r = unsafe {
+                sys::cuMemcpyHtoDAsync_v2(
+                    va + (i * SLOT) as u64,
+                    slot.cast(),
+                    part.len(),
+                    self.stream.stream,
+                )
+            };
+            self.context.check("cuMemcpyHtoDAsync", r)?;
+        }
+        let (id, event) = (self.id(), self.stream.record()?);
+        self.flight
+            .push_back((Flight::Write { id, slots }, Some(event)));
+        Ok(id)
+    }
+
+    /// Starts to copy from the GPU address `va`; [`Engine::take_read`] fetches the bytes.
+    pub(super) fn read(&mut self, va: u64, len: usize) -> Result<DmaId, Refused> {
+        self.context.bind()?;
+        let slots = self.take(len)?;
+        for (i, slot) in slots.iter().enumerate() {
+            let n = SLOT.min(len - i * SLOT);
+            // SAFETY: as for `write`.
+            let r = unsafe {
+                sys::cuMemcpyDtoHAsync_v2(
+                    self.staging.at(*slot as usize * SLOT).cast(),
+                    va + (i * SLOT) as u64,
+                    n,
+                    self.stream.stream,
+                )
+            };
+            self.context.check("cuMemcpyDtoHAsync", r)?;
+        }
+        let (id, event) = (self.id(), self.stream.record()?);
+        self.flight
+            .push_back((Flight::Read { id, slots, len }, Some(event)));
+        Ok(id)
+    }
+
+    /// Lets the announcement out behind every write submitted so far.
+    pub(super) fn announce(&mut self, announce: Announce) {
+        if self.flight.is_empty() && self.context.lost().is_none() {
+            announce.store();
+        } else {
+            self.flight.push_back((Flight::Announce(announce), None));
+        }
+    }
+
+    /// Moves on what the GPU has finished, in order. When the context is lost nothing finishes any more:
+    /// operations then end by their own time-outs, and nothing is announced that did not arrive.
+    pub(super) fn advance(&mut self) {
+        while let Some((_, event)) = self.flight.front() {
+            let reached = match event {
+                Some(event) => event.is_reached(),
+                None => self.context.lost().map_or(Ok(true), |e| Err(e.clone())),
+            };
+            if !matches!(reached, Ok(true)) {
+                return;
+            }
+            match self.flight.pop_front() {
+                Some((Flight::Write { id, slots }, _)) => {
+                    self.free.extend(slots);
+                    self.done.push_back(id);
+                }
+                Some((Flight::Read { id, slots, len }, _)) => {
+                    self.read.insert(id, (slots, len));
+                    self.done.push_back(id);
+                }
+                Some((Flight::Announce(announce), _)) => announce.store(),
+                None => return,
+            }
+        }
+    }
+
+    /// The next operation that has finished.
+    pub(super) fn finished(&mut self) -> Option<DmaId> {
+        self.advance();
+        self.done.pop_front()
+    }
+
+    /// Copies out the bytes of a finished read, once.
+    ///
+    /// # Panics
+    /// When `id` is no finished read: a defect of the caller.
+    pub(super) fn take_read(&mut self, id: DmaId, into: &mut [u8]) {
+        let (slots, len) = self
+            .read
+            .remove(&id)
+            .unwrap_or_else(|| panic!("DMA operation {} is no finished read", id.0));
+        for (part, slot) in into[..len].chunks_mut(SLOT).zip(&slots) {
+            let from = self.staging.at(*slot as usize * SLOT);
+            // SAFETY: the GPU has finished with the slot, which is ours until it is given back below.
+            unsafe { std::ptr::copy_nonoverlapping(from, part.as_mut_ptr(), part.len()) };
+        }
+        self.free.extend(slots);
+    }
+
+    /// Waits for everything in flight, announcements included; false when it is not over in time.
+    pub(super) fn drain(&mut self, timeout: Duration) -> bool {
+        let last = self.flight.iter().rev().find_map(|(_, e)| e.as_ref());
+        if last.is_some_and(|e| !matches!(e.wait(timeout), Ok(true))) {
+            return false;
+        }
+        self.advance();
+        self.flight.is_empty()
+    }
+}
+
+impl Engine {
+    /// Copies bytes of any number to the GPU and waits.
+    pub(super) fn write_all(&mut self, va: u64, from: &[u8]) -> Result<(), CudaError> {
+        for (i, part) in from.chunks(self.capacity()).enumerate() {
+            self.make_room()?;
+            let at = va + (i * self.capacity()) as u64;
+            let id = self.write(at, part).map_err(Refused::into_cuda)?;
+            self.make_room()?;
+            self.done.retain(|d| *d != id);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes of any number from the GPU and waits.
+    pub(super) fn read_all(&mut self, va: u64, into: &mut [u8]) -> Result<(), CudaError> {
+        let capacity = self.capacity();
+        for (i, part) in into.chunks_mut(capacity).enumerate() {
+            self.make_room()?;
+            let at = va + (i * capacity) as u64;
+            let id = self.read(at, part.len()).map_err(Refused::into_cuda)?;
+            self.make_room()?;
+            self.done.retain(|d| *d != id);
+            self.take_read(id, part);
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing is in flight. Slots of finished reads that nobody took stay in use.
+    fn make_room(&mut self) -> Result<(), CudaError> {
+        if self.drain(PATIENCE) {
+            return Ok(());
+        }
+        Err(match self.context.lost() {
+            Some(lost) => lost.clone(),
+            None => CudaError::Stuck {
+                what: "a copy",
+                waited_ms: PATIENCE.as_millis() as u64,
+            },
+        })
+    }
+}
+
+impl Refused {
+    fn into_cuda(self) -> CudaError {
+        match self {
+            Refused::Cuda(e) => e,
+            Refused::Busy => CudaError::Stuck {
+                what: "earlier copies",
+                waited_ms: 0,
+            },
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A GPU that still copies after so long may use the slots at any time later: then they stay.
+        if self.drain(PATIENCE) || self.context.lost().is_some() {
+            // SAFETY: dropped here and never used again.
+            unsafe { ManuallyDrop::drop(&mut self.staging) };
+        }
+    }
+}

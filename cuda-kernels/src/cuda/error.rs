@@ -1,0 +1,148 @@
+//! Everything that can be wrong with a CUDA driver, a GPU, or a pointer into its memory.
+
+use ringbell_nic_abi::GpuVa;
+
+/// Oldest driver that is used: CUDA 12.0, in the driver's own numbers (1000 × major + 10 × minor).
+pub const DRIVER_NEEDED: i32 = 12_000;
+
+/// Why a real GPU cannot be used, or refused something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// Built without the feature `cuda`.
+    #[error("this build drives no real GPU; build it with the feature `cuda`")]
+    NotBuilt,
+    /// libcuda.so.1 cannot be loaded.
+    #[error("no CUDA driver (libcuda.so.1 is not there); install NVIDIA's driver, or use the emulated GPU")]
+    NoDriver,
+    /// The driver lacks a function.
+    #[error("the CUDA driver has no {symbol}; install a driver for CUDA {}.{} or later", DRIVER_NEEDED / 1000, DRIVER_NEEDED % 1000 / 10)]
+    MissingSymbol {
+        /// The function.
+        symbol: &'static str,
+    },
+    /// The driver is older than what is used.
+    #[error("the driver is for CUDA {}.{}, but {}.{} is needed; install a later driver", .found / 1000, .found % 1000 / 10, .needed / 1000, .needed % 1000 / 10)]
+    OldDriver {
+        /// 1000 × major + 10 × minor.
+        found: i32,
+        /// The same of what is needed.
+        needed: i32,
+    },
+    /// There is a driver, but no GPU.
+    #[error("the CUDA driver sees no GPU; check nvidia-smi and CUDA_VISIBLE_DEVICES")]
+    NoDevice,
+    /// There are GPUs, but not this one.
+    #[error("there is no GPU {ordinal}: the driver sees {count}, numbered from 0")]
+    NoSuchDevice {
+        /// The number asked for.
+        ordinal: usize,
+        /// GPUs there are.
+        count: usize,
+    },
+    /// The GPU cannot do what is needed.
+    #[error("{name} lacks {what}, which Ringbell needs")]
+    Unsuitable {
+        /// Name of the GPU.
+        name: String,
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// No kernels for this GPU.
+    #[error("there are no kernels for {name} (sm_{major}{minor}): the built-in ones {fatbin}; compiling them at run time {nvrtc}; build Ringbell with nvcc (`cargo xtask kernels`) for this GPU, or install libnvrtc")]
+    NoImage {
+        /// Name of the GPU.
+        name: String,
+        /// Compute capability.
+        major: i32,
+        /// Its second part.
+        minor: i32,
+        /// What was wrong with the embedded fat binaries.
+        fatbin: String,
+        /// What was wrong with NVRTC.
+        nvrtc: String,
+    },
+    /// The GPU, or the host, has no room.
+    #[error("no room for {bytes} bytes of {what}; free memory, or use a smaller size")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: u64,
+        /// `GPU memory` or `pinned host memory`.
+        what: &'static str,
+    },
+    /// A kernel has ended so that the whole context is lost: nothing on this GPU works any more in this
+    /// process.
+    #[error("the GPU's context is lost since {call} reported {name} ({code}); restart the process (compute-sanitizer finds the kernel at fault)")]
+    Lost {
+        /// The call that reported it.
+        call: &'static str,
+        /// CUresult.
+        code: u32,
+        /// Its name.
+        name: String,
+    },
+    /// Any other refusal.
+    #[error("{call} failed with {name} ({code})")]
+    Call {
+        /// The function of the driver.
+        call: &'static str,
+        /// CUresult.
+        code: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The GPU does not answer.
+    #[error("the GPU did not finish {what} within {waited_ms} ms; a kernel may hold it (nvidia-smi shows processes)")]
+    Stuck {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited_ms: u64,
+    },
+    /// Not a pointer that the driver knows: freed, or never GPU memory.
+    #[error("{va} is no GPU memory that the driver knows; was it freed, or is it an address of the host?")]
+    NotGpuMemory {
+        /// The pointer.
+        va: GpuVa,
+    },
+    /// Pinned or registered memory of the host.
+    #[error("{va} is memory of the host; register it as host memory")]
+    HostMemory {
+        /// The pointer.
+        va: GpuVa,
+    },
+    /// Managed memory moves between GPU and host under a DMA.
+    #[error("{va} is managed memory (cuMemAllocManaged), whose pages move; copy to memory of cuMemAlloc")]
+    Managed {
+        /// The pointer.
+        va: GpuVa,
+    },
+    /// Memory of another GPU or another context.
+    #[error("{va} belongs to GPU {found}, not to GPU {wanted} that this NIC is beside; open a NIC beside it")]
+    Foreign {
+        /// The pointer.
+        va: GpuVa,
+        /// Its GPU.
+        found: i32,
+        /// Ours.
+        wanted: i32,
+    },
+    /// The range is longer than the allocation that it begins in.
+    #[error("{va} + {len} leaves its allocation, which is {base} + {size}")]
+    Range {
+        /// First byte.
+        va: GpuVa,
+        /// Bytes.
+        len: u64,
+        /// First byte of the allocation.
+        base: GpuVa,
+        /// Bytes of the allocation.
+        size: u64,
+    },
+    /// Other memory of the same pages is registered already in another way.
+    #[error("{va} shares a page of 64 KiB with memory that is registered by another owner; allocate it in pages of its own")]
+    Shared {
+        /// The pointer.
+        va: GpuVa,
+    },
+}

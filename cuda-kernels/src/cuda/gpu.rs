@@ -1,0 +1,192 @@
+//! [`CudaGpu`]: a real GPU as the host sees it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cudarc::driver::CudaContext;
+use ringbell_gtlb::{DmaMemory, PageTable};
+use ringbell_nic_abi::GpuVa;
+
+use super::context::Context;
+use super::driver::DeviceInfo;
+use super::error::CudaError;
+use super::mapper::GpuMapper;
+use super::memory::CudaMemory;
+use super::module::Kernels;
+use super::stream::CudaStream;
+use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order};
+
+/// Which GPU, and how to reach its memory.
+#[derive(Debug, Clone)]
+pub struct CudaConfig {
+    /// Number of the GPU.
+    pub ordinal: usize,
+    /// Maps GPU memory for the CPU, where there is such a thing (GDRCopy).
+    pub mapper: Option<Arc<dyn GpuMapper>>,
+    /// Slots of 64 KiB pinned memory for the copy engine.
+    pub staging_slots: u32,
+}
+
+impl Default for CudaConfig {
+    /// GPU 0, no mapper, 8 MiB of staging.
+    fn default() -> CudaConfig {
+        CudaConfig {
+            ordinal: 0,
+            mapper: None,
+            staging_slots: 128,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CudaBackend {
+    // Before the context, which they need to be given back.
+    memory: Arc<CudaMemory>,
+    kernels: Arc<Kernels>,
+    context: Arc<Context>,
+}
+
+/// A real GPU. A cheap handle: clones are the same GPU.
+#[derive(Debug, Clone)]
+pub struct CudaGpu {
+    inner: Arc<CudaBackend>,
+    gpu: Gpu,
+}
+
+impl CudaGpu {
+    /// Opens a GPU: its primary context, the kernels for it, memory for copies.
+    ///
+    /// # Errors
+    /// [`CudaError`]: what is missing, down to the kernels for this GPU.
+    pub fn open(config: CudaConfig) -> Result<CudaGpu, CudaError> {
+        let context = Arc::new(Context::new(config.ordinal)?);
+        let kernels = Arc::new(Kernels::load(context.clone())?);
+        let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
+        let inner = Arc::new(CudaBackend {
+            memory: Arc::new(memory),
+            kernels,
+            context,
+        });
+        Ok(CudaGpu {
+            gpu: Gpu::of(inner.clone()),
+            inner,
+        })
+    }
+
+    pub(super) fn parts(&self) -> (&Arc<Context>, &Arc<CudaMemory>) {
+        (&self.inner.context, &self.inner.memory)
+    }
+
+    /// The GPU below.
+    pub fn device(&self) -> &DeviceInfo {
+        &self.inner.context.device
+    }
+
+    /// The context, for `cudarc`'s own types: what is allocated in it can be registered.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        &self.inner.context.cuda
+    }
+
+    /// Why nothing works any more, after a kernel has ended so.
+    pub fn lost(&self) -> Option<&CudaError> {
+        self.inner.context.lost()
+    }
+}
+
+impl std::ops::Deref for CudaGpu {
+    type Target = Gpu;
+
+    fn deref(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+impl From<CudaGpu> for Gpu {
+    fn from(cuda: CudaGpu) -> Gpu {
+        cuda.gpu
+    }
+}
+
+impl CudaBackend {
+    fn word<const N: usize>(&self, va: GpuVa) -> Result<[u8; N], GpuError> {
+        let mut bytes = [0; N];
+        self.memory.read(va, &mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+impl Backend for CudaBackend {
+    fn kind(&self) -> GpuKind {
+        GpuKind::Cuda
+    }
+
+    fn describe(&self) -> String {
+        let c = &self.context;
+        format!(
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}",
+            c.device.name,
+            c.device.ordinal,
+            c.device.capability.0,
+            c.device.capability.1,
+            c.driver / 1000,
+            c.driver % 1000 / 10,
+            self.kernels.origin.describe(),
+            self.memory.path()
+        )
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        Ok(self.memory.alloc(bytes)?)
+    }
+
+    fn free(&self, va: GpuVa) {
+        self.memory.free(va);
+    }
+
+    fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
+        self.memory.page_table(va, len)
+    }
+
+    fn memory(&self) -> Arc<dyn DmaMemory> {
+        self.memory.clone()
+    }
+
+    fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
+        self.memory.write(va, from)
+    }
+
+    fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
+        self.memory.read(va, into)
+    }
+
+    // Words go through the host's copies, which finish one after the other: what a kernel stored before
+    // a word is read after it, and what was written before a word is there before it. An aligned word
+    // is copied whole.
+    fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError> {
+        Ok(u64::from_ne_bytes(self.word(va)?))
+    }
+
+    fn store_u64(&self, va: GpuVa, value: u64) -> Result<(), GpuError> {
+        self.memory.write(va, &value.to_ne_bytes())
+    }
+
+    fn load_u32(&self, va: GpuVa) -> Result<u32, GpuError> {
+        Ok(u32::from_ne_bytes(self.word(va)?))
+    }
+
+    fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError> {
+        self.memory.write(va, &value.to_ne_bytes())
+    }
+
+    fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
+        self.kernels.load_file(path)
+    }
+
+    fn kernels(&self) -> Vec<String> {
+        self.kernels.names()
+    }
+
+    fn stream(&self) -> Arc<dyn Order> {
+        Arc::new(CudaStream::new(self.context.clone(), self.kernels.clone()))
+    }
+}

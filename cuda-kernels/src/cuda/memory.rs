@@ -1,0 +1,390 @@
+//! GPU memory as the NIC and the host reach it.
+//!
+//! A bus address is the GPU's own virtual address: the NIC is software and has no pages to pin, and the
+//! driver's physical pages are known to kernel modules alone. By which way bytes go is decided for each
+//! allocation when it is made: mapped ([`GpuMapper`]), else the copy engine ([`super::engine`]).
+#![allow(unsafe_code)] // Calls into libcuda.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use cudarc::driver::sys;
+use ringbell_gtlb::{
+    Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Exposed, PageTable, Submitted, PAGE_BYTES,
+};
+use ringbell_nic_abi::GpuVa;
+
+use super::context::Context;
+use super::driver;
+use super::engine::{Engine, Refused, PATIENCE};
+use super::error::CudaError;
+use super::mapper::{GpuMapper, GpuMapping};
+use crate::gpu::GpuError;
+
+/// Memory that the NIC may reach.
+#[derive(Debug)]
+struct Range {
+    len: u64,
+    /// What the driver gave, to be freed: more than the range when it was not aligned.
+    owned: Option<u64>,
+    mapping: Option<Box<dyn GpuMapping>>,
+}
+
+/// All of a GPU's memory that a NIC may reach.
+#[derive(Debug)]
+pub(super) struct CudaMemory {
+    context: Arc<Context>,
+    mapper: Option<Arc<dyn GpuMapper>>,
+    ranges: RwLock<BTreeMap<u64, Range>>,
+    /// The NIC's.
+    dma: Mutex<Engine>,
+    /// The host's own copies, which must not wait for the NIC's.
+    host: Mutex<Engine>,
+    /// Why the last allocation was not mapped.
+    unmapped: Mutex<Option<String>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that holds these locks leaves a change half made.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CudaMemory {
+    pub(super) fn new(
+        context: Arc<Context>,
+        mapper: Option<Arc<dyn GpuMapper>>,
+        staging_slots: u32,
+    ) -> Result<CudaMemory, CudaError> {
+        let slots = staging_slots.max(2);
+        Ok(CudaMemory {
+            dma: Mutex::new(Engine::new(context.clone(), slots)?),
+            host: Mutex::new(Engine::new(context.clone(), 16)?),
+            context,
+            mapper,
+            ranges: RwLock::default(),
+            unmapped: Mutex::new(None),
+        })
+    }
+
+    /// By which way the NIC reaches the memory, and why.
+    pub(super) fn path(&self) -> String {
+        match (&self.mapper, &*lock(&self.unmapped)) {
+            (None, _) => {
+                "copy engine on a side stream, because there is no mapping of GPU memory (no GDRCopy)".into()
+            }
+            (Some(m), None) => format!("mapped for the CPU by {}", m.name()),
+            (Some(m), Some(why)) => {
+                format!("copy engine on a side stream, because {} refused: {why}", m.name())
+            }
+        }
+    }
+
+    fn ranges(&self) -> std::sync::RwLockReadGuard<'_, BTreeMap<u64, Range>> {
+        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn insert(&self, va: u64, range: Range) {
+        let mut all = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        all.insert(va, range);
+    }
+
+    fn remove(&self, va: u64) -> Option<Range> {
+        let mut all = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        all.remove(&va)
+    }
+
+    /// Allocates whole pages of 64 KiB. The driver aligns small allocations to less.
+    pub(super) fn alloc(&self, bytes: u64) -> Result<GpuVa, CudaError> {
+        let what = "GPU memory";
+        let refuse = CudaError::OutOfMemory { bytes, what };
+        let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(refuse)?;
+        self.context.bind()?;
+        let mut base = allocate(len, bytes)?;
+        if !base.is_multiple_of(PAGE_BYTES) {
+            release(base);
+            base = allocate(len + PAGE_BYTES, bytes)?;
+        }
+        let va = base.next_multiple_of(PAGE_BYTES);
+        self.insert(
+            va,
+            Range {
+                len,
+                owned: Some(base),
+                mapping: self.map(va, len),
+            },
+        );
+        Ok(GpuVa(va))
+    }
+
+    fn map(&self, va: u64, len: u64) -> Option<Box<dyn GpuMapping>> {
+        let mapped = self.mapper.as_ref()?.map(GpuVa(va), len);
+        let mut unmapped = lock(&self.unmapped);
+        match mapped {
+            Ok(mapping) => Some(mapping),
+            Err(why) => {
+                *unmapped = Some(why);
+                None
+            }
+        }
+    }
+
+    /// Forgets a range once no copy of ours uses it, and frees it when it is ours. When a copy hangs the
+    /// memory stays allocated.
+    pub(super) fn free(&self, va: GpuVa) {
+        let Some(range) = self.remove(va.0) else {
+            return;
+        };
+        drop(range.mapping);
+        let idle = lock(&self.dma).drain(PATIENCE);
+        if let (true, Some(base), Ok(())) = (idle, range.owned, self.context.bind()) {
+            release(base);
+        }
+    }
+
+    /// Lets the NIC reach memory that somebody else allocated and frees.
+    pub(super) fn adopt(&self, va: GpuVa, len: u64) -> Result<(), CudaError> {
+        let shared = self
+            .ranges()
+            .range(..va.0 + len)
+            .next_back()
+            .is_some_and(|(first, range)| first + range.len > va.0);
+        if shared {
+            return Err(CudaError::Shared { va });
+        }
+        self.insert(
+            va.0,
+            Range {
+                len,
+                owned: None,
+                mapping: None,
+            },
+        );
+        Ok(())
+    }
+
+    /// Calls `f` with the mapping of a range that lies inside one allocation, and the offset there.
+    fn with<R>(
+        &self,
+        va: u64,
+        len: u64,
+        f: impl FnOnce(Option<&dyn GpuMapping>, u64) -> R,
+    ) -> Option<R> {
+        let all = self.ranges();
+        let (first, range) = all.range(..=va).next_back()?;
+        let offset = va - first;
+        if offset.checked_add(len)? > range.len {
+            return None;
+        }
+        Some(f(range.mapping.as_deref(), offset))
+    }
+
+    /// Copies from the host.
+    pub(super) fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
+        let done = self.with(va.0, from.len() as u64, |mapping, offset| match mapping {
+            Some(m) => {
+                m.write(offset, from);
+                m.flush();
+                Ok(())
+            }
+            None => lock(&self.host).write_all(va.0, from),
+        });
+        let len = from.len() as u64;
+        Ok(done.ok_or(GpuError::NotAllocated { va, len })??)
+    }
+
+    /// Copies to the host.
+    pub(super) fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
+        let len = into.len() as u64;
+        let done = self.with(va.0, len, |mapping, offset| match mapping {
+            Some(m) => {
+                m.read(offset, into);
+                Ok(())
+            }
+            None => lock(&self.host).read_all(va.0, into),
+        });
+        Ok(done.ok_or(GpuError::NotAllocated { va, len })??)
+    }
+
+    /// The pages around a range: bus addresses are virtual ones.
+    pub(super) fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
+        let len = len.max(1);
+        self.with(va.0, len, |_, _| ())
+            .ok_or(GpuError::NotAllocated { va, len })?;
+        Ok(CudaMemory::pages_around(va, len))
+    }
+
+    pub(super) fn pages_around(va: GpuVa, len: u64) -> PageTable {
+        let first = va.0 / PAGE_BYTES;
+        let last = (va.0 + len - 1) / PAGE_BYTES;
+        PageTable {
+            base: GpuVa(first * PAGE_BYTES),
+            pages: (first..=last).map(|p| p * PAGE_BYTES).collect(),
+        }
+    }
+}
+
+fn allocate(len: u64, asked: u64) -> Result<u64, CudaError> {
+    let mut base = 0;
+    // SAFETY: the pointer is to a live address; a context is current.
+    let r = unsafe { sys::cuMemAlloc_v2(&mut base, len as usize) };
+    driver::check_memory("cuMemAlloc", r, asked, "GPU memory")?;
+    Ok(base)
+}
+
+fn release(base: u64) {
+    // SAFETY: allocated by `allocate`, freed once. An error would be the context's, and is seen by the
+    // next call.
+    let _ = unsafe { sys::cuMemFree_v2(base) };
+}
+
+impl Drop for CudaMemory {
+    fn drop(&mut self) {
+        let all = std::mem::take(&mut *self.ranges.write().unwrap_or_else(PoisonError::into_inner));
+        if lock(&self.dma).drain(PATIENCE) && self.context.bind().is_ok() {
+            all.into_values().filter_map(|r| r.owned).for_each(release);
+        }
+    }
+}
+
+impl From<Refused> for BusError {
+    fn from(r: Refused) -> BusError {
+        match r {
+            Refused::Busy => BusError::Busy,
+            Refused::Cuda(_) => BusError::Lost,
+        }
+    }
+}
+
+impl CudaMemory {
+    fn submit_read(
+        &self,
+        mapping: Option<&dyn GpuMapping>,
+        offset: u64,
+        from: BusSpan,
+        into: &mut [u8],
+    ) -> Result<Submitted, BusError> {
+        if let Some(m) = mapping {
+            m.read(offset, into);
+            return Ok(Submitted::Done);
+        }
+        let mut engine = lock(&self.dma);
+        if into.len() > engine.capacity() {
+            let done = engine.read_all(from.addr.value(), into);
+            return done.map(|()| Submitted::Done).map_err(|_| BusError::Lost);
+        }
+        Ok(Submitted::Pending(
+            engine.read(from.addr.value(), into.len())?,
+        ))
+    }
+
+    fn submit_write(
+        &self,
+        mapping: Option<&dyn GpuMapping>,
+        offset: u64,
+        to: BusSpan,
+        from: &[u8],
+    ) -> Result<Submitted, BusError> {
+        if let Some(m) = mapping {
+            m.write(offset, from);
+            return Ok(Submitted::Done);
+        }
+        let mut engine = lock(&self.dma);
+        if from.len() > engine.capacity() {
+            let done = engine.write_all(to.addr.value(), from);
+            return done.map(|()| Submitted::Done).map_err(|_| BusError::Lost);
+        }
+        Ok(Submitted::Pending(engine.write(to.addr.value(), from)?))
+    }
+}
+
+impl DmaMemory for CudaMemory {
+    fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError> {
+        let (span, len) = match &op {
+            DmaOp::Read { from, into } => (*from, into.len()),
+            DmaOp::Write { to, from } => (*to, from.len()),
+        };
+        let refuse = BusError::OutOfRange {
+            addr: span.addr.value(),
+            len: span.len,
+        };
+        if span.len != len as u64 {
+            return Err(refuse);
+        }
+        if len == 0 {
+            return Ok(Submitted::Done);
+        }
+        self.with(span.addr.value(), span.len, |mapping, offset| match op {
+            DmaOp::Read { from, into } => self.submit_read(mapping, offset, from, into),
+            DmaOp::Write { to, from } => self.submit_write(mapping, offset, to, from),
+        })
+        .ok_or(refuse)?
+    }
+
+    fn poll(&self) -> Option<DmaId> {
+        lock(&self.dma).finished()
+    }
+
+    fn take(&self, id: DmaId, into: &mut [u8]) {
+        lock(&self.dma).take_read(id, into);
+    }
+
+    fn publish(&self, announce: Announce) {
+        if self.mapper.is_some() {
+            for range in self.ranges().values() {
+                if let Some(m) = &range.mapping {
+                    m.flush();
+                }
+            }
+        }
+        lock(&self.dma).announce(announce);
+    }
+
+    /// Pins the memory and maps it for the GPU (`cuMemHostRegister`, portable and device-mapped).
+    fn expose(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        let exposed = self.pin(base, len).map_err(std::io::Error::other)?;
+        Ok(exposed)
+    }
+}
+
+impl CudaMemory {
+    fn pin(&self, base: NonNull<u8>, len: usize) -> Result<Exposed, CudaError> {
+        self.context.bind()?;
+        let host: *mut c_void = base.as_ptr().cast();
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the caller says that the range is mapped and stays so until the guard is dropped.
+        let r = unsafe { sys::cuMemHostRegister_v2(host, len, flags) };
+        driver::check_memory("cuMemHostRegister", r, len as u64, "pinned host memory")?;
+        let guard = Pin {
+            context: self.context.clone(),
+            base,
+        };
+        let mut va = 0;
+        // SAFETY: registered just now; the pointer is to a live address.
+        self.context.check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut va, host, 0)
+        })?;
+        Ok(Exposed::pinned(GpuVa(va), Box::new(guard)))
+    }
+}
+
+/// Unpins when dropped.
+struct Pin {
+    context: Arc<Context>,
+    base: NonNull<u8>,
+}
+
+// SAFETY: an address that only the driver uses.
+unsafe impl Send for Pin {}
+// SAFETY: as for Send.
+unsafe impl Sync for Pin {}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: registered once, by `pin`. An error leaves the pages pinned, which is safe.
+            let _ = unsafe { sys::cuMemHostUnregister(self.base.as_ptr().cast()) };
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! A real GPU, through the CUDA driver (feature `cuda`; ADR 0014).
+//!
+//! The driver is loaded when a GPU is looked for; nothing of CUDA is needed to build. In the order in
+//! which a call meets them: `driver` loads libcuda and turns results into [`CudaError`], `context` holds
+//! the GPU's primary context, `module` brings the kernels (embedded fat binaries, else [`nvrtc`]),
+//! `stream` launches them, `memory` and `engine` move bytes for the NIC and the host, and [`GpuMapper`] is
+//! the seam for what maps GPU memory for the CPU.
+//!
+//! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own, whose
+//! launches go to the emulated GPU. It says nothing of a GPU's memory ordering or speed.
+//!
+//! [`CudaError`] is here in every build, so that errors look the same with and without the feature.
+
+#[cfg(feature = "cuda")]
+mod adopt;
+#[cfg(feature = "cuda")]
+mod context;
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(feature = "cuda")]
+mod engine;
+mod error;
+#[cfg(feature = "cuda")]
+mod gpu;
+#[cfg(feature = "cuda")]
+mod handles;
+#[cfg(feature = "cuda")]
+mod mapper;
+#[cfg(feature = "cuda")]
+mod memory;
+#[cfg(feature = "cuda")]
+mod module;
+#[cfg(feature = "cuda")]
+mod nvrtc;
+#[cfg(feature = "cuda")]
+mod stream;
+
+#[cfg(feature = "cuda")]
+pub use adopt::{AdoptedSlice, ForeignMemory};
+#[cfg(feature = "cuda")]
+pub use driver::{find, DeviceInfo, DriverInfo};
+pub use error::{CudaError, DRIVER_NEEDED};
+#[cfg(feature = "cuda")]
+pub use gpu::{CudaConfig, CudaGpu};
+#[cfg(feature = "cuda")]
+pub use mapper::{GpuMapper, GpuMapping};

@@ -1,0 +1,208 @@
+//! Streams of a real GPU.
+#![allow(unsafe_code)] // Calls into libcuda.
+
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use cudarc::driver::sys;
+
+use super::context::Context;
+use super::error::CudaError;
+use super::handles::{RawEvent, RawStream};
+use super::module::Kernels;
+use crate::gpu::{Ending, Event, Launch, Order};
+use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
+
+/// A stream, made when the first operation comes.
+#[derive(Debug)]
+pub(super) struct CudaStream {
+    context: Arc<Context>,
+    kernels: Arc<Kernels>,
+    stream: OnceLock<Result<RawStream, CudaError>>,
+}
+
+impl CudaStream {
+    pub(super) fn new(context: Arc<Context>, kernels: Arc<Kernels>) -> CudaStream {
+        CudaStream {
+            context,
+            kernels,
+            stream: OnceLock::new(),
+        }
+    }
+
+    fn raw(&self) -> Result<&RawStream, CudaError> {
+        let made = self
+            .stream
+            .get_or_init(|| RawStream::new(self.context.clone()));
+        made.as_ref().map_err(Clone::clone)
+    }
+
+    fn start(
+        &self,
+        f: super::module::Function,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<RawEvent, CudaError> {
+        let stream = self.raw()?;
+        self.context.bind()?;
+        let args = ArgBlock::new(args);
+        let base = args.storage.as_ptr().cast::<u8>();
+        let mut pointers: Vec<*mut c_void> = args
+            .offsets
+            .iter()
+            .map(|offset| base.wrapping_add(*offset).cast_mut().cast())
+            .collect();
+        // SAFETY: a function of a loaded module; one pointer for each argument, whose sizes `prepare` has
+        // checked for the SDK's kernels; the driver copies them before it returns. What a kernel does
+        // with GPU addresses is the program's own responsibility.
+        let r = unsafe {
+            sys::cuLaunchKernel(
+                f.0,
+                grid.x,
+                grid.y,
+                grid.z,
+                block.x,
+                block.y,
+                block.z,
+                0,
+                stream.stream,
+                pointers.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        self.context.check("cuLaunchKernel", r)?;
+        stream.record()
+    }
+}
+
+/// A kernel, or a point in a stream, that is waited for by an event.
+#[derive(Debug)]
+struct CudaEnding {
+    kernel: Arc<str>,
+    event: RawEvent,
+    /// Known once: the event may be asked again when the context is lost to another kernel.
+    ended: OnceLock<Result<(), LaunchError>>,
+}
+
+impl CudaEnding {
+    fn ended(&self, reached: Result<bool, CudaError>) -> Option<Result<(), LaunchError>> {
+        let result = match reached {
+            Ok(false) => return None,
+            Ok(true) => Ok(()),
+            Err(e @ CudaError::Lost { .. }) => Err(LaunchError::Failed {
+                kernel: self.kernel.to_string(),
+                reason: e.to_string(),
+            }),
+            Err(source) => Err(LaunchError::Device {
+                kernel: self.kernel.to_string(),
+                source,
+            }),
+        };
+        Some(self.ended.get_or_init(|| result).clone())
+    }
+}
+
+impl Ending for CudaEnding {
+    fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>> {
+        match self.ended.get() {
+            Some(r) => Some(r.clone()),
+            None => self.ended(self.event.wait(timeout)),
+        }
+    }
+
+    fn poll(&self) -> Option<Result<(), LaunchError>> {
+        match self.ended.get() {
+            Some(r) => Some(r.clone()),
+            None => self.ended(self.event.is_reached()),
+        }
+    }
+
+    fn raw(&self) -> usize {
+        self.event.raw()
+    }
+
+    fn since(&self, earlier: &dyn Ending) -> Option<Duration> {
+        self.event.since(earlier.raw())
+    }
+}
+
+/// What could not be queued ends at once.
+#[derive(Debug)]
+struct Refused(LaunchError);
+
+impl Ending for Refused {
+    fn wait(&self, _timeout: Duration) -> Option<Result<(), LaunchError>> {
+        self.poll()
+    }
+
+    fn poll(&self) -> Option<Result<(), LaunchError>> {
+        Some(Err(self.0.clone()))
+    }
+}
+
+type HostFunction = Box<dyn FnOnce() + Send>;
+
+/// What the driver calls; `data` is a `Box<HostFunction>`.
+unsafe extern "C" fn run_host(data: *mut c_void) {
+    // SAFETY: `host` has made it from a box, and the driver calls once.
+    let f = unsafe { Box::from_raw(data.cast::<HostFunction>()) };
+    // A panic must not unwind into the driver.
+    let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+}
+
+impl Order for CudaStream {
+    fn launch(
+        &self,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        let device = |source| LaunchError::Device {
+            kernel: name.to_owned(),
+            source,
+        };
+        self.context.bind().map_err(device)?;
+        let f = self.kernels.prepare(name, grid, block, args)?;
+        let event = self.start(f, grid, block, args).map_err(device)?;
+        let kernel: Arc<str> = name.into();
+        let ending = CudaEnding {
+            kernel: kernel.clone(),
+            event,
+            ended: OnceLock::new(),
+        };
+        Ok(Launch::of(kernel, Arc::new(ending)))
+    }
+
+    fn host(&self, f: HostFunction) {
+        let (Ok(stream), Ok(())) = (self.raw(), self.context.bind()) else {
+            return;
+        };
+        let data = Box::into_raw(Box::new(f));
+        // SAFETY: a live stream; `run_host` takes the box over.
+        let r = unsafe { sys::cuLaunchHostFunc(stream.stream, Some(run_host), data.cast()) };
+        if self.context.check("cuLaunchHostFunc", r).is_err() {
+            // SAFETY: the driver has not taken it.
+            drop(unsafe { Box::from_raw(data) });
+        }
+    }
+
+    fn record(&self) -> Event {
+        match self.raw().and_then(|s| s.record()) {
+            Ok(event) => Event::of(Arc::new(CudaEnding {
+                kernel: "event".into(),
+                event,
+                ended: OnceLock::new(),
+            })),
+            Err(source) => Event::of(Arc::new(Refused(LaunchError::Device {
+                kernel: "event".into(),
+                source,
+            }))),
+        }
+    }
+
+    /// Nothing: an error that the driver keeps is the context's, and only a new process is rid of it.
+    fn clear_error(&self) {}
+}

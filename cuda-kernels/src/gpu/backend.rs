@@ -1,0 +1,71 @@
+//! What a backend does: [`Backend`] for memory and modules, [`Order`] for a stream, [`Ending`] for
+//! something that ends.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringbell_gtlb::{DmaMemory, PageTable};
+use ringbell_nic_abi::GpuVa;
+
+use super::{Event, GpuError, GpuKind, Launch, ModuleError};
+use crate::launch::{Dim3, KernelArg, LaunchError};
+
+/// A GPU.
+pub(crate) trait Backend: Debug + Send + Sync {
+    fn kind(&self) -> GpuKind;
+    fn describe(&self) -> String;
+    /// Memory for `bytes`, which is not 0, aligned to 64 KiB at least.
+    fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError>;
+    /// Gives back what `alloc` returned.
+    fn free(&self, va: GpuVa);
+    fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError>;
+    fn memory(&self) -> Arc<dyn DmaMemory>;
+    fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError>;
+    fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError>;
+    /// An Acquire load of an aligned word: what a kernel stored before it is seen by later reads.
+    fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError>;
+    /// A Release store of an aligned word: whoever sees it sees earlier writes.
+    fn store_u64(&self, va: GpuVa, value: u64) -> Result<(), GpuError>;
+    fn load_u32(&self, va: GpuVa) -> Result<u32, GpuError>;
+    fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError>;
+    fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
+    fn kernels(&self) -> Vec<String>;
+    fn stream(&self) -> Arc<dyn Order>;
+}
+
+/// Operations that run one after the other.
+pub(crate) trait Order: Debug + Send + Sync {
+    fn launch(
+        &self,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError>;
+    fn host(&self, f: Box<dyn FnOnce() + Send>);
+    fn record(&self) -> Event;
+    fn clear_error(&self);
+}
+
+/// Something that ends once; many may wait for it.
+pub(crate) trait Ending: Debug + Send + Sync {
+    /// The result, or `None` when it has not ended after `timeout`.
+    fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>>;
+    /// The result if it has ended.
+    fn poll(&self) -> Option<Result<(), LaunchError>>;
+    /// When it ended, where the host knows.
+    fn at(&self) -> Option<Instant> {
+        None
+    }
+    /// Number by which the backend itself knows it; 0 where there is none.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    fn raw(&self) -> usize {
+        0
+    }
+    /// Time since an earlier one of the same backend.
+    fn since(&self, earlier: &dyn Ending) -> Option<Duration> {
+        Some(self.at()?.saturating_duration_since(earlier.at()?))
+    }
+}

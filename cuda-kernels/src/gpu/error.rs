@@ -1,0 +1,92 @@
+//! Why memory or a module could not be had.
+
+use std::path::PathBuf;
+
+use ringbell_nic_abi::GpuVa;
+
+use crate::cuda::CudaError;
+
+/// Why memory could not be had or reached.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GpuError {
+    /// The memory could not be created.
+    #[error("cannot map {bytes} bytes of emulated GPU memory: {source}; lower memory_bytes, scatter or max_mappings")]
+    Map {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The system's answer.
+        source: rustix::io::Errno,
+    },
+    /// Zero bytes of memory, or of an allocation.
+    #[error("a size of 0 bytes was asked for; ask for at least one")]
+    Empty,
+    /// Not enough contiguous virtual memory.
+    #[error("no {asked} bytes left on the emulated GPU (largest free range: {largest}); free buffers or raise memory_bytes")]
+    OutOfMemory {
+        /// Bytes asked for.
+        asked: u64,
+        /// Largest range that could be had.
+        largest: u64,
+    },
+    /// The pages could not be provided by the host.
+    #[error("the host has no memory for {bytes} bytes of emulated GPU memory: {source}")]
+    Populate {
+        /// Bytes asked for.
+        bytes: u64,
+        /// The system's answer.
+        source: rustix::io::Errno,
+    },
+    /// An atomic access must be aligned to its size.
+    #[error("offset {offset} is not a multiple of {size}; atomic words are aligned to their size")]
+    Misaligned {
+        /// Offset in the buffer.
+        offset: u64,
+        /// Size of the word in bytes.
+        size: u64,
+    },
+    /// The range is not inside one allocation.
+    #[error("{va} + {len} is not inside an allocation of this GPU")]
+    NotAllocated {
+        /// First byte.
+        va: GpuVa,
+        /// Bytes.
+        len: u64,
+    },
+    /// The CUDA driver refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+}
+
+/// Why a user's kernels could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModuleError {
+    /// The dynamic loader refused it, or the file cannot be read.
+    #[error("cannot load {path}: {reason}")]
+    Load {
+        /// File.
+        path: PathBuf,
+        /// The loader's message.
+        reason: String,
+    },
+    /// It was compiled against other headers.
+    #[error("{path} was built against another version of the headers (module {module}, contract {abi}); build it again")]
+    Version {
+        /// File.
+        path: PathBuf,
+        /// Its module version.
+        module: u32,
+        /// Its contract version.
+        abi: u32,
+    },
+    /// The CUDA driver has no use for it.
+    #[error("cannot load {path}; build it for this GPU with `ringbell cc --fatbin` or nvcc")]
+    Image {
+        /// File.
+        path: PathBuf,
+        /// What it said.
+        #[source]
+        source: CudaError,
+    },
+}

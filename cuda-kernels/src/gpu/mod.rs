@@ -1,0 +1,132 @@
+//! A GPU as the rest of the SDK sees it, emulated or real: [`Gpu`], [`GpuBuffer`], [`Stream`],
+//! [`Launch`], [`Event`].
+//!
+//! Each is a handle over a backend that nobody outside this crate names: [`crate::EmulatedGpu`] or
+//! [`crate::cuda::CudaGpu`]. Both are a `Gpu` themselves (`Deref`), so that code written for one runs on
+//! the other.
+
+mod backend;
+mod buffer;
+mod error;
+mod stream;
+
+pub(crate) use backend::{Backend, Ending, Order};
+pub use buffer::GpuBuffer;
+pub use error::{GpuError, ModuleError};
+pub use stream::{Event, Launch, Stream};
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ringbell_gtlb::{DmaMemory, PageTable};
+use ringbell_nic_abi::GpuVa;
+
+use crate::launch::{Dim3, KernelArg, LaunchError};
+
+/// What runs the kernels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GpuKind {
+    /// Host threads.
+    Emulated,
+    /// An NVIDIA GPU, by the CUDA driver.
+    Cuda,
+}
+
+/// A GPU, emulated or real. A cheap handle: clones are the same GPU.
+#[derive(Debug, Clone)]
+pub struct Gpu {
+    backend: Arc<dyn Backend>,
+}
+
+impl Gpu {
+    pub(crate) fn of(backend: Arc<dyn Backend>) -> Gpu {
+        Gpu { backend }
+    }
+
+    /// What runs the kernels.
+    pub fn kind(&self) -> GpuKind {
+        self.backend.kind()
+    }
+
+    /// What it is and how the NIC reaches its memory, in a line for people.
+    pub fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// Allocates memory in whole pages of 64 KiB.
+    ///
+    /// # Errors
+    /// [`GpuError`]: nothing asked for, or no room.
+    pub fn alloc(&self, bytes: u64) -> Result<GpuBuffer, GpuError> {
+        if bytes == 0 {
+            return Err(GpuError::Empty);
+        }
+        let va = self.backend.alloc(bytes)?;
+        Ok(GpuBuffer::of(va, bytes, self.backend.clone()))
+    }
+
+    /// The 64 KiB pages of a range inside one allocation, as a driver reports them to a NIC
+    /// (`nvidia_p2p_get_pages`).
+    ///
+    /// # Errors
+    /// [`GpuError::NotAllocated`].
+    pub fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError> {
+        self.backend.page_table(va, len)
+    }
+
+    /// The memory as the NIC's DMA sees it.
+    pub fn memory(&self) -> Arc<dyn DmaMemory> {
+        self.backend.memory()
+    }
+
+    /// Copies to GPU memory.
+    ///
+    /// # Errors
+    /// [`GpuError::NotAllocated`].
+    pub fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
+        self.backend.write(va, from)
+    }
+
+    /// Copies from GPU memory.
+    ///
+    /// # Errors
+    /// [`GpuError::NotAllocated`].
+    pub fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
+        self.backend.read(va, into)
+    }
+
+    /// Loads a user's kernels: for the emulated GPU the shared object that `ringbell cc` makes, for a
+    /// real one a fat binary, cubin or PTX file.
+    ///
+    /// # Errors
+    /// [`ModuleError`].
+    pub fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
+        self.backend.load_module(path)
+    }
+
+    /// Names of all kernels that are known by name, sorted. A real GPU knows those of the SDK; a
+    /// user's are found when they are launched.
+    pub fn kernels(&self) -> Vec<String> {
+        self.backend.kernels()
+    }
+
+    /// A new stream.
+    pub fn stream(&self) -> Stream {
+        Stream::of(self.backend.stream())
+    }
+
+    /// Launches a kernel at once, on a stream of its own.
+    ///
+    /// # Errors
+    /// Unknown kernel, wrong arguments or shape; how it ends is told by the [`Launch`].
+    pub fn launch(
+        &self,
+        name: &str,
+        grid: impl Into<Dim3>,
+        block: impl Into<Dim3>,
+        args: &[KernelArg],
+    ) -> Result<Launch, LaunchError> {
+        self.stream().launch(name, grid, block, args)
+    }
+}

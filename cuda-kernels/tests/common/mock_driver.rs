@@ -1,0 +1,85 @@
+//! Runs a test again, in a process that finds the mock driver where libcuda would be.
+#![allow(dead_code, unreachable_pub)] // Each test uses a part.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set in the process that finds the mock.
+const INSIDE: &str = "RINGBELL_TEST_UNDER_MOCK";
+/// Longest run of such a process.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Where cargo put the mock: beside this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("a test has a path");
+    let beside = test.with_file_name("libringbell_mock_libcuda.so");
+    assert!(beside.is_file(), "{} was not built", beside.display());
+    beside
+}
+
+/// A folder with links of these names to `library`.
+fn folder(test: &str, names: &[&str], library: &Path) -> PathBuf {
+    let name = format!("mock-{}-{test}", std::process::id());
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).expect("the target folder can be written");
+    for name in names {
+        std::os::unix::fs::symlink(library, dir.join(name)).expect("a fresh folder");
+    }
+    dir
+}
+
+/// Runs `body` of the test `test` with the mock as the driver and these faults in it. `body` runs in
+/// another process: it shares nothing with what stands around it.
+pub fn under_mock(test: &str, faults: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    // The plain name too: it is asked for first, and a machine with a CUDA toolkit has it.
+    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
+    again(test, &folder(test, &names, &library()), faults);
+}
+
+/// As [`under_mock`], with this shared object as the driver.
+pub fn under_driver(test: &str, driver: impl FnOnce() -> PathBuf, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let names = ["libcuda.so", "libcuda.so.1"];
+    again(test, &folder(test, &names, &driver()), "");
+}
+
+fn again(test: &str, dir: &Path, faults: &str) {
+    let exe = std::env::current_exe().expect("a test has a path");
+    let log = dir.join("output");
+    let out = std::fs::File::create(&log).expect("a fresh folder");
+    let mut child = Command::new(exe)
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, "1")
+        .env("RINGBELL_MOCK_CUDA", faults)
+        .env("LD_LIBRARY_PATH", dir)
+        .stdin(Stdio::null())
+        .stdout(out.try_clone().expect("a descriptor"))
+        .stderr(out)
+        .spawn()
+        .expect("the test itself starts");
+    let start = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("a child of ours") {
+            Some(status) => break Some(status),
+            None if start.elapsed() > PATIENCE => {
+                let _ = child.kill();
+                let _ = child.wait();
+                break None;
+            }
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    let _ = std::fs::remove_dir_all(dir);
+    assert!(
+        status.is_some_and(|s| s.success()) && text.contains("1 passed"),
+        "{test} under the mock driver: {status:?}\n{text}"
+    );
+}

@@ -1,0 +1,410 @@
+//! The CUDA backend over the mock driver: what is wrong with a machine, memory, kernels, a lost GPU.
+#![cfg(feature = "cuda")]
+#![allow(unsafe_code)] // Registers raw GPU pointers.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
+
+mod common;
+#[path = "common/mock_driver.rs"]
+mod mock_driver;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{pattern, result, MockNic, Queue, PATIENCE};
+use mock_driver::{under_driver, under_mock};
+use ringbell_cuda_kernels::cuda::{find, CudaConfig, CudaError, CudaGpu};
+use ringbell_cuda_kernels::{GpuError, GpuKind, LaunchError};
+use ringbell_gtlb::testing::conformance;
+use ringbell_gtlb::BusError;
+use ringbell_nic_abi::{GpuVa, Status};
+
+fn open() -> Result<CudaGpu, CudaError> {
+    CudaGpu::open(CudaConfig::default())
+}
+
+#[test]
+fn without_a_driver_there_is_an_error_and_no_panic() {
+    match find() {
+        Err(CudaError::NoDriver) => {
+            let e = open().unwrap_err();
+            assert_eq!(e, CudaError::NoDriver);
+            assert!(e.to_string().contains("libcuda.so.1"), "{e}");
+        }
+        other => println!("skipped: this machine has a driver ({other:?})"),
+    }
+}
+
+/// A library of the driver's name with nothing in it.
+fn empty_library() -> PathBuf {
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("libempty.so");
+    let done = std::process::Command::new("g++")
+        .args(["-shared", "-x", "c++", "/dev/null", "-o"])
+        .arg(&out)
+        .status()
+        .expect("the build has used g++");
+    assert!(done.success());
+    out
+}
+
+#[test]
+fn a_driver_without_the_functions_is_named_with_the_first_that_lacks() {
+    let name = "a_driver_without_the_functions_is_named_with_the_first_that_lacks";
+    under_driver(name, empty_library, || {
+        let e = open().unwrap_err();
+        assert_eq!(
+            e,
+            CudaError::MissingSymbol {
+                symbol: "cuCtxGetCurrent"
+            }
+        );
+        assert!(e.to_string().contains("install a driver"), "{e}");
+    });
+}
+
+#[test]
+fn an_old_driver_is_refused() {
+    under_mock("an_old_driver_is_refused", "old-driver", || {
+        let needed = 12_000;
+        let found = 11_080;
+        assert_eq!(open().unwrap_err(), CudaError::OldDriver { found, needed });
+    });
+}
+
+#[test]
+fn a_driver_without_a_gpu_is_refused() {
+    under_mock("a_driver_without_a_gpu_is_refused", "no-device", || {
+        assert_eq!(open().unwrap_err(), CudaError::NoDevice);
+        assert_eq!(find().unwrap_err(), CudaError::NoDevice);
+    });
+}
+
+#[test]
+fn a_gpu_that_is_not_there_is_refused_by_its_number() {
+    let name = "a_gpu_that_is_not_there_is_refused_by_its_number";
+    under_mock(name, "", || {
+        let config = CudaConfig {
+            ordinal: 3,
+            ..CudaConfig::default()
+        };
+        let (ordinal, count) = (3, 1);
+        assert_eq!(
+            CudaGpu::open(config).unwrap_err(),
+            CudaError::NoSuchDevice { ordinal, count }
+        );
+    });
+}
+
+#[test]
+fn kernels_come_from_nvrtc_where_the_fat_binaries_hold_none() {
+    let name = "kernels_come_from_nvrtc_where_the_fat_binaries_hold_none";
+    under_mock(name, "no-fatbin", || {
+        let gpu = open().unwrap();
+        assert!(gpu.describe().contains("NVRTC"), "{}", gpu.describe());
+        assert!(gpu.kernels().iter().any(|k| k == "rb_send"));
+    });
+}
+
+#[test]
+fn a_gpu_that_nobody_has_kernels_for_is_an_error_with_both_reasons() {
+    let name = "a_gpu_that_nobody_has_kernels_for_is_an_error_with_both_reasons";
+    under_mock(name, "no-fatbin,no-nvrtc", || {
+        let text = open().unwrap_err().to_string();
+        assert!(
+            text.contains("sm_90") && text.contains("Mock GPU"),
+            "{text}"
+        );
+        assert!(text.contains("knows no such GPU"), "{text}");
+    });
+}
+
+#[test]
+fn a_host_without_memory_to_pin_is_an_error() {
+    under_mock(
+        "a_host_without_memory_to_pin_is_an_error",
+        "no-pinning",
+        || {
+            let e = open().unwrap_err();
+            let pinned =
+                matches!(e, CudaError::OutOfMemory { what, .. } if what == "pinned host memory");
+            assert!(pinned, "{e}");
+        },
+    );
+}
+
+#[test]
+fn memory_is_allocated_copied_and_refused() {
+    under_mock(
+        "memory_is_allocated_copied_and_refused",
+        "memory=16777216",
+        || {
+            let gpu = open().unwrap();
+            assert_eq!(gpu.kind(), GpuKind::Cuda);
+            // Odd sizes, on both sides of a slot of the staging memory, of a page, and of all slots.
+            for len in [1_u64, 511, 65_535, 65_536, 65_537, 3_000_001, 8_500_000] {
+                let b = gpu.alloc(len).unwrap();
+                assert_eq!(b.va().0 % 65_536, 0, "{len}");
+                let bytes = pattern(len as usize, len as u8);
+                b.write(0, &bytes).unwrap();
+                let mut got = vec![0; len as usize];
+                b.read(0, &mut got).unwrap();
+                assert!(got == bytes, "{len}");
+                assert!(matches!(
+                    b.write(len, &[1]),
+                    Err(GpuError::NotAllocated { .. })
+                ));
+            }
+            let a = gpu.alloc(100).unwrap();
+            a.store_u64(8, 0x1122_3344_5566_7788).unwrap();
+            assert_eq!(a.load_u32(12).unwrap(), 0x1122_3344);
+            assert!(matches!(
+                a.load_u64(4),
+                Err(GpuError::Misaligned { offset: 4, size: 8 })
+            ));
+            let e = gpu.alloc(1 << 30).unwrap_err();
+            let full = matches!(
+                e,
+                GpuError::Cuda(CudaError::OutOfMemory { bytes, what: "GPU memory" }) if bytes == 1 << 30
+            );
+            assert!(full, "{e}");
+            let gone = a.va();
+            drop(a);
+            assert!(matches!(
+                gpu.read(gone, &mut [0; 4]),
+                Err(GpuError::NotAllocated { .. })
+            ));
+        },
+    );
+}
+
+#[test]
+fn the_copy_engine_passes_the_conformance_suite() {
+    under_mock("the_copy_engine_passes_the_conformance_suite", "", || {
+        conformance::check(&|| {
+            let gpu = open().unwrap();
+            let buffer = Arc::new(gpu.alloc(4 << 20).unwrap());
+            let table = gpu.page_table(buffer.va(), buffer.len()).unwrap();
+            let (base, read, write) = (buffer.va().0, buffer.clone(), buffer);
+            conformance::Subject {
+                memory: gpu.memory(),
+                table,
+                outside: 1 << 50,
+                peek: Box::new(move |va: GpuVa, into: &mut [u8]| {
+                    read.read(va.0 - base, into).unwrap()
+                }),
+                poke: Box::new(move |va: GpuVa, from: &[u8]| {
+                    write.write(va.0 - base, from).unwrap()
+                }),
+            }
+        });
+    });
+}
+
+#[test]
+fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
+    let name = "kernels_send_and_receive_over_a_nic_made_of_a_thread";
+    under_mock(name, "", || {
+        let gpu = open().unwrap();
+        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let out = gpu.alloc(4096).unwrap();
+        let stream = gpu.stream();
+        for (len, lanes) in [(1_u64, 1_u32), (41, 64), (100_001, 256), (3_000_001, 1024)] {
+            let (from, to) = (gpu.alloc(len).unwrap(), gpu.alloc(len).unwrap());
+            let bytes = pattern(len as usize, lanes as u8);
+            from.write(0, &bytes).unwrap();
+            let before = stream.record();
+            for (kernel, buffer) in [("rb_send", &from), ("rb_recv", &to)] {
+                let args = [
+                    nic.handle(),
+                    5_u32.into(),
+                    buffer.into(),
+                    len.into(),
+                    0_u32.into(),
+                    (&out).into(),
+                ];
+                let launch = stream.launch(kernel, 1, lanes, &args).unwrap();
+                launch.wait(PATIENCE).unwrap();
+                assert_eq!(launch.poll(), Some(Ok(())));
+                let r = result(&out, 0);
+                assert_eq!((r.status, r.bytes), (Status::Ok, len), "{kernel} of {len}");
+            }
+            let after = stream.record();
+            after.wait(PATIENCE).unwrap();
+            assert!(after.elapsed_since(&before).is_some());
+            let mut got = vec![0; len as usize];
+            to.read(0, &mut got).unwrap();
+            assert!(got == bytes, "{len} bytes by {lanes} lanes");
+        }
+    });
+}
+
+#[test]
+fn a_wrong_launch_is_refused_before_the_driver_sees_it() {
+    under_mock(
+        "a_wrong_launch_is_refused_before_the_driver_sees_it",
+        "",
+        || {
+            let gpu = open().unwrap();
+            let refused = |name: &str, block: u32, args: &[_]| {
+                gpu.launch(name, 1, block, args).expect_err("refused")
+            };
+            assert!(matches!(
+                refused("no_such_kernel", 1, &[]),
+                LaunchError::UnknownKernel { .. }
+            ));
+            assert!(matches!(
+                refused("rb_nop", 1, &[]),
+                LaunchError::ArgumentCount { given: 0, .. }
+            ));
+            let four = [1_u32.into(), 1_u32.into(), 1_u32.into(), 1_u32.into()];
+            assert!(matches!(
+                refused("rb_nop", 1, &four),
+                LaunchError::ArgumentSize { index: 0, .. }
+            ));
+            assert!(matches!(
+                refused("rb_nop", 1025, &four),
+                LaunchError::Shape { lanes: 1025, .. }
+            ));
+        },
+    );
+}
+
+#[test]
+fn a_kernel_that_kills_the_context_is_told_by_every_later_call() {
+    let name = "a_kernel_that_kills_the_context_is_told_by_every_later_call";
+    under_mock(name, "kill=rb_nop", || {
+        let gpu = open().unwrap();
+        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let out = gpu.alloc(64).unwrap();
+        let table = gpu.page_table(out.va(), 64).unwrap();
+        assert_eq!(table.pages, [out.va().0]);
+        let args = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
+        let launch = gpu.launch("rb_nop", 1, 1, &args).unwrap();
+        match launch.wait(PATIENCE) {
+            Err(LaunchError::Failed { kernel, reason }) => {
+                assert_eq!(kernel, "rb_nop");
+                assert!(reason.contains("CUDA_ERROR_LAUNCH_FAILED"), "{reason}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(
+            gpu.lost(),
+            Some(CudaError::Lost { code: 719, .. })
+        ));
+        assert!(matches!(
+            gpu.alloc(64),
+            Err(GpuError::Cuda(CudaError::Lost { .. }))
+        ));
+        assert!(matches!(
+            gpu.launch("rb_nop", 1, 1, &args),
+            Err(LaunchError::Device {
+                source: CudaError::Lost { .. },
+                ..
+            })
+        ));
+        assert!(gpu.stream().synchronize(Duration::from_secs(1)).is_err());
+        let mut mmu = ringbell_gtlb::Mmu::new(ringbell_gtlb::MmuConfig::default()).unwrap();
+        mmu.map(&table).unwrap();
+        let pd = mmu.alloc_pd().unwrap();
+        let region = mmu
+            .register(pd, out.va(), 64, ringbell_gtlb::Access::LOCAL)
+            .unwrap();
+        let need = ringbell_gtlb::Need::Write;
+        let pin = mmu.pin(pd, region.lkey, out.va(), 64, need).unwrap();
+        let to = mmu.span(pin.region, out.va(), 64).unwrap().prefix(8);
+        let op = ringbell_gtlb::DmaOp::Write { to, from: &[1; 8] };
+        assert_eq!(gpu.memory().submit(op), Err(BusError::Lost));
+    });
+}
+
+#[test]
+fn memory_of_others_is_adopted_or_refused_with_the_reason() {
+    let name = "memory_of_others_is_adopted_or_refused_with_the_reason";
+    under_mock(name, "", || {
+        use cudarc::driver::result;
+        let gpu = open().unwrap();
+        gpu.context().bind_to_thread().unwrap();
+        // SAFETY: a fresh allocation of the context, freed below.
+        let raw = unsafe { result::malloc_sync(1000) }.unwrap();
+        // SAFETY: lives until it is freed below.
+        let adopt = |va: u64, len: u64| unsafe { gpu.adopt(GpuVa(va), len) };
+
+        let memory = adopt(raw + 8, 992).unwrap();
+        assert_ne!(
+            raw % 65_536,
+            0,
+            "the mock's small allocations are not aligned to pages"
+        );
+        let table = memory.page_table();
+        assert_eq!(table.base.0 % 65_536, 0);
+        assert!(table.base.0 <= raw && raw + 1000 <= table.base.0 + 65_536);
+        memory.write(2, b"adopted").unwrap();
+        let mut got = [0; 7];
+        memory.read(2, &mut got).unwrap();
+        assert_eq!(&got, b"adopted");
+        assert!(memory.write(990, b"long").is_err());
+        assert!(matches!(
+            adopt(raw + 100, 8).unwrap_err(),
+            CudaError::Shared { .. }
+        ));
+        drop(memory);
+
+        let base = GpuVa(raw);
+        assert_eq!(
+            adopt(raw + 8, 993).unwrap_err(),
+            CudaError::Range {
+                va: GpuVa(raw + 8),
+                len: 993,
+                base,
+                size: 1000
+            }
+        );
+        let host = [0_u8; 64];
+        assert!(matches!(
+            adopt(host.as_ptr() as u64, 64).unwrap_err(),
+            CudaError::NotGpuMemory { .. }
+        ));
+        // SAFETY: fresh memory of the context, freed by the end of the process.
+        let (managed, pinned) = unsafe {
+            use cudarc::driver::sys::CUmemAttach_flags::CU_MEM_ATTACH_GLOBAL;
+            (
+                result::malloc_managed(4096, CU_MEM_ATTACH_GLOBAL).unwrap(),
+                result::malloc_host(4096, 0).unwrap(),
+            )
+        };
+        assert_eq!(
+            adopt(managed, 64).unwrap_err(),
+            CudaError::Managed { va: GpuVa(managed) }
+        );
+        assert!(matches!(
+            adopt(pinned as u64, 64).unwrap_err(),
+            CudaError::HostMemory { .. }
+        ));
+        // SAFETY: allocated above; nothing adopts it any more.
+        unsafe { result::free_sync(raw) }.unwrap();
+        assert!(matches!(
+            adopt(raw, 8).unwrap_err(),
+            CudaError::NotGpuMemory { .. }
+        ));
+    });
+}
+
+#[test]
+fn a_cudarc_slice_is_adopted_with_what_its_stream_has_written() {
+    let name = "a_cudarc_slice_is_adopted_with_what_its_stream_has_written";
+    under_mock(name, "slow-copies", || {
+        let gpu = open().unwrap();
+        let stream = gpu.context().default_stream();
+        let numbers: Vec<u32> = (0..10_007).map(|i| i * 7).collect();
+        let slice = stream.clone_htod(&numbers).unwrap();
+        let adopted = gpu.adopt_slice(slice).unwrap();
+        assert_eq!(adopted.memory().len(), 4 * 10_007);
+        let mut got = [0; 4];
+        adopted.memory().read(4 * 10_006, &mut got).unwrap();
+        assert_eq!(u32::from_ne_bytes(got), 70_042);
+        adopted.memory().write(0, &9_u32.to_ne_bytes()).unwrap();
+        let slice = adopted.into_inner();
+        let back = stream.clone_dtoh(&slice).unwrap();
+        assert_eq!((back[0], &back[1..]), (9, &numbers[1..]));
+    });
+}
