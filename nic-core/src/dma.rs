@@ -6,6 +6,8 @@
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
+mod passage;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -16,7 +18,8 @@ use ringbell_nic_abi::GpuVa;
 use crate::board::{self, Board};
 use crate::copy;
 use crate::engine::{Delivered, Direction, Engines, PIECE};
-use crate::transport::{Buffer, ConnId, DmaAccess, ReadStatus, StageRoom};
+use crate::transport::{Buffer, ConnId, DmaAccess, Foreign, ReadStatus, StageRoom};
+use passage::{Own, Peers};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
 /// forgotten: their work was cancelled.
@@ -52,6 +55,8 @@ pub(crate) struct DmaState {
     polls: u64,
     /// Engines on the paths of streams.
     pub(crate) engines: Engines,
+    /// Where bytes of a peer's memory lie while an engine reads them.
+    piece: Vec<u8>,
     /// Index of the transport that is working.
     pub(crate) carrier: usize,
     /// Payload bytes copied.
@@ -69,6 +74,7 @@ impl DmaState {
             pending: VecDeque::new(),
             polls: 0,
             engines: Engines::default(),
+            piece: Vec::new(),
             carrier: 0,
             copied: 0,
             staged: 0,
@@ -487,10 +493,34 @@ impl DmaAccess for Dma<'_> {
         let room = u64::from(buffer.len).saturating_sub(offset) as usize;
         // Taken out for the call: the engine is the table's, and memory is ours.
         let mut engines = std::mem::take(&mut self.state.engines);
-        let delivered = engines.deliver(key, src, room, |at, bytes| {
-            self.store(buffer, offset + at as u64, bytes, streaming)
-        });
+        let mut io = Own {
+            dma: self,
+            buffer,
+            offset,
+            streaming,
+            src,
+        };
+        let delivered = engines.deliver(key, room, &mut io);
         self.state.engines = engines;
+        delivered
+    }
+
+    fn deliver_foreign(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        offset: u64,
+        src: &Foreign<'_>,
+        streaming: bool,
+    ) -> Delivered {
+        let key = (self.state.carrier, conn, Direction::Receive);
+        let room = u64::from(buffer.len).saturating_sub(offset) as usize;
+        let mut engines = std::mem::take(&mut self.state.engines);
+        let mut piece = std::mem::take(&mut self.state.piece);
+        let mut io = Peers::new(self, buffer, offset, streaming, src, &mut piece);
+        let delivered = engines.deliver(key, room, &mut io);
+        drop(io);
+        (self.state.engines, self.state.piece) = (engines, piece);
         delivered
     }
 

@@ -5,8 +5,10 @@ use std::time::Instant;
 
 /// Pieces below this are not timed: reading the clock would cost more than the engine.
 const TIMED_FROM: usize = 2048;
+/// Of so many pieces one is timed, for the same reason.
+const TIMED_OF: u32 = 8;
 /// So many bytes are timed before anything is said about the speed.
-const ENOUGH: u64 = 4 << 20;
+const ENOUGH: u64 = 512 << 10;
 /// Slower than promised by more than noise.
 const TOLERANCE: f64 = 0.8;
 
@@ -41,41 +43,58 @@ pub(super) struct Meter {
     engine_ns: u64,
     moved: u64,
     move_ns: u64,
+    /// Pieces worked on, and moved.
+    seen: [u32; 2],
 }
 
-/// A clock reading, or none for a small piece.
+/// A clock reading.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mark(Option<Instant>);
+pub(super) struct Mark(Instant);
 
 impl Mark {
-    /// Before `bytes` bytes are worked on.
-    #[inline]
-    pub(super) fn before(bytes: usize) -> Mark {
-        Mark((bytes >= TIMED_FROM).then(Instant::now))
-    }
-
-    fn elapsed(self) -> Option<u64> {
+    fn elapsed(self) -> u64 {
         // An engine that runs for 584 years is not our problem.
-        self.0.map(|t| t.elapsed().as_nanos() as u64)
+        self.0.elapsed().as_nanos() as u64
     }
 }
 
 impl Meter {
+    #[inline]
+    fn mark(seen: &mut u32, bytes: usize) -> Option<Mark> {
+        if bytes < TIMED_FROM {
+            return None;
+        }
+        *seen = seen.wrapping_add(1);
+        seen.is_multiple_of(TIMED_OF).then(|| Mark(Instant::now()))
+    }
+
+    /// Before the engine works on `bytes`.
+    #[inline]
+    pub(super) fn work(&mut self, bytes: usize) -> Option<Mark> {
+        Meter::mark(&mut self.seen[0], bytes)
+    }
+
     /// The engine has worked on `bytes`.
     #[inline]
-    pub(super) fn worked(&mut self, since: Mark, bytes: usize) {
-        if let Some(ns) = since.elapsed() {
+    pub(super) fn worked(&mut self, since: Option<Mark>, bytes: usize) {
+        if let Some(mark) = since {
             self.bytes += bytes as u64;
-            self.engine_ns += ns;
+            self.engine_ns += mark.elapsed();
         }
+    }
+
+    /// Before `bytes` are moved.
+    #[inline]
+    pub(super) fn moving(&mut self, bytes: usize) -> Option<Mark> {
+        Meter::mark(&mut self.seen[1], bytes)
     }
 
     /// `bytes` were moved.
     #[inline]
-    pub(super) fn moved(&mut self, since: Mark, bytes: usize) {
-        if let Some(ns) = since.elapsed() {
+    pub(super) fn moved(&mut self, since: Option<Mark>, bytes: usize) {
+        if let Some(mark) = since {
             self.moved += bytes as u64;
-            self.move_ns += ns;
+            self.move_ns += mark.elapsed();
         }
     }
 
@@ -102,14 +121,26 @@ mod tests {
             engine_ns: 1,
             moved: ENOUGH,
             move_ns: 1000,
+            ..Meter::default()
         };
         assert_eq!(m.rates(1e9).engine, None);
         assert!(m.rates(1e9).keeps_promise() && !m.rates(1e9).is_bottleneck());
         m.bytes = ENOUGH;
-        m.engine_ns = 4_000_000;
-        // 4 MiB in 4 ms.
+        m.engine_ns = 500_000;
+        // 512 KiB in 0.5 ms.
         let rates = m.rates(1e9);
         assert!(rates.is_bottleneck() && rates.keeps_promise(), "{rates:?}");
         assert!(!m.rates(2e9).keeps_promise());
+    }
+
+    #[test]
+    fn one_of_eight_pieces_is_timed_and_none_that_is_small() {
+        let mut m = Meter::default();
+        let timed = (0..64).filter(|_| m.work(4096).is_some()).count();
+        assert_eq!(timed, 8);
+        assert!((0..64).all(|_| m.moving(TIMED_FROM - 1).is_none()));
+        let mark = m.work(4096);
+        m.worked(mark, 4096);
+        assert_eq!(m.bytes, 0, "nothing was timed: nothing is counted");
     }
 }

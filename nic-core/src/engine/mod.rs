@@ -29,11 +29,19 @@ use ringbell_nic_abi::{EngineId, SessionId};
 
 pub use meter::Rates;
 pub use path::Delivered;
+pub(crate) use path::Passage;
 pub(crate) use table::{Engines, Notice, MAX_ENGINES};
 
 /// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine
 /// has read is still there when it is stored.
 pub const PIECE: usize = 16 << 10;
+
+/// Bytes that pass a tap at once, on their way from a peer's memory to ours.
+pub(crate) const TAPPED: usize = 16 << 10;
+
+/// The same when it is stored around the cache: a page, so that such stores, which wait in a few buffers of
+/// the core, reach memory while the engine works (2 to 4 KiB measured best).
+pub(crate) const TAPPED_AROUND: usize = 4 << 10;
 
 /// Which bytes of a stream pass an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,8 +3,8 @@
 use ringbell_gtlb::Fault;
 use ringbell_onc_engines::stream::{EngineError, StreamEngine};
 
-use super::meter::{Mark, Meter};
-use super::PIECE;
+use super::meter::Meter;
+use super::{PIECE, TAPPED};
 
 /// What became of bytes that a transport has handed over.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub struct Delivered {
     pub written: usize,
     /// Why it went no further.
     pub fault: Option<Fault>,
+    /// The peer has taken its bytes back: the stream ends. What was written is no part of it.
+    pub revoked: bool,
 }
 
 impl Delivered {
@@ -24,6 +26,7 @@ impl Delivered {
             taken: n,
             written: n,
             fault: None,
+            revoked: false,
         }
     }
 
@@ -33,7 +36,35 @@ impl Delivered {
             taken: 0,
             written: 0,
             fault: Some(fault),
+            revoked: false,
         }
+    }
+}
+
+/// Where stream bytes come from, and where they go.
+pub(crate) trait Passage {
+    /// Bytes that are there.
+    fn len(&self) -> usize;
+
+    /// Copies to memory, and lets nobody change any more, the `n` bytes from `at` on: they are put `to`
+    /// bytes behind the place where the next byte goes. `None`: the peer has taken them back.
+    ///
+    /// # Errors
+    /// Memory's.
+    fn pass(&mut self, at: usize, n: usize, to: usize) -> Result<Option<&[u8]>, Fault>;
+
+    /// The same for an engine alone.
+    fn take(&mut self, at: usize, n: usize) -> Option<&[u8]>;
+
+    /// Puts there what an engine has made.
+    ///
+    /// # Errors
+    /// Memory's.
+    fn store(&mut self, to: usize, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Most bytes that are passed to a tap at once.
+    fn most(&self) -> usize {
+        TAPPED
     }
 }
 
@@ -80,7 +111,7 @@ impl Running {
 
     /// The next bytes. What leaves is appended to `out`; nothing does for a tap.
     pub(super) fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        let (before, mark) = (out.len(), Mark::before(input.len()));
+        let (before, mark) = (out.len(), self.meter.work(input.len()));
         let fed = self.guarded(|e| e.process(input, out));
         if fed.is_none() {
             // It may have appended a part: the stream goes on as it came.
@@ -160,21 +191,21 @@ impl Path {
         self.held.len() - self.held_from
     }
 
-    /// Takes stream bytes for memory that has room for `room` more. `store(at, bytes)` puts bytes there.
-    pub(super) fn deliver(
+    /// Takes stream bytes for memory that has room for `room` more.
+    pub(super) fn deliver<P: Passage>(
         &mut self,
         mut running: Option<&mut Running>,
-        src: &[u8],
         room: usize,
-        mut store: impl FnMut(usize, &[u8]) -> Result<(), Fault>,
+        io: &mut P,
     ) -> Delivered {
         let mut d = Delivered::all(0);
+        let len = io.len();
         loop {
             // What was made before goes first.
             let n = self.held().min(room - d.written);
             if n > 0 {
                 let from = self.held_from;
-                if let Err(fault) = store(d.written, &self.held[from..from + n]) {
+                if let Err(fault) = io.store(d.written, &self.held[from..from + n]) {
                     d.fault = Some(fault);
                     return d;
                 }
@@ -185,30 +216,41 @@ impl Path {
                     self.held_from = 0;
                 }
             }
-            if d.written == room || d.taken == src.len() {
+            if d.written == room || d.taken == len {
                 return d;
             }
-            let rest = &src[d.taken..];
-            let piece = &rest[..rest.len().min(PIECE)];
+            let rest = len - d.taken;
             match running.as_deref_mut().filter(|r| !r.failed) {
                 Some(r) if !r.is_tap => {
-                    r.feed(piece, &mut self.held);
-                    d.taken += piece.len();
-                }
-                tap => {
-                    let piece = &piece[..piece.len().min(room - d.written)];
-                    // Memory first: what faults has not been taken, and must not be counted.
-                    let mark = Mark::before(piece.len());
-                    if let Err(fault) = store(d.written, piece) {
-                        d.fault = Some(fault);
+                    let n = rest.min(PIECE);
+                    let Some(piece) = io.take(d.taken, n) else {
+                        d.revoked = true;
                         return d;
-                    }
+                    };
+                    r.feed(piece, &mut self.held);
+                    d.taken += n;
+                }
+                mut tap => {
+                    let n = rest.min(io.most()).min(room - d.written);
+                    // Memory first: what faults has not been taken, and must not be counted.
+                    let mark = tap.as_mut().and_then(|r| r.meter.moving(n));
+                    let piece = match io.pass(d.taken, n, d.written) {
+                        Ok(Some(piece)) => piece,
+                        Ok(None) => {
+                            d.revoked = true;
+                            return d;
+                        }
+                        Err(fault) => {
+                            d.fault = Some(fault);
+                            return d;
+                        }
+                    };
                     if let Some(r) = tap {
-                        r.meter.moved(mark, piece.len());
+                        r.meter.moved(mark, n);
                         Path::tap(&mut self.begun, self.item, r, piece);
                     }
-                    d.taken += piece.len();
-                    d.written += piece.len();
+                    d.taken += n;
+                    d.written += n;
                 }
             }
         }

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
-use super::path::{Delivered, Path, Running};
+use super::path::{Delivered, Passage, Path, Running};
 use super::{Direction, EngineInfo};
 use crate::transport::ConnId;
 
@@ -193,16 +192,15 @@ impl Engines {
     pub(crate) fn deliver(
         &mut self,
         key: PathKey,
-        src: &[u8],
         room: usize,
-        store: impl FnMut(usize, &[u8]) -> Result<(), Fault>,
+        io: &mut impl Passage,
     ) -> Delivered {
         let Some(path) = self.paths.get_mut(&key) else {
             return Delivered::all(0);
         };
         self.news = true;
         let running = Engines::running(&mut self.slots, path.engine);
-        path.deliver(running, src, room, store)
+        path.deliver(running, room, io)
     }
 
     /// Bytes that pass without a stop.

@@ -287,6 +287,20 @@ pub trait DmaAccess {
         }
     }
 
+    /// As [`deliver`](DmaAccess::deliver) for bytes in a peer's memory, which the peer may write at any
+    /// time: the engine sees what memory gets.
+    fn deliver_foreign(
+        &mut self,
+        conn: ConnId,
+        buffer: &Buffer,
+        offset: u64,
+        src: &Foreign<'_>,
+        streaming: bool,
+    ) -> Delivered {
+        let _ = (conn, offset, src, streaming);
+        Delivered::fault(Fault::NoTranslation { va: buffer.va })
+    }
+
     /// A stream has ended, after everything that was handed over: the engine gives what it has kept.
     fn end_of_stream(&mut self, conn: ConnId) {
         let _ = conn;
@@ -305,6 +319,15 @@ pub trait DmaAccess {
     /// Counts payload bytes that a transport copied by itself (promise 5: copies are counted).
     /// `read` and `write` count their own.
     fn count_copied(&mut self, bytes: u64);
+}
+
+/// Stream bytes in memory of a peer that is mapped here.
+pub struct Foreign<'a> {
+    /// Mapped for `len` bytes while this lives.
+    pub(crate) from: *const u8,
+    pub(crate) len: usize,
+    /// Whether the peer has taken them back. Asked after copying.
+    pub(crate) is_revoked: &'a dyn Fn() -> bool,
 }
 
 /// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.

@@ -1,16 +1,14 @@
 //! The receiving half when an engine is on the path: every byte goes through it.
 //!
-//! Bytes in the peer's memory are copied to the NIC's own first, in pieces that stay in the cache: the
-//! peer may write its memory at any time, and the engine must see what the receiver's memory gets.
-#![allow(unsafe_code)] // Raw copies out of the peer's exported memory.
+//! Bytes in the peer's memory are copied by `dma`, in pieces that stay in the cache: the peer may write
+//! its memory at any time, and the engine must see what the receiver's memory gets.
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Seg};
 use super::receive::{fail_front, recv_done, wants_streaming, Fill, In};
-use crate::copy;
-use crate::engine::PIECE;
+use crate::transport::Foreign;
 
 /// Fills waiting receives with what leaves the engine.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
@@ -90,24 +88,26 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 if *io.budget == 0 {
                     return Ok(Fill::Budget);
                 }
-                let n = u64::from(*len).min(*io.budget).min(PIECE as u64);
-                let Some(src) = io.link.resolve(*bus, n) else {
+                let n = u64::from(*len).min(*io.budget);
+                let Some(from) = io.link.resolve(*bus, n) else {
                     return Ok(Fill::Broken);
                 };
-                c.piece.resize(PIECE, 0);
-                let piece = &mut c.piece[..n as usize];
-                // SAFETY: the source lies in a mapped export (checked by `resolve`), the destination
-                // is ours.
-                unsafe { copy::copy(piece.as_mut_ptr(), src, piece.len()) };
-                io.dma.count_copied(n);
-                // Before the engine sees them: what was taken back is no part of the stream.
-                if io.link.is_revoked(c.peer_id) {
+                let (link, peer) = (io.link, c.peer_id);
+                let src = Foreign {
+                    from,
+                    len: n as usize,
+                    is_revoked: &|| link.is_revoked(peer),
+                };
+                let d = io
+                    .dma
+                    .deliver_foreign(id, &buffer, at_byte, &src, streaming);
+                if d.revoked {
                     return Ok(Fill::Broken);
                 }
-                let d = io.dma.deliver(id, &buffer, at_byte, piece, streaming);
+                let n = d.taken as u64;
                 *io.budget -= n;
-                *bus += d.taken as u64;
-                *len -= d.taken as u32;
+                *bus += n;
+                *len -= n as u32;
                 if *len == 0 {
                     c.segs.pop_front();
                     c.refs_waiting -= 1;

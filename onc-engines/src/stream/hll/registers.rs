@@ -1,8 +1,5 @@
 //! The registers of a sketch, and what is kept beside them.
 
-/// Bytes behind the last register, so that a 4-byte gather of it stays inside.
-const PADDING: usize = 64;
-
 /// Highest rank of any hash, plus one.
 const RANKS: usize = 64;
 
@@ -11,7 +8,7 @@ const RANKS: usize = 64;
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Registers {
     precision: u8,
-    /// `m` registers, then the padding.
+    /// `m` registers.
     bytes: Vec<u8>,
     /// How many registers have each value.
     counts: [u32; RANKS],
@@ -34,7 +31,7 @@ impl Registers {
         counts[0] = m as u32;
         Registers {
             precision,
-            bytes: vec![0; m + PADDING],
+            bytes: vec![0; m],
             counts,
             floor: 0,
             inverse: [m as f64, 0.0],
@@ -49,11 +46,6 @@ impl Registers {
 
     /// The registers.
     pub(super) fn values(&self) -> &[u8] {
-        &self.bytes[..1 << self.precision]
-    }
-
-    /// The registers and readable bytes behind them.
-    pub(super) fn padded(&self) -> &[u8] {
         &self.bytes
     }
 

@@ -1,9 +1,9 @@
 //! The update with AVX-512: 16 items a step.
 //!
 //! An item becomes a *packed* word: the rank in bits 24–29, the register number below. While the
-//! floor is 0 every packed vector gathers its registers and compares. Above, the items that pass the
-//! floor are compressed into a small buffer first, and gathers happen only for what it holds.
-#![allow(unsafe_code)] // vector loads and gathers by address
+//! floor is 0 every packed vector fetches its registers and compares. Above, the items that pass the
+//! floor are compressed into a small buffer first, and registers are fetched only for what it holds.
+#![allow(unsafe_code)] // vector loads by address
 
 use std::arch::x86_64::*;
 
@@ -135,24 +135,47 @@ fn drain<const KIND: u8, const W: usize>(
 }
 
 /// Raises the registers of the lanes in `mask` whose rank is above them, in the order of the lanes.
+///
+/// The registers are fetched by 16 byte loads, not by a gather: that costs several loads a lane on the
+/// processors of one vendor, and is slowed down against data sampling on those of the other. Measured on an
+/// EPYC of 2022, items that change nothing, 2^16 registers: 0.9 billion a second with the gather, 1.5 so.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl")]
 fn apply(registers: &mut Registers, packed: __m512i, mask: __mmask16) {
     let numbers = splat32((1 << registers.precision()) - 1);
-    let slots = _mm512_and_si512(packed, numbers);
-    let ranks = _mm512_srli_epi32::<RANK_AT>(packed);
-    let base = registers.padded().as_ptr();
-    // SAFETY: each number is below `m`, and three more bytes are readable behind every register.
-    let now = unsafe {
-        _mm512_mask_i32gather_epi32::<1>(_mm512_setzero_si512(), mask, slots, base.cast())
-    };
-    let now = _mm512_and_si512(now, splat32(0xff));
-    let mut higher = _mm512_mask_cmpgt_epu32_mask(mask, ranks, now);
+    let ranks = _mm512_cvtepi32_epi8(_mm512_srli_epi32::<RANK_AT>(packed));
+    let mut words = [0u32; LANES];
+    // SAFETY: `words` has 16 words.
+    unsafe {
+        let slots = _mm512_and_si512(packed, numbers);
+        _mm512_storeu_si512(words.as_mut_ptr().cast(), slots);
+    }
+    let values = registers.values();
+    // SAFETY: each number is below `m` (masked above), and so many registers there are.
+    let now = |lane: usize| unsafe { *values.get_unchecked(words[lane] as usize) } as i8;
+    let now = _mm_setr_epi8(
+        now(0),
+        now(1),
+        now(2),
+        now(3),
+        now(4),
+        now(5),
+        now(6),
+        now(7),
+        now(8),
+        now(9),
+        now(10),
+        now(11),
+        now(12),
+        now(13),
+        now(14),
+        now(15),
+    );
+    let mut higher = _mm_mask_cmpgt_epu8_mask(mask, ranks, now);
     if higher == 0 {
         return;
     }
-    let mut words = [0u32; LANES];
-    // SAFETY: `words` has 16 words.
+    // SAFETY: as above.
     unsafe { _mm512_storeu_si512(words.as_mut_ptr().cast(), packed) };
     while higher != 0 {
         let word = words[higher.trailing_zeros() as usize];
