@@ -18,6 +18,7 @@
 #define RINGBELL_COLLECTIVE_CUH
 
 #include "ringbell.cuh"
+#include "ringbell_stream.cuh"
 
 /* A communicator as a kernel sees it. Mirrored by `CommHandle` of the Rust side. */
 struct rb_comm {
@@ -51,14 +52,20 @@ struct collective_call {
   rb_u32 op;
   rb_u32 root; /* or the peer of a send or receive */
   rb_u32 tag;
+  rb_u64 streams = 0; /* bits of word 2: which operands are kernels' streams */
 };
+
+/* Streamed, with these operands. */
+RB_DEVICE rb_u64 streams_of(const operand &src, const operand &dst) {
+  return RB_PUT(COLL_STREAMED, 1) | RB_PUT(COLL_FROM_STREAM, src.is_stream) | RB_PUT(COLL_TO_STREAM, dst.is_stream);
+}
 
 RB_DEVICE entry collective_entry(const rb_comm &c, const collective_call &k, const collective_options &o, rb_u32 timeout_us) {
   entry e = make_entry(RB_OP_COLLECTIVE, c.comm, timeout_us, o.fence ? RB_FLAG_FENCE : 0);
   rb_u32 algo = o.algo ? o.algo : c.defaults & 0xff;
   rb_u32 wire = o.wire ? o.wire : c.defaults >> 8 & 0xff;
   e.word[1] = reinterpret_cast<rb_u64>(k.src);
-  e.word[2] = RB_PUT(COLL_WIRE, wire) | RB_PUT(WQE_LKEY, k.tag);
+  e.word[2] = RB_PUT(COLL_WIRE, wire) | RB_PUT(WQE_LKEY, k.tag) | k.streams;
   e.word[3] = reinterpret_cast<rb_u64>(k.dst);
   e.word[4] = RB_PUT(COLL_KIND, k.kind) | RB_PUT(COLL_DTYPE, k.dtype) | RB_PUT(COLL_REDOP, k.op) | RB_PUT(COLL_ALGO, algo) |
               RB_PUT(WQE_RKEY, k.root);
@@ -227,6 +234,75 @@ RB_COLLECTIVE(combine,
 RB_COLLECTIVE(comm_nop, RB_LIST(const rb_comm &c, const collective_options &options = collective_options()),
               RB_LIST(c, options), RB_CALL(RB_COLL_NOP, nullptr, nullptr, 0, RB_DTYPE_U8, RB_REDOP_SUM, 0, 0))
 
+/* --- the same with kernels' streams (ringbell_stream.cuh) ----------------------------------------
+ *
+ * `src` and `dst` are each a stream (rb_stream) or memory, as this rank likes; all ranks call the streamed
+ * form. A stream stands for a whole buffer of `count` elements, in order: where a side has a block for
+ * each rank, it must be memory. Results are those of the other form, to the bit. Elements of a collective
+ * move in windows of the setting `stream_bytes`. */
+
+/* `count` elements to a rank; the peer calls gpu_stream_recv with the same count, type and tag. */
+RB_COLLECTIVE(stream_send,
+              RB_LIST(const rb_comm &c, operand src, rb_u64 count, rb_u32 dtype, rb_u32 peer, rb_u32 tag = 0,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, count, dtype, peer, tag, options),
+              RB_CALL(RB_COLL_STREAM_SEND, src.at, nullptr, count, dtype, RB_REDOP_SUM, peer, tag,
+                      detail::streams_of(src, operand(nullptr))))
+
+/* `count` elements from a rank that calls gpu_stream_send. */
+RB_COLLECTIVE(stream_recv,
+              RB_LIST(const rb_comm &c, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 peer, rb_u32 tag = 0,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, dst, count, dtype, peer, tag, options),
+              RB_CALL(RB_COLL_STREAM_RECV, nullptr, dst.at, count, dtype, RB_REDOP_SUM, peer, tag,
+                      detail::streams_of(operand(nullptr), dst)))
+
+RB_COLLECTIVE(stream_all_reduce,
+              RB_LIST(const rb_comm &c, operand src, operand dst, rb_u64 count, rb_u32 dtype = RB_DTYPE_F32,
+                      rb_u32 op = RB_REDOP_SUM, const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, op, options),
+              RB_CALL(RB_COLL_ALL_REDUCE, src.at, dst.at, count, dtype, op, 0, 0, detail::streams_of(src, dst)))
+
+/* `src` has a block for each rank: memory. */
+RB_COLLECTIVE(stream_reduce_scatter,
+              RB_LIST(const rb_comm &c, const void *src, operand dst, rb_u64 count, rb_u32 dtype = RB_DTYPE_F32,
+                      rb_u32 op = RB_REDOP_SUM, const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, op, options),
+              RB_CALL(RB_COLL_REDUCE_SCATTER, src, dst.at, count, dtype, op, 0, 0, detail::streams_of(operand(src), dst)))
+
+/* `dst` has a block of each rank: memory. */
+RB_COLLECTIVE(stream_all_gather,
+              RB_LIST(const rb_comm &c, operand src, void *dst, rb_u64 count, rb_u32 dtype = RB_DTYPE_F32,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, options),
+              RB_CALL(RB_COLL_ALL_GATHER, src.at, dst, count, dtype, RB_REDOP_SUM, 0, 0, detail::streams_of(src, operand(dst))))
+
+RB_COLLECTIVE(stream_broadcast,
+              RB_LIST(const rb_comm &c, operand src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, root, options),
+              RB_CALL(RB_COLL_BROADCAST, src.at, dst.at, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(src, dst)))
+
+RB_COLLECTIVE(stream_reduce,
+              RB_LIST(const rb_comm &c, operand src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 op, rb_u32 root,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, op, root, options),
+              RB_CALL(RB_COLL_REDUCE, src.at, dst.at, count, dtype, op, root, 0, detail::streams_of(src, dst)))
+
+/* The root's `src` has a block for each rank: memory. */
+RB_COLLECTIVE(stream_scatter,
+              RB_LIST(const rb_comm &c, const void *src, operand dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, root, options),
+              RB_CALL(RB_COLL_SCATTER, src, dst.at, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(operand(src), dst)))
+
+/* The root's `dst` has a block of each rank: memory. */
+RB_COLLECTIVE(stream_gather,
+              RB_LIST(const rb_comm &c, operand src, void *dst, rb_u64 count, rb_u32 dtype, rb_u32 root,
+                      const collective_options &options = collective_options()),
+              RB_LIST(c, src, dst, count, dtype, root, options),
+              RB_CALL(RB_COLL_GATHER, src.at, dst, count, dtype, RB_REDOP_SUM, root, 0, detail::streams_of(src, operand(dst))))
+
 #undef RB_COLLECTIVE
 #undef RB_LIST
 #undef RB_CALL
@@ -266,6 +342,15 @@ RB_USING(comm_recv)
 RB_USING(comm_copy)
 RB_USING(combine)
 RB_USING(comm_nop)
+RB_USING(stream_send)
+RB_USING(stream_recv)
+RB_USING(stream_all_reduce)
+RB_USING(stream_reduce_scatter)
+RB_USING(stream_all_gather)
+RB_USING(stream_broadcast)
+RB_USING(stream_reduce)
+RB_USING(stream_scatter)
+RB_USING(stream_gather)
 #undef RB_USING
 using rb::gpu_test;
 using rb::gpu_wait;

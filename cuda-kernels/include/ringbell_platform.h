@@ -51,6 +51,9 @@ RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) {
 RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) {
   asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
+RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) {
+  asm volatile("st.release.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 /* 16 bytes in one store: two words of an entry, each with its lap bit. */
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
   asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
@@ -78,6 +81,7 @@ RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return __atomic_load_n(p, __ATO
 RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
   __atomic_store_n(p, a, __ATOMIC_RELAXED);
   __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);

@@ -1,7 +1,7 @@
 //! What a launch is made of: shape, arguments, and how it can fail.
 
 use ringbell_nic_abi::queue::QueueHandle;
-use ringbell_nic_abi::GpuVa;
+use ringbell_nic_abi::{GpuVa, StreamRef};
 
 /// Extent of a grid (in blocks) or of a block (in lanes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,13 @@ macro_rules! from {
         $(impl From<$ty> for KernelArg { fn from(v: $ty) -> KernelArg { KernelArg::$Var(v) } })+
     };
 }
+/// `rb_stream` of ringbell_stream.cuh.
+impl From<StreamRef> for KernelArg {
+    fn from(s: StreamRef) -> KernelArg {
+        KernelArg::U64(s.word())
+    }
+}
+
 from!(u32 => U32, u64 => U64, i32 => I32, i64 => I64, f32 => F32, f64 => F64, GpuVa => Ptr, QueueHandle => Queue);
 
 /// Arguments laid out for a kernel's `void **args`: aligned storage and the offset of each.

@@ -253,3 +253,53 @@ extern "C" __global__ void t_collective_scopes(rb_comm c, gpu_result *out) {
   if (!r.ok() || !s.ok() || c.rank != 2 || c.size != 5) atomicAdd(reinterpret_cast<unsigned long long *>(&out[0].bytes), 1ull);
 }
 RB_KERNEL(t_collective_scopes)
+
+// Streams: block 0 pushes `count` elements made from their numbers, block 1 pops what comes back and looks at
+// it. `out[0]` and `out[1]` are how they ended; `wrong` counts elements that are not the ones expected.
+template <class T> RB_DEVICE T element(rb_u64 i) { return T(i * 2654435761u + 7); }
+template <class Scope, class T>
+RB_DEVICE void stream_ends(rb_queue q, rb_stream to, rb_stream from, rb_u64 count, rb_u32 timeout_us, gpu_result *out, unsigned *wrong) {
+  gpu_result r{};
+  if (blockIdx.x == 0) {
+    gpu_pusher p(to);
+    // One by one, and many at once.
+    r = gpu_stream_push<Scope>(q, p, element<T>(0), timeout_us);
+    if (r.ok()) r = gpu_stream_push_each<Scope>(q, p, count - 1, [](rb_u64 i) { return element<T>(i + 1); }, timeout_us);
+  } else {
+    gpu_popper p(from);
+    T first{};
+    r = gpu_stream_pop<Scope>(q, p, &first, timeout_us);
+    if (r.ok() && first != element<T>(0)) atomicAdd(wrong, 1u);
+    auto look = [&](rb_u64 i, T v) {
+      if (v != element<T>(i + 1)) atomicAdd(wrong, 1u);
+    };
+    if (r.ok()) r = gpu_stream_pop_each<Scope, T>(q, p, count - 1, look, timeout_us);
+  }
+  if (threadIdx.x == 0) out[blockIdx.x] = r;
+}
+extern "C" __global__ void t_stream(rb_queue q, rb_stream to, rb_stream from, rb_u64 count, rb_u32 bytes, rb_u32 timeout_us,
+                                    gpu_result *out, unsigned *wrong) {
+  if (blockDim.x == 1) {
+    if (bytes == 1) return stream_ends<rb::thread, unsigned char>(q, to, from, count, timeout_us, out, wrong);
+    return stream_ends<rb::thread, double>(q, to, from, count, timeout_us, out, wrong);
+  }
+  if (blockDim.x <= 32) return stream_ends<rb::warp, unsigned>(q, to, from, count, timeout_us, out, wrong);
+  if (bytes == 8) return stream_ends<rb::block, double>(q, to, from, count, timeout_us, out, wrong);
+  stream_ends<rb::block, unsigned>(q, to, from, count, timeout_us, out, wrong);
+}
+RB_KERNEL(t_stream)
+
+// What the streamed operations post.
+extern "C" __global__ void t_streamed(rb_comm c, rb_stream s, void *memory, gpu_result *out) {
+  int i = 0;
+  out[i++] = gpu_stream_send(c, s, 5, RB_DTYPE_F64, 3, 9);
+  out[i++] = gpu_stream_recv(c, memory, 5, RB_DTYPE_F64, 3, 9);
+  out[i++] = gpu_stream_all_reduce(c, s, memory, 6);
+  out[i++] = gpu_stream_reduce(c, memory, s, 7, RB_DTYPE_I32, RB_REDOP_MAX, 1);
+  out[i++] = gpu_stream_all_gather(c, s, memory, 8);
+  out[i++] = gpu_stream_reduce_scatter(c, memory, s, 9);
+  gpu_request r = gpu_istream_broadcast(c, s, memory, 10, RB_DTYPE_U8, 2);
+  out[i++] = gpu_wait(c, r);
+  out[i++] = gpu_stream_gather(c, s, memory, 11, RB_DTYPE_F32, 0);
+}
+RB_KERNEL(t_streamed)

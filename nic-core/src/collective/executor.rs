@@ -8,12 +8,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ringbell_gtlb::Fault;
-use ringbell_nic_abi::{GpuVa, WireType};
+use ringbell_nic_abi::{GpuVa, Status, WireType};
 use ringbell_onc_engines::program::{Layout, Place};
 
 use super::combine::Combine;
 use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
+use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Params;
 use super::plan::{Plan, PlanStep, Source};
 use crate::board::Block;
@@ -44,6 +44,11 @@ pub(crate) struct Job {
     pub(crate) segments: u64,
     /// Bytes of a slot of NIC memory.
     pub(crate) slot_bytes: u64,
+    /// In the order of a stream: windows of each chunk; segments are windows then.
+    pub(crate) windows: Option<u64>,
+    /// Whether source and destination are kernels' streams. A window of each is in NIC memory while the
+    /// program works on it.
+    pub(crate) streams: [bool; 2],
 }
 
 impl Job {
@@ -58,7 +63,32 @@ impl Job {
     /// Bytes of NIC memory of one instance.
     pub(crate) fn instance_bytes(&self) -> u64 {
         let slots = self.plan.temps + self.plan.program.scratch_chunks;
-        u64::from(slots) * self.slot_bytes
+        let windows = self.streams.iter().filter(|s| **s).count() as u64;
+        (u64::from(slots) + windows) * self.slot_bytes
+    }
+
+    /// Where the window of the source, or of the destination, is, behind the slots of the program.
+    fn window_at(&self, scratch: u64, side: usize) -> u64 {
+        let before = u64::from(self.plan.program.scratch_chunks);
+        let other = u64::from(side == 1 && self.streams[0]);
+        scratch + (before + other) * self.slot_bytes
+    }
+
+    /// Bytes of the window of a side in one segment.
+    fn window_bytes(&self, segment: u64) -> u64 {
+        let of = |i: u32| {
+            let r = self.range(i, segment);
+            r.end - r.start
+        };
+        (0..self.layout.block_chunks.max(1)).map(of).sum::<u64>() * self.size()
+    }
+
+    /// Elements of a chunk in one segment.
+    fn range(&self, chunk: u32, segment: u64) -> Range<u64> {
+        match self.windows {
+            None => self.layout.segment(chunk, segment, self.segments),
+            Some(parts) => self.layout.window(chunk, segment, parts),
+        }
     }
 
     /// Elements of a place in one segment.
@@ -67,7 +97,7 @@ impl Job {
         let n = self.layout.block_chunks.max(1);
         let of = |i: u32| {
             // Slots of NIC memory are as long as the chunks of a block.
-            let r = self.layout.segment(i % n, segment, self.segments);
+            let r = self.range(i % n, segment);
             r.end - r.start
         };
         (c.first..c.end()).map(of).sum()
@@ -83,19 +113,25 @@ impl Job {
         let c = place.chunks();
         let size = self.size();
         for i in c.first..c.end() {
-            let side = match place {
-                Place::Input(_) => self.input,
-                Place::Output(_) => self.output,
+            let (side, stream) = match place {
+                Place::Input(_) => (self.input, 0),
+                Place::Output(_) => (self.output, 1),
                 Place::Scratch(_) => {
                     let n = self.layout.block_chunks.max(1);
-                    let r = self.layout.segment(i % n, segment, self.segments);
+                    let r = self.range(i % n, segment);
                     let len = (r.end - r.start) * size;
                     let at = scratch + u64::from(i) * self.slot_bytes;
                     out.push(io.dma.board.buffer(at, len as u32));
                     continue;
                 }
             };
-            let r = self.layout.segment(i, segment, self.segments);
+            let r = self.range(i, segment);
+            if self.streams[stream] {
+                let at = self.window_at(scratch, stream);
+                let len = (r.end - r.start) * size;
+                out.push(io.dma.board.buffer(at, len as u32));
+                continue;
+            }
             out.push(Buffer {
                 region: side.region,
                 va: GpuVa(side.va + r.start * size),
@@ -175,6 +211,12 @@ pub(crate) struct Op {
     pub(crate) instances: Vec<Instance>,
     next_segment: u64,
     done_segments: u64,
+    input: Option<StreamEnd>,
+    output: Option<StreamEnd>,
+    /// The segment whose window the kernel gets next.
+    next_out: u64,
+    /// It cannot go on before a kernel has pushed or popped.
+    pub(crate) waits_for_kernel: bool,
     pub(crate) steps_run: u64,
     pub(crate) reduced: u64,
 }
@@ -210,7 +252,8 @@ fn parts(key: u64) -> (usize, usize, usize) {
 
 impl Op {
     /// An operation with the blocks of NIC memory of its instances.
-    pub(crate) fn new(job: Job, blocks: Vec<Option<Block>>) -> Op {
+    pub(crate) fn new(job: Job, blocks: Vec<Option<Block>>, streams: [Option<StreamEnd>; 2]) -> Op {
+        let [input, output] = streams;
         let n = job.plan.steps.len();
         let temps = job.plan.temps as usize;
         let instance = |block| Instance {
@@ -229,6 +272,10 @@ impl Op {
             instances: blocks.into_iter().map(instance).collect(),
             next_segment: 0,
             done_segments: 0,
+            input,
+            output,
+            next_out: 0,
+            waits_for_kernel: false,
             steps_run: 0,
             reduced: 0,
         }
@@ -271,35 +318,24 @@ impl Op {
     /// Goes as far as it can. `budget` counts elements.
     ///
     /// # Errors
-    /// The fault of the user's memory.
+    /// The fault of the user's memory, or what is wrong with a stream.
     pub(crate) fn run(
         &mut self,
         id: u32,
         fabric: &mut Fabric,
         io: &mut Io<'_>,
         budget: &mut u64,
-    ) -> Result<Progress, Fault> {
+    ) -> Result<Progress, Refusal> {
         let mut more = false;
-        for i in 0..self.instances.len() {
-            loop {
-                if self.instances[i].idle {
-                    if self.next_segment == self.job.segments {
-                        break;
-                    }
-                    self.instances[i].begin(self.next_segment);
-                    self.next_segment += 1;
-                }
-                match self.run_instance(id, i, fabric, io, budget)? {
-                    Progress::Done => {
-                        self.instances[i].idle = true;
-                        self.done_segments += 1;
-                    }
-                    Progress::Waits => break,
-                    Progress::More => {
-                        more = true;
-                        break;
-                    }
-                }
+        self.waits_for_kernel = false;
+        loop {
+            let before = self.next_out;
+            for i in 0..self.instances.len() {
+                more |= self.run_segments(id, i, fabric, io, budget)?;
+            }
+            // A window that has left may have been in the way of one that was done before it.
+            if self.output.is_none() || self.next_out == before {
+                break;
             }
         }
         Ok(if self.done_segments == self.job.segments {
@@ -311,6 +347,87 @@ impl Op {
         })
     }
 
+    /// Runs segment after segment on one instance. Whether it could go on at once.
+    fn run_segments(
+        &mut self,
+        id: u32,
+        i: usize,
+        fabric: &mut Fabric,
+        io: &mut Io<'_>,
+        budget: &mut u64,
+    ) -> Result<bool, Refusal> {
+        loop {
+            if self.instances[i].idle {
+                if self.next_segment == self.job.segments || !self.fill(i, io)? {
+                    return Ok(false);
+                }
+                self.instances[i].begin(self.next_segment);
+                self.next_segment += 1;
+            }
+            match self.run_instance(id, i, fabric, io, budget)? {
+                Progress::Done if !self.drain(i, io)? => return Ok(false),
+                Progress::Done => {
+                    self.instances[i].idle = true;
+                    self.done_segments += 1;
+                }
+                Progress::Waits => return Ok(false),
+                Progress::More => return Ok(true),
+            }
+        }
+    }
+
+    /// Takes the next window of the source from the kernel's stream. `false`: it is not there.
+    fn fill(&mut self, i: usize, io: &mut Io<'_>) -> Result<bool, Refusal> {
+        let Some(stream) = &mut self.input else {
+            return Ok(true);
+        };
+        let job = &self.job;
+        let len = job.window_bytes(self.next_segment);
+        if len > 0 && stream.ready(&mut io.dma())? < len {
+            self.waits_for_kernel = true;
+            return Ok(false);
+        }
+        let mut at = job.window_at(self.instances[i].scratch_at(job), 0);
+        for src in stream.pieces(0, len).iter() {
+            let dst = io.dma.board.buffer(at, src.len);
+            copy(io, &dst, src)?;
+            at += u64::from(src.len);
+        }
+        stream.advance(&mut io.dma(), len)?;
+        Ok(true)
+    }
+
+    /// Gives a window of the destination to the kernel. `false`: it has no room, or others come first.
+    fn drain(&mut self, i: usize, io: &mut Io<'_>) -> Result<bool, Refusal> {
+        let Some(stream) = &mut self.output else {
+            return Ok(true);
+        };
+        let (job, inst) = (&self.job, &self.instances[i]);
+        if inst.segment != self.next_out {
+            return Ok(false);
+        }
+        let len = job.window_bytes(inst.segment);
+        if len > 0 && stream.ready(&mut io.dma())? < len {
+            self.waits_for_kernel = true;
+            return Ok(false);
+        }
+        let mut at = job.window_at(inst.scratch_at(job), 1);
+        for dst in stream.pieces(0, len).iter() {
+            let src = io.dma.board.buffer(at, dst.len);
+            copy(io, dst, &src)?;
+            at += u64::from(dst.len);
+        }
+        stream.advance(&mut io.dma(), len)?;
+        self.next_out += 1;
+        Ok(true)
+    }
+
+    /// Whether a kernel has moved since it was last asked.
+    pub(crate) fn has_news(&self, io: &mut Io<'_>) -> bool {
+        let mut streams = self.input.iter().chain(&self.output);
+        streams.any(|s| s.has_news(&mut io.dma()))
+    }
+
     fn run_instance(
         &mut self,
         id: u32,
@@ -318,7 +435,7 @@ impl Op {
         fabric: &mut Fabric,
         io: &mut Io<'_>,
         budget: &mut u64,
-    ) -> Result<Progress, Fault> {
+    ) -> Result<Progress, Refusal> {
         let job = &self.job;
         let inst = &mut self.instances[i];
         let n = job.plan.steps.len() as u32;
@@ -343,7 +460,8 @@ impl Op {
                 inst.combine = Some((c, false));
             }
             while let Some((c, rounded)) = &mut inst.combine {
-                if c.run(&mut io.dma(), budget)? == ReadStatus::Pending {
+                let ran = c.run(&mut io.dma(), budget).map_err(|f| f.status())?;
+                if ran == ReadStatus::Pending {
                     return Ok(Progress::More);
                 }
                 if c.sources.len() > 1 {
@@ -392,6 +510,15 @@ impl Op {
             inst.cursor += 1;
             self.steps_run += 1;
         }
+    }
+}
+
+/// Copies between a ring and NIC memory, which are both directly mapped: at once.
+fn copy(io: &mut Io<'_>, dst: &Buffer, src: &Buffer) -> Result<(), Refusal> {
+    let copied = io.dma().copy(dst, src, 0, src.len.into());
+    match copied.map_err(|f| f.status())? {
+        ReadStatus::Done => Ok(()),
+        ReadStatus::Pending => Err((Status::InvalidArgument, src.va.0)),
     }
 }
 
@@ -518,7 +645,6 @@ impl Instance {
                     let t = self.steps[k].temps[o.min(1)];
                     (self.slot(job, io, t, count * size), converts)
                 }
-                Source::Stream => continue,
             });
         }
         let stores = step.stores.iter().skip(usize::from(lands));

@@ -42,7 +42,6 @@ mod streams;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{PdId, Status};
 use ringbell_onc_engines::program::Layout;
 pub use ringbell_onc_engines::program::Thresholds;
@@ -117,6 +116,8 @@ pub(crate) enum Task {
         reach: Reach,
         /// What the completion reports.
         bytes: u64,
+        /// In the order of a stream.
+        streamed: bool,
     },
 }
 
@@ -552,6 +553,7 @@ impl Collectives {
                 sides,
                 reach,
                 bytes,
+                streamed,
             } => {
                 let layout = Layout {
                     count: params.count,
@@ -563,13 +565,30 @@ impl Collectives {
                 let share = s.scratch_bytes
                     / (u64::from(s.segments_in_flight) * u64::from(plan.most_slots.max(1)));
                 let most = (share / 64 * 64).min(s.segment_bytes);
-                let segments = longest.div_ceil(most.max(1)).max(1);
+                let (segments, windows) = match streamed {
+                    false => (longest.div_ceil(most.max(1)).max(1), None),
+                    true => {
+                        let parts = longest.div_ceil(s.stream_bytes).max(1);
+                        let chunks = u64::from(layout.block_chunks.max(1));
+                        // Nothing at all still needs the ranks to meet.
+                        let all = if longest == 0 { 1 } else { parts * chunks };
+                        (all, Some(parts))
+                    }
+                };
                 if (most < 64 && longest > 0) || segments > executor::MAX_SEGMENTS {
                     self.finish(slot, id, Status::NoResources, 0, c_scratch(share));
                     return true;
                 }
                 let size = params.dtype.bytes();
-                let slot_bytes = (layout.longest().div_ceil(segments) * size).next_multiple_of(64);
+                let parts = windows.unwrap_or(segments);
+                let slot_bytes = (layout.longest().div_ceil(parts) * size).next_multiple_of(64);
+                let ends = match streams::open(io, streams) {
+                    Ok(ends) => ends,
+                    Err((status, detail)) => {
+                        self.finish(slot, id, status, 0, detail);
+                        return true;
+                    }
+                };
                 let job = Job {
                     hash: params.hash(),
                     ctx: c.ctx,
@@ -581,6 +600,8 @@ impl Collectives {
                     layout,
                     segments,
                     slot_bytes: if longest == 0 { 0 } else { slot_bytes },
+                    windows,
+                    streams: streams.map(|s| s.is_some()),
                 };
                 let each = job.instance_bytes();
                 let want = segments.min(s.segments_in_flight.into());
@@ -608,10 +629,12 @@ impl Collectives {
                         sides,
                         reach,
                         bytes,
+                        streamed,
                     });
                     return false;
                 }
-                a.state = State::Running(Box::new(Op::new(job, blocks)));
+                a.state = State::Running(Box::new(Op::new(job, blocks, ends)));
+                self.streams.take(id, streams);
                 c.active.push(id);
                 self.wake(id);
             }
@@ -695,25 +718,31 @@ impl Collectives {
         if ended {
             return;
         }
+        let mut watch = false;
         let result = match &mut a.state {
-            State::Running(op) => op.run(id, &mut self.fabric, io, budget),
-            State::Local(c) => c.run(&mut io.dma(), budget).map(|r| match r {
-                ReadStatus::Done => Progress::Done,
-                ReadStatus::Pending => Progress::More,
-            }),
+            State::Running(op) => {
+                let ran = op.run(id, &mut self.fabric, io, budget);
+                watch = op.waits_for_kernel;
+                ran
+            }
+            State::Local(c) => match c.run(&mut io.dma(), budget) {
+                Ok(ReadStatus::Done) => Ok(Progress::Done),
+                Ok(ReadStatus::Pending) => Ok(Progress::More),
+                Err(fault) => Err(fault.status()),
+            },
             State::Channel(_) => return self.run_channel(io, id),
             State::Waiting(_) | State::Message(_) | State::Direct(_) => return,
         };
         match result {
             Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
             Ok(Progress::More) => self.wake(id),
+            Ok(Progress::Waits) if watch => self.streams.watch(id),
             Ok(Progress::Waits) => {}
-            Err(fault) => self.fault(io, slot, id, fault),
+            Err(why) => self.fault(io, slot, id, why),
         }
     }
 
-    fn fault(&mut self, io: &mut Io<'_>, slot: u32, id: u32, fault: Fault) {
-        let (status, detail) = fault.status();
+    fn fault(&mut self, io: &mut Io<'_>, slot: u32, id: u32, (status, detail): (Status, u64)) {
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };

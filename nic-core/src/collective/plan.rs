@@ -51,7 +51,6 @@ pub(crate) struct NetRecv {
 pub(crate) enum Source {
     Local(Place),
     Net(NetRecv),
-    Stream,
 }
 
 /// A message that a step sends.
@@ -148,7 +147,6 @@ impl Plans {
         let limits = Limits {
             // The executor runs messages and own memory; `DIRECT` runs generated programs only.
             peers: false,
-            streams: false,
             ..Limits::default()
         };
         program::check(&programs, &limits)?;
@@ -228,6 +226,15 @@ impl Plan {
         let mut sent: HashMap<(u32, u8), u32> = HashMap::new();
         let mut received: HashMap<(u32, u8), u32> = HashMap::new();
         let mut steps = Vec::with_capacity(program.steps.len());
+        // A stream stands for a buffer whose chunks are used in order.
+        let (mut popped, mut pushed) = (0, 0);
+        let next = |used: &mut u32, count: u32| {
+            *used += count;
+            program::Chunks {
+                first: *used - count,
+                count,
+            }
+        };
         for (k, s) in program.steps.iter().enumerate() {
             let mut sources = Vec::with_capacity(s.operands.len());
             for o in &s.operands {
@@ -242,7 +249,7 @@ impl Plan {
                             index: *n - 1,
                         })
                     }
-                    Operand::Stream => Source::Stream,
+                    Operand::Stream => Source::Local(Place::Input(next(&mut popped, s.chunks))),
                     // `DIRECT` programs do not run here.
                     Operand::Peer { place, .. } => Source::Local(place),
                 });
@@ -260,8 +267,9 @@ impl Plan {
                             index: *n - 1,
                         });
                     }
-                    // Streams and `DIRECT` programs do not run here.
-                    Target::Stream | Target::Peer { .. } => {}
+                    Target::Stream => stores.push(Place::Output(next(&mut pushed, s.chunks))),
+                    // `DIRECT` programs do not run here.
+                    Target::Peer { .. } => {}
                 }
             }
             let lands = matches!(sources[..], [Source::Net(_)]) && !stores.is_empty();
@@ -274,7 +282,11 @@ impl Plan {
                 blocking.sort_unstable();
                 blocking.dedup();
             }
-            let home = s.home();
+            let home = match sources[..] {
+                _ if sends.is_empty() => None,
+                [Source::Local(p)] => Some(p),
+                _ => stores.first().copied(),
+            };
             let read = sources.iter().filter_map(|s| match s {
                 Source::Local(p) => Some(*p),
                 _ => None,
@@ -318,7 +330,8 @@ impl Plan {
         }
         Ok(Plan {
             hash: super::params::fold([proof.hash]),
-            in_place_safe: matches!(proof.in_place, InPlace::Safe),
+            // The proof takes a stream for memory apart from all other.
+            in_place_safe: matches!(proof.in_place, InPlace::Safe) && popped + pushed == 0,
             program,
             steps,
             temps,

@@ -7,7 +7,7 @@ use super::channel::{Channel, ChannelSpec, End};
 use super::communicator::Comm;
 use super::executor::Progress;
 use super::fabric::{STREAM_TAG, USER_TAG};
-use super::kernel_stream::{StreamEnd, StreamSide, Way};
+use super::kernel_stream::{Refusal, StreamEnd, StreamSide, Way};
 use super::params::fold;
 use super::{ChannelTask, Collectives, Io, State, Task};
 use crate::dma::Dma;
@@ -34,8 +34,10 @@ impl Streams {
         streams.iter().flatten().any(taken)
     }
 
-    fn take(&mut self, id: u32, side: StreamSide) {
-        self.taken.push((side, id));
+    /// An operation has begun with them.
+    pub(super) fn take(&mut self, id: u32, streams: [Option<StreamSide>; 2]) {
+        self.taken
+            .extend(streams.into_iter().flatten().map(|s| (s, id)));
     }
 
     /// An operation has ended.
@@ -54,7 +56,8 @@ impl Streams {
         }
     }
 
-    fn watch(&mut self, id: u32) {
+    /// It goes on when a kernel has moved.
+    pub(super) fn watch(&mut self, id: u32) {
         if !self.watched.contains(&id) {
             self.watched.push(id);
         }
@@ -97,6 +100,7 @@ impl Collectives {
         while let Some(&id) = self.streams.watched.get(i) {
             let news = match self.ops.get(id).map(|a| &a.state) {
                 Some(State::Channel(c)) => c.has_news(&mut io.dma()),
+                Some(State::Running(op)) => op.has_news(io),
                 _ => true,
             };
             if news {
@@ -122,21 +126,12 @@ impl Collectives {
 
     pub(super) fn start_channel(&mut self, io: &mut Io<'_>, slot: u32, id: u32, t: ChannelTask) {
         let streams = self.ops.get(id).map_or([None; 2], |a| a.streams);
-        let (side, way) = match t.sends {
-            true => (streams[0], Way::FromKernel),
-            false => (streams[1], Way::ToKernel),
-        };
-        let end = match side {
-            None => Ok(End::Memory(t.side)),
-            Some(s) => StreamEnd::open(&mut io.dma(), s, way).map(End::Stream),
-        };
-        let end = match end {
-            Ok(end) => end,
+        let end = match open(io, streams) {
+            Ok([Some(end), _] | [None, Some(end)]) => End::Stream(end),
+            Ok([None, None]) => End::Memory(t.side),
             Err((status, detail)) => return self.finish(slot, id, status, 0, detail),
         };
-        if let Some(s) = side {
-            self.streams.take(id, s);
-        }
+        self.streams.take(id, streams);
         let Some(c) = self.comms[slot as usize].comm.as_mut() else {
             return;
         };
@@ -197,6 +192,19 @@ impl Collectives {
             _ => self.end(io, slot, rank, Status::CommAborted),
         }
     }
+}
+
+/// Takes over the streams of an operation: source and destination.
+pub(super) fn open(
+    io: &mut Io<'_>,
+    streams: [Option<StreamSide>; 2],
+) -> Result<[Option<StreamEnd>; 2], Refusal> {
+    let [input, output] = streams;
+    let mut of = |side: Option<StreamSide>, way| {
+        side.map(|s| StreamEnd::open(&mut io.dma(), s, way))
+            .transpose()
+    };
+    Ok([of(input, Way::FromKernel)?, of(output, Way::ToKernel)?])
 }
 
 /// The fabric's tag of a stream's messages.

@@ -11,7 +11,7 @@ use ringbell_onc_engines::program::{choose, Reach};
 use super::Core;
 use crate::collective::{
     reach, After, CancelError, ChannelTask, Collectives, Fate, Io, LocalPass, Params, Pieces,
-    PlanError, Shape, Side, StreamSide, Task,
+    PlanError, Reach as Path, Shape, Side, StreamSide, Task,
 };
 use crate::dma::Dma;
 use crate::permit::Permit;
@@ -27,6 +27,9 @@ const PIECE: u64 = 1 << 30;
 struct Sides {
     input: u64,
     output: u64,
+    /// Whether the program gives this rank a source, and a destination.
+    has_input: bool,
+    has_output: bool,
 }
 
 /// A range as buffers.
@@ -331,6 +334,37 @@ impl Core {
         }
     }
 
+    /// Pins source and destination of a program; a side without a block needs nothing.
+    fn pin_sides(
+        &mut self,
+        slot: u32,
+        pd: PdId,
+        d: &Descriptor,
+        spec: &CollectiveSpec,
+        sides: &Sides,
+    ) -> Result<[Option<Pin>; 2], Refusal> {
+        let mut pins = [None, None];
+        for (i, (has, len)) in [sides.has_input, sides.has_output]
+            .into_iter()
+            .zip([sides.input, sides.output])
+            .enumerate()
+        {
+            if !has {
+                continue;
+            }
+            match self.pin_operand(slot, pd, d, spec, len, i == 0) {
+                Ok(pin) => pins[i] = pin,
+                Err(e) => {
+                    for p in pins.into_iter().flatten() {
+                        self.mmu.unpin(p);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        Ok(pins)
+    }
+
     /// Pins source or destination, be it a buffer of `len` bytes or a stream.
     fn pin_operand(
         &mut self,
@@ -425,9 +459,22 @@ impl Core {
         let sides = Sides {
             input: of(p.input_chunks).ok_or(invalid(count))?,
             output: of(p.output_chunks).ok_or(invalid(count))?,
+            has_input: p.input_chunks > 0,
+            has_output: p.output_chunks > 0,
         };
         let (src, dst) = (d.local_va.0, d.remote_va.0);
-        let overlap = sides.input > 0
+        let ring = spec.from_stream || spec.to_stream;
+        if ring || spec.streamed {
+            // Blocks of several ranks would come one after the other, and their windows do not.
+            let one = |is: bool, len: u64| !is || len <= bytes;
+            let apart = !(spec.from_stream && spec.to_stream && src == dst);
+            let may = spec.streamed && spec.algo != Algorithm::Direct && apart;
+            if !may || !one(spec.from_stream, sides.input) || !one(spec.to_stream, sides.output) {
+                return Err(invalid(spec.kind.code().into()));
+            }
+        }
+        let overlap = !ring
+            && sides.input > 0
             && sides.output > 0
             && src < dst.saturating_add(sides.output)
             && dst < src.saturating_add(sides.input);
@@ -442,7 +489,7 @@ impl Core {
             shape.in_place = true;
             plan = self.collectives.plans.of(shape).map_err(refuse)?;
         }
-        let pins = self.pin_both(pd, d, sides.input, sides.output)?;
+        let pins = self.pin_sides(slot, pd, d, spec, &sides)?;
         let params = Params {
             kind: spec.kind,
             dtype: spec.dtype,
@@ -451,7 +498,10 @@ impl Core {
             wire: spec.wire,
             root,
             count,
-            extra: plan.hash,
+            extra: match spec.streamed {
+                false => plan.hash,
+                true => plan.hash.rotate_left(7) ^ 0x5354_5244,
+            },
         };
         let task = Task::Program {
             params,
@@ -464,7 +514,11 @@ impl Core {
                 va: dst,
             },
             sides: [sides.input, sides.output],
-            reach: reach(spec.algo, spec.wire),
+            reach: match spec.streamed {
+                true => Path::Messages,
+                false => reach(spec.algo, spec.wire),
+            },
+            streamed: spec.streamed,
             bytes: if sides.output > 0 {
                 sides.output
             } else {

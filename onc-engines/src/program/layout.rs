@@ -28,6 +28,19 @@ impl Layout {
         c.start + part(len, segments, s)..c.start + part(len, segments, s + 1)
     }
 
+    /// Elements of chunk `i` in window `w`, where each chunk of a block has `parts` windows and the windows
+    /// of a block follow each other as its elements do, one chunk at a time: the order of a stream. All
+    /// chunks of a window but one are empty, and which chunk an element belongs to stays as it is,
+    /// so that a streamed reduction has the order, and the bits, of one from memory.
+    pub fn window(&self, i: u32, w: u64, parts: u64) -> Range<u64> {
+        let chunk = u64::from(i % self.block_chunks.max(1));
+        if chunk != w / parts {
+            let start = self.chunk(i).start;
+            return start..start;
+        }
+        self.segment(i, w % parts, parts)
+    }
+
     /// Elements of the longest chunk.
     pub fn longest(&self) -> u64 {
         self.count.div_ceil(u64::from(self.block_chunks.max(1)))
@@ -70,6 +83,21 @@ mod tests {
                         assert_eq!(inner, c.end);
                     }
                     at = c.end;
+                }
+                for parts in [1, 3] {
+                    let mut at = 0;
+                    for w in 0..u64::from(block_chunks) * parts {
+                        for i in 0..block_chunks {
+                            let r = l.window(i, w, parts);
+                            if !r.is_empty() {
+                                assert_eq!(r.start, at, "in the order of the elements");
+                                at = r.end;
+                            }
+                            let second = l.window(i + block_chunks, w, parts);
+                            assert_eq!(second.end - second.start, r.end - r.start);
+                        }
+                    }
+                    assert_eq!(at, count);
                 }
                 assert_eq!(at, 3 * count);
             }

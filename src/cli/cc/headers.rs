@@ -22,6 +22,7 @@ headers!(
     "ringbell_platform.h",
     "ringbell_queue.h",
     "ringbell_slots.cuh",
+    "ringbell_stream.cuh",
 );
 
 /// The headers in a folder of their own, which goes when this is dropped.

@@ -1,0 +1,269 @@
+//! A kernel's ends of streams, against a thread that takes from one and pushes into the other, as NICs do.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
+#![allow(unsafe_code)] // The thread reaches the rings by address, as a NIC does.
+
+mod common;
+#[path = "common/module.rs"]
+mod module;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+
+use common::{gpu, result, GpuResult, MockNic, Queue, PATIENCE};
+use ringbell_cuda_kernels::collective::CommHandle;
+use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer};
+use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind as K, CollectiveSpec, DataType, ReduceOp, Status, StreamRef, WireType,
+};
+
+const T: u32 = 60_000_000;
+
+/// A stream in GPU memory whose indices begin at `start`.
+struct Ring {
+    memory: GpuBuffer,
+    log2: u32,
+}
+
+impl Ring {
+    fn new(gpu: &EmulatedGpu, log2: u32, start: u64) -> Ring {
+        let memory = gpu.alloc(DATA_AT + (1 << log2)).unwrap();
+        memory.write(0, &vec![0; memory.len() as usize]).unwrap();
+        memory.store_u64(HEAD_AT, start).unwrap();
+        memory.store_u64(TAIL_AT, start).unwrap();
+        Ring { memory, log2 }
+    }
+
+    fn stream(&self) -> StreamRef {
+        StreamRef {
+            va: self.memory.va(),
+            log2: self.log2,
+        }
+    }
+
+    fn word(&self, at: u64) -> &AtomicU64 {
+        // SAFETY: allocated while `self` lives, aligned, and accessed atomically by everybody.
+        unsafe { AtomicU64::from_ptr((self.memory.va().0 + at) as *mut u64) }
+    }
+
+    fn byte(&self, index: u64) -> *mut u8 {
+        (self.memory.va().0 + DATA_AT + (index & ((1 << self.log2) - 1))) as *mut u8
+    }
+}
+
+/// Takes from `a` and pushes into `b`, in steps of `step` bytes at most, until told to stop.
+fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let (tail, head) = (
+            a.word(TAIL_AT).load(Ordering::Relaxed),
+            b.word(HEAD_AT).load(Ordering::Relaxed),
+        );
+        let has = a.word(HEAD_AT).load(Ordering::Acquire).wrapping_sub(tail);
+        let room = (1 << b.log2) - head.wrapping_sub(b.word(TAIL_AT).load(Ordering::Acquire));
+        assert!(
+            has <= 1 << a.log2 && room <= 1 << b.log2,
+            "an index ran away"
+        );
+        let n = has.min(room).min(step);
+        if n == 0 {
+            std::thread::yield_now();
+            continue;
+        }
+        for i in 0..n {
+            // SAFETY: bytes of the rings that the indices say are ours.
+            unsafe {
+                b.byte(head.wrapping_add(i))
+                    .write(a.byte(tail.wrapping_add(i)).read())
+            };
+        }
+        a.word(TAIL_AT)
+            .store(tail.wrapping_add(n), Ordering::Release);
+        b.word(HEAD_AT)
+            .store(head.wrapping_add(n), Ordering::Release);
+    }
+}
+
+fn nic() -> MockNic {
+    MockNic::start(Queue::new(4, 0, T, 1_000_000))
+}
+
+struct Case {
+    lanes: u32,
+    bytes: u32,
+    count: u64,
+    start: u64,
+    timeout_us: u32,
+}
+
+fn run(gpu: &EmulatedGpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuResult; 2], u32) {
+    let (out, wrong) = (gpu.alloc(48).unwrap(), gpu.alloc(4).unwrap());
+    wrong.write(0, &[0; 4]).unwrap();
+    let args = [
+        nic.handle(),
+        rings[0].stream().into(),
+        rings[1].stream().into(),
+        c.count.into(),
+        c.bytes.into(),
+        c.timeout_us.into(),
+        (&out).into(),
+        (&wrong).into(),
+    ];
+    gpu.launch("t_stream", 2, c.lanes, &args)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    (
+        [result(&out, 0), result(&out, 1)],
+        wrong.load_u32(0).unwrap(),
+    )
+}
+
+#[test]
+fn every_scope_and_size_pushes_and_pops_what_it_should_past_every_wrap() {
+    let (gpu, nic) = (gpu(), nic());
+    gpu.load_module(&module::build("streams-scopes", &[]))
+        .unwrap();
+    let near = (1u64 << 32) - 100;
+    for (i, (lanes, bytes)) in [(1, 1), (1, 8), (20, 4), (32, 4), (64, 4), (96, 8)]
+        .into_iter()
+        .enumerate()
+    {
+        for (count, start) in [(1u64, 0), (201, near), (303, u64::MAX - 40)] {
+            let a = Arc::new(Ring::new(&gpu, 6 + i as u32 % 3, start));
+            let b = Arc::new(Ring::new(&gpu, 6 + i as u32 % 2, start));
+            let stop = Arc::new(AtomicBool::new(false));
+            let thread = {
+                let (a, b, stop) = (a.clone(), b.clone(), stop.clone());
+                std::thread::spawn(move || relay(&a, &b, 1 + i as u64 * 7, &stop))
+            };
+            let case = Case {
+                lanes,
+                bytes,
+                count,
+                start,
+                timeout_us: T,
+            };
+            let (ends, wrong) = run(&gpu, &nic, [&a, &b], &case);
+            stop.store(true, Ordering::Relaxed);
+            thread.join().unwrap();
+            assert_eq!(wrong, 0, "{lanes} lanes, {bytes} bytes, {count}");
+            let size = if lanes > 1 && bytes == 1 {
+                4
+            } else {
+                u64::from(bytes)
+            };
+            for (r, what) in ends.iter().zip(["push", "pop"]) {
+                assert_eq!(r.status, Status::Ok, "{what}");
+                assert_eq!(
+                    r.bytes,
+                    if count > 1 { (count - 1) * size } else { 0 },
+                    "{what}"
+                );
+            }
+            let end = case.start.wrapping_add(count * size);
+            assert_eq!(a.memory.load_u64(TAIL_AT).unwrap(), end);
+            assert_eq!(b.memory.load_u64(TAIL_AT).unwrap(), end);
+        }
+    }
+}
+
+#[test]
+fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
+    let (gpu, nic) = (gpu(), nic());
+    gpu.load_module(&module::build("streams-ends", &[]))
+        .unwrap();
+    for lanes in [1, 32, 64] {
+        // Nobody takes, nobody pushes: the ring fills, 64 bytes of it.
+        let (a, b) = (Ring::new(&gpu, 6, 8), Ring::new(&gpu, 6, 0));
+        let mut case = Case {
+            lanes,
+            bytes: 8,
+            count: 100,
+            start: 8,
+            timeout_us: 3_000,
+        };
+        let size = if lanes == 32 { 4 } else { 8 };
+        let (ends, _) = run(&gpu, &nic, [&a, &b], &case);
+        assert_eq!(
+            (ends[0].status, ends[0].bytes),
+            (Status::TimedOut, 64 - size)
+        );
+        assert_eq!((ends[1].status, ends[1].bytes), (Status::TimedOut, 0));
+        assert_eq!(
+            a.memory.load_u64(HEAD_AT).unwrap(),
+            8 + 64,
+            "published all the same"
+        );
+        // The operation has failed: both learn it, long before their own time-out.
+        for ring in [&a, &b] {
+            ring.memory
+                .store_u64(STATE_AT, state_of(Status::PeerFailed, 3))
+                .unwrap();
+        }
+        case.timeout_us = T;
+        let (ends, _) = run(&gpu, &nic, [&a, &b], &case);
+        for r in ends {
+            assert_eq!((r.status, r.detail), (Status::PeerFailed, 3));
+        }
+    }
+}
+
+#[test]
+fn streamed_operations_say_which_operands_are_streams() {
+    let (gpu, nic) = (gpu(), nic());
+    gpu.load_module(&module::build("streams-posts", &[]))
+        .unwrap();
+    let ring = Ring::new(&gpu, 12, 0);
+    let (memory, out) = (gpu.alloc(64).unwrap(), gpu.alloc(24 * 8).unwrap());
+    let comm = CommHandle {
+        queue: nic.queue.handle(),
+        comm: 7,
+        rank: 2,
+        size: 5,
+        algo: Algorithm::Ring,
+        wire: WireType::Same,
+    };
+    let args = [
+        comm.into(),
+        ring.stream().into(),
+        (&memory).into(),
+        (&out).into(),
+    ];
+    gpu.launch("t_streamed", 1, 1, &args)
+        .unwrap()
+        .wait(PATIENCE)
+        .unwrap();
+    let seen = nic.seen.lock().unwrap();
+    let (s, m) = (ring.stream().word(), memory.va().0);
+    let none = 0;
+    let want = [
+        (K::StreamSend, DataType::F64, 5, 3, (s, true), (none, false)),
+        (
+            K::StreamRecv,
+            DataType::F64,
+            5,
+            3,
+            (none, false),
+            (m, false),
+        ),
+        (K::AllReduce, DataType::F32, 6, 0, (s, true), (m, false)),
+        (K::Reduce, DataType::I32, 7, 1, (m, false), (s, true)),
+        (K::AllGather, DataType::F32, 8, 0, (s, true), (m, false)),
+        (K::ReduceScatter, DataType::F32, 9, 0, (m, false), (s, true)),
+        (K::Broadcast, DataType::U8, 10, 2, (s, true), (m, false)),
+        (K::Gather, DataType::F32, 11, 0, (s, true), (m, false)),
+    ];
+    assert_eq!(seen.len(), want.len());
+    for (i, (d, (kind, dtype, count, root, src, dst))) in seen.iter().zip(want).enumerate() {
+        assert_eq!(result(&out, i as u64).status, Status::Ok);
+        let spec = CollectiveSpec::decode(d.imm, d.len).expect("codes that exist");
+        assert_eq!(
+            (spec.kind, spec.dtype, d.operand, d.rkey.0),
+            (kind, dtype, count, root)
+        );
+        assert_eq!((d.local_va.0, spec.from_stream), src, "{kind:?}");
+        assert_eq!((d.remote_va.0, spec.to_stream), dst, "{kind:?}");
+        assert!(spec.streamed && spec.wire == WireType::Same && spec.algo == Algorithm::Ring);
+        assert_eq!(spec.op == ReduceOp::Max, kind == K::Reduce);
+    }
+}
