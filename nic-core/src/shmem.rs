@@ -148,3 +148,65 @@ impl Drop for Mapping {
         let _ = unsafe { rustix::mm::munmap(self.base.cast::<c_void>(), self.len) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+
+    fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = rustix::fs::memfd_create("t", flags).expect("memfd");
+        rustix::fs::ftruncate(&fd, len).expect("length");
+        rustix::fs::fcntl_add_seals(&fd, seals).expect("seals");
+        fd
+    }
+
+    /// An access past the end of a file is a SIGBUS: a peer must not be able to cause one.
+    #[test]
+    fn files_that_could_end_before_their_mapping_are_refused() {
+        let sealed = || memfd(8192, SealFlags::SHRINK);
+        let unsealed = memfd(8192, SealFlags::GROW);
+        let of = |fd, offset, len| Mapping::of_peer(fd, offset, len, true).map(|m| m.len);
+        assert_eq!(of(sealed(), 4096, 4096).expect("inside"), 4096);
+        let e = of(unsealed, 0, 4096).expect_err("it could shrink");
+        assert!(e.to_string().contains("not sealed"), "{e}");
+        for (offset, len) in [
+            (0, 8193),
+            (4096, 8192),
+            (8192, 1),
+            (1 << 40, 4096),
+            (u64::MAX - 4095, 4096),
+            (0, usize::MAX),
+            (0, 0),
+            (1, 4096),
+        ] {
+            let e = of(sealed(), offset, len).expect_err("outside");
+            assert!(e.to_string().contains("shorter"), "{offset} {len}: {e}");
+        }
+        // Truncated before it was sealed, with the length that it had once.
+        let cut = memfd(1 << 20, SealFlags::empty());
+        rustix::fs::ftruncate(&cut, 4096).expect("length");
+        rustix::fs::fcntl_add_seals(&cut, SealFlags::SHRINK).expect("seals");
+        of(cut, 0, 1 << 20).expect_err("it is shorter now");
+        // What cannot be sealed at all, or not be written.
+        let file = std::fs::File::open("/proc/self/exe").expect("a file");
+        of(file.into(), 0, 4096).expect_err("a file on disk");
+        let (a, _b) = rustix::pipe::pipe().expect("pipe");
+        of(a, 0, 4096).expect_err("a pipe");
+        of(memfd(8192, SealFlags::SHRINK | SealFlags::WRITE), 0, 4096).expect_err("read-only");
+    }
+
+    #[test]
+    fn what_peers_are_given_cannot_be_cut() {
+        let m = Mapping::memfd("t", 8192).expect("memfd");
+        let fd = m.fd().expect("there").try_clone_to_owned().expect("copy");
+        rustix::fs::ftruncate(fd.as_fd(), 4096).expect_err("sealed against shrinking");
+        rustix::fs::ftruncate(fd.as_fd(), 1 << 20).expect_err("and growing");
+        assert_eq!(
+            Mapping::of_peer(fd, 0, 8192, true).expect("as it is").len,
+            8192
+        );
+    }
+}

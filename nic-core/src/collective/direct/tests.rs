@@ -14,6 +14,8 @@ use super::*;
 use crate::board::BOARD_BUS;
 use crate::shmem::Mapping;
 
+mod hostile;
+
 const EAGER: u64 = 1024;
 const MEMORY: usize = 4 << 20;
 /// Where the ranks' virtual addresses begin.

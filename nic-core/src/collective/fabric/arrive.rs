@@ -76,8 +76,10 @@ impl Fabric {
             }
             Frame::Eager(e) => return self.on_eager(io, link, e),
             Frame::Request(e) => return self.on_request(e),
-            Frame::Clear { send, recv, .. } => return self.on_clear(from, send, recv),
-            Frame::Data { recv, len, .. } => return self.on_data(io, link, from, recv, len),
+            Frame::Clear { send, recv, .. } => return self.on_clear(ctx, from, send, recv),
+            Frame::Data { recv, len, .. } => {
+                return self.on_data(io, link, (ctx, from), recv, len);
+            }
             Frame::Taken { send, .. } => {
                 if let Some(s) = self
                     .sends
@@ -276,16 +278,16 @@ impl Fabric {
         Some(id)
     }
 
-    fn on_clear(&mut self, from: u32, send: u32, recv: u32) -> bool {
-        let Some(s) = self.sends.get_mut(send) else {
-            // Withdrawn, or of a communicator that has ended.
+    fn on_clear(&mut self, ctx: u64, from: u32, send: u32, recv: u32) -> bool {
+        let Some(s) = self.sends.get_mut(send).filter(|s| s.ctx == ctx) else {
+            // Withdrawn, or of another communicator: whoever belongs to this one has no part in that.
             return true;
         };
         if s.to != from || s.cleared {
             return false;
         }
         s.cleared = true;
-        let (ctx, pieces, user) = (s.ctx, s.pieces.clone(), s.user);
+        let (pieces, user) = (s.pieces.clone(), s.user);
         // The payload's arrival is the answer.
         s.taken = true;
         let rank = self.groups.get(&ctx).map_or(0, |g| g.rank);
@@ -307,8 +309,15 @@ impl Fabric {
         true
     }
 
-    fn on_data(&mut self, io: &mut Io<'_>, link: usize, from: u32, recv: u32, len: u64) -> bool {
-        let Some(r) = self.recvs.get_mut(recv) else {
+    fn on_data(
+        &mut self,
+        io: &mut Io<'_>,
+        link: usize,
+        (ctx, from): (u64, u32),
+        recv: u32,
+        len: u64,
+    ) -> bool {
+        let Some(r) = self.recvs.get_mut(recv).filter(|r| r.ctx == ctx) else {
             self.take_payload(io, link, Dest::Drop, &Pieces::default(), len);
             return true;
         };

@@ -234,7 +234,10 @@ impl Frame {
         let (ctx, tag, len, hash) = (w[1], w[2], w[3], w[4] as u32);
         let status = || {
             let code = u8::try_from(a).map_err(|_| bad)?;
-            Status::from_code(code).ok_or(bad)
+            // What ends something cannot end it well.
+            Status::from_code(code)
+                .filter(|s| *s != Status::Ok)
+                .ok_or(bad)
         };
         let envelope = Envelope {
             from,
@@ -403,6 +406,12 @@ mod tests {
         assert_eq!(with(1, 9), Err(FrameError::Version(9)));
         // More bytes than a message may have.
         assert_eq!(with(28, 1), Err(FrameError::Field(3)));
+        // An end, or a refusal, that says all is well.
+        for i in [7, 11] {
+            let mut bytes = frames()[i].encode();
+            bytes[4..8].fill(0);
+            assert_eq!(Frame::decode(&bytes), Err(FrameError::Field(bytes[0])));
+        }
         let mut params = frames()[10].encode();
         params[32] = 0xff;
         assert_eq!(Frame::decode(&params), Err(FrameError::Field(11)));

@@ -1,0 +1,278 @@
+//! A rank that stores whatever it likes: forged records, tables, flags, and garbage all over the areas.
+//! One thread and virtual time; the same in each run.
+
+use super::super::record::WORDS;
+use super::*;
+
+const OUT: u64 = VA + (1 << 21);
+/// The liar. It steps nothing.
+const LIAR: u32 = 2;
+
+struct Setup {
+    gpus: Vec<Gpu>,
+    boards: Vec<Board>,
+    paths: Vec<Direct>,
+    world: Arc<World>,
+}
+
+fn setup() -> Setup {
+    let n = 3u32;
+    let gpus: Vec<_> = (0..n).map(Gpu::new).collect();
+    let mut boards: Vec<_> = (0..n)
+        .map(|_| Board::new(1 << 20).expect("memfd"))
+        .collect();
+    let mut pool = AreaPool::default();
+    let mut paths: Vec<_> = boards
+        .iter_mut()
+        .enumerate()
+        .map(|(r, b)| Direct::new(b, &mut pool, 9, r as u32, n, EAGER).expect("room"))
+        .collect();
+    let addresses: Vec<u64> = paths.iter().map(Direct::address).collect();
+    for p in &mut paths {
+        for (r, a) in addresses.iter().enumerate() {
+            p.set_peer(r as u32, *a);
+        }
+    }
+    let windows = boards
+        .iter()
+        .zip(&gpus)
+        .map(|(b, g)| Window {
+            board: b.at_bus(BOARD_BUS, b.len()).expect("all of it") as usize,
+            board_len: b.len(),
+            gpu: g.map.base() as usize,
+            gone: AtomicBool::new(false),
+        })
+        .collect();
+    Setup {
+        gpus,
+        boards,
+        paths,
+        world: Arc::new(World { windows }),
+    }
+}
+
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+    fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+impl Setup {
+    fn op(&self, rank: usize, p: &DirectParams, grants: Grants) -> DirectOp {
+        let bytes = p.count * p.dtype.bytes();
+        DirectOp {
+            token: 1,
+            params: *p,
+            input: self.gpus[rank].pages(VA, bytes, grants),
+            output: self.gpus[rank].pages(OUT, bytes, grants),
+        }
+    }
+
+    /// Words of an area, or of a table, with something else in them.
+    fn forged(&mut self, p: &DirectParams, rng: &mut Rng) -> Record {
+        let eager = self.paths[0].plans.input_bytes(p) <= EAGER;
+        let op = self.op(LIAR as usize, p, ALL);
+        let mut tables = [None, None];
+        let board = &mut self.boards[LIAR as usize];
+        let sound = Record::of(&op, eager, &mut tables, board);
+        let (head, places) = sound.words();
+        let mut words = [0; WORDS];
+        words[1..4].copy_from_slice(&head);
+        words[8..14].copy_from_slice(&places);
+        let address = |rng: &mut Rng| match rng.below(8) {
+            0 => 0,
+            1 => rng.below(MEMORY as u64),
+            2 => MEMORY as u64 - rng.below(100),
+            3 => BOARD_BUS + rng.below(1 << 20),
+            4 => BOARD_BUS + (1 << 20) - rng.below(16),
+            5 => u64::MAX - rng.below(100),
+            6 => rng.below(64) * PAGE_BYTES + rng.below(7),
+            _ => rng.next(),
+        };
+        for _ in 0..rng.below(4) {
+            let place = 8 + 3 * rng.below(2) as usize;
+            match rng.below(4) {
+                0 => words[place + rng.below(2) as usize] = address(rng),
+                // Pages and offset.
+                1 => words[place + 2] = rng.below(6) | rng.below(PAGE_BYTES * 2) << 32,
+                2 => words[place + 2] = rng.next(),
+                _ => {
+                    // Entries of a table.
+                    if let Some(t) = tables.iter().flatten().next() {
+                        let at = BOARD_BUS + t.at + rng.below(t.len / 8) * 8;
+                        let entry = address(rng);
+                        self.store(LIAR, at, entry);
+                    }
+                }
+            }
+        }
+        if rng.below(4) == 0 {
+            words[1] ^= rng.below(8) << 24;
+        }
+        if rng.below(16) == 0 {
+            words[1 + rng.below(3) as usize] ^= 1 << rng.below(64);
+        }
+        Record::from_words(&words)
+    }
+
+    /// Stores a word into a rank's board.
+    fn store(&self, rank: u32, bus: u64, word: u64) {
+        if let Some(at) = self.world.windows[rank as usize].at(bus & !7, 8) {
+            // SAFETY: eight mapped bytes, aligned; the words there are atomics.
+            unsafe { &*at.cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Something that is stored into a rank's area: `everywhere`, also where other ranks store.
+    fn lie(&mut self, to: u32, p: &DirectParams, seq: u64, everywhere: bool, rng: &mut Rng) {
+        let record = self.forged(p, rng);
+        let liar = &self.paths[LIAR as usize];
+        let (_, area) = liar.area_of(&self.world, to).expect("there");
+        match rng.below(if everywhere { 8 } else { 5 }) {
+            0 | 1 => {
+                let input = self.op(LIAR as usize, p, ALL).input;
+                let eager = input.bytes() <= EAGER && rng.below(2) == 0;
+                area.put(LIAR, seq, &record, eager.then_some(&input));
+            }
+            2 => area.done(LIAR, seq + rng.below(3)),
+            3 => area.busy(LIAR).store(rng.next(), Ordering::Relaxed),
+            4 => liar.area.revoked().store(rng.below(2), Ordering::Relaxed),
+            5 => area.revoked().store(rng.next(), Ordering::Relaxed),
+            6 => {
+                let bus = self.paths[to as usize].address();
+                let len = self.paths[to as usize].nic_memory();
+                for _ in 0..64 {
+                    let (at, word) = (bus + rng.below(len), rng.next());
+                    self.store(to, at, word);
+                }
+            }
+            _ => area.put(1 - to, seq, &record, None),
+        }
+    }
+
+    /// Both others run the operation while the liar stores; then it is given up. Their outcomes.
+    fn run(
+        &mut self,
+        p: &DirectParams,
+        grants: Grants,
+        everywhere: bool,
+        seed: u64,
+    ) -> [Outcome; 2] {
+        let mut rng = Rng(seed);
+        let mut now = NicTime(1);
+        let mut out = [Vec::new(), Vec::new()];
+        for r in 0..2 {
+            let op = self.op(r, p, grants);
+            self.paths[r].post(op);
+        }
+        for round in 0..60 {
+            for (r, out) in out.iter_mut().enumerate() {
+                if round > 0 || rng.below(2) == 0 {
+                    self.lie(r as u32, p, 1, everywhere, &mut rng);
+                }
+                self.paths[r].step(now, &mut self.boards[r], &self.world, out);
+            }
+            now = now.plus(Duration::from_micros(1));
+        }
+        for p in &mut self.paths[..2] {
+            p.abort(now);
+        }
+        for _ in 0..4 {
+            now = now.plus(DRAIN_GRACE);
+            for (r, out) in out.iter_mut().enumerate() {
+                self.paths[r].step(now, &mut self.boards[r], &self.world, out);
+            }
+        }
+        let one = |v: &Vec<(u64, Outcome)>| {
+            assert_eq!(v.len(), 1, "seed {seed}: {v:?}");
+            v[0].1
+        };
+        [one(&out[0]), one(&out[1])]
+    }
+}
+
+const CASES: [(K, DataType, u64); 5] = [
+    (K::AllReduce, DataType::F32, 3),
+    (K::AllReduce, DataType::F16, 300),
+    (K::AllReduce, DataType::F64, 40_001),
+    (K::Broadcast, DataType::U8, 100_000),
+    (K::AllReduce, DataType::U64, 8193),
+];
+
+#[test]
+fn forged_records_and_tables_end_operations_and_touch_only_the_liars_memory() {
+    let mut seen = Vec::new();
+    for seed in 0..250u64 {
+        let (kind, dtype, count) = CASES[seed as usize % CASES.len()];
+        let p = params(kind, dtype, ReduceOp::Sum, LIAR, count);
+        let writable = seed % 3 != 0;
+        let grants = Grants {
+            exported: true,
+            writable,
+        };
+        let mut s = setup();
+        let bytes = count * dtype.bytes();
+        for (r, g) in s.gpus.iter().enumerate() {
+            g.write(VA, &noise(r as u64 + seed, bytes));
+            g.write(VA + bytes, &[0x77; 64]);
+            g.write(OUT + bytes, &[0x77; 64]);
+            g.write(OUT - 64, &[0x77; 64]);
+        }
+        seen.extend(s.run(&p, grants, false, seed));
+        for (r, g) in s.gpus[..2].iter().enumerate() {
+            assert!(
+                g.read(VA, bytes) == noise(r as u64 + seed, bytes),
+                "seed {seed}: a source"
+            );
+            for at in [VA + bytes, OUT + bytes, OUT - 64] {
+                assert!(g.read(at, 64) == [0x77; 64], "seed {seed}: beside a buffer");
+            }
+        }
+    }
+    // The lies are good enough to get anywhere.
+    for o in [
+        Outcome::Done,
+        Outcome::Fallback,
+        Outcome::Mismatch { rank: LIAR },
+        Outcome::PeerFailed { rank: LIAR },
+        Outcome::Unsafe { rank: LIAR },
+    ] {
+        assert!(seen.contains(&o), "{o:?} never came: {seen:?}");
+    }
+}
+
+#[test]
+fn garbage_all_over_the_areas_ends_operations_too() {
+    for seed in 0..600u64 {
+        let (kind, dtype, count) = CASES[seed as usize % CASES.len()];
+        let p = params(kind, dtype, ReduceOp::Sum, LIAR, count);
+        setup().run(&p, ALL, true, seed);
+    }
+}
+
+#[test]
+fn a_rank_that_says_it_is_busy_for_ever_is_named() {
+    let mut s = setup();
+    let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 5000);
+    for r in 0..2 {
+        let op = s.op(r, &p, ALL);
+        s.paths[r].post(op);
+        let (_, area) = s.paths[2].area_of(&s.world, r as u32).expect("there");
+        area.busy(LIAR).store(1, Ordering::Relaxed);
+        let mut out = Vec::new();
+        s.paths[r].abort(NicTime(5));
+        s.paths[r].step(NicTime(6), &mut s.boards[r], &s.world, &mut out);
+        assert_eq!(out, [], "its memory may be written");
+        let late = NicTime(6).plus(DRAIN_GRACE);
+        s.paths[r].step(late, &mut s.boards[r], &s.world, &mut out);
+        assert_eq!(out, [(1, Outcome::Unsafe { rank: LIAR })]);
+    }
+}
