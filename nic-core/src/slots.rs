@@ -5,7 +5,7 @@
 
 use super::sync::{fence, AtomicU32, AtomicU64, Ordering};
 use ringbell_nic_abi::completion::C_TICKET;
-use ringbell_nic_abi::descriptor::lap_bit;
+use ringbell_nic_abi::descriptor::{lap_bit, LAP};
 use ringbell_nic_abi::{Completion, WorkQueueEntry};
 
 /// Words of 64 bits in one line.
@@ -32,6 +32,15 @@ impl Slots<'_> {
     #[inline]
     fn slot(&self, ticket: u32) -> usize {
         (ticket & ((1 << self.depth_log2) - 1)) as usize
+    }
+
+    /// The words of the entry of a ticket.
+    #[inline]
+    fn entry(&self, ticket: u32) -> &[AtomicU64; LINE_WORDS] {
+        let at = self.slot(ticket) * LINE_WORDS;
+        self.sq[at..]
+            .first_chunk()
+            .expect("a line for every slot of the depth")
     }
 
     /// Producer: takes the next ticket, or `None` when its slot is still in use.
@@ -68,11 +77,10 @@ impl Slots<'_> {
     /// Producer: writes the entry and rings the doorbell.
     #[inline]
     pub(crate) fn publish(&self, ticket: u32, entry: &WorkQueueEntry) {
-        let at = self.slot(ticket) * LINE_WORDS;
-        for (i, w) in entry.0.iter().enumerate() {
+        for (slot, w) in self.entry(ticket).iter().zip(&entry.0) {
             // Release: pairs with the Acquire fence in `peek`. The NIC may consume this entry on
             // another producer's doorbell, so the doorbell alone does not order the payload.
-            self.sq[at + i].store(*w, Ordering::Release);
+            slot.store(*w, Ordering::Release);
         }
         // Release: pairs with the Acquire load of the doorbell by the NIC.
         self.doorbell
@@ -82,12 +90,14 @@ impl Slots<'_> {
     /// NIC: a copy of the entry of `ticket` when all of it was written.
     #[inline]
     pub(crate) fn peek(&self, ticket: u32) -> Option<WorkQueueEntry> {
-        let at = self.slot(ticket) * LINE_WORDS;
-        let mut e = WorkQueueEntry::default();
-        for (i, w) in e.0.iter_mut().enumerate() {
-            *w = self.sq[at + i].load(Ordering::Relaxed);
+        let line = self.entry(ticket);
+        let lap = self.lap(ticket);
+        // Most looks are at an entry that was not written: one word tells.
+        if (line[0].load(Ordering::Relaxed) ^ lap) & LAP != 0 {
+            return None;
         }
-        if !e.is_valid(self.lap(ticket)) {
+        let e = WorkQueueEntry(std::array::from_fn(|i| line[i].load(Ordering::Relaxed)));
+        if !e.is_valid(lap) {
             return None;
         }
         // Acquire: pairs with the Release stores in `publish` and in the device header.

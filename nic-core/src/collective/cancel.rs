@@ -32,7 +32,7 @@ impl Collectives {
     /// what waits to begin and is no collective (the number of a collective is taken when it is
     /// posted, on all ranks alike). `false`: too late.
     pub(crate) fn cancel(&mut self, token: WorkToken) -> bool {
-        let Some(&id) = self.by_token.get(&token.0) else {
+        let Some(id) = self.op_of(token) else {
             return false;
         };
         let Some(a) = self.ops.get_mut(id) else {

@@ -1,6 +1,6 @@
 //! One communicator of this NIC.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -96,7 +96,8 @@ pub(crate) struct Comm {
     pub(crate) gone: Vec<Gone>,
     pub(crate) freed: bool,
     pub(crate) counters: CollectiveCounters,
-    pub(crate) chosen: BTreeMap<(u8, u8), u64>,
+    /// How often each algorithm was chosen for each collective; few pairs, so no map.
+    pub(crate) chosen: Vec<((CollectiveKind, Algorithm), u64)>,
     /// The ranks' memory, when all share a host.
     pub(crate) direct: Option<DirectComm>,
 }
@@ -121,15 +122,25 @@ impl Comm {
 
     /// An operation that was counted for one algorithm takes another.
     pub(crate) fn recount(&mut self, kind: CollectiveKind, from: Algorithm, to: Algorithm) {
-        if let Some(n) = self.chosen.get_mut(&(kind.code(), from.code())) {
-            *n -= 1;
-        }
+        *self.chosen(kind, from) -= 1;
         self.count(kind, to);
     }
 
     /// Counts the choice of an algorithm.
     pub(crate) fn count(&mut self, kind: CollectiveKind, algo: Algorithm) {
-        *self.chosen.entry((kind.code(), algo.code())).or_insert(0) += 1;
+        *self.chosen(kind, algo) += 1;
+    }
+
+    fn chosen(&mut self, kind: CollectiveKind, algo: Algorithm) -> &mut u64 {
+        let key = (kind, algo);
+        let i = match self.chosen.iter().position(|(k, _)| *k == key) {
+            Some(i) => i,
+            None => {
+                self.chosen.push((key, 0));
+                self.chosen.len() - 1
+            }
+        };
+        &mut self.chosen[i].1
     }
 }
 

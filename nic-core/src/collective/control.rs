@@ -1,10 +1,10 @@
 //! The control path: communicators are made, looked at and freed.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::net::Ipv4Addr;
 
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
+use ringbell_nic_abi::{GpuVa, Status};
 
 use super::communicator::Comm;
 use super::direct_path::DirectComm;
@@ -134,7 +134,7 @@ impl Collectives {
             gone: Vec::new(),
             freed: false,
             counters: CollectiveCounters::default(),
-            chosen: BTreeMap::new(),
+            chosen: Vec::new(),
             direct,
         });
         let id = CommId(slot as u32 | u32::from(s.generation) << 16);
@@ -281,14 +281,9 @@ impl Collectives {
                 },
             }
         });
-        let chosen = c.chosen.iter().filter(|c| *c.1 > 0);
-        let chosen = chosen.filter_map(|((k, a), n)| {
-            Some((
-                CollectiveKind::from_code(*k)?,
-                Algorithm::from_code(*a)?,
-                *n,
-            ))
-        });
+        let chosen = c.chosen.iter().filter(|(_, n)| *n > 0);
+        let mut chosen: Vec<_> = chosen.map(|((k, a), n)| (*k, *a, *n)).collect();
+        chosen.sort_by_key(|(k, a, _)| (k.code(), a.code()));
         Ok(CommInfo {
             ctx: c.ctx,
             rank: c.rank,
@@ -296,7 +291,7 @@ impl Collectives {
             status,
             nic_memory,
             peers: peers.collect(),
-            chosen: chosen.collect(),
+            chosen,
             counters,
         })
     }

@@ -190,7 +190,7 @@ impl Collectives {
         c.active.push(id);
         self.direct_active += 1;
         if let Some(a) = self.ops.get_mut(id) {
-            a.state = State::Direct(Box::new(task));
+            a.state = State::Direct(task);
         }
         Ok(())
     }
@@ -258,7 +258,7 @@ impl Collectives {
         let State::Direct(task) = &mut a.state else {
             return;
         };
-        let task = std::mem::replace(&mut **task, Task::Nop);
+        let task = std::mem::replace(task, Task::Nop);
         let Task::Program { params, reach, .. } = &task else {
             return;
         };

@@ -142,7 +142,7 @@ impl Collectives {
         status: Status,
         detail: u64,
     ) -> Fate {
-        let Some(&id) = self.by_token.get(&token.0) else {
+        let Some(id) = self.op_of(token) else {
             return Fate::Now;
         };
         let Some(a) = self.ops.get_mut(id) else {

@@ -173,7 +173,7 @@ enum State {
     Channel(Box<Channel>),
     Running(Box<Op>),
     /// On the direct path; the task, should it have to go over messages.
-    Direct(Box<Task>),
+    Direct(Task),
 }
 
 #[derive(Debug)]
@@ -224,7 +224,6 @@ pub(crate) struct Collectives {
     comms: Vec<Slot>,
     by_ctx: FxHashMap<u64, u32>,
     ops: Slab<Active>,
-    by_token: FxHashMap<u64, u32>,
     /// Operations that can go on.
     ready: VecDeque<u32>,
     /// Operations that wait for a ticket or for their communicator.
@@ -252,7 +251,6 @@ impl Collectives {
             comms: Vec::new(),
             by_ctx: FxHashMap::default(),
             ops: Slab::default(),
-            by_token: FxHashMap::default(),
             ready: VecDeque::new(),
             waiting: 0,
             plans: Plans::default(),
@@ -323,7 +321,7 @@ impl Collectives {
 
     /// Whether messages or operations are under way.
     pub(crate) fn is_active(&self) -> bool {
-        self.fabric.is_busy() || !self.by_token.is_empty()
+        self.fabric.is_busy() || !self.ops.is_empty()
     }
 
     /// Whether a step without a clock reading would find nothing to do.
@@ -400,23 +398,26 @@ impl Collectives {
             });
             return;
         };
-        self.by_token.insert(token.0, id);
         self.waiting += 1;
         if let Some(c) = self.comm_mut(slot) {
             c.queue.push_back(id);
         }
         if let Some(seq) = seq {
             // Ranks that are ahead have said what they run already.
-            let hash = params.map_or(0, |p| p.hash());
-            let differs = self
-                .fabric
-                .early(ctx)
-                .any(|(_, tag, h)| executor::is_of(tag, seq) && h != hash);
+            let differs = self.fabric.early(ctx).any(|(_, tag, hash)| {
+                executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())
+            });
             let disputed = self.comm(slot).and_then(|c| c.dispute.as_ref());
             if differs || disputed.is_some_and(|d| d.seq == seq) {
                 self.dispute(io, slot, seq);
             }
         }
+    }
+
+    /// The operation of a work: a search, for what happens seldom.
+    fn op_of(&self, token: WorkToken) -> Option<u32> {
+        let mut all = self.ops.iter();
+        all.find(|(_, a)| a.token == token).map(|(id, _)| id)
     }
 
     fn wake(&mut self, id: u32) {
@@ -433,8 +434,7 @@ impl Collectives {
             return false;
         }
         let mut moved = false;
-        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
-        for slot in slots {
+        for slot in 0..self.comms.len() as u32 {
             // Collective operations begin in order; messages and local ones when they can.
             let (mut blocked, mut i) = (false, 0);
             while let Some(c) = self.comm(slot) {
@@ -645,7 +645,6 @@ impl Collectives {
     /// An operation has ended.
     fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
         let Some(a) = self.ops.remove(id) else { return };
-        self.by_token.remove(&a.token.0);
         self.streams.give_back(id, a.streams, status, detail);
         if let Some(c) = self.comms[slot as usize].comm.as_mut() {
             c.active.retain(|o| *o != id);

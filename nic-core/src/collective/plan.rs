@@ -113,6 +113,8 @@ pub(crate) struct Shape {
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
     plans: FxHashMap<Shape, Arc<Plan>>,
+    /// The one used last: most operations repeat the one before.
+    last: Option<(Shape, Arc<Plan>)>,
     user: HashMap<(CollectiveKind, u32, u32), Vec<Program>>,
 }
 
@@ -122,6 +124,15 @@ const KEPT: usize = 1024;
 impl Plans {
     /// The plan of a shape.
     pub(crate) fn of(&mut self, shape: Shape) -> Result<Arc<Plan>, PlanError> {
+        if let Some((_, p)) = self.last.as_ref().filter(|l| l.0 == shape) {
+            return Ok(p.clone());
+        }
+        let plan = self.find(shape)?;
+        self.last = Some((shape, plan.clone()));
+        Ok(plan)
+    }
+
+    fn find(&mut self, shape: Shape) -> Result<Arc<Plan>, PlanError> {
         if let Some(p) = self.plans.get(&shape) {
             return Ok(p.clone());
         }
@@ -154,6 +165,7 @@ impl Plans {
             return Ok(());
         };
         let key = (first.kind, first.ranks, first.root);
+        self.last = None;
         self.plans
             .retain(|s, _| s.algo != Algorithm::User || (s.kind, s.ranks, s.root) != key);
         self.user.insert(key, programs);

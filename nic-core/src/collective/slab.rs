@@ -44,6 +44,11 @@ impl<T> Slab<T> {
         Some(index | slot.generation << INDEX_BITS)
     }
 
+    /// Whether there is no value.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
     fn index(&self, id: u32) -> Option<usize> {
         let i = (id & ((1 << INDEX_BITS) - 1)) as usize;
         let slot = self.slots.get(i)?;
@@ -100,7 +105,9 @@ mod tests {
             assert_ne!(id, 0);
             assert_eq!(s.get(id), Some(&round));
             assert!(!old.contains(&id), "round {round}");
+            assert!(!s.is_empty());
             assert_eq!(s.remove(id), Some(round));
+            assert!(s.is_empty());
             assert_eq!(s.get_mut(id), None);
             old.push(id);
             if old.len() > 1000 {

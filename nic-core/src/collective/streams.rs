@@ -80,7 +80,6 @@ impl Collectives {
     /// An operation ends before it has begun for others.
     pub(super) fn forget(&mut self, id: u32, status: Status, detail: u64) {
         if let Some(a) = self.ops.remove(id) {
-            self.by_token.remove(&a.token.0);
             self.streams.give_back(id, a.streams, status, detail);
         }
     }

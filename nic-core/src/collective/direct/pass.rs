@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // Reads and writes own and peers' memory.
 
 use ringbell_gtlb::PAGE_BYTES;
+use ringbell_onc_engines::program::Layout;
 use ringbell_onc_engines::reduce;
 
 use super::area::Area;
@@ -15,6 +16,9 @@ use super::sync::{AtomicU64, Ordering};
 use super::{DirectParams, DirectStats, Peers, MAX_DIRECT_RANKS};
 
 const MAX: usize = MAX_DIRECT_RANKS as usize;
+/// Operands of a step that most communicators have at most: arrays for more cost more to clear than
+/// a small piece to reduce.
+const FEW: usize = 8;
 
 /// How far the pass is.
 #[derive(Debug, Clone, Copy, Default)]
@@ -62,7 +66,7 @@ pub(super) fn run(
             if left == 0 {
                 return Ok(false);
             }
-            let n = piece(job, step, cursor.done, bytes - cursor.done)?;
+            let n = piece(job, step, &layout, cursor.done, bytes - cursor.done)?;
             cursor.done += n;
             left = left.saturating_sub(n);
             stats.stored += n * step.destinations.len() as u64;
@@ -80,12 +84,32 @@ pub(super) fn run(
 }
 
 /// One piece at byte `at` of the step's value, `most` bytes at most; returns how many.
-fn piece(job: &Job<'_>, step: &PlanStep, at: u64, most: u64) -> Result<u64, PassError> {
+fn piece(
+    job: &Job<'_>,
+    step: &PlanStep,
+    layout: &Layout,
+    at: u64,
+    most: u64,
+) -> Result<u64, PassError> {
+    if step.sources.len().max(step.destinations.len()) <= FEW {
+        piece_of::<FEW>(job, step, layout, at, most)
+    } else {
+        piece_of::<MAX>(job, step, layout, at, most)
+    }
+}
+
+/// The same, with room for `N` operands of a kind.
+fn piece_of<const N: usize>(
+    job: &Job<'_>,
+    step: &PlanStep,
+    layout: &Layout,
+    at: u64,
+    most: u64,
+) -> Result<u64, PassError> {
     let size = job.params.dtype.bytes();
-    let layout = job.plan.layout(job.params);
-    let offset = |c: &Chunks| c.start(&layout) * size + at;
-    let mut srcs = [std::ptr::null::<u8>(); MAX];
-    let mut dsts = [std::ptr::null_mut::<u8>(); MAX];
+    let offset = |c: &Chunks| c.start(layout) * size + at;
+    let mut srcs = [std::ptr::null::<u8>(); N];
+    let mut dsts = [std::ptr::null_mut::<u8>(); N];
     let mut run = most;
     for (s, p) in step.sources.iter().zip(&mut srcs) {
         let (from, n) = resolve(job, s, offset(s), run)?;

@@ -1,8 +1,10 @@
 //! The ranks of one communicator as the fabric sees them: who is there, which messages wait for a
 //! receive, which receives for a message, and the receive buffers.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
+
+use rustc_hash::FxHashMap;
 
 use crate::board::Block;
 
@@ -97,11 +99,12 @@ pub(crate) struct Group {
     /// The receive buffers of all peers, in order of rank.
     pub(crate) buffers: Option<Block>,
     /// Receives of collective operations: by sender and tag.
-    pub(crate) posted: HashMap<(u32, u64), u32>,
+    pub(crate) posted: FxHashMap<(u32, u64), u32>,
     /// Receives of user messages, oldest first.
     pub(crate) user_posted: VecDeque<UserRecv>,
-    /// Collective messages without a receive: by sender and tag.
-    pub(crate) early: HashMap<(u32, u64), u32>,
+    /// Collective messages without a receive: by sender and tag. (Tags are a peer's choice, but it can
+    /// have no more of them here than [`Member::early`] allows.)
+    pub(crate) early: FxHashMap<(u32, u64), u32>,
     /// User messages without a receive, oldest first.
     pub(crate) user_early: VecDeque<u32>,
     /// Ended: only what is on the way is waited for.

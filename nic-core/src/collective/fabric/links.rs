@@ -1,10 +1,11 @@
 //! Streams to peers: who connects, who is told of which communicator, and what an end means.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
+use rustc_hash::FxHashMap;
 
 use super::group::{Group, Member};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
@@ -98,9 +99,9 @@ impl Fabric {
                 0
             },
             buffers,
-            posted: HashMap::new(),
+            posted: FxHashMap::default(),
             user_posted: VecDeque::new(),
-            early: HashMap::new(),
+            early: FxHashMap::default(),
             user_early: VecDeque::new(),
             dead: false,
             eager: 0,
@@ -683,7 +684,7 @@ impl Fabric {
         let mut moved = false;
         for i in 0..self.links.len() {
             match self.links[i].state {
-                LinkState::Up => {
+                LinkState::Up if self.links[i].has_queued() => {
                     let t = self.links[i].transport;
                     let mut done = std::mem::take(&mut self.done);
                     let l = &mut self.links[i];

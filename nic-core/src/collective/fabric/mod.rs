@@ -24,6 +24,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_gtlb::Mmu;
 use ringbell_nic_abi::Status;
+use rustc_hash::FxHashMap;
 
 pub(crate) use frame::{Envelope, Frame};
 pub(crate) use group::{STREAM_TAG, USER_TAG};
@@ -175,11 +176,11 @@ pub(crate) struct Fabric {
     port: Option<u16>,
     listeners: Vec<(usize, ListenerId)>,
     links: Vec<Link>,
-    by_conn: HashMap<(usize, ConnId), usize>,
+    by_conn: FxHashMap<(usize, ConnId), usize>,
     by_peer: HashMap<SocketAddrV4, usize>,
     /// Announcements of communicators that we have not made: by number and rank.
     strangers: VecDeque<(usize, Frame)>,
-    groups: HashMap<u64, Group>,
+    groups: FxHashMap<u64, Group>,
     sends: Slab<Sending>,
     recvs: Slab<Receiving>,
     earlies: Slab<Early>,
@@ -202,10 +203,10 @@ impl Fabric {
             port: None,
             listeners: Vec::new(),
             links: Vec::new(),
-            by_conn: HashMap::new(),
+            by_conn: FxHashMap::default(),
             by_peer: HashMap::new(),
             strangers: VecDeque::new(),
-            groups: HashMap::new(),
+            groups: FxHashMap::default(),
             sends: Slab::default(),
             recvs: Slab::default(),
             earlies: Slab::default(),
