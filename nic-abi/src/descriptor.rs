@@ -109,14 +109,14 @@ pub struct InlineSend {
     pub words: [u64; INLINE_MAX / 8],
 }
 
-/// A `RECV`, as far as its fast path needs it; fields as in [`Descriptor`].
+/// A `RECV`, or a `SEND` from memory, as far as its fast path needs it; fields as in [`Descriptor`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receive {
-    /// Session that it receives on.
+pub struct Transfer {
+    /// Session of the stream.
     pub session: SessionId,
     /// Modifiers; only known bits.
     pub flags: Flags,
-    /// Where the bytes go.
+    /// Where the bytes go, or are.
     pub local_va: GpuVa,
     /// Bytes.
     pub len: u32,
@@ -267,11 +267,22 @@ impl WorkQueueEntry {
     ///
     /// Agrees with [`decode`](WorkQueueEntry::decode).
     #[inline]
-    pub const fn receive(&self) -> Option<Receive> {
+    pub const fn receive(&self) -> Option<Transfer> {
+        self.transfer(Opcode::Recv)
+    }
+
+    /// The same for a `SEND` from memory.
+    #[inline]
+    pub const fn memory_send(&self) -> Option<Transfer> {
+        self.transfer(Opcode::Send)
+    }
+
+    #[inline]
+    const fn transfer(&self, opcode: Opcode) -> Option<Transfer> {
         let w = &self.0;
         let flags = Flags(W_FLAGS.of(w[0]) as u8);
         let saved = W_SAVED.of(w[7]);
-        if W_OPCODE.of(w[0]) != Opcode::Recv as u64
+        if W_OPCODE.of(w[0]) != opcode as u64
             || w[0] & (RESERVED_0 & !LAP) != 0
             || flags.0 & !Flags::KNOWN.0 != 0
             || flags.contains(Flags::INLINE)
@@ -282,7 +293,7 @@ impl WorkQueueEntry {
             return None;
         }
         let size = (w[2] & !LAP) | ((saved >> 2) & 1) << 63;
-        Some(Receive {
+        Some(Transfer {
             session: SessionId(W_SESSION.of(w[0]) as u32),
             flags,
             local_va: GpuVa((w[1] & !LAP) | ((saved >> 1) & 1) << 63),
@@ -412,8 +423,13 @@ mod tests {
     }
 
     #[test]
-    fn the_short_cut_for_receives_agrees_with_the_whole_decoder() {
-        let mut d = Descriptor::new(Opcode::Recv);
+    fn the_short_cuts_for_memory_agree_with_the_whole_decoder() {
+        short_cut_agrees(Opcode::Recv, WorkQueueEntry::receive);
+        short_cut_agrees(Opcode::Send, WorkQueueEntry::memory_send);
+    }
+
+    fn short_cut_agrees(opcode: Opcode, short: fn(&WorkQueueEntry) -> Option<Transfer>) {
+        let mut d = Descriptor::new(opcode);
         d.flags = Flags::SOME;
         d.session = SessionId(0xfe_dcba);
         d.local_va = GpuVa(u64::MAX - 6);
@@ -425,8 +441,9 @@ mod tests {
             for bit in 0..63 {
                 let mut e = good;
                 e.0[word] ^= 1 << bit;
-                let whole = e.decode().ok().filter(|d| d.opcode == Opcode::Recv);
-                let whole = whole.map(|d| Receive {
+                let whole = e.decode().ok().filter(|d| d.opcode == opcode);
+                let whole = whole.filter(|d| !d.flags.contains(Flags::INLINE));
+                let whole = whole.map(|d| Transfer {
                     session: d.session,
                     flags: d.flags,
                     local_va: d.local_va,
@@ -434,7 +451,7 @@ mod tests {
                     lkey: d.lkey,
                     timeout_us: d.timeout_us,
                 });
-                assert_eq!(e.receive(), whole, "word {word}, bit {bit}");
+                assert_eq!(short(&e), whole, "word {word}, bit {bit}");
             }
         }
     }

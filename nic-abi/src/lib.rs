@@ -25,7 +25,7 @@ pub mod status;
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;
 pub use descriptor::{
-    Descriptor, DescriptorError, InlineSend, Receive, WorkQueueEntry, INLINE_MAX,
+    Descriptor, DescriptorError, InlineSend, Transfer, WorkQueueEntry, INLINE_MAX,
 };
 pub use event::{Event, EventKind};
 pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};

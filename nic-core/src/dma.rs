@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
-use ringbell_nic_abi::GpuVa;
+use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
 use crate::board::{self, Board};
 use crate::copy;
@@ -146,6 +146,26 @@ impl Dma<'_> {
     #[inline]
     pub(crate) fn is_direct(&self, buffer: &Buffer) -> bool {
         self.state.window.is_some() || self.mmu.is_flat(buffer.region)
+    }
+
+    /// The bytes of a small buffer, little-endian, when the CPU can read them at once. They count as
+    /// copied when the caller has used them.
+    #[inline]
+    pub(crate) fn read_small(&mut self, buffer: &Buffer) -> Option<[u64; INLINE_MAX / 8]> {
+        if !self.is_direct(buffer) || buffer.len as usize > INLINE_MAX {
+            return None;
+        }
+        let mut words = [0u64; INLINE_MAX / 8];
+        let (mut done, len) = (0, u64::from(buffer.len));
+        while done < len {
+            let span = self.span(buffer, done).ok()?.prefix(len - done);
+            let from = self.direct(span)?;
+            let into = words.as_mut_ptr().cast::<u8>();
+            // SAFETY: the span is mapped (checked by `direct`); the words have room for `len` bytes.
+            unsafe { copy::copy(into.add(done as usize), from, span.len as usize) };
+            done += span.len;
+        }
+        Some(words.map(u64::from_le))
     }
 
     /// Copies inside GPU memory. `Pending` as for a read.

@@ -210,6 +210,12 @@ impl Core {
                         continue;
                     }
                 }
+                if let Some(d) = entry.memory_send() {
+                    if self.send_small(q, ticket, &entry, &d) {
+                        moved = true;
+                        continue;
+                    }
+                }
                 if let Some(d) = entry.receive() {
                     self.queues[q].consume();
                     self.counters.accepted += 1;

@@ -2,7 +2,8 @@
 
 use ringbell_gtlb::Need;
 use ringbell_nic_abi::{
-    Descriptor, Flags, InlineSend, Opcode, PdId, Receive, SessionId, Status, WorkQueueEntry,
+    Descriptor, Flags, InlineSend, Opcode, PdId, SessionId, Status, Transfer, WorkQueueEntry,
+    INLINE_MAX,
 };
 
 use super::Core;
@@ -10,7 +11,7 @@ use crate::dma::Dma;
 use crate::engine::Direction;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{Buffer, Payload, RecvWork, SendWork};
+use crate::transport::{Buffer, ConnId, Payload, RecvWork, SendWork};
 use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
@@ -41,33 +42,93 @@ impl Core {
         entry: &WorkQueueEntry,
         send: &InlineSend,
     ) -> bool {
-        let queue = &self.queues[q];
         if self.stopping || send.len == 0 {
             return false;
         }
-        let Some(session) = self.sessions.get(send.session, queue.pd) else {
+        let pd = self.queues[q].pd;
+        let Some((transport, conn)) = self.open_stream(pd, send.session) else {
             return false;
         };
-        let stream = match &session.state {
-            State::Stream(s) if !s.reset && !s.shut => s,
-            _ => return false,
+        if !self.transports[transport].send_now(conn, send) {
+            return false;
+        }
+        self.sent_now(q, ticket, entry, send);
+        true
+    }
+
+    /// As [`send_inline`](Core::send_inline), for as few bytes in memory that the CPU can read.
+    #[inline]
+    pub(super) fn send_small(
+        &mut self,
+        q: usize,
+        ticket: u32,
+        entry: &WorkQueueEntry,
+        d: &Transfer,
+    ) -> bool {
+        let len = d.len;
+        if self.stopping || len == 0 || len as usize > INLINE_MAX {
+            return false;
+        }
+        let pd = self.queues[q].pd;
+        let Some((transport, conn)) = self.open_stream(pd, d.session) else {
+            return false;
         };
-        // An engine must see it: only the long way shows it one.
-        let key = (stream.transport, stream.conn, Direction::Send);
-        if self.dma.engines.is_on(key) {
+        // Whatever is wrong with the range, the long way reports it.
+        let pinned = self.mmu.pin(pd, d.lkey, d.local_va, len.into(), Need::Read);
+        let Ok(pin) = pinned else {
+            return false;
+        };
+        let buffer = Buffer {
+            region: pin.region,
+            va: d.local_va,
+            len,
+        };
+        let mut dma = Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        };
+        let words = dma.read_small(&buffer);
+        self.mmu.unpin(pin);
+        let Some(words) = words else {
+            return false;
+        };
+        let send = InlineSend {
+            session: d.session,
+            len: len as u8,
+            words,
+        };
+        if !self.transports[transport].send_now(conn, &send) {
             return false;
         }
-        if !self.transports[stream.transport].send_now(stream.conn, send) {
-            return false;
-        }
+        self.dma.copied += u64::from(len);
+        self.sent_now(q, ticket, entry, &send);
+        true
+    }
+
+    /// The transport and connection of a session that may send, when no engine is on its path: only
+    /// the long way shows an engine what is sent.
+    #[inline]
+    fn open_stream(&mut self, pd: PdId, id: SessionId) -> Option<(usize, ConnId)> {
+        let stream = match &self.sessions.get(id, pd)?.state {
+            State::Stream(s) if !s.reset && !s.shut => (s.transport, s.conn),
+            _ => return None,
+        };
+        let key = (stream.0, stream.1, Direction::Send);
+        (!self.dma.engines.is_on(key)).then_some(stream)
+    }
+
+    /// A message has left: its entry is consumed and retires.
+    #[inline]
+    fn sent_now(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry, send: &InlineSend) {
         let bytes = u64::from(send.len);
-        session.tx_bytes += bytes;
+        if let Some(session) = self.sessions.at(Core::slot(send.session)) {
+            session.tx_bytes += bytes;
+        }
         self.counters.tx_bytes += bytes;
         self.counters.accepted += 1;
         self.queues[q].consume();
         let permit = Permit::new(q as u32, ticket, Opcode::Send.code(), entry.wr_id());
         self.finish(permit, Status::Ok, bytes, 0);
-        true
     }
 
     pub(super) fn send(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
@@ -113,7 +174,7 @@ impl Core {
     /// A `RECV` that was just consumed. Its permit is minted where it is used, so that the commonest
     /// operation does not move it about.
     #[inline]
-    pub(super) fn recv(&mut self, queue: u32, ticket: u32, wr_id: u64, d: &Receive) {
+    pub(super) fn recv(&mut self, queue: u32, ticket: u32, wr_id: u64, d: &Transfer) {
         let permit = || Permit::new(queue, ticket, Opcode::Recv.code(), wr_id);
         if self.stopping {
             return self.finish(permit(), Status::ShuttingDown, 0, 0);
