@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_nic_abi::ReduceOp;
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::HostQueue;
 use ringbell_onc_engines::program::{Limits, UserProgram};
@@ -522,127 +521,8 @@ impl Communicator {
     }
 }
 
-/// The operations as blocking calls; [`Operation`] has each with its options.
+/// Blocking calls without a reduction or a block for each rank; `calls.rs` has the others.
 impl Communicator {
-    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer twice.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn all_reduce<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::all_reduce::<T>(src, dst, count, op))
-            .map(drop)
-    }
-
-    /// Block r of the reduction to rank r; `src` holds `count` elements for each rank.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn reduce_scatter<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::reduce_scatter::<T>(src, dst, count, op))
-            .map(drop)
-    }
-
-    /// Every rank's `count` elements to block r of every `dst`.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn all_gather<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::all_gather::<T>(src, dst, count))
-            .map(drop)
-    }
-
-    /// The root's `src` to every rank's `dst`.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn broadcast<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::broadcast::<T>(src, dst, count, root))
-            .map(drop)
-    }
-
-    /// The reduction of every rank's `count` elements, to the root's `dst`.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn reduce<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-        root: u32,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::reduce::<T>(src, dst, count, op, root))
-            .map(drop)
-    }
-
-    /// Block r of the root's `src` to rank r.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn scatter<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::scatter::<T>(src, dst, count, root))
-            .map(drop)
-    }
-
-    /// Every rank's `count` elements to block r of the root's `dst`.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn gather<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::gather::<T>(src, dst, count, root))
-            .map(drop)
-    }
-
-    /// Block j of rank i's `src` to block i of rank j's `dst`.
-    ///
-    /// # Errors
-    /// As [`Communicator::run`].
-    pub fn all_to_all<T: Element>(
-        &self,
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-    ) -> Result<(), CollectiveError> {
-        self.run(&Operation::all_to_all::<T>(src, dst, count))
-            .map(drop)
-    }
-
     /// Returns when every rank has come.
     ///
     /// # Errors

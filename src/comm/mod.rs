@@ -1,10 +1,11 @@
 //! Ranks and communicators: how processes become a job, and collectives of that job.
 //!
 //! `id` and `bootstrap`: ranks find each other. `job`: what a launcher's environment says. `card`: what
-//! they tell each other of their NICs. `communicator`: the handle; `operation`, `request` and `stream`:
-//! what it is asked to do, and how that ends.
+//! they tell each other of their NICs. `communicator`: the handle; `operation` and `calls`: what it
+//! is asked to do; `request` and `stream`: how that ends.
 
 mod bootstrap;
+mod calls;
 mod card;
 mod communicator;
 mod element;

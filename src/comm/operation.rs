@@ -9,7 +9,7 @@ use ringbell_nic_abi::{
 };
 
 use super::{CollectiveError, Element, Request};
-use crate::{DeviceBuffer, HostBuffer, NicBuffer};
+use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
 
 /// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
 /// memory of several kinds, and each rank memory of another.
@@ -19,32 +19,21 @@ pub struct Span {
     bytes: u64,
 }
 
-impl From<&DeviceBuffer> for Span {
-    fn from(b: &DeviceBuffer) -> Span {
-        Span {
-            va: b.va(),
-            bytes: b.len(),
-        }
-    }
+macro_rules! whole_buffer {
+    ($($ty:ty),+) => {
+        $(
+            impl From<&$ty> for Span {
+                fn from(b: &$ty) -> Span {
+                    Span {
+                        va: b.va(),
+                        bytes: b.len(),
+                    }
+                }
+            }
+        )+
+    };
 }
-
-impl From<&HostBuffer> for Span {
-    fn from(b: &HostBuffer) -> Span {
-        Span {
-            va: b.va(),
-            bytes: b.len(),
-        }
-    }
-}
-
-impl From<&NicBuffer> for Span {
-    fn from(b: &NicBuffer) -> Span {
-        Span {
-            va: b.va(),
-            bytes: b.len(),
-        }
-    }
-}
+whole_buffer!(DeviceBuffer, HostBuffer, NicBuffer);
 
 impl DeviceBuffer {
     /// The buffer from byte `offset` on, for collectives.
@@ -81,6 +70,14 @@ impl Span {
         }
     }
 
+    /// What lies at an address in memory of any kind that `nic` knows: from there to the end of the
+    /// registration around it. `None` when nothing registered covers the address.
+    pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
+        let info = nic.pointer_info(va)?;
+        let bytes = info.region.len - info.offset;
+        Some(Span { va, bytes })
+    }
+
     /// Address as descriptors name it.
     pub fn va(&self) -> GpuVa {
         self.va
@@ -115,7 +112,13 @@ pub(super) enum After {
 }
 
 impl Operation {
-    fn new(kind: CollectiveKind, dtype: DataType, src: Span, dst: Span, count: u64) -> Operation {
+    pub(super) fn new(
+        kind: CollectiveKind,
+        dtype: DataType,
+        src: Span,
+        dst: Span,
+        count: u64,
+    ) -> Operation {
         Operation {
             spec: CollectiveSpec {
                 dtype,
@@ -131,103 +134,14 @@ impl Operation {
         }
     }
 
-    fn reducing(mut self, op: ReduceOp) -> Operation {
+    pub(super) fn reducing(mut self, op: ReduceOp) -> Operation {
         self.spec.op = op;
         self
     }
 
-    fn rooted(mut self, root: u32) -> Operation {
+    pub(super) fn rooted(mut self, root: u32) -> Operation {
         self.root = root;
         self
-    }
-
-    /// The reduction of every rank's `count` elements, to every rank. In place: give the buffer twice.
-    pub fn all_reduce<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::AllReduce, T::DTYPE, s, d, count).reducing(op)
-    }
-
-    /// Block r of the reduction to rank r: `count` elements to each, of `count` times the ranks.
-    pub fn reduce_scatter<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::ReduceScatter, T::DTYPE, s, d, count).reducing(op)
-    }
-
-    /// Every rank's `count` elements to block r of every `dst`.
-    pub fn all_gather<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::AllGather, T::DTYPE, s, d, count)
-    }
-
-    /// The root's `src` to every rank's `dst`.
-    pub fn broadcast<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::Broadcast, T::DTYPE, s, d, count).rooted(root)
-    }
-
-    /// The reduction of every rank's `count` elements, to the root's `dst`.
-    pub fn reduce<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        op: ReduceOp,
-        root: u32,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::Reduce, T::DTYPE, s, d, count)
-            .reducing(op)
-            .rooted(root)
-    }
-
-    /// Block r of the root's `src` to rank r; `count` elements to each.
-    pub fn scatter<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::Scatter, T::DTYPE, s, d, count).rooted(root)
-    }
-
-    /// Every rank's `count` elements to block r of the root's `dst`.
-    pub fn gather<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-        root: u32,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::Gather, T::DTYPE, s, d, count).rooted(root)
-    }
-
-    /// Block j of rank i's `src` to block i of rank j's `dst`; `count` elements a block.
-    pub fn all_to_all<T: Element>(
-        src: impl Into<Span>,
-        dst: impl Into<Span>,
-        count: u64,
-    ) -> Operation {
-        let (s, d) = (src.into(), dst.into());
-        Operation::new(CollectiveKind::AllToAll, T::DTYPE, s, d, count)
     }
 
     /// Ends when every rank has come.
@@ -238,16 +152,10 @@ impl Operation {
 
     /// `count` elements to rank `to`, with a tag.
     pub fn send<T: Element>(src: impl Into<Span>, count: u64, to: u32, tag: u32) -> Operation {
-        let mut o = Operation::new(
-            CollectiveKind::Send,
-            T::DTYPE,
-            src.into(),
-            Span::NONE,
-            count,
-        )
-        .rooted(to);
-        o.tag = tag;
-        o
+        let none = Span::NONE;
+        Operation::new(CollectiveKind::Send, T::DTYPE, src.into(), none, count)
+            .rooted(to)
+            .tag(tag)
     }
 
     /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any).
@@ -258,10 +166,9 @@ impl Operation {
         tag: Option<u32>,
     ) -> Operation {
         let none = Span::NONE;
-        let mut o = Operation::new(CollectiveKind::Recv, T::DTYPE, none, dst.into(), count)
-            .rooted(from.unwrap_or(ANY_RANK));
-        o.tag = tag.unwrap_or(ANY_TAG);
-        o
+        Operation::new(CollectiveKind::Recv, T::DTYPE, none, dst.into(), count)
+            .rooted(from.unwrap_or(ANY_RANK))
+            .tag(tag.unwrap_or(ANY_TAG))
     }
 
     /// `dst` = `src` on this rank, by the NIC.
@@ -300,6 +207,12 @@ impl Operation {
         Operation::new(kind, dtype, src, dst, count)
             .reducing(op)
             .rooted(root)
+    }
+
+    /// With this tag: for sends and receives made by [`Operation::by_kind`].
+    pub fn tag(mut self, tag: u32) -> Operation {
+        self.tag = tag;
+        self
     }
 
     /// With this algorithm.
@@ -345,8 +258,13 @@ impl Operation {
         self
     }
 
+    /// What it does.
+    pub fn kind(&self) -> CollectiveKind {
+        self.spec.kind
+    }
+
     /// Elements that source and destination must hold on `rank` of `ranks`.
-    fn needs(&self, rank: u32, ranks: u32) -> (u64, u64) {
+    pub(crate) fn needs(&self, rank: u32, ranks: u32) -> (u64, u64) {
         use CollectiveKind as K;
         let (one, all) = (self.count, self.count.saturating_mul(ranks.into()));
         let at_root = |n| if rank == self.root { n } else { 0 };

@@ -18,10 +18,26 @@ pub struct Enqueued {
     kind: CollectiveKind,
     rank: u32,
     launch: Launch,
-    out: GpuBuffer,
+    stream: Stream,
+    /// Where the kernel writes how it ended; `None` only while dropping.
+    out: Option<GpuBuffer>,
+}
+
+impl Drop for Enqueued {
+    fn drop(&mut self) {
+        if let (Some(out), false) = (self.out.take(), self.has_ended()) {
+            // The kernel will write there, whether anybody waits or not.
+            self.stream.host(move || drop(out));
+        }
+    }
 }
 
 impl Enqueued {
+    /// Whether the stream has come to the operation and it has ended, well or badly; never waits.
+    pub fn has_ended(&self) -> bool {
+        self.launch.poll().is_some()
+    }
+
     /// Waits until the stream has come to the operation, and it has ended.
     ///
     /// # Errors
@@ -29,7 +45,9 @@ impl Enqueued {
     pub fn wait(&self, timeout: Duration) -> Result<Done, CollectiveError> {
         self.launch.wait(timeout)?;
         let mut raw = [0; RESULT as usize];
-        self.out.read(0, &mut raw)?;
+        if let Some(out) = &self.out {
+            out.read(0, &mut raw)?;
+        }
         let word = |at: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&raw[at..at + 8]);
@@ -80,7 +98,30 @@ impl Communicator {
             kind: operation.spec.kind,
             rank: self.rank(),
             launch,
-            out,
+            stream: stream.clone(),
+            out: Some(out),
         })
+    }
+
+    /// Queues operations that belong together behind what a stream holds, of this communicator or others,
+    /// as [`Communicator::group`]: sends and receives among them cannot block each other. The host posts
+    /// them when the stream gets there, and then tells `then` how they ended, before anything behind
+    /// them begins. A stream that has failed before drops them, and `then` with them.
+    ///
+    /// # Errors
+    /// As [`Communicator::post`], before anything is queued.
+    pub fn enqueue_group(
+        operations: Vec<(Communicator, Operation)>,
+        stream: &Stream,
+        then: impl FnOnce(Result<Vec<Done>, CollectiveError>) + Send + 'static,
+    ) -> Result<(), CollectiveError> {
+        for (comm, operation) in &operations {
+            operation.check(comm.rank(), comm.size())?;
+        }
+        stream.host(move || {
+            let group: Vec<_> = operations.iter().map(|(c, o)| (c, *o)).collect();
+            then(Communicator::group(&group));
+        });
+        Ok(())
     }
 }
