@@ -3,10 +3,40 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{folder, has, library_folder, succeed};
+
+/// Compiles a program of `tests/capi/` as strictly as C99 can be compiled.
+fn compile(name: &str, dir: &Path, library: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = dir.join(name);
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .args(["-D_DEFAULT_SOURCE", "-g", "-pthread", "-I"])
+        .arg(root.join("cuda-kernels/include"))
+        .arg(root.join("tests/capi").join(name).with_extension("c"))
+        .arg("-L")
+        .arg(library)
+        .arg("-lringbell")
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-o")
+        .arg(&program);
+    succeed(&mut gcc);
+    program
+}
+
+#[test]
+fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
+    if !has("gcc") {
+        return;
+    }
+    let dir = folder("capi-comm");
+    let program = compile("comm", &dir, &library_folder());
+    let said = succeed(Command::new(&program).arg(dir.join("local")));
+    assert!(said.contains("all checks passed"), "{said}");
+}
 
 #[test]
 fn a_c99_program_gets_what_the_header_promises() {
@@ -14,7 +44,6 @@ fn a_c99_program_gets_what_the_header_promises() {
         return;
     }
     let dir = folder("capi");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let library = library_folder();
 
     // A kernel of the program's own, as a module.
@@ -30,20 +59,7 @@ fn a_c99_program_gets_what_the_header_promises() {
         "-".into()
     };
 
-    let program = dir.join("capi");
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"])
-        .args(["-D_POSIX_C_SOURCE=200809L", "-g", "-pthread", "-I"])
-        .arg(root.join("cuda-kernels/include"))
-        .arg(root.join("tests/capi/capi.c"))
-        .arg("-L")
-        .arg(&library)
-        .arg("-lringbell")
-        .arg(format!("-Wl,-rpath,{}", library.display()))
-        .arg("-o")
-        .arg(&program);
-    succeed(&mut gcc);
-
+    let program = compile("capi", &dir, &library);
     let meeting = dir.join("local");
     let said = succeed(Command::new(&program).arg(&meeting).arg(&module));
     assert!(said.contains("all checks passed"), "{said}");

@@ -1,5 +1,6 @@
 /* ringbell.h - the C API of Ringbell: open a NIC, allocate registered GPU memory, launch kernels, and
- * open, send and receive on sockets without writing a kernel. C99 and C++.
+ * open, send and receive on sockets without writing a kernel. C99 and C++. Communicators and their
+ * collectives are in ringbell_comm.h, which this includes.
  *
  * Link with -lringbell. A function that can fail returns an `rb_result`: 0 is success, 1..255 is
  * a completion status of the NIC (RB_STATUS_..., ringbell_abi.h), negative is misuse or an error
@@ -18,18 +19,19 @@
 #include <stdint.h>
 
 #include "ringbell_abi.h"
+#include "ringbell_comm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef int32_t rb_result;
-
-/* Misuse and host errors. */
+/* Misuse and host errors; rb_result itself is in ringbell_comm.h. */
 #define RB_ERR_INVALID_ARGUMENT (-1) /* a null pointer, a closed handle, an unparsable address, an unknown name */
 #define RB_ERR_HOST (-2)             /* memory, file or socket error of the host */
 #define RB_ERR_KERNEL (-3)           /* a kernel could not be launched, or failed */
 #define RB_ERR_PANIC (-4)            /* a defect of the library; close the handle */
+#define RB_ERR_IN_PROGRESS (-5)      /* it has not ended yet: test or wait again */
+#define RB_ERR_JOB (-6)              /* ranks did not find each other or went on without this one, or no launcher's environment */
 
 /* What happened in the last call of this thread that failed. Never null; valid until the next call
  * of this thread that fails. */
@@ -40,8 +42,6 @@ const char *rb_result_text(rb_result result);
 const char *rb_version(void);
 
 /* ---- NIC ---------------------------------------------------------------------------------------- */
-
-typedef struct rb_nic rb_nic;
 
 /* Zero-initialise, set `size = sizeof(rb_nic_config)`, then what you need; 0 or NULL is a default. */
 typedef struct rb_nic_config {
@@ -57,8 +57,8 @@ typedef struct rb_nic_config {
 
 /* Opens a software NIC with an emulated GPU. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
-/* Closes the NIC's contexts, ends its sessions, waits for DMA in flight and frees all memory that was
- * allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing. */
+/* Closes the NIC's contexts, streams, requests and communicators, ends its sessions, waits for DMA in flight
+ * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing. */
 rb_result rb_nic_close(rb_nic *nic);
 
 /* ---- GPU memory --------------------------------------------------------------------------------- */
@@ -130,6 +130,20 @@ rb_result rb_launch(rb_nic *nic, const char *kernel, const uint32_t grid[3], con
 /* Waits for a kernel. RB_STATUS_TIMED_OUT: it still runs, wait again. Any other result ends the handle.
  * 0 waits for 60 s. */
 rb_result rb_run_wait(rb_run *run, uint64_t timeout_us);
+
+/* ---- Streams ------------------------------------------------------------------------------------ */
+
+/* Kernels and collectives (ringbell_comm.h) one after the other, without the host waiting. */
+rb_result rb_stream_create(rb_nic *nic, rb_stream **stream);
+/* As rb_launch, behind what the stream holds. */
+rb_result rb_stream_launch(rb_stream *stream, const char *kernel, const uint32_t grid[3], const uint32_t block[3],
+                           const rb_arg *args, uint32_t arg_count);
+/* Waits until everything queued so far has ended; 0 waits for 60 s. RB_ERR_IN_PROGRESS: it has not, wait again. Any
+ * other result is the first failure since the last time, which the stream then forgets. When a kernel fails,
+ * what is queued behind it is not run. */
+rb_result rb_stream_synchronize(rb_stream *stream, uint64_t timeout_us);
+/* What is queued still runs. NULL does nothing. */
+rb_result rb_stream_destroy(rb_stream *stream);
 
 /* ---- Sockets without a kernel of your own (FpgaNIC, appendix A.1) ---------------------------------- */
 

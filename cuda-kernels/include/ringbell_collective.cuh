@@ -7,7 +7,7 @@
  *   r = gpu_wait(comm, q);
  *
  * `rb_comm` is plain data: a communicator of the NIC, and the queue that operations are posted on.
- * `Communicator::handle` in Rust makes it. Counts are in elements; for scatter, gather, all-gather,
+ * `Communicator::handle` in Rust makes it, rb_comm_kernel_handle in C. Counts are in elements; for scatter, gather, all-gather,
  * reduce-scatter and all-to-all they are per rank (per block). Every rank of the communicator must call
  * the same operations in the same order; ranks that disagree get MISMATCH with the rank that differs.
  *
@@ -18,16 +18,8 @@
 #define RINGBELL_COLLECTIVE_CUH
 
 #include "ringbell.cuh"
+#include "ringbell_comm_handle.h"
 #include "ringbell_stream.cuh"
-
-/* A communicator as a kernel sees it. Mirrored by `CommHandle` of the Rust side. */
-struct rb_comm {
-  rb_queue queue;
-  rb_u32 comm;    /* the NIC's number of it */
-  rb_u32 rank;    /* own rank */
-  rb_u32 size;    /* ranks */
-  rb_u32 defaults; /* RB_ALGO_... | RB_WIRE_... << 8: what options of 0 mean */
-};
 
 namespace rb {
 

@@ -50,18 +50,18 @@ extern "C" __global__ void rb_abort(rb_queue q, rb_u32 session, rb_u32 timeout_u
 RB_KERNEL(rb_abort)
 
 // Sends a buffer; one message per block.
-extern "C" __global__ void rb_send(rb_queue q, rb_u32 session, const void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
+extern "C" __global__ void rb_send_all(rb_queue q, rb_u32 session, const void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_send<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
 }
-RB_KERNEL(rb_send)
+RB_KERNEL(rb_send_all)
 
 // Receives into a buffer.
-extern "C" __global__ void rb_recv(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
+extern "C" __global__ void rb_recv_all(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_recv<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
 }
-RB_KERNEL(rb_recv)
+RB_KERNEL(rb_recv_all)
 
 // Receives what has arrived, 1 to `len` bytes.
 extern "C" __global__ void rb_recv_some(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {

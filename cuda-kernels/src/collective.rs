@@ -6,7 +6,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveSpec, GpuVa, WireType};
 
 use crate::{KernelArg, Launch, LaunchError, Stream};
 
-/// A communicator as a kernel sees it: `rb_comm` of `ringbell_collective.cuh`.
+/// A communicator as a kernel sees it: `rb_comm` of `ringbell_comm_handle.h`.
 #[derive(Debug, Clone, Copy)]
 pub struct CommHandle {
     /// Queue on which the kernel's operations are posted.

@@ -201,7 +201,7 @@ fn wrong_launches_are_refused_with_what_is_wrong() {
     };
     match refuse("t_nobody", 1, 1, &[]) {
         LaunchError::UnknownKernel { known, .. } => {
-            assert!(known.contains("rb_send") && known.contains("t_api"))
+            assert!(known.contains("rb_send_all") && known.contains("t_api"))
         }
         other => panic!("{other}"),
     }

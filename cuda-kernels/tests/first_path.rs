@@ -32,7 +32,7 @@ fn nop_send_and_receive() {
         let (from, to) = (gpu.alloc(len).unwrap(), gpu.alloc(len).unwrap());
         let bytes = pattern(len as usize, lanes as u8);
         from.write(0, &bytes).unwrap();
-        for (kernel, buffer) in [("rb_send", &from), ("rb_recv", &to)] {
+        for (kernel, buffer) in [("rb_send_all", &from), ("rb_recv_all", &to)] {
             let args = [
                 nic.handle(),
                 5u32.into(),

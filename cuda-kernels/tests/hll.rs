@@ -116,7 +116,7 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
                 T.into(),
                 (&out).into(),
             ];
-            let sending = gpu.launch("rb_send", 1, 1, &send).unwrap();
+            let sending = gpu.launch("rb_send_all", 1, 1, &send).unwrap();
             sending.wait(PATIENCE).unwrap();
         }
         counting.wait(PATIENCE).unwrap();
@@ -178,7 +178,7 @@ fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
         T.into(),
         (&out).into(),
     ];
-    gpu.launch("rb_send", 1, 1, &send)
+    gpu.launch("rb_send_all", 1, 1, &send)
         .unwrap()
         .wait(PATIENCE)
         .unwrap();

@@ -100,7 +100,7 @@ fn a_stream_that_ends_early_gives_its_bytes_and_leaves_nothing_under_way() {
         T.into(),
         (&out).into(),
     ];
-    gpu.launch("rb_send", 1, 1, &args)
+    gpu.launch("rb_send_all", 1, 1, &args)
         .unwrap()
         .wait(PATIENCE)
         .unwrap();

@@ -205,7 +205,7 @@ fn the_echo_server_serves_many_connections_beside_a_silent_one() {
         let out = gpu.alloc(64).unwrap();
         let session = 201 + 2 * c;
         let at = |offset: u64| ringbell_cuda_kernels::KernelArg::U64(mine.va().0 + offset);
-        for (kernel, buffer) in [("rb_send", at(0)), ("rb_recv", at(len))] {
+        for (kernel, buffer) in [("rb_send_all", at(0)), ("rb_recv_all", at(len))] {
             let args = [
                 nic.handle_of(4),
                 session.into(),

@@ -6,7 +6,10 @@ use std::ffi::{c_char, CStr, CString};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::OnceLock;
 
+use ringbell_cuda_kernels::LaunchError;
 use ringbell_nic_abi::Status;
+
+use crate::{CollectiveError, WaitError};
 
 /// `RB_ERR_INVALID_ARGUMENT`
 pub(super) const INVALID_ARGUMENT: i32 = -1;
@@ -16,6 +19,10 @@ pub(super) const HOST: i32 = -2;
 pub(super) const KERNEL: i32 = -3;
 /// `RB_ERR_PANIC`
 pub(super) const PANIC: i32 = -4;
+/// `RB_ERR_IN_PROGRESS`
+pub(super) const IN_PROGRESS: i32 = -5;
+/// `RB_ERR_JOB`
+pub(super) const JOB: i32 = -6;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -57,6 +64,36 @@ impl Failure {
         }
     }
 
+    /// Ranks that did not find each other, or an environment that does not say which one this is.
+    pub(super) fn job(error: &dyn std::error::Error) -> Failure {
+        Failure {
+            code: JOB,
+            text: chain(error),
+        }
+    }
+
+    /// A communicator that could not be made, or an operation of one that failed.
+    pub(super) fn collective(error: &CollectiveError) -> Failure {
+        use CollectiveError as E;
+        let code = match error {
+            E::Failed { status, .. } => i32::from(status.code()),
+            E::Misuse { .. } | E::Program(_) | E::ProgramRanks { .. } => INVALID_ARGUMENT,
+            E::Bootstrap(_) | E::Job(_) | E::NoPath { .. } | E::NotConnected { .. } => JOB,
+            E::Wait { source, .. } => match source {
+                WaitError::QueueFull { .. } => i32::from(Status::QueueFull.code()),
+                _ => IN_PROGRESS,
+            },
+            E::Launch(LaunchError::TimedOut { .. }) => IN_PROGRESS,
+            E::Launch(_) => KERNEL,
+            E::Cancel { .. } => i32::from(Status::BadState.code()),
+            E::Open(_) | E::Create(_) | E::Load(_) | E::Queue(_) | E::Gpu(_) => HOST,
+        };
+        Failure {
+            code,
+            text: chain(error),
+        }
+    }
+
     /// The NIC's answer.
     pub(super) fn status(status: Status, bytes: u64, detail: u64) -> Failure {
         Failure {
@@ -65,12 +102,26 @@ impl Failure {
         }
     }
 
-    /// A wait that was shorter than what it waited for.
+    /// Something that goes on: test or wait again.
+    pub(super) fn in_progress(text: impl Into<String>) -> Failure {
+        Failure {
+            code: IN_PROGRESS,
+            text: text.into(),
+        }
+    }
+
+    /// A kernel's wait that was shorter than the kernel.
     pub(super) fn still_running(text: impl Into<String>) -> Failure {
         Failure {
             code: i32::from(Status::TimedOut.code()),
             text: text.into(),
         }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -128,6 +179,8 @@ extern "C" fn rb_result_text(result: i32) -> *const c_char {
         INVALID_ARGUMENT => c"an argument is not usable: a null pointer, a closed handle, an unparsable address or an unknown name; rb_last_error() says which",
         HOST => c"the host refused memory, a file or a socket; rb_last_error() says which",
         KERNEL => c"a kernel could not be launched, or failed; rb_last_error() says why",
+        IN_PROGRESS => c"it has not ended yet: test or wait again, or cancel it",
+        JOB => c"the ranks of the job did not find each other, or went on without this one, or the environment does not say which rank this is; rb_last_error() says which and why",
         PANIC => c"a defect of the library; close the handle and report what rb_last_error() says",
         _ => {
             let texts = TEXTS.get_or_init(|| {
@@ -191,10 +244,10 @@ mod tests {
     #[test]
     fn every_result_has_a_text() {
         let last = Status::ALL.last().map_or(0, |s| i32::from(s.code()));
-        for code in -5..=last + 1 {
+        for code in -7..=last + 1 {
             // SAFETY: static and never null.
             let text = unsafe { CStr::from_ptr(rb_result_text(code)) }.to_string_lossy();
-            let known = (-4..=last).contains(&code);
+            let known = (-6..=last).contains(&code);
             assert_eq!(known, text != "no result of this library", "{code}");
         }
     }

@@ -22,7 +22,7 @@ static RUNS: Table<Launch> = Table::new("launch (rb_run)");
 /// `rb_arg`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Arg {
+pub(super) struct Arg {
     value: *const u8,
     bytes: usize,
 }
@@ -77,22 +77,43 @@ unsafe extern "C" fn rb_launch(
         out.set(std::ptr::null_mut());
         let nic = NICS.get(nic.addr())?;
         // SAFETY: by this function's contract.
-        let (kernel, grid, block, args) = unsafe {
-            (
-                text(kernel, "`kernel`")?,
-                dim(grid, "`grid`")?,
-                dim(block, "`block`")?,
-                arguments(args, arg_count)?,
-            )
-        };
+        let call = unsafe { call(kernel, grid, block, args, arg_count)? };
         let launch = nic
             .nic
             .gpu()
-            .launch(&kernel, grid, block, &args)
+            .launch(&call.kernel, call.grid, call.block, &call.args)
             .map_err(|e| Failure::kernel(&e))?;
         out.set(std::ptr::without_provenance_mut(RUNS.insert(launch)));
         Ok(())
     })
+}
+
+/// What a launch was asked for.
+pub(super) struct Call {
+    pub(super) kernel: String,
+    pub(super) grid: Dim3,
+    pub(super) block: Dim3,
+    pub(super) args: Vec<KernelArg>,
+}
+
+/// # Safety
+/// As for [`rb_launch`].
+pub(super) unsafe fn call(
+    kernel: *const c_char,
+    grid: *const u32,
+    block: *const u32,
+    args: *const Arg,
+    arg_count: u32,
+) -> Result<Call, Failure> {
+    // SAFETY: by the caller's contract.
+    unsafe {
+        Ok(Call {
+            kernel: text(kernel, "`kernel`")?,
+            grid: dim(grid, "`grid`")?,
+            block: dim(block, "`block`")?,
+            args: arguments(args, arg_count)?,
+        })
+    }
 }
 
 /// # Safety

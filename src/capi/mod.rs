@@ -3,12 +3,20 @@
 //! A handle is a number in a pointer's clothes ([`handles`]), every entry catches panics and keeps
 //! the error's text for its thread ([`failure`]), and nothing here has a behaviour of its own: it
 //! translates to the Rust face and back.
+//!
+//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `socket`: what runs on the GPU.
+//! `comm`, `collective`, `request`, `group`: communicators, by the names that NCCL gives such calls.
 
+mod collective;
+mod comm;
 mod failure;
+mod group;
 mod handles;
 mod host;
 mod kernel;
 mod memory;
 mod nic;
 mod pointer;
+mod request;
 mod socket;
+mod stream;

@@ -1,4 +1,4 @@
-//! `rb_nic_open` and `rb_nic_close`.
+//! `rb_nic_open`, its forms for ranks of a job, and `rb_nic_close`.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use super::failure::{entry, Failure};
 use super::handles::Table;
 use super::host::Others;
 use super::pointer::{optional_text, Out};
-use super::socket;
-use crate::{DeviceBuffer, Nic, NicOptions};
+use super::{comm, request, socket, stream};
+use crate::{DeviceBuffer, Job, Nic, NicOptions};
 
 /// `rb_nic_config`. Fields are only ever appended.
 #[repr(C)]
@@ -45,28 +45,69 @@ pub(super) static NICS: Table<OpenNic> = Table::new("NIC (rb_nic)");
 /// `config` and `nic` are null or valid, as `ringbell.h` says.
 #[no_mangle]
 unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -> i32 {
-    entry("rb_nic_open", || {
-        // SAFETY: by this function's contract.
-        let out = unsafe { Out::new(nic, "`nic`")? };
-        out.set(std::ptr::null_mut());
-        // SAFETY: by this function's contract.
-        let options = unsafe { options(config)? };
-        let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
-        let handle = NICS.insert(OpenNic {
-            buffers: Mutex::default(),
-            others: Others::default(),
-            queues: Mutex::default(),
-            nic,
-        });
-        out.set(std::ptr::without_provenance_mut(handle));
-        Ok(())
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open", || unsafe {
+        open(config, nic, || Ok(NicOptions::default()))
     })
 }
 
 /// # Safety
+/// `config`, `id` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open_rank(
+    config: *const Config,
+    id: *const comm::UniqueIdText,
+    rank: u32,
+    nic: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open_rank", || unsafe {
+        let id = comm::unique_id(id)?;
+        open(config, nic, || Ok(id.nic_options(rank)))
+    })
+}
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_void) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open_env", || unsafe {
+        open(config, nic, || {
+            let job = Job::from_env().map_err(|e| Failure::job(&e))?;
+            job.nic_options().map_err(|e| Failure::job(&e))
+        })
+    })
+}
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+unsafe fn open(
+    config: *const Config,
+    nic: *mut *mut c_void,
+    base: impl FnOnce() -> Result<NicOptions, Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: by this function's contract.
+    let out = unsafe { Out::new(nic, "`nic`")? };
+    out.set(std::ptr::null_mut());
+    // SAFETY: by this function's contract.
+    let options = unsafe { options(config, base()?)? };
+    let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
+    let handle = NICS.insert(OpenNic {
+        buffers: Mutex::default(),
+        others: Others::default(),
+        queues: Mutex::default(),
+        nic,
+    });
+    out.set(std::ptr::without_provenance_mut(handle));
+    Ok(())
+}
+
+/// What `config` says, over what `options` has.
+///
+/// # Safety
 /// `config` is null, or valid for the bytes that its `size` says.
-unsafe fn options(config: *const Config) -> Result<NicOptions, Failure> {
-    let mut options = NicOptions::default();
+unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicOptions, Failure> {
     if config.is_null() {
         return Ok(options);
     }
@@ -120,6 +161,10 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
             return Ok(());
         }
         let closed = NICS.remove(nic.addr())?;
+        // What uses the NIC goes before it.
+        request::free_of(nic.addr());
+        stream::destroy_of(nic.addr());
+        comm::destroy_of(nic.addr());
         socket::close_contexts_of(nic.addr());
         drop(closed);
         Ok(())

@@ -277,7 +277,9 @@ extern "C" fn rb_socket_send(
         if bytes > 0 {
             inside(&context, va, bytes)?;
         }
-        context.transfer("rb_send", sock, va, bytes, timeout_us).1
+        context
+            .transfer("rb_send_all", sock, va, bytes, timeout_us)
+            .1
     })
 }
 
@@ -306,7 +308,7 @@ unsafe extern "C" fn rb_socket_recv(
     entry("rb_socket_recv", || {
         // SAFETY: by this function's contract.
         let out = unsafe { OptionalOut::new(received) };
-        receive("rb_recv", context, sock, va, bytes, &out, timeout_us)
+        receive("rb_recv_all", context, sock, va, bytes, &out, timeout_us)
     })
 }
 

@@ -1,12 +1,13 @@
 //! [`Job`]: which rank of which job this process is, as its environment says.
 
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_core::port::mem::MemSwitch;
 
+use super::launcher::{self, number, JobSource, Lookup};
 use super::{BootstrapError, Member, UniqueId, UniqueIdError};
 use crate::{Cidr, NicOptions, PortSpec, SpecError, TransportSpec};
 
@@ -20,7 +21,10 @@ pub mod variables {
     pub const ID: &str = "RINGBELL_ID";
     /// `HOST:PORT` at which rank 0 serves the bootstrap, for launchers that say none.
     pub const BOOTSTRAP: &str = "RINGBELL_BOOTSTRAP";
-    /// Secret of the job, 32 hexadecimal digits, for launchers that have none.
+    /// Own rank among those of this machine, from 0.
+    pub const LOCAL_RANK: &str = "RINGBELL_LOCAL_RANK";
+    /// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, whoever knows
+    /// the launcher's number of the job can work the secret out.
     pub const SECRET: &str = "RINGBELL_SECRET";
     /// What carries the NIC's frames, as `--port` has it.
     pub const PORT: &str = "RINGBELL_PORT";
@@ -28,34 +32,6 @@ pub mod variables {
     pub const TRANSPORT: &str = "RINGBELL_TRANSPORT";
     /// File of the in-memory switch of the launcher.
     pub const SWITCH: &str = "RINGBELL_SWITCH";
-}
-
-/// Who started this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum JobSource {
-    /// `ringbell run`, or somebody who set its variables.
-    Ringbell,
-    /// torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
-    Torchrun,
-    /// srun: SLURM_PROCID, SLURM_NTASKS.
-    Slurm,
-    /// Open MPI's mpirun: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE.
-    OpenMpi,
-    /// A PMI launcher, such as MPICH's mpiexec: PMI_RANK, PMI_SIZE.
-    Pmi,
-}
-
-impl std::fmt::Display for JobSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            JobSource::Ringbell => "ringbell run",
-            JobSource::Torchrun => "torchrun",
-            JobSource::Slurm => "Slurm",
-            JobSource::OpenMpi => "Open MPI",
-            JobSource::Pmi => "PMI",
-        })
-    }
 }
 
 /// Why the environment does not say which rank this is.
@@ -115,6 +91,7 @@ pub enum JobError {
 pub struct Job {
     rank: u32,
     size: u32,
+    local_rank: Option<u32>,
     source: JobSource,
     id: UniqueId,
     /// Whether rank 0 serves, because the launcher does not.
@@ -122,22 +99,6 @@ pub struct Job {
     transport: TransportSpec,
     port: PortSpec,
     switch: Option<PathBuf>,
-}
-
-type Lookup<'a> = &'a dyn Fn(&str) -> Option<String>;
-
-fn number(env: Lookup<'_>, name: &'static str) -> Result<Option<u32>, JobError> {
-    let Some(value) = env(name) else {
-        return Ok(None);
-    };
-    match value.trim().parse() {
-        Ok(n) => Ok(Some(n)),
-        Err(_) => Err(JobError::Invalid {
-            name,
-            value,
-            why: "it must be a number".into(),
-        }),
-    }
 }
 
 impl Job {
@@ -155,30 +116,12 @@ impl Job {
     /// As [`Job::from_env`].
     pub fn from_variables(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Job, JobError> {
         let env: Lookup<'_> = &|name| lookup(name).filter(|v| !v.is_empty());
-        const KNOWN: [(JobSource, &str, &str); 5] = [
-            (JobSource::Ringbell, variables::RANK, variables::SIZE),
-            // torchrun may itself run under Slurm: the inner launcher counts.
-            (JobSource::Torchrun, "RANK", "WORLD_SIZE"),
-            (
-                JobSource::OpenMpi,
-                "OMPI_COMM_WORLD_RANK",
-                "OMPI_COMM_WORLD_SIZE",
-            ),
-            (JobSource::Pmi, "PMI_RANK", "PMI_SIZE"),
-            (JobSource::Slurm, "SLURM_PROCID", "SLURM_NTASKS"),
-        ];
-        let found = KNOWN.into_iter().find(|(source, rank, size)| {
-            let both = env(rank).is_some() && env(size).is_some();
-            // RANK alone is too common a name to mean torchrun.
-            both || (*source != JobSource::Torchrun && env(rank).is_some())
-        });
-        let (source, rank_name, size_name) = found.ok_or(JobError::None)?;
+        let found = launcher::KNOWN.into_iter().find(|l| l.speaks(env));
+        let launcher = found.ok_or(JobError::None)?;
+        let (source, rank_name) = (launcher.source, launcher.rank);
+        launcher.complete(env)?;
         let rank = number(env, rank_name)?.ok_or(JobError::None)?;
-        let size = number(env, size_name)?.ok_or(JobError::Incomplete {
-            found: source,
-            missing: size_name,
-            advice: "set it to the number of ranks",
-        })?;
+        let (size, size_name) = launcher.ranks(env)?;
         if rank >= size {
             return Err(JobError::Invalid {
                 name: rank_name,
@@ -188,11 +131,12 @@ impl Job {
         }
         let (id, rank_0_serves) = match env(variables::ID) {
             Some(text) => (text.parse()?, source != JobSource::Ringbell),
-            None => (worked_out(env, source)?, true),
+            None => (launcher.id(env, size)?, true),
         };
         Ok(Job {
             rank,
             size,
+            local_rank: number(env, launcher.local_rank)?,
             source,
             id,
             rank_0_serves,
@@ -210,6 +154,11 @@ impl Job {
     /// Ranks of the job.
     pub fn size(&self) -> u32 {
         self.size
+    }
+
+    /// Rank among those of this machine, where the launcher says it: to choose a GPU.
+    pub fn local_rank(&self) -> Option<u32> {
+        self.local_rank
     }
 
     /// Who started this process.
@@ -237,7 +186,7 @@ impl Job {
     /// # Errors
     /// [`JobError::Switch`] when the launcher's switch is gone.
     pub fn nic_options(&self) -> Result<NicOptions, JobError> {
-        let mut options = options_of(&self.id, self.rank);
+        let mut options = self.id.nic_options(self.rank);
         options.transport = self.transport;
         options.port = self.port.clone();
         if let Some(path) = &self.switch {
@@ -258,23 +207,24 @@ impl Job {
     }
 }
 
-/// A NIC of a job that only its own ranks can meet.
-pub(crate) fn options_of(id: &UniqueId, rank: u32) -> NicOptions {
-    let tag = id.job_tag();
-    let mut options = NicOptions {
-        ip: Job::address_of(rank),
-        vni: (tag >> 40) as u32 & 0xff_ffff,
-        udp_secret: Some(tag),
-        ..NicOptions::default()
-    };
-    options.local.directory = Some(id.local_directory());
-    let (low, high) = options.local.secret.split_at_mut(16);
-    low.copy_from_slice(id.secret());
-    high.copy_from_slice(id.secret());
-    options
-}
-
 impl UniqueId {
+    /// How to open the NIC of a rank of this job, so that only its own ranks can meet it: an address by
+    /// rank, and a directory, a network number and secrets of the job's own.
+    pub fn nic_options(&self, rank: u32) -> NicOptions {
+        let tag = self.job_tag();
+        let mut options = NicOptions {
+            ip: Job::address_of(rank),
+            vni: (tag >> 40) as u32 & 0xff_ffff,
+            udp_secret: Some(tag),
+            ..NicOptions::default()
+        };
+        options.local.directory = Some(self.local_directory());
+        let (low, high) = options.local.secret.split_at_mut(16);
+        low.copy_from_slice(self.secret());
+        high.copy_from_slice(self.secret());
+        options
+    }
+
     /// Where the job's NICs find each other on this machine: the directory of the `local` transport. Its
     /// name does not tell the secret.
     pub fn local_directory(&self) -> PathBuf {
@@ -298,116 +248,6 @@ fn attach(path: &std::path::Path) -> Result<Arc<MemSwitch>, JobError> {
         .map_err(|e| failed(e.to_string()))?;
     let switch = MemSwitch::attach(file.into()).map_err(|e| failed(e.to_string()))?;
     Ok(Arc::new(switch))
-}
-
-/// The id that every rank of a foreign launcher works out for itself.
-fn worked_out(env: Lookup<'_>, source: JobSource) -> Result<UniqueId, JobError> {
-    // What all ranks see alike, and no other job of this launcher.
-    let names: &[&str] = match source {
-        JobSource::Torchrun => &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"],
-        JobSource::Slurm => &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_CLUSTER_NAME"],
-        JobSource::OpenMpi => &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],
-        JobSource::Pmi => &["PMI_JOBID"],
-        JobSource::Ringbell => &[variables::BOOTSTRAP],
-    };
-    let values: Vec<String> = names.iter().filter_map(|n| env(n)).collect();
-    let name = values.join("/");
-    let hash = hash(&format!("{source}/{name}"));
-    let secret = match env(variables::SECRET) {
-        None => hash.to_le_bytes(),
-        Some(value) if value.len() == 32 => u128::from_str_radix(&value, 16)
-            .map_err(|_| JobError::Invalid {
-                name: variables::SECRET,
-                value: "...".into(),
-                why: "it must have 32 hexadecimal digits".into(),
-            })?
-            .to_be_bytes(),
-        Some(_) => {
-            return Err(JobError::Invalid {
-                name: variables::SECRET,
-                value: "...".into(),
-                why: "it must have 32 hexadecimal digits".into(),
-            })
-        }
-    };
-    let port = 20_000 + (hash % 12_000) as u16;
-    let place = match env(variables::BOOTSTRAP) {
-        Some(place) => place,
-        None => match source {
-            JobSource::Ringbell => {
-                return Err(JobError::Incomplete {
-                    found: source,
-                    missing: variables::ID,
-                    advice: "give every rank the text of the job's id, or RINGBELL_BOOTSTRAP=HOST:PORT of rank 0",
-                })
-            }
-            JobSource::Torchrun => {
-                let missing = |missing| JobError::Incomplete {
-                    found: source,
-                    missing,
-                    advice: "torchrun sets it; or set RINGBELL_BOOTSTRAP=HOST:PORT",
-                };
-                let host = env("MASTER_ADDR").ok_or(missing("MASTER_ADDR"))?;
-                let base = number(env, "MASTER_PORT")?.ok_or(missing("MASTER_PORT"))?;
-                // MASTER_PORT itself is torch's own store.
-                format!("{host}:{}", 1024 + (base + 1) % 64_000)
-            }
-            JobSource::Slurm => {
-                let nodes = env("SLURM_STEP_NODELIST").or(env("SLURM_JOB_NODELIST"));
-                let nodes = nodes.ok_or(JobError::Incomplete {
-                    found: source,
-                    missing: "SLURM_STEP_NODELIST",
-                    advice: "srun sets it; or set RINGBELL_BOOTSTRAP=HOST:PORT",
-                })?;
-                format!("{}:{port}", first_node(&nodes))
-            }
-            JobSource::OpenMpi | JobSource::Pmi => {
-                let local = number(env, "OMPI_COMM_WORLD_LOCAL_SIZE")?.or(number(env, "MPI_LOCALNRANKS")?);
-                let all = number(env, "OMPI_COMM_WORLD_SIZE")?.or(number(env, "PMI_SIZE")?);
-                if local.is_none() || local != all {
-                    return Err(JobError::Incomplete {
-                        found: source,
-                        missing: variables::BOOTSTRAP,
-                        advice: "the ranks are on several machines and the launcher names no address: pass RINGBELL_BOOTSTRAP=HOST:PORT of rank 0's machine to every rank",
-                    });
-                }
-                format!("127.0.0.1:{port}")
-            }
-        },
-    };
-    let address = resolve(&place).ok_or_else(|| JobError::Invalid {
-        name: variables::BOOTSTRAP,
-        value: place.clone(),
-        why: "no machine of that name is known; write HOST:PORT of rank 0's machine".into(),
-    })?;
-    Ok(UniqueId::new(address, secret))
-}
-
-fn resolve(place: &str) -> Option<SocketAddr> {
-    let mut all = place.to_socket_addrs().ok()?.collect::<Vec<_>>();
-    all.sort_by_key(|a| !a.is_ipv4());
-    all.first().copied()
-}
-
-/// The first host of Slurm's list: `node[03-05,9],other` is node03.
-fn first_node(list: &str) -> String {
-    let end = list.find(['[', ',']).unwrap_or(list.len());
-    let (name, rest) = list.split_at(end);
-    match rest.strip_prefix('[') {
-        None => name.into(),
-        Some(range) => {
-            let digits = range.find(|c: char| !c.is_ascii_digit());
-            format!("{name}{}", &range[..digits.unwrap_or(range.len())])
-        }
-    }
-}
-
-/// FNV-1a, 128 bits: tells jobs apart, and is no protection.
-fn hash(text: &str) -> u128 {
-    text.bytes()
-        .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |h, b| {
-            (h ^ u128::from(b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
-        })
 }
 
 #[cfg(test)]
@@ -438,24 +278,6 @@ mod tests {
         );
         assert_eq!(j.id().to_string(), ID);
         assert!(!j.rank_0_serves);
-        let torch = [
-            ("RANK", "2"),
-            ("WORLD_SIZE", "4"),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", "29500"),
-        ];
-        let j = job(&torch).expect("complete");
-        assert_eq!((j.rank(), j.source()), (2, JobSource::Torchrun));
-        assert!(j.rank_0_serves && j.id().address().port() != 29500);
-        let slurm = [
-            ("SLURM_PROCID", "0"),
-            ("SLURM_NTASKS", "2"),
-            ("SLURM_JOB_ID", "77"),
-            ("SLURM_STEP_NODELIST", "127.0.0.[1-2]"),
-        ];
-        let j = job(&slurm).expect("complete");
-        assert_eq!(j.source(), JobSource::Slurm);
-        assert_eq!(j.id().address().ip(), Ipv4Addr::LOCALHOST);
         let mpi = [
             ("OMPI_COMM_WORLD_RANK", "1"),
             ("OMPI_COMM_WORLD_SIZE", "2"),
@@ -475,12 +297,157 @@ mod tests {
         );
     }
 
+    /// What srun of two nodes with two tasks each sets for a task, of what we read and what could mislead.
+    fn srun(task: &'static str, job_id: &'static str) -> Vec<(&'static str, &'static str)> {
+        vec![
+            ("SLURM_JOB_ID", job_id),
+            ("SLURM_JOBID", job_id),
+            ("SLURM_CLUSTER_NAME", "ada"),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEPID", "0"),
+            ("SLURM_PROCID", task),
+            (
+                "SLURM_LOCALID",
+                if matches!(task, "0" | "2") { "0" } else { "1" },
+            ),
+            (
+                "SLURM_NODEID",
+                if matches!(task, "0" | "1") { "0" } else { "1" },
+            ),
+            // Of the allocation: larger than the step.
+            ("SLURM_NTASKS", "8"),
+            ("SLURM_NNODES", "4"),
+            ("SLURM_JOB_NODELIST", "10.1.0.[5-8]"),
+            ("SLURM_STEP_NUM_TASKS", "4"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_STEP_NODELIST", "10.1.0.[7-8]"),
+            ("SLURM_STEP_TASKS_PER_NODE", "2(x2)"),
+            ("SLURM_LAUNCH_NODE_IPADDR", "10.1.0.1"),
+        ]
+    }
+
+    /// What torchrun of two nodes with two processes each sets.
+    fn torchrun(rank: &'static str, restarts: &'static str) -> Vec<(&'static str, &'static str)> {
+        vec![
+            ("RANK", rank),
+            (
+                "LOCAL_RANK",
+                if matches!(rank, "0" | "2") { "0" } else { "1" },
+            ),
+            (
+                "GROUP_RANK",
+                if matches!(rank, "0" | "1") { "0" } else { "1" },
+            ),
+            ("ROLE_RANK", rank),
+            ("WORLD_SIZE", "4"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("GROUP_WORLD_SIZE", "2"),
+            ("ROLE_WORLD_SIZE", "4"),
+            ("ROLE_NAME", "default"),
+            ("MASTER_ADDR", "10.1.0.7"),
+            ("MASTER_PORT", "29500"),
+            ("TORCHELASTIC_RESTART_COUNT", restarts),
+            ("TORCHELASTIC_MAX_RESTARTS", "3"),
+            ("TORCHELASTIC_RUN_ID", "none"),
+            ("TORCHELASTIC_USE_AGENT_STORE", "False"),
+            ("OMP_NUM_THREADS", "1"),
+        ]
+    }
+
+    fn with<'a>(
+        vars: &[(&'a str, &'a str)],
+        name: &'a str,
+        value: &'a str,
+    ) -> Vec<(&'a str, &'a str)> {
+        let others = vars.iter().copied().filter(|(n, _)| *n != name);
+        others.chain([(name, value)]).collect()
+    }
+
+    #[test]
+    fn tasks_of_srun_meet_on_the_first_node_of_their_step() {
+        let j = job(&srun("3", "200505")).expect("complete");
+        assert_eq!((j.rank(), j.size(), j.local_rank()), (3, 4, Some(1)));
+        assert_eq!((j.source(), j.rank_0_serves), (JobSource::Slurm, true));
+        assert_eq!(j.id().address().ip(), Ipv4Addr::new(10, 1, 0, 7));
+        assert_eq!(j.id(), job(&srun("0", "200505")).expect("complete").id());
+        // Another step of the job, and another job, are other jobs to us.
+        for other in [
+            with(&srun("0", "200505"), "SLURM_STEP_ID", "1"),
+            srun("0", "200506"),
+        ] {
+            let other = job(&other).expect("complete");
+            assert_ne!(j.id().secret(), other.id().secret());
+        }
+        let one_node = with(&srun("0", "7"), "SLURM_STEP_NUM_NODES", "1");
+        let at = job(&one_node).expect("complete").id().address().ip();
+        assert_eq!(at, Ipv4Addr::LOCALHOST, "nobody else need reach it");
+        // An older srun has no number of its own for the step's tasks.
+        let old: Vec<_> = srun("3", "7");
+        let old: Vec<_> = old
+            .into_iter()
+            .filter(|v| v.0 != "SLURM_STEP_NUM_TASKS")
+            .collect();
+        assert_eq!(job(&old).expect("complete").size(), 8);
+    }
+
+    #[test]
+    fn a_batch_script_is_no_rank_and_inner_launchers_win() {
+        let batch: Vec<_> = srun("0", "7");
+        let batch: Vec<_> = batch
+            .into_iter()
+            .filter(|v| !v.0.starts_with("SLURM_STEP"))
+            .collect();
+        let e = job(&batch).expect_err("started without srun").to_string();
+        assert!(e.contains("SLURM_STEP_ID") && e.contains("srun"), "{e}");
+        // srun --mpi=pmi2 speaks PMI as well; Slurm's own variables say more.
+        let pmi2 = [
+            &srun("1", "7")[..],
+            &[("PMI_RANK", "1"), ("PMI_SIZE", "4"), ("PMI_JOBID", "7.0")],
+        ]
+        .concat();
+        assert_eq!(job(&pmi2).expect("complete").source(), JobSource::Slurm);
+        // Hydra starts a proxy on each node by srun, and the ranks inherit the proxy's variables.
+        let hydra = [
+            &srun("1", "7")[..],
+            &[
+                ("PMI_RANK", "3"),
+                ("PMI_SIZE", "9"),
+                ("MPI_LOCALNRANKS", "9"),
+                ("MPI_LOCALRANKID", "3"),
+            ],
+        ]
+        .concat();
+        let j = job(&hydra).expect("complete");
+        assert_eq!((j.rank(), j.size(), j.source()), (3, 9, JobSource::Pmi));
+        // torchrun as the one task of each node.
+        let torch = [&srun("1", "7")[..], &torchrun("2", "0")].concat();
+        assert_eq!(job(&torch).expect("complete").source(), JobSource::Torchrun);
+    }
+
+    #[test]
+    fn ranks_of_torchrun_meet_beside_its_store_and_not_those_of_before_a_restart() {
+        let j = job(&torchrun("2", "0")).expect("complete");
+        assert_eq!((j.rank(), j.size(), j.local_rank()), (2, 4, Some(0)));
+        assert_eq!((j.source(), j.rank_0_serves), (JobSource::Torchrun, true));
+        assert_eq!(j.id().address().ip(), Ipv4Addr::new(10, 1, 0, 7));
+        assert_ne!(j.id().address().port(), 29500, "that is torch's own");
+        assert_eq!(j.id(), job(&torchrun("0", "0")).expect("complete").id());
+        assert_ne!(
+            j.id().secret(),
+            job(&torchrun("2", "1")).expect("complete").id().secret()
+        );
+        let standalone = with(&torchrun("2", "0"), "LOCAL_WORLD_SIZE", "4");
+        let at = job(&standalone).expect("complete").id().address().ip();
+        assert_eq!(at, Ipv4Addr::LOCALHOST, "nobody else need reach it");
+    }
+
     #[test]
     fn ranks_agree_on_the_id_and_jobs_do_not() {
         let id = |rank, job_id| {
             job(&[
                 ("SLURM_PROCID", rank),
                 ("SLURM_NTASKS", "2"),
+                ("SLURM_STEP_ID", "0"),
                 ("SLURM_JOB_ID", job_id),
                 ("SLURM_STEP_NODELIST", "127.0.0.1"),
             ])
@@ -531,23 +498,11 @@ mod tests {
         let id: UniqueId = ID.parse().expect("sound");
         let other = UniqueId::new(id.address(), [3; 16]);
         assert_ne!(id.local_directory(), other.local_directory());
-        let options = options_of(&id, 3);
+        let options = id.nic_options(3);
         assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
         assert!(!id
             .local_directory()
             .to_string_lossy()
             .contains("0001020304"));
-    }
-
-    #[test]
-    fn slurm_lists() {
-        for (list, first) in [
-            ("node7", "node7"),
-            ("a,b", "a"),
-            ("node[03-05,9],other", "node03"),
-            ("node[7,9]", "node7"),
-        ] {
-            assert_eq!(first_node(list), first);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Ranks and communicators: how processes become a job, and collectives of that job.
 //!
-//! `id` and `bootstrap`: ranks find each other. `job`: what a launcher's environment says. `card`: what
+//! `id` and `bootstrap`: ranks find each other. `job` and `launcher`: what a launcher's
+//! environment says. `card`: what
 //! they tell each other of their NICs. `communicator`: the handle; `operation` and `calls`: what it
 //! is asked to do; `request` and `stream`: how that ends.
 
@@ -12,6 +13,7 @@ mod element;
 mod error;
 mod id;
 mod job;
+mod launcher;
 mod operation;
 mod options;
 mod request;
@@ -22,7 +24,8 @@ pub use communicator::Communicator;
 pub use element::Element;
 pub use error::CollectiveError;
 pub use id::{UniqueId, UniqueIdError};
-pub use job::{variables, Job, JobError, JobSource};
+pub use job::{variables, Job, JobError};
+pub use launcher::JobSource;
 pub use operation::{Operation, Span};
 pub use options::{CommOptions, COLLECTIVE_PORT};
 pub use request::{Done, Request};

@@ -541,6 +541,7 @@ impl Collectives {
                 self.start_channel(io, slot, id, task);
             }
             Task::Local(combine) => {
+                a.bytes = combine.count * combine.dtype.bytes();
                 a.state = State::Local(combine);
                 c.active.push(id);
                 self.wake(id);

@@ -17,6 +17,8 @@ headers!(
     "ringbell.hpp",
     "ringbell_abi.h",
     "ringbell_collective.cuh",
+    "ringbell_comm.h",
+    "ringbell_comm_handle.h",
     "ringbell_emu.h",
     "ringbell_fiber.h",
     "ringbell_platform.h",

@@ -246,7 +246,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let stream = side.nic.gpu().stream();
     for i in 0..u64::from(n) {
         let _queued = stream.launch(
-            "rb_send",
+            "rb_send_all",
             1,
             1,
             &[
