@@ -116,9 +116,15 @@ fn main() {
             }
         }
     }
-    // 1,000 connections of 256 KiB are 512 MB of buffers, which no cache holds: the second case shows
-    // the demultiplexer without the memory's limit.
-    for (all, buffer, message) in [(false, 256, 64), (true, 256, 64), (true, 16, 8)] {
+    // 1,000 connections of 256 KiB are 512 MB of buffers, which no cache holds; with smaller buffers and
+    // messages the cost of a connection itself shows.
+    for (all, buffer, message) in [
+        (false, 256, 64),
+        (true, 256, 64),
+        (true, 64, 64),
+        (true, 16, 16),
+        (true, 16, 8),
+    ] {
         if chosen(if all { "many all" } else { "many one" }) {
             rows.push(against_one(1000, all, buffer << 10, message << 10));
         }

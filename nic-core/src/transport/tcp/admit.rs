@@ -81,10 +81,7 @@ impl TcpTransport {
                                 self.counters.defects += 1;
                                 c.broken = true;
                             }
-                            if !c.ready {
-                                c.ready = true;
-                                self.ready.push_back(index);
-                            }
+                            self.ready.resume(index);
                             After::Nothing
                         }
                         _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),

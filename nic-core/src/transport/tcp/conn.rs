@@ -94,8 +94,8 @@ pub(super) struct Conn {
     pub(super) held: bool,
     /// smoltcp has panicked on this socket.
     pub(super) broken: bool,
-    /// In the ready list.
-    pub(super) ready: bool,
+    /// The last service ended before all that could be moved was moved.
+    pub(super) paused: bool,
     /// A segment came in since the last service.
     pub(super) heard: bool,
     /// Since when the peer owes an answer.
@@ -150,7 +150,7 @@ impl Conn {
             taken: 0,
             held: false,
             broken: false,
-            ready: false,
+            paused: false,
             heard: false,
             unanswered: None,
             attempts: 0,
@@ -179,6 +179,18 @@ impl Conn {
 
     pub(super) fn is_orphan(&self) -> bool {
         self.phase == Phase::Orphan
+    }
+
+    /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of none.
+    pub(super) fn has_news_for(&self, work: &RecvWork) -> bool {
+        let socket = self.sockets.get::<Socket>(self.handle);
+        self.phase != Phase::Open
+            || work.buffer.len == 0
+            || self.held
+            || self.peer_closed
+            || socket.recv_queue() > 0
+            || !is_synchronized(socket.state())
+            || peer_has_closed(socket.state())
     }
 
     /// RCV.NXT. smoltcp keeps it to itself, so it is counted from outside.

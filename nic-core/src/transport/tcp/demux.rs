@@ -144,6 +144,11 @@ impl Table {
         Some(conn)
     }
 
+    /// Whether there is such a connection, without touching it.
+    pub(super) fn has(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|s| s.conn.is_some())
+    }
+
     pub(super) fn at(&mut self, index: usize) -> Option<&mut Conn> {
         self.slots.get_mut(index)?.conn.as_deref_mut()
     }

@@ -154,6 +154,8 @@ pub(super) struct Egress<'a> {
     pub(super) written: usize,
     /// The first acknowledgement number sent.
     pub(super) acknowledged: Option<u32>,
+    /// Bytes of all frames committed.
+    pub(super) sent_bytes: usize,
 }
 
 impl Egress<'_> {
@@ -167,6 +169,7 @@ impl Egress<'_> {
         let len = std::mem::take(&mut self.written);
         if len > 0 {
             self.port.tx_commit(self.now, len);
+            self.sent_bytes += len;
         }
         len > 0
     }

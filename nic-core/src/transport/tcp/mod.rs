@@ -31,6 +31,7 @@ mod demux;
 mod device;
 mod neighbor;
 mod pump;
+mod ready;
 mod revive;
 mod service;
 mod timers;
@@ -51,6 +52,7 @@ pub use self::demux::CONNECTIONS_MAX;
 use self::demux::{index_of, Key, Table};
 use self::device::{Clock, Ingress, Reply};
 use self::neighbor::{Neighbors, Resolved};
+use self::ready::Ready;
 use self::timers::Timers;
 use super::{
     ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
@@ -197,8 +199,10 @@ pub struct TcpTransport {
     /// A set without sockets: smoltcp answers what is given to it with a reset.
     nobody: SocketSet<'static>,
     table: Table,
-    /// Connections that have something to do, each once.
-    ready: VecDeque<usize>,
+    /// Connections that have something to do.
+    ready: Ready,
+    /// Those that found no room in the port in this step.
+    stopped: Vec<usize>,
     timers: Timers,
     neighbors: Neighbors,
     listeners: HashMap<u16, Listener>,
@@ -212,6 +216,8 @@ pub struct TcpTransport {
     resolved: Vec<(usize, Resolved)>,
     /// Connections that found no room in the port in this step.
     blocked: u32,
+    /// The neighbour of the last of them.
+    full_way: Option<usize>,
     /// The last step left work behind that no timer covers.
     again: Option<NicTime>,
 }
@@ -260,7 +266,8 @@ impl TcpTransport {
             iface,
             nobody: SocketSet::new(Vec::new()),
             table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
-            ready: VecDeque::new(),
+            ready: Ready::default(),
+            stopped: Vec::new(),
             timers: Timers::default(),
             neighbors: Neighbors::default(),
             listeners: HashMap::new(),
@@ -272,6 +279,7 @@ impl TcpTransport {
             scratch: vec![0; 2048].into(),
             resolved: Vec::new(),
             blocked: 0,
+            full_way: None,
             again: None,
             clock,
             config,
@@ -294,11 +302,8 @@ impl TcpTransport {
     }
 
     fn mark(&mut self, index: usize) {
-        if let Some(c) = self.table.at(index) {
-            if !c.ready {
-                c.ready = true;
-                self.ready.push_back(index);
-            }
+        if self.table.has(index) {
+            self.ready.queue(index);
         }
     }
 
@@ -478,8 +483,12 @@ impl Transport for TcpTransport {
             Some(c) if c.phase == Phase::Closing => Status::NotConnected,
             // A dead connection may still hold bytes: service decides.
             Some(c) => {
+                let moves = c.has_news_for(&work);
                 c.recvs.push_back(Receiving { work, done: 0 });
-                return self.mark(index_of(conn));
+                if moves {
+                    self.mark(index_of(conn));
+                }
+                return;
             }
         };
         self.events.push_back(TransportEvent::RecvDone {

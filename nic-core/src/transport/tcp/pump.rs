@@ -149,9 +149,10 @@ impl Conn {
         moved
     }
 
-    /// Moves posted sends into the socket. Returns whether anything moved.
+    /// Moves at most `share` bytes of posted sends into the socket. Returns whether anything moved.
     pub(super) fn pump_sends(
         &mut self,
+        mut share: usize,
         dma: &mut dyn DmaAccess,
         events: &mut VecDeque<TransportEvent>,
     ) -> bool {
@@ -165,7 +166,13 @@ impl Conn {
                 let Some((_, smoltcp::socket::Socket::Tcp(socket))) = socket else {
                     return moved;
                 };
-                let left = (total - s.done) as usize;
+                if share == 0 {
+                    self.paused = true;
+                    return moved;
+                }
+                // A pending read is repeated unchanged, whoever waits by now.
+                share = share.max(s.pending.unwrap_or(0));
+                let left = share.min((total - s.done) as usize);
                 let (done, pending) = (s.done, s.pending);
                 let payload = &s.work.payload;
                 let result = socket.send(|room| {
@@ -201,6 +208,7 @@ impl Conn {
                     Ok(Filled::Bytes(n)) => {
                         // n <= left <= u32::MAX
                         s.done += n as u32;
+                        share -= n;
                         s.pending = None;
                         moved = true;
                     }

@@ -13,8 +13,15 @@ use super::device::Egress;
 use super::TcpTransport;
 use crate::transport::{DmaAccess, NicTime, TransportEvent};
 
-/// Segments of one connection per turn: others wait no longer than for these.
+/// Segments that one service may send while few connections wait.
 const TX_BUDGET: usize = 128;
+/// Bytes that one service may move into a socket while few connections wait: all there are.
+const UNBOUNDED: usize = usize::MAX;
+/// From so many waiting connections on, each moves little at a time: what it has under way is then still
+/// in the cache when the peer acknowledges it, and its buffer's front is used again.
+const CROWD: usize = 8;
+/// That little: 16 KiB.
+const CROWDED: usize = 16 << 10;
 /// How long a connection waits for room in the port before it tries again.
 const BLOCKED: Duration = Duration::from_micros(10);
 /// A step ends after so many connections found no room in the port; several, because the way to one
@@ -44,9 +51,9 @@ impl TcpTransport {
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
-        (self.again, self.blocked) = (None, 0);
+        (self.again, self.blocked, self.full_way) = (None, 0, None);
         for _ in 0..self.ready.len() {
-            let Some(index) = self.ready.pop_front() else {
+            let Some(index) = self.ready.pop() else {
                 break;
             };
             let blocked = self.blocked;
@@ -56,7 +63,12 @@ impl TcpTransport {
                 break;
             }
         }
-        if !self.ready.is_empty() {
+        // In the order in which they found no room, and hot only while their turn lasts: others want the
+        // port, too.
+        while let Some(index) = self.stopped.pop() {
+            self.ready.resume(index);
+        }
+        if self.ready.len() > 0 {
             self.call_again(if moved { now } else { now.plus(BLOCKED) });
         }
         moved
@@ -70,7 +82,6 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        c.ready = false;
         if std::mem::take(&mut c.heard) {
             self.neighbors.confirm(c.neighbor, now);
             (c.unanswered, c.attempts) = (None, 0);
@@ -87,19 +98,25 @@ impl TcpTransport {
             c.revive_at = None;
             self.revive(index, now);
         }
+        let crowded = self.ready.len() >= CROWD;
+        let share = if crowded { CROWDED } else { UNBOUNDED };
         let mut moved = self.establish(index, now);
         let Some(c) = self.table.at(index) else {
             return moved;
         };
+        c.paused = false;
         match c.phase {
             Phase::Resolving => return moved,
             Phase::Open => {
                 moved |= c.pump_recvs(dma, &mut self.events);
-                moved |= c.pump_sends(dma, &mut self.events);
+                // What cannot leave would only push others out of the cache.
+                if self.full_way != Some(c.neighbor) {
+                    moved |= c.pump_sends(share, dma, &mut self.events);
+                }
             }
             Phase::Closing => {
                 c.discard();
-                moved |= c.pump_sends(dma, &mut self.events);
+                moved |= c.pump_sends(share, dma, &mut self.events);
             }
             Phase::Dead => moved |= c.pump_recvs(dma, &mut self.events),
             Phase::Orphan => {
@@ -118,7 +135,12 @@ impl TcpTransport {
             c.mind_keep_alive(&self.config, now);
         }
         let neighbor = c.neighbor;
-        let (sent, frames) = self.send_segments(index, now);
+        let budget = match crowded {
+            // Headers without options, and one more for an acknowledgement.
+            true => CROWDED.div_ceil(self.caps.max_transmission_unit - 40) + 1,
+            false => TX_BUDGET,
+        };
+        let (sent, frames) = self.send_segments(index, now, budget);
         if frames > 0 {
             moved = true;
             self.probe_stale(neighbor, now);
@@ -245,13 +267,16 @@ impl TcpTransport {
     }
 
     /// Lets smoltcp send what the windows allow.
-    fn send_segments(&mut self, index: usize, now: NicTime) -> (Sent, u64) {
+    fn send_segments(&mut self, index: usize, now: NicTime, budget: usize) -> (Sent, u64) {
         let Some(c) = self.table.at(index) else {
             return (Sent::All, 0);
         };
         let Some(dst) = self.neighbors.mac(c.neighbor) else {
             return (Sent::All, 0);
         };
+        if self.full_way == Some(c.neighbor) {
+            return (Sent::Blocked, 0);
+        }
         let t = self.clock.instant(now);
         let mut device = Egress {
             port: &mut *self.port,
@@ -262,9 +287,10 @@ impl TcpTransport {
             blocked: false,
             written: 0,
             acknowledged: None,
+            sent_bytes: 0,
         };
         let (mut sent, mut frames) = (Sent::More, 0);
-        for _ in 0..TX_BUDGET {
+        for _ in 0..budget {
             // smoltcp forgets a fast retransmission that finds no room, and the timer with it: it is
             // not asked before there is some.
             if !device.has_room() {
@@ -294,6 +320,7 @@ impl TcpTransport {
         if c.peer_base.is_none() {
             c.peer_base = device.acknowledged;
         }
+        self.ready.sent(index, device.sent_bytes);
         (sent, frames)
     }
 
@@ -376,10 +403,11 @@ impl TcpTransport {
         let again = match sent {
             Sent::Blocked => {
                 self.blocked += 1;
+                self.full_way = Some(c.neighbor);
                 Some(now.plus(BLOCKED))
             }
             Sent::More if wants_now => Some(now),
-            _ if reads_pending => Some(now),
+            _ if reads_pending || c.paused => Some(now),
             _ => None,
         };
         c.revive_at = match c.is_forgotten(poll_at.is_some()) {
@@ -394,7 +422,10 @@ impl TcpTransport {
             self.timers.set(index, at);
         }
         if let Some(at) = again {
-            self.mark(index);
+            match sent {
+                Sent::Blocked => self.stopped.push(index),
+                _ => self.ready.queue(index),
+            }
             self.call_again(at);
         }
     }
