@@ -29,6 +29,7 @@
 mod buffer;
 mod capi;
 mod comm;
+mod gpu;
 mod host;
 mod nic;
 mod spec;
@@ -39,6 +40,7 @@ pub use comm::{
     Element, Enqueued, Job, JobError, JobSource, Member, Operation, Request, Round, Span, UniqueId,
     UniqueIdError, COLLECTIVE_PORT,
 };
+pub use gpu::{ChosenGpu, GpuChoice, GpuOpenError, GPU_VARIABLE};
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 

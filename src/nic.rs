@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
+use ringbell_cuda_kernels::{EmulatedGpuConfig, Gpu};
 use ringbell_gtlb::{Access, MmuConfig, PdError};
 use ringbell_nic_abi::PdId;
 use ringbell_nic_core::port::capture::{Capture, CaptureError};
@@ -21,6 +21,7 @@ use ringbell_nic_core::{
 };
 
 use crate::buffer::{AllocError, DeviceBuffer};
+use crate::gpu::{GpuChoice, GpuOpenError};
 use crate::spec::{Cidr, PortSpec, TransportSpec};
 
 /// How to open a NIC. Every field has a default that works on one machine without privileges.
@@ -45,7 +46,9 @@ pub struct NicOptions {
     pub tap_host: Option<Cidr>,
     /// Write every frame to this pcapng file.
     pub pcap: Option<PathBuf>,
-    /// The emulated GPU.
+    /// Which GPU to use.
+    pub gpu_choice: GpuChoice,
+    /// The emulated GPU, where that is used.
     pub gpu: EmulatedGpuConfig,
     /// GTLBs.
     pub mmu: MmuConfig,
@@ -80,6 +83,7 @@ impl Default for NicOptions {
             udp_secret: None,
             tap_host: None,
             pcap: None,
+            gpu_choice: GpuChoice::Auto,
             gpu: EmulatedGpuConfig::default(),
             mmu: MmuConfig::default(),
             progress: ProgressMode::Rescue,
@@ -99,7 +103,7 @@ impl Default for NicOptions {
 pub enum OpenError {
     /// The GPU.
     #[error("cannot open the GPU")]
-    Gpu(#[from] GpuError),
+    Gpu(#[from] GpuOpenError),
     /// The NIC.
     #[error("cannot open the NIC")]
     Nic(#[from] NicError),
@@ -156,12 +160,17 @@ pub struct Nic {
 }
 
 impl Nic {
-    /// Opens a software NIC beside an emulated GPU.
+    /// Opens a software NIC beside a GPU.
     ///
     /// # Errors
     /// [`OpenError`]: which part failed, and why.
     pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
-        let gpu = Gpu::from(EmulatedGpu::new(options.gpu.clone())?);
+        let chosen = options.gpu_choice.open(&options.gpu)?;
+        if let Some(why) = &chosen.instead_of {
+            tracing::info!(%why, "the emulated GPU is used");
+        }
+        let gpu = chosen.gpu;
+        tracing::info!("{}", gpu.describe());
         let mut config = options.limits.clone();
         config.ip = options.ip.ip;
         config.progress = options.progress;

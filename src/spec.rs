@@ -30,6 +30,12 @@ pub enum PortSpec {
 #[error("{0}")]
 pub struct SpecError(String);
 
+impl SpecError {
+    pub(crate) fn new(message: String) -> SpecError {
+        SpecError(message)
+    }
+}
+
 impl FromStr for PortSpec {
     type Err = SpecError;
 

@@ -72,6 +72,21 @@ fn an_old_driver_is_refused() {
 }
 
 #[test]
+fn a_driver_that_does_not_start_is_named_with_its_error() {
+    let name = "a_driver_that_does_not_start_is_named_with_its_error";
+    under_mock(name, "broken", || {
+        assert_eq!(
+            open().unwrap_err(),
+            CudaError::Call {
+                call: "cuInit",
+                code: 999,
+                name: "CUDA_ERROR_UNKNOWN".into()
+            }
+        );
+    });
+}
+
+#[test]
 fn a_driver_without_a_gpu_is_refused() {
     under_mock("a_driver_without_a_gpu_is_refused", "no-device", || {
         assert_eq!(open().unwrap_err(), CudaError::NoDevice);

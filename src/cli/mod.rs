@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use ringbell::GpuChoice;
 
 pub(crate) use problem::{Exit, Problem};
 
@@ -27,10 +28,14 @@ pub(crate) use problem::{Exit, Problem};
 /// lacks what was asked for (`ringbell doctor` says what);
 /// 130 interrupted; `run` ends as the first rank that failed.
 ///
-/// Environment: RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
+/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, also for programs;
+/// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
 #[derive(Parser)]
 #[command(name = "ringbell", version)]
 struct Cli {
+    /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
+    #[arg(long, global = true, env = ringbell::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
+    gpu: Option<GpuChoice>,
     #[command(subcommand)]
     command: Command,
 }
@@ -58,6 +63,10 @@ enum Command {
 /// Parses the command line and runs it.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Some(gpu) = cli.gpu {
+        // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
+        std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());
+    }
     let done = trace::start().and_then(|()| run(cli.command));
     match done {
         Ok(exit) => exit.into(),

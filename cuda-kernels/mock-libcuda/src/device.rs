@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::{call, faults, gpu, put, ready, Result, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE};
+use crate::{
+    call, faults, gpu, put, ready, Result, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNKNOWN,
+};
 
 /// The one context.
 const CONTEXT: usize = 0xc0de_0000;
@@ -18,9 +20,10 @@ pub(crate) fn has_current() -> bool {
 
 #[no_mangle]
 pub unsafe extern "C" fn cuInit(flags: c_uint) -> Result {
-    match (flags, faults().no_device) {
-        (0, false) => 0,
-        (0, true) => NO_DEVICE,
+    match flags {
+        0 if faults().broken => UNKNOWN,
+        0 if faults().no_device => NO_DEVICE,
+        0 => 0,
         _ => INVALID_VALUE,
     }
 }

@@ -48,6 +48,8 @@ pub const UNKNOWN: Result = 999;
 pub struct Faults {
     /// `no-device`: a driver without a GPU.
     pub no_device: bool,
+    /// `broken`: the driver cannot start, with an error that has no name.
+    pub broken: bool,
     /// `old-driver`: for CUDA 11.8.
     pub old_driver: bool,
     /// `no-fatbin`: fat binaries hold nothing for this GPU.
@@ -71,6 +73,7 @@ impl Faults {
         for fault in list.split(',').filter(|s| !s.is_empty()) {
             match fault.split_once('=').unwrap_or((fault, "")) {
                 ("no-device", _) => f.no_device = true,
+                ("broken", _) => f.broken = true,
                 ("old-driver", _) => f.old_driver = true,
                 ("no-fatbin", _) => f.no_fatbin = true,
                 ("no-nvrtc", _) => f.no_nvrtc = true,

@@ -1,0 +1,268 @@
+//! The whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel` starts send
+//! and receive through software NICs, over queues that were pinned for the GPU, from and into memory that
+//! only its copy engine reaches.
+#![cfg(feature = "cuda")]
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+mod communicators;
+#[path = "../cuda-kernels/tests/common/mock_driver.rs"]
+mod mock_driver;
+
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mock_driver::under_mock;
+use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::{
+    Communicator, DeviceBuffer, GpuChoice, GpuKind, HostQueue, KernelArg, Nic, NicOptions, ReduceOp,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two NICs of one host in this process, each beside the GPU that the driver shows.
+struct Pair {
+    nics: [Nic; 2],
+    folder: PathBuf,
+}
+
+impl Pair {
+    fn open(name: &str) -> Pair {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("cuda-{name}-{}", std::process::id()));
+        let nics = ["10.77.40.1/24", "10.77.40.2/24"].map(|ip| {
+            let mut options = NicOptions {
+                ip: ip.parse().expect("an address"),
+                gpu_choice: GpuChoice::Auto,
+                ..NicOptions::default()
+            };
+            options.local.directory = Some(folder.clone());
+            let nic = Nic::open(options).expect("a NIC beside the mock");
+            assert_eq!(nic.gpu().kind(), GpuKind::Cuda);
+            nic
+        });
+        Pair { nics, folder }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn call(queue: &HostQueue, d: &Descriptor) -> u64 {
+    let done = queue.call(d).expect("the NIC answers");
+    assert_eq!(done.status, Status::Ok, "{:?}", d.opcode);
+    done.detail
+}
+
+/// Runs a kernel and reads its `gpu_result`: status, session, bytes, detail.
+fn run(
+    nic: &Nic,
+    out: &DeviceBuffer,
+    name: &str,
+    lanes: u32,
+    args: &[KernelArg],
+) -> (Status, u64, u64) {
+    let launch = nic.gpu().launch(name, 1, lanes, args).expect("it starts");
+    launch.wait(PATIENCE).expect("it ends");
+    let mut r = [0; 24];
+    out.read(0, &mut r).expect("inside");
+    let word = |i: usize| u64::from_le_bytes(r[i..i + 8].try_into().expect("eight bytes"));
+    let status = Status::from_code(r[0]).expect("a status");
+    (status, word(8), word(16))
+}
+
+/// Bytes that differ from place to place and from message to message.
+fn pattern(len: u64, seed: u64) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i.wrapping_mul(2_654_435_761).wrapping_add(seed * 97) >> 7) as u8)
+        .collect()
+}
+
+fn messages() {
+    let pair = Pair::open("messages");
+    let [a, b] = &pair.nics;
+    let (qa, qb) = (
+        a.create_queue().expect("a queue"),
+        b.create_queue().expect("a queue"),
+    );
+    // The handle names addresses of the GPU: the mock gives other ones than the host's.
+    assert_eq!((qa.handle().wait_hook, qa.handle().wait_ctx), (0, 0));
+    let (oa, ob) = (a.alloc(64).expect("memory"), b.alloc(64).expect("memory"));
+    let listener = call(&qa, &Descriptor::new(Opcode::Socket)) as u32;
+    let mut listen = Descriptor::new(Opcode::Listen);
+    listen.session = SessionId(listener);
+    listen.imm = 7001 | 4 << 16;
+    call(&qa, &listen);
+
+    // Accept and connect by kernels, at the same time.
+    let timeout = KernelArg::U32(30_000_000);
+    let accept_args = [
+        qa.handle().into(),
+        listener.into(),
+        timeout.clone(),
+        (&oa).into(),
+    ];
+    let accepting = a
+        .gpu()
+        .launch("rb_accept", 1, 1, &accept_args)
+        .expect("it starts");
+    let (status, ..) = {
+        let args = [qb.handle().into(), timeout.clone(), (&ob).into()];
+        run(b, &ob, "rb_socket", 1, &args)
+    };
+    assert_eq!(status, Status::Ok);
+    let session_of = |out: &DeviceBuffer| {
+        let mut r = [0; 24];
+        out.read(0, &mut r).expect("inside");
+        u32::from_le_bytes(r[4..8].try_into().expect("four bytes"))
+    };
+    let sb = session_of(&ob);
+    let ip = u32::from(Ipv4Addr::new(10, 77, 40, 1));
+    let args = [
+        qb.handle().into(),
+        sb.into(),
+        ip.into(),
+        7001_u32.into(),
+        timeout.clone(),
+        (&ob).into(),
+    ];
+    assert_eq!(run(b, &ob, "rb_connect", 1, &args).0, Status::Ok);
+    accepting.wait(PATIENCE).expect("it ends");
+    let sa = session_of(&oa);
+
+    for (i, len) in [1_u64, 8, 40, 41, 4_097, 65_537, 1_000_003]
+        .into_iter()
+        .enumerate()
+    {
+        let (from, to) = (b.alloc(len).expect("memory"), a.alloc(len).expect("memory"));
+        let sent = pattern(len, i as u64);
+        from.write(0, &sent).expect("inside");
+        let args = |q: &HostQueue, s: u32, buffer: &DeviceBuffer, out: &DeviceBuffer| {
+            [
+                q.handle().into(),
+                s.into(),
+                buffer.into(),
+                len.into(),
+                timeout.clone(),
+                out.into(),
+            ]
+        };
+        // The receiver waits first, or finds the bytes there.
+        let receive = || {
+            let args = args(&qa, sa, &to, &oa);
+            a.gpu().launch("rb_recv", 1, 32, &args).expect("it starts")
+        };
+        let early = (i % 2 == 0).then(receive);
+        let (status, bytes, _) = run(b, &ob, "rb_send", 32, &args(&qb, sb, &from, &ob));
+        assert_eq!((status, bytes), (Status::Ok, len), "send of {len}");
+        early
+            .unwrap_or_else(receive)
+            .wait(PATIENCE)
+            .expect("it ends");
+        let mut got = vec![0; len as usize];
+        to.read(0, &mut got).expect("inside");
+        assert!(got == sent, "{len} bytes");
+    }
+
+    // Memory that is not registered is refused by the NIC, not by a crash.
+    let wild = [
+        qb.handle().into(),
+        sb.into(),
+        KernelArg::U64(0x7000_0000_0000),
+        4096_u64.into(),
+        timeout,
+        (&ob).into(),
+    ];
+    let (status, _, detail) = run(b, &ob, "rb_send", 1, &wild);
+    assert_eq!((status, detail), (Status::NotRegistered, 0x7000_0000_0000));
+}
+
+#[test]
+fn kernels_send_and_receive() {
+    under_mock("kernels_send_and_receive", "", messages);
+}
+
+#[test]
+fn no_completion_overtakes_its_data() {
+    // Every copy takes two milliseconds, so that a completion which did not wait would be seen.
+    under_mock("no_completion_overtakes_its_data", "slow-copies", messages);
+}
+
+#[test]
+fn a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one() {
+    let name = "a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one";
+    under_mock(name, "no-pinning", || {
+        let asked = Nic::open(NicOptions {
+            gpu_choice: GpuChoice::Cuda(0),
+            ..NicOptions::default()
+        });
+        let e = anyhow::Error::new(asked.expect_err("there is nothing to pin"));
+        let text = format!("{e:#}");
+        assert!(
+            text.contains("cuda:0 was asked for") && text.contains("pinned host memory"),
+            "{text}"
+        );
+        let chosen = GpuChoice::Auto
+            .open(&NicOptions::default().gpu)
+            .expect("the emulated one");
+        assert_eq!(chosen.gpu.kind(), GpuKind::Emulated);
+        assert!(chosen.instead_of.is_some());
+    });
+}
+
+#[test]
+fn ranks_reduce() {
+    under_mock("ranks_reduce", "", || {
+        let r = communicators::ranks("cuda-ranks", 3);
+        assert!(r.nics.iter().all(|n| n.gpu().kind() == GpuKind::Cuda));
+        let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
+        communicators::each(&comms, |c| {
+            let rank = c.rank();
+            for count in [1_u64, 1021, 40_003] {
+                let value = |r: u32, i: u64| (r + 3) * 1_000_003 + i as u32 * 7919;
+                let of = |r: u32| -> Vec<u8> {
+                    (0..count).flat_map(|i| value(r, i).to_ne_bytes()).collect()
+                };
+                let src = c.nic().alloc(count * 4).expect("memory");
+                let dst = c.nic().alloc(count * 4).expect("memory");
+                src.write(0, &of(rank)).expect("inside");
+                c.all_reduce::<u32>(&src, &dst, count, ReduceOp::Sum)
+                    .unwrap_or_else(|e| panic!("rank {rank}, {count} elements: {e}"));
+                let mut got = vec![0; count as usize * 4];
+                dst.read(0, &mut got).expect("inside");
+                let sum = |i| (0..3).fold(0_u32, |s, r| s.wrapping_add(value(r, i)));
+                let want: Vec<u8> = (0..count).flat_map(|i| sum(i).to_ne_bytes()).collect();
+                assert!(got == want, "rank {rank}, {count} elements");
+            }
+        });
+    });
+}
+
+#[test]
+fn doctor_and_perf_use_the_gpu_that_is_there() {
+    under_mock("doctor_and_perf_use_the_gpu_that_is_there", "", || {
+        let ringbell = |args: &[&str]| {
+            let out = std::process::Command::new(env!("CARGO_BIN_EXE_ringbell"))
+                .args(args)
+                .output()
+                .expect("the program starts");
+            let text = String::from_utf8_lossy(&out.stdout).into_owned();
+            let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+            assert!(out.status.success(), "{args:?}: {text}{errors}");
+            text
+        };
+        let text = ringbell(&["doctor"]);
+        assert!(
+            text.contains("Mock GPU") && text.contains("copy engine on a side stream, because"),
+            "{text}"
+        );
+        let text = ringbell(&["--gpu", "emulated", "doctor"]);
+        assert!(
+            !text.contains("Mock GPU") && text.contains("--gpu"),
+            "{text}"
+        );
+    });
+}
