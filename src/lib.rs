@@ -37,8 +37,8 @@ mod spec;
 pub use buffer::{AllocError, DeviceBuffer};
 pub use comm::{
     variables, BootstrapError, BootstrapServer, CollectiveError, CommOptions, Communicator, Done,
-    Element, Enqueued, Job, JobError, JobSource, Member, Operation, Request, Round, Span, UniqueId,
-    UniqueIdError, COLLECTIVE_PORT,
+    Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,
+    Span, UniqueId, UniqueIdError, COLLECTIVE_PORT,
 };
 pub use gpu::{ChosenGpu, GpuChoice, GpuOpenError, GPU_VARIABLE};
 pub use nic::{Nic, NicOptions, OpenError};

@@ -59,7 +59,10 @@ fn thread_sanitizer_finds_the_planted_race_and_no_other() {
         }
         Err(text) => panic!("{text}"),
     };
-    let planted = build("tsan_planted", &["-DRB_TEST_RELAXED_PUBLISH"]).unwrap();
+    let planted = ["PUBLISH", "STREAM"].map(|what| {
+        let flag = format!("-DRB_TEST_RELAXED_{what}");
+        build(&format!("tsan_planted_{what}"), &[&flag]).unwrap()
+    });
 
     let quiet = run(&clean);
     let text = String::from_utf8_lossy(&quiet.stderr);
@@ -68,14 +71,18 @@ fn thread_sanitizer_finds_the_planted_race_and_no_other() {
         return;
     }
     assert!(quiet.status.success(), "{text}");
-    assert!(String::from_utf8_lossy(&quiet.stdout).contains("1200 transfers, 0 wrong"));
+    let said = String::from_utf8_lossy(&quiet.stdout);
+    assert!(said.contains("1200 transfers, 0 wrong"), "{said}");
+    assert!(said.contains("3000 elements streamed, 0 wrong"), "{said}");
 
-    let loud = run(&planted);
-    let text = String::from_utf8_lossy(&loud.stderr);
-    assert_eq!(
-        loud.status.code(),
-        Some(66),
-        "the planted relaxed store went unseen: {text}"
-    );
-    assert!(text.contains("data race"), "{text}");
+    for planted in planted {
+        let loud = run(&planted);
+        let text = String::from_utf8_lossy(&loud.stderr);
+        assert_eq!(
+            loud.status.code(),
+            Some(66),
+            "the planted relaxed store went unseen: {text}"
+        );
+        assert!(text.contains("data race"), "{text}");
+    }
 }

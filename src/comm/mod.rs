@@ -3,7 +3,8 @@
 //! `id` and `bootstrap`: ranks find each other. `job` and `launcher`: what a launcher's
 //! environment says. `card`: what
 //! they tell each other of their NICs. `communicator`: the handle; `operation` and `calls`: what it
-//! is asked to do; `request` and `stream`: how that ends.
+//! is asked to do; `kernel_stream`: what kernels push and pop instead of buffers; `request` and
+//! `stream`: how that ends.
 
 mod bootstrap;
 mod calls;
@@ -13,6 +14,7 @@ mod element;
 mod error;
 mod id;
 mod job;
+mod kernel_stream;
 mod launcher;
 mod operation;
 mod options;
@@ -25,6 +27,7 @@ pub use element::Element;
 pub use error::CollectiveError;
 pub use id::{UniqueId, UniqueIdError};
 pub use job::{variables, Job, JobError};
+pub use kernel_stream::KernelStream;
 pub use launcher::JobSource;
 pub use operation::{Operation, Span};
 pub use options::{CommOptions, COLLECTIVE_PORT};

@@ -5,18 +5,20 @@ use std::time::Duration;
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, GpuVa, Lkey, Opcode,
-    ReduceOp, Rkey, SessionId, WireType,
+    ReduceOp, Rkey, SessionId, StreamRef, WireType,
 };
 
 use super::{CollectiveError, Element, Request};
 use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
 
 /// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
-/// memory of several kinds, and each rank memory of another.
+/// memory of several kinds, and each rank memory of another. Or a [`KernelStream`](super::KernelStream).
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     va: GpuVa,
     bytes: u64,
+    /// `va` is the word that names a kernel's stream.
+    stream: bool,
 }
 
 macro_rules! whole_buffer {
@@ -27,6 +29,7 @@ macro_rules! whole_buffer {
                     Span {
                         va: b.va(),
                         bytes: b.len(),
+                        stream: false,
                     }
                 }
             }
@@ -51,14 +54,28 @@ impl Span {
     pub const NONE: Span = Span {
         va: GpuVa(0),
         bytes: 0,
+        stream: false,
     };
+
+    /// A stream, which is as long as what passes through it.
+    pub(super) fn of_stream(s: StreamRef) -> Span {
+        Span {
+            va: GpuVa(s.word()),
+            bytes: u64::MAX,
+            stream: true,
+        }
+    }
 
     /// The same without its first `offset` bytes.
     ///
     /// # Panics
-    /// When the offset is past the end.
+    /// When the offset is past the end, or this is a stream.
     #[must_use]
     pub fn skip(self, offset: u64) -> Span {
+        assert!(
+            !self.stream,
+            "a stream has no offsets: pop what is to be skipped"
+        );
         assert!(
             offset <= self.bytes,
             "offset {offset} is past the end of a buffer of {} bytes",
@@ -67,6 +84,7 @@ impl Span {
         Span {
             va: GpuVa(self.va.0 + offset),
             bytes: self.bytes - offset,
+            stream: false,
         }
     }
 
@@ -75,7 +93,11 @@ impl Span {
     pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
         let info = nic.pointer_info(va)?;
         let bytes = info.region.len - info.offset;
-        Some(Span { va, bytes })
+        Some(Span {
+            va,
+            bytes,
+            stream: false,
+        })
     }
 
     /// Address as descriptors name it.
@@ -122,6 +144,9 @@ impl Operation {
         Operation {
             spec: CollectiveSpec {
                 dtype,
+                streamed: src.stream || dst.stream,
+                from_stream: src.stream,
+                to_stream: dst.stream,
                 ..CollectiveSpec::new(kind)
             },
             src,
@@ -169,6 +194,37 @@ impl Operation {
         Operation::new(CollectiveKind::Recv, T::DTYPE, none, dst.into(), count)
             .rooted(from.unwrap_or(ANY_RANK))
             .tag(tag.unwrap_or(ANY_TAG))
+    }
+
+    /// `count` elements to rank `to`, of any number, in messages of a stream's size: from what a kernel
+    /// pushes, or from memory. The other rank posts [`Operation::stream_recv`] with the same count, type
+    /// and tag.
+    pub fn stream_send<T: Element>(
+        src: impl Into<Span>,
+        count: u64,
+        to: u32,
+        tag: u32,
+    ) -> Operation {
+        let (kind, none) = (CollectiveKind::StreamSend, Span::NONE);
+        Operation::new(kind, T::DTYPE, src.into(), none, count)
+            .rooted(to)
+            .tag(tag)
+            .streamed()
+    }
+
+    /// `count` elements that rank `from` sends with [`Operation::stream_send`]: to where a kernel pops, or
+    /// to memory.
+    pub fn stream_recv<T: Element>(
+        dst: impl Into<Span>,
+        count: u64,
+        from: u32,
+        tag: u32,
+    ) -> Operation {
+        let (kind, none) = (CollectiveKind::StreamRecv, Span::NONE);
+        Operation::new(kind, T::DTYPE, none, dst.into(), count)
+            .rooted(from)
+            .tag(tag)
+            .streamed()
     }
 
     /// `dst` = `src` on this rank, by the NIC.
@@ -221,6 +277,13 @@ impl Operation {
         self
     }
 
+    /// In the order of streams. An operation that has a stream here is so by itself; on ranks that have
+    /// none it must be said, because all ranks move the same windows.
+    pub fn streamed(mut self) -> Operation {
+        self.spec.streamed = true;
+        self
+    }
+
     /// f32 elements have this type on the wire; arithmetic stays in f32.
     pub fn wire(mut self, wire: WireType) -> Operation {
         self.spec.wire = wire;
@@ -269,9 +332,9 @@ impl Operation {
         let (one, all) = (self.count, self.count.saturating_mul(ranks.into()));
         let at_root = |n| if rank == self.root { n } else { 0 };
         match self.spec.kind {
-            K::Nop | K::Barrier | K::StreamSend | K::StreamRecv => (0, 0),
-            K::Send => (one, 0),
-            K::Recv => (0, one),
+            K::Nop | K::Barrier => (0, 0),
+            K::Send | K::StreamSend => (one, 0),
+            K::Recv | K::StreamRecv => (0, one),
             K::Copy | K::Combine | K::AllReduce => (one, one),
             K::Broadcast => (at_root(one), one),
             K::Reduce => (one, at_root(one)),
@@ -285,11 +348,29 @@ impl Operation {
 
     /// Refuses what cannot work, before the NIC sees it.
     pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), CollectiveError> {
+        use CollectiveKind as K;
         let misuse = |why: String| CollectiveError::Misuse {
             kind: self.spec.kind,
             why,
         };
         let (src, dst) = self.needs(rank, ranks);
+        for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
+        {
+            if span.stream && elements > self.count {
+                return Err(misuse(format!(
+                    "its {name} has a block for each rank, and a stream stands for one block: give it memory"
+                )));
+            }
+        }
+        let unlike = matches!(
+            self.spec.kind,
+            K::Nop | K::Send | K::Recv | K::Copy | K::Combine
+        );
+        if (self.src.stream || self.dst.stream) && unlike {
+            return Err(misuse(
+                "it moves one message or none: use stream_send and stream_recv".to_string(),
+            ));
+        }
         for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
         {
             let bytes = elements.saturating_mul(self.spec.dtype.bytes());
@@ -317,7 +398,11 @@ impl Operation {
         if spec.algo == Algorithm::Auto {
             spec.algo = defaults.0;
         }
-        if spec.wire == WireType::Same && spec.dtype == DataType::F32 {
+        let message = matches!(
+            spec.kind,
+            CollectiveKind::StreamSend | CollectiveKind::StreamRecv
+        );
+        if spec.wire == WireType::Same && spec.dtype == DataType::F32 && !message {
             spec.wire = defaults.1;
         }
         let mut d = Descriptor::new(Opcode::Collective);
@@ -347,6 +432,7 @@ mod tests {
         Span {
             va: GpuVa(0x1000),
             bytes: elements * 4,
+            stream: false,
         }
     }
 
@@ -368,6 +454,41 @@ mod tests {
         let huge = Operation::all_gather::<f64>(span(0), span(0), u64::MAX);
         assert!(huge.check(0, 2).is_err(), "no wrap-around");
         assert_eq!(full(Operation::barrier().check(0, 3)), Ok(()));
+    }
+
+    #[test]
+    fn a_stream_stands_for_one_block_and_says_so_in_the_descriptor() {
+        let stream = Span::of_stream(StreamRef {
+            va: GpuVa(0x8000),
+            log2: 12,
+        });
+        let defaults = (Algorithm::Auto, WireType::Bf16, Duration::from_millis(5));
+        let spec = |o: &Operation| {
+            let d = o.descriptor(SessionId(3), 9, defaults);
+            let s = CollectiveSpec::decode(d.imm, d.len).expect("known codes");
+            ((s.streamed, s.from_stream, s.to_stream), s.wire, d)
+        };
+        let o = Operation::reduce::<f32>(stream, span(7), 7, ReduceOp::Sum, 1);
+        assert!(o.check(1, 3).is_ok());
+        let (flags, _, d) = spec(&o);
+        assert_eq!((flags, d.local_va.0), ((true, true, false), 0x8000 | 12));
+        // Elsewhere memory serves, as long as it is said.
+        let o = Operation::reduce::<f32>(span(7), span(7), 7, ReduceOp::Sum, 1).streamed();
+        assert_eq!(spec(&o).0, (true, false, false));
+        let o = Operation::stream_recv::<f32>(span(7), 7, 2, 5);
+        let (flags, wire, d) = spec(&o);
+        assert_eq!((flags, wire), ((true, false, false), WireType::Same));
+        assert_eq!((d.rkey.0, d.lkey.0), (2, 5));
+        assert!(Operation::stream_recv::<f32>(span(6), 7, 2, 5)
+            .check(0, 3)
+            .is_err());
+        for o in [
+            Operation::all_gather::<f32>(span(7), stream, 7),
+            Operation::send::<f32>(stream, 7, 1, 0),
+        ] {
+            let e = o.check(0, 3).expect_err("no block, no stream").to_string();
+            assert!(e.contains("stream"), "{e}");
+        }
     }
 
     #[test]

@@ -82,6 +82,13 @@ impl Communicator {
         stream: &Stream,
     ) -> Result<Enqueued, CollectiveError> {
         operation.check(self.rank(), self.size())?;
+        if operation.spec.streamed {
+            let why = "a queued operation keeps kernels behind it from pushing and popping: post it, or call it in the kernel";
+            return Err(CollectiveError::Misuse {
+                kind: operation.spec.kind,
+                why: why.to_string(),
+            });
+        }
         let out = self.nic().gpu().alloc(RESULT)?;
         let timeout = operation.timeout.unwrap_or(self.options().timeout);
         let call = CollectiveLaunch {

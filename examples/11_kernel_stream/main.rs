@@ -1,0 +1,128 @@
+//! Kernels that produce and consume on the fly: an all-reduce whose operands are kernels' streams.
+//!
+//! Three ranks, each with a GPU and a NIC of its own. One block of a rank's kernel computes values and pushes
+//! them to the NIC, another pops the sums of all ranks; neither has an array (`produce.cu`; ACCL+,
+//! Listing 2). Kernel and NIC share rings of 16 KiB, however many values pass.
+//!
+//! Run: `cargo build && cargo run --example 11_kernel_stream`
+//!
+//! Prints that the sums are, to the last bit, those of a serial program; ends with an error otherwise.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ringbell::abi::Status;
+use ringbell::parts::onc_engines::program::Layout;
+use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const RANKS: u32 = 3;
+const COUNT: u64 = 100_003;
+const RING: u32 = 16 << 10;
+
+/// What `produce.cu` computes.
+fn value(rank: u32, i: u64) -> f32 {
+    let x = (i as u32 + 1).wrapping_mul(2_654_435_761) ^ (rank + 1).wrapping_mul(0x9e37_79b9);
+    (x >> 8) as f32 * 0.000_976_562_5 - 8192.0
+}
+
+/// The digest of the sums by one thread: chunk c is added in the order rank c, c + 1, ... (FpgaNIC, Table 8).
+fn serially() -> u64 {
+    let layout = Layout {
+        count: COUNT,
+        block_chunks: RANKS,
+    };
+    let mut digest = 0_u64;
+    for chunk in 0..RANKS {
+        for i in layout.chunk(chunk) {
+            let ranks = (0..RANKS).map(|next| (chunk + next) % RANKS);
+            let sum = ranks.map(|r| value(r, i)).reduce(|a, b| a + b);
+            let bits = sum.unwrap_or(0.0).to_bits();
+            digest = digest.wrapping_add((i + 1).wrapping_mul(bits.into()));
+        }
+    }
+    digest
+}
+
+/// One rank: starts its kernel, and reads what it has found.
+fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
+    let nic = comm.nic();
+    nic.gpu().load_module(module)?;
+    let (computed, sums) = (nic.kernel_stream(RING)?, nic.kernel_stream(RING)?);
+    let (digest, ends) = (nic.alloc(8)?, nic.alloc(3 * 24)?);
+    digest.write(0, &[0; 8])?;
+    let args = [
+        comm.handle().into(),
+        (&computed).into(),
+        (&sums).into(),
+        COUNT.into(),
+        (&digest).into(),
+        (&ends).into(),
+    ];
+    let kernel = nic.gpu().launch("produce_and_consume", 2, 64, &args)?;
+    kernel.wait(Duration::from_secs(60))?;
+    for (i, what) in ["all-reduce", "push", "pop"].into_iter().enumerate() {
+        let mut end = [0; 24];
+        ends.read(i as u64 * 24, &mut end)?;
+        match Status::from_code(end[0]) {
+            Some(Status::Ok) => {}
+            Some(status) => return Err(format!("{what}: {status}").into()),
+            None => return Err(format!("{what}: unknown status {}", end[0]).into()),
+        }
+    }
+    let mut found = [0; 8];
+    digest.read(0, &mut found)?;
+    Ok(u64::from_le_bytes(found))
+}
+
+fn main() -> Result<(), Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let module = build(&source.join("examples/11_kernel_stream/produce.cu"))?;
+    let nics: Vec<Nic> = (0..RANKS)
+        .map(|rank| {
+            let mut options = NicOptions {
+                ip: format!("10.77.111.{}/24", rank + 1).parse()?,
+                ..NicOptions::default()
+            };
+            options.gpu.memory_bytes = 16 << 20;
+            Ok(Nic::open(options)?)
+        })
+        .collect::<Result<_, Error>>()?;
+    let comms = Communicator::init_all(&nics, &CommOptions::default())?;
+    let digests: Vec<u64> = std::thread::scope(|scope| {
+        let module = &module;
+        let start = |comm| scope.spawn(move || rank(comm, module));
+        let ranks: Vec<_> = comms.iter().map(start).collect();
+        ranks
+            .into_iter()
+            .map(|r| r.join().map_err(|_| "a rank panicked")?)
+            .collect::<Result<_, Error>>()
+    })?;
+    let serial = serially();
+    if let Some(rank) = digests.iter().position(|d| *d != serial) {
+        return Err(format!("rank {rank} popped other sums than a serial program has").into());
+    }
+    println!("{RANKS} ranks, {COUNT} values each, {RING} bytes of ring: the sums of a serial program, to the bit");
+    Ok(())
+}
+
+/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
+fn build(source: &Path) -> Result<PathBuf, Error> {
+    let example = std::env::current_exe()?; // target/debug/examples/NAME
+    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
+    let ringbell = folder.join("ringbell");
+    let module = example.with_extension("so");
+    let mut cc = Command::new(&ringbell);
+    cc.args(["cc", "--emulate-only"]).arg(source);
+    match cc.arg("-o").arg(&module).status() {
+        Ok(end) if end.success() => Ok(module),
+        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
+        Err(e) => Err(format!(
+            "cannot start {}: {e}; run `cargo build` first",
+            ringbell.display()
+        )
+        .into()),
+    }
+}

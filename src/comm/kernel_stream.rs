@@ -1,0 +1,82 @@
+//! [`KernelStream`]: what stands for a buffer where a kernel pushes or pops.
+
+use ringbell_cuda_kernels::KernelArg;
+use ringbell_nic_abi::kernel_stream::{DATA_AT, MAX_LOG2, MIN_LOG2};
+use ringbell_nic_abi::StreamRef;
+use ringbell_nic_core::{HostBuffer, MemoryError};
+
+use super::operation::Span;
+use crate::Nic;
+
+/// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel
+/// pushes values while it computes them, or pops what comes, with no buffer between (ACCL+ Listing 2).
+///
+/// Pass it to a kernel as an argument of type `rb_stream` (`ringbell_stream.cuh`), and to the
+/// constructors of [`Operation`](super::Operation) where they take a buffer. It lies in host memory, which
+/// the NIC looks at without reading across the bus of the GPU, and goes in one direction. One kernel at a
+/// time has its end; operations use it one after the other, in the order in which they were posted.
+///
+/// ```
+/// # use ringbell::{Nic, NicOptions, Operation, ReduceOp};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nic = Nic::open(NicOptions { ip: "10.9.9.11/24".parse()?, ..NicOptions::default() })?;
+/// let (computed, sums) = (nic.kernel_stream(16 << 10)?, nic.kernel_stream(16 << 10)?);
+/// let step = Operation::all_reduce::<f32>(&computed, &sums, 1 << 20, ReduceOp::Sum);
+/// # let _ = step;
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct KernelStream {
+    memory: HostBuffer,
+    stream: StreamRef,
+}
+
+impl Nic {
+    /// Allocates an empty stream whose ring holds `bytes`, rounded up to a power of two. It must hold what
+    /// a communicator moves at once (`CollectiveSettings::stream_bytes`, 4 KiB unless set), and is better
+    /// a few times that long, so that kernel and NIC work at the same time.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
+    pub fn kernel_stream(&self, bytes: u32) -> Result<KernelStream, MemoryError> {
+        let log2 = u64::from(bytes).max(1).next_power_of_two().trailing_zeros();
+        let log2 = log2.clamp(MIN_LOG2, MAX_LOG2);
+        let memory = self.alloc_host((DATA_AT + (1 << log2)) as usize)?;
+        let stream = StreamRef {
+            va: memory.va(),
+            log2,
+        };
+        Ok(KernelStream { memory, stream })
+    }
+}
+
+impl KernelStream {
+    /// Bytes that the ring holds.
+    pub fn capacity(&self) -> u64 {
+        self.stream.capacity()
+    }
+
+    /// How it is named in descriptors and kernels.
+    pub fn handle(&self) -> StreamRef {
+        self.stream
+    }
+
+    /// Empties it, and makes it usable again after an operation on it has failed. No operation and no
+    /// kernel may be using it: there is then no telling what they find.
+    pub fn reset(&self) {
+        let fits = self.memory.write(0, &[0; DATA_AT as usize]);
+        debug_assert!(fits.is_ok(), "allocated with room for more than that");
+    }
+}
+
+impl From<&KernelStream> for Span {
+    fn from(s: &KernelStream) -> Span {
+        Span::of_stream(s.stream)
+    }
+}
+
+impl From<&KernelStream> for KernelArg {
+    fn from(s: &KernelStream) -> KernelArg {
+        s.stream.into()
+    }
+}
