@@ -150,6 +150,40 @@ fn elements_of_eight_bytes_and_odd_counts_need_no_alignment_of_the_ring() {
 }
 
 #[test]
+fn a_byte_is_copied_once_from_ring_to_ring() {
+    // In one message that is announced, and in many that are not.
+    for stream_bytes in [4096u64, 128] {
+        let mut w = World::new(2, Wire::Local, &settings(stream_bytes));
+        let (a, b) = (Ring::new(&w, 0, 4096, 12, 0), Ring::new(&w, 1, 8192, 12, 0));
+        let data = bytes(2, 4096);
+        let copied = |w: &World| [0, 1].map(|r| w.host(r).nic.counters().copied_bytes);
+        let r = w.post(1, &recv(4096, 0).to_ring(&b));
+        for _ in 0..100 {
+            w.step();
+        }
+        let before = copied(&w);
+        let s = w.post(0, &send(4096, 1).of_ring(&a));
+        let mut pushed = 0;
+        while pushed < data.len() {
+            // The receive of the next message is posted before it leaves.
+            let n = (data.len() - pushed).min(stream_bytes as usize);
+            pushed += a.push(&w, &data[pushed..pushed + n]);
+            w.until("what was pushed", 1_000_000_000, |w| {
+                b.level(w) == pushed as u64
+            });
+            for _ in 0..10 {
+                w.step();
+            }
+        }
+        w.settle(&[(0, s), (1, r)]);
+        assert_eq!(b.pop(&w, 9999), data);
+        let after = copied(&w);
+        let own = [0, 1].map(|r: usize| after[r] - before[r]);
+        assert_eq!(own, [0, 4096], "{stream_bytes}: the receiver copies, once");
+    }
+}
+
+#[test]
 fn a_stream_meets_memory_on_the_other_side() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::new(2, wire, &settings(128));

@@ -1,6 +1,7 @@
 //! [`KernelStream`]: what stands for a buffer where a kernel pushes or pops.
 
 use ringbell_cuda_kernels::KernelArg;
+use ringbell_gtlb::Exposed;
 use ringbell_nic_abi::kernel_stream::{DATA_AT, MAX_LOG2, MIN_LOG2};
 use ringbell_nic_abi::StreamRef;
 use ringbell_nic_core::{HostBuffer, MemoryError};
@@ -27,6 +28,8 @@ use crate::Nic;
 /// ```
 #[derive(Debug)]
 pub struct KernelStream {
+    /// Where the GPU sees it. First, because the memory must outlive it.
+    _exposed: Exposed,
     memory: HostBuffer,
     stream: StreamRef,
 }
@@ -37,7 +40,7 @@ impl Nic {
     /// a few times that long, so that kernel and NIC work at the same time.
     ///
     /// # Errors
-    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
+    /// [`MemoryError`]: the system has no memory, a limit of the NIC was reached, or the GPU cannot reach it.
     pub fn kernel_stream(&self, bytes: u32) -> Result<KernelStream, MemoryError> {
         let log2 = u64::from(bytes).max(1).next_power_of_two().trailing_zeros();
         let log2 = log2.clamp(MIN_LOG2, MAX_LOG2);
@@ -46,7 +49,22 @@ impl Nic {
             va: memory.va(),
             log2,
         };
-        Ok(KernelStream { memory, stream })
+        let len = memory.len();
+        let system = |source| MemoryError::System { len, source };
+        let exposed = memory.expose().map_err(system)?;
+        if exposed.va() != stream.va {
+            // A kernel names the stream by the address that it has itself.
+            return Err(system(std::io::Error::other(format!(
+                "the GPU sees pinned host memory at {} instead of {}: it cannot share a stream with the NIC",
+                exposed.va(),
+                stream.va
+            ))));
+        }
+        Ok(KernelStream {
+            _exposed: exposed,
+            memory,
+            stream,
+        })
     }
 }
 

@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use ringbell_gtlb::{Access, MemoryRegion};
+use ringbell_gtlb::{Access, Exposed, MemoryRegion};
 use ringbell_nic_abi::{GpuVa, PdId};
 
 use super::populate::populate;
@@ -173,6 +173,16 @@ impl HostBuffer {
             )
         };
         Ok(())
+    }
+
+    /// Lets the GPU reach the bytes too: a real one pins them. The buffer must outlive the answer.
+    ///
+    /// # Errors
+    /// The GPU's driver refused, in its own words.
+    pub fn expose(&self) -> std::io::Result<Exposed> {
+        let base = NonNull::new(self.as_ptr()).ok_or(std::io::ErrorKind::InvalidInput)?;
+        let memory = self.nic.core(|c| c.dma.memory.clone());
+        memory.expose(base, self.len() as usize)
     }
 
     /// Unregisters the memory and frees it.
