@@ -15,6 +15,9 @@ use nic_support::*;
 use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{GpuVa, SessionId, Status};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::{HostQueue, Nic, ProgressMode};
 
 thread_local! {
@@ -196,6 +199,49 @@ fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     let _ = a.queue.handle();
     assert!(naps(&a, 10) >= 10);
     assert!(naps(&b, 0) < 5);
+}
+
+/// TCP over shared memory: a NIC with an idle connection makes no naps, and a peer's segment wakes it.
+#[test]
+fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
+    let dir = TempDir::new();
+    let switch = MemSwitch::shared(2, 1500, Checksums::Omitted).expect("switch");
+    let [a, b] = [1u8, 2].map(|n| {
+        let mut setup = Setup::new(&dir, n);
+        setup.nic.progress = ProgressMode::Rescue;
+        let port = switch.port(usize::from(n) - 1).expect("port");
+        let tcp = TcpTransport::new(Box::new(port), TcpConfig::new(setup.nic.ip, 24));
+        Host::with(&setup, |nic| {
+            nic.transport(Box::new(tcp.expect("transport")))
+        })
+    });
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let parks = || (a.nic.progress_stats().parks, b.nic.progress_stats().parks);
+    // Time for ten naps of a NIC that must look by itself.
+    let asleep = || {
+        let start = Instant::now();
+        loop {
+            let before = parks();
+            std::thread::sleep(Duration::from_millis(200));
+            if parks() == before {
+                return;
+            }
+            let state = || format!("{}{}", a.nic.describe(), b.nic.describe());
+            assert!(start.elapsed() < LIMIT, "still awake: {}", state());
+        }
+    };
+    for i in 0..3u8 {
+        asleep();
+        a.poke(0, &[i; 1000]);
+        ok(&a.queue, a.post(&send(s, 0, 1000)));
+        // Nobody waits on b before its NIC must have been woken by the segment.
+        asleep();
+        ok(&b.queue, b.post(&recv(r, 0, 1000)));
+        assert_eq!(b.peek(0, 1000), [i; 1000]);
+    }
+    asleep();
+    // The FIN is acknowledged by a NIC that sleeps and that nobody steps.
+    ok(&a.queue, a.post(&close(s)));
 }
 
 #[test]

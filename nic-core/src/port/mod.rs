@@ -100,8 +100,8 @@ pub trait Port: Send {
         None
     }
 
-    /// Adds the file descriptors that become readable when a frame arrives. A port over memory has
-    /// none: it is looked at in bounded naps.
+    /// Adds the file descriptors that become readable when a frame arrives. A port without one is looked at
+    /// in bounded naps.
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         let _ = fds;
     }

@@ -4,22 +4,26 @@
 //! up the destination in its own address table and puts the frame into the ring of the port that
 //! owns it, or into all of them when it knows none. There is no thread in the middle.
 //!
+//! A NIC that sleeps is woken through a descriptor (`bell.rs`); one that is awake looks at its rings.
+//!
 //! A ring that is full pushes back ([`Port::tx_frame`] gives `None`), so that nothing is lost between
 //! live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC is taken for gone and
 //! frames to it are dropped, as a cable would.
 
+mod bell;
 mod ring;
 mod segment;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use self::bell::Bell;
 use self::ring::{Receiver, Sender};
 pub use self::segment::PORTS_MAX;
-use self::segment::{Segment, Shape};
+use self::segment::{Segment, Shape, Slot};
 use super::{Checksums, MacAddr, Port, PortCounters};
 use crate::transport::NicTime;
 use crate::wire::ETHERNET_HEADER;
@@ -28,9 +32,14 @@ use crate::wire::ETHERNET_HEADER;
 pub const STALLED_NS: u64 = 100_000_000;
 /// Most stations in an address table: a peer that invents addresses must not grow it without bound.
 const STATIONS_MAX: usize = 1024;
-/// Shortest nap between two looks at the rings: no descriptor tells that a frame has come.
+/// Without a frame for this long a reader asks to be woken: 200 µs, more than most answers take, because
+/// waking costs the sender a system call.
+const ARM_AFTER_NS: u64 = 200_000;
+/// How often a reader that asked looks whether it was woken for nothing.
+const DRAIN_NS: u64 = 20_000;
+/// Shortest nap between two looks at the rings, while no descriptor tells that a frame has come.
 const LOOK_SOON_NS: u64 = 20_000;
-/// After this long without a frame the rings are looked at as seldom as the NIC's own naps allow: 20 ms.
+/// Without a bell: after this long without a frame the rings are looked at as seldom as the NIC's own naps allow, 20 ms.
 const QUIET_NS: u64 = 20_000_000;
 /// Frames that wait before the reader sees them without a flush.
 const BATCH: u64 = 16;
@@ -157,6 +166,9 @@ impl MemSwitch {
             rx: peers()
                 .map(|p| Receiver::new(&self.segment, p, port))
                 .collect(),
+            bell: Bell::new(self.segment.id(), port, ports),
+            armed: false,
+            drained: NicTime(0),
             segment: Arc::clone(&self.segment),
             next_rx: 0,
             learned: Vec::new(),
@@ -214,6 +226,12 @@ enum Target {
 pub struct MemPort {
     segment: Arc<Segment>,
     me: usize,
+    /// How we are woken; without it the rings are looked at in naps.
+    bell: Option<Bell>,
+    /// We have asked to be woken.
+    armed: bool,
+    /// When what has rung was last taken.
+    drained: NicTime,
     /// To and from each other port, in order of port number.
     tx: Vec<Sender>,
     rx: Vec<Receiver>,
@@ -270,7 +288,61 @@ impl MemPort {
     }
 
     fn publish(&mut self, ring: usize) {
-        self.tx[ring].publish(&self.segment);
+        if !self.tx[ring].publish(&self.segment) {
+            return;
+        }
+        let to = ring + usize::from(ring >= self.me);
+        let armed = self.segment.armed(to);
+        // SeqCst: orders the frames' number before the look at the word; pairs with the fence in `arm`.
+        // Either we see the word, or the reader sees the frames.
+        fence(Ordering::SeqCst);
+        if armed.load(Ordering::Relaxed) != 0 && armed.swap(0, Ordering::Relaxed) != 0 {
+            if let Some(bell) = &self.bell {
+                bell.ring(ring);
+            }
+        }
+    }
+
+    /// The next frame: its ring, its slot and its length.
+    fn find(&mut self) -> Option<(usize, Slot, usize)> {
+        for _ in 0..self.rx.len() {
+            let ring = self.next_rx;
+            match self.rx[ring].next(&self.segment) {
+                ring::Next::Empty => self.next_rx = (ring + 1) % self.rx.len(),
+                ring::Next::Broken => self.counters.rx_malformed += 1,
+                ring::Next::Frame(slot, len) => return Some((ring, slot, len)),
+            }
+        }
+        None
+    }
+
+    /// All rings are empty: asks to be woken when they have been so for a while. Returns whether the rings
+    /// must be looked at once more.
+    fn arm(&mut self, now: NicTime) -> bool {
+        if self.heard.0 == 0 {
+            self.heard = now;
+        }
+        let Some(bell) = &self.bell else { return false };
+        if now.0.saturating_sub(self.heard.0) < ARM_AFTER_NS {
+            return false;
+        }
+        let word = self.segment.armed(self.me);
+        if self.armed && word.load(Ordering::Relaxed) != 0 {
+            // Woken for nothing: a byte left unread would keep us awake.
+            if now.0.saturating_sub(self.drained.0) >= DRAIN_NS {
+                self.drained = now;
+                bell.drain();
+            }
+            return false;
+        }
+        // What has rung until now is seen by the look that follows.
+        bell.drain();
+        self.drained = now;
+        self.armed = true;
+        word.store(1, Ordering::Relaxed);
+        // SeqCst: pairs with the fence in `publish`.
+        fence(Ordering::SeqCst);
+        true
     }
 }
 
@@ -311,36 +383,36 @@ impl Port for MemPort {
     fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
         self.looked = now;
         let private = self.segment.is_private();
-        for _ in 0..self.rx.len() {
-            let ring = self.next_rx;
-            match self.rx[ring].next(&self.segment) {
-                ring::Next::Empty => self.next_rx = (ring + 1) % self.rx.len(),
-                ring::Next::Broken => self.counters.rx_malformed += 1,
-                ring::Next::Frame(slot, len) => {
-                    self.heard = now;
-                    self.counters.rx_frames += 1;
-                    self.counters.rx_bytes += len as u64;
-                    let mut src = MacAddr::default();
-                    if private {
-                        src.0
-                            .copy_from_slice(&self.rx[ring].frame(&self.segment, slot, len)[6..12]);
-                    } else {
-                        slot.copy_out(&mut self.inbox[..len]);
-                        src.0.copy_from_slice(&self.inbox[6..12]);
-                    }
-                    if self.rx[ring].last_src != src {
-                        self.rx[ring].last_src = src;
-                        self.learn(src, ring);
-                    }
-                    return Some(if private {
-                        self.rx[ring].frame(&self.segment, slot, len)
-                    } else {
-                        &self.inbox[..len]
-                    });
-                }
-            }
+        let found = match self.find() {
+            Some(found) => Some(found),
+            None if self.arm(now) => self.find(),
+            None => None,
+        };
+        let (ring, slot, len) = found?;
+        if self.armed {
+            self.armed = false;
+            self.segment.armed(self.me).store(0, Ordering::Relaxed);
         }
-        None
+        self.heard = now;
+        self.counters.rx_frames += 1;
+        self.counters.rx_bytes += len as u64;
+        let mut src = MacAddr::default();
+        if private {
+            src.0
+                .copy_from_slice(&self.rx[ring].frame(&self.segment, slot, len)[6..12]);
+        } else {
+            slot.copy_out(&mut self.inbox[..len]);
+            src.0.copy_from_slice(&self.inbox[6..12]);
+        }
+        if self.rx[ring].last_src != src {
+            self.rx[ring].last_src = src;
+            self.learn(src, ring);
+        }
+        Some(if private {
+            self.rx[ring].frame(&self.segment, slot, len)
+        } else {
+            &self.inbox[..len]
+        })
     }
 
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
@@ -417,14 +489,22 @@ impl Port for MemPort {
         }
     }
 
-    /// A sender of another process wakes nobody. While frames come the next look is soon, then ever
-    /// later: a pause is met with half its own length.
+    /// Until a sender wakes us, looks must do. While frames come the next look is soon, then ever later: a
+    /// pause is met with half its own length.
     fn next_timer(&self) -> Option<NicTime> {
         let quiet = self.looked.0.saturating_sub(self.heard.0);
-        if self.heard.0 == 0 || quiet > QUIET_NS {
+        let enough = match self.bell {
+            Some(_) => self.armed,
+            None => quiet > QUIET_NS,
+        };
+        if self.heard.0 == 0 || enough {
             return None;
         }
         Some(NicTime(self.looked.0 + LOOK_SOON_NS.max(quiet / 2)))
+    }
+
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.extend(self.bell.as_ref().map(Bell::fd));
     }
 
     fn counters(&self) -> PortCounters {
@@ -437,6 +517,9 @@ impl Drop for MemPort {
         for ring in 0..self.tx.len() {
             self.publish(ring);
         }
+        self.segment.armed(self.me).store(0, Ordering::Relaxed);
+        // The next owner binds the same name.
+        self.bell = None;
         // Release: pairs with the Acquire in `MemSwitch::port`.
         self.segment.claimed(self.me).store(0, Ordering::Release);
     }

@@ -75,16 +75,17 @@ impl Sender {
         self.head.wrapping_sub(self.published)
     }
 
-    /// Shows the receiver what was written.
-    pub(super) fn publish(&mut self, segment: &Segment) {
+    /// Shows the receiver what was written. Returns whether there was anything new.
+    pub(super) fn publish(&mut self, segment: &Segment) -> bool {
         if self.published == self.head {
-            return;
+            return false;
         }
         self.published = self.head;
         // Release: pairs with the Acquire in `Receiver::next`; the frame is visible before its number.
         segment
             .produced(&self.ring)
             .store(self.head, Ordering::Release);
+        true
     }
 }
 

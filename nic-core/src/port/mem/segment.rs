@@ -1,8 +1,8 @@
 //! The memory of a switch: one mapping, private to the process or shared through a memfd.
 //!
 //! ```text
-//! 0      magic, version, ports, mtu, slots, checksums
-//! 64·(1+i)           port i: process that owns it
+//! 0      magic, version, ports, mtu, checksums, number of the switch (two words)
+//! 64·(1+i)           port i: process that owns it (+0), whether it wants to be woken (+4)
 //! RINGS + r·stride   ring r = from·ports + to: producer (+0), consumer (+128), slots (+256)
 //! ```
 //!
@@ -22,7 +22,7 @@ use super::SwitchError;
 use crate::port::{Checksums, MTU_MAX, MTU_MIN};
 use crate::wire::ETHERNET_HEADER;
 
-const MAGIC: u64 = 0x5242_4d45_4d53_5701; // "RBMEMSW", version 1
+const MAGIC: u64 = 0x5242_4d45_4d53_5702; // "RBMEMSW", version 2
 const LINE: usize = 64;
 /// Most ports of one switch.
 pub const PORTS_MAX: usize = 32;
@@ -84,11 +84,13 @@ impl Segment {
             .map_anon()
             .map_err(SwitchError::Map)?
             .into();
-        Ok(Segment {
+        let seg = Segment {
             map,
             shape,
             fd: None,
-        })
+        };
+        seg.choose_id()?;
+        Ok(seg)
     }
 
     /// A segment that other processes may attach to, with its size sealed.
@@ -108,6 +110,7 @@ impl Segment {
         seg.word64(8).store(shape.ports as u64, Ordering::Relaxed);
         seg.word64(16).store(shape.mtu as u64, Ordering::Relaxed);
         seg.word64(24).store(omitted, Ordering::Relaxed);
+        seg.choose_id()?;
         // Release: pairs with the Acquire load in `attach`.
         seg.word64(0).store(MAGIC, Ordering::Release);
         Ok(seg)
@@ -151,6 +154,27 @@ impl Segment {
         }
         seg.shape = shape;
         Ok(seg)
+    }
+
+    /// Numbers the switch, so that no two have the same names.
+    fn choose_id(&self) -> Result<(), SwitchError> {
+        let mut id = [0u8; 16];
+        rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty())?;
+        for (at, half) in [(32, &id[..8]), (40, &id[8..])] {
+            let word = half.iter().fold(0, |w, &b| w << 8 | u64::from(b));
+            self.word64(at).store(word, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The number of the switch.
+    pub(super) fn id(&self) -> [u64; 2] {
+        [32, 40].map(|at| self.word64(at).load(Ordering::Relaxed))
+    }
+
+    /// Whether the port's owner sleeps and wants to be woken.
+    pub(super) fn armed(&self, port: usize) -> &AtomicU32 {
+        self.word32(LINE * (1 + port) + 4)
     }
 
     pub(super) fn shape(&self) -> Shape {

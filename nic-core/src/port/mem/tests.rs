@@ -181,3 +181,79 @@ fn two_threads_move_every_frame_in_order() {
         });
     }
 }
+
+/// Whether a port's descriptor is readable now.
+fn rings(port: &MemPort) -> bool {
+    let mut fds = Vec::new();
+    port.poll_fds(&mut fds);
+    let mut set: Vec<_> = fds
+        .iter()
+        .map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN))
+        .collect();
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    assert_eq!(set.len(), 1, "abstract names can be bound here");
+    rustix::event::poll(&mut set, Some(&now)).unwrap() > 0 // a valid set
+}
+
+#[test]
+fn a_sleeper_is_woken_by_its_descriptor_and_nobody_else_is() {
+    for sw in switches(3) {
+        let mut p: Vec<_> = (0..3).map(|i| sw.port(i).unwrap()).collect(); // free ports
+        let quiet = NicTime(1_000 + ARM_AFTER_NS);
+        // Awake: looks are due soon, and senders make no system call.
+        assert!(p[1].rx_frame(NicTime(1_000)).is_none());
+        assert!(p[1].next_timer().is_some());
+        assert!(send(&mut p[0], mac_of(1), 1));
+        p[0].flush(NOW);
+        assert!(!rings(&p[1]));
+        assert_eq!(recv(&mut p[1]), Some(1));
+
+        // Asleep: no look is due, and a frame rings once.
+        assert!(p[1].rx_frame(NicTime(1_000)).is_none());
+        assert!(p[1].rx_frame(quiet).is_none());
+        assert_eq!(p[1].next_timer(), None);
+        for tag in 2..5 {
+            assert!(send(&mut p[2], mac_of(1), tag));
+            p[2].flush(NOW);
+        }
+        assert!(rings(&p[1]) && !rings(&p[0]));
+        for tag in 2..5 {
+            let f = p[1].rx_frame(quiet).unwrap(); // sent above
+            assert_eq!(f[17], tag as u8);
+        }
+        assert!(p[1].next_timer().is_some());
+
+        // Falling asleep again takes what has rung.
+        let later = quiet.plus(std::time::Duration::from_millis(1));
+        assert!(p[1].rx_frame(later).is_none());
+        assert!(!rings(&p[1]));
+        assert_eq!(p[1].next_timer(), None);
+
+        // Rung for nothing, by a stranger: it is awake for one look.
+        let me = p[0].bell.as_ref().unwrap(); // bound, see `rings`
+        for _ in 0..3 {
+            me.ring(0);
+        }
+        assert!(rings(&p[1]));
+        assert!(p[1]
+            .rx_frame(later.plus(std::time::Duration::from_millis(1)))
+            .is_none());
+        assert!(!rings(&p[1]));
+        // And a frame still wakes it.
+        assert!(send(&mut p[0], mac_of(1), 9));
+        p[0].flush(NOW);
+        assert!(rings(&p[1]));
+    }
+}
+
+#[test]
+fn a_port_keeps_its_bell_through_owners() {
+    let sw = MemSwitch::shared(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
+    for _ in 0..3 {
+        let port = sw.port(0).unwrap(); // free again
+        assert!(port.bell.is_some());
+    }
+}
