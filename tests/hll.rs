@@ -66,12 +66,12 @@ fn a_stream_through_two_nics_gives_the_sketch_of_its_items() {
 
 #[test]
 fn the_kernel_of_the_gpu_counts_as_the_engine_does() {
-    // 1 to 512 lanes, more and fewer blocks than cores; the last stream ends inside an item. All but
-    // the first are shorter than the ring of messages, so that no speed is measured.
+    // 1 to 512 lanes, more and fewer blocks than cores, messages that cut items; the last stream ends inside
+    // an item. All but the first are shorter than the ring of messages, so that no speed is measured.
     let cases = [
         ("local", "mix", 4, "1", "1", "64K", 0),
         ("tcp", "murmur3", 8, "5", "32", "128K", 0),
-        ("local", "datasketches", 4, "8", "512", "128K", 0),
+        ("local", "datasketches", 4, "8", "512", "131071", 0),
         ("tcp", "datasketches-bytes", 2, "3", "7", "256K", 1),
     ];
     for (transport, hash, width, blocks, lanes, message, cut) in cases {
@@ -144,10 +144,6 @@ fn bad_input_says_what_to_do() {
         (&["hll", "--hash", "md5"], "murmur3"),
         (&["hll", "--gpu-kernel", "--blocks", "0"], "1..=128"),
         (&["hll", "--blocks", "2"], "--gpu-kernel"),
-        (
-            &["hll", "--gpu-kernel", "--message", "1001"],
-            "multiple of 16",
-        ),
         (&["hll", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["hll", "merge", &garbage], "no-sketch"),
     ] {
@@ -165,6 +161,7 @@ fn the_sweep_verifies_and_reports_engine_stream_and_both() {
     let mut args = vec![
         "perf", "hll", "-b", "4K", "-e", "64K", "-f", "16", "-n", "40",
     ];
+    args.extend(["--gpu-kernel", "--blocks", "2", "--lanes", "64"]);
     args.extend(["--json", "-", "--svg", &name]);
     let report = json(&ringbell(&args, b""));
     assert_eq!(report["meta"]["benchmark"], "hll");
@@ -172,12 +169,12 @@ fn the_sweep_verifies_and_reports_engine_stream_and_both() {
     assert_eq!(rows.len(), 2);
     for row in rows {
         assert_eq!(row["wrong"], 0);
-        for key in ["engine_gbs", "stream_gbs", "algbw_gbs"] {
+        for key in ["engine_gbs", "stream_gbs", "algbw_gbs", "kernel_gbs"] {
             assert!(row[key].as_f64() > Some(0.0), "{key}");
         }
     }
     let drawn = std::fs::read_to_string(&svg).expect("drawn");
-    for curve in ["engine on", "engine off", "engine alone"] {
+    for curve in ["engine on", "engine off", "engine alone", "gpu kernel"] {
         assert!(drawn.contains(curve), "{curve}");
     }
 }

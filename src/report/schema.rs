@@ -98,6 +98,9 @@ pub(crate) struct Row {
     /// The same stream without the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stream_gbs: Option<f64>,
+    /// The same stream counted by a kernel of the GPU instead of an engine; `meta.gpu` says which GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel_gbs: Option<f64>,
     /// Wrong bytes found; none when data was not checked.
     pub(crate) wrong: Option<u64>,
 }

@@ -13,12 +13,20 @@ use ringbell::parts::cuda_kernels::GpuBuffer;
 use super::path::{Flow, Path, PATIENCE, WINDOW};
 use super::SketchArgs;
 use crate::cli::perf::side::failed;
-use crate::cli::{Exit, Problem};
+
+/// Bytes of the widest item: slots of its multiples are cut between items, of every width.
+const WIDEST: u64 = 16;
+
+/// Bytes that the kernel receives at once, for messages of `message` bytes: of a stream, so that it need not
+/// be cut as it was sent.
+pub(super) fn slot_bytes(message: u64) -> u64 {
+    message.next_multiple_of(WIDEST)
+}
 
 /// Whether a kernel counts, and with how much of the GPU.
 #[derive(Debug, Clone, clap::Args)]
-pub(super) struct KernelArgs {
-    /// Count with a kernel of the GPU instead of the engine of the NIC, and compare the speeds of both
+pub(crate) struct KernelArgs {
+    /// Count with a kernel of the GPU as well, without the engine of the NIC, and compare the speeds of both
     #[arg(long)]
     gpu_kernel: bool,
     /// Blocks of the kernel: as many SMs as the count may use
@@ -32,7 +40,7 @@ pub(super) struct KernelArgs {
 }
 
 /// The kernel and its memory on the receiving GPU.
-pub(super) struct Kernel<'a> {
+pub(crate) struct Kernel<'a> {
     path: &'a Path,
     kernel: HllKernel,
     hash: HashKind,
@@ -41,19 +49,8 @@ pub(super) struct Kernel<'a> {
 }
 
 impl KernelArgs {
-    /// Says when messages of `message` bytes cannot be counted by a kernel: it counts each where it lies.
-    pub(super) fn check(&self, message: u64) -> Result<()> {
-        if !self.gpu_kernel || message.is_multiple_of(16) {
-            return Ok(());
-        }
-        let what = format!(
-            "the kernel cannot count messages of {message} bytes: items would straddle them"
-        );
-        Err(Problem::new(Exit::Usage, what, "give --message a multiple of 16").into())
-    }
-
     /// Its memory, registers at zero; `None` when the engine is to count.
-    pub(super) fn open<'a>(
+    pub(crate) fn open<'a>(
         &self,
         path: &'a Path,
         sketch: &SketchArgs,
@@ -84,13 +81,13 @@ impl KernelArgs {
 
 impl Kernel<'_> {
     /// Blocks and lanes.
-    pub(super) fn grid(&self) -> (u32, u32) {
+    pub(crate) fn grid(&self) -> (u32, u32) {
         (self.kernel.blocks, self.kernel.lanes)
     }
 
     /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total` bytes, or, where
     /// nobody knows how much there is, one launch for whatever the sender has by then.
-    pub(super) fn stream(
+    pub(crate) fn stream(
         &self,
         size: u64,
         total: Option<u64>,
@@ -100,12 +97,16 @@ impl Kernel<'_> {
         if let Some(total) = total {
             tell.send(total)?;
         }
-        // Dropped with the closure: then the receiver knows that nothing more comes.
+        // Dropped at the end, before the sender waits for its last message: then the receiver takes what is
+        // left of it. Dropped with the closure when the sender fails.
+        let mut tell = Some(tell);
         let announce = move |offset| {
             let n = next(offset)?;
-            if n > 0 && total.is_none() {
+            match &tell {
+                _ if n == 0 => tell = None,
                 // A receiver that has failed says so itself.
-                let _ = tell.send(n);
+                Some(tell) if total.is_none() => drop(tell.send(n)),
+                _ => {}
             }
             Ok(n)
         };
@@ -114,27 +115,39 @@ impl Kernel<'_> {
     }
 
     fn receive(&self, session: SessionId, size: u64, told: &Receiver<u64>) -> Result<u64> {
-        let mut total = 0;
+        let (mut total, mut waiting) = (0, 0);
         loop {
-            let first = match told.recv_timeout(PATIENCE) {
-                Ok(bytes) => bytes,
-                Err(RecvTimeoutError::Disconnected) => return Ok(total),
+            let ended = match told.recv_timeout(PATIENCE) {
+                Ok(bytes) => {
+                    waiting += bytes + told.try_iter().sum::<u64>();
+                    false
+                }
+                Err(RecvTimeoutError::Disconnected) => true,
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(anyhow!("no input for {} s", PATIENCE.as_secs()))
                 }
             };
-            let bytes = first + told.try_iter().sum::<u64>();
-            self.count(session, size, bytes)?;
-            total += bytes;
+            // Whole items, whatever the messages: a launch must not begin inside one.
+            let bytes = match ended {
+                true => waiting,
+                false => waiting - waiting % WIDEST,
+            };
+            if bytes > 0 {
+                self.count(session, size, bytes)?;
+            }
+            (total, waiting) = (total + bytes, waiting - bytes);
+            if ended {
+                return Ok(total);
+            }
         }
     }
 
-    /// Every message but the stream's last is full, so that none of these bytes begins inside an item.
+    /// Bytes of the stream, which do not begin inside an item.
     fn count(&self, session: SessionId, size: u64, bytes: u64) -> Result<()> {
         let rx = &self.path.rx;
         let ring = HllRing {
             memory: self.path.to.memory(),
-            slot_bytes: size,
+            slot_bytes: slot_bytes(size),
             slots: WINDOW as u32,
         };
         let timeout_us = PATIENCE.as_micros() as u32;
@@ -165,7 +178,7 @@ impl Kernel<'_> {
     }
 
     /// What was counted, of `bytes` bytes.
-    pub(super) fn result(&self, bytes: u64) -> Result<(HllSummary, Sketch)> {
+    pub(crate) fn result(&self, bytes: u64) -> Result<(HllSummary, Sketch)> {
         let registers = self.kernel.read_registers(&self.registers)?;
         let width = self.kernel.width as usize;
         let sketch = Sketch::from_registers(self.hash, width, &registers)

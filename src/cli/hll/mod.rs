@@ -4,7 +4,7 @@
 //! file → GPU memory → NIC ─▶ NIC → [HyperLogLog] → GPU memory      (FpgaNIC §3.5, §A.3)
 //! ```
 
-mod kernel;
+pub(crate) mod kernel;
 mod merge;
 pub(crate) mod path;
 
@@ -143,7 +143,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let what = format!("messages of {} bytes cannot be sent", args.message);
         return Err(Problem::new(Exit::Usage, what, "give --message 1 to 64M").into());
     }
-    args.kernel.check(args.message)?;
     let (mut input, len) = open(&args.file)?;
     let path = Path::open(args.transport, args.message)?;
     let kernel = args.kernel.open(&path, &args.sketch)?;

@@ -14,6 +14,7 @@ use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Cidr, DeviceBuffer, NicOptions, PortSpec, TransportSpec};
 
+use super::kernel::slot_bytes;
 use crate::cli::perf::side::{failed, Side};
 
 /// Messages that can be under way.
@@ -97,7 +98,7 @@ impl Path {
                 tcp_rto_min: Duration::from_millis(20),
                 ..NicOptions::default()
             };
-            options.gpu.memory_bytes = WINDOW * size + (64 << 20);
+            options.gpu.memory_bytes = WINDOW * slot_bytes(size) + (64 << 20);
             options.local.directory = Some(directory.clone());
             Side::open(options, PATIENCE)
         };
@@ -105,7 +106,7 @@ impl Path {
         let listener = rx.listen(PORT, 4)?;
         Ok(Path {
             from: tx.nic.alloc(WINDOW * size)?,
-            to: rx.nic.alloc(WINDOW * size)?,
+            to: rx.nic.alloc(WINDOW * slot_bytes(size))?,
             tx,
             rx,
             listener,

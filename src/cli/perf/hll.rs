@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use ringbell::engines::StreamEngine;
 use ringbell::TransportSpec;
 
+use crate::cli::hll::kernel::{Kernel, KernelArgs};
 use crate::cli::hll::path::{Flow, Path, WINDOW};
 use crate::cli::hll::{parse, SketchArgs};
 use crate::cli::{Exit, Problem};
@@ -25,6 +26,8 @@ pub(crate) struct Args {
     sweep: SweepArgs,
     #[command(flatten)]
     sketch: SketchArgs,
+    #[command(flatten)]
+    kernel: KernelArgs,
     #[command(flatten)]
     output: OutputArgs,
     /// What carries the stream: `local` from memory to memory, `tcp` over an in-memory switch
@@ -61,10 +64,17 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         meta: machine::meta("hll"),
         rows: Vec::new(),
     };
+    let mut grid = None;
     let progress = Progress::new("hll", sizes.len() as u64);
     for size in &sizes {
         progress.message(report::size_text(*size));
-        let (row, transport) = measure(args, &path, &items, *size)?;
+        let (mut row, transport) = measure(args, &path, &items, *size)?;
+        if let Some(kernel) = args.kernel.open(&path, &args.sketch)? {
+            let (gbs, wrong) = without_offload(args, &kernel, &items, *size)?;
+            row.kernel_gbs = Some(gbs);
+            row.wrong = row.wrong.map(|w| w + wrong);
+            grid = Some(kernel.grid());
+        }
         report.meta.transport = transport.into();
         report.rows.push(row);
         progress.step();
@@ -82,6 +92,12 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     } else {
         "waiter".into()
     };
+    if let Some((blocks, lanes)) = grid {
+        report.meta.notes.push(format!(
+            "kernel: HyperLogLog without offload, counted by {blocks} x {lanes} threads of the emulated GPU, \
+             which are threads of this host: no figure of a real GPU"
+        ));
+    }
     report.meta.limits = limits::measure(&sizes);
     finish(args, &report)
 }
@@ -102,8 +118,11 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
         let (Some(engine), Some(stream)) = (row.engine_gbs, row.stream_gbs) else {
             continue;
         };
+        let kernel = row.kernel_gbs.map_or(String::new(), |gbs| {
+            format!("; counted by the kernel of the emulated gpu {gbs:.3} GB/s")
+        });
         let line = format!(
-            "# {}: engine alone {engine:.2} GB/s, stream without {stream:.2}, with {:.2}: {:.2} x min, {:.2} x one after the other",
+            "# {}: engine alone {engine:.2} GB/s, stream without {stream:.2}, with {:.2}: {:.2} x min, {:.2} x one after the other{kernel}",
             report::size_text(row.size_bytes),
             row.algbw_gbs,
             row.algbw_gbs / engine.min(stream),
@@ -127,7 +146,7 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
     })
 }
 
-/// Each row as a point of three curves.
+/// Each row as a point of three curves, or four.
 fn curves(report: &Report) -> Report {
     let mut drawn = report.clone();
     drawn.rows.clear();
@@ -136,7 +155,11 @@ fn curves(report: &Report) -> Report {
             ("engine off", row.stream_gbs),
             ("engine on", Some(row.algbw_gbs)),
             ("engine alone", row.engine_gbs),
+            ("gpu kernel (emulated)", row.kernel_gbs),
         ] {
+            if gbs.is_none() && name.starts_with("gpu") {
+                continue;
+            }
             drawn.rows.push(Row {
                 series: Some(name.into()),
                 algbw_gbs: gbs.unwrap_or(0.0),
@@ -212,6 +235,44 @@ fn measure(args: &Args, path: &Path, items: &[u8], size: u64) -> Result<(Row, &'
         ..Row::default()
     };
     Ok((row, transport))
+}
+
+/// The stream counted by a kernel on the GPU, and registers that are not what they should be. An emulated
+/// GPU is slow: it gets a part of the messages.
+fn without_offload(
+    args: &Args,
+    kernel: &Kernel<'_>,
+    items: &[u8],
+    size: u64,
+) -> Result<(f64, u64)> {
+    let most = args.sweep.iters.unwrap_or(u64::MAX);
+    let count = ((8 << 20) / size).clamp(WINDOW, 2_000).min(most);
+    let mut speeds = Samples::with_capacity(2);
+    for _ in 0..2 {
+        let mut left = count;
+        let flow = kernel.stream(size, Some(count * size), |_| {
+            let n = if left > 0 { size } else { 0 };
+            left = left.saturating_sub(1);
+            Ok(n)
+        })?;
+        speeds.push(flow.gbs());
+    }
+    if !args.sweep.checks() {
+        return Ok((speeds.median(), 0));
+    }
+    // The ring again and again: an item may straddle its end.
+    let used = (WINDOW.min(count) * size) as usize;
+    let mut model = args.sketch.engine()?;
+    for at in (0..count).step_by(WINDOW as usize) {
+        let rest = ((count - at) * size) as usize;
+        model.process(&items[..used.min(rest)], &mut Vec::new());
+    }
+    let (_, sketch) = kernel.result(count * size)?;
+    let pairs = sketch.registers().iter().zip(model.sketch().registers());
+    Ok((
+        speeds.median(),
+        pairs.filter(|(a, b)| a != b).count() as u64,
+    ))
 }
 
 /// The engine over the same items in ordinary memory, without a NIC.
