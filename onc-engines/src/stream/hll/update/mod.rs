@@ -6,6 +6,8 @@
 //! that depends on the order of their changes, are therefore the same on every instruction set.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
 
@@ -105,7 +107,7 @@ fn run<const KIND: u8, const W: usize>(registers: &mut Registers, isa: Isa, item
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::update::<KIND, W>(registers, items),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => portable::update_avx2::<KIND, W>(registers, items),
+        Isa::Avx2 => avx2::update::<KIND, W>(registers, items),
         _ => portable::update::<KIND, W>(registers, items),
     }
 }

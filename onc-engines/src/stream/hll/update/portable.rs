@@ -64,7 +64,11 @@ fn update_blocks<const KIND: u8, const W: usize>(registers: &mut Registers, item
 }
 
 #[inline(always)]
-fn insert<const KIND: u8, const W: usize>(registers: &mut Registers, slot: u32, rank: u64) {
+pub(super) fn insert<const KIND: u8, const W: usize>(
+    registers: &mut Registers,
+    slot: u32,
+    rank: u64,
+) {
     debug_assert!(!is_narrow(KIND, W) || rank as u32 == 0);
     registers.insert(slot, rank.leading_zeros().min(rank_bits(KIND, W)) as u8 + 1);
 }
@@ -74,7 +78,7 @@ pub(super) fn update<const KIND: u8, const W: usize>(registers: &mut Registers, 
     update_blocks::<KIND, W>(registers, items);
 }
 
-/// With AVX2; the caller has checked for it.
+/// Compiled for AVX2; the caller has checked for it.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn update_avx2<const KIND: u8, const W: usize>(registers: &mut Registers, items: &[u8]) {
     #[target_feature(enable = "avx2,lzcnt,bmi1,bmi2")]
