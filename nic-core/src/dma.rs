@@ -168,6 +168,11 @@ impl Dma<'_> {
         Some(words.map(u64::from_le))
     }
 
+    /// The path of what a connection sends.
+    fn sending(&self, conn: ConnId) -> (usize, ConnId, Direction) {
+        (self.state.carrier, conn, Direction::Send)
+    }
+
     /// Copies inside GPU memory. `Pending` as for a read.
     pub(crate) fn copy(
         &mut self,
@@ -547,6 +552,28 @@ impl DmaAccess for Dma<'_> {
     fn end_of_stream(&mut self, conn: ConnId) {
         let key = (self.state.carrier, conn, Direction::Receive);
         self.state.engines.end(key);
+    }
+
+    #[inline]
+    fn reshapes(&self, conn: ConnId) -> bool {
+        self.state.engines.reshapes(self.sending(conn))
+    }
+
+    fn reshape(&mut self, conn: ConnId, bytes: &[u8]) {
+        self.state.engines.reshape(self.sending(conn), bytes);
+    }
+
+    fn outgoing(&self, conn: ConnId) -> &[u8] {
+        self.state.engines.outgoing(self.sending(conn))
+    }
+
+    fn outgoing_gone(&mut self, conn: ConnId, n: usize) {
+        self.state.engines.outgoing_gone(self.sending(conn), n);
+        self.state.copied += n as u64;
+    }
+
+    fn end_outgoing(&mut self, conn: ConnId) {
+        self.state.engines.end(self.sending(conn));
     }
 
     fn depart(&mut self, conn: ConnId, bytes: &[u8]) {

@@ -12,7 +12,9 @@ use nic_support::*;
 use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, SessionId, Status};
+use ringbell_nic_core::engine::Direction;
 use ringbell_nic_core::{HostBuffer, HostQueue, Nic, StagingConfig};
+use ringbell_onc_engines::stream::Registry;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -276,6 +278,71 @@ fn an_asynchronous_memory_is_read_piece_by_piece() {
             assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
             assert_eq!(nics[0].nic.counters().copied_bytes - before, len as u64);
         }
+    }
+}
+
+/// What an engine makes of a stream.
+fn model(spec: &str, data: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    let mut engine = Registry::builtin().make(spec).expect("a good text");
+    let (mut out, mut result) = (Vec::new(), Vec::new());
+    engine.process(data, &mut out);
+    engine.result(&mut result);
+    (if engine.is_tap() { data.to_vec() } else { out }, result)
+}
+
+#[test]
+fn an_engine_at_the_sender_sees_each_staged_byte_once() {
+    let lens = [41_usize, 121, 5000, 65_537, 200_001];
+    for spec in ["checksum", "hll:p=8,width=2", "cast:bf16-f32"] {
+        let data = Rng::new(5).bytes(lens.iter().sum());
+        let (out, result) = model(spec, &data);
+        let engine = || Registry::builtin().make(spec).expect("a good text");
+        // Memory of the program, which the peer cannot map.
+        let dir = TempDir::new();
+        let staging = StagingConfig {
+            chunk: 5000,
+            depth: 3,
+        };
+        let hosts = pair(&dir, staging, 4 << 20);
+        let hosts = &[&hosts[0], &hosts[1]];
+        let (s, r) = connected(hosts, 0, 1, 7);
+        let nic = &hosts[0].nic;
+        let id = nic.attach_engine(s, Direction::Send, engine());
+        let id = id.expect("attach");
+        let src = adopt(hosts[0], data.clone());
+        let mut tickets = vec![(1, hosts[1].post(&recv(r, 3, out.len() as u32)))];
+        let mut from = 0;
+        for len in lens {
+            let d = at(send(s, 0, len as u32), src.va(), from);
+            tickets.push((0, hosts[0].post(&d)));
+            from += len as u64;
+        }
+        assert!(settle(hosts, &tickets)
+            .iter()
+            .all(|c| c.status == Status::Ok));
+        assert!(hosts[1].peek(3, out.len()) == out, "{spec}");
+        let got = nic.engine_result(id).expect("there").bytes;
+        assert!(got == result, "{spec}: staged");
+        // A memory that answers late.
+        let dir = TempDir::new();
+        let nics = [1, 2].map(|n| Slow::new(&dir, n, 30 + u64::from(n), staging));
+        let (s, r) = open(&nics, 7);
+        let id = nics[0].nic.attach_engine(s, Direction::Send, engine());
+        let id = id.expect("attach");
+        nics[0].view().write(GpuVa(BASE.0 + 33), &data);
+        let tr = nics[1].post(&recv(r, 77, out.len() as u32));
+        let mut from = 33;
+        for len in lens {
+            let ts = nics[0].post(&send(s, from, len as u32));
+            assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
+            from += len as u64;
+        }
+        assert_eq!(wait(&nics, 1, tr).status, Status::Ok);
+        let mut got = vec![0; out.len()];
+        nics[1].view().read(GpuVa(BASE.0 + 77), &mut got);
+        assert!(got == out, "{spec}: late");
+        let got = nics[0].nic.engine_result(id).expect("there").bytes;
+        assert!(got == result, "{spec}: late");
     }
 }
 

@@ -50,12 +50,9 @@ impl Core {
                 session,
             });
         }
-        let not_a_tap = |what| EngineUseError::NotATap { name, what };
-        if !is_tap && direction == Direction::Send {
-            return Err(not_a_tap("a sender cannot do yet"));
-        }
         if !is_tap && self.dma.engines.streams_of(engine) > 0 {
-            return Err(not_a_tap("several streams cannot share"));
+            let what = "several streams cannot share";
+            return Err(EngineUseError::NotATap { name, what });
         }
         let key = (stream.transport, stream.conn, direction);
         if let Some(id) = self.dma.engines.on(key) {

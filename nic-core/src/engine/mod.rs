@@ -11,12 +11,13 @@
 //!
 //! **Copies.** On `tcp` an engine reads the socket's buffer where it lies: none is added. On `local` the
 //! bytes lie in the peer's memory, which the peer may write meanwhile: they are copied in pieces of
-//! [`PIECE`] to memory of the NIC, where the engine sees what GPU memory then gets. The second copy is
-//! counted, and reads from the cache.
+//! at most [`PIECE`] to memory of the NIC as well as to GPU memory, in one pass: the engine sees what GPU
+//! memory gets. The second copy is counted, and stays in the cache.
 //!
 //! **Lengths.** A tap leaves the stream as it came. Behind an engine that changes it, a receive of `len`
 //! bytes waits for `len` bytes *behind the engine*; what an engine has made and no receive has room for
-//! is held, at most what one piece gives, and meanwhile the stream is not read on: the window closes.
+//! is held, at most what one piece gives, and meanwhile the stream is not read on: the window closes. At a
+//! sender, a send counts the bytes of its buffer, and retires when what was made of them has left.
 //!
 //! **Time.** What an engine takes is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
 //! depends on it.
@@ -111,7 +112,7 @@ pub enum EngineUseError {
     },
     /// An engine that changes the stream cannot stand there.
     #[error(
-        "engine {name} changes the stream, which {what}; use a tap, or attach it at the receiver"
+        "engine {name} changes the stream, which {what}; use a tap, or an engine for each stream"
     )]
     NotATap {
         /// The engine.

@@ -256,6 +256,34 @@ impl Path {
         }
     }
 
+    /// Takes bytes that are to leave, to be [`outgoing`](Path::outgoing) as the engine has changed them.
+    pub(super) fn reshape(&mut self, running: Option<&mut Running>, bytes: &[u8]) {
+        match running {
+            Some(r) if !r.is_tap => r.feed(bytes, &mut self.held),
+            tap => {
+                // Behind what an engine before has left.
+                self.held.extend_from_slice(bytes);
+                if let Some(r) = tap {
+                    Path::tap(&mut self.begun, self.item, r, bytes);
+                }
+            }
+        }
+    }
+
+    /// What has left the engine and not left the NIC.
+    pub(super) fn outgoing(&self) -> &[u8] {
+        &self.held[self.held_from..]
+    }
+
+    /// The first `n` bytes of that have left.
+    pub(super) fn outgoing_gone(&mut self, n: usize) {
+        self.held_from += n;
+        if self.held() == 0 {
+            self.held.clear();
+            self.held_from = 0;
+        }
+    }
+
     /// Shows bytes that pass to a tap.
     pub(super) fn observe(&mut self, running: &mut Running, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {

@@ -203,6 +203,42 @@ impl Engines {
         path.deliver(running, room, io)
     }
 
+    /// Whether bytes that leave do not leave as they came.
+    #[inline]
+    pub(crate) fn reshapes(&self, key: PathKey) -> bool {
+        if self.is_idle() {
+            return false;
+        }
+        let Some(path) = self.paths.get(&key) else {
+            return false;
+        };
+        let entry = path.engine.and_then(|slot| self.slots[slot].entry.as_ref());
+        path.held() > 0 || entry.is_some_and(|e| !e.running.is_tap)
+    }
+
+    /// Bytes that are to leave: see [`outgoing`](Engines::outgoing).
+    pub(crate) fn reshape(&mut self, key: PathKey, bytes: &[u8]) {
+        let Some(path) = self.paths.get_mut(&key) else {
+            return;
+        };
+        self.news = true;
+        let running = Engines::running(&mut self.slots, path.engine);
+        path.reshape(running, bytes);
+    }
+
+    /// What an engine has made of bytes that leave.
+    pub(crate) fn outgoing(&self, key: PathKey) -> &[u8] {
+        self.paths.get(&key).map_or(&[], Path::outgoing)
+    }
+
+    /// The first `n` bytes of that have left.
+    pub(crate) fn outgoing_gone(&mut self, key: PathKey, n: usize) {
+        if let Some(path) = self.paths.get_mut(&key) {
+            self.news = true;
+            path.outgoing_gone(n);
+        }
+    }
+
     /// Bytes that pass without a stop.
     pub(crate) fn observe(&mut self, key: PathKey, bytes: &[u8]) {
         let Some(path) = self.paths.get_mut(&key) else {

@@ -19,11 +19,14 @@ pub struct EngineResult {
 impl Nic {
     /// Puts an engine on the path of an established stream, from the next byte on that passes.
     ///
-    /// Behind an engine that changes the stream, lengths of receives are lengths behind the engine.
+    /// Lengths are those at this NIC's memory. Behind an engine that changes what arrives, a receive of `len`
+    /// bytes waits for `len` bytes behind the engine. In front of one that changes what leaves, a send of `len`
+    /// bytes completes with `len` when all that the engine has made of them is on its way, be that more, less
+    /// or nothing; what the engine keeps for the end of the stream leaves when the session is shut down or
+    /// closed.
     ///
     /// # Errors
-    /// [`EngineUseError`]: no stream, somebody is there already, or an engine that is no tap in front of
-    /// a sender.
+    /// [`EngineUseError`]: no stream, or somebody is there already.
     pub fn attach_engine(
         &self,
         session: SessionId,
@@ -85,7 +88,8 @@ impl Nic {
     }
 
     /// Takes an engine off every path, from the next byte on, and ends it. What has left it is still
-    /// delivered; an item of which only the beginning has passed is cut off. Returns its last result.
+    /// delivered (at a sender: in front of the next send, or the end); an item of which only the beginning
+    /// has passed is cut off. Returns its last result.
     ///
     /// # Errors
     /// [`EngineUseError::Unknown`].

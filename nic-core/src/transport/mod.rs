@@ -306,6 +306,35 @@ pub trait DmaAccess {
         let _ = conn;
     }
 
+    /// Whether the engine on the path changes bytes that leave, or one has: they go through
+    /// [`reshape`](DmaAccess::reshape) then, and [`outgoing`](DmaAccess::outgoing) leaves in their place, all of
+    /// it before anything else does.
+    fn reshapes(&self, conn: ConnId) -> bool {
+        let _ = conn;
+        false
+    }
+
+    /// Hands the next bytes that are to leave to that engine, each once.
+    fn reshape(&mut self, conn: ConnId, bytes: &[u8]) {
+        let _ = (conn, bytes);
+    }
+
+    /// What it has made of them and has not left yet: at most what one call of `reshape` gives.
+    fn outgoing(&self, conn: ConnId) -> &[u8] {
+        let _ = conn;
+        &[]
+    }
+
+    /// The first `n` bytes of that have left.
+    fn outgoing_gone(&mut self, conn: ConnId, n: usize) {
+        let _ = (conn, n);
+    }
+
+    /// Nothing more will leave: what the engine has kept for the end is outgoing. Only the first call counts.
+    fn end_outgoing(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
+
     /// Shows the engine on the path bytes that are leaving, each once.
     fn depart(&mut self, conn: ConnId, bytes: &[u8]) {
         let _ = (conn, bytes);

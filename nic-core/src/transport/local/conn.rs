@@ -120,7 +120,7 @@ pub(super) struct Conn {
     pub(super) early_bytes: usize,
     /// An engine holds bytes for the next receive.
     pub(super) held: bool,
-    /// Where bytes of the peer's memory lie while an engine sees them; empty without one.
+    /// Where bytes that leave lie while an engine sees them; empty without one.
     pub(super) piece: Vec<u8>,
     pub(super) spans_taken: u64,
     pub(super) inline_taken: u64,

@@ -27,6 +27,7 @@ mod links;
 mod packet;
 mod receive;
 mod rendezvous;
+mod reshape;
 pub(crate) mod ring;
 mod stage;
 mod through;

@@ -9,7 +9,7 @@ use super::conn::{Conn, Phase, SPAN_WINDOW};
 use super::link::Link;
 use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
-use super::stage;
+use super::{reshape, stage};
 use crate::board::HOST_BUS;
 use crate::config::StagingConfig;
 use crate::engine::{Direction, PIECE};
@@ -109,6 +109,11 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
             .extend(c.stage.take().map(stage::Stage::into_room));
     }
     if c.shut && !c.fin_sent && c.next_send == c.sends.len() {
+        match reshape::end(c, out) {
+            Progress::Whole => {}
+            Progress::Wait => return Stop::Done,
+            Progress::Again => return Stop::Again,
+        }
         let fin = Packet::Fin {
             dst: c.peer_id,
             closed: c.closing,
@@ -181,6 +186,9 @@ fn depart(
 
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let on_path = out.dma.on_path(c.id, Direction::Send);
+    if on_path && out.dma.reshapes(c.id) {
+        return reshape::emit(c, out);
+    }
     let s = &mut c.sends[c.next_send];
     let len = s.work.payload.len();
     let mut small = matches!(s.work.payload, Payload::Inline { .. })

@@ -92,6 +92,8 @@ pub(super) struct Conn {
     pub(super) taken: u64,
     /// An engine holds bytes for the next receive.
     pub(super) held: bool,
+    /// Where bytes that leave lie before an engine changes them; empty without one.
+    pub(super) piece: Vec<u8>,
     /// smoltcp has panicked on this socket.
     pub(super) broken: bool,
     /// The last service ended before all that could be moved was moved.
@@ -149,6 +151,7 @@ impl Conn {
             keep_alive_at: None,
             taken: 0,
             held: false,
+            piece: Vec::new(),
             broken: false,
             paused: false,
             heard: false,

@@ -32,6 +32,7 @@ mod device;
 mod neighbor;
 mod pump;
 mod ready;
+mod reshape;
 mod revive;
 mod service;
 mod timers;

@@ -159,7 +159,17 @@ impl Conn {
         let mut moved = false;
         let conn = self.id;
         let on_path = dma.on_path(conn, Direction::Send);
-        while let Some(s) = self.sends.front_mut() {
+        while !self.sends.is_empty() {
+            if on_path && dma.reshapes(conn) {
+                match self.reshape_front(dma, events) {
+                    Ok(()) => moved = true,
+                    Err(any) => return moved | any,
+                }
+                continue;
+            }
+            let Some(s) = self.sends.front_mut() else {
+                break;
+            };
             let total = s.work.payload.len();
             if s.done < total {
                 let socket = self.sockets.iter_mut().next();

@@ -128,8 +128,12 @@ impl TcpTransport {
             Phase::Connecting | Phase::Incoming(_) => {}
         }
         if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.state()) {
-            c.socket().close();
-            c.fin_given = true;
+            let (any, all) = c.end_outgoing(dma);
+            moved |= any;
+            if all {
+                c.socket().close();
+                c.fin_given = true;
+            }
         }
         if c.phase == Phase::Open {
             c.mind_keep_alive(&self.config, now);

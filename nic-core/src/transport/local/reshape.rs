@@ -1,0 +1,86 @@
+//! Sends through an engine that changes them.
+//!
+//! What comes out lies in no memory that the peer can reach: it travels inside lines, 40 bytes each, within the
+//! peer's window for these. Slower than a reference (a line is a copy on each side), but nothing has to
+//! outlive the send: it retires as soon as all that the engine has made of it has left.
+
+use ringbell_gtlb::Fault;
+
+use super::conn::Conn;
+use super::packet::{Packet, INLINE};
+use super::transmit::{Out, Progress};
+use crate::engine::{Direction, PIECE};
+use crate::transport::{Payload, ReadStatus};
+
+/// Moves the first send that was not emitted through the engine.
+pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
+    if let Some(stage) = &mut c.stage {
+        // Begun before the engine came: what was read ahead is read again.
+        stage.drop_unsent();
+    }
+    c.sends[c.next_send].started = 0;
+    loop {
+        match flush(c, out) {
+            Progress::Whole => {}
+            other => return Ok(other),
+        }
+        let s = &mut c.sends[c.next_send];
+        let len = s.work.payload.len();
+        if s.emitted == len {
+            return Ok(Progress::Whole);
+        }
+        let n = (len - s.emitted).min(PIECE as u32);
+        let from = s.emitted as usize;
+        match &s.work.payload {
+            Payload::Inline { bytes, .. } => out.dma.reshape(c.id, &bytes[from..from + n as usize]),
+            Payload::Memory(buffer) => {
+                c.piece.resize(PIECE, 0);
+                let piece = &mut c.piece[..n as usize];
+                if out.dma.read(buffer, from as u64, piece)? == ReadStatus::Pending {
+                    return Ok(Progress::Again);
+                }
+                out.dma.reshape(c.id, piece);
+            }
+        }
+        s.emitted += n;
+        out.moved = true;
+    }
+}
+
+/// After the last send: what the engine has kept for the end still belongs to the stream.
+pub(super) fn end(c: &mut Conn, out: &mut Out<'_>) -> Progress {
+    if !out.dma.on_path(c.id, Direction::Send) {
+        return Progress::Whole;
+    }
+    out.dma.end_outgoing(c.id);
+    flush(c, out)
+}
+
+/// Sends what the engine has made.
+fn flush(c: &mut Conn, out: &mut Out<'_>) -> Progress {
+    let (mut gone, mut end) = (0, Progress::Whole);
+    for bytes in out.dma.outgoing(c.id).chunks(INLINE) {
+        if c.inline_sent - c.inline_acked + bytes.len() as u64 > out.link.peer_window {
+            end = Progress::Wait;
+            break;
+        }
+        let mut line = [0; INLINE];
+        line[..bytes.len()].copy_from_slice(bytes);
+        let p = Packet::Inline {
+            dst: c.peer_id,
+            len: bytes.len() as u8,
+            bytes: line,
+        };
+        if !out.link.push(&p) {
+            end = Progress::Again;
+            break;
+        }
+        c.inline_sent += bytes.len() as u64;
+        gone += bytes.len();
+    }
+    if gone > 0 {
+        out.dma.outgoing_gone(c.id, gone);
+        out.moved = true;
+    }
+    end
+}

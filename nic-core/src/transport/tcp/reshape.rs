@@ -1,0 +1,89 @@
+//! Sends through an engine that changes them: a piece goes in, and what comes out goes to the socket.
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::Status;
+
+use super::conn::Conn;
+use crate::engine::{Direction, PIECE};
+use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
+
+impl Conn {
+    /// Hands what an engine has made to the socket. Returns whether anything moved, and whether all has.
+    fn push_outgoing(&mut self, dma: &mut dyn DmaAccess) -> (bool, bool) {
+        let conn = self.id;
+        let mut moved = false;
+        loop {
+            let bytes = dma.outgoing(conn);
+            if bytes.is_empty() {
+                return (moved, true);
+            }
+            match self.socket().send_slice(bytes) {
+                Ok(n) if n > 0 => dma.outgoing_gone(conn, n),
+                // No room, or not established yet.
+                _ => return (moved, false),
+            }
+            moved = true;
+        }
+    }
+
+    /// Moves the first send on. `Err`: the socket or memory must answer first; whether anything moved.
+    pub(super) fn reshape_front(
+        &mut self,
+        dma: &mut dyn DmaAccess,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> Result<(), bool> {
+        let conn = self.id;
+        let (moved, all) = self.push_outgoing(dma);
+        if !all {
+            return Err(moved);
+        }
+        let Some(s) = self.sends.front_mut() else {
+            return Err(moved);
+        };
+        let left = (s.work.payload.len() - s.done) as usize;
+        // A pending read is repeated unchanged.
+        let n = s.pending.unwrap_or(PIECE).min(PIECE).min(left);
+        let from = s.done as usize;
+        match &s.work.payload {
+            _ if n == 0 => {
+                if let Some(s) = self.sends.pop_front() {
+                    events.push_back(self.send_done(&s, Status::Ok, 0));
+                }
+                return Ok(());
+            }
+            Payload::Inline { bytes, .. } => dma.reshape(conn, &bytes[from..from + n]),
+            Payload::Memory(buffer) => {
+                self.piece.resize(PIECE, 0);
+                match dma.read(buffer, from as u64, &mut self.piece[..n]) {
+                    Ok(ReadStatus::Done) => dma.reshape(conn, &self.piece[..n]),
+                    Ok(ReadStatus::Pending) => {
+                        s.pending = Some(n);
+                        return Err(moved);
+                    }
+                    Err(fault) => {
+                        let (status, detail) = fault.status();
+                        if let Some(s) = self.sends.pop_front() {
+                            events.push_back(self.send_done(&s, status, detail));
+                        }
+                        return Ok(());
+                    }
+                }
+            }
+        }
+        // n <= left <= u32::MAX
+        s.done += n as u32;
+        s.pending = None;
+        Ok(())
+    }
+
+    /// After the last send: what the engine has kept for the end still belongs to the stream. Returns whether
+    /// anything moved, and whether all has left.
+    pub(super) fn end_outgoing(&mut self, dma: &mut dyn DmaAccess) -> (bool, bool) {
+        if !dma.on_path(self.id, Direction::Send) {
+            return (false, true);
+        }
+        dma.end_outgoing(self.id);
+        self.push_outgoing(dma)
+    }
+}
