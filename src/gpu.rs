@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use ringbell_cuda_kernels::cuda::CudaError;
+#[cfg(feature = "cuda")]
+use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
 use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 
 use crate::spec::SpecError;
@@ -78,23 +80,41 @@ pub enum GpuOpenError {
 pub struct ChosenGpu {
     /// The GPU.
     pub gpu: Gpu,
+    /// The same, when it is a real one.
+    #[cfg(feature = "cuda")]
+    pub cuda: Option<CudaGpu>,
     /// The error on the way to a real one, when the emulated one is used instead.
     pub instead_of: Option<CudaError>,
 }
 
 #[cfg(feature = "cuda")]
-fn cuda(ordinal: usize) -> Result<Gpu, CudaError> {
-    use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
-    let config = CudaConfig {
+fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
+    let cuda = CudaGpu::open(CudaConfig {
         ordinal,
         ..CudaConfig::default()
-    };
-    Ok(CudaGpu::open(config)?.into())
+    })?;
+    Ok(ChosenGpu {
+        gpu: cuda.clone().into(),
+        cuda: Some(cuda),
+        instead_of: None,
+    })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn cuda(_ordinal: usize) -> Result<Gpu, CudaError> {
+fn cuda(_ordinal: usize) -> Result<ChosenGpu, CudaError> {
     Err(CudaError::NotBuilt)
+}
+
+fn emulate(
+    config: &EmulatedGpuConfig,
+    instead_of: Option<CudaError>,
+) -> Result<ChosenGpu, GpuOpenError> {
+    Ok(ChosenGpu {
+        gpu: EmulatedGpu::new(config.clone())?.into(),
+        #[cfg(feature = "cuda")]
+        cuda: None,
+        instead_of,
+    })
 }
 
 impl GpuChoice {
@@ -117,28 +137,10 @@ impl GpuChoice {
     /// [`GpuOpenError`].
     pub fn open(self, emulated: &EmulatedGpuConfig) -> Result<ChosenGpu, GpuOpenError> {
         let choice = self.resolve()?;
-        let emulate = || EmulatedGpu::new(emulated.clone()).map(Gpu::from);
         match choice {
-            GpuChoice::Emulated => Ok(ChosenGpu {
-                gpu: emulate()?,
-                instead_of: None,
-            }),
-            GpuChoice::Cuda(n) => cuda(n)
-                .map(|gpu| ChosenGpu {
-                    gpu,
-                    instead_of: None,
-                })
-                .map_err(|source| GpuOpenError::Cuda { choice, source }),
-            GpuChoice::Auto => match cuda(0) {
-                Ok(gpu) => Ok(ChosenGpu {
-                    gpu,
-                    instead_of: None,
-                }),
-                Err(why) => Ok(ChosenGpu {
-                    gpu: emulate()?,
-                    instead_of: Some(why),
-                }),
-            },
+            GpuChoice::Emulated => emulate(emulated, None),
+            GpuChoice::Cuda(n) => cuda(n).map_err(|source| GpuOpenError::Cuda { choice, source }),
+            GpuChoice::Auto => cuda(0).or_else(|why| emulate(emulated, Some(why))),
         }
     }
 }

@@ -29,6 +29,8 @@
 mod buffer;
 mod capi;
 mod comm;
+#[cfg(feature = "cuda")]
+mod foreign;
 mod gpu;
 mod host;
 mod nic;
@@ -40,6 +42,8 @@ pub use comm::{
     Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,
     Span, UniqueId, UniqueIdError, COLLECTIVE_PORT,
 };
+#[cfg(feature = "cuda")]
+pub use foreign::ForeignRegion;
 pub use gpu::{ChosenGpu, GpuChoice, GpuOpenError, GPU_VARIABLE};
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};

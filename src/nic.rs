@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{EmulatedGpuConfig, Gpu};
+#[cfg(feature = "cuda")]
+use ringbell_cuda_kernels::cuda::CudaGpu;
+use ringbell_cuda_kernels::{EmulatedGpuConfig, Gpu, GpuBuffer};
 use ringbell_gtlb::{Access, MmuConfig, PdError};
 use ringbell_nic_abi::PdId;
 use ringbell_nic_core::port::capture::{Capture, CaptureError};
@@ -21,6 +23,8 @@ use ringbell_nic_core::{
 };
 
 use crate::buffer::{AllocError, DeviceBuffer};
+#[cfg(feature = "cuda")]
+use crate::foreign::SharedPages;
 use crate::gpu::{GpuChoice, GpuOpenError};
 use crate::spec::{Cidr, PortSpec, TransportSpec};
 
@@ -152,6 +156,10 @@ pub enum OpenError {
 #[derive(Debug, Clone)]
 pub struct Nic {
     gpu: Gpu,
+    #[cfg(feature = "cuda")]
+    cuda: Option<CudaGpu>,
+    #[cfg(feature = "cuda")]
+    shared_pages: Arc<SharedPages>,
     soft: Arc<SoftNic>,
     pd: PdId,
     queue: QueueConfig,
@@ -198,6 +206,10 @@ impl Nic {
         let pd = soft.alloc_pd()?;
         let nic = Nic {
             gpu,
+            #[cfg(feature = "cuda")]
+            cuda: chosen.cuda,
+            #[cfg(feature = "cuda")]
+            shared_pages: Arc::default(),
             soft: Arc::new(soft),
             pd,
             queue: options.queue,
@@ -211,6 +223,22 @@ impl Nic {
     /// The GPU, to launch kernels on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    }
+
+    /// The GPU as CUDA knows it, when it is a real one: to adopt memory that was allocated elsewhere.
+    #[cfg(feature = "cuda")]
+    pub fn cuda(&self) -> Option<&CudaGpu> {
+        self.cuda.as_ref()
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn soft_arc(&self) -> &Arc<SoftNic> {
+        &self.soft
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn shared_pages(&self) -> &Arc<SharedPages> {
+        &self.shared_pages
     }
 
     /// The NIC below: sessions, counters, registers, events.
@@ -238,8 +266,20 @@ impl Nic {
     /// # Errors
     /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
     pub fn alloc(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
-        let memory = self.gpu.alloc(bytes)?;
-        let pages = self.gpu.page_table(memory.va(), bytes)?;
+        self.own(self.gpu.alloc(bytes)?)
+    }
+
+    /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots
+    /// of a data mover, which the NIC then reaches without the GPU's copy engine.
+    ///
+    /// # Errors
+    /// As [`Nic::alloc`].
+    pub fn alloc_pinned(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
+        self.own(self.gpu.alloc_pinned(bytes)?)
+    }
+
+    fn own(&self, memory: GpuBuffer) -> Result<DeviceBuffer, AllocError> {
+        let pages = self.gpu.page_table(memory.va(), memory.len())?;
         DeviceBuffer::new(&self.soft, self.pd, memory, &pages, Access::COLLECTIVE)
     }
 

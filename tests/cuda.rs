@@ -153,10 +153,12 @@ fn messages() {
         // The receiver waits first, or finds the bytes there.
         let receive = || {
             let args = args(&qa, sa, &to, &oa);
-            a.gpu().launch("rb_recv", 1, 32, &args).expect("it starts")
+            a.gpu()
+                .launch("rb_recv_all", 1, 32, &args)
+                .expect("it starts")
         };
         let early = (i % 2 == 0).then(receive);
-        let (status, bytes, _) = run(b, &ob, "rb_send", 32, &args(&qb, sb, &from, &ob));
+        let (status, bytes, _) = run(b, &ob, "rb_send_all", 32, &args(&qb, sb, &from, &ob));
         assert_eq!((status, bytes), (Status::Ok, len), "send of {len}");
         early
             .unwrap_or_else(receive)
@@ -176,7 +178,7 @@ fn messages() {
         timeout,
         (&ob).into(),
     ];
-    let (status, _, detail) = run(b, &ob, "rb_send", 1, &wild);
+    let (status, _, detail) = run(b, &ob, "rb_send_all", 1, &wild);
     assert_eq!((status, detail), (Status::NotRegistered, 0x7000_0000_0000));
 }
 
@@ -210,6 +212,74 @@ fn a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one() {
             .expect("the emulated one");
         assert_eq!(chosen.gpu.kind(), GpuKind::Emulated);
         assert!(chosen.instead_of.is_some());
+    });
+}
+
+#[test]
+fn memory_of_others_is_sent_from_and_pinned_memory_received_into() {
+    let name = "memory_of_others_is_sent_from_and_pinned_memory_received_into";
+    under_mock(name, "", || {
+        let pair = Pair::open("foreign");
+        let [a, b] = &pair.nics;
+        let queues = [a, b].map(|n| n.create_queue().expect("a queue"));
+        let listener = SessionId(call(&queues[0], &Descriptor::new(Opcode::Socket)) as u32);
+        let mut d = Descriptor::new(Opcode::Listen);
+        (d.session, d.imm) = (listener, 7002 | 4 << 16);
+        call(&queues[0], &d);
+        let mut accept = Descriptor::new(Opcode::Accept);
+        accept.session = listener;
+        let accepting = queues[0].try_post(&accept).expect("room");
+        let sb = SessionId(call(&queues[1], &Descriptor::new(Opcode::Socket)) as u32);
+        let mut d = Descriptor::new(Opcode::Connect);
+        (d.session, d.imm) = (sb, 7002);
+        d.operand = u32::from(Ipv4Addr::new(10, 77, 40, 1)).into();
+        call(&queues[1], &d);
+        let accepted = queues[0].wait(accepting, PATIENCE).expect("it ends");
+        assert_eq!(accepted.status, Status::Ok);
+        let sa = SessionId(accepted.detail as u32);
+
+        // Two slices that lie in the same page of 64 KiB, of both of which the NIC may reach only theirs.
+        let cuda = b.cuda().expect("a real GPU, as far as it knows");
+        let stream = cuda.context().default_stream();
+        let data = [pattern(3001, 1), pattern(5003, 2)];
+        let [one, two] = data.each_ref().map(|bytes| {
+            let slice = stream.clone_htod(bytes).expect("room");
+            let adopted = cuda.adopt_slice(slice).expect("its own");
+            b.register_foreign(adopted).expect("a region")
+        });
+        assert_eq!(
+            one.va().0 / 65_536,
+            two.va().0 / 65_536,
+            "the mock puts them together"
+        );
+        let to = a.alloc_pinned(5003).expect("pinned memory");
+        for (from, bytes) in [(&one, &data[0]), (&two, &data[1])] {
+            let mut d = Descriptor::new(Opcode::Recv);
+            (d.session, d.local_va, d.len) = (sa, to.va(), bytes.len() as u32);
+            let receiving = queues[0].try_post(&d).expect("room");
+            let mut d = Descriptor::new(Opcode::Send);
+            (d.session, d.local_va, d.len) = (sb, from.va(), bytes.len() as u32);
+            call(&queues[1], &d);
+            let received = queues[0].wait(receiving, PATIENCE).expect("it ends");
+            assert_eq!(
+                (received.status, received.bytes),
+                (Status::Ok, bytes.len() as u64)
+            );
+            let mut got = vec![0; bytes.len()];
+            to.read(0, &mut got).expect("inside");
+            assert!(got == *bytes);
+        }
+
+        // The first ends: its bytes are out of reach, the page serves the second.
+        let va = one.va();
+        let slice = one.into_inner().expect("no DMA").into_inner();
+        assert_eq!(stream.clone_dtoh(&slice).expect("still there"), data[0]);
+        let mut d = Descriptor::new(Opcode::Send);
+        (d.session, d.local_va, d.len) = (sb, va, 8);
+        let refused = queues[1].call(&d).expect("the NIC answers");
+        assert_eq!(refused.status, Status::NotRegistered);
+        (d.local_va, d.len) = (two.va(), 16);
+        call(&queues[1], &d);
     });
 }
 

@@ -116,7 +116,7 @@ fn kernels_come_from_nvrtc_where_the_fat_binaries_hold_none() {
     under_mock(name, "no-fatbin", || {
         let gpu = open().unwrap();
         assert!(gpu.describe().contains("NVRTC"), "{}", gpu.describe());
-        assert!(gpu.kernels().iter().any(|k| k == "rb_send"));
+        assert!(gpu.kernels().iter().any(|k| k == "rb_send_all"));
     });
 }
 
@@ -216,6 +216,44 @@ fn the_copy_engine_passes_the_conformance_suite() {
 }
 
 #[test]
+fn pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine() {
+    let name = "pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine";
+    under_mock(name, "slow-copies", || {
+        conformance::check(&|| {
+            let gpu = open().unwrap();
+            let buffer = Arc::new(gpu.alloc_pinned(4 << 20).unwrap());
+            let table = gpu.page_table(buffer.va(), buffer.len()).unwrap();
+            let (base, read, write) = (buffer.va().0, buffer.clone(), buffer);
+            conformance::Subject {
+                memory: gpu.memory(),
+                table,
+                outside: 1 << 50,
+                peek: Box::new(move |va: GpuVa, into: &mut [u8]| {
+                    read.read(va.0 - base, into).unwrap()
+                }),
+                poke: Box::new(move |va: GpuVa, from: &[u8]| {
+                    write.write(va.0 - base, from).unwrap()
+                }),
+            }
+        });
+        let gpu = open().unwrap();
+        let buffer = gpu.alloc_pinned(100_000).unwrap();
+        let table = gpu.page_table(buffer.va(), 100_000).unwrap();
+        let mut mmu = ringbell_gtlb::Mmu::new(ringbell_gtlb::MmuConfig::default()).unwrap();
+        mmu.map(&table).unwrap();
+        let pd = mmu.alloc_pd().unwrap();
+        let access = ringbell_gtlb::Access::LOCAL;
+        let region = mmu.register(pd, buffer.va(), 100_000, access).unwrap();
+        let need = ringbell_gtlb::Need::Write;
+        let pin = mmu.pin(pd, region.lkey, buffer.va(), 8, need).unwrap();
+        let to = mmu.span(pin.region, buffer.va(), 8).unwrap();
+        let op = ringbell_gtlb::DmaOp::Write { to, from: &[7; 8] };
+        assert_eq!(gpu.memory().submit(op), Ok(ringbell_gtlb::Submitted::Done));
+        assert_eq!(buffer.load_u64(0).unwrap(), 0x0707_0707_0707_0707);
+    });
+}
+
+#[test]
 fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
     let name = "kernels_send_and_receive_over_a_nic_made_of_a_thread";
     under_mock(name, "", || {
@@ -228,7 +266,7 @@ fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
             let bytes = pattern(len as usize, lanes as u8);
             from.write(0, &bytes).unwrap();
             let before = stream.record();
-            for (kernel, buffer) in [("rb_send", &from), ("rb_recv", &to)] {
+            for (kernel, buffer) in [("rb_send_all", &from), ("rb_recv_all", &to)] {
                 let args = [
                     nic.handle(),
                     5_u32.into(),

@@ -72,6 +72,18 @@ impl ForeignMemory {
     }
 }
 
+impl AsRef<ForeignMemory> for ForeignMemory {
+    fn as_ref(&self) -> &ForeignMemory {
+        self
+    }
+}
+
+impl<T> AsRef<ForeignMemory> for AdoptedSlice<T> {
+    fn as_ref(&self) -> &ForeignMemory {
+        &self.memory
+    }
+}
+
 impl Drop for ForeignMemory {
     fn drop(&mut self) {
         self.memory.free(self.va);

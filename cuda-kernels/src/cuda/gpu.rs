@@ -139,6 +139,10 @@ impl Backend for CudaBackend {
         Ok(self.memory.alloc(bytes)?)
     }
 
+    fn alloc_pinned(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        Ok(self.memory.alloc_pinned(bytes)?)
+    }
+
     fn free(&self, va: GpuVa) {
         self.memory.free(va);
     }

@@ -183,6 +183,18 @@ impl Pinned {
         Ok(Pinned { context, base })
     }
 
+    /// Where the GPU sees the first byte.
+    pub(super) fn device(&self) -> Result<u64, CudaError> {
+        self.context.bind()?;
+        let mut va = 0;
+        let host = self.base.as_ptr().cast();
+        // SAFETY: mapped for the GPU by `new`; the pointer is to a live address.
+        self.context.check("cuMemHostGetDevicePointer", unsafe {
+            sys::cuMemHostGetDevicePointer_v2(&mut va, host, 0)
+        })?;
+        Ok(va)
+    }
+
     /// Byte `offset`, which lies inside.
     pub(super) fn at(&self, offset: usize) -> *mut u8 {
         self.base.as_ptr().wrapping_add(offset)

@@ -20,7 +20,9 @@ use super::context::Context;
 use super::driver;
 use super::engine::{Engine, Refused, PATIENCE};
 use super::error::CudaError;
+use super::handles::Pinned;
 use super::mapper::{GpuMapper, GpuMapping};
+use super::pinned::PinnedMapping;
 use crate::gpu::GpuError;
 
 /// Memory that the NIC may reach.
@@ -113,6 +115,32 @@ impl CudaMemory {
                 len,
                 owned: Some(base),
                 mapping: self.map(va, len),
+            },
+        );
+        Ok(GpuVa(va))
+    }
+
+    /// Allocates whole pages of 64 KiB of pinned host memory, at an address of the GPU.
+    pub(super) fn alloc_pinned(&self, bytes: u64) -> Result<GpuVa, CudaError> {
+        let what = "pinned host memory";
+        let refuse = || CudaError::OutOfMemory { bytes, what };
+        let len = bytes
+            .checked_next_multiple_of(PAGE_BYTES)
+            .ok_or_else(refuse)?;
+        let whole = usize::try_from(len + PAGE_BYTES).map_err(|_| refuse())?;
+        let memory = Pinned::new(self.context.clone(), whole)?;
+        let base = memory.device()?;
+        let va = base.next_multiple_of(PAGE_BYTES);
+        let mapping = PinnedMapping {
+            memory,
+            start: (va - base) as usize,
+        };
+        self.insert(
+            va,
+            Range {
+                len,
+                owned: None,
+                mapping: Some(Box::new(mapping)),
             },
         );
         Ok(GpuVa(va))
@@ -331,11 +359,9 @@ impl DmaMemory for CudaMemory {
     }
 
     fn publish(&self, announce: Announce) {
-        if self.mapper.is_some() {
-            for range in self.ranges().values() {
-                if let Some(m) = &range.mapping {
-                    m.flush();
-                }
+        for range in self.ranges().values() {
+            if let Some(m) = &range.mapping {
+                m.flush();
             }
         }
         lock(&self.dma).announce(announce);

@@ -33,6 +33,8 @@ mod module;
 #[cfg(feature = "cuda")]
 mod nvrtc;
 #[cfg(feature = "cuda")]
+mod pinned;
+#[cfg(feature = "cuda")]
 mod stream;
 
 #[cfg(feature = "cuda")]

@@ -18,7 +18,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn describe(&self) -> String;
     /// Memory for `bytes`, which is not 0, aligned to 64 KiB at least.
     fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError>;
-    /// Gives back what `alloc` returned.
+    /// As `alloc`, in memory of the host that the GPU and the CPU both reach, where these are two things.
+    fn alloc_pinned(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        self.alloc(bytes)
+    }
+    /// Gives back what `alloc` and `alloc_pinned` returned.
     fn free(&self, va: GpuVa);
     fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError>;
     fn memory(&self) -> Arc<dyn DmaMemory>;

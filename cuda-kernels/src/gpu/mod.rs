@@ -66,6 +66,19 @@ impl Gpu {
         Ok(GpuBuffer::of(va, bytes, self.backend.clone()))
     }
 
+    /// Allocates memory that kernels fill and read over the bus while the NIC reaches it without a copy
+    /// engine: on a real GPU pinned memory of the host, for the slots of the data mover (FpgaNIC §A.1.2).
+    ///
+    /// # Errors
+    /// As [`Gpu::alloc`].
+    pub fn alloc_pinned(&self, bytes: u64) -> Result<GpuBuffer, GpuError> {
+        if bytes == 0 {
+            return Err(GpuError::Empty);
+        }
+        let va = self.backend.alloc_pinned(bytes)?;
+        Ok(GpuBuffer::of(va, bytes, self.backend.clone()))
+    }
+
     /// The 64 KiB pages of a range inside one allocation, as a driver reports them to a NIC
     /// (`nvidia_p2p_get_pages`).
     ///

@@ -182,7 +182,7 @@ pub(super) fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots,
         slot_bytes: plan.part.into(),
         ..SlotsConfig::default()
     };
-    let window = side.nic.alloc(config.window_bytes)?;
+    let window = side.nic.alloc_pinned(config.window_bytes)?;
     let slots = Slots::new(window.va(), config)?;
     Ok((window, slots, side.nic.gpu().alloc(plan.len)?))
 }
