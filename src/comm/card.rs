@@ -1,12 +1,12 @@
 //! What ranks tell each other of their NICs when a job begins.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use super::{BootstrapError, CollectiveError, Round};
 use crate::{Nic, PortSpec, TransportSpec};
 
 /// Bytes of a card.
-const BYTES: usize = 20;
+const BYTES: usize = 38;
 /// Can use the `local` transport.
 const LOCAL: u8 = 1;
 /// Can use `tcp`.
@@ -21,10 +21,12 @@ pub(super) struct Card {
     /// Tells machines apart: the kernel's number of this boot.
     host: u64,
     user: u32,
+    /// Where it would serve the bootstrap.
+    standby: Option<SocketAddr>,
 }
 
 impl Card {
-    pub(super) fn of(nic: &Nic, port: u16) -> Card {
+    pub(super) fn of(nic: &Nic, port: u16, standby: Option<SocketAddr>) -> Card {
         let (transport, frames) = (nic.transport(), nic.port());
         let local = transport != TransportSpec::Tcp;
         let tcp = transport != TransportSpec::Local && *frames != PortSpec::None;
@@ -38,6 +40,7 @@ impl Card {
             transports: (u8::from(local) * LOCAL) | (u8::from(tcp) * TCP),
             host,
             user: rustix::process::getuid().as_raw(),
+            standby,
         }
     }
 
@@ -47,7 +50,16 @@ impl Card {
         out[4..6].copy_from_slice(&self.address.port().to_le_bytes());
         out[6] = self.transports;
         out[8..16].copy_from_slice(&self.host.to_le_bytes());
-        out[16..].copy_from_slice(&self.user.to_le_bytes());
+        out[16..20].copy_from_slice(&self.user.to_le_bytes());
+        // Port 0: none.
+        if let Some(at) = self.standby {
+            let ip = match at.ip() {
+                IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+                IpAddr::V6(v6) => v6,
+            };
+            out[20..36].copy_from_slice(&ip.octets());
+            out[36..].copy_from_slice(&at.port().to_le_bytes());
+        }
         out
     }
 
@@ -58,7 +70,12 @@ impl Card {
             address: SocketAddrV4::new(ip, u16::from_le_bytes([b[4], b[5]])),
             transports: b[6],
             host: u64::from_le_bytes(b[8..16].try_into().ok()?),
-            user: u32::from_le_bytes(b[16..].try_into().ok()?),
+            user: u32::from_le_bytes(b[16..20].try_into().ok()?),
+            standby: {
+                let ip: [u8; 16] = b[20..36].try_into().ok()?;
+                let port = u16::from_le_bytes([b[36], b[37]]);
+                (port != 0).then(|| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port))
+            },
         })
     }
 
@@ -83,6 +100,19 @@ pub(super) fn decode_all(round: &Round) -> Result<Vec<Card>, CollectiveError> {
         .iter()
         .map(|(rank, part)| Card::decode(part).ok_or(BootstrapError::Version { rank: *rank }));
     Ok(cards.collect::<Result<_, _>>()?)
+}
+
+/// Where the ranks of a job would serve its bootstrap, one after the other. Empty when a rank of another machine
+/// is known only by its loopback, because the name of the bootstrap's host means that there: ranks would take
+/// each other for dead.
+pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
+    let one_host = cards.windows(2).all(|w| w[0].host == w[1].host);
+    let loopback = |c: &Card| c.standby.is_some_and(|at| at.ip().is_loopback());
+    if !one_host && cards.iter().any(loopback) {
+        tracing::warn!("the bootstrap cannot move: a rank's address is the loopback of its machine; give the bootstrap's address as the network has it");
+        return Vec::new();
+    }
+    cards.iter().map(|c| c.standby).collect()
 }
 
 /// Refuses a job in which this rank cannot reach another, before anybody waits for it.
@@ -118,6 +148,7 @@ mod tests {
             transports,
             host,
             user: 5,
+            standby: Some(([10, 1, 0, n], 700 + u16::from(n)).into()),
         }
     }
 
@@ -125,7 +156,20 @@ mod tests {
     fn a_card_survives_and_ranks_without_a_path_are_named() {
         let c = card(1, LOCAL | TCP, 0x0123_4567_89ab_cdef);
         assert_eq!(Card::decode(&c.encode()), Some(c));
-        assert_eq!(Card::decode(&[0; 19]), None);
+        let v6 = Card {
+            standby: Some((Ipv6Addr::LOCALHOST, 9).into()),
+            ..c
+        };
+        assert_eq!(Card::decode(&v6.encode()), Some(v6));
+        let none = Card { standby: None, ..c };
+        assert_eq!(Card::decode(&none.encode()), Some(none));
+        assert_eq!(Card::decode(&[0; BYTES - 1]), None);
+        assert_eq!(
+            successors(&[c, none]),
+            [Some(([10, 1, 0, 1], 701).into()), None]
+        );
+        assert_eq!(successors(&[v6, v6]), [v6.standby, v6.standby]);
+        assert_eq!(successors(&[card(1, TCP, 8), v6]), [], "whose loopback?");
         let says = |cards: &[Card], word: &str| {
             let e = check_paths(cards, 0).expect_err(word).to_string();
             assert!(e.contains("rank 1 (10.0.0.2)") && e.contains(word), "{e}");

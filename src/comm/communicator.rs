@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ pub(super) struct Inner {
     peers: Vec<SocketAddrV4>,
     member: Arc<Member>,
     options: CommOptions,
+    /// How often it was shrunk, or somebody tried to.
+    shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,
 }
@@ -167,10 +170,11 @@ impl Communicator {
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
         let all: Vec<u32> = (0..member.ranks()).collect();
-        let own = Card::of(nic, options.port);
+        let own = Card::of(nic, options.port, member.standby_address());
         let round = member.all_gather(&all, 0, &own.encode(), options.init_timeout)?;
         let cards = card::decode_all(&round)?;
         card::check_paths(&cards, member.rank())?;
+        member.set_successors(card::successors(&cards));
         let peers = cards.iter().map(|c| c.address).collect();
         Communicator::make(nic, Arc::new(member), options, round.id, all, peers)
     }
@@ -205,6 +209,7 @@ impl Communicator {
             peers,
             member,
             options: options.clone(),
+            shrinks: AtomicU64::new(0),
             orphans: Mutex::new(Vec::new()),
         };
         let comm = Communicator {
@@ -299,16 +304,23 @@ impl Communicator {
     /// others who is left, and makes a new communicator of them, in their order here. Ranks that are
     /// alive but do not call it within `patience` are left out. This communicator is of no use then.
     ///
+    /// Whichever rank has ended: when it was the one that served the bootstrap, the lowest rank that is left
+    /// serves from then on. A rank that was only stopped, and goes on when the others have given it up, must not
+    /// be relied on to notice: end it.
+    ///
     /// # Errors
     /// [`BootstrapError::Excluded`](super::BootstrapError::Excluded) when the others have gone on without
-    /// this rank; [`BootstrapError::Lost`](super::BootstrapError::Lost) when the process that served the
-    /// bootstrap is the one that ended: let `ringbell run`, or a process that outlives the ranks, serve it.
+    /// this rank. [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
         self.abort();
+        // Each attempt is a round of its own, or the second would be told how the first has ended. Relaxed:
+        // it only counts.
+        let attempt = i.shrinks.fetch_add(1, Ordering::Relaxed);
+        let tag = i.ctx ^ attempt << 48;
         let round: Round = i
             .member
-            .survivors(&self.sorted_job_ranks(), i.ctx, &[], patience)?;
+            .survivors(&self.sorted_job_ranks(), tag, &[], patience)?;
         let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
         let left = i.job_ranks.iter().enumerate();
         let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);

@@ -71,6 +71,7 @@ impl Wiring {
         let mut vars = vec![
             (variables::RANK, rank.to_string()),
             (variables::SIZE, ranks.to_string()),
+            (variables::LOCAL_RANK, rank.to_string()),
             (variables::ID, id.to_string()),
             (variables::TRANSPORT, transport.to_string()),
         ];

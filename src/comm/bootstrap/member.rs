@@ -1,27 +1,29 @@
 //! A rank's end of the bootstrap.
 #![allow(clippy::disallowed_methods)] // The edge: every wait has a deadline on the host's clock.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::sync::{Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::message::{Answer, Contribution, Hello, RoundKind, FRAME_MAX, PART_MAX};
-use super::BootstrapError;
+use super::link::{Link, GRACE};
+use super::message::{Answer, Contribution, RoundKind, PART_MAX};
+use super::rounds::Past;
+use super::{BootstrapError, BootstrapServer};
 use crate::comm::UniqueId;
 
-/// How much later than the round's deadline the server's answer may come.
-const GRACE: Duration = Duration::from_secs(2);
-/// Pause between two attempts to connect.
-const RETRY: Duration = Duration::from_millis(20);
-
 /// A rank that was admitted to a job, and can meet the others.
+///
+/// Each stands by to serve the bootstrap itself: when the process that does has ended, the lowest rank that
+/// is left takes over (`link.rs`).
 #[derive(Debug)]
 pub struct Member {
     id: UniqueId,
     rank: u32,
     ranks: u32,
-    stream: Mutex<TcpStream>,
+    link: Mutex<Link>,
+    /// `None` when no port was to be had: then the next rank takes over.
+    standby: Option<BootstrapServer>,
+    past: Past,
 }
 
 /// What a round gave.
@@ -45,42 +47,37 @@ impl Member {
         ranks: u32,
         timeout: Duration,
     ) -> Result<Member, BootstrapError> {
-        let deadline = Instant::now() + timeout;
-        let at = id.address();
-        let mut stream = loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            // A timeout of zero is none for the system.
-            match TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1))) {
-                Ok(stream) => break stream,
-                Err(source) if left <= RETRY => {
-                    return Err(BootstrapError::Unreachable {
-                        at,
-                        waited: timeout,
-                        source,
-                    })
-                }
-                // The one that serves may start later than we.
-                Err(_) => std::thread::sleep(RETRY),
-            }
-        };
-        let lost = |source| BootstrapError::Lost { at, source };
-        stream.set_nodelay(true).map_err(lost)?;
-        let hello = Hello {
-            secret: *id.secret(),
+        let link = Link::first(id, rank, ranks, timeout)?;
+        let past = Past::default();
+        // Where the others reach this host, as far as the way to the server tells.
+        let bind = SocketAddr::new(link.local_ip(), 0);
+        let standby = BootstrapServer::start_after(bind, Some(ranks), *id.secret(), past.clone());
+        let standby = standby
+            .inspect_err(|error| tracing::warn!(%error, "this rank cannot take the bootstrap over"))
+            .ok();
+        Ok(Member {
+            id: *id,
             rank,
             ranks,
-        };
-        stream.write_all(&hello.encode()).map_err(lost)?;
-        match receive(&mut stream, deadline + GRACE).map_err(lost)? {
-            Answer::Welcome => Ok(Member {
-                id: *id,
-                rank,
-                ranks,
-                stream: Mutex::new(stream),
-            }),
-            Answer::Refused(why) => Err(BootstrapError::Refused { at, why }),
-            _ => Err(lost(ErrorKind::InvalidData.into())),
-        }
+            link: Mutex::new(link),
+            standby,
+            past,
+        })
+    }
+
+    /// Where this rank would serve the bootstrap.
+    pub(crate) fn standby_address(&self) -> Option<SocketAddr> {
+        self.standby.as_ref().map(|s| s.id().address())
+    }
+
+    /// Tells where each rank of the job would serve the bootstrap, all ranks alike.
+    pub(crate) fn set_successors(&self, addresses: Vec<Option<SocketAddr>>) {
+        self.link().set_successors(addresses);
+    }
+
+    fn link(&self) -> MutexGuard<'_, Link> {
+        // Nothing that holds the lock can panic half-way through a change.
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Own rank in the job.
@@ -128,7 +125,8 @@ impl Member {
     }
 
     /// As [`Member::all_gather`] among those who are left: who has ended, or does not come within the
-    /// time-out, is left out, and everybody else learns the same list.
+    /// time-out, is left out, and everybody else learns the same list. Each round needs a tag of its own:
+    /// one that has ended gives the same answer again.
     ///
     /// # Errors
     /// [`BootstrapError::Excluded`] when the others have gone on without this rank.
@@ -156,24 +154,34 @@ impl Member {
                 max: PART_MAX,
             });
         }
-        let at = self.id.address();
-        let lost = |source| BootstrapError::Lost { at, source };
-        let contribution = Contribution {
-            kind,
-            tag,
-            members: members.to_vec(),
-            timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
-            part: part.to_vec(),
+        let deadline = Instant::now() + timeout;
+        let mut link = self.link();
+        let answer = loop {
+            let contribution = Contribution {
+                kind,
+                tag,
+                members: members.to_vec(),
+                dead: link.dead_among(members),
+                timeout_ms: u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX),
+                part: part.to_vec(),
+            };
+            if let Some(answer) = link.exchange(&contribution, deadline + GRACE)? {
+                break answer;
+            }
+            // The server has ended, and what it was told is lost with it.
+            link.move_on(deadline)?;
         };
-        let body = contribution.encode();
-        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
-        frame.extend_from_slice(&body);
-        let deadline = Instant::now() + timeout + GRACE;
-        // Nothing that holds the lock can panic half-way through a change.
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.write_all(&frame).map_err(lost)?;
-        match receive(&mut stream, deadline).map_err(lost)? {
-            Answer::Done { id, parts } => Ok(Round { id, parts }),
+        match answer {
+            Answer::Done { id, parts } => {
+                if kind == RoundKind::Survivors {
+                    let done = Answer::Done {
+                        id,
+                        parts: parts.clone(),
+                    };
+                    self.past.remember(tag, members, &done);
+                }
+                Ok(Round { id, parts })
+            }
             Answer::Missing { ranks, notes } => Err(BootstrapError::Missing {
                 ranks,
                 waited: timeout,
@@ -184,39 +192,9 @@ impl Member {
                 },
             }),
             Answer::Gone { ranks } => Err(BootstrapError::Gone { ranks }),
-            Answer::Refused(why) => Err(BootstrapError::Refused { at, why }),
+            Answer::Refused(why) => Err(BootstrapError::Refused { at: link.at(), why }),
             Answer::Excluded => Err(BootstrapError::Excluded { rank: self.rank }),
-            Answer::Welcome => Err(lost(ErrorKind::InvalidData.into())),
+            Answer::Welcome => Err(link.nonsense()),
         }
     }
-}
-
-/// Reads one answer until the deadline.
-fn receive(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<Answer> {
-    let mut len = [0; 4];
-    fill(stream, &mut len, deadline)?;
-    let len = u32::from_le_bytes(len) as usize;
-    if len > FRAME_MAX {
-        return Err(ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; len];
-    fill(stream, &mut body, deadline)?;
-    Answer::decode(&body).ok_or_else(|| ErrorKind::InvalidData.into())
-}
-
-fn fill(stream: &mut TcpStream, mut into: &mut [u8], deadline: Instant) -> std::io::Result<()> {
-    while !into.is_empty() {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        match stream.read(into) {
-            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(n) => into = &mut into[n..],
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@ pub(super) const PART_MAX: usize = 4 << 10;
 /// Most ranks of a job.
 pub(super) const RANKS_MAX: u32 = 4096;
 
-const MAGIC: [u8; 8] = *b"RBBOOT1\n";
+const MAGIC: [u8; 8] = *b"RBBOOT2\n";
 
 /// First words of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub(super) struct Contribution {
     /// Rounds of the same members and tag belong together.
     pub(super) tag: u64,
     pub(super) members: Vec<u32>,
+    /// Members that have ended, as this one has found out: a server that took over knows only who came.
+    pub(super) dead: Vec<u32>,
     pub(super) timeout_ms: u32,
     pub(super) part: Vec<u8>,
 }
@@ -128,6 +130,7 @@ impl Contribution {
         out.extend_from_slice(&self.tag.to_le_bytes());
         out.extend_from_slice(&self.timeout_ms.to_le_bytes());
         put_ranks(&mut out, &self.members);
+        put_ranks(&mut out, &self.dead);
         out.extend_from_slice(&self.part);
         out
     }
@@ -139,13 +142,15 @@ impl Contribution {
             2 => RoundKind::Survivors,
             _ => return None,
         };
-        let (tag, timeout_ms, members) = (r.u64()?, r.u32()?, r.ranks()?);
+        let (tag, timeout_ms) = (r.u64()?, r.u32()?);
+        let (members, dead) = (r.ranks()?, r.ranks()?);
         let part = r.rest().to_vec();
         (part.len() <= PART_MAX).then_some(Contribution {
             kind,
             tag,
             members,
             timeout_ms,
+            dead,
             part,
         })
     }
@@ -230,6 +235,7 @@ mod tests {
             kind: RoundKind::Survivors,
             tag: 7,
             members: vec![0, 2, 3],
+            dead: vec![2],
             timeout_ms: 900,
             part: vec![1, 2, 3],
         };

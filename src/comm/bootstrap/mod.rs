@@ -6,9 +6,13 @@
 //! rounds ([`Member::all_gather`]): the table of NIC addresses, the numbers of new communicators, and
 //! after a failure who is left ([`Member::survivors`]).
 //!
+//! When the process that serves ends, the lowest rank of the job that is left takes over: each listens from the
+//! start, and all know where (`link`).
+//!
 //! The secret travels in clear: it keeps jobs and strangers apart on a network that can be trusted, and
 //! is no protection from who can read the wire.
 
+mod link;
 mod member;
 mod message;
 mod rounds;
@@ -79,7 +83,7 @@ pub enum BootstrapError {
         rank: u32,
     },
     /// The connection to the server broke.
-    #[error("lost the job's bootstrap at {at}: the process that serves it (rank 0, or the launcher) has ended or does not answer")]
+    #[error("lost the job's bootstrap at {at}: the process that serves it (rank 0, or the launcher) has ended or does not answer, and no rank has taken over")]
     Lost {
         /// Where.
         at: SocketAddr,

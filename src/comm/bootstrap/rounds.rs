@@ -1,6 +1,7 @@
 //! The server's state: who is here, and which rounds are open. Time is an argument; no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::message::{Answer, Contribution, Hello, RoundKind, RANKS_MAX};
@@ -14,6 +15,33 @@ const NOTES_MAX: usize = 2048;
 
 /// Rounds with the same members, tag and way to end are one.
 type Key = (bool, u64, Vec<u32>);
+
+/// How rounds of survivors have ended, with this server or another one: who asks again gets the same answer,
+/// and who was left out is told so.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Past(Arc<Mutex<HashMap<Key, Answer>>>);
+
+impl Past {
+    fn all(&self) -> MutexGuard<'_, HashMap<Key, Answer>> {
+        // Nothing that holds the lock can panic half-way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A member learnt how a round of survivors ended; it may serve others later.
+    pub(super) fn remember(&self, tag: u64, members: &[u32], done: &Answer) {
+        let key = (true, tag, members.to_vec());
+        self.all().entry(key).or_insert_with(|| done.clone());
+    }
+
+    fn answer(&self, key: &Key, rank: u32) -> Option<Answer> {
+        match self.all().get(key)? {
+            Answer::Done { parts, .. } if !parts.iter().any(|(r, _)| *r == rank) => {
+                Some(Answer::Excluded)
+            }
+            answer => Some(answer.clone()),
+        }
+    }
+}
 
 #[derive(Debug)]
 struct Round {
@@ -31,8 +59,7 @@ pub(super) struct Rounds {
     /// Ranks that have been here and left: they may not come back, their peers have given them up.
     gone: BTreeSet<u32>,
     open: HashMap<Key, Round>,
-    /// Rounds of survivors that ended, by who is out: latecomers are told.
-    excluded: HashMap<Key, BTreeSet<u32>>,
+    past: Past,
     notes: String,
     next_id: u64,
 }
@@ -42,14 +69,14 @@ pub(super) type Answers = Vec<(u32, Answer)>;
 
 impl Rounds {
     /// A job without members. `first_id` is random, so that two jobs' numbers differ.
-    pub(super) fn new(secret: [u8; 16], ranks: Option<u32>, first_id: u64) -> Rounds {
+    pub(super) fn new(secret: [u8; 16], ranks: Option<u32>, first_id: u64, past: Past) -> Rounds {
         Rounds {
             secret,
             ranks,
             here: BTreeSet::new(),
             gone: BTreeSet::new(),
             open: HashMap::new(),
-            excluded: HashMap::new(),
+            past,
             notes: String::new(),
             next_id: first_id & !(ID_STEP - 1),
         }
@@ -128,12 +155,14 @@ impl Rounds {
             return vec![(rank, Answer::Refused(why))];
         }
         let key = (c.kind == RoundKind::Survivors, c.tag, c.members);
-        if self
-            .excluded
-            .get(&key)
-            .is_some_and(|out| out.contains(&rank))
-        {
-            return vec![(rank, Answer::Excluded)];
+        if let Some(answer) = self.past.answer(&key, rank) {
+            return vec![(rank, answer)];
+        }
+        let mut answers: Answers = Vec::new();
+        for r in c.dead.into_iter().filter(|r| *r != rank && *r < ranks) {
+            if !self.here.contains(&r) && self.gone.insert(r) {
+                answers.extend(self.judge_all(now));
+            }
         }
         let wanted = Duration::from_millis(c.timeout_ms.into()).min(TIMEOUT_MAX);
         let round = self.open.entry(key.clone()).or_insert_with(|| Round {
@@ -144,9 +173,11 @@ impl Rounds {
         round.deadline = round.deadline.min(now + wanted);
         if round.parts.insert(rank, c.part).is_some() {
             let why = format!("rank {rank} contributed twice to one round");
-            return vec![(rank, Answer::Refused(why))];
+            answers.push((rank, Answer::Refused(why)));
+            return answers;
         }
-        self.judge(now, &key)
+        answers.extend(self.judge(now, &key));
+        answers
     }
 
     /// A member has closed its connection.
@@ -155,6 +186,10 @@ impl Rounds {
             return Vec::new();
         }
         self.gone.insert(rank);
+        self.judge_all(now)
+    }
+
+    fn judge_all(&mut self, now: Duration) -> Answers {
         let keys: Vec<Key> = self.open.keys().cloned().collect();
         keys.iter().flat_map(|k| self.judge(now, k)).collect()
     }
@@ -204,7 +239,7 @@ impl Rounds {
             Answer::Gone { ranks: gone }
         } else if expired {
             Answer::Missing {
-                ranks: late.clone(),
+                ranks: late,
                 notes: self.notes.clone(),
             }
         } else {
@@ -214,8 +249,7 @@ impl Rounds {
             return Vec::new();
         };
         if *survivors {
-            self.excluded
-                .insert(key.clone(), late.into_iter().collect());
+            self.past.remember(key.1, members, &answer);
         }
         round
             .parts
@@ -233,7 +267,7 @@ mod tests {
     const SECRET: [u8; 16] = *b"0123456789abcdef";
 
     fn job(ranks: u32) -> Rounds {
-        let mut r = Rounds::new(SECRET, None, 1 << 40);
+        let mut r = Rounds::new(SECRET, None, 1 << 40, Past::default());
         for rank in 0..ranks {
             assert_eq!(r.admit(&hello(rank, ranks)), Ok(rank));
         }
@@ -253,6 +287,7 @@ mod tests {
             kind,
             tag: 1,
             members: members.to_vec(),
+            dead: Vec::new(),
             timeout_ms: 1000,
             part: vec![rank as u8 * 3],
         }
@@ -316,6 +351,36 @@ mod tests {
             r.contribute(at(1500), 3, c(RoundKind::Survivors, &all, 3)),
             [(3, Answer::Excluded)]
         );
+    }
+
+    #[test]
+    fn a_server_that_took_over_believes_who_has_found_ranks_dead_but_not_of_those_that_came() {
+        let mut r = Rounds::new(SECRET, Some(4), 1 << 40, Past::default());
+        let all = [0, 1, 2, 3];
+        for rank in [1, 3] {
+            assert_eq!(r.admit(&hello(rank, 4)), Ok(rank));
+        }
+        r.contribute(at(0), 3, c(RoundKind::Survivors, &all, 3));
+        let found = Contribution {
+            dead: vec![0, 2, 3],
+            ..c(RoundKind::Survivors, &all, 1)
+        };
+        let answers = r.contribute(at(1), 1, found);
+        let Answer::Done { id, parts } = &answers[0].1 else {
+            panic!("{answers:?}")
+        };
+        assert_eq!(*parts, [(1, vec![3]), (3, vec![9])]);
+        // Asked again, it says the same; another server of the same past as well.
+        let again = r.contribute(at(2), 3, c(RoundKind::Survivors, &all, 3));
+        assert!(
+            matches!(&again[0].1, Answer::Done { id: i, .. } if i == id),
+            "{again:?}"
+        );
+        assert!(r.admit(&hello(2, 4)).is_err_and(|e| e.contains("left")));
+        let mut next = Rounds::new(SECRET, Some(4), 1 << 41, r.past.clone());
+        assert_eq!(next.admit(&hello(2, 4)), Ok(2));
+        let late = next.contribute(at(3), 2, c(RoundKind::Survivors, &all, 2));
+        assert_eq!(late, [(2, Answer::Excluded)]);
     }
 
     #[test]

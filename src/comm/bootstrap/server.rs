@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 
 use super::message::{Answer, Contribution, Hello, FRAME_MAX, HELLO_BYTES};
-use super::rounds::{Answers, Rounds};
+use super::rounds::{Answers, Past, Rounds};
 use super::BootstrapError;
 use crate::comm::UniqueId;
 
@@ -60,7 +60,17 @@ impl BootstrapServer {
         ranks: Option<u32>,
         secret: [u8; 16],
     ) -> Result<BootstrapServer, BootstrapError> {
-        let (id, stop, server) = prepare(bind, ranks, secret, false)?;
+        BootstrapServer::start_after(bind, ranks, secret, Past::default())
+    }
+
+    /// The same for a rank that stands by to take over, and remembers what the servers before it said.
+    pub(super) fn start_after(
+        bind: SocketAddr,
+        ranks: Option<u32>,
+        secret: [u8; 16],
+        past: Past,
+    ) -> Result<BootstrapServer, BootstrapError> {
+        let (id, stop, server) = prepare(bind, ranks, secret, false, past)?;
         let thread = std::thread::Builder::new()
             .name("ringbell-boot".into())
             .spawn(move || server.run())
@@ -102,7 +112,7 @@ pub(super) fn detach_with(
     ranks: Option<u32>,
     secret: [u8; 16],
 ) -> Result<UniqueId, BootstrapError> {
-    let (id, _stop, server) = prepare(bind, ranks, secret, true)?;
+    let (id, _stop, server) = prepare(bind, ranks, secret, true, Past::default())?;
     std::thread::Builder::new()
         .name("ringbell-boot".into())
         .spawn(move || server.run())
@@ -121,6 +131,7 @@ fn prepare(
     ranks: Option<u32>,
     secret: [u8; 16],
     ends_with_job: bool,
+    past: Past,
 ) -> Result<(UniqueId, Arc<Stop>, Server), BootstrapError> {
     let failed = |source| BootstrapError::Serve { bind, source };
     let listener = TcpListener::bind(bind).map_err(failed)?;
@@ -138,7 +149,7 @@ fn prepare(
     let server = Server {
         listener,
         stop: stop.clone(),
-        rounds: Rounds::new(secret, ranks, u64::from_le_bytes(id)),
+        rounds: Rounds::new(secret, ranks, u64::from_le_bytes(id), past),
         connections: HashMap::new(),
         next: 0,
         start: Instant::now(),

@@ -204,3 +204,78 @@ fn an_id_made_by_a_rank_serves_until_all_have_left() {
         std::thread::sleep(Duration::from_millis(5));
     }
 }
+
+/// Members of a job whose ranks know where each other would serve.
+fn joined(server: &BootstrapServer, n: u32) -> Vec<Member> {
+    let join = |r| Member::join(&server.id(), r, n, PATIENCE).expect("joins");
+    let members: Vec<Member> = (0..n).map(join).collect();
+    let addresses: Vec<_> = members.iter().map(Member::standby_address).collect();
+    for m in &members {
+        m.set_successors(addresses.clone());
+    }
+    members
+}
+
+#[test]
+fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again() {
+    let server = server();
+    let mut members: Vec<Option<Member>> = joined(&server, 5).into_iter().map(Some).collect();
+    let all = [0, 1, 2, 3, 4];
+    let round = |members: &[Option<Member>], tag: u64| {
+        std::thread::scope(|s| {
+            let threads: Vec<_> = members
+                .iter()
+                .flatten()
+                .map(|m| s.spawn(move || m.survivors(&all, tag, &[m.rank() as u8], PATIENCE)))
+                .collect();
+            let all = threads.into_iter().map(|t| t.join().expect("no panic"));
+            all.collect::<Result<Vec<_>, _>>()
+                .expect("all that are left go on")
+        })
+    };
+    let start = std::time::Instant::now();
+    let mut ids = Vec::new();
+    // The launcher ends; then rank 0, who took over; then 1 and 3 at once.
+    drop(server);
+    for (tag, dead) in [(0, &[][..]), (1, &[0]), (2, &[1, 3])] {
+        for d in dead {
+            members[*d as usize] = None;
+        }
+        let left: Vec<u32> = members.iter().flatten().map(Member::rank).collect();
+        let rounds = round(&members, tag);
+        for r in &rounds {
+            assert_eq!(r, &rounds[0]);
+            assert_eq!(r.parts.iter().map(|p| p.0).collect::<Vec<_>>(), left);
+        }
+        ids.push(rounds[0].id);
+    }
+    // Nobody was waited for who had ended.
+    assert!(start.elapsed() < PATIENCE);
+    ids.dedup();
+    assert_eq!(ids.len(), 3, "each round has a number of its own");
+    // Rounds of all go on as well, and name who has ended.
+    let m = members.iter().flatten().next().expect("rank 2 is left");
+    let e = m.barrier(&all, 9, PATIENCE).expect_err("three have ended");
+    assert!(
+        matches!(&e, BootstrapError::Gone { ranks } if *ranks == [0, 1, 3]),
+        "{e}"
+    );
+}
+
+#[test]
+fn a_rank_that_was_left_out_is_told_so_by_whoever_serves_later() {
+    let server = server();
+    let members = joined(&server, 3);
+    let all = [0, 1, 2];
+    // Rank 2 is late for the round, and then nobody serves any more who has seen it end.
+    std::thread::scope(|s| {
+        for m in &members[..2] {
+            s.spawn(move || m.survivors(&all, 1, &[], SHORT).expect("goes on"));
+        }
+    });
+    drop(server);
+    let e = members[2]
+        .survivors(&all, 1, &[], PATIENCE)
+        .expect_err("the others have gone on");
+    assert!(matches!(e, BootstrapError::Excluded { rank: 2 }), "{e}");
+}

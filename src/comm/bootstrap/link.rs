@@ -1,0 +1,232 @@
+//! The connection of a rank to whoever serves the bootstrap, and what happens when that one ends.
+//!
+//! The successors are the ranks of the job in their order, each with a server that stands by. All ranks know
+//! them alike, and look for the next one that answers from the same place on, so that they meet at the lowest rank
+//! that is left. An address that refuses belongs to a process that has ended. One that keeps silent
+//! (a host without power, a process that is stopped) is given up after a while; a stopped one that goes on
+//! later finds itself left out.
+#![allow(clippy::disallowed_methods)] // The edge: every wait has a deadline on the host's clock.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::message::{Answer, Contribution, Hello, FRAME_MAX};
+use super::BootstrapError;
+use crate::comm::UniqueId;
+
+/// How much later than the round's deadline the server's answer may come.
+pub(super) const GRACE: Duration = Duration::from_secs(2);
+/// Pause between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(20);
+/// How long a successor may take to answer before the next one is asked.
+const ANSWER: Duration = Duration::from_secs(10);
+/// How long a connection to see whether a rank is alive may take; who has ended refuses at once.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// A connection to the server of the moment.
+#[derive(Debug)]
+pub(super) struct Link {
+    hello: Hello,
+    at: SocketAddr,
+    /// `None` once it broke.
+    stream: Option<TcpStream>,
+    local_ip: IpAddr,
+    /// By rank of the job.
+    successors: Vec<Option<SocketAddr>>,
+    /// The successor to ask next; 0: still at the first server.
+    next: usize,
+}
+
+impl Link {
+    /// Connects to the job's first server; keeps trying while nobody serves there.
+    pub(super) fn first(
+        id: &UniqueId,
+        rank: u32,
+        ranks: u32,
+        timeout: Duration,
+    ) -> Result<Link, BootstrapError> {
+        let deadline = Instant::now() + timeout;
+        let at = id.address();
+        let hello = Hello {
+            secret: *id.secret(),
+            rank,
+            ranks,
+        };
+        let stream = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            // A timeout of zero is none for the system.
+            match TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1))) {
+                Ok(stream) => break stream,
+                Err(source) if left <= RETRY => {
+                    return Err(BootstrapError::Unreachable {
+                        at,
+                        waited: timeout,
+                        source,
+                    })
+                }
+                // The one that serves may start later than we.
+                Err(_) => std::thread::sleep(RETRY),
+            }
+        };
+        let lost = |source| BootstrapError::Lost { at, source };
+        let local_ip = stream.local_addr().map_err(lost)?.ip();
+        let stream = enter(stream, at, &hello, deadline + GRACE)?;
+        Ok(Link {
+            hello,
+            at,
+            stream: Some(stream),
+            local_ip,
+            successors: Vec::new(),
+            next: 0,
+        })
+    }
+
+    /// The server of the moment.
+    pub(super) fn at(&self) -> SocketAddr {
+        self.at
+    }
+
+    /// Own address on the way to the first server.
+    pub(super) fn local_ip(&self) -> IpAddr {
+        self.local_ip
+    }
+
+    pub(super) fn set_successors(&mut self, addresses: Vec<Option<SocketAddr>>) {
+        self.successors = addresses;
+    }
+
+    /// An answer that makes no sense.
+    pub(super) fn nonsense(&self) -> BootstrapError {
+        self.lost(ErrorKind::InvalidData.into())
+    }
+
+    fn lost(&self, source: std::io::Error) -> BootstrapError {
+        BootstrapError::Lost {
+            at: self.at,
+            source,
+        }
+    }
+
+    /// Tells the server something and gives its answer; `None` when it has ended.
+    pub(super) fn exchange(
+        &mut self,
+        contribution: &Contribution,
+        deadline: Instant,
+    ) -> Result<Option<Answer>, BootstrapError> {
+        let Some(stream) = &mut self.stream else {
+            return Ok(None);
+        };
+        let body = contribution.encode();
+        let mut frame = (body.len() as u32).to_le_bytes().to_vec();
+        frame.extend_from_slice(&body);
+        let answer = stream
+            .write_all(&frame)
+            .and_then(|()| receive(stream, deadline));
+        match answer {
+            Ok(answer) => Ok(Some(answer)),
+            Err(source) => {
+                // Whatever else would come there belongs to this question, and not to the next.
+                self.stream = None;
+                match source.kind() {
+                    // Nothing is left of the time: the next call looks for a successor.
+                    ErrorKind::TimedOut => Err(self.lost(source)),
+                    _ if self.successors.is_empty() => Err(self.lost(source)),
+                    _ => Ok(None),
+                }
+            }
+        }
+    }
+
+    /// Finds the next successor that serves.
+    pub(super) fn move_on(&mut self, deadline: Instant) -> Result<(), BootstrapError> {
+        while let Some(successor) = self.successors.get(self.next) {
+            self.next += 1;
+            let Some(at) = *successor else { continue };
+            let limit = deadline.min(Instant::now() + ANSWER);
+            let left = limit.saturating_duration_since(Instant::now());
+            let found = TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1)))
+                .map_err(|source| BootstrapError::Lost { at, source })
+                .and_then(|stream| enter(stream, at, &self.hello, limit));
+            match found {
+                Ok(stream) => {
+                    tracing::info!(%at, "another rank serves the bootstrap now");
+                    self.at = at;
+                    self.stream = Some(stream);
+                    return Ok(());
+                }
+                // It is alive, and does not want us.
+                Err(e @ BootstrapError::Refused { .. }) => return Err(e),
+                Err(error) => tracing::debug!(%error, "a rank does not take the bootstrap over"),
+            }
+        }
+        Err(self.lost(ErrorKind::NotConnected.into()))
+    }
+
+    /// Members of a round that have ended, for a server that took over and knows only who came to it. The
+    /// lowest one that is left finds out for all.
+    pub(super) fn dead_among(&self, members: &[u32]) -> Vec<u32> {
+        let mut dead = Vec::new();
+        if self.next == 0 {
+            return dead;
+        }
+        for &m in members.iter().filter(|m| **m != self.hello.rank) {
+            let Some(Some(at)) = self.successors.get(m as usize) else {
+                continue;
+            };
+            match TcpStream::connect_timeout(at, PROBE) {
+                Ok(_) if m < self.hello.rank => break,
+                Ok(_) => {}
+                Err(_) => dead.push(m),
+            }
+        }
+        dead
+    }
+}
+
+/// Says who we are, and waits to be let in.
+fn enter(
+    mut stream: TcpStream,
+    at: SocketAddr,
+    hello: &Hello,
+    deadline: Instant,
+) -> Result<TcpStream, BootstrapError> {
+    let lost = |source| BootstrapError::Lost { at, source };
+    stream.set_nodelay(true).map_err(lost)?;
+    stream.write_all(&hello.encode()).map_err(lost)?;
+    match receive(&mut stream, deadline).map_err(lost)? {
+        Answer::Welcome => Ok(stream),
+        Answer::Refused(why) => Err(BootstrapError::Refused { at, why }),
+        _ => Err(lost(ErrorKind::InvalidData.into())),
+    }
+}
+
+/// Reads one answer until the deadline.
+fn receive(stream: &mut TcpStream, deadline: Instant) -> std::io::Result<Answer> {
+    let mut len = [0; 4];
+    fill(stream, &mut len, deadline)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > FRAME_MAX {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let mut body = vec![0; len];
+    fill(stream, &mut body, deadline)?;
+    Answer::decode(&body).ok_or_else(|| ErrorKind::InvalidData.into())
+}
+
+fn fill(stream: &mut TcpStream, mut into: &mut [u8], deadline: Instant) -> std::io::Result<()> {
+    while !into.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(into) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(n) => into = &mut into[n..],
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
