@@ -3,12 +3,13 @@
 //! Frames of one size to one peer leave in one system call (generic segmentation offload), and
 //! several datagrams arrive in one (GRO and `recvmmsg`).
 //!
-//! **Who is believed.** A datagram counts only when it comes from a configured peer, or proves that
-//! it knows the job's secret; then its sender is remembered. Everything else is a stranger's: counted
-//! and dropped before the frame is looked at. The proof is a 32-bit tag in VXLAN's reserved fields,
-//! so a port with a secret talks to Ringbell only; without a secret the reserved fields are zero and
-//! any VXLAN peer that was configured works. The tag keeps jobs apart and chance senders out. It is
-//! sent in clear: whoever can read the wire can copy it.
+//! **Who is believed.** Without a secret: configured peers, and any VXLAN peer works. With the job's
+//! secret: whoever has proved to know it, from the address that the proof came from (`udp/proof.rs`, which
+//! also says what the proof is worth). Everything else is a stranger's: counted and dropped before the frame
+//! is looked at. The first frame to a port that does not know us is lost that way; one that is small, such as an
+//! ARP request, is sent again as soon as we have proved ourselves.
+
+mod proof;
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -17,6 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
+use self::proof::{Kind, Proof, CONTROL};
 use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
 use crate::transport::NicTime;
 use crate::wire::vxlan::{self, VXLAN_HEADER};
@@ -35,6 +37,11 @@ const BATCH_BYTES: usize = 65_507;
 const SOCKET_BUFFER: usize = 4 << 20;
 /// Most stations and learned peers: a peer that invents addresses must not grow a table for ever.
 const STATIONS_MAX: usize = 4_096;
+
+/// Longest frame that is kept to be sent again after a challenge: ARP, and TCP's SYN.
+const KEPT_BYTES: usize = 128;
+/// Most challenges in a millisecond: a flood of strangers must not make us a source of traffic.
+const CHALLENGES_MAX: u32 = 64;
 
 /// How a UDP port is opened.
 #[derive(Debug, Clone)]
@@ -68,6 +75,9 @@ pub enum UdpError {
     /// The socket cannot be set up.
     #[error("cannot set up the UDP socket: {0}")]
     Socket(#[from] io::Error),
+    /// The system gives no random numbers.
+    #[error("cannot draw a random key for the UDP port: {0}")]
+    Random(#[source] io::Error),
     /// A number is out of range.
     #[error("the UDP port carries an MTU of 576 to 9216 bytes, not {mtu}")]
     Mtu {
@@ -104,7 +114,18 @@ pub struct UdpPort {
     header: [u8; VXLAN_HEADER],
     mac: MacAddr,
     mtu: usize,
-    may_learn: bool,
+    /// With a secret: the keys.
+    proof: Option<Proof>,
+    /// The tags that peers have asked for.
+    tags: HashMap<SocketAddr, [u8; 4]>,
+    /// The header of the last frame sent, and to whom.
+    tx_header: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
+    /// Whose datagrams were believed last, and how their headers begin.
+    believed: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
+    /// The last small frame for somebody who has not challenged us yet: to whom (everybody: `None`).
+    kept: Option<(Option<SocketAddr>, Vec<u8>)>,
+    /// The millisecond in which challenges are counted, and how many there were.
+    challenges: (u64, u32),
     /// Configured peers, then learned ones.
     peers: Vec<SocketAddr>,
     configured: usize,
@@ -142,6 +163,15 @@ impl UdpPort {
             return Err(UdpError::Vni { vni });
         }
         let socket = UdpSocket::bind(addr).map_err(|source| UdpError::Bind { addr, source })?;
+        let proof = match secret {
+            None => None,
+            Some(secret) => {
+                let mut own = [0; 16];
+                rustix::rand::getrandom(&mut own, rustix::rand::GetRandomFlags::empty())
+                    .map_err(|e| UdpError::Random(e.into()))?;
+                Some(Proof::new(vni, secret, own))
+            }
+        };
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
         // Best effort: the kernel's limit may be lower.
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
@@ -150,10 +180,15 @@ impl UdpPort {
             local: socket.local_addr()?,
             socket,
             state,
-            header: tagged(vni, secret),
+            header: vxlan::header(vni),
             mac,
             mtu,
-            may_learn: secret.is_some(),
+            proof,
+            tags: HashMap::new(),
+            tx_header: None,
+            believed: None,
+            kept: None,
+            challenges: (0, 0),
             configured: peers.len(),
             peers,
             stations: HashMap::new(),
@@ -247,23 +282,105 @@ impl UdpPort {
         }
     }
 
-    /// Whether a datagram may be believed; remembers its sender.
-    fn admit(&mut self, from: SocketAddr, datagram: &[u8]) -> bool {
-        let ours = datagram.get(..VXLAN_HEADER) == Some(&self.header[..])
-            // Without a secret the reserved fields are not ours to judge (RFC 7348 §5).
-            || (!self.may_learn
-                && vxlan::parse(datagram).is_ok_and(|(vni, _)| vni == vni_of(self.header)));
-        if !ours {
-            return false;
-        }
-        if self.last.is_some_and(|(_, a)| a == from) || self.peers.contains(&from) {
+    /// Whether a datagram carries a frame that may be believed. Answers what is about proofs.
+    fn admit(&mut self, now: NicTime, from: SocketAddr, datagram: &[u8]) -> bool {
+        let header = datagram.get(..VXLAN_HEADER);
+        if self
+            .believed
+            .is_some_and(|(a, h)| a == from && header == Some(&h[..]))
+        {
             return true;
         }
-        if self.may_learn && self.peers.len() < self.configured + STATIONS_MAX {
-            self.peers.push(from);
+        let Some(proof) = self.proof.clone() else {
+            // The reserved fields are not ours to judge (RFC 7348 §5).
+            let (vni, known) = (vni_of(self.header), self.peers.contains(&from));
+            let ours = known && vxlan::parse(datagram).is_ok_and(|(v, _)| v == vni);
+            self.counters.rx_strangers += u64::from(!ours);
+            return ours;
+        };
+        match proof.parse(datagram) {
+            Some((Kind::Challenge, cookie)) if self.peers.contains(&from) => {
+                let (tag, answer) = (proof.tag(cookie), proof.emit(Kind::Response, cookie));
+                self.tags.insert(from, tag);
+                self.tx_header = None;
+                // A lost answer is asked for again.
+                let _ = self.socket.send_to(&answer, from);
+                self.send_kept(from);
+                return false;
+            }
+            Some((Kind::Response, cookie)) if cookie == proof.cookie(from) => {
+                let room = self.peers.len() < self.configured + STATIONS_MAX;
+                if room && !self.peers.contains(&from) {
+                    self.peers.push(from);
+                }
+                return false;
+            }
+            _ => {}
+        }
+        let cookie = proof.cookie(from);
+        let expected = with_tag(self.header, proof.tag(cookie));
+        if header == Some(&expected[..]) && self.peers.contains(&from) {
+            self.believed = Some((from, expected));
             return true;
+        }
+        self.counters.rx_strangers += 1;
+        // Never more bytes than were sent to us: nobody is flooded through us under a false address.
+        if datagram.len() >= CONTROL && self.may_challenge(now) {
+            let challenge = proof.emit(Kind::Challenge, cookie);
+            let _ = self.socket.send_to(&challenge, from);
         }
         false
+    }
+
+    fn may_challenge(&mut self, now: NicTime) -> bool {
+        let ms = now.0 / 1_000_000;
+        if self.challenges.0 != ms {
+            self.challenges = (ms, 0);
+        }
+        self.challenges.1 += 1;
+        self.challenges.1 <= CHALLENGES_MAX
+    }
+
+    /// Sends again what a peer has not believed.
+    fn send_kept(&mut self, to: SocketAddr) {
+        let header = self.header_to(to);
+        if let Some((for_whom, frame)) = &self.kept {
+            if for_whom.is_none_or(|p| p == to) {
+                let datagram = [&header[..], frame].concat();
+                if self.socket.send_to(&datagram, to).is_err() {
+                    self.counters.tx_dropped += 1;
+                }
+            }
+        }
+    }
+
+    /// The header of frames to a peer.
+    fn header_to(&mut self, to: SocketAddr) -> [u8; VXLAN_HEADER] {
+        match self.tx_header {
+            Some((a, header)) if a == to => header,
+            _ => {
+                let header = match self.tags.get(&to) {
+                    Some(&tag) => with_tag(self.header, tag),
+                    None => self.header,
+                };
+                self.tx_header = Some((to, header));
+                header
+            }
+        }
+    }
+
+    /// Keeps a small frame for a peer that may not believe it yet.
+    fn keep(&mut self, to: Option<SocketAddr>, frame: std::ops::Range<usize>) {
+        let unknown = |p: &SocketAddr| !self.tags.contains_key(p);
+        let wanted = self.proof.is_some()
+            && frame.len() <= KEPT_BYTES
+            && match &to {
+                Some(to) => unknown(to),
+                None => self.peers.iter().any(unknown),
+            };
+        if wanted {
+            self.kept = Some((to, self.batch.bytes[frame].to_vec()));
+        }
     }
 }
 
@@ -271,21 +388,10 @@ fn vni_of(header: [u8; VXLAN_HEADER]) -> u32 {
     u32::from_be_bytes([0, header[4], header[5], header[6]])
 }
 
-/// The header of every datagram: network identifier, and the secret's tag in the reserved fields.
-fn tagged(vni: u32, secret: Option<u64>) -> [u8; VXLAN_HEADER] {
-    let mut header = vxlan::header(vni);
-    if let Some(secret) = secret {
-        // Two rounds of a 64-bit mixer over secret and identifier.
-        let mut z = secret ^ (u64::from(vni) << 40);
-        for _ in 0..2 {
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^= z >> 31;
-        }
-        let tag = z.to_be_bytes();
-        header[1..4].copy_from_slice(&tag[0..3]);
-        header[7] = tag[3];
-    }
+/// A header with a tag in the fields that VXLAN reserves.
+fn with_tag(mut header: [u8; VXLAN_HEADER], tag: [u8; 4]) -> [u8; VXLAN_HEADER] {
+    header[1..4].copy_from_slice(&tag[..3]);
+    header[7] = tag[3];
     header
 }
 
@@ -300,15 +406,14 @@ impl Port for UdpPort {
         self.mtu
     }
 
-    fn rx_frame(&mut self, _now: NicTime) -> Option<&[u8]> {
+    fn rx_frame(&mut self, now: NicTime) -> Option<&[u8]> {
         loop {
             let (from, at, n) = self.next_datagram()?;
             // The inbox is taken out while the sender is looked up.
             let inbox = std::mem::take(&mut self.inbox);
-            let admitted = self.admit(from, &inbox[at..at + n]);
+            let admitted = self.admit(now, from, &inbox[at..at + n]);
             self.inbox = inbox;
             if !admitted {
-                self.counters.rx_strangers += 1;
                 continue;
             }
             let (start, len) = (at + VXLAN_HEADER, n - VXLAN_HEADER);
@@ -348,7 +453,12 @@ impl Port for UdpPort {
         self.batch.to = to;
         let start = self.batch.len;
         let end = start + self.room();
-        self.batch.bytes[start..start + VXLAN_HEADER].copy_from_slice(&self.header);
+        let header = match to {
+            Some(to) => self.header_to(to),
+            // `tx_commit` writes one for each peer.
+            None => self.header,
+        };
+        self.batch.bytes[start..start + VXLAN_HEADER].copy_from_slice(&header);
         Some(&mut self.batch.bytes[start + VXLAN_HEADER..end])
     }
 
@@ -357,7 +467,10 @@ impl Port for UdpPort {
         if self.flood {
             // `tx_frame` has emptied the batch.
             (self.batch.len, self.batch.segment, self.batch.frames) = (n, n, 1);
+            self.keep(None, VXLAN_HEADER..n);
             for i in 0..self.peers.len() {
+                let header = self.header_to(self.peers[i]);
+                self.batch.bytes[..VXLAN_HEADER].copy_from_slice(&header);
                 self.batch.to = Some(self.peers[i]);
                 (self.batch.len, self.batch.frames) = (n, 1);
                 if !self.send_batch() {
@@ -367,6 +480,8 @@ impl Port for UdpPort {
             (self.batch.len, self.batch.frames, self.batch.to) = (0, 0, None);
             return;
         }
+        let at = self.batch.len + VXLAN_HEADER;
+        self.keep(self.batch.to, at..self.batch.len + n);
         let b = &mut self.batch;
         if b.frames == 0 {
             b.segment = n;

@@ -22,19 +22,45 @@ fn put(p: &mut UdpPort, dst: MacAddr, len: usize, tag: u8) {
     p.tx_commit(NOW, len);
 }
 
+/// Both have proved themselves to each other when a frame of each has come through.
+fn meet(a: &mut UdpPort, b: &mut UdpPort) {
+    let pass = |a: &mut UdpPort, b: &mut UdpPort| {
+        let to = b.mac();
+        put(a, to, 60, 0xee);
+        a.flush(NOW);
+        for _ in 0..5_000 {
+            if b.rx_frame(NOW).is_some() {
+                return;
+            }
+            // Answers to challenges, and the end of the meeting's other half.
+            let _ = a.rx_frame(NOW);
+            std::thread::yield_now();
+            wait_ms(&b.socket, 1);
+        }
+        panic!("no frame came through");
+    };
+    pass(a, b);
+    pass(b, a);
+}
+
+/// Waits until a socket has something.
+fn wait_ms(socket: &UdpSocket, ms: i64) {
+    let limit = rustix::event::Timespec {
+        tv_sec: ms / 1000,
+        tv_nsec: ms % 1000 * 1_000_000,
+    };
+    let mut fds = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::IN,
+    )];
+    rustix::event::poll(&mut fds, Some(&limit)).unwrap(); // valid arguments
+}
+
 fn get(p: &mut UdpPort) -> Option<(usize, u8)> {
     if let Some(f) = p.rx_frame(NOW) {
         return Some((f.len(), f[f.len() - 1]));
     }
-    let five_seconds = rustix::event::Timespec {
-        tv_sec: 5,
-        tv_nsec: 0,
-    };
-    let mut fds = [rustix::event::PollFd::new(
-        &p.socket,
-        rustix::event::PollFlags::IN,
-    )];
-    rustix::event::poll(&mut fds, Some(&five_seconds)).unwrap(); // valid arguments
+    wait_ms(&p.socket, 5_000);
     let f = p.rx_frame(NOW)?;
     Some((f.len(), f[f.len() - 1]))
 }
@@ -43,6 +69,8 @@ fn get(p: &mut UdpPort) -> Option<(usize, u8)> {
 fn frames_of_mixed_sizes_arrive_whole_and_in_order() {
     let mut b = open(2, &[], Some(5));
     let mut a = open(1, &[b.local_addr()], Some(5));
+    meet(&mut a, &mut b);
+    let before = (a.counters().tx_frames, b.counters().rx_frames);
     let sizes: Vec<usize> = (0..300)
         .map(|i| [1464, 1464, 1464, 60, 700, 1464, 60][i % 7])
         .collect();
@@ -59,7 +87,8 @@ fn frames_of_mixed_sizes_arrive_whole_and_in_order() {
     put(&mut b, MacAddr::local(1), 64, 9);
     b.flush(NOW);
     assert_eq!(get(&mut a), Some((64, 9)));
-    assert_eq!((a.counters().tx_frames, b.counters().rx_frames), (300, 300));
+    let after = (a.counters().tx_frames, b.counters().rx_frames);
+    assert_eq!((after.0 - before.0, after.1 - before.1), (300, 300));
 }
 
 #[test]
@@ -67,8 +96,10 @@ fn strangers_are_counted_and_dropped() {
     let mut b = open(2, &[], Some(5));
     let to = b.local_addr();
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
-    let mut of_other_job = tagged(77, Some(6)).to_vec();
+    let other_job = Proof::new(77, 6, [0; 16]);
+    let mut of_other_job = with_tag(vxlan::header(77), other_job.tag(1)).to_vec();
     of_other_job.extend([0; 60]);
+    let own_proof = other_job.emit(Kind::Response, 1);
     let mut plain = vxlan::header(77).to_vec();
     plain.extend([0; 60]);
     for d in [
@@ -77,17 +108,104 @@ fn strangers_are_counted_and_dropped() {
         b"garbage garbage garbage",
         &of_other_job,
         &plain,
+        &own_proof,
     ] {
         stranger.send_to(d, to).unwrap(); // loopback takes it
     }
     // Proof that all were looked at: a friend's frame comes after them.
     let mut a = open(1, &[to], Some(5));
+    meet(&mut a, &mut b);
+    // An empty datagram carries nothing to count; the friend's first frame was a stranger's.
+    assert_eq!(b.counters().rx_strangers, 6);
+    assert_eq!(b.peers, [a.local_addr()]);
+    // Whoever sent enough to be asked was asked, and never with more than it had sent.
+    stranger.set_nonblocking(true).unwrap(); // a socket can be
+    let mut asked = 0;
+    let mut room = [0; 2000];
+    while let Ok(n) = stranger.recv(&mut room) {
+        assert_eq!(n, CONTROL);
+        asked += 1;
+    }
+    assert_eq!(asked, 3);
+}
+
+/// What went over the wire between friends is worth nothing to a stranger who sends it again.
+#[test]
+fn replays_from_elsewhere_are_refused() {
+    let mut b = open(2, &[], Some(5));
+    let tap = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let spy = tap.local_addr().unwrap(); // bound
+                                         // The spy stands between the two and sees every datagram from a, and what b answers.
+    let mut a = open(1, &[spy], Some(5));
+    let mut seen = Vec::new();
     put(&mut a, MacAddr::local(2), 60, 1);
     a.flush(NOW);
+    let mut room = [0; 2000];
+    let mut pass = |to: SocketAddr| {
+        wait_ms(&tap, 5_000);
+        let n = tap.recv(&mut room).unwrap(); // something was sent
+        seen.push(room[..n].to_vec());
+        tap.send_to(&room[..n], to).unwrap(); // loopback takes it
+    };
+    pass(b.local_addr());
+    wait_ms(&b.socket, 5_000);
+    assert!(b.rx_frame(NOW).is_none());
+    pass(a.local_addr());
+    wait_ms(&a.socket, 5_000);
+    assert!(a.rx_frame(NOW).is_none());
+    // The response, then the frame that was kept.
+    pass(b.local_addr());
+    pass(b.local_addr());
     assert_eq!(get(&mut b), Some((60, 1)));
-    // An empty datagram carries nothing to count.
-    assert_eq!(b.counters().rx_strangers, 4);
-    assert_eq!(b.peers.len(), 1);
+    assert_eq!(b.peers, [spy]);
+    assert_eq!(seen.len(), 4);
+    // All of it once more, from another address, and to another port of the same job.
+    let thief = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let mut c = open(3, &[], Some(5));
+    let before = b.counters();
+    for d in &seen {
+        for to in [b.local_addr(), c.local_addr()] {
+            thief.send_to(d, to).unwrap(); // loopback takes it
+        }
+    }
+    for port in [&mut b, &mut c] {
+        for _ in 0..2 {
+            wait_ms(&port.socket, 100);
+            assert!(
+                port.rx_frame(NOW).is_none(),
+                "a replayed frame was believed"
+            );
+        }
+    }
+    assert_eq!(b.peers, [spy]);
+    assert!(c.peers.is_empty());
+    assert_eq!(b.counters().rx_frames, before.rx_frames);
+    assert!(b.counters().rx_strangers > before.rx_strangers);
+}
+
+/// A challenge from somebody who is no peer gets no answer, and a flood gets few.
+#[test]
+fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
+    let mut a = open(1, &[], Some(5));
+    let friend = Proof::new(77, 5, [9; 16]);
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let challenge = friend.emit(Kind::Challenge, 1);
+    for _ in 0..200 {
+        stranger.send_to(&challenge, a.local_addr()).unwrap(); // loopback takes it
+    }
+    for _ in 0..3 {
+        wait_ms(&a.socket, 50);
+        assert!(a.rx_frame(NOW).is_none());
+    }
+    stranger.set_nonblocking(true).unwrap(); // a socket can be
+    let mut answers = Vec::new();
+    let mut room = [0; 100];
+    while let Ok(n) = stranger.recv(&mut room) {
+        answers.push(friend.parse(&room[..n]).map(|(kind, _)| kind));
+    }
+    assert!(answers.iter().all(|&k| k == Some(Kind::Challenge)));
+    assert!((1..=CHALLENGES_MAX as usize).contains(&answers.len()));
+    assert!(a.peers.is_empty() && a.tags.is_empty());
 }
 
 #[test]
@@ -108,6 +226,19 @@ fn without_a_secret_only_configured_peers_are_believed() {
 fn broadcast_goes_to_every_peer() {
     let (mut b, mut c) = (open(2, &[], Some(1)), open(3, &[], Some(1)));
     let mut a = open(1, &[b.local_addr(), c.local_addr()], Some(1));
+    // Nobody knows anybody: the broadcast is kept, and comes through when both have asked.
+    put(&mut a, MacAddr::BROADCAST, 60, 3);
+    for other in [&mut b, &mut c] {
+        wait_ms(&other.socket, 5_000);
+        assert!(other.rx_frame(NOW).is_none());
+        wait_ms(&a.socket, 5_000);
+        assert!(a.rx_frame(NOW).is_none());
+        let mut got = None;
+        for _ in 0..3 {
+            got = got.or_else(|| get(other));
+        }
+        assert_eq!(got, Some((60, 3)));
+    }
     put(&mut a, MacAddr::BROADCAST, 60, 4);
     assert_eq!((get(&mut b), get(&mut c)), (Some((60, 4)), Some((60, 4))));
 }
