@@ -115,6 +115,8 @@ pub enum Frame {
 ///
 /// # Errors
 /// [`Dropped`] with the reason.
+// Inlined: the result, written field by field and copied whole, stalls on the store buffer otherwise.
+#[inline(always)]
 pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropped> {
     let (eth, rest) = EthernetHeader::ref_from_prefix(frame).map_err(|_| Dropped::Malformed)?;
     if eth.dst != mac && eth.dst != MacAddr::BROADCAST {
