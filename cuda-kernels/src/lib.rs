@@ -6,14 +6,16 @@
 //! [`DmaMemory`](ringbell_gtlb::DmaMemory) and [`PageTable`](ringbell_gtlb::PageTable); the root
 //! package joins the two.
 //!
-//! Not here yet: a backend for real GPUs (CUDA driver API through `cudarc`, `gdrcopy-sys`). The kernels
-//! are compiled by nvcc in CI, so that they stay ready for it.
+//! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU where that is
+//! installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in CI.
 
 pub mod collective;
 pub mod cuda;
 pub mod echo;
 pub mod emulated;
 mod fatbin;
+#[cfg(feature = "cuda")]
+pub mod gdrcopy;
 mod gpu;
 pub mod hll;
 mod launch;

@@ -1,5 +1,7 @@
 //! `ringbell doctor`: what this machine has, what is used instead of what it lacks, and why.
 
+#[cfg(feature = "cuda")]
+mod gdrcopy;
 mod gpu;
 mod host;
 
@@ -78,6 +80,8 @@ struct Findings {
 /// nothing can take the place of.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
+    #[cfg(feature = "cuda")]
+    checks.push(gdrcopy::gdrcopy());
     checks.extend(host::checks());
     let findings = Findings {
         version: env!("CARGO_PKG_VERSION").into(),

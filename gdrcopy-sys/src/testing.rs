@@ -1,0 +1,52 @@
+//! A `libgdrapi.so.2` for tests (feature `testing`): see `mock/gdrapi.c`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::LIBRARY;
+
+/// Compiles the mock into a folder, under the library's own name, with these arguments besides; where it
+/// lies.
+///
+/// # Errors
+/// What the C compiler says; `CC` names another than `cc`.
+pub fn build_mock(dir: &Path, arguments: &[&str]) -> Result<PathBuf, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let to = dir.join(LIBRARY);
+    let mut cc = compiler();
+    cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-I"])
+        .arg(root.join("abi"))
+        .args(arguments)
+        .arg(root.join("mock/gdrapi.c"))
+        .arg("-o")
+        .arg(&to);
+    run(&mut cc).map(|()| to)
+}
+
+/// Compiles a text of C without making anything of it.
+///
+/// # Errors
+/// What the C compiler says.
+pub fn check_c(file: &Path, include: &Path) -> Result<(), String> {
+    let mut cc = compiler();
+    cc.args(["-fsyntax-only", "-Wall", "-Werror", "-x", "c", "-I"]);
+    run(cc.arg(include).arg(file))
+}
+
+fn compiler() -> Command {
+    Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()))
+}
+
+fn run(command: &mut Command) -> Result<(), String> {
+    let out = command
+        .output()
+        .map_err(|e| format!("cannot start {command:?}: {e}; install a C compiler, or set CC"))?;
+    match out.status.success() {
+        true => Ok(()),
+        false => Err(format!(
+            "{command:?} ended with {}:\n{}",
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        )),
+    }
+}
