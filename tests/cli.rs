@@ -109,6 +109,45 @@ fn doctor_and_regs_speak_json() {
 }
 
 #[test]
+fn regs_reads_and_writes_the_bar_of_a_file() {
+    use ringbell_nic_abi::bar::{Reg, BAR_BYTES, MAGIC};
+    let file = temporary("bar");
+    let mut bar = vec![0; BAR_BYTES];
+    let registers = [
+        (Reg::Magic, MAGIC),
+        (Reg::AbiVersion, ringbell_nic_abi::ABI_VERSION),
+        (Reg::Backend, 3),
+    ];
+    for (reg, value) in registers {
+        bar[reg.offset()..][..4].copy_from_slice(&u32::to_le_bytes(value));
+    }
+    std::fs::write(&file, &bar).expect("written");
+    let path = file.to_str().expect("a name of ASCII");
+    let out = ringbell(&["regs", "--bar", path, "--set", "ipv4=0x0a000001", "--json"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let json: serde_json::Value = serde_json::from_str(&stdout(&out)).expect("JSON");
+    assert_eq!(json["card"]["path"], path);
+    assert_eq!(json["card"]["values"]["BACKEND"], 3);
+    assert_eq!(json["card"]["values"]["IPV4"], 0x0a00_0001);
+    // It stands in the file: a card would have got it.
+    let now = std::fs::read(&file).expect("still there");
+    assert_eq!(now[Reg::Ipv4.offset()..][..4], [1, 0, 0, 0x0a]);
+    for (args, exit, says) in [
+        (&["--set", "MAGIC=1"][..], 2, "read-only"),
+        (&["--set", "NOTHING=1"][..], 2, "no register"),
+        (&["--pid", "1"][..], 2, "cannot be used with"),
+    ] {
+        let out = ringbell(&[&["regs", "--bar", path], args].concat());
+        assert_eq!(out.status.code(), Some(exit), "{args:?}: {}", stderr(&out));
+        assert!(stderr(&out).contains(says), "{args:?}: {}", stderr(&out));
+    }
+    std::fs::remove_file(&file).expect("still there");
+    let out = ringbell(&["regs", "--bar", "ff:1f.7"]);
+    assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
+    assert!(stderr(&out).contains("0000:ff:1f.7"), "{}", stderr(&out));
+}
+
+#[test]
 fn help_names_the_exit_codes() {
     let out = ringbell(&["--help"]);
     assert_eq!(out.status.code(), Some(0));

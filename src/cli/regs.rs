@@ -1,4 +1,4 @@
-//! `ringbell regs`: the register map of the NIC, and what the NICs that run here show in it.
+//! `ringbell regs`: the register map of the NIC, and what the NICs that run here, or a card, show in it.
 
 mod running;
 
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use ringbell_nic_abi::bar::{self, Access, Reg};
+use ringbell_nic_core::card::CardBar;
 use serde::Serialize;
 
 use super::{Exit, Problem};
@@ -20,6 +21,12 @@ pub(crate) struct Args {
     /// Show the values of the NICs of this process only [default: of every process that may be looked into]
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
+    /// Show the values of a card: a PCI address (0000:3b:00.0), or a file that holds a BAR
+    #[arg(long, value_name = "ADDRESS|FILE", conflicts_with = "pid")]
+    bar: Option<String>,
+    /// Write a register of the card first; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", requires = "bar", value_parser = setting)]
+    set: Vec<(Reg, u32)>,
     /// Write the map as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -42,6 +49,35 @@ struct Map {
     registers: Vec<Register>,
     /// The NICs that run on this host.
     nics: Vec<Nic>,
+    /// The card that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<Card>,
+}
+
+/// One card.
+#[derive(Serialize)]
+struct Card {
+    /// The file behind its BAR.
+    path: PathBuf,
+    /// Values now, by name of the register.
+    values: BTreeMap<&'static str, u32>,
+}
+
+/// A register and its value, from the command line.
+fn setting(text: &str) -> Result<(Reg, u32), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("give NAME=VALUE, such as GTLB_SELECT=1")?;
+    let wanted = name.to_ascii_uppercase();
+    let row = Reg::ALL.iter().find(|row| row.2 == wanted);
+    let reg =
+        row.ok_or_else(|| format!("no register is called {name}; `ringbell regs` lists them"))?;
+    let number = match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => value.parse(),
+    };
+    let number = number.map_err(|e| format!("{value} is no value of 32 bits: {e}"))?;
+    Ok((reg.0, number))
 }
 
 /// One NIC that runs.
@@ -73,7 +109,7 @@ struct Register {
 }
 
 /// The map of the registers whose name contains `filter`, with the values that `nics` show.
-fn map(filter: &str, nics: &[RunningNic]) -> Map {
+fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
     let wanted = filter.to_ascii_uppercase();
     let rows = || {
         Reg::ALL
@@ -104,6 +140,12 @@ fn map(filter: &str, nics: &[RunningNic]) -> Map {
                 .collect(),
         })
         .collect();
+    let card = card.map(|card| Card {
+        path: card.path().to_path_buf(),
+        values: rows()
+            .map(|&(reg, _, name, _)| (name, card.read(reg)))
+            .collect(),
+    });
     Map {
         abi_version: ringbell_nic_abi::ABI_VERSION,
         bar_bytes: bar::BAR_BYTES,
@@ -112,12 +154,21 @@ fn map(filter: &str, nics: &[RunningNic]) -> Map {
         doorbells: bar::MAX_QUEUES,
         registers,
         nics,
+        card,
     }
 }
 
 /// Prints the map and the values.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let nics = running::nics(args.pid);
+    let card = args
+        .bar
+        .as_deref()
+        .map(|at| open(at, &args.set))
+        .transpose()?;
+    let nics = match &card {
+        Some(_) => Vec::new(),
+        None => running::nics(args.pid),
+    };
     if let (Some(pid), true) = (args.pid, nics.is_empty()) {
         return Err(Problem::new(
             Exit::Environment,
@@ -126,7 +177,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         )
         .into());
     }
-    let map = map(args.filter.as_deref().unwrap_or(""), &nics);
+    let map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
     match args.json.as_deref() {
         None => print!("{}", text(&map)),
         Some(path) => {
@@ -141,6 +192,22 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Opens a card, and writes the registers that are to be written.
+fn open(at: &str, set: &[(Reg, u32)]) -> Result<CardBar> {
+    let problem =
+        |exit, what: String, advice| anyhow::Error::from(Problem::new(exit, what, advice));
+    let card = CardBar::open(at).map_err(|e| {
+        let advice = "`ringbell regs` without --bar shows the software NICs that run here";
+        problem(Exit::Environment, e.to_string(), advice)
+    })?;
+    for (reg, value) in set {
+        let advice = "`ringbell regs` shows which registers may be written";
+        card.write(*reg, *value)
+            .map_err(|e| problem(Exit::Usage, e.to_string(), advice))?;
+    }
+    Ok(card)
 }
 
 fn text(map: &Map) -> String {
@@ -158,7 +225,17 @@ fn text(map: &Map) -> String {
         "{:#06x}         wo      doorbell of queue q at {:#x} + {} q, q < {}\n",
         map.doorbell_base, map.doorbell_base, map.doorbell_stride, map.doorbells
     ));
-    if map.nics.is_empty() {
+    let values = |out: &mut String, values: &BTreeMap<&'static str, u32>| {
+        for r in &map.registers {
+            if let Some(value) = values.get(r.name) {
+                out.push_str(&format!("  {:<26}  {value:#010x}  {value}\n", r.name));
+            }
+        }
+    };
+    if let Some(card) = &map.card {
+        out.push_str(&format!("\n{}:\n", card.path.display()));
+        values(&mut out, &card.values);
+    } else if map.nics.is_empty() {
         out.push_str(
             "\nno NIC runs in a process that may be looked into, so there are no values\n",
         );
@@ -168,11 +245,7 @@ fn text(map: &Map) -> String {
             "\n{} (process {}, descriptor {}):\n",
             nic.process, nic.pid, nic.fd
         ));
-        for r in &map.registers {
-            if let Some(value) = nic.values.get(r.name) {
-                out.push_str(&format!("  {:<26}  {value:#010x}  {value}\n", r.name));
-            }
-        }
+        values(&mut out, &nic.values);
     }
     out
 }
@@ -183,12 +256,12 @@ mod tests {
 
     #[test]
     fn shows_every_register_or_those_asked_for() {
-        let all = map("", &[]);
+        let all = map("", &[], None);
         assert_eq!(all.registers.len(), Reg::ALL.len());
         assert!(text(&all).contains("0x0800    512  ro      MAGIC"));
-        let some = map("gtlb_miss", &[]);
+        let some = map("gtlb_miss", &[], None);
         assert!(some.registers.iter().all(|r| r.name.contains("GTLB_MISS")));
         assert_eq!(some.registers.len(), 3);
-        assert!(map("no such register", &[]).registers.is_empty());
+        assert!(map("no such register", &[], None).registers.is_empty());
     }
 }

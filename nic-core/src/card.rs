@@ -1,0 +1,320 @@
+//! The BAR of a card, or of anything that keeps the register contract in a file.
+//!
+//! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file
+//! needs root, or rights on it, and no kernel driver. [`CardBar`] maps it and checks that what answers
+//! is a NIC of this contract. A file serves as well: the BAR of a running software NIC, or one that a
+//! test has written.
+//!
+//! What is not here: a card needs its own kernel driver to be told the bus addresses of GPU pages, and none
+//! ships with Ringbell, so that this is a card's registers and doorbells, not yet a backend of
+//! [`Nic`](crate::Nic). VFIO is not opened. A GPU rings these doorbells when its driver registers the mapping
+//! as I/O memory; where it refuses, a thread of the host has to ring for it.
+//!
+//! Untested on a card: none was at hand.
+#![allow(unsafe_code)] // Maps a device, and reads and writes its registers.
+
+use std::path::{Path, PathBuf};
+
+use ringbell_nic_abi::bar::{doorbell_offset, Access, Reg, BAR_BYTES, MAGIC, MAX_QUEUES};
+use ringbell_nic_abi::ABI_VERSION;
+
+use crate::bar::{Bar, BarError, Target};
+
+/// Where Linux shows PCI devices.
+const PCI: &str = "/sys/bus/pci/devices";
+/// What reads give when nobody answers on the bus.
+const NOBODY: u32 = u32::MAX;
+
+/// A card cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CardError {
+    /// There is no such device or file.
+    #[error("there is no {}; give a PCI address as `lspci -D` shows it (0000:3b:00.0), or a file", .path.display())]
+    NotFound {
+        /// The file that was looked for.
+        path: PathBuf,
+    },
+    /// It cannot be opened.
+    #[error("cannot open {}: {source}; it needs root, or rights on the file for this user", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The BAR is smaller than the contract's.
+    #[error("{} has {len} bytes, a NIC's BAR {BAR_BYTES}; is it another BAR, or another device?", .path.display())]
+    TooShort {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+    },
+    /// It cannot be mapped.
+    #[error("cannot map {}: {source}; on a kernel that is locked down (Secure Boot) nobody may", .path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// Reads give ones only.
+    #[error("nothing answers behind {}: the device's memory is off (echo 1 > enable beside it), or it has fallen off the bus", .path.display())]
+    Silent {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Another device.
+    #[error("{} is no NIC of ours: register MAGIC reads {found:#010x}, not {MAGIC:#010x}", .path.display())]
+    NoNic {
+        /// The file.
+        path: PathBuf,
+        /// What it reads.
+        found: u32,
+    },
+    /// Another version of the contract.
+    #[error("{} speaks version {found} of the contract, this program {ABI_VERSION}; update the older of the two", .path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The card's version.
+        found: u32,
+    },
+}
+
+/// A mapped BAR.
+///
+/// Accesses are single loads and stores of 32 bits, as devices need them, and are checked against the
+/// register map as [`Nic::bar_read32`](crate::Nic::bar_read32) does.
+#[derive(Debug)]
+pub struct CardBar {
+    path: PathBuf,
+    map: memmap2::MmapRaw,
+}
+
+impl CardBar {
+    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file.
+    ///
+    /// # Errors
+    /// [`CardError`]; also when what is there does not keep the contract.
+    pub fn open(at: &str) -> Result<CardBar, CardError> {
+        let path = locate(at, Path::new(PCI));
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path);
+        let file = file.map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => CardError::NotFound { path: path.clone() },
+            _ => CardError::Open {
+                path: path.clone(),
+                source,
+            },
+        })?;
+        let len = file.metadata().map_or(0, |m| m.len());
+        if len < BAR_BYTES as u64 {
+            return Err(CardError::TooShort { path, len });
+        }
+        let map = memmap2::MmapOptions::new().len(BAR_BYTES).map_raw(&file);
+        let map = map.map_err(|source| CardError::Map {
+            path: path.clone(),
+            source,
+        })?;
+        let card = CardBar { path, map };
+        card.check()?;
+        Ok(card)
+    }
+
+    /// Whether a NIC of this contract answers.
+    fn check(&self) -> Result<(), CardError> {
+        let path = || self.path.clone();
+        match self.read(Reg::Magic) {
+            MAGIC => {}
+            NOBODY => return Err(CardError::Silent { path: path() }),
+            found => {
+                return Err(CardError::NoNic {
+                    path: path(),
+                    found,
+                })
+            }
+        }
+        match self.read(Reg::AbiVersion) {
+            ABI_VERSION => Ok(()),
+            found => Err(CardError::Version {
+                path: path(),
+                found,
+            }),
+        }
+    }
+
+    /// The file that is mapped.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The value of a register.
+    pub fn read(&self, reg: Reg) -> u32 {
+        self.load(reg.offset())
+    }
+
+    /// Reads a word.
+    ///
+    /// # Errors
+    /// [`BarError`] when nothing is there.
+    pub fn read32(&self, offset: usize) -> Result<u32, BarError> {
+        Bar::target(offset)?;
+        Ok(self.load(offset))
+    }
+
+    /// Writes a register. A card acts at once; the BAR of a software NIC that is mapped from outside is
+    /// memory, of which that NIC looks at doorbells only.
+    ///
+    /// # Errors
+    /// [`BarError::ReadOnly`].
+    pub fn write(&self, reg: Reg, value: u32) -> Result<(), BarError> {
+        match Bar::target(reg.offset())? {
+            Target::Reg(reg, Access::Ro) => Err(BarError::ReadOnly { reg }),
+            _ => {
+                self.store(reg.offset(), value);
+                Ok(())
+            }
+        }
+    }
+
+    /// Rings the doorbell of a queue: every entry before ticket `next` is written.
+    ///
+    /// # Errors
+    /// [`BarError::BadOffset`] when there is no such queue.
+    pub fn ring(&self, queue: u32, next: u32) -> Result<(), BarError> {
+        let offset = doorbell_offset(queue);
+        if queue as usize >= MAX_QUEUES {
+            return Err(BarError::BadOffset { offset });
+        }
+        // Entries lie in host memory, the doorbell in the device's: stores to both must not change places.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        self.store(offset, next);
+        Ok(())
+    }
+
+    fn load(&self, offset: usize) -> u32 {
+        debug_assert!(offset + 4 <= BAR_BYTES);
+        // SAFETY: `Bar::target`, or the register map, says that the word lies inside, and it is aligned: the
+        // mapping begins a page. Device memory is read as it stands: a volatile load of 32 bits.
+        let word = unsafe { self.map.as_ptr().add(offset).cast::<u32>().read_volatile() };
+        u32::from_le(word)
+    }
+
+    fn store(&self, offset: usize, value: u32) {
+        debug_assert!(offset + 4 <= BAR_BYTES);
+        // SAFETY: as for `load`.
+        unsafe {
+            let word = self.map.as_mut_ptr().add(offset).cast::<u32>();
+            word.write_volatile(value.to_le());
+        }
+    }
+}
+
+/// The file behind a PCI address, else the path itself.
+fn locate(at: &str, devices: &Path) -> PathBuf {
+    let parts: Vec<&str> = at.split([':', '.']).collect();
+    let hex = |text: &&str, digits: usize| {
+        text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit())
+    };
+    let address = match &parts[..] {
+        [domain, bus, device, function] => {
+            hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1)
+        }
+        [bus, device, function] => hex(bus, 2) && hex(device, 2) && hex(function, 1),
+        _ => false,
+    };
+    match (address, parts.len()) {
+        (true, 4) => devices.join(at).join("resource0"),
+        (true, _) => devices.join(format!("0000:{at}")).join("resource0"),
+        (false, _) => PathBuf::from(at),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    /// A file as long as a BAR with these registers.
+    fn bar(test: &str, registers: &[(Reg, u32)]) -> PathBuf {
+        let mut bytes = vec![0u8; BAR_BYTES];
+        for (reg, value) in registers {
+            bytes[reg.offset()..][..4].copy_from_slice(&value.to_le_bytes());
+        }
+        let path = std::env::temp_dir().join(format!("rb-card-{test}-{}", std::process::id()));
+        let mut file = std::fs::File::create(&path).expect("a temporary file");
+        file.write_all(&bytes).expect("written");
+        path
+    }
+
+    fn open(path: &Path) -> Result<CardBar, CardError> {
+        let card = CardBar::open(path.to_str().expect("a name of ASCII"));
+        std::fs::remove_file(path).expect("it was there");
+        card
+    }
+
+    const GOOD: [(Reg, u32); 3] = [
+        (Reg::Magic, MAGIC),
+        (Reg::AbiVersion, ABI_VERSION),
+        (Reg::Sessions, 7),
+    ];
+
+    #[test]
+    fn registers_and_doorbells_follow_the_contract() {
+        let card = open(&bar("good", &GOOD)).expect("it keeps the contract");
+        assert_eq!(card.read(Reg::Sessions), 7);
+        assert_eq!(card.read32(Reg::Sessions.offset()), Ok(7));
+        card.write(Reg::GtlbSelect, 3).expect("may be written");
+        assert_eq!(card.read(Reg::GtlbSelect), 3);
+        let reg = Reg::Sessions;
+        assert_eq!(card.write(reg, 1), Err(BarError::ReadOnly { reg }));
+        assert_eq!(card.read(reg), 7);
+        let last = MAX_QUEUES as u32 - 1;
+        card.ring(last, 41).expect("the last doorbell");
+        assert_eq!(card.read32(doorbell_offset(last)), Ok(41));
+        for beyond in [last + 1, u32::MAX / 64] {
+            assert!(card.ring(beyond, 1).is_err());
+        }
+        assert!(card.read32(BAR_BYTES).is_err() && card.read32(2).is_err());
+        let offset = Reg::MacHi.offset() + 4;
+        assert_eq!(card.read32(offset), Err(BarError::NoRegister { offset }));
+    }
+
+    #[test]
+    fn what_is_no_card_is_refused_with_the_reason() {
+        let ones = std::env::temp_dir().join(format!("rb-card-ones-{}", std::process::id()));
+        std::fs::write(&ones, [0xff; BAR_BYTES]).expect("a temporary file");
+        assert!(matches!(open(&ones), Err(CardError::Silent { .. })));
+        let zeros = open(&bar("zeros", &[]));
+        assert!(matches!(zeros, Err(CardError::NoNic { found: 0, .. })));
+        let old = open(&bar("old", &[(Reg::Magic, MAGIC), (Reg::AbiVersion, 99)]));
+        assert!(matches!(old, Err(CardError::Version { found: 99, .. })));
+        let short = std::env::temp_dir().join(format!("rb-card-short-{}", std::process::id()));
+        std::fs::write(&short, [0; 64]).expect("a temporary file");
+        assert!(matches!(
+            open(&short),
+            Err(CardError::TooShort { len: 64, .. })
+        ));
+        let none = CardBar::open("ff:1f.7").expect_err("no such device");
+        let text = none.to_string();
+        assert!(
+            text.contains("0000:ff:1f.7/resource0") && text.contains("lspci"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn addresses_are_told_from_files() {
+        let pci = Path::new("/devices");
+        let first = |at| locate(at, pci).display().to_string();
+        assert_eq!(first("0000:3b:00.0"), "/devices/0000:3b:00.0/resource0");
+        assert_eq!(first("af:1d.3"), "/devices/0000:af:1d.3/resource0");
+        for file in ["/proc/7/fd/9", "bar.bin", "x:y:z.0", "3b:0.0", "0:3b:00.0"] {
+            assert_eq!(first(file), file);
+        }
+    }
+}
