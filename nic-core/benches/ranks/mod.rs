@@ -1,6 +1,7 @@
 //! The ranks of a communicator as NICs of this process over `local`, stepped in turn by one thread:
 //! what is measured is the NICs' own work, without threads that wait.
 #![allow(dead_code, unreachable_pub)] // Each bench uses a part of it.
+#![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
 #[path = "../../tests/nic_support/mod.rs"]
 pub mod nic;
