@@ -13,6 +13,12 @@ use crate::spec::SpecError;
 /// Environment variable that decides for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";
 
+/// Environment variable that says how the NIC reaches a real GPU's memory: `engine` (the default), the GPU's
+/// copy engine, or `gdrcopy`, mappings for the CPU. Stores through a mapping are short cuts for small
+/// messages, but loads wait for the GPU, line by line, so that what is sent from a mapping is slow; until both
+/// were measured on a real GPU, a mapping is made only when it is asked for.
+pub const GPU_MEMORY_VARIABLE: &str = "RINGBELL_GPU_MEMORY";
+
 /// Which GPU to use, as a person writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuChoice {
@@ -91,6 +97,7 @@ pub struct ChosenGpu {
 fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
     let cuda = CudaGpu::open(CudaConfig {
         ordinal,
+        mapper: mapper(),
         ..CudaConfig::default()
     })?;
     Ok(ChosenGpu {
@@ -98,6 +105,25 @@ fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
         cuda: Some(cuda),
         instead_of: None,
     })
+}
+
+/// GDRCopy, when it is asked for and there. Without it the copy engine does the same.
+#[cfg(feature = "cuda")]
+fn mapper() -> Option<std::sync::Arc<dyn ringbell_cuda_kernels::cuda::GpuMapper>> {
+    use ringbell_cuda_kernels::gdrcopy::GdrMapper;
+    let asked = std::env::var(GPU_MEMORY_VARIABLE).unwrap_or_default();
+    match asked.as_str() {
+        "gdrcopy" => match GdrMapper::open() {
+            Ok(mapper) => return Some(std::sync::Arc::new(mapper)),
+            Err(why) => tracing::warn!(%why, "no mappings of GPU memory: the copy engine moves it"),
+        },
+        "" | "engine" => {}
+        other => tracing::warn!(
+            asked = other,
+            "{GPU_MEMORY_VARIABLE} is neither `engine` nor `gdrcopy`: the copy engine is used"
+        ),
+    }
+    None
 }
 
 #[cfg(not(feature = "cuda"))]

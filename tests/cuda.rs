@@ -188,6 +188,21 @@ fn kernels_send_and_receive() {
 }
 
 #[test]
+fn kernels_send_and_receive_through_mapped_memory() {
+    under_mock("kernels_send_and_receive_through_mapped_memory", "", || {
+        // Where the loader looks, in this process that was started for the test.
+        let folder = std::env::var_os("LD_LIBRARY_PATH").expect("the mock driver's folder");
+        gdrcopy_sys::testing::build_mock(folder.as_ref(), &[]).expect("the mock compiles");
+        std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "gdrcopy");
+        let pair = Pair::open("mapped");
+        let gpu = pair.nics[0].gpu().describe();
+        assert!(gpu.contains("mapped for the CPU by GDRCopy"), "{gpu}");
+        drop(pair);
+        messages();
+    });
+}
+
+#[test]
 fn no_completion_overtakes_its_data() {
     // Every copy takes two milliseconds, so that a completion which did not wait would be seen.
     under_mock("no_completion_overtakes_its_data", "slow-copies", messages);
