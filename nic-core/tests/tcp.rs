@@ -77,6 +77,30 @@ fn loss_and_reordering_cost_time_but_no_byte() {
     );
 }
 
+/// Several losses in a window are mended one a round trip; without `recovery` each but the first waits for
+/// a time-out. `--nocapture` shows the goodput in virtual time.
+#[test]
+fn the_holes_of_a_window_are_mended_one_after_another() {
+    for loss in [0.01, 0.05] {
+        let faults = Faults {
+            loss,
+            delay: Duration::from_micros(100),
+            rate_bps: Some(10_000_000_000),
+            seed: 11,
+            ..Faults::default()
+        };
+        let mut p = impaired(1500, faults);
+        p.listen(PORT);
+        let conns = p.connect(PORT);
+        let (start, bytes) = (p.now.0, 8 << 20);
+        p.transfer(conns, random(12, bytes), 13, 600 * MINUTE);
+        let mbs = bytes as f64 * 1e3 / (p.now.0 - start) as f64;
+        let mended = p.a.tcp.counters().mended;
+        println!("loss {loss}: {mbs:.2} MB/s, {mended} holes mended");
+        assert!(mended >= 5, "loss {loss}: {mended} holes mended");
+    }
+}
+
 #[test]
 fn small_segments_survive_a_bad_cable() {
     let faults = Faults {

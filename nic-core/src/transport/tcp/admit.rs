@@ -41,6 +41,7 @@ impl TcpTransport {
             };
             self.reply.len = 0;
             let mut answer_to = MacAddr::default();
+            let mut hole = None;
             let after = match classify(frame, self.mac, self.config.ip) {
                 Ok(Frame::Tcp(seg)) => {
                     answer_to = seg.src_mac;
@@ -80,6 +81,9 @@ impl TcpTransport {
                             if took.is_none() {
                                 self.counters.defects += 1;
                                 c.broken = true;
+                            }
+                            if c.leaves_a_hole(&seg) {
+                                hole = Some(index);
                             }
                             self.ready.resume(index);
                             After::Nothing
@@ -148,6 +152,9 @@ impl TcpTransport {
             }
             if self.reply.len > 0 {
                 self.send_reply(now, answer_to);
+            }
+            if let Some(index) = hole {
+                self.mend(index, now);
             }
         }
         true

@@ -8,6 +8,7 @@ use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
 use super::demux::Key;
+use super::recovery::Recovery;
 use super::revive::Heard;
 use super::TcpConfig;
 use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
@@ -84,6 +85,8 @@ pub(super) struct Conn {
     pub(super) peer_base: Option<u32>,
     /// The newest acknowledgement that the peer has sent.
     pub(super) heard_ack: Option<Heard>,
+    /// Losses that are being mended.
+    pub(super) recovery: Recovery,
     /// When the socket is reminded of what it has forgotten.
     pub(super) revive_at: Option<NicTime>,
     /// When an idle connection starts to send keep-alive probes.
@@ -147,6 +150,7 @@ impl Conn {
             last_state: State::Closed,
             peer_base: None,
             heard_ack: None,
+            recovery: Recovery::default(),
             revive_at: None,
             keep_alive_at: None,
             taken: 0,

@@ -8,6 +8,7 @@ use smoltcp::phy::{
 };
 use smoltcp::time::Instant;
 
+use super::recovery::is_before;
 use crate::port::{Checksums, MacAddr, Port};
 use crate::transport::NicTime;
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
@@ -156,6 +157,9 @@ pub(super) struct Egress<'a> {
     pub(super) acknowledged: Option<u32>,
     /// Bytes of all frames committed.
     pub(super) sent_bytes: usize,
+    /// The farthest sequence number sent, and how many segments began before it.
+    pub(super) sent_end: Option<u32>,
+    pub(super) repeated: u32,
 }
 
 impl Egress<'_> {
@@ -179,6 +183,8 @@ pub(super) struct FrameOut<'t> {
     room: &'t mut [u8],
     written: &'t mut usize,
     acknowledged: &'t mut Option<u32>,
+    sent_end: &'t mut Option<u32>,
+    repeated: &'t mut u32,
     dst: MacAddr,
     src: MacAddr,
 }
@@ -189,6 +195,17 @@ pub(super) struct Nothing;
 fn acknowledgement(packet: &[u8]) -> Option<u32> {
     let tcp = packet.get(20..40)?;
     (tcp[13] & 0x10 != 0).then(|| u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]))
+}
+
+/// Where the payload of a packet that smoltcp wrote begins and ends in sequence numbers; `None` without
+/// payload.
+fn payload_of(packet: &[u8]) -> Option<(u32, u32)> {
+    let tcp = packet.get(20..40)?;
+    let header = 20 + usize::from(tcp[12] >> 4) * 4;
+    let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+    let len = packet.len().checked_sub(header).filter(|&n| n > 0)?;
+    // A packet is shorter than 64 KiB.
+    Some((seq, seq.wrapping_add(len as u32)))
 }
 
 impl RxToken for Nothing {
@@ -207,6 +224,12 @@ impl TxToken for FrameOut<'_> {
                 let r = f(&mut frame[ETHERNET_HEADER..]);
                 if self.acknowledged.is_none() {
                     *self.acknowledged = acknowledgement(&frame[ETHERNET_HEADER..]);
+                }
+                if let Some((first, end)) = payload_of(&frame[ETHERNET_HEADER..]) {
+                    *self.repeated += u32::from(self.sent_end.is_some_and(|s| is_before(first, s)));
+                    if self.sent_end.is_none_or(|s| is_before(s, end)) {
+                        *self.sent_end = Some(end);
+                    }
                 }
                 r
             }
@@ -240,6 +263,8 @@ impl Device for Egress<'_> {
             room: room?,
             written: &mut self.written,
             acknowledged: &mut self.acknowledged,
+            sent_end: &mut self.sent_end,
+            repeated: &mut self.repeated,
             dst: self.dst,
             src: self.src,
         })

@@ -18,7 +18,8 @@
 //! acknowledgement.
 //!
 //! **What smoltcp forgets.** Sockets are polled only while the port has room, and reminded when they have
-//! bytes to bring over and no timer: see `revive`.
+//! bytes to bring over and no timer: see `revive`. After a loss they are told of the next hole of the window: see
+//! `recovery`.
 //!
 //! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
@@ -32,6 +33,7 @@ mod device;
 mod neighbor;
 mod pump;
 mod ready;
+mod recovery;
 mod reshape;
 mod revive;
 mod service;
@@ -177,6 +179,8 @@ pub struct TcpCounters {
     pub defects: u64,
     /// Times that a socket was reminded of bytes for which it had no timer.
     pub revived: u64,
+    /// Times that a partial acknowledgement made a socket send the next hole again.
+    pub mended: u64,
     /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
     pub replies_lost: u64,
 }

@@ -96,13 +96,30 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let Some(window) = c.heard_ack.map(|h| h.window) else {
+        let Some(Heard { window, .. }) = c.heard_ack else {
             return;
         };
         tracing::debug!(peer = %c.peer, "TCP has forgotten its timer; it is reminded");
         self.counters.revived += 1;
         // Another window first: only that is no duplicate, so that counting begins anew.
-        for window in [window ^ 1, window, window, window, window] {
+        self.hear_again(index, now, &[window ^ 1, window, window, window, window]);
+    }
+
+    /// Lets a connection send the next hole of its window again.
+    pub(super) fn mend(&mut self, index: usize, now: NicTime) {
+        let heard = self.table.at(index).and_then(|c| c.heard_ack);
+        if let Some(Heard { window, .. }) = heard {
+            self.counters.mended += 1;
+            self.hear_again(index, now, &[window; 3]);
+        }
+    }
+
+    /// Repeats the peer's last acknowledgement to the socket, with these windows.
+    fn hear_again(&mut self, index: usize, now: NicTime, windows: &[u16]) {
+        let Some(c) = self.table.at(index).filter(|c| !c.broken) else {
+            return;
+        };
+        for &window in windows {
             let Some(packet) = c.repeated_ack(window) else {
                 return;
             };

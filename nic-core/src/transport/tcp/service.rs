@@ -292,6 +292,8 @@ impl TcpTransport {
             written: 0,
             acknowledged: None,
             sent_bytes: 0,
+            sent_end: c.recovery.end(),
+            repeated: 0,
         };
         let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..budget {
@@ -325,6 +327,9 @@ impl TcpTransport {
             c.peer_base = device.acknowledged;
         }
         self.ready.sent(index, device.sent_bytes);
+        if let Some(end) = device.sent_end {
+            c.recovery.sent(end, device.repeated);
+        }
         (sent, frames)
     }
 
