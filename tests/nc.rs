@@ -308,9 +308,9 @@ fn an_idle_connection_ends_with_w_and_lives_without() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
-    // Answers only after two seconds; it then holds its end open until the client's has ended.
-    let slow = "import socket, sys, time\nl = socket.create_server(('0.0.0.0', int(sys.argv[1])))\nprint('serving', file=sys.stderr, flush=True)\ns = l.accept()[0]\ntime.sleep(2)\ns.sendall(b'late')\ns.shutdown(1)\ntry:\n    while s.recv(1): pass\nexcept ConnectionError: print('reset', file=sys.stderr, flush=True)\n";
-    let mut server = start(n.python(slow, &["5006"]));
+    // Answers only after so many seconds; it then holds its end open until the client's has ended.
+    let slow = "import socket, sys, time\nl = socket.create_server(('0.0.0.0', int(sys.argv[1])))\nprint('serving', file=sys.stderr, flush=True)\ns = l.accept()[0]\ntime.sleep(int(sys.argv[2]))\ns.sendall(b'late')\ns.shutdown(1)\ntry:\n    while s.recv(1): pass\nexcept ConnectionError: print('reset', file=sys.stderr, flush=True)\n";
+    let mut server = start(n.python(slow, &["5006", "2"]));
     server.says("serving");
     let mut command = n.ringbell(&nc(&["10.99.0.1", "5006"]));
     let dir = folder("nc-idle");
@@ -319,7 +319,7 @@ fn an_idle_connection_ends_with_w_and_lives_without() {
     start(command).succeeds();
     assert_eq!(std::fs::read(&out).expect("received"), b"late");
 
-    let mut server = start(n.python(slow, &["5007"]));
+    let mut server = start(n.python(slow, &["5007", "600"]));
     server.says("serving");
     let mut command = n.ringbell(&nc(&["-w", "1", "--keep-open", "10.99.0.1", "5007"]));
     command.stdin(Stdio::null()).stdout(Stdio::null());

@@ -29,6 +29,8 @@ pub(crate) struct Work {
     /// Local address, for the detail word when its region is freed.
     pub(crate) va: u64,
     pub(crate) timeout_us: u32,
+    /// What is added to that once, after the other ranks were asked whether they are alive.
+    pub(crate) extra_us: u32,
 }
 
 #[derive(Debug)]
@@ -204,6 +206,17 @@ impl Works {
         ))
     }
 
+    /// Gives a work another time-out, which starts at the next clock reading.
+    pub(crate) fn rearm(&mut self, token: WorkToken, timeout_us: u32) {
+        if let Some(i) = self.index(token) {
+            if let Some(w) = &mut self.entries[i as usize].work {
+                w.timeout_us = timeout_us;
+            }
+            self.unlink(i);
+            self.link(i, UNARMED);
+        }
+    }
+
     /// Visits an expired work again a little later: its transport is about to retire it.
     pub(crate) fn postpone(&mut self, token: WorkToken) {
         if let Some(i) = self.index(token) {
@@ -228,6 +241,7 @@ mod tests {
             pins: [None, None],
             va: 0,
             timeout_us,
+            extra_us: 0,
         }
     }
 

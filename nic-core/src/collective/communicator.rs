@@ -94,6 +94,8 @@ pub(crate) struct Comm {
     pub(crate) ready: bool,
     pub(crate) end: Option<End>,
     pub(crate) gone: Vec<Gone>,
+    /// When each rank has last answered that it is alive.
+    pub(crate) heard: Vec<Option<NicTime>>,
     pub(crate) freed: bool,
     pub(crate) counters: CollectiveCounters,
     /// How often each algorithm was chosen for each collective; few pairs, so no map.

@@ -132,6 +132,7 @@ impl Collectives {
             ready: false,
             end: None,
             gone: Vec::new(),
+            heard: vec![None; c.peers.len()],
             freed: false,
             counters: CollectiveCounters::default(),
             chosen: Vec::new(),

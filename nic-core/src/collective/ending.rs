@@ -178,12 +178,54 @@ impl Collectives {
             self.end(io, slot, r, Status::Mismatch);
             return Fate::Later;
         }
+        // So is a rank that has not answered although it had time.
+        let silent = self.silent(id).filter(|_| status == Status::TimedOut);
+        if let Some(r) = silent {
+            if let Some(a) = self.ops.get_mut(id) {
+                a.own_end.get_or_insert((Status::PeerFailed, r.into()));
+            }
+            self.end(io, slot, r, Status::PeerFailed);
+            return Fate::Later;
+        }
         if let Some(a) = self.ops.get_mut(id) {
             a.own_end.get_or_insert((status, detail));
         }
         let rank = self.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
         Fate::Later
+    }
+
+    /// An operation has waited for most of its time: asks the other ranks whether they are alive.
+    /// `false`: it has asked before, or counts on nobody, and its time is up.
+    pub(crate) fn ask_around(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
+        let Some(&id) = self.by_token.get(&token.0) else {
+            return false;
+        };
+        let Some(a) = self.ops.get_mut(id) else {
+            return false;
+        };
+        if a.asked.is_some() {
+            return false;
+        }
+        a.asked = Some(io.now);
+        let (slot, counts) = (a.comm, a.seq.is_some());
+        let asks = |c: &&Comm| counts && c.ready && c.end.is_none();
+        if let Some(ctx) = self.comm(slot).filter(asks).map(|c| c.ctx) {
+            self.fabric.tell(ctx, |from| Frame::Ask { ctx, from });
+        }
+        true
+    }
+
+    /// The first rank that has not answered since an operation has asked.
+    fn silent(&self, id: u32) -> Option<u32> {
+        let a = self.ops.get(id)?;
+        let asked = a.asked.filter(|_| a.seq.is_some())?;
+        let c = self.comm(a.comm).filter(|c| c.ready && c.end.is_none())?;
+        let ranks = c.heard.iter().enumerate();
+        ranks
+            .filter(|(r, at)| *r as u32 != c.rank && at.is_none_or(|at| at < asked))
+            .map(|(r, _)| r as u32)
+            .next()
     }
 
     /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too: ranks

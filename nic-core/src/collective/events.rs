@@ -139,6 +139,14 @@ impl Collectives {
                 };
                 self.on_seen(io, slot, from, tag, hash);
             }
+            FabricEvent::Here { ctx, rank } => {
+                let now = io.now;
+                let slot = self.by_ctx.get(&ctx).copied();
+                let comm = slot.and_then(|s| self.comm_mut(s));
+                if let Some(at) = comm.and_then(|c| c.heard.get_mut(rank as usize)) {
+                    *at = Some(now);
+                }
+            }
             FabricEvent::Left { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, true));
             }

@@ -188,6 +188,8 @@ struct Active {
     bytes: u64,
     /// How it ends when its communicator does, if not like the others.
     own_end: Option<(Status, u64)>,
+    /// When it has asked whether the other ranks are alive.
+    asked: Option<NicTime>,
     queued: bool,
     /// Kernels' streams that stand for source and destination.
     streams: [Option<StreamSide>; 2],
@@ -386,6 +388,7 @@ impl Collectives {
             params,
             bytes,
             own_end: None,
+            asked: None,
             queued: false,
             streams,
         };

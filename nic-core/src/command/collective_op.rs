@@ -32,6 +32,15 @@ struct Sides {
     has_output: bool,
 }
 
+/// How long before the end of a time-out the other ranks are asked whether they are alive; 0: not at all,
+/// when there is not time enough for a busy host, or a lost frame, to answer.
+fn answer_us(timeout_us: u32) -> u32 {
+    match timeout_us / 4 {
+        250_000.. => (timeout_us / 4).min(2_000_000),
+        _ => 0,
+    }
+}
+
 /// A range as buffers.
 fn pieces(region: u32, va: u64, len: u64) -> Pieces {
     let mut out = Pieces::default();
@@ -118,6 +127,20 @@ impl Core {
         self.collectives.on_event(&mut io, t, e)
     }
 
+    /// A collective work has used up its time but for what answers may take: asks for them. `false`: all
+    /// its time is up.
+    pub(super) fn ask_around(&mut self, token: WorkToken) -> bool {
+        let Some(w) = self.works.get_mut(token) else {
+            return false;
+        };
+        let extra = std::mem::take(&mut w.extra_us);
+        if extra == 0 || !self.collectives(|c, io| c.ask_around(io, token)) {
+            return false;
+        }
+        self.works.rearm(token, extra);
+        true
+    }
+
     /// Ends a collective work early. `true`: it may retire now.
     pub(super) fn give_up_collective(
         &mut self,
@@ -173,6 +196,8 @@ impl Core {
                 let streams = streams_of(d, &spec, &pins);
                 let mut work = self.work(permit, d, u32::MAX);
                 work.pins = pins;
+                work.extra_us = answer_us(work.timeout_us);
+                work.timeout_us -= work.extra_us;
                 let token = self.works.insert(work);
                 self.collectives(|c, io| c.post(io, slot, token, task, streams, after));
             }

@@ -71,6 +71,7 @@ impl Core {
                 }
             }
             Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
+            Opcode::Collective if self.ask_around(token) => return,
             Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
                 self.works.postpone(token);
                 return;

@@ -296,6 +296,7 @@ impl Core {
             } else {
                 d.timeout_us
             },
+            extra_us: 0,
             permit,
         }
     }

@@ -226,6 +226,7 @@ impl Core {
                 0 => default_timeout_us,
                 us => us,
             },
+            extra_us: 0,
         });
         self.transports[stream.transport].post_recv(
             stream.conn,

@@ -475,7 +475,7 @@ impl Play {
         match what % 32 {
             // A frame, with its payload more often than not.
             0..=17 => {
-                let kind = 1 + input.byte() % 14;
+                let kind = 1 + input.byte() % 16;
                 let from = if what.is_multiple_of(5) {
                     input.byte() % 4
                 } else {

@@ -28,7 +28,9 @@ impl Fabric {
             | Frame::Credit { ctx, from, .. }
             | Frame::Params { ctx, from, .. }
             | Frame::Abort { ctx, from, .. }
-            | Frame::Leave { ctx, from } => (ctx, from),
+            | Frame::Leave { ctx, from }
+            | Frame::Ask { ctx, from }
+            | Frame::Here { ctx, from } => (ctx, from),
         };
         let peer = self.links[link].peer;
         let Some(g) = self.groups.get_mut(&ctx).filter(|g| !g.dead) else {
@@ -130,6 +132,16 @@ impl Fabric {
             Frame::Leave { .. } => {
                 m.left = true;
                 self.events.push_back(FabricEvent::Left { ctx, rank: from });
+            }
+            Frame::Ask { .. } => {
+                let here = Frame::Here { ctx, from: g.rank };
+                // Once is enough, however often it asks before it listens.
+                if !self.links[link].has_queued_frame(&here) {
+                    self.frame(ctx, from, here);
+                }
+            }
+            Frame::Here { .. } => {
+                self.events.push_back(FabricEvent::Here { ctx, rank: from });
             }
         }
         true

@@ -112,6 +112,10 @@ pub(crate) enum Frame {
     },
     /// The sender has freed the communicator: it has ended all its operations.
     Leave { ctx: u64, from: u32 },
+    /// An operation of the sender's has waited for long: is the other end alive?
+    Ask { ctx: u64, from: u32 },
+    /// It is.
+    Here { ctx: u64, from: u32 },
 }
 
 /// A header that a sound peer does not send: its connection ends.
@@ -205,6 +209,8 @@ impl Frame {
                 status,
             } => Words::new(12, from, status.code().into(), ctx).with(rank.into(), 0, 0, 0),
             Frame::Leave { ctx, from } => Words::new(13, from, 0, ctx),
+            Frame::Ask { ctx, from } => Words::new(14, from, 0, ctx),
+            Frame::Here { ctx, from } => Words::new(15, from, 0, ctx),
         };
         let mut bytes = [0; HEADER];
         for (i, word) in w.0.iter().enumerate() {
@@ -302,6 +308,8 @@ impl Frame {
                 status: status()?,
             },
             13 => Frame::Leave { ctx, from },
+            14 => Frame::Ask { ctx, from },
+            15 => Frame::Here { ctx, from },
             other => return Err(FrameError::Kind(other)),
         })
     }
@@ -383,6 +391,8 @@ mod tests {
                 status: Status::PeerFailed,
             },
             Frame::Leave { ctx, from },
+            Frame::Ask { ctx, from },
+            Frame::Here { ctx, from },
         ]
     }
 

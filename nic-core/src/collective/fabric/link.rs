@@ -155,6 +155,11 @@ impl Link {
         !self.tx.is_empty() && self.state == LinkState::Up && !self.mute
     }
 
+    /// Whether that very frame waits to be handed over.
+    pub(crate) fn has_queued_frame(&self, frame: &Frame) -> bool {
+        self.tx.iter().any(|f| f.frame == *frame)
+    }
+
     /// Whether something waits to leave, or has not arrived for sure.
     pub(crate) fn is_busy(&self) -> bool {
         !self.tx.is_empty() || !self.handed.is_empty()

@@ -99,6 +99,8 @@ pub(crate) enum FabricEvent {
     },
     /// A rank has freed the communicator.
     Left { ctx: u64, rank: u32 },
+    /// A rank has answered that it is alive.
+    Here { ctx: u64, rank: u32 },
 }
 
 /// What a rank tells its peers when it joins, besides what its settings say.
