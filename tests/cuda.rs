@@ -204,8 +204,8 @@ fn kernels_send_and_receive_through_mapped_memory() {
 
 #[test]
 fn no_completion_overtakes_its_data() {
-    // Every copy takes two milliseconds, so that a completion which did not wait would be seen.
-    under_mock("no_completion_overtakes_its_data", "slow-copies", messages);
+    // Every copy to the GPU takes five milliseconds, so that a completion which did not wait would be seen.
+    under_mock("no_completion_overtakes_its_data", "slow-writes", messages);
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod common;
 mod mock_driver;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -216,9 +217,55 @@ fn the_copy_engine_passes_the_conformance_suite() {
 }
 
 #[test]
+fn an_announcement_waits_for_the_copies_before_it() {
+    let name = "an_announcement_waits_for_the_copies_before_it";
+    under_mock(name, "slow-writes", || {
+        use ringbell_gtlb::{Access, Announce, DmaOp, Mmu, MmuConfig, Need, Submitted};
+        let gpu = open().unwrap();
+        let memory = gpu.memory();
+        let buffer = gpu.alloc(200_000).unwrap();
+        let mut mmu = Mmu::new(MmuConfig::default()).unwrap();
+        let table = gpu.page_table(buffer.va(), 200_000).unwrap();
+        mmu.map(&table).unwrap();
+        let pd = mmu.alloc_pd().unwrap();
+        let region = mmu
+            .register(pd, buffer.va(), 200_000, Access::LOCAL)
+            .unwrap();
+        for lap in 1..4_u64 {
+            let line: [AtomicU64; 4] = Default::default();
+            let bytes = pattern(200_000, lap as u8);
+            let mut done = 0;
+            while done < bytes.len() {
+                let at = GpuVa(buffer.va().0 + done as u64);
+                let left = (bytes.len() - done) as u64;
+                let pin = mmu.pin(pd, region.lkey, at, left, Need::Write).unwrap();
+                let to = mmu.span(pin.region, at, left).unwrap();
+                mmu.unpin(pin);
+                let from = &bytes[done..done + to.len as usize];
+                done += from.len();
+                let started = memory.submit(DmaOp::Write { to, from }).unwrap();
+                assert!(matches!(started, Submitted::Pending(_)));
+            }
+            // SAFETY: the line lives until it was announced, below.
+            memory.publish(unsafe { Announce::new(line.as_ptr(), [lap, 2, 3, 4]) });
+            let start = std::time::Instant::now();
+            while line[0].load(Ordering::Acquire) == 0 {
+                assert!(start.elapsed() < PATIENCE, "nothing was announced");
+                while memory.poll().is_some() {}
+            }
+            let mut got = vec![0; 200_000];
+            buffer.read(0, &mut got).unwrap();
+            assert!(got == bytes, "announced before the bytes were there");
+            let words: Vec<u64> = line.iter().map(|w| w.load(Ordering::Relaxed)).collect();
+            assert_eq!(words, [lap, 2, 3, 4]);
+        }
+    });
+}
+
+#[test]
 fn pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine() {
     let name = "pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine";
-    under_mock(name, "slow-copies", || {
+    under_mock(name, "slow-writes", || {
         conformance::check(&|| {
             let gpu = open().unwrap();
             let buffer = Arc::new(gpu.alloc_pinned(4 << 20).unwrap());
@@ -445,7 +492,7 @@ fn memory_of_others_is_adopted_or_refused_with_the_reason() {
 #[test]
 fn a_cudarc_slice_is_adopted_with_what_its_stream_has_written() {
     let name = "a_cudarc_slice_is_adopted_with_what_its_stream_has_written";
-    under_mock(name, "slow-copies", || {
+    under_mock(name, "slow-writes", || {
         let gpu = open().unwrap();
         let stream = gpu.context().default_stream();
         let numbers: Vec<u32> = (0..10_007).map(|i| i * 7).collect();

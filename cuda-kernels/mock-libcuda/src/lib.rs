@@ -56,8 +56,9 @@ pub struct Faults {
     pub no_fatbin: bool,
     /// `no-nvrtc`: the run-time compiler knows no such GPU.
     pub no_nvrtc: bool,
-    /// `slow-copies`: every copy takes two milliseconds.
-    pub slow_copies: bool,
+    /// `slow-writes`: every copy to the GPU takes five milliseconds, so that what does not wait for it reads
+    /// the bytes that were there before.
+    pub slow_writes: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
     /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
@@ -77,7 +78,7 @@ impl Faults {
                 ("old-driver", _) => f.old_driver = true,
                 ("no-fatbin", _) => f.no_fatbin = true,
                 ("no-nvrtc", _) => f.no_nvrtc = true,
-                ("slow-copies", _) => f.slow_copies = true,
+                ("slow-writes", _) => f.slow_writes = true,
                 ("no-pinning", _) => f.no_pinning = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),
                 ("memory", bytes) => f.memory = bytes.parse().ok(),

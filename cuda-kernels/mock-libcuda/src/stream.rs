@@ -183,9 +183,11 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
 }
 
 /// Queues a copy; addresses as numbers, for a closure that runs on another thread.
-fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize) {
+fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize, write: bool) {
     s.host(move || {
-        slow();
+        if write {
+            slow();
+        }
         // SAFETY: the range on the GPU was checked when the copy was queued, and freeing it waits; the
         // host's half is pinned and lives until the stream has reached the copy, as the interface
         // demands.
@@ -194,8 +196,8 @@ fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize) {
 }
 
 fn slow() {
-    if faults().slow_copies {
-        std::thread::sleep(Duration::from_millis(2));
+    if faults().slow_writes {
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -213,7 +215,7 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
         }
         let s = stream(s)?;
         if is_pinned(from as u64, bytes) {
-            copy_later(&s, to, from as u64, bytes);
+            copy_later(&s, to, from as u64, bytes, true);
             return Ok(());
         }
         // Pageable memory is read before the call returns.
@@ -241,7 +243,7 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
             return Err(INVALID_VALUE);
         }
         let s = stream(s)?;
-        copy_later(&s, to as u64, from, bytes);
+        copy_later(&s, to as u64, from, bytes, false);
         // Pageable memory is written before the call returns.
         match is_pinned(to as u64, bytes) {
             true => Ok(()),

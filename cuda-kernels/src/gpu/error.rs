@@ -81,7 +81,7 @@ pub enum ModuleError {
         abi: u32,
     },
     /// The CUDA driver has no use for it.
-    #[error("cannot load {path}; build it for this GPU with `ringbell cc --fatbin` or nvcc")]
+    #[error("cannot load {path}; build it for this GPU with `ringbell cc --arch` or nvcc")]
     Image {
         /// File.
         path: PathBuf,
