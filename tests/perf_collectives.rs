@@ -57,7 +57,7 @@ fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
         "bf16",
         "-o",
         "prod",
-        "--gpu",
+        "--from-kernel",
         "--dedicated",
         "--json",
         "-",

@@ -74,7 +74,7 @@ pub(crate) struct Args {
     dedicated: bool,
     /// A kernel posts and waits, not the host
     #[arg(long)]
-    gpu: bool,
+    from_kernel: bool,
     /// Do not measure first what this machine can do at best
     #[arg(long)]
     no_limits: bool,
@@ -306,11 +306,11 @@ fn one_rank(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
-    if args.gpu && kind == CollectiveKind::Send {
+    if args.from_kernel && kind == CollectiveKind::Send {
         return Err(Problem::new(
             Exit::Usage,
-            "send-recv is two operations at once, and --gpu times one",
-            "leave --gpu away, or measure `perf send-bw`, which kernels drive",
+            "send-recv is two operations at once, and --from-kernel times one",
+            "leave --from-kernel away, or measure `perf send-bw`, which kernels drive",
         )
         .into());
     }
@@ -343,7 +343,7 @@ fn one_rank(
         op: args.op,
         root: args.root,
         check: args.sweep.checks() && args.wire == WireType::Same,
-        gpu: args.gpu,
+        gpu: args.from_kernel,
         timeout,
     };
     let rank = Rank::new(comm, plan, largest)?;
@@ -473,7 +473,11 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         (true, _) => "threads of one process",
         (false, _) => "processes",
     };
-    let by = if args.gpu { "a kernel" } else { "the host" };
+    let by = if args.from_kernel {
+        "a kernel"
+    } else {
+        "the host"
+    };
     let mut notes = vec![format!(
         "{} rank(s), {ranks_are}, a software NIC and an emulated GPU each; {by} posts and waits",
         info.ranks
