@@ -247,7 +247,7 @@ impl GpuMapping for GdrMapping {
         }
         match <[u8; 8]>::try_from(from) {
             // One store, so that no flag is ever seen in halves.
-            Ok(word) if to.as_ptr() as usize % 8 == 0 => {
+            Ok(word) if (to.as_ptr() as usize).is_multiple_of(8) => {
                 // SAFETY: eight mapped bytes, aligned (checked).
                 unsafe { to.cast::<u64>().write_volatile(u64::from_ne_bytes(word)) };
                 // As the library does at the end of each copy: whoever flushes need not be this core.
