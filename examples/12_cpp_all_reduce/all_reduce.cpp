@@ -1,9 +1,9 @@
 // All-reduce among processes in C++, on nothing but the C API, as an NCCL program would: one process makes a
 // unique id, the others get it, each makes its communicator, and the NICs do the sums.
 //
-// Build and run: `examples/11_cpp_all_reduce/run.sh`, or by hand
+// Build and run: `examples/12_cpp_all_reduce/run.sh`, or by hand
 //   cargo build
-//   g++ -std=c++17 -Icuda-kernels/include examples/11_cpp_all_reduce/all_reduce.cpp -Ltarget/debug -lringbell
+//   g++ -std=c++17 -Icuda-kernels/include examples/12_cpp_all_reduce/all_reduce.cpp -Ltarget/debug -lringbell
 //       -Wl,-rpath,$PWD/target/debug -o target/all_reduce && target/all_reduce
 // Under a launcher (ringbell run, torchrun, mpirun, srun) the same program takes its rank from there:
 //   target/debug/ringbell run -n 3 target/all_reduce
