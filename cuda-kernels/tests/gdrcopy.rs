@@ -1,6 +1,7 @@
 //! GPU memory mapped through GDRCopy, over a mock of its library and the mock driver.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Asks the mock how much it still holds.
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 #[path = "common/mock_driver.rs"]
 mod mock_driver;
