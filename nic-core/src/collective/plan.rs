@@ -2,9 +2,9 @@
 //! for every segment anew.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use onc::program::{self, InPlace, Limits, Operand, Place, Program, Target};
+use onc::program::{self, InPlace, Limits, Operand, Place, Program, Proof, Target};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines as onc;
 use rustc_hash::FxHashMap;
@@ -136,16 +136,16 @@ impl Plans {
         if let Some(p) = self.plans.get(&shape) {
             return Ok(p.clone());
         }
-        let made;
-        let programs = if shape.algo == Algorithm::User {
+        let plan = Arc::new(if shape.algo == Algorithm::User {
             let kind = shape.kind;
             let key = (kind, shape.ranks, shape.root);
-            self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?
+            let programs = self.user.get(&key).ok_or(PlanError::NotLoaded { kind })?;
+            let proof = program::check(programs, &Limits::default())?;
+            Plan::new(programs, &proof, shape)
         } else {
-            made = program::generate_all(shape.kind, shape.algo, shape.ranks, shape.root)?;
-            &made
-        };
-        let plan = Arc::new(Plan::new(programs, shape)?);
+            let proved = proved(shape)?;
+            Plan::new(&proved.0, &proved.1, shape)
+        }?);
         if self.plans.len() >= KEPT {
             self.plans.clear();
         }
@@ -171,6 +171,42 @@ impl Plans {
         self.user.insert(key, programs);
         Ok(())
     }
+}
+
+/// Programs of all ranks, and the proof that they are right.
+type Proved = Result<Arc<(Vec<Program>, Proof)>, PlanError>;
+/// Kind, algorithm, ranks, root: what generated programs depend on.
+type ProvedKey = (CollectiveKind, Algorithm, u32, u32);
+
+/// Shapes of which programs and proof are kept: as many as the collectives of a program's inner loop.
+const PROVED: usize = 16;
+
+/// Generated programs, proved. The ranks of one process share the proof, which takes a tenth of a second with
+/// 64 ranks: whoever comes first makes it, and the others wait for it instead of making it again.
+fn proved(shape: Shape) -> Proved {
+    static KEPT: Mutex<Vec<(ProvedKey, Arc<OnceLock<Proved>>)>> = Mutex::new(Vec::new());
+    let key = (shape.kind, shape.algo, shape.ranks, shape.root);
+    let cell = {
+        // Nothing panics while it is held.
+        let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
+        match kept.iter().find(|k| k.0 == key) {
+            Some(k) => k.1.clone(),
+            None => {
+                if kept.len() >= PROVED {
+                    kept.remove(0);
+                }
+                let cell = Arc::new(OnceLock::new());
+                kept.push((key, cell.clone()));
+                cell
+            }
+        }
+    };
+    let make = || {
+        let programs = program::generate_all(shape.kind, shape.algo, shape.ranks, shape.root)?;
+        let proof = program::check(&programs, &Limits::default())?;
+        Ok(Arc::new((programs, proof)))
+    };
+    cell.get_or_init(make).clone()
 }
 
 /// Slots for messages that a step receives before it uses them.
@@ -212,8 +248,7 @@ impl Spaces {
 }
 
 impl Plan {
-    fn new(programs: &[Program], shape: Shape) -> Result<Plan, PlanError> {
-        let proof = program::check(programs, &Limits::default())?;
+    fn new(programs: &[Program], proof: &Proof, shape: Shape) -> Result<Plan, PlanError> {
         let program = programs[shape.rank as usize].clone();
         let (inbound, temps, _) = slots(&program);
         let most_slots = programs.iter().map(|p| slots(p).2).max().unwrap_or(0);
