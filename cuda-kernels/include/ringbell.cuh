@@ -322,6 +322,24 @@ RB_DEVICE gpu_result gpu_engine_attach(const rb_queue &q, rb_u32 session, rb_u32
   });
 }
 
+/* Puts an engine of a registered kind on this very queue: it sees what the queue's operations receive, or send, whatever
+ * the session, from the next byte on. `apart`: every session gets an engine of its own (gpu_engine_result_of); otherwise
+ * all are counted into one state, and items of `item` bytes are never mixed (1: it does not matter). Taps only. Result:
+ * detail is the engine's id. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_engine_attach_queue(const rb_queue &q, rb_u32 kind, rb_u64 parameter, bool sending = false,
+                                             bool apart = false, rb_u32 item = 1, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_ATTACH, q.queue, t);
+    rb_u64 imm = RB_PUT(ENGINE_KIND, kind) | RB_PUT(ENGINE_SENDING, sending) | RB_PUT(ENGINE_TARGET, RB_ENGINE_ON_QUEUE) |
+                 RB_PUT(ENGINE_APART, apart) | RB_PUT(ENGINE_ITEM, item);
+    e.word[4] = RB_PUT(WQE_IMM, imm);
+    e.word[5] = parameter;
+    return detail::run(q, e, t);
+  });
+}
+
 /* Writes an engine's result so far to GPU memory; it is there when the call returns. bytes: its length;
  * with RESULT_TOO_LARGE nothing was written and detail is the length that it needs. */
 template <class Scope = thread>
@@ -331,6 +349,20 @@ RB_DEVICE gpu_result gpu_engine_result(const rb_queue &q, rb_u64 engine, void *b
     rb_u32 t = detail::effective_timeout(q, timeout_us);
     detail::entry e = detail::make_entry(RB_OP_ENGINE_RESULT, 0, t);
     detail::set_buffer(e, buf, len, lkey);
+    e.word[5] = engine;
+    return detail::run(q, e, t);
+  });
+}
+
+/* As gpu_engine_result for one stream of an engine that has a state for each: that of a session, or of a rank. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_engine_result_of(const rb_queue &q, rb_u64 engine, rb_u32 stream, void *buf, rb_u32 len,
+                                          rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(q, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_RESULT, stream, t);
+    detail::set_buffer(e, buf, len, lkey);
+    e.word[4] |= RB_PUT(WQE_IMM, 1);
     e.word[5] = engine;
     return detail::run(q, e, t);
   });
@@ -476,7 +508,9 @@ RB_SCOPED_NAMES(gpu_result, gpu_close)
 RB_SCOPED_NAMES(gpu_result, gpu_abort)
 RB_SCOPED_NAMES(gpu_result, gpu_copy)
 RB_SCOPED_NAMES(gpu_result, gpu_engine_attach)
+RB_SCOPED_NAMES(gpu_result, gpu_engine_attach_queue)
 RB_SCOPED_NAMES(gpu_result, gpu_engine_result)
+RB_SCOPED_NAMES(gpu_result, gpu_engine_result_of)
 RB_SCOPED_NAMES(gpu_result, gpu_engine_detach)
 RB_SCOPED_NAMES(gpu_request, gpu_isend)
 RB_SCOPED_NAMES(gpu_request, gpu_irecv)
@@ -503,7 +537,9 @@ using rb::gpu_close;
 using rb::gpu_abort;
 using rb::gpu_copy;
 using rb::gpu_engine_attach;
+using rb::gpu_engine_attach_queue;
 using rb::gpu_engine_result;
+using rb::gpu_engine_result_of;
 using rb::gpu_engine_detach;
 using rb::gpu_isend;
 using rb::gpu_irecv;
@@ -522,7 +558,9 @@ using rb::gpu_close_warp;
 using rb::gpu_abort_warp;
 using rb::gpu_copy_warp;
 using rb::gpu_engine_attach_warp;
+using rb::gpu_engine_attach_queue_warp;
 using rb::gpu_engine_result_warp;
+using rb::gpu_engine_result_of_warp;
 using rb::gpu_engine_detach_warp;
 using rb::gpu_isend_warp;
 using rb::gpu_irecv_warp;
@@ -541,7 +579,9 @@ using rb::gpu_close_block;
 using rb::gpu_abort_block;
 using rb::gpu_copy_block;
 using rb::gpu_engine_attach_block;
+using rb::gpu_engine_attach_queue_block;
 using rb::gpu_engine_result_block;
+using rb::gpu_engine_result_of_block;
 using rb::gpu_engine_detach_block;
 using rb::gpu_isend_block;
 using rb::gpu_irecv_block;

@@ -103,11 +103,11 @@ typedef uint64_t rb_u64;
 #define RB_OP_COPY 11u
 /** Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`. */
 #define RB_OP_COLLECTIVE 12u
-/** Puts an engine on the path of stream `session`, from its next byte on, and completes with detail = engine id. `imm & 0xffff`: a kind that the host has registered, made with parameter `operand`; or 0, and `operand` is the id of an engine to share. `imm >> 16`: 0 for bytes received, 1 for bytes sent. */
+/** Puts an engine on the path of stream `session`, of what queue number `session` moves, or of what communicator `session` does, from the next byte on, and completes with detail = engine id. `imm`: the ENGINE_ fields; its kind is one that the host has registered, made with parameter `operand`, or 0, and `operand` is the id of an engine to share. */
 #define RB_OP_ENGINE_ATTACH 13u
 /** Takes engine `operand` off every path and ends it; its id is refused from then on. */
 #define RB_OP_ENGINE_DETACH 14u
-/** Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). */
+/** Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant. */
 #define RB_OP_ENGINE_RESULT 15u
 
 /* Flags of a descriptor. */
@@ -237,6 +237,14 @@ typedef uint64_t rb_u64;
 #define RB_COLL_STREAM_SEND 15u
 /** Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too. */
 #define RB_COLL_STREAM_RECV 16u
+
+/* What an engine is attached to. */
+/** One stream: `session` is an established session. */
+#define RB_ENGINE_ON_STREAM 0u
+/** What the descriptors of queue number `session` receive or send, whatever the stream. Taps only. */
+#define RB_ENGINE_ON_QUEUE 1u
+/** What the operations of communicator `session` take in and give out. Taps only. */
+#define RB_ENGINE_ON_COMMUNICATOR 2u
 
 /* Element types. */
 /** IEEE 754 binary16. */
@@ -418,6 +426,38 @@ typedef uint64_t rb_u64;
 #define RB_COLL_AFTER_SHIFT 8u
 #define RB_COLL_AFTER_BITS 24u
 #define RB_COLL_AFTER_MASK 0x00000000ffffff00ull
+
+/* ENGINE_ATTACH descriptor: fields of its 64-bit words. */
+/** Kind that the host has registered; 0: share the engine whose id is `operand`. */
+#define RB_ENGINE_KIND_WORD 4u
+#define RB_ENGINE_KIND_SHIFT 0u
+#define RB_ENGINE_KIND_BITS 16u
+#define RB_ENGINE_KIND_MASK 0x000000000000ffffull
+/** 0: bytes received, or results of a communicator's operations; 1: bytes sent, or their sources. */
+#define RB_ENGINE_SENDING_WORD 4u
+#define RB_ENGINE_SENDING_SHIFT 16u
+#define RB_ENGINE_SENDING_BITS 1u
+#define RB_ENGINE_SENDING_MASK 0x0000000000010000ull
+/** What the engine is attached to. */
+#define RB_ENGINE_TARGET_WORD 4u
+#define RB_ENGINE_TARGET_SHIFT 17u
+#define RB_ENGINE_TARGET_BITS 2u
+#define RB_ENGINE_TARGET_MASK 0x0000000000060000ull
+/** Each stream of a queue, or peer of a communicator, gets an engine of its own; the kind must not be 0. */
+#define RB_ENGINE_APART_WORD 4u
+#define RB_ENGINE_APART_SHIFT 19u
+#define RB_ENGINE_APART_BITS 1u
+#define RB_ENGINE_APART_MASK 0x0000000000080000ull
+/** Of a communicator: the messages between ranks instead of what operations take in and give out. */
+#define RB_ENGINE_WIRE_WORD 4u
+#define RB_ENGINE_WIRE_SHIFT 20u
+#define RB_ENGINE_WIRE_BITS 1u
+#define RB_ENGINE_WIRE_MASK 0x0000000000100000ull
+/** Bytes of an item that streams which share a state do not mix; 0: it does not matter. */
+#define RB_ENGINE_ITEM_WORD 4u
+#define RB_ENGINE_ITEM_SHIFT 24u
+#define RB_ENGINE_ITEM_BITS 8u
+#define RB_ENGINE_ITEM_MASK 0x00000000ff000000ull
 
 /* Completion line: fields of its 64-bit words. */
 /** Status code. */

@@ -84,11 +84,11 @@ package ringbell_abi_pkg;
     OP_COPY = 8'd11,
     // Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`.
     OP_COLLECTIVE = 8'd12,
-    // Puts an engine on the path of stream `session`, from its next byte on, and completes with detail = engine id. `imm & 0xffff`: a kind that the host has registered, made with parameter `operand`; or 0, and `operand` is the id of an engine to share. `imm >> 16`: 0 for bytes received, 1 for bytes sent.
+    // Puts an engine on the path of stream `session`, of what queue number `session` moves, or of what communicator `session` does, from the next byte on, and completes with detail = engine id. `imm`: the ENGINE_ fields; its kind is one that the host has registered, made with parameter `operand`, or 0, and `operand` is the id of an engine to share.
     OP_ENGINE_ATTACH = 8'd13,
     // Takes engine `operand` off every path and ends it; its id is refused from then on.
     OP_ENGINE_DETACH = 8'd14,
-    // Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none).
+    // Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant.
     OP_ENGINE_RESULT = 8'd15
   } opcode_e;
 
@@ -212,6 +212,15 @@ package ringbell_abi_pkg;
     // Receives `count` elements that rank `root` sends with STREAM_SEND, as a kernel pops them; the destination may be memory too.
     COLL_STREAM_RECV = 8'd16
   } collective_e;
+
+  typedef enum logic [1:0] {
+    // One stream: `session` is an established session.
+    ENGINE_ON_STREAM = 2'd0,
+    // What the descriptors of queue number `session` receive or send, whatever the stream. Taps only.
+    ENGINE_ON_QUEUE = 2'd1,
+    // What the operations of communicator `session` take in and give out. Taps only.
+    ENGINE_ON_COMMUNICATOR = 2'd2
+  } engine_target_e;
 
   typedef enum logic [7:0] {
     // IEEE 754 binary16.
@@ -384,6 +393,32 @@ package ringbell_abi_pkg;
   localparam int unsigned COLL_AFTER_WORD = 2;
   localparam int unsigned COLL_AFTER_SHIFT = 8;
   localparam int unsigned COLL_AFTER_BITS = 24;
+
+  // ENGINE_ATTACH descriptor: fields of its 64-bit words.
+  // Kind that the host has registered; 0: share the engine whose id is `operand`.
+  localparam int unsigned ENGINE_KIND_WORD = 4;
+  localparam int unsigned ENGINE_KIND_SHIFT = 0;
+  localparam int unsigned ENGINE_KIND_BITS = 16;
+  // 0: bytes received, or results of a communicator's operations; 1: bytes sent, or their sources.
+  localparam int unsigned ENGINE_SENDING_WORD = 4;
+  localparam int unsigned ENGINE_SENDING_SHIFT = 16;
+  localparam int unsigned ENGINE_SENDING_BITS = 1;
+  // What the engine is attached to.
+  localparam int unsigned ENGINE_TARGET_WORD = 4;
+  localparam int unsigned ENGINE_TARGET_SHIFT = 17;
+  localparam int unsigned ENGINE_TARGET_BITS = 2;
+  // Each stream of a queue, or peer of a communicator, gets an engine of its own; the kind must not be 0.
+  localparam int unsigned ENGINE_APART_WORD = 4;
+  localparam int unsigned ENGINE_APART_SHIFT = 19;
+  localparam int unsigned ENGINE_APART_BITS = 1;
+  // Of a communicator: the messages between ranks instead of what operations take in and give out.
+  localparam int unsigned ENGINE_WIRE_WORD = 4;
+  localparam int unsigned ENGINE_WIRE_SHIFT = 20;
+  localparam int unsigned ENGINE_WIRE_BITS = 1;
+  // Bytes of an item that streams which share a state do not mix; 0: it does not matter.
+  localparam int unsigned ENGINE_ITEM_WORD = 4;
+  localparam int unsigned ENGINE_ITEM_SHIFT = 24;
+  localparam int unsigned ENGINE_ITEM_BITS = 8;
 
   // Completion line: fields of its 64-bit words.
   // Status code.

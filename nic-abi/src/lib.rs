@@ -15,6 +15,7 @@ pub mod completion;
 pub mod constants;
 pub mod describe;
 pub mod descriptor;
+pub mod engine;
 pub mod event;
 pub mod ids;
 pub mod kernel_stream;
@@ -27,6 +28,7 @@ pub use completion::Completion;
 pub use descriptor::{
     Descriptor, DescriptorError, InlineSend, Transfer, WorkQueueEntry, INLINE_MAX,
 };
+pub use engine::{EngineSpec, EngineTarget};
 pub use event::{Event, EventKind};
 pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
 pub use kernel_stream::StreamRef;

@@ -29,11 +29,11 @@ coded_enum! {
         Copy = 11 => "COPY",
         /// Starts an operation of communicator `session` on this rank: see the fields COLL_*; counts are in `operand`.
         Collective = 12 => "COLLECTIVE",
-        /// Puts an engine on the path of stream `session`, from its next byte on, and completes with detail = engine id. `imm & 0xffff`: a kind that the host has registered, made with parameter `operand`; or 0, and `operand` is the id of an engine to share. `imm >> 16`: 0 for bytes received, 1 for bytes sent.
+        /// Puts an engine on the path of stream `session`, of what queue number `session` moves, or of what communicator `session` does, from the next byte on, and completes with detail = engine id. `imm`: the ENGINE_ fields; its kind is one that the host has registered, made with parameter `operand`, or 0, and `operand` is the id of an engine to share.
         EngineAttach = 13 => "ENGINE_ATTACH",
         /// Takes engine `operand` off every path and ends it; its id is refused from then on.
         EngineDetach = 14 => "ENGINE_DETACH",
-        /// Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none).
+        /// Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant.
         EngineResult = 15 => "ENGINE_RESULT",
     }
 }

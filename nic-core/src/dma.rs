@@ -18,7 +18,7 @@ use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 use crate::board::{self, Board};
 use crate::copy;
 use crate::engine::{Delivered, Direction, Engines, PIECE};
-use crate::transport::{Buffer, ConnId, DmaAccess, Foreign, ReadStatus, StageRoom};
+use crate::transport::{Buffer, ConnId, DmaAccess, Foreign, Mover, ReadStatus, StageRoom};
 use passage::{Own, Peers};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
@@ -509,6 +509,7 @@ impl DmaAccess for Dma<'_> {
     fn deliver(
         &mut self,
         conn: ConnId,
+        by: Mover,
         buffer: &Buffer,
         offset: u64,
         src: &[u8],
@@ -525,7 +526,7 @@ impl DmaAccess for Dma<'_> {
             streaming,
             src,
         };
-        let delivered = engines.deliver(key, room, &mut io);
+        let delivered = engines.deliver(key, by, room, &mut io);
         self.state.engines = engines;
         delivered
     }
@@ -533,6 +534,7 @@ impl DmaAccess for Dma<'_> {
     fn deliver_foreign(
         &mut self,
         conn: ConnId,
+        by: Mover,
         buffer: &Buffer,
         offset: u64,
         src: &Foreign<'_>,
@@ -543,7 +545,7 @@ impl DmaAccess for Dma<'_> {
         let mut engines = std::mem::take(&mut self.state.engines);
         let mut piece = std::mem::take(&mut self.state.piece);
         let mut io = Peers::new(self, buffer, offset, streaming, src, &mut piece);
-        let delivered = engines.deliver(key, room, &mut io);
+        let delivered = engines.deliver(key, by, room, &mut io);
         drop(io);
         (self.state.engines, self.state.piece) = (engines, piece);
         delivered
@@ -559,8 +561,8 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.reshapes(self.sending(conn))
     }
 
-    fn reshape(&mut self, conn: ConnId, bytes: &[u8]) {
-        self.state.engines.reshape(self.sending(conn), bytes);
+    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
+        self.state.engines.reshape(self.sending(conn), by, bytes);
     }
 
     fn outgoing(&self, conn: ConnId) -> &[u8] {
@@ -576,12 +578,12 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.end(self.sending(conn));
     }
 
-    fn depart(&mut self, conn: ConnId, bytes: &[u8]) {
+    fn depart(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
         let key = (self.state.carrier, conn, Direction::Send);
-        self.state.engines.observe(key, bytes);
+        self.state.engines.observe(key, by, bytes);
     }
 
-    fn depart_staged(&mut self, conn: ConnId, bus: u64, len: u32) {
+    fn depart_staged(&mut self, conn: ConnId, by: Mover, bus: u64, len: u32) {
         // A peer may have NIC memory mapped: what the engine sees must not change under it.
         let mut piece = [0; PIECE];
         let mut done = 0;
@@ -592,7 +594,7 @@ impl DmaAccess for Dma<'_> {
             // SAFETY: `n` bytes of NIC memory (checked by `at_bus`), and no more than `piece` holds.
             unsafe { copy::copy(piece.as_mut_ptr(), from, n as usize) };
             self.state.copied += u64::from(n);
-            self.depart(conn, &piece[..n as usize]);
+            self.depart(conn, by, &piece[..n as usize]);
             done += n;
         }
     }

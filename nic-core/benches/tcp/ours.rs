@@ -7,7 +7,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{
-    Buffer, ConnId, DmaAccess, NicTime, Payload, ReadStatus, RecvWork, SendWork, Transport,
+    Buffer, ConnId, DmaAccess, Mover, NicTime, Payload, ReadStatus, RecvWork, SendWork, Transport,
     TransportEvent, WorkToken,
 };
 
@@ -108,11 +108,13 @@ impl Ours {
         let buffer = Ours::buffer(message);
         let send = SendWork {
             token: WorkToken(conn as u64),
+            by: Mover::NIC,
             payload: Payload::Memory(buffer),
             push: true,
         };
         let recv = RecvWork {
             token: WorkToken(conn as u64),
+            by: Mover::NIC,
             buffer,
             some: false,
         };

@@ -15,6 +15,7 @@ use super::{
 };
 use super::{Collectives, Io};
 use crate::board::{Space, BOARD_BUS, BOARD_VA};
+use crate::transport::Mover;
 
 /// Most communicators of one NIC.
 const MAX_COMMS: usize = 1 << 12;
@@ -104,6 +105,7 @@ impl Collectives {
         let tells = Tells {
             hash: agreement(c),
             area,
+            by: Mover::communicator(slot as u32),
         };
         let opened = self
             .fabric

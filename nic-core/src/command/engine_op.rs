@@ -1,12 +1,16 @@
 //! `ENGINE_ATTACH`, `ENGINE_DETACH` and `ENGINE_RESULT`, and what the host asks of engines.
+//!
+//! What `imm` packs is in `nic-abi/src/engine.rs`; engines on queues are in `engine_queue.rs`.
 
 use ringbell_gtlb::Need;
-use ringbell_nic_abi::{Descriptor, EngineId, EventKind, PdId, SessionId, Status};
+use ringbell_nic_abi::{
+    Descriptor, EngineId, EngineSpec, EngineTarget, EventKind, PdId, QueueId, SessionId, Status,
+};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
 use crate::dma::Dma;
-use crate::engine::{Direction, EngineUseError, Notice, MAX_ENGINES};
+use crate::engine::{Direction, EngineUseError, Notice, Sharing, MAX_ENGINES};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
 use crate::transport::{ConnId, DmaAccess};
@@ -53,6 +57,9 @@ impl Core {
         if !is_tap && self.dma.engines.streams_of(engine) > 0 {
             let what = "several streams cannot share";
             return Err(EngineUseError::NotATap { name, what });
+        }
+        if self.dma.engines.is_apart(engine) {
+            return Err(EngineUseError::Apart { id: engine });
         }
         let key = (stream.transport, stream.conn, direction);
         if let Some(id) = self.dma.engines.on(key) {
@@ -110,30 +117,62 @@ impl Core {
     }
 
     pub(super) fn engine_attach(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let direction = match d.imm >> 16 {
-            0 => Direction::Receive,
-            1 => Direction::Send,
-            _ => return self.finish(permit, Status::BadDescriptor, 0, 4),
+        let Some(spec) = EngineSpec::decode(d.imm) else {
+            return self.finish(permit, Status::BadDescriptor, 0, 4);
+        };
+        let direction = match spec.sending {
+            false => Direction::Receive,
+            true => Direction::Send,
         };
         let session = d.session;
-        if self.sessions.get(session, pd).is_none() {
-            return self.finish(permit, Status::BadSession, 0, session.0.into());
+        match spec.target {
+            EngineTarget::Stream if self.sessions.get(session, pd).is_none() => {
+                return self.finish(permit, Status::BadSession, 0, session.0.into());
+            }
+            EngineTarget::Queue if self.queue_of(session.0, pd).is_none() => {
+                return self.finish(permit, Status::InvalidArgument, 0, session.0.into());
+            }
+            // Theirs are not on queues.
+            EngineTarget::Communicator => {
+                return self.finish(permit, Status::Unsupported, 0, session.0.into());
+            }
+            _ => {}
         }
-        let kind = (d.imm & 0xffff) as u16;
-        let attached = if kind == 0 {
+        let (kind, item) = (spec.kind, usize::from(spec.item.max(1)));
+        // Everything is checked before an engine is made: what is made is on a path.
+        let id = if kind == 0 {
             let shared = u32::try_from(d.operand).map(EngineId);
             match shared.ok().filter(|id| self.owns_engine(pd, *id)) {
                 None => return self.finish(permit, Status::BadEngine, 0, d.operand),
-                Some(id) => self
-                    .attach_engine(session, Some(pd), direction, id, 1)
-                    .map(|()| id),
+                Some(id) => Ok(id),
             }
         } else {
             match self.dma.engines.make(kind, d.operand) {
                 None => return self.finish(permit, Status::BadEngine, 0, kind.into()),
-                Some(engine) => self.attach_new_engine(session, Some(pd), direction, engine),
+                Some(engine) => {
+                    let limit = MAX_ENGINES;
+                    let added = self.dma.engines.add(pd, engine);
+                    added.ok_or(EngineUseError::TooMany { limit })
+                }
             }
         };
+        let attached = id.and_then(|id| {
+            let on = match spec.target {
+                EngineTarget::Stream => self.attach_engine(session, Some(pd), direction, id, item),
+                EngineTarget::Queue | EngineTarget::Communicator => {
+                    let queue = QueueId(session.0);
+                    let how = match spec.apart {
+                        false => Sharing::Items(item),
+                        true => self.dma.engines.makes(kind, d.operand),
+                    };
+                    self.watch_queue(queue, direction, id, how)
+                }
+            };
+            if on.is_err() && kind != 0 {
+                self.dma.engines.remove(id);
+            }
+            on.map(|()| id)
+        });
         match attached {
             Ok(id) => self.finish(permit, Status::Ok, 0, id.0.into()),
             Err(EngineUseError::TooMany { limit }) => {
@@ -168,7 +207,18 @@ impl Core {
         if d.operand >> 32 != 0 || !self.owns_engine(pd, id) {
             return self.finish(permit, Status::BadEngine, 0, d.operand);
         }
-        let Some((result, cut)) = self.dma.engines.result(id) else {
+        let apart = self.dma.engines.is_apart(id);
+        if d.imm > 1 || apart != (d.imm == 1) {
+            return self.finish(permit, Status::InvalidArgument, 0, d.imm.into());
+        }
+        let got = match apart {
+            false => self.dma.engines.result(id),
+            true => match self.dma.engines.result_of(id, d.session.0) {
+                None => return self.finish(permit, Status::BadSession, 0, d.session.0.into()),
+                some => some,
+            },
+        };
+        let Some((result, cut)) = got else {
             return self.finish(permit, Status::BadEngine, 0, d.operand);
         };
         let len = result.len() as u64;
@@ -176,7 +226,7 @@ impl Core {
             return self.finish(permit, Status::ResultTooLarge, 0, len);
         }
         let range = (d.local_va, d.len);
-        let slot = Core::slot(d.session);
+        let slot = u32::MAX;
         let Some((permit, pin, buffer)) = self.pin(permit, pd, d.lkey.0, range, Need::Write, slot)
         else {
             return;

@@ -11,7 +11,9 @@ use super::Core;
 use crate::board::{Block, BOARD_BUS, BOARD_VA};
 use crate::engine::{Direction, EngineUseError, Return};
 use crate::session::State;
-use crate::transport::{Buffer, ConnId, Payload, RecvWork, SendWork, TransportEvent, WorkToken};
+use crate::transport::{
+    Buffer, ConnId, Mover, Payload, RecvWork, SendWork, TransportEvent, WorkToken,
+};
 
 /// Marks works that are ours; those of descriptors stay below.
 const RETURN_TOKEN: u64 = 1 << 62;
@@ -93,6 +95,7 @@ impl Core {
         if !r.ended {
             let work = RecvWork {
                 token,
+                by: Mover::NIC,
                 buffer: buffer(BUFFER),
                 some: true,
             };
@@ -114,6 +117,7 @@ impl Core {
     fn return_send(&mut self, token: WorkToken, r: &Returning, payload: Payload) {
         let work = SendWork {
             token,
+            by: Mover::NIC,
             payload,
             push: true,
         };

@@ -8,6 +8,7 @@ mod control;
 mod copy_op;
 mod deadline;
 mod engine_op;
+mod engine_queue;
 mod engine_return;
 mod status;
 mod stream;

@@ -11,7 +11,7 @@ use crate::dma::Dma;
 use crate::engine::Direction;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{Buffer, ConnId, Payload, RecvWork, SendWork};
+use crate::transport::{Buffer, ConnId, Mover, Payload, RecvWork, SendWork};
 use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
@@ -45,8 +45,7 @@ impl Core {
         if self.stopping || send.len == 0 {
             return false;
         }
-        let pd = self.queues[q].pd;
-        let Some((transport, conn)) = self.open_stream(pd, send.session) else {
+        let Some((transport, conn)) = self.open_stream(q, send.session) else {
             return false;
         };
         if !self.transports[transport].send_now(conn, send) {
@@ -70,7 +69,7 @@ impl Core {
             return false;
         }
         let pd = self.queues[q].pd;
-        let Some((transport, conn)) = self.open_stream(pd, d.session) else {
+        let Some((transport, conn)) = self.open_stream(q, d.session) else {
             return false;
         };
         // Whatever is wrong with the range, the long way reports it.
@@ -105,16 +104,28 @@ impl Core {
         true
     }
 
-    /// The transport and connection of a session that may send, when no engine is on its path: only
-    /// the long way shows an engine what is sent.
+    /// The transport and connection of a session that may send, when no engine is on its path or its queue:
+    /// only the long way shows an engine what is sent.
     #[inline]
-    fn open_stream(&mut self, pd: PdId, id: SessionId) -> Option<(usize, ConnId)> {
+    fn open_stream(&mut self, q: usize, id: SessionId) -> Option<(usize, ConnId)> {
+        let pd = self.queues[q].pd;
         let stream = match &self.sessions.get(id, pd)?.state {
             State::Stream(s) if !s.reset && !s.shut => (s.transport, s.conn),
             _ => return None,
         };
         let key = (stream.0, stream.1, Direction::Send);
-        (!self.dma.engines.is_on(key)).then_some(stream)
+        let engines = &self.dma.engines;
+        let seen = engines.is_on(key) || engines.is_watched(Mover::queue(q as u32), key.2);
+        (!seen).then_some(stream)
+    }
+
+    /// Puts the stream of an operation before the engine on its queue, when there is one.
+    #[inline]
+    fn show_watcher(&mut self, by: Mover, direction: Direction, id: SessionId, s: Stream) {
+        if self.dma.engines.is_watched(by, direction) {
+            let key = (s.transport, s.conn, direction);
+            self.dma.engines.show(by, key, id.0);
+        }
     }
 
     /// A message has left: its entry is consumed and retires.
@@ -140,6 +151,8 @@ impl Core {
         if d.len == 0 {
             return self.finish(permit, Status::Ok, 0, 0);
         }
+        let by = Mover::queue(permit.queue);
+        self.show_watcher(by, Direction::Send, d.session, stream);
         let (work, payload) = if d.flags.contains(Flags::INLINE) {
             let payload = Payload::Inline {
                 bytes: d.inline,
@@ -165,6 +178,7 @@ impl Core {
             stream.conn,
             SendWork {
                 token,
+                by,
                 payload,
                 push: d.flags.contains(Flags::PUSH),
             },
@@ -188,6 +202,8 @@ impl Core {
         if d.len == 0 {
             return self.finish(permit(), Status::Ok, 0, 0);
         }
+        let by = Mover::queue(queue);
+        self.show_watcher(by, Direction::Receive, d.session, stream);
         let pinned = self
             .mmu
             .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Write);
@@ -232,6 +248,7 @@ impl Core {
             stream.conn,
             RecvWork {
                 token,
+                by,
                 buffer,
                 some,
             },

@@ -98,6 +98,14 @@ impl Meter {
         }
     }
 
+    /// Takes in what another has timed.
+    pub(super) fn add(&mut self, other: &Meter) {
+        self.bytes += other.bytes;
+        self.engine_ns += other.engine_ns;
+        self.moved += other.moved;
+        self.move_ns += other.move_ns;
+    }
+
     pub(super) fn rates(&self, declared: f64) -> Rates {
         let rate = |bytes: u64, ns: u64| {
             (bytes >= ENOUGH && ns > 0).then(|| bytes as f64 * 1e9 / ns as f64)

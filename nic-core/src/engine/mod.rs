@@ -25,13 +25,15 @@
 mod meter;
 mod path;
 mod table;
+mod watch;
 
-use ringbell_nic_abi::{EngineId, SessionId};
+use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 
 pub use meter::Rates;
 pub use path::Delivered;
 pub(crate) use path::Passage;
 pub(crate) use table::{Engines, Notice, MAX_ENGINES};
+pub(crate) use watch::Sharing;
 
 /// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine
 /// has read is still there when it is stored.
@@ -72,6 +74,8 @@ pub struct EngineInfo {
     pub name: &'static str,
     /// The streams that pass it now.
     pub streams: Vec<(SessionId, Direction)>,
+    /// The queues whose operations it sees, whatever the stream.
+    pub queues: Vec<(QueueId, Direction)>,
     /// Bytes that entered.
     pub bytes_in: u64,
     /// Bytes that left. For a tap the same.
@@ -97,6 +101,36 @@ pub enum EngineUseError {
     /// No such session, or no stream.
     #[error("{session} is no established stream; attach an engine after connect or accept")]
     NoStream {
+        /// The session.
+        session: SessionId,
+    },
+    /// No such queue.
+    #[error(
+        "{queue} of this NIC does not exist, or is of another protection domain; create it first"
+    )]
+    NoQueue {
+        /// The queue.
+        queue: QueueId,
+    },
+    /// An engine is on the queue already.
+    #[error("{queue} has {id} in this direction; detach it, or attach a chain of both")]
+    Watched {
+        /// The queue.
+        queue: QueueId,
+        /// Who is there.
+        id: EngineId,
+    },
+    /// Each stream of that engine has a state of its own.
+    #[error("each stream of {id} has a state of its own; ask for one stream's")]
+    Apart {
+        /// The engine.
+        id: EngineId,
+    },
+    /// That stream has never passed the engine.
+    #[error("{session} has not passed {id}, or no engine could be made for it")]
+    NotSeen {
+        /// The engine.
+        id: EngineId,
         /// The session.
         session: SessionId,
     },
@@ -127,6 +161,14 @@ pub enum EngineUseError {
         id: EngineId,
         /// The session.
         session: SessionId,
+    },
+    /// The engine belongs to another protection domain than the queue.
+    #[error("{id} and {queue} belong to different protection domains")]
+    QueueDomain {
+        /// The engine.
+        id: EngineId,
+        /// The queue.
+        queue: QueueId,
     },
     /// NIC memory is short.
     #[error("{bytes} bytes of NIC memory are not there; give the NIC more (`board_bytes`), or fewer streams to answer")]

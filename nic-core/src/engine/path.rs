@@ -4,6 +4,7 @@ use ringbell_gtlb::Fault;
 use ringbell_onc_engines::stream::{EngineError, StreamEngine};
 
 use super::meter::Meter;
+use super::watch::Watching;
 use super::{PIECE, TAPPED};
 
 /// What became of bytes that a transport has handed over.
@@ -167,9 +168,9 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(engine: usize, session: u32, item: usize) -> Path {
+    pub(super) fn new(engine: Option<usize>, session: u32, item: usize) -> Path {
         Path {
-            engine: Some(engine),
+            engine,
             session,
             item: item.max(1),
             ..Path::default()
@@ -195,6 +196,7 @@ impl Path {
     pub(super) fn deliver<P: Passage>(
         &mut self,
         mut running: Option<&mut Running>,
+        mut watching: Option<Watching<'_>>,
         room: usize,
         io: &mut P,
     ) -> Delivered {
@@ -208,6 +210,9 @@ impl Path {
                 if let Err(fault) = io.store(d.written, &self.held[from..from + n]) {
                     d.fault = Some(fault);
                     return d;
+                }
+                if let Some(w) = &mut watching {
+                    w.see(&self.held[from..from + n]);
                 }
                 d.written += n;
                 self.held_from += n;
@@ -234,6 +239,7 @@ impl Path {
                     let n = rest.min(io.most()).min(room - d.written);
                     // Memory first: what faults has not been taken, and must not be counted.
                     let mark = tap.as_mut().and_then(|r| r.meter.moving(n));
+                    let seen = watching.as_mut().and_then(|w| w.running.meter.moving(n));
                     let piece = match io.pass(d.taken, n, d.written) {
                         Ok(Some(piece)) => piece,
                         Ok(None) => {
@@ -245,6 +251,10 @@ impl Path {
                             return d;
                         }
                     };
+                    if let Some(w) = &mut watching {
+                        w.running.meter.moved(seen, n);
+                        w.see(piece);
+                    }
                     if let Some(r) = tap {
                         r.meter.moved(mark, n);
                         Path::tap(&mut self.begun, self.item, r, piece);
@@ -291,7 +301,7 @@ impl Path {
         }
     }
 
-    fn tap(begun: &mut Vec<u8>, item: usize, running: &mut Running, mut piece: &[u8]) {
+    pub(super) fn tap(begun: &mut Vec<u8>, item: usize, running: &mut Running, mut piece: &[u8]) {
         if item > 1 {
             if !begun.is_empty() {
                 let (rest, after) = piece.split_at(piece.len().min(item - begun.len()));

@@ -1,13 +1,16 @@
 //! The engines of a NIC, and the paths that they are on.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
-use ringbell_nic_abi::{EngineId, PdId, SessionId};
+use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
+use super::meter::Rates;
 use super::path::{Delivered, Passage, Path, Running};
+use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineInfo};
-use crate::transport::ConnId;
+use crate::transport::{ConnId, Mover};
 
 /// Engines that a NIC can have.
 pub(crate) const MAX_ENGINES: usize = 4096;
@@ -29,6 +32,11 @@ pub(crate) enum Notice {
     Failed,
 }
 
+/// Calls a factory, which may be a user's. It is the NIC's alone, so nobody waits for the lock.
+fn make(factory: &Mutex<Box<Factory>>, parameter: u64) -> Option<Box<dyn StreamEngine>> {
+    factory.lock().ok()?(parameter)
+}
+
 struct Slot {
     generation: u16,
     entry: Option<Entry>,
@@ -37,9 +45,35 @@ struct Slot {
 struct Entry {
     pd: PdId,
     running: Running,
-    told_slow: bool,
-    told_failed: bool,
-    told_cut: Option<usize>,
+    told: Told,
+}
+
+/// What the host has been told of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    slow: bool,
+    failed: bool,
+    cut: Option<usize>,
+}
+
+impl Told {
+    /// What it should be told now.
+    fn news(&mut self, r: &Running) -> Option<Notice> {
+        if r.failed && !std::mem::replace(&mut self.failed, true) {
+            return Some(Notice::Failed);
+        }
+        if r.cut != self.cut {
+            self.cut = r.cut;
+            return r.cut.map(|left| Notice::Cut(left as u64));
+        }
+        if self.slow {
+            return None;
+        }
+        let rates = r.meter.rates(r.declared);
+        self.slow = !rates.keeps_promise() || rates.is_bottleneck();
+        let measured = rates.engine.filter(|_| self.slow);
+        measured.map(|rate| Notice::Slow(rate as u64))
+    }
 }
 
 /// All engines of a NIC.
@@ -47,7 +81,9 @@ struct Entry {
 pub(crate) struct Engines {
     slots: Vec<Slot>,
     paths: HashMap<PathKey, Path>,
-    kinds: HashMap<u16, Box<Factory>>,
+    /// Engines on queues and communicators.
+    watches: HashMap<(Mover, Direction), Watch>,
+    kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
     /// Something happened that the host is to be told.
     news: bool,
 }
@@ -94,9 +130,7 @@ impl Engines {
         s.entry = Some(Entry {
             pd,
             running: Running::new(engine),
-            told_slow: false,
-            told_failed: false,
-            told_cut: None,
+            told: Told::default(),
         });
         Some(EngineId(slot as u32 | u32::from(s.generation) << 16))
     }
@@ -138,7 +172,7 @@ impl Engines {
     /// several streams share.
     pub(crate) fn put(&mut self, id: EngineId, key: PathKey, session: SessionId, item: usize) {
         let Some(slot) = self.slot(id) else { return };
-        let new = Path::new(slot, session.0, item);
+        let new = Path::new(Some(slot), session.0, item);
         match self.paths.get_mut(&key) {
             // What the engine before it has left stays in front.
             Some(path) => path.replace(new),
@@ -146,6 +180,100 @@ impl Engines {
                 self.paths.insert(key, new);
             }
         }
+    }
+
+    /// Whether an engine watches what operations of that owner move.
+    #[inline]
+    pub(crate) fn is_watched(&self, by: Mover, direction: Direction) -> bool {
+        !self.watches.is_empty() && self.watches.contains_key(&(by, direction))
+    }
+
+    /// The engine that watches a queue or communicator.
+    pub(crate) fn watcher(&self, by: Mover, direction: Direction) -> Option<EngineId> {
+        self.watches
+            .get(&(by, direction))
+            .map(|w| self.id(w.engine))
+    }
+
+    /// Lets an engine watch, from the next byte on of each stream that is [shown](Engines::show) to it.
+    pub(crate) fn watch(&mut self, id: EngineId, by: Mover, direction: Direction, how: Sharing) {
+        if let Some(slot) = self.slot(id) {
+            self.watches.insert((by, direction), Watch::new(slot, how));
+        }
+    }
+
+    /// A stream on which operations of a watched owner are posted. `label`: its session, or the peer's rank.
+    pub(crate) fn show(&mut self, by: Mover, key: PathKey, label: u32) {
+        let Some(watch) = self.watches.get_mut(&(by, key.2)) else {
+            return;
+        };
+        watch.show((key.0, key.1), label);
+        // Transports look for a path before they hand bytes over.
+        let nobody = || Path::new(None, label, 1);
+        self.paths.entry(key).or_insert_with(nobody);
+    }
+
+    /// Whether each stream of an engine has one of its own.
+    pub(crate) fn is_apart(&self, id: EngineId) -> bool {
+        let Some(slot) = self.slot(id) else {
+            return false;
+        };
+        let mut of_it = self.watches.values().filter(|w| w.engine == slot);
+        of_it.any(Watch::is_apart)
+    }
+
+    /// Forgets paths that lead nowhere.
+    fn drop_paths(&mut self) {
+        let watches = &self.watches;
+        let watched = |key: &PathKey| {
+            let mut there = watches.iter().filter(|((_, dir), _)| *dir == key.2);
+            there.any(|(_, w)| w.has((key.0, key.1)))
+        };
+        self.paths
+            .retain(|key, p| p.engine.is_some() || p.held() > 0 || watched(key));
+    }
+
+    /// The state of one stream of an engine that each has its own of; `None` when that stream never passed.
+    pub(crate) fn result_of(
+        &mut self,
+        id: EngineId,
+        label: u32,
+    ) -> Option<(Vec<u8>, Option<usize>)> {
+        let slot = self.slot(id)?;
+        let of_it = self.watches.values_mut().filter(|w| w.engine == slot);
+        let mut seen = of_it.flat_map(Watch::all_mut);
+        let own = seen.find(|s| s.label == label)?.own.as_mut()?;
+        let mut result = Vec::new();
+        own.guarded(|e| e.result(&mut result));
+        Some((result, own.cut))
+    }
+
+    /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
+    fn both<'a>(
+        slots: &'a mut [Slot],
+        watches: &'a mut HashMap<(Mover, Direction), Watch>,
+        on_path: Option<usize>,
+        by: Mover,
+        key: PathKey,
+    ) -> (Option<&'a mut Running>, Option<Watching<'a>>) {
+        let watch = if watches.is_empty() {
+            None
+        } else {
+            watches.get_mut(&(by, key.2))
+        };
+        let Some(watch) = watch.filter(|w| Some(w.engine) != on_path) else {
+            return (Engines::running(slots, on_path), None);
+        };
+        let at = (key.0, key.1);
+        let watcher = watch.engine;
+        let Some(on_path) = on_path else {
+            return (None, watch.at(at, Engines::running(slots, Some(watcher))));
+        };
+        let Ok([a, b]) = slots.get_disjoint_mut([on_path, watcher]) else {
+            return (None, None);
+        };
+        let running = |s: &'a mut Slot| s.entry.as_mut().map(|e| &mut e.running);
+        (running(a), watch.at(at, running(b)))
     }
 
     /// Ends an engine. What it holds is still delivered. Returns its last result.
@@ -157,7 +285,13 @@ impl Engines {
             path.end(Some(&mut entry.running));
             path.engine = None;
         }
-        self.paths.retain(|_, p| p.engine.is_some() || p.held() > 0);
+        self.watches.retain(|_, w| {
+            if w.engine == slot {
+                w.end_all(&mut entry.running);
+            }
+            w.engine != slot
+        });
+        self.drop_paths();
         let mut result = Vec::new();
         entry.running.guarded(|e| e.result(&mut result));
         Some((result, entry.running.cut))
@@ -181,6 +315,12 @@ impl Engines {
             path.end(Engines::running(&mut self.slots, slot));
             self.news = true;
         }
+        for ((_, dir), w) in &mut self.watches {
+            if *dir == key.2 {
+                let shared = Engines::running(&mut self.slots, Some(w.engine));
+                self.news |= w.forget((key.0, key.1), shared);
+            }
+        }
     }
 
     fn running(slots: &mut [Slot], slot: Option<usize>) -> Option<&mut Running> {
@@ -192,6 +332,7 @@ impl Engines {
     pub(crate) fn deliver(
         &mut self,
         key: PathKey,
+        by: Mover,
         room: usize,
         io: &mut impl Passage,
     ) -> Delivered {
@@ -199,8 +340,9 @@ impl Engines {
             return Delivered::all(0);
         };
         self.news = true;
-        let running = Engines::running(&mut self.slots, path.engine);
-        path.deliver(running, room, io)
+        let (running, watching) =
+            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
+        path.deliver(running, watching, room, io)
     }
 
     /// Whether bytes that leave do not leave as they came.
@@ -217,12 +359,16 @@ impl Engines {
     }
 
     /// Bytes that are to leave: see [`outgoing`](Engines::outgoing).
-    pub(crate) fn reshape(&mut self, key: PathKey, bytes: &[u8]) {
+    pub(crate) fn reshape(&mut self, key: PathKey, by: Mover, bytes: &[u8]) {
         let Some(path) = self.paths.get_mut(&key) else {
             return;
         };
         self.news = true;
-        let running = Engines::running(&mut self.slots, path.engine);
+        let (running, watching) =
+            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
+        if let Some(mut w) = watching {
+            w.see(bytes);
+        }
         path.reshape(running, bytes);
     }
 
@@ -240,12 +386,17 @@ impl Engines {
     }
 
     /// Bytes that pass without a stop.
-    pub(crate) fn observe(&mut self, key: PathKey, bytes: &[u8]) {
+    pub(crate) fn observe(&mut self, key: PathKey, by: Mover, bytes: &[u8]) {
         let Some(path) = self.paths.get_mut(&key) else {
             return;
         };
         self.news = true;
-        if let Some(r) = Engines::running(&mut self.slots, path.engine) {
+        let (running, watching) =
+            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
+        if let Some(mut w) = watching {
+            w.see(bytes);
+        }
+        if let Some(r) = running {
             path.observe(r, bytes);
         }
     }
@@ -256,6 +407,12 @@ impl Engines {
             self.news = true;
             let slot = path.engine;
             path.end(Engines::running(&mut self.slots, slot));
+            for ((_, dir), w) in &mut self.watches {
+                if *dir == key.2 {
+                    let shared = Engines::running(&mut self.slots, Some(w.engine));
+                    w.end((key.0, key.1), shared);
+                }
+            }
         }
     }
 
@@ -265,26 +422,20 @@ impl Engines {
             return None;
         }
         // What a detached engine has left is delivered: the stream is as any other again.
-        self.paths.retain(|_, p| p.engine.is_some() || p.held() > 0);
+        self.drop_paths();
         for slot in 0..self.slots.len() {
             let generation = u32::from(self.slots[slot].generation);
             let id = EngineId(slot as u32 | generation << 16);
             let Some(e) = &mut self.slots[slot].entry else {
                 continue;
             };
-            let notice = if e.running.failed && !std::mem::replace(&mut e.told_failed, true) {
-                Some(Notice::Failed)
-            } else if e.running.cut != e.told_cut {
-                e.told_cut = e.running.cut;
-                e.told_cut.map(|left| Notice::Cut(left as u64))
-            } else if !e.told_slow {
-                let rates = e.running.meter.rates(e.running.declared);
-                e.told_slow = !rates.keeps_promise() || rates.is_bottleneck();
-                let measured = rates.engine.filter(|_| e.told_slow);
-                measured.map(|rate| Notice::Slow(rate as u64))
-            } else {
-                None
-            };
+            let mut notice = e.told.news(&e.running);
+            let of_it = self.watches.values_mut().filter(|w| w.engine == slot);
+            for seen in of_it.flat_map(Watch::all_mut) {
+                if let (None, Some(own)) = (notice, &seen.own) {
+                    notice = seen.told.news(own);
+                }
+            }
             if let Some(notice) = notice {
                 // There may be more.
                 self.news = true;
@@ -299,13 +450,19 @@ impl Engines {
         if kind == 0 || self.kinds.contains_key(&kind) {
             return false;
         }
-        self.kinds.insert(kind, factory);
+        self.kinds.insert(kind, Arc::new(Mutex::new(factory)));
         true
     }
 
     /// An engine of a kind; `None` when it is unknown, or refuses the parameter.
     pub(crate) fn make(&self, kind: u16, parameter: u64) -> Option<Box<dyn StreamEngine>> {
-        self.kinds.get(&kind)?(parameter)
+        make(self.kinds.get(&kind)?, parameter)
+    }
+
+    /// One for each stream.
+    pub(crate) fn makes(&self, kind: u16, parameter: u64) -> Sharing {
+        let factory = self.kinds.get(&kind).cloned();
+        Sharing::Nothing(Box::new(move || make(factory.as_ref()?, parameter)))
     }
 
     /// Every engine.
@@ -317,18 +474,46 @@ impl Engines {
             let mut streams: Vec<_> = on
                 .map(|((_, _, dir), p)| (SessionId(p.session), *dir))
                 .collect();
-            streams.sort_by_key(|(s, dir)| (s.0, *dir == Direction::Send));
             let r = &e.running;
-            Some(EngineInfo {
+            let mut info = EngineInfo {
                 id: self.id(slot),
                 name: r.name,
-                streams,
+                streams: Vec::new(),
+                queues: Vec::new(),
                 bytes_in: r.bytes_in,
                 bytes_out: r.bytes_out,
                 rates: r.meter.rates(r.declared),
                 cut: r.cut,
                 failed: r.failed,
-            })
+            };
+            let watching = self.watches.iter().filter(|(_, w)| w.engine == slot);
+            for ((by, dir), w) in watching {
+                if let Some(queue) = by.as_queue() {
+                    info.queues.push((QueueId(queue), *dir));
+                    streams.extend(w.all().map(|s| (SessionId(s.label), *dir)));
+                }
+                let own = |s: &Seen| {
+                    s.own
+                        .as_ref()
+                        .map(|r| (r.meter, r.bytes_in, r.cut, r.failed))
+                };
+                let mut meter = r.meter;
+                for (m, bytes, cut, failed) in w.all().filter_map(own) {
+                    meter.add(&m);
+                    info.bytes_in += bytes;
+                    info.bytes_out += bytes;
+                    info.cut = info.cut.or(cut);
+                    info.failed |= failed;
+                }
+                let rates: Rates = meter.rates(r.declared);
+                info.rates = rates;
+            }
+            streams.sort_by_key(|(s, dir)| (s.0, *dir == Direction::Send));
+            streams.dedup();
+            info.streams = streams;
+            info.queues
+                .sort_by_key(|(q, dir)| (q.0, *dir == Direction::Send));
+            Some(info)
         };
         all.filter_map(info).collect()
     }

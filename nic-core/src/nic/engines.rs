@@ -1,10 +1,10 @@
 //! Engines through the control path.
 
-use ringbell_nic_abi::{EngineId, PdId, SessionId};
+use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Nic;
-use crate::engine::{Direction, EngineInfo, EngineUseError, Return, MAX_ENGINES};
+use crate::engine::{Direction, EngineInfo, EngineUseError, Return, Sharing, MAX_ENGINES};
 
 /// What an engine has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +65,81 @@ impl Nic {
         self.core(|c| c.attach_engine(session, None, direction, id, item))
     }
 
+    /// Puts a tap on a queue, from the next byte on that one of its operations moves: it sees what its descriptors
+    /// receive, or send, whatever the session, and what was posted before. It stands between memory and the
+    /// engine that a session may have itself: it sees the bytes of the operations' buffers, those that
+    /// completions count. All sessions are counted into one state; `item` is the bytes of an item, so that items of
+    /// different sessions are never mixed (1 where that does not matter).
+    ///
+    /// A queue lives as long as its NIC, and so does what is on it until it is detached.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no such queue, somebody is there already, or an engine that changes streams: what
+    /// would the lengths of the operations mean?
+    pub fn attach_queue_engine(
+        &self,
+        queue: QueueId,
+        direction: Direction,
+        engine: Box<dyn StreamEngine>,
+        item: usize,
+    ) -> Result<EngineId, EngineUseError> {
+        let how = Sharing::Items(item.max(1));
+        self.core(|c| c.watch_queue_with(queue, direction, engine, how))
+    }
+
+    /// As [`attach_queue_engine`](Nic::attach_queue_engine) with a state for each session: `make` gives an engine
+    /// for each that the queue's operations use. [`engine_result_of`](Nic::engine_result_of) asks for one; after the
+    /// end of a session it can still be asked, until another session gets its slot. `make` runs inside the
+    /// NIC: it must not block, nor call the NIC.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_queue_engines(
+        &self,
+        queue: QueueId,
+        direction: Direction,
+        make: impl Fn() -> Box<dyn StreamEngine> + Send + 'static,
+    ) -> Result<EngineId, EngineUseError> {
+        let pattern = make();
+        let how = Sharing::Nothing(Box::new(move || Some(make())));
+        self.core(|c| c.watch_queue_with(queue, direction, pattern, how))
+    }
+
+    /// Puts a tap that is somewhere already on a queue as well. Where a session that it is on itself is used by
+    /// that queue, a byte still enters once.
+    ///
+    /// # Errors
+    /// As [`attach_queue_engine`](Nic::attach_queue_engine); no such engine, or of another protection domain.
+    pub fn share_queue_engine(
+        &self,
+        id: EngineId,
+        queue: QueueId,
+        direction: Direction,
+        item: usize,
+    ) -> Result<(), EngineUseError> {
+        let how = Sharing::Items(item.max(1));
+        self.core(|c| c.watch_queue(queue, direction, id, how))
+    }
+
+    /// The result so far of one stream of an engine that has a [state for each](Nic::attach_queue_engines).
+    ///
+    /// # Errors
+    /// [`EngineUseError::Unknown`], [`EngineUseError::NotSeen`].
+    pub fn engine_result_of(
+        &self,
+        id: EngineId,
+        session: SessionId,
+    ) -> Result<EngineResult, EngineUseError> {
+        self.core(|c| {
+            if c.dma.engines.about(id).is_none() {
+                return Err(EngineUseError::Unknown { id });
+            }
+            let result = c.dma.engines.result_of(id, session.0);
+            let (bytes, cut) = result.ok_or(EngineUseError::NotSeen { id, session })?;
+            Ok(EngineResult { bytes, cut })
+        })
+    }
+
     /// `op_return`: the NIC receives the stream of a session by itself, through the engine on its path, and
     /// sends back what the engine makes of it, then half-closes. Nobody else may receive on the session; it
     /// is closed as any other.
@@ -80,8 +155,11 @@ impl Nic {
     /// The result so far.
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`].
+    /// [`EngineUseError::Unknown`]; [`EngineUseError::Apart`] when each stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
+        if self.core(|c| c.dma.engines.is_apart(id)) {
+            return Err(EngineUseError::Apart { id });
+        }
         let result = self.core(|c| c.dma.engines.result(id));
         let (bytes, cut) = result.ok_or(EngineUseError::Unknown { id })?;
         Ok(EngineResult { bytes, cut })
@@ -89,7 +167,7 @@ impl Nic {
 
     /// Takes an engine off every path, from the next byte on, and ends it. What has left it is still
     /// delivered (at a sender: in front of the next send, or the end); an item of which only the beginning
-    /// has passed is cut off. Returns its last result.
+    /// has passed is cut off. Returns its last result (that of no stream, when each has a state of its own).
     ///
     /// # Errors
     /// [`EngineUseError::Unknown`].

@@ -93,11 +93,43 @@ impl Payload {
     }
 }
 
+/// Whose operation a work is: engines are attached to queues and communicators as well as to streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Mover(u32);
+
+impl Mover {
+    /// The NIC's own: nobody watches it.
+    pub const NIC: Mover = Mover(u32::MAX);
+    /// The communicator bit; there are at most 512 queues.
+    const COMMUNICATOR: u32 = 1 << 31;
+
+    /// A descriptor of a queue.
+    pub const fn queue(queue: u32) -> Mover {
+        Mover(queue & !Mover::COMMUNICATOR)
+    }
+
+    /// A message of the communicator in a slot of the NIC.
+    pub(crate) const fn communicator(slot: u32) -> Mover {
+        Mover(slot | Mover::COMMUNICATOR)
+    }
+
+    /// The queue, when it is one's.
+    pub(crate) const fn as_queue(self) -> Option<u32> {
+        if self.0 & Mover::COMMUNICATOR == 0 {
+            Some(self.0)
+        } else {
+            None
+        }
+    }
+}
+
 /// A send handed to a transport. Sends of one connection leave, and retire, in order.
 #[derive(Debug, Clone, Copy)]
 pub struct SendWork {
     /// Returned when it retires.
     pub token: WorkToken,
+    /// Whose it is.
+    pub by: Mover,
     /// The bytes.
     pub payload: Payload,
     /// Nothing follows soon.
@@ -109,6 +141,8 @@ pub struct SendWork {
 pub struct RecvWork {
     /// Returned when it retires.
     pub token: WorkToken,
+    /// Whose it is.
+    pub by: Mover,
     /// Where the bytes go.
     pub buffer: Buffer,
     /// Retire with the first bytes instead of waiting for all of `buffer.len`.
@@ -270,17 +304,18 @@ pub trait DmaAccess {
     }
 
     /// Hands the next bytes of a stream to the engine on its path, and what leaves that to the buffer
-    /// from `offset` on. With an empty `src` only what is [`held`](DmaAccess::held) moves. `streaming`:
-    /// so much is posted that it will not be in the cache when it is read.
+    /// from `offset` on. With an empty `src` only what is [`held`](DmaAccess::held) moves. `by`: whose buffer
+    /// it is. `streaming`: so much is posted that it will not be in the cache when it is read.
     fn deliver(
         &mut self,
         conn: ConnId,
+        by: Mover,
         buffer: &Buffer,
         offset: u64,
         src: &[u8],
         streaming: bool,
     ) -> Delivered {
-        let _ = (conn, streaming);
+        let _ = (conn, by, streaming);
         match self.write(buffer, offset, src) {
             Ok(()) => Delivered::all(src.len()),
             Err(fault) => Delivered::fault(fault),
@@ -292,12 +327,13 @@ pub trait DmaAccess {
     fn deliver_foreign(
         &mut self,
         conn: ConnId,
+        by: Mover,
         buffer: &Buffer,
         offset: u64,
         src: &Foreign<'_>,
         streaming: bool,
     ) -> Delivered {
-        let _ = (conn, offset, src, streaming);
+        let _ = (conn, by, offset, src, streaming);
         Delivered::fault(Fault::NoTranslation { va: buffer.va })
     }
 
@@ -315,8 +351,8 @@ pub trait DmaAccess {
     }
 
     /// Hands the next bytes that are to leave to that engine, each once.
-    fn reshape(&mut self, conn: ConnId, bytes: &[u8]) {
-        let _ = (conn, bytes);
+    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
+        let _ = (conn, by, bytes);
     }
 
     /// What it has made of them and has not left yet: at most what one call of `reshape` gives.
@@ -336,13 +372,13 @@ pub trait DmaAccess {
     }
 
     /// Shows the engine on the path bytes that are leaving, each once.
-    fn depart(&mut self, conn: ConnId, bytes: &[u8]) {
-        let _ = (conn, bytes);
+    fn depart(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
+        let _ = (conn, by, bytes);
     }
 
     /// The same for `len` bytes of NIC memory at a bus address.
-    fn depart_staged(&mut self, conn: ConnId, bus: u64, len: u32) {
-        let _ = (conn, bus, len);
+    fn depart_staged(&mut self, conn: ConnId, by: Mover, bus: u64, len: u32) {
+        let _ = (conn, by, bus, len);
     }
 
     /// Counts payload bytes that a transport copied by itself (promise 5: copies are counted).

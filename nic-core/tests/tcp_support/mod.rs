@@ -10,7 +10,7 @@ use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, NicTime, Payload, ReadStatus, RecvWork, SendWork,
+    Buffer, ConnId, DmaAccess, ListenerId, Mover, NicTime, Payload, ReadStatus, RecvWork, SendWork,
     Transport, TransportEvent, WorkToken,
 };
 
@@ -147,6 +147,7 @@ impl Side {
             conn,
             SendWork {
                 token: WorkToken(token),
+                by: Mover::NIC,
                 payload: Payload::Memory(buffer),
                 push: true,
             },
@@ -157,6 +158,7 @@ impl Side {
             conn,
             RecvWork {
                 token: WorkToken(token),
+                by: Mover::NIC,
                 buffer,
                 some,
             },

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
-    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::one_line;
@@ -52,12 +52,18 @@ pub(super) fn header() -> String {
     consts(&mut out, "Completion status", Status::TABLE);
     consts(&mut out, "Kinds of events", EventKind::TABLE);
     consts(&mut out, "Collective operations", CollectiveKind::TABLE);
+    consts(
+        &mut out,
+        "What an engine is attached to",
+        EngineTarget::TABLE,
+    );
     consts(&mut out, "Element types", DataType::TABLE);
     consts(&mut out, "Reductions", ReduceOp::TABLE);
     consts(&mut out, "Algorithms", Algorithm::TABLE);
     consts(&mut out, "Types on the wire", WireType::TABLE);
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
     fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
+    fields(&mut out, "ENGINE_ATTACH descriptor", engine::ATTACH_FIELDS);
     fields(&mut out, "Completion line", completion::COMPLETION_FIELDS);
     registers(&mut out);
     structure(&mut out, &queue::QueueHandle::LAYOUT);

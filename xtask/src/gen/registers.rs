@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
-    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::one_line;
@@ -47,6 +47,10 @@ pub(super) fn reference() -> String {
     );
     fields(&mut out, collective::SPEC_FIELDS);
     out.push_str(
+        "\n## ENGINE_ATTACH descriptor\n\nWhat word 4 holds when the opcode is OP_ENGINE_ATTACH.\n",
+    );
+    fields(&mut out, engine::ATTACH_FIELDS);
+    out.push_str(
         "\n## Completion line\n\n\
          64 bytes, one line per slot of the send queue; words 0 to 3 are used and word 0 is stored last.\n",
     );
@@ -58,6 +62,11 @@ pub(super) fn reference() -> String {
     codes(&mut out, "Status codes", Status::TABLE);
     codes(&mut out, "Kinds of events", EventKind::TABLE);
     codes(&mut out, "Collective operations", CollectiveKind::TABLE);
+    codes(
+        &mut out,
+        "What an engine is attached to",
+        EngineTarget::TABLE,
+    );
     codes(&mut out, "Element types", DataType::TABLE);
     codes(&mut out, "Reductions", ReduceOp::TABLE);
     codes(&mut out, "Algorithms", Algorithm::TABLE);

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
-    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::one_line;
@@ -42,6 +42,7 @@ pub(super) fn package() -> String {
     enumeration(&mut out, "status_e", 8, Status::TABLE);
     enumeration(&mut out, "event_kind_e", 32, EventKind::TABLE);
     enumeration(&mut out, "collective_e", 8, CollectiveKind::TABLE);
+    enumeration(&mut out, "engine_target_e", 2, EngineTarget::TABLE);
     enumeration(&mut out, "dtype_e", 8, DataType::TABLE);
     enumeration(&mut out, "redop_e", 8, ReduceOp::TABLE);
     enumeration(&mut out, "algorithm_e", 8, Algorithm::TABLE);
@@ -57,6 +58,7 @@ pub(super) fn package() -> String {
     }
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
     fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
+    fields(&mut out, "ENGINE_ATTACH descriptor", engine::ATTACH_FIELDS);
     fields(&mut out, "Completion line", completion::COMPLETION_FIELDS);
     out.push_str("\n  // Registers of the control window, by index.\n");
     for (reg, access, name, doc) in Reg::ALL {

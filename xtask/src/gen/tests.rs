@@ -7,8 +7,8 @@ use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, queue, Algorithm, CollectiveKind, DataType,
-    Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
 };
 
 use super::stale;
@@ -33,6 +33,7 @@ fn expected() -> Vec<(String, u64)> {
         Status::TABLE,
         EventKind::TABLE,
         CollectiveKind::TABLE,
+        EngineTarget::TABLE,
         DataType::TABLE,
         ReduceOp::TABLE,
         Algorithm::TABLE,
@@ -44,6 +45,7 @@ fn expected() -> Vec<(String, u64)> {
     for f in [
         descriptor::DESCRIPTOR_FIELDS,
         collective::SPEC_FIELDS,
+        engine::ATTACH_FIELDS,
         completion::COMPLETION_FIELDS,
     ]
     .into_iter()

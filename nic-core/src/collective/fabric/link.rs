@@ -8,7 +8,7 @@ use ringbell_nic_abi::{InlineSend, SessionId};
 use super::frame::{Frame, HEADER};
 use super::pieces::Pieces;
 use crate::board::Block;
-use crate::transport::{ConnId, NicTime, Payload, RecvWork, SendWork, Transport, WorkToken};
+use crate::transport::{ConnId, Mover, NicTime, Payload, RecvWork, SendWork, Transport, WorkToken};
 
 /// Tokens of works that belong to the fabric; the command layer's own never have this bit.
 pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
@@ -32,6 +32,8 @@ pub(crate) enum TxKey {
 #[derive(Debug)]
 pub(crate) struct TxFrame {
     pub(crate) ctx: u64,
+    /// Whose payload it is.
+    pub(crate) by: Mover,
     pub(crate) frame: Frame,
     pub(crate) payload: Pieces,
     pub(crate) key: TxKey,
@@ -190,6 +192,7 @@ impl Link {
                 let token = self.hand(next_token, &f, 0, push);
                 let work = SendWork {
                     token,
+                    by: Mover::NIC,
                     payload,
                     push,
                 };
@@ -204,6 +207,7 @@ impl Link {
                     self.conn,
                     SendWork {
                         token,
+                        by: f.by,
                         payload: Payload::Memory(*piece),
                         push: i + 1 == n && self.tx.is_empty(),
                     },
@@ -288,6 +292,7 @@ impl Link {
             self.conn,
             RecvWork {
                 token: WorkToken(FABRIC_TOKEN | *next_token),
+                by: Mover::NIC,
                 buffer,
                 some: false,
             },

@@ -11,7 +11,7 @@ use super::group::{Group, Member};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, Tells, MAX_STRANGERS};
 use crate::collective::settings::{CollectiveSettings, CommError};
-use crate::transport::{ConnId, NicTime, RecvWork, TransportEvent, WorkToken};
+use crate::transport::{ConnId, Mover, NicTime, RecvWork, TransportEvent, WorkToken};
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
@@ -39,7 +39,7 @@ impl Fabric {
         settings: &CollectiveSettings,
         tells: Tells,
     ) -> Result<(), CommError> {
-        let Tells { hash, area } = tells;
+        let Tells { hash, area, by } = tells;
         let port = peers[rank as usize].port();
         if peers.len() > 1 {
             self.listen(io, port, rank)?;
@@ -84,6 +84,7 @@ impl Fabric {
         };
         let group = Group {
             ctx,
+            by,
             rank,
             hash,
             members: peers.iter().map(member).collect(),
@@ -295,10 +296,17 @@ impl Fabric {
             self.await_header(io, link);
             return self.payload_is_here(io, into);
         };
+        let ctx = match *into {
+            Dest::Recv(r) => self.recvs.get(r).map(|r| r.ctx),
+            Dest::Early(e) => self.earlies.get(e).map(|e| e.ctx),
+            Dest::Drop => None,
+        };
+        let group = ctx.and_then(|ctx| self.groups.get(&ctx));
         self.next_token += 1;
         (*token, *piece) = (self.next_token, buffer);
         let work = RecvWork {
             token: WorkToken(super::FABRIC_TOKEN | self.next_token),
+            by: group.map_or(Mover::NIC, |g| g.by),
             buffer,
             some: false,
         };
@@ -417,6 +425,7 @@ impl Fabric {
                 };
                 link.queue(TxFrame {
                     ctx: 0,
+                    by: Mover::NIC,
                     frame: Frame::Hello { from: me },
                     payload: Pieces::default(),
                     key: TxKey::None,

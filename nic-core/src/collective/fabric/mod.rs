@@ -35,7 +35,7 @@ use super::params::Params;
 use super::slab::Slab;
 use crate::board::Block;
 use crate::dma::{Dma, DmaState};
-use crate::transport::{ConnId, ListenerId, NicTime, Transport};
+use crate::transport::{ConnId, ListenerId, Mover, NicTime, Transport};
 use group::{Early, EarlyKind, Group, UserRecv};
 use link::{Link, LinkState, TxFrame, TxKey};
 
@@ -110,6 +110,8 @@ pub(crate) struct Tells {
     pub(crate) hash: u32,
     /// Its area of the direct path; 0: it has none.
     pub(crate) area: u32,
+    /// Whose its payloads are to engines; no peer is told of that.
+    pub(crate) by: Mover,
 }
 
 /// A message to be sent.
@@ -254,11 +256,11 @@ impl Fabric {
         let link = self
             .groups
             .get(&ctx)
-            .and_then(|g| g.members.get(to as usize))
-            .and_then(|m| m.link);
-        if let Some(l) = link {
+            .and_then(|g| Some((g.members.get(to as usize)?.link?, g.by)));
+        if let Some((l, by)) = link {
             self.links[l].queue(TxFrame {
                 ctx,
+                by,
                 frame,
                 payload,
                 key,

@@ -32,14 +32,17 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         let n = (len - s.emitted).min(PIECE as u32);
         let from = s.emitted as usize;
         match &s.work.payload {
-            Payload::Inline { bytes, .. } => out.dma.reshape(c.id, &bytes[from..from + n as usize]),
+            Payload::Inline { bytes, .. } => {
+                let by = s.work.by;
+                out.dma.reshape(c.id, by, &bytes[from..from + n as usize]);
+            }
             Payload::Memory(buffer) => {
                 c.piece.resize(PIECE, 0);
                 let piece = &mut c.piece[..n as usize];
                 if out.dma.read(buffer, from as u64, piece)? == ReadStatus::Pending {
                     return Ok(Progress::Again);
                 }
-                out.dma.reshape(c.id, piece);
+                out.dma.reshape(c.id, s.work.by, piece);
             }
         }
         s.emitted += n;

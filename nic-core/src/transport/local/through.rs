@@ -52,19 +52,19 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
     let Some(&r) = c.recvs.front() else {
         return Ok(Fill::Done);
     };
-    let (id, buffer) = (c.id, r.work.buffer);
+    let (id, by, buffer) = (c.id, r.work.by, r.work.buffer);
     let streaming = wants_streaming(c, buffer.len);
     let mut done = r.done;
     while done < buffer.len {
         let at_byte = u64::from(done);
         let d = match c.segs.front_mut() {
             // Behind what the engine holds, all segments wait.
-            _ if io.dma.held(id) > 0 => io.dma.deliver(id, &buffer, at_byte, &[], streaming),
+            _ if io.dma.held(id) > 0 => io.dma.deliver(id, by, &buffer, at_byte, &[], streaming),
             None => break,
             Some(Seg::Staged { len }) => {
                 let run = c.staging.front();
                 let run = &run[..run.len().min(*len as usize)];
-                let d = io.dma.deliver(id, &buffer, at_byte, run, streaming);
+                let d = io.dma.deliver(id, by, &buffer, at_byte, run, streaming);
                 c.staging.consume(d.taken);
                 c.inline_taken += d.taken as u64;
                 *len -= d.taken as u32;
@@ -76,7 +76,7 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
             Some(Seg::Early { bytes, at }) => {
                 let d = io
                     .dma
-                    .deliver(id, &buffer, at_byte, &bytes[*at..], streaming);
+                    .deliver(id, by, &buffer, at_byte, &bytes[*at..], streaming);
                 *at += d.taken;
                 if *at == bytes.len() {
                     c.early_bytes -= bytes.len();
@@ -100,7 +100,7 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 };
                 let d = io
                     .dma
-                    .deliver_foreign(id, &buffer, at_byte, &src, streaming);
+                    .deliver_foreign(id, by, &buffer, at_byte, &src, streaming);
                 if d.revoked {
                     return Ok(Fill::Broken);
                 }

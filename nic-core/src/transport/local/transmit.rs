@@ -13,7 +13,9 @@ use super::{reshape, stage};
 use crate::board::HOST_BUS;
 use crate::config::StagingConfig;
 use crate::engine::{Direction, PIECE};
-use crate::transport::{Buffer, ConnId, DmaAccess, Payload, ReadStatus, StageRoom, TransportEvent};
+use crate::transport::{
+    Buffer, ConnId, DmaAccess, Mover, Payload, ReadStatus, StageRoom, TransportEvent,
+};
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
 /// acknowledgement, and the send retires at once.
@@ -164,7 +166,7 @@ fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
 /// may write it before the send retires. Copied piece by piece, because a kernel that does so all the same
 /// must not make the engine see bytes change.
 fn depart(
-    conn: ConnId,
+    (conn, by): (ConnId, Mover),
     buffer: &Buffer,
     range: std::ops::Range<u32>,
     piece: &mut Vec<u8>,
@@ -177,7 +179,7 @@ fn depart(
         let bytes = &mut piece[..n as usize];
         // Exported memory is mapped, and mapped memory answers at once.
         if dma.read(buffer, at.into(), bytes)? == ReadStatus::Done {
-            dma.depart(conn, bytes);
+            dma.depart(conn, by, bytes);
         }
         at += n;
     }
@@ -231,7 +233,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             c.inline_sent += n as u64;
             s.emitted += n as u32;
             if on_path {
-                out.dma.depart(c.id, &bytes[..n]);
+                out.dma.depart(c.id, s.work.by, &bytes[..n]);
             }
             continue;
         }
@@ -267,7 +269,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         c.spans_sent += n as u64;
         s.spans_end = c.spans_sent;
         if on_path {
-            depart(c.id, &buffer, range, &mut c.piece, out.dma)?;
+            depart((c.id, s.work.by), &buffer, range, &mut c.piece, out.dma)?;
             if s.emitted < len {
                 // Others get a turn.
                 return Ok(Progress::Again);

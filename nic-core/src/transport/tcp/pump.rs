@@ -96,8 +96,9 @@ impl Conn {
                 continue;
             }
             let (buffer, offset, some) = (r.work.buffer, u64::from(r.done), r.work.some);
+            let by = r.work.by;
             if on_path && dma.held(conn) > 0 {
-                let d = dma.deliver(conn, &buffer, offset, &[], false);
+                let d = dma.deliver(conn, by, &buffer, offset, &[], false);
                 // No more than the buffer has room for.
                 r.done += d.written as u32;
                 if let Some(fault) = d.fault {
@@ -121,7 +122,7 @@ impl Conn {
             }
             let result = socket.recv(|bytes| {
                 if on_path {
-                    let d = dma.deliver(conn, &buffer, offset, bytes, false);
+                    let d = dma.deliver(conn, by, &buffer, offset, bytes, false);
                     return (d.taken, d);
                 }
                 let n = bytes.len().min(want);
@@ -184,7 +185,7 @@ impl Conn {
                 share = share.max(s.pending.unwrap_or(0));
                 let left = share.min((total - s.done) as usize);
                 let (done, pending) = (s.done, s.pending);
-                let payload = &s.work.payload;
+                let (payload, by) = (&s.work.payload, s.work.by);
                 let result = socket.send(|room| {
                     let n = room.len().min(left);
                     // A pending read is repeated unchanged; meanwhile room can only have grown.
@@ -194,7 +195,7 @@ impl Conn {
                             let from = done as usize;
                             room[..n].copy_from_slice(&bytes[from..from + n]);
                             if on_path {
-                                dma.depart(conn, &room[..n]);
+                                dma.depart(conn, by, &room[..n]);
                             }
                             (n, Filled::Bytes(n))
                         }
@@ -203,7 +204,7 @@ impl Conn {
                             match dma.read(buffer, u64::from(done), &mut room[..n]) {
                                 Ok(ReadStatus::Done) => {
                                     if on_path {
-                                        dma.depart(conn, &room[..n]);
+                                        dma.depart(conn, by, &room[..n]);
                                     }
                                     (n, Filled::Bytes(n))
                                 }

@@ -52,11 +52,11 @@ impl Conn {
                 }
                 return Ok(());
             }
-            Payload::Inline { bytes, .. } => dma.reshape(conn, &bytes[from..from + n]),
+            Payload::Inline { bytes, .. } => dma.reshape(conn, s.work.by, &bytes[from..from + n]),
             Payload::Memory(buffer) => {
                 self.piece.resize(PIECE, 0);
                 match dma.read(buffer, from as u64, &mut self.piece[..n]) {
-                    Ok(ReadStatus::Done) => dma.reshape(conn, &self.piece[..n]),
+                    Ok(ReadStatus::Done) => dma.reshape(conn, s.work.by, &self.piece[..n]),
                     Ok(ReadStatus::Pending) => {
                         s.pending = Some(n);
                         return Err(moved);

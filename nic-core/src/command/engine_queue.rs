@@ -1,0 +1,86 @@
+//! Engines on queues: what a queue's descriptors send or receive passes them, whatever the session.
+
+use ringbell_nic_abi::{EngineId, Opcode, PdId, QueueId};
+use ringbell_onc_engines::stream::StreamEngine;
+
+use super::Core;
+use crate::engine::{Direction, EngineUseError, Sharing, MAX_ENGINES};
+use crate::transport::Mover;
+
+impl Core {
+    /// The protection domain of a queue; `None` when there is no such queue in `pd`.
+    pub(super) fn queue_of(&self, queue: u32, pd: PdId) -> Option<PdId> {
+        let q = self.queues.get(queue as usize)?;
+        (q.pd == pd).then_some(pd)
+    }
+
+    /// Puts an engine on a queue, from the next byte on that one of its operations moves.
+    pub(crate) fn watch_queue(
+        &mut self,
+        queue: QueueId,
+        direction: Direction,
+        engine: EngineId,
+        how: Sharing,
+    ) -> Result<(), EngineUseError> {
+        let Some(q) = self.queues.get(queue.0 as usize) else {
+            return Err(EngineUseError::NoQueue { queue });
+        };
+        let pd = q.pd;
+        let Some((owner, name, is_tap)) = self.dma.engines.about(engine) else {
+            return Err(EngineUseError::Unknown { id: engine });
+        };
+        if owner != pd {
+            return Err(EngineUseError::QueueDomain { id: engine, queue });
+        }
+        if !is_tap {
+            let what =
+                "the operations of a queue, which move bytes of several streams, cannot have";
+            return Err(EngineUseError::NotATap { name, what });
+        }
+        if self.dma.engines.is_apart(engine) {
+            return Err(EngineUseError::Apart { id: engine });
+        }
+        let by = Mover::queue(queue.0);
+        if let Some(id) = self.dma.engines.watcher(by, direction) {
+            return Err(EngineUseError::Watched { queue, id });
+        }
+        self.dma.engines.watch(engine, by, direction, how);
+        tracing::info!(%engine, name, %queue, ?direction, "engine on the queue");
+        // Operations that were posted before.
+        let opcode = match direction {
+            Direction::Receive => Opcode::Recv,
+            Direction::Send => Opcode::Send,
+        };
+        for token in self.works.tokens() {
+            let Some(w) = self.works.get_mut(token) else {
+                continue;
+            };
+            let ours = w.opcode == opcode && w.permit.queue == queue.0;
+            if let (true, Some((t, conn)), slot) = (ours, w.conn, w.session) {
+                let session = self.sessions.id(slot);
+                self.dma.engines.show(by, (t, conn, direction), session.0);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a place for an engine and puts it on a queue.
+    pub(crate) fn watch_queue_with(
+        &mut self,
+        queue: QueueId,
+        direction: Direction,
+        engine: Box<dyn StreamEngine>,
+        how: Sharing,
+    ) -> Result<EngineId, EngineUseError> {
+        let Some(q) = self.queues.get(queue.0 as usize) else {
+            return Err(EngineUseError::NoQueue { queue });
+        };
+        let added = self.dma.engines.add(q.pd, engine);
+        let id = added.ok_or(EngineUseError::TooMany { limit: MAX_ENGINES })?;
+        if let Err(e) = self.watch_queue(queue, direction, id, how) {
+            self.dma.engines.remove(id);
+            return Err(e);
+        }
+        Ok(id)
+    }
+}

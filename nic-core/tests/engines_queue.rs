@@ -1,0 +1,399 @@
+//! Engines on queues: what the operations of a queue move, whatever the session, and nothing else.
+
+#![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
+
+mod engine_support;
+mod nic_support;
+
+use engine_support::*;
+use nic_support::*;
+use ringbell_gtlb::testing::Rng;
+use ringbell_nic_abi::{
+    Completion, Descriptor, EngineId, EngineSpec, EngineTarget, EventKind, GpuVa, Opcode, QueueId,
+    SessionId, Status,
+};
+use ringbell_nic_core::engine::{Direction, EngineUseError};
+use ringbell_nic_core::{HostQueue, QueueConfig};
+use ringbell_onc_engines::stream::checksum::ChecksumEngine;
+use ringbell_onc_engines::stream::{Registry, StreamEngine};
+
+fn make(spec: &str) -> Box<dyn StreamEngine> {
+    Registry::builtin().make(spec).expect("a good text")
+}
+
+/// Posts on a queue of its own and waits.
+fn on(queue: &HostQueue, hosts: &[&Host], d: &Descriptor) -> Completion {
+    let t = queue.try_post(d).expect("room");
+    for _ in 0..10_000_000 {
+        hosts.iter().for_each(|h| {
+            h.nic.step();
+        });
+        if let Some(c) = queue.poll(t) {
+            return c;
+        }
+    }
+    panic!("no completion")
+}
+
+#[test]
+fn a_queues_engine_sees_what_its_operations_move_whatever_the_session() {
+    for t in all() {
+        let hosts = &t.hosts();
+        let conns = [7, 8].map(|port| connected(hosts, 0, 1, port));
+        let (a, b) = (&t.hosts[0], &t.hosts[1]);
+        // Another queue of the same domain receives from the first session as well.
+        let other = b
+            .nic
+            .create_queue(b.pd, QueueConfig::default())
+            .expect("queue");
+        let check = || Box::new(ChecksumEngine::new());
+        let sent = a
+            .nic
+            .attach_queue_engine(a.queue.id(), Direction::Send, check(), 1);
+        let sent = sent.expect("attach");
+        let got = b
+            .nic
+            .attach_queue_engine(b.queue.id(), Direction::Receive, check(), 1);
+        let got = got.expect("attach");
+        let mut seen = Vec::new();
+        for (i, part) in Rng::new(3).bytes(300_003).chunks(70_001).enumerate() {
+            assert!(t.transfer(conns[i % 2], part, part.len(), 5 + i as u64) == part);
+            seen.extend_from_slice(part);
+        }
+        let result = model("checksum", &seen, false).1;
+        assert_eq!(
+            b.nic.engine_result(got).expect("there").bytes,
+            result,
+            "{}",
+            t.name
+        );
+        assert_eq!(
+            a.nic.engine_result(sent).expect("there").bytes,
+            result,
+            "{}",
+            t.name
+        );
+        // What the other queue receives, and what this one sends, is not seen there.
+        let (s, r) = conns[0];
+        let ts = a.post(&send_inline(s, b"not for you"));
+        assert_eq!(on(&other, hosts, &recv(r, 0, 11)).status, Status::Ok);
+        settle(hosts, &[(0, ts)]);
+        let back = b.post(&send(r, 0, 5000));
+        let tr = a.post(&recv(s, 0, 5000));
+        settle(hosts, &[(1, back), (0, tr)]);
+        assert_eq!(
+            b.nic.engine_result(got).expect("there").bytes,
+            result,
+            "{}",
+            t.name
+        );
+        let info = &b.nic.engines()[0];
+        assert_eq!(info.queues, [(b.queue.id(), Direction::Receive)]);
+        let mut sessions: Vec<_> = conns.map(|c| (c.1, Direction::Receive)).to_vec();
+        sessions.sort_by_key(|s| s.0 .0);
+        assert_eq!(info.streams, sessions);
+        assert_eq!(info.bytes_in, seen.len() as u64);
+        assert!(b.nic.detach_engine(got).is_ok() && b.nic.engines().is_empty());
+    }
+}
+
+#[test]
+fn sessions_share_a_state_by_whole_items_or_have_one_each() {
+    for t in all() {
+        let hosts = &t.hosts();
+        let conns = [7, 8].map(|port| connected(hosts, 0, 1, port));
+        let nic = &t.hosts[1].nic;
+        let spec = "hll:p=12,width=8";
+        let queue = t.hosts[1].queue.id();
+        let data = [1, 2].map(|seed| Rng::new(seed).bytes(8 * 5000));
+        let both = data.concat();
+        // The sessions take turns inside of items.
+        let cuts = [8 * 1000 + 3, 8 * 3000 + 5];
+        let turns = |from_start: bool| {
+            for i in 0..2 {
+                let (begin, end) = data[i].split_at(cuts[i]);
+                let part = if from_start { begin } else { end };
+                assert!(t.transfer(conns[i], part, part.len(), 7) == part);
+            }
+        };
+        let shared = nic
+            .attach_queue_engine(queue, Direction::Receive, make(spec), 8)
+            .expect("attach");
+        turns(true);
+        turns(false);
+        let result = nic.detach_engine(shared).expect("there");
+        let expected = model(spec, &both, false).1;
+        assert!(result.bytes[64..] == expected[64..] && result.bytes[16..24] == expected[16..24]);
+        assert_eq!(result.cut, None, "{}", t.name);
+        // Each its own; one ends inside an item.
+        let apart = nic
+            .attach_queue_engines(queue, Direction::Receive, move || make(spec))
+            .expect("attach");
+        turns(true);
+        turns(false);
+        for (i, (_, r)) in conns.into_iter().enumerate() {
+            let one = nic.engine_result_of(apart, r).expect("seen");
+            assert!(one.bytes == model(spec, &data[i], false).1, "{}", t.name);
+        }
+        assert_eq!(
+            nic.engine_result(apart),
+            Err(EngineUseError::Apart { id: apart })
+        );
+        let (s, r) = conns[0];
+        assert!(t.transfer((s, r), &[1, 2, 3], 3, 1) == [1, 2, 3]);
+        assert_eq!(call(hosts, 0, &close(s)).status, Status::Ok);
+        assert_eq!(call(hosts, 1, &recv(r, 0, 8)).status, Status::EndOfStream);
+        quiesce(hosts);
+        let mut events = std::iter::from_fn(|| nic.poll_event());
+        let kind = EventKind::EngineError.code();
+        let event = events.find(|e| e.kind == kind).expect("a cut item");
+        assert_eq!((event.session, event.data), (apart.0, 3));
+        // After its end the state of a session can still be asked for.
+        assert_eq!(call(hosts, 1, &close(r)).status, Status::Ok);
+        quiesce(hosts);
+        let one = nic.engine_result_of(apart, r).expect("kept");
+        assert!(one.bytes == model(spec, &data[0], false).1 && one.cut == Some(3));
+        let never = SessionId(77);
+        let error = nic.engine_result_of(apart, never);
+        assert_eq!(
+            error,
+            Err(EngineUseError::NotSeen {
+                id: apart,
+                session: never
+            })
+        );
+        nic.detach_engine(apart).expect("there");
+        assert!(nic.engine_result_of(apart, r).is_err());
+    }
+}
+
+#[test]
+fn it_stands_between_memory_and_the_sessions_own_engine() {
+    for t in all() {
+        let hosts = &t.hosts();
+        let (s, r) = connected(hosts, 0, 1, 7);
+        let (a, b) = (&t.hosts[0], &t.hosts[1]);
+        // Half of it at the sender, half at the receiver: f32 → bf16 on the wire → f32.
+        a.nic
+            .attach_engine(s, Direction::Send, make("cast:f32-bf16"))
+            .expect("attach");
+        b.nic
+            .attach_engine(r, Direction::Receive, make("cast:bf16-f32"))
+            .expect("attach");
+        let check = || make("checksum");
+        let sent = a
+            .nic
+            .attach_queue_engine(a.queue.id(), Direction::Send, check(), 1);
+        let got = b
+            .nic
+            .attach_queue_engine(b.queue.id(), Direction::Receive, check(), 1);
+        let data = Rng::new(13).bytes(80_000);
+        let wire = model("cast:f32-bf16", &data, false).0;
+        let out = model("cast:bf16-f32", &wire, false).0;
+        assert!(t.transfer((s, r), &data, out.len(), 9) == out, "{}", t.name);
+        let sum = |data: &[u8]| model("checksum", data, false).1;
+        let at = |nic: &ringbell_nic_core::Nic, id| nic.engine_result(id).expect("there").bytes;
+        assert_eq!(at(&a.nic, sent.expect("attach")), sum(&data), "{}", t.name);
+        assert_eq!(at(&b.nic, got.expect("attach")), sum(&out), "{}", t.name);
+    }
+}
+
+#[test]
+fn it_comes_and_goes_between_two_bytes_and_finds_what_is_posted() {
+    for t in [local(), over("tcp", None)] {
+        let hosts = &t.hosts();
+        let (s, r) = connected(hosts, 0, 1, 7);
+        let (a, b) = (&t.hosts[0], &t.hosts[1]);
+        let data = Rng::new(23).bytes(200_000);
+        a.poke(0, &data);
+        let queue = b.queue.id();
+        let before = b.post(&recv(r, 1 << 20, 200_000));
+        let first = a.post(&send(s, 0, 50_000));
+        settle(hosts, &[(0, first)]);
+        quiesce(hosts);
+        // In the middle of a receive.
+        let id = b
+            .nic
+            .attach_queue_engine(queue, Direction::Receive, make("checksum"), 1);
+        let id = id.expect("attach");
+        let second = a.post(&send(s, 50_000, 70_000));
+        settle(hosts, &[(0, second)]);
+        quiesce(hosts);
+        let end = b.nic.detach_engine(id).expect("there");
+        assert_eq!(
+            end.bytes,
+            model("checksum", &data[50_000..120_000], false).1,
+            "{}",
+            t.name
+        );
+        let third = a.post(&send(s, 120_000, 80_000));
+        let done = settle(hosts, &[(0, third), (1, before)]);
+        assert_eq!((done[1].status, done[1].bytes), (Status::Ok, 200_000));
+        assert!(b.peek(1 << 20, 200_000) == data, "{}", t.name);
+        // Aborted while it is there, and a new session after that.
+        let id = b
+            .nic
+            .attach_queue_engine(queue, Direction::Receive, make("checksum"), 1);
+        let id = id.expect("attach");
+        assert!(t.transfer((s, r), &data[..999], 999, 3) == data[..999]);
+        assert_eq!(call(hosts, 0, &abort(s)).status, Status::Ok);
+        quiesce(hosts);
+        assert_eq!(call(hosts, 1, &close(r)).status, Status::Ok);
+        let again = connected(hosts, 0, 1, 9);
+        assert!(t.transfer(again, &data[999..5000], 4001, 3) == data[999..5000]);
+        let got = b.nic.engine_result(id).expect("there").bytes;
+        assert_eq!(got, model("checksum", &data[..5000], false).1, "{}", t.name);
+    }
+}
+
+#[test]
+fn a_byte_enters_an_engine_once_though_it_is_on_queue_and_session() {
+    let t = local();
+    let (s, r) = connected(&t.hosts(), 0, 1, 7);
+    let nic = &t.hosts[1].nic;
+    let id = nic
+        .attach_engine(r, Direction::Receive, make("checksum"))
+        .expect("attach");
+    let queue = t.hosts[1].queue.id();
+    nic.share_queue_engine(id, queue, Direction::Receive, 1)
+        .expect("a tap");
+    let data = Rng::new(33).bytes(100_000);
+    assert!(t.transfer((s, r), &data, data.len(), 2) == data);
+    let got = nic.detach_engine(id).expect("there").bytes;
+    assert_eq!(got, model("checksum", &data, false).1);
+}
+
+#[test]
+fn what_cannot_be_on_a_queue_is_refused_with_a_reason() {
+    let t = local();
+    let (_s, r) = connected(&t.hosts(), 0, 1, 7);
+    let (nic, queue) = (&t.hosts[1].nic, t.hosts[1].queue.id());
+    let error = nic.attach_queue_engine(queue, Direction::Send, make("cast:f32-bf16"), 1);
+    let error = error.expect_err("not a tap").to_string();
+    assert!(error.contains("cast") && error.contains("queue"), "{error}");
+    let nobody = QueueId(400);
+    let error = nic.attach_queue_engine(nobody, Direction::Send, make("checksum"), 1);
+    assert_eq!(error, Err(EngineUseError::NoQueue { queue: nobody }));
+    let id = nic
+        .attach_queue_engine(queue, Direction::Send, make("checksum"), 1)
+        .expect("attach");
+    let error = nic.attach_queue_engine(queue, Direction::Send, make("checksum"), 1);
+    assert_eq!(error, Err(EngineUseError::Watched { queue, id }));
+    let other = nic.alloc_pd().expect("domain");
+    let foreign = nic.add_engine(other, make("checksum")).expect("room");
+    let error = nic.share_queue_engine(foreign, queue, Direction::Receive, 1);
+    assert_eq!(
+        error,
+        Err(EngineUseError::QueueDomain { id: foreign, queue })
+    );
+    let apart = nic
+        .attach_queue_engines(queue, Direction::Receive, || make("checksum"))
+        .expect("attach");
+    let error = nic.share_engine(apart, r, Direction::Send, 1);
+    assert_eq!(error, Err(EngineUseError::Apart { id: apart }));
+    assert_eq!(nic.engines().len(), 3, "a refused engine keeps no place");
+}
+
+#[test]
+fn a_kernel_puts_engines_on_its_queue_and_asks_for_each_session() {
+    for t in all() {
+        let hosts = &t.hosts();
+        let conns = [7, 8].map(|port| connected(hosts, 0, 1, port));
+        let nic = &t.hosts[1].nic;
+        nic.register_engine_kind(5, |p| {
+            Registry::builtin().make(&format!("hll:p={p},width=4")).ok()
+        })
+        .expect("free");
+        nic.register_engine_kind(6, |_| Registry::builtin().make("cast:f32-bf16").ok())
+            .expect("free");
+        let spec = |kind, apart| EngineSpec {
+            target: EngineTarget::Queue,
+            apart,
+            item: 4,
+            ..EngineSpec::new(kind)
+        };
+        let attach = |queue: QueueId, spec: EngineSpec, operand| Descriptor {
+            session: SessionId(queue.0),
+            imm: spec.encode(),
+            operand,
+            ..Descriptor::new(Opcode::EngineAttach)
+        };
+        let queue = t.hosts[1].queue.id();
+        let done = call(hosts, 1, &attach(queue, spec(5, true), 8));
+        assert_eq!(done.status, Status::Ok, "{done:?}");
+        let id = EngineId(done.detail as u32);
+        let again = call(hosts, 1, &attach(queue, spec(5, false), 8));
+        assert_eq!(again.status, Status::BadState);
+        let cast = EngineSpec {
+            sending: true,
+            ..spec(6, false)
+        };
+        assert_eq!(
+            call(hosts, 1, &attach(queue, cast, 0)).status,
+            Status::Unsupported
+        );
+        assert_eq!(
+            call(hosts, 1, &attach(queue, spec(9, false), 0)).status,
+            Status::BadEngine
+        );
+        let none = call(hosts, 1, &attach(QueueId(300), spec(5, false), 8));
+        assert_eq!((none.status, none.detail), (Status::InvalidArgument, 300));
+        // Another tenant's queue is nobody's business.
+        let pd = nic.alloc_pd().expect("domain");
+        let tenant = nic.create_queue(pd, QueueConfig::default()).expect("queue");
+        let theirs = call(hosts, 1, &attach(tenant.id(), spec(5, false), 8));
+        assert_eq!(theirs.status, Status::InvalidArgument);
+        let ours = on(&tenant, hosts, &attach(queue, spec(5, false), 8));
+        assert_eq!(ours.status, Status::InvalidArgument);
+        let malformed = Descriptor {
+            imm: 1 << 22,
+            ..attach(queue, spec(5, false), 8)
+        };
+        assert_eq!(call(hosts, 1, &malformed).status, Status::BadDescriptor);
+        assert_eq!(nic.engines().len(), 1, "a refused engine keeps no place");
+
+        let data = [1, 2].map(|seed| Rng::new(seed).bytes(40_000));
+        for i in 0..2 {
+            assert!(t.transfer(conns[i], &data[i], 40_000, 3) == data[i]);
+        }
+        let ask = |session: SessionId, imm| Descriptor {
+            session,
+            imm,
+            operand: id.0.into(),
+            local_va: GpuVa(BASE.0 + 64),
+            len: 100_000,
+            ..Descriptor::new(Opcode::EngineResult)
+        };
+        for i in 0..2 {
+            let c = call(hosts, 1, &ask(conns[i].1, 1));
+            let expected = model("hll:p=8,width=4", &data[i], false).1;
+            assert_eq!((c.status, c.bytes), (Status::Ok, expected.len() as u64));
+            assert!(
+                t.hosts[1].peek(64, expected.len()) == expected,
+                "{}",
+                t.name
+            );
+        }
+        assert_eq!(
+            call(hosts, 1, &ask(conns[0].1, 0)).status,
+            Status::InvalidArgument
+        );
+        assert_eq!(
+            call(hosts, 1, &ask(SessionId(88), 1)).status,
+            Status::BadSession
+        );
+        assert_eq!(
+            on(&tenant, hosts, &ask(conns[0].1, 1)).status,
+            Status::BadEngine
+        );
+        let end = Descriptor {
+            operand: id.0.into(),
+            ..Descriptor::new(Opcode::EngineDetach)
+        };
+        assert_eq!(call(hosts, 1, &end).status, Status::Ok);
+        assert_eq!(
+            call(hosts, 1, &ask(conns[0].1, 1)).status,
+            Status::BadEngine
+        );
+    }
+}
