@@ -3,29 +3,9 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{folder, has, library_folder, succeed};
-
-/// Compiles a program of `tests/capi/` as strictly as C99 can be compiled.
-fn compile(name: &str, dir: &Path, library: &Path) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = dir.join(name);
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"])
-        .args(["-D_DEFAULT_SOURCE", "-g", "-pthread", "-I"])
-        .arg(root.join("cuda-kernels/include"))
-        .arg(root.join("tests/capi").join(name).with_extension("c"))
-        .arg("-L")
-        .arg(library)
-        .arg("-lringbell")
-        .arg(format!("-Wl,-rpath,{}", library.display()))
-        .arg("-o")
-        .arg(&program);
-    succeed(&mut gcc);
-    program
-}
+use common::{compile_c, folder, has, library_folder, succeed};
 
 #[test]
 fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
@@ -33,7 +13,7 @@ fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
         return;
     }
     let dir = folder("capi-comm");
-    let program = compile("comm", &dir, &library_folder());
+    let program = compile_c("comm", &dir, &library_folder());
     let said = succeed(Command::new(&program).arg(dir.join("local")));
     assert!(said.contains("all checks passed"), "{said}");
 }
@@ -59,7 +39,7 @@ fn a_c99_program_gets_what_the_header_promises() {
         "-".into()
     };
 
-    let program = compile("capi", &dir, &library);
+    let program = compile_c("capi", &dir, &library);
     let meeting = dir.join("local");
     let said = succeed(Command::new(&program).arg(&meeting).arg(&module));
     assert!(said.contains("all checks passed"), "{said}");

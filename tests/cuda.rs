@@ -4,6 +4,7 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
+mod common;
 mod communicators;
 #[path = "../cuda-kernels/tests/common/mock_driver.rs"]
 mod mock_driver;
@@ -349,5 +350,21 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
             !text.contains("Mock GPU") && text.contains("--gpu"),
             "{text}"
         );
+    });
+}
+
+#[test]
+fn c_programs_share_gpu_memory_between_processes() {
+    if !common::has("gcc") {
+        return;
+    }
+    under_mock("c_programs_share_gpu_memory_between_processes", "", || {
+        let dir = common::folder("capi-ipc");
+        let program = common::compile_c("ipc", &dir, &common::library_folder());
+        let mock = std::env::var("LD_LIBRARY_PATH").expect("the mock driver's folder");
+        let mut command = std::process::Command::new("env");
+        command.arg(format!("LD_LIBRARY_PATH={mock}"));
+        let said = common::succeed(command.arg(program).arg(dir.join("local")));
+        assert!(said.contains("all checks passed"), "{said}");
     });
 }

@@ -71,6 +71,23 @@ rb_result rb_mem_free(rb_nic *nic, void *va);
 rb_result rb_mem_write(rb_nic *nic, void *dst_va, const void *src, size_t bytes);
 rb_result rb_mem_read(rb_nic *nic, void *dst, const void *src_va, size_t bytes);
 
+/* GPU memory between processes beside the same GPU, by CUDA's IPC handles. rb_mem_share names a part of an allocation of
+ * cuMemAlloc or cudaMalloc (rb_mem_alloc is one), interior addresses included; the bytes may be sent by whatever the
+ * processes have in common. The driver shares the whole allocation: share only with those that you trust with it. */
+typedef struct rb_shared_mem {
+    unsigned char bytes[128];
+} rb_shared_mem;
+
+/* RB_ERR_INVALID_ARGUMENT on the emulated GPU, and for memory that the driver does not share (managed, pinned, of pools, of
+ * other processes). */
+rb_result rb_mem_share(rb_nic *nic, const void *va, size_t bytes, rb_shared_mem *shared);
+/* Opens it in another process, and registers it for send and receive. The owner must not free the memory before
+ * everybody has closed it. RB_ERR_HOST when it was freed already, its process has ended, it is of another GPU, or
+ * it is this process's own. */
+rb_result rb_mem_open(rb_nic *nic, const rb_shared_mem *shared, void **va);
+/* Unregisters (waits for DMA in flight) and closes, once for each rb_mem_open. Also done by rb_nic_close. */
+rb_result rb_mem_close(rb_nic *nic, void *va);
+
 /* ---- Host and NIC memory ------------------------------------------------------------------------ */
 
 /* Wherever a call or a kernel takes the address of GPU memory for send or receive, it takes these too,

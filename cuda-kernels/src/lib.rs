@@ -26,7 +26,9 @@ mod socket_context;
 
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
 pub use fatbin::{fatbins, Fatbin};
-pub use gpu::{Event, Gpu, GpuBuffer, GpuError, GpuKind, Launch, ModuleError, Stream};
+pub use gpu::{
+    Event, Gpu, GpuBuffer, GpuError, GpuKind, Launch, ModuleError, NotShared, SharedMemory, Stream,
+};
 pub use launch::{Dim3, KernelArg, LaunchError};
 pub use slots::{Slots, SlotsConfig, SlotsError};
 pub use socket_context::{Outcome, Pending, Socket, SocketContext, SocketError};

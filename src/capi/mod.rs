@@ -18,5 +18,6 @@ mod memory;
 mod nic;
 mod pointer;
 mod request;
+mod shared;
 mod socket;
 mod stream;

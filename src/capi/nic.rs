@@ -34,6 +34,9 @@ pub(super) struct OpenNic {
     /// By address.
     pub(super) buffers: Mutex<BTreeMap<u64, DeviceBuffer>>,
     pub(super) others: Others,
+    /// Memory of other processes.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(super) opened: super::shared::real::Opened,
     /// Held for the kernels that have their handles.
     pub(super) queues: Mutex<Vec<HostQueue>>,
     pub(super) nic: Nic,
@@ -96,6 +99,7 @@ unsafe fn open(
     let handle = NICS.insert(OpenNic {
         buffers: Mutex::default(),
         others: Others::default(),
+        opened: Default::default(),
         queues: Mutex::default(),
         nic,
     });

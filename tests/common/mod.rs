@@ -87,3 +87,22 @@ pub(crate) fn succeed(command: &mut Command) -> String {
     );
     text(&out)
 }
+
+/// Compiles a program of `tests/capi/` as strictly as C99 can be compiled.
+pub(crate) fn compile_c(name: &str, dir: &Path, library: &Path) -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let program = dir.join(name);
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+        .args(["-D_DEFAULT_SOURCE", "-g", "-pthread", "-I"])
+        .arg(root.join("cuda-kernels/include"))
+        .arg(root.join("tests/capi").join(name).with_extension("c"))
+        .arg("-L")
+        .arg(library)
+        .arg("-lringbell")
+        .arg(format!("-Wl,-rpath,{}", library.display()))
+        .arg("-o")
+        .arg(&program);
+    succeed(&mut gcc);
+    program
+}

@@ -15,6 +15,7 @@
 #![allow(clippy::missing_safety_doc)] // As above.
 
 pub mod device;
+pub mod ipc;
 pub mod memory;
 pub mod module;
 pub mod nvrtc;
@@ -63,6 +64,8 @@ pub struct Faults {
     pub no_pinning: bool,
     /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
     pub kill: Option<String>,
+    /// `other-gpu`: the GPU has another name (UUID) than that of processes without this fault.
+    pub other_gpu: bool,
     /// `memory=BYTES`: of the GPU.
     pub memory: Option<u64>,
 }
@@ -80,6 +83,7 @@ impl Faults {
                 ("no-nvrtc", _) => f.no_nvrtc = true,
                 ("slow-writes", _) => f.slow_writes = true,
                 ("no-pinning", _) => f.no_pinning = true,
+                ("other-gpu", _) => f.other_gpu = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),
                 ("memory", bytes) => f.memory = bytes.parse().ok(),
                 // A misspelt fault would make its test pass for nothing.

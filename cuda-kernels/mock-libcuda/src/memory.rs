@@ -18,11 +18,18 @@ const GRAIN: u64 = 512;
 const SMALL: u64 = 1 << 20;
 const SLAB: u64 = 2 << 20;
 
+/// Pages of the GPU.
+pub(crate) const PAGE: u64 = 64 << 10;
+
 /// One allocation.
 #[derive(Debug)]
 struct Allocation {
     len: u64,
     managed: bool,
+    /// Never given twice.
+    id: u64,
+    /// Of another process.
+    imported: bool,
     /// Pages of its own; without, it lies in a slab.
     _own: Option<GpuBuffer>,
 }
@@ -42,12 +49,14 @@ struct Memory {
     device: BTreeMap<u64, Allocation>,
     slabs: Vec<GpuBuffer>,
     host: BTreeMap<u64, Pinned>,
+    next_id: u64,
 }
 
 static MEMORY: Mutex<Memory> = Mutex::new(Memory {
     device: BTreeMap::new(),
     slabs: Vec::new(),
     host: BTreeMap::new(),
+    next_id: 0,
 });
 
 impl Memory {
@@ -87,13 +96,20 @@ impl Memory {
             let own = gpu().alloc(len).map_err(|_| OUT_OF_MEMORY)?;
             (own.va().0, Some(own))
         };
+        self.insert(va, len, managed, false, own);
+        Ok(va)
+    }
+
+    fn insert(&mut self, va: u64, len: u64, managed: bool, imported: bool, own: Option<GpuBuffer>) {
+        self.next_id += 1;
         let a = Allocation {
             len,
             managed,
+            id: self.next_id,
+            imported,
             _own: own,
         };
         self.device.insert(va, a);
-        Ok(va)
     }
 
     /// The allocation around an address.
@@ -113,6 +129,23 @@ pub(crate) fn is_device(va: u64, len: usize) -> bool {
     lock(&MEMORY)
         .around(va)
         .is_some_and(|(base, a)| va + len as u64 <= base + a.len)
+}
+
+/// Number and length of an allocation that can be shared, by its base.
+pub(crate) fn shareable(base: u64) -> Option<(u64, u64)> {
+    let memory = lock(&MEMORY);
+    let a = memory.device.get(&base)?;
+    (!a.managed && !a.imported).then_some((a.id, a.len))
+}
+
+/// Memory of another process is mapped here.
+pub(crate) fn import(va: u64, len: u64) {
+    lock(&MEMORY).insert(va, len, false, true, None);
+}
+
+/// It is not any more. Its length.
+pub(crate) fn close(va: u64) -> Option<u64> {
+    lock(&MEMORY).device.remove(&va).map(|a| a.len)
 }
 
 /// Whether a range of the host is pinned.
@@ -148,8 +181,16 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
         ready()?;
         // As the real one does: nothing that was queued before may still use the memory.
         crate::stream::synchronize_all()?;
-        let removed = lock(&MEMORY).device.remove(&va);
-        removed.map(drop).ok_or(INVALID_VALUE)
+        let mut memory = lock(&MEMORY);
+        if memory.device.get(&va).is_none_or(|a| a.imported) {
+            return Err(INVALID_VALUE);
+        }
+        let removed = memory.device.remove(&va);
+        drop(memory);
+        if let Some(a) = removed {
+            crate::ipc::forget(a.id);
+        }
+        Ok(())
     })
 }
 
@@ -180,7 +221,14 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
     call(|| {
         ready()?;
         let memory = lock(&MEMORY);
-        let device = memory.around(va).map(|(_, a)| a.managed);
+        let around = memory.around(va).map(|(_, a)| a);
+        if let (7, Some(a)) = (attribute, around) {
+            // BUFFER_ID, 64 bits.
+            // SAFETY: the caller's pointer.
+            return unsafe { put(data.cast::<u64>(), a.id) };
+        }
+        let capable = around.is_some_and(|a| !a.managed && !a.imported);
+        let device = around.map(|a| a.managed);
         let host = memory.pinned_around(va).is_some();
         let value = match (attribute, device, host) {
             (_, None, false) => return Err(INVALID_VALUE),
@@ -188,12 +236,13 @@ pub unsafe extern "C" fn cuPointerGetAttribute(
             (2, None, true) => 1, // host
             (8, managed, _) => u32::from(managed == Some(true)), // IS_MANAGED, one byte or more
             (9, ..) => 0,         // DEVICE_ORDINAL
+            (10, ..) => u32::from(capable), // IS_LEGACY_CUDA_IPC_CAPABLE, as IS_MANAGED
             _ => return Err(INVALID_VALUE),
         };
         // SAFETY: the caller's pointer; IS_MANAGED is a bool in the interface, the rest 32 bits.
         unsafe {
             match attribute {
-                8 => put(data.cast::<u8>(), value as u8),
+                8 | 10 => put(data.cast::<u8>(), value as u8),
                 _ => put(data.cast::<u32>(), value),
             }
         }

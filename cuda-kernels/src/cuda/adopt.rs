@@ -14,6 +14,7 @@ use super::engine::PATIENCE;
 use super::error::CudaError;
 use super::gpu::CudaGpu;
 use super::handles::RawEvent;
+use super::ipc::Import;
 use super::memory::CudaMemory;
 use crate::gpu::GpuError;
 
@@ -24,9 +25,20 @@ pub struct ForeignMemory {
     va: GpuVa,
     len: u64,
     memory: Arc<CudaMemory>,
+    /// What holds the range when several share it; without, the range ends with this.
+    import: Option<Import>,
 }
 
 impl ForeignMemory {
+    pub(super) fn of_import(va: GpuVa, len: u64, gpu: &CudaGpu, import: Import) -> ForeignMemory {
+        ForeignMemory {
+            va,
+            len,
+            memory: gpu.parts().1.clone(),
+            import: Some(import),
+        }
+    }
+
     /// First address.
     pub fn va(&self) -> GpuVa {
         self.va
@@ -52,7 +64,7 @@ impl ForeignMemory {
     /// # Errors
     /// [`GpuError`].
     pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
-        self.memory.write(self.at(offset)?, from)
+        self.memory.write(self.at(offset, from.len())?, from)
     }
 
     /// Copies from it at `offset`.
@@ -60,15 +72,19 @@ impl ForeignMemory {
     /// # Errors
     /// [`GpuError`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
-        self.memory.read(self.at(offset)?, into)
+        self.memory.read(self.at(offset, into.len())?, into)
     }
 
-    fn at(&self, offset: u64) -> Result<GpuVa, GpuError> {
-        let va = self.va.checked_add(offset);
-        va.ok_or(GpuError::NotAllocated {
-            va: self.va,
-            len: offset,
-        })
+    /// The address of `len` bytes at `offset`, inside.
+    fn at(&self, offset: u64, len: usize) -> Result<GpuVa, GpuError> {
+        let end = offset.checked_add(len as u64);
+        match end.filter(|end| *end <= self.len) {
+            Some(_) => Ok(GpuVa(self.va.0 + offset)),
+            None => Err(GpuError::NotAllocated {
+                va: GpuVa(self.va.0.wrapping_add(offset)),
+                len: len as u64,
+            }),
+        }
     }
 }
 
@@ -86,7 +102,9 @@ impl<T> AsRef<ForeignMemory> for AdoptedSlice<T> {
 
 impl Drop for ForeignMemory {
     fn drop(&mut self) {
-        self.memory.free(self.va);
+        if self.import.is_none() {
+            self.memory.free(self.va);
+        }
     }
 }
 
@@ -130,6 +148,7 @@ impl CudaGpu {
             va,
             len,
             memory: memory.clone(),
+            import: None,
         })
     }
 
@@ -157,8 +176,8 @@ impl CudaGpu {
     }
 }
 
-/// Whether the range is plain memory of this GPU, inside one allocation.
-fn check(context: &Context, va: GpuVa, len: u64) -> Result<(), CudaError> {
+/// Whether the range is plain memory of this GPU, inside one allocation: whose base and size it returns.
+pub(super) fn check(context: &Context, va: GpuVa, len: u64) -> Result<(u64, u64), CudaError> {
     context.bind()?;
     let mut kind = 0_u32;
     if !attribute(
@@ -194,27 +213,31 @@ fn check(context: &Context, va: GpuVa, len: u64) -> Result<(), CudaError> {
     if found != wanted {
         return Err(CudaError::Foreign { va, found, wanted });
     }
-    let (mut base, mut size) = (0, 0);
-    // SAFETY: the pointers are to live values.
-    context.check("cuMemGetAddressRange", unsafe {
-        sys::cuMemGetAddressRange_v2(&mut base, &mut size, va.0)
-    })?;
-    let inside =
-        va.0.checked_add(len)
-            .is_some_and(|end| end <= base + size as u64);
+    let (base, size) = around(context, va.0)?;
+    let inside = va.0.checked_add(len).is_some_and(|end| end <= base + size);
     if len == 0 || !inside {
         return Err(CudaError::Range {
             va,
             len,
             base: GpuVa(base),
-            size: size as u64,
+            size,
         });
     }
-    Ok(())
+    Ok((base, size))
+}
+
+/// Base and size of the allocation around an address.
+pub(super) fn around(context: &Context, va: u64) -> Result<(u64, u64), CudaError> {
+    let (mut base, mut size) = (0, 0);
+    // SAFETY: the pointers are to live values.
+    context.check("cuMemGetAddressRange", unsafe {
+        sys::cuMemGetAddressRange_v2(&mut base, &mut size, va)
+    })?;
+    Ok((base, size as u64))
 }
 
 /// An attribute of at most 32 bits; false when the driver knows no such pointer.
-fn attribute(
+pub(super) fn attribute(
     context: &Context,
     va: GpuVa,
     which: CUpointer_attribute,

@@ -139,6 +139,32 @@ pub enum CudaError {
         /// Bytes of the allocation.
         size: u64,
     },
+    /// Memory that no other process can open.
+    #[error("{va} cannot be shared with other processes: {why}; allocate it with cuMemAlloc (Gpu::alloc, cudaMalloc)")]
+    NotExportable {
+        /// The pointer.
+        va: GpuVa,
+        /// Why, in a few words.
+        why: &'static str,
+    },
+    /// Shared memory of this very process.
+    #[error("this memory belongs to this process ({pid}), which cannot open it a second time; use its own address")]
+    SameProcess {
+        /// Our process.
+        pid: u32,
+    },
+    /// Shared memory that is no more.
+    #[error("the memory that process {pid} has shared is not there any more: it was freed, or the process has ended; share it again")]
+    Stale {
+        /// The process that had it.
+        pid: u32,
+    },
+    /// Shared memory of another GPU.
+    #[error("process {pid} has shared memory of another GPU; open it beside that GPU, or copy the bytes")]
+    OtherGpu {
+        /// The process that has it.
+        pid: u32,
+    },
     /// Other memory of the same pages is registered already in another way.
     #[error("{va} shares a page of 64 KiB with memory that is registered by another owner; allocate it in pages of its own")]
     Shared {

@@ -10,11 +10,12 @@ use ringbell_nic_abi::GpuVa;
 use super::context::Context;
 use super::driver::DeviceInfo;
 use super::error::CudaError;
+use super::ipc::{self, Imports};
 use super::mapper::GpuMapper;
 use super::memory::CudaMemory;
 use super::module::Kernels;
 use super::stream::CudaStream;
-use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order};
+use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order, SharedMemory};
 
 /// Which GPU, and how to reach its memory.
 #[derive(Debug, Clone)]
@@ -43,6 +44,7 @@ struct CudaBackend {
     // Before the context, which they need to be given back.
     memory: Arc<CudaMemory>,
     kernels: Arc<Kernels>,
+    imports: Arc<Imports>,
     context: Arc<Context>,
 }
 
@@ -65,6 +67,7 @@ impl CudaGpu {
         let inner = Arc::new(CudaBackend {
             memory: Arc::new(memory),
             kernels,
+            imports: Arc::default(),
             context,
         });
         Ok(CudaGpu {
@@ -75,6 +78,10 @@ impl CudaGpu {
 
     pub(super) fn parts(&self) -> (&Arc<Context>, &Arc<CudaMemory>) {
         (&self.inner.context, &self.inner.memory)
+    }
+
+    pub(super) fn imports(&self) -> &Arc<Imports> {
+        &self.inner.imports
     }
 
     /// The GPU below.
@@ -180,6 +187,10 @@ impl Backend for CudaBackend {
 
     fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError> {
         self.memory.write(va, &value.to_ne_bytes())
+    }
+
+    fn share(&self, va: GpuVa, len: u64) -> Result<SharedMemory, GpuError> {
+        Ok(ipc::share(&self.context, va, len)?)
     }
 
     fn load_module(&self, path: &Path) -> Result<(), ModuleError> {

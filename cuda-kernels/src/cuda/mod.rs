@@ -25,6 +25,8 @@ mod gpu;
 #[cfg(feature = "cuda")]
 mod handles;
 #[cfg(feature = "cuda")]
+mod ipc;
+#[cfg(feature = "cuda")]
 mod mapper;
 #[cfg(feature = "cuda")]
 mod memory;

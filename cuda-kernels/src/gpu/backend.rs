@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::{Event, GpuError, GpuKind, Launch, ModuleError};
+use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
@@ -34,6 +34,11 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn store_u64(&self, va: GpuVa, value: u64) -> Result<(), GpuError>;
     fn load_u32(&self, va: GpuVa) -> Result<u32, GpuError>;
     fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError>;
+    /// Names a range inside one allocation for other processes.
+    fn share(&self, va: GpuVa, len: u64) -> Result<SharedMemory, GpuError> {
+        let _ = (va, len);
+        Err(GpuError::NotShareable)
+    }
     fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
     fn kernels(&self) -> Vec<String>;
     fn stream(&self) -> Arc<dyn Order>;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringbell_nic_abi::GpuVa;
 
-use super::{Backend, GpuError};
+use super::{Backend, GpuError, SharedMemory};
 use crate::launch::KernelArg;
 
 /// An allocation; freed when dropped. Deregister it from the NIC first.
@@ -83,6 +83,17 @@ impl GpuBuffer {
     /// As for [`GpuBuffer::load_u64`].
     pub fn store_u32(&self, offset: u64, value: u32) -> Result<(), GpuError> {
         self.gpu.store_u32(self.aligned(offset, 4)?, value)
+    }
+
+    /// Names `len` bytes at `offset` for another process, which opens them with `CudaGpu::open_shared`. The
+    /// buffer must live until every process has closed what it opened.
+    ///
+    /// # Errors
+    /// [`GpuError::NotAllocated`] when the range leaves the buffer, [`GpuError::NotShareable`] on the emulated GPU,
+    /// [`GpuError::Cuda`] when the driver shares no such memory.
+    pub fn share(&self, offset: u64, len: u64) -> Result<SharedMemory, GpuError> {
+        let at = self.range(offset, len)?;
+        self.gpu.share(at, len)
     }
 
     fn aligned(&self, offset: u64, size: u64) -> Result<GpuVa, GpuError> {

@@ -53,6 +53,9 @@ pub enum GpuError {
         /// Bytes.
         len: u64,
     },
+    /// Only a real GPU's driver names memory for other processes.
+    #[error("memory of the emulated GPU has no handle for other processes; its NICs map it by themselves, so send it")]
+    NotShareable,
     /// The CUDA driver refused.
     #[error(transparent)]
     Cuda(#[from] CudaError),

@@ -8,11 +8,13 @@
 mod backend;
 mod buffer;
 mod error;
+mod shared;
 mod stream;
 
 pub(crate) use backend::{Backend, Ending, Order};
 pub use buffer::GpuBuffer;
 pub use error::{GpuError, ModuleError};
+pub use shared::{NotShared, SharedMemory};
 pub use stream::{Event, Launch, Stream};
 
 use std::path::Path;
