@@ -28,6 +28,7 @@
 
 mod buffer;
 mod capi;
+mod card;
 mod comm;
 #[cfg(feature = "cuda")]
 mod foreign;
@@ -37,6 +38,7 @@ mod nic;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
+pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
     variables, BootstrapError, BootstrapServer, CollectiveError, CommOptions, Communicator, Done,
     Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,

@@ -1,6 +1,6 @@
 //! The command line as a user and a script meet it: exit codes, JSON, messages.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 fn ringbell(args: &[&str]) -> Output {
@@ -136,15 +136,60 @@ fn regs_reads_and_writes_the_bar_of_a_file() {
         (&["--set", "MAGIC=1"][..], 2, "read-only"),
         (&["--set", "NOTHING=1"][..], 2, "no register"),
         (&["--pid", "1"][..], 2, "cannot be used with"),
+        (
+            &["--pages", "/nonexistent"][..],
+            4,
+            "none ships with Ringbell",
+        ),
     ] {
         let out = ringbell(&[&["regs", "--bar", path], args].concat());
         assert_eq!(out.status.code(), Some(exit), "{args:?}: {}", stderr(&out));
         assert!(stderr(&out).contains(says), "{args:?}: {}", stderr(&out));
     }
+    regs_writes_pages_and_tells_the_way_of_doorbells(&file, bar);
     std::fs::remove_file(&file).expect("still there");
     let out = ringbell(&["regs", "--bar", "ff:1f.7"]);
     assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
     assert!(stderr(&out).contains("0000:ff:1f.7"), "{}", stderr(&out));
+}
+
+/// The rest of the test above: what a card's driver tells is written to its GTLB.
+fn regs_writes_pages_and_tells_the_way_of_doorbells(file: &Path, mut bar: Vec<u8>) {
+    use ringbell::parts::gtlb::PageTable;
+    use ringbell_nic_abi::bar::Reg;
+    for (reg, value) in [
+        (Reg::GtlbInstances, 1_u32),
+        (Reg::GtlbMainEntries, 16),
+        (Reg::GtlbComplementaryEntries, 64),
+    ] {
+        bar[reg.offset()..][..4].copy_from_slice(&value.to_le_bytes());
+    }
+    std::fs::write(file, &bar).expect("written");
+    let (path, pages) = (file.to_str().expect("ASCII"), temporary("pages"));
+    let table = PageTable {
+        base: ringbell_nic_abi::GpuVa(0x7000_0001_0000),
+        pages: vec![0x1234_0000, 0x777_0000],
+    };
+    let encode = ringbell::parts::nic_core::card::pages::FilePages::encode;
+    std::fs::write(&pages, encode(&[table])).expect("written");
+    let from = pages.to_str().expect("ASCII");
+    let out = ringbell(&["regs", "--bar", path, "--pages", from, "--doorbells"]);
+    assert_eq!(out.status.code(), Some(0), "{}", stderr(&out));
+    let said = stdout(&out);
+    assert!(said.contains("GTLB: 2 pages of 64 KiB in 1 runs from 0x700000000000"));
+    assert!(
+        said.contains("doorbells: ") && said.contains("ring"),
+        "{said}"
+    );
+    // The last command has pointed the group's main entry to its complementary entries.
+    let now = std::fs::read(file).expect("still there");
+    let word = |reg: Reg| u32::from_le_bytes(now[reg.offset()..][..4].try_into().expect("four"));
+    assert_eq!((word(Reg::GtlbCommand), word(Reg::GtlbVaHi)), (3, 0x7000));
+    std::fs::write(&pages, b"RBPAGES1, and then?").expect("written");
+    let out = ringbell(&["regs", "--bar", path, "--pages", from]);
+    assert_eq!(out.status.code(), Some(4), "{}", stderr(&out));
+    assert!(stderr(&out).contains("cut off"), "{}", stderr(&out));
+    std::fs::remove_file(&pages).expect("still there");
 }
 
 #[test]

@@ -254,6 +254,16 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
+    /// Lets the GPU reach the registers of a device, which are no memory: a BAR that is mapped at `base`
+    /// until the answer was dropped. An emulated GPU sees it anyway.
+    ///
+    /// # Errors
+    /// The GPU's driver refused, in its own words; a thread of the host must then ring for kernels.
+    fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        let _ = len;
+        Ok(Exposed::same(base))
+    }
+
     /// What NICs of the same host and user may map, for the `local` transport.
     fn exports(&self) -> Vec<Export<'_>> {
         Vec::new()

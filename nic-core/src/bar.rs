@@ -4,6 +4,7 @@
 //! the NIC refreshes every few milliseconds while it is stepped; the host goes through `Nic::bar_read32` and `Nic::bar_write32`, which
 //! trap: a write acts at once, a read is up to date.
 
+use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -79,6 +80,13 @@ impl Bar {
             exposed: Arc::new(map.expose(memory)?),
             map: Arc::new(map),
         })
+    }
+
+    /// A name of the memfd, for this process.
+    pub(crate) fn file(&self) -> std::path::PathBuf {
+        // Made with a descriptor, which stays.
+        let fd = self.map.fd().map_or(-1, |fd| fd.as_raw_fd());
+        format!("/proc/self/fd/{fd}").into()
     }
 
     /// Where kernels see the first byte.

@@ -1,22 +1,39 @@
 //! The BAR of a card, or of anything that keeps the register contract in a file.
 //!
 //! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file
-//! needs root, or rights on it, and no kernel driver. [`CardBar`] maps it and checks that what answers
-//! is a NIC of this contract. A file serves as well: the BAR of a running software NIC, or one that a
-//! test has written.
+//! needs root, or rights on it, and no kernel driver. A device that is bound to `vfio-pci` is opened through
+//! `/dev/vfio` instead, which needs no root ([`VfioError`] says what else). [`CardBar`] maps it and checks that what
+//! answers is a NIC of this contract. A file serves as well: the BAR of a running software NIC
+//! ([`Nic::bar_file`](crate::Nic::bar_file)), or one that a test has written.
 //!
-//! What is not here: a card needs its own kernel driver to be told the bus addresses of GPU pages, and none
-//! ships with Ringbell, so that this is a card's registers and doorbells, not yet a backend of
-//! [`Nic`](crate::Nic). VFIO is not opened. A GPU rings these doorbells when its driver registers the mapping
-//! as I/O memory; where it refuses, a thread of the host has to ring for it.
+//! In the order in which a program meets them: [`CardBar`] maps the registers, [`Doorbells`] finds the way from a
+//! kernel to the doorbells, [`pages`] takes the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's
+//! GTLB.
+//!
+//! What is not here: a card needs its own kernel driver to pin GPU pages and tell their bus addresses, and none
+//! ships with Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a
+//! backend of [`Nic`](crate::Nic).
 //!
 //! Untested on a card: none was at hand.
 #![allow(unsafe_code)] // Maps a device, and reads and writes its registers.
 
-use std::path::{Path, PathBuf};
+mod doorbells;
+mod gtlb;
+pub mod pages;
+mod proxy;
+mod vfio;
 
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+
+use ringbell_gtlb::{DmaMemory, Exposed};
 use ringbell_nic_abi::bar::{doorbell_offset, Access, Reg, BAR_BYTES, MAGIC, MAX_QUEUES};
 use ringbell_nic_abi::ABI_VERSION;
+
+pub use doorbells::{DoorbellChoice, DoorbellChoiceError, DoorbellError, Doorbells};
+pub use gtlb::{CardGtlb, CardGtlbError, Registers};
+pub use proxy::{ProxyPolicy, ProxyStats};
+pub use vfio::VfioError;
 
 use crate::bar::{Bar, BarError, Target};
 
@@ -73,6 +90,9 @@ pub enum CardError {
         /// What it reads.
         found: u32,
     },
+    /// Not to be had through VFIO.
+    #[error(transparent)]
+    Vfio(#[from] VfioError),
     /// Another version of the contract.
     #[error("{} speaks version {found} of the contract, this program {ABI_VERSION}; update the older of the two", .path.display())]
     Version {
@@ -91,15 +111,34 @@ pub enum CardError {
 pub struct CardBar {
     path: PathBuf,
     map: memmap2::MmapRaw,
+    /// The device, when it came through VFIO: closed, it may be reset.
+    _vfio: Option<vfio::Region>,
 }
 
 impl CardBar {
-    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file.
+    /// Opens the NIC at a PCI address (`0000:3b:00.0`, or `3b:00.0` in domain 0; its first BAR), or in a file. A
+    /// device that is bound to `vfio-pci` is opened through VFIO; `vfio:0000:3b:00.0` demands that.
     ///
     /// # Errors
     /// [`CardError`]; also when what is there does not keep the contract.
     pub fn open(at: &str) -> Result<CardBar, CardError> {
-        let path = locate(at, Path::new(PCI));
+        let pci = Path::new(PCI);
+        let (at, demanded) = match at.strip_prefix("vfio:") {
+            Some(at) => (at, true),
+            None => (at, false),
+        };
+        let card = match pci_address(at) {
+            Some(address) if demanded || is_bound_to_vfio(&pci.join(&address)) => {
+                CardBar::open_vfio(&vfio::Linux, pci, &address)?
+            }
+            Some(address) => CardBar::open_file(pci.join(address).join("resource0"))?,
+            None => CardBar::open_file(PathBuf::from(at))?,
+        };
+        card.check()?;
+        Ok(card)
+    }
+
+    fn open_file(path: PathBuf) -> Result<CardBar, CardError> {
         let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -116,13 +155,42 @@ impl CardBar {
             return Err(CardError::TooShort { path, len });
         }
         let map = memmap2::MmapOptions::new().len(BAR_BYTES).map_raw(&file);
-        let map = map.map_err(|source| CardError::Map {
-            path: path.clone(),
-            source,
-        })?;
-        let card = CardBar { path, map };
-        card.check()?;
-        Ok(card)
+        match map {
+            Ok(map) => Ok(CardBar {
+                path,
+                map,
+                _vfio: None,
+            }),
+            Err(source) => Err(CardError::Map { path, source }),
+        }
+    }
+
+    fn open_vfio(
+        kernel: &dyn vfio::Kernel,
+        pci: &Path,
+        address: &str,
+    ) -> Result<CardBar, CardError> {
+        let region = vfio::open(kernel, pci, address)?;
+        let path = PathBuf::from(format!("vfio:{address}"));
+        let map = memmap2::MmapOptions::new()
+            .offset(region.offset)
+            .len(BAR_BYTES)
+            .map_raw(&region.device);
+        match map {
+            Ok(map) => Ok(CardBar {
+                path,
+                map,
+                _vfio: Some(region),
+            }),
+            Err(source) => Err(CardError::Map { path, source }),
+        }
+    }
+
+    /// Lets the GPU of `memory` reach the BAR, which must outlive the answer.
+    fn expose(&self, memory: &dyn DmaMemory) -> std::io::Result<Exposed> {
+        let base = NonNull::new(self.map.as_mut_ptr()).ok_or(std::io::ErrorKind::InvalidInput)?;
+        // Whole pages: a GPU maps nothing less.
+        memory.expose_io(base, BAR_BYTES.next_multiple_of(4096))
     }
 
     /// Whether a NIC of this contract answers.
@@ -214,24 +282,29 @@ impl CardBar {
     }
 }
 
-/// The file behind a PCI address, else the path itself.
-fn locate(at: &str, devices: &Path) -> PathBuf {
+/// A whole PCI address, from one with or without its domain; `None` when it is none.
+fn pci_address(at: &str) -> Option<String> {
     let parts: Vec<&str> = at.split([':', '.']).collect();
     let hex = |text: &&str, digits: usize| {
         text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit())
     };
-    let address = match &parts[..] {
+    match &parts[..] {
         [domain, bus, device, function] => {
-            hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1)
+            (hex(domain, 4) && hex(bus, 2) && hex(device, 2) && hex(function, 1))
+                .then(|| at.to_owned())
         }
-        [bus, device, function] => hex(bus, 2) && hex(device, 2) && hex(function, 1),
-        _ => false,
-    };
-    match (address, parts.len()) {
-        (true, 4) => devices.join(at).join("resource0"),
-        (true, _) => devices.join(format!("0000:{at}")).join("resource0"),
-        (false, _) => PathBuf::from(at),
+        [bus, device, function] => {
+            (hex(bus, 2) && hex(device, 2) && hex(function, 1)).then(|| format!("0000:{at}"))
+        }
+        _ => None,
     }
+}
+
+/// Whether `vfio-pci`, or a driver of its kind, has the device of this folder.
+fn is_bound_to_vfio(device: &Path) -> bool {
+    let driver = std::fs::read_link(device.join("driver")).unwrap_or_default();
+    let name = driver.file_name().unwrap_or_default();
+    name.to_string_lossy().contains("vfio")
 }
 
 #[cfg(test)]
@@ -309,12 +382,23 @@ mod tests {
 
     #[test]
     fn addresses_are_told_from_files() {
-        let pci = Path::new("/devices");
-        let first = |at| locate(at, pci).display().to_string();
-        assert_eq!(first("0000:3b:00.0"), "/devices/0000:3b:00.0/resource0");
-        assert_eq!(first("af:1d.3"), "/devices/0000:af:1d.3/resource0");
-        for file in ["/proc/7/fd/9", "bar.bin", "x:y:z.0", "3b:0.0", "0:3b:00.0"] {
-            assert_eq!(first(file), file);
+        for (at, whole) in [
+            ("0000:3b:00.0", "0000:3b:00.0"),
+            ("af:1d.3", "0000:af:1d.3"),
+        ] {
+            assert_eq!(pci_address(at).as_deref(), Some(whole));
         }
+        for file in [
+            "/proc/7/fd/9",
+            "bar.bin",
+            "x:y:z.0",
+            "3b:0.0",
+            "0:3b:00.0",
+            "",
+        ] {
+            assert_eq!(pci_address(file), None, "{file}");
+        }
+        let none = CardBar::open("vfio:0000:ff:1f.7").expect_err("no such device");
+        assert!(none.to_string().contains("no IOMMU group"), "{none}");
     }
 }

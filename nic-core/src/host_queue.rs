@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ringbell_nic_abi::bar::doorbell_offset;
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{Completion, Descriptor, QueueId};
 
+use crate::card::Doorbells;
 use crate::progress::{wait_hook, Progress};
 use crate::queue::{QueueConfig, QueueMemory};
 
@@ -79,6 +81,17 @@ impl HostQueue {
             h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
             h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
         }
+        h
+    }
+
+    /// What a kernel holds that rings the doorbell in a card's BAR, by the way that `doorbells` found: in the
+    /// BAR itself, or through a thread of the host. Valid while both the queue and `doorbells` live.
+    pub fn handle_through(&self, doorbells: &Doorbells) -> QueueHandle {
+        let mut h = self.handle();
+        let tail = self.mem.slots().tail.load(Ordering::Relaxed);
+        let bar = doorbells.arm(self.id.0, tail);
+        h.doorbell = bar.0 + doorbell_offset(self.id.0) as u64;
+        h.bar = bar.0;
         h
     }
 

@@ -564,6 +564,13 @@ impl Nic {
         out
     }
 
+    /// A name of the file that this NIC's BAR lies in, while the NIC lives:
+    /// [`CardBar::open`](crate::card::CardBar::open) maps it as it maps a card's, from this process or, with
+    /// the process's number in place of `self`, from another.
+    pub fn bar_file(&self) -> std::path::PathBuf {
+        self.inner.bar.file()
+    }
+
     /// Reads a BAR word. Status registers are up to date.
     ///
     /// # Errors

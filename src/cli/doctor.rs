@@ -1,5 +1,6 @@
 //! `ringbell doctor`: what this machine has, what is used instead of what it lacks, and why.
 
+mod card;
 #[cfg(feature = "cuda")]
 mod gdrcopy;
 mod gpu;
@@ -82,6 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
     #[cfg(feature = "cuda")]
     checks.push(gdrcopy::gdrcopy());
+    checks.push(card::doorbells());
     checks.extend(host::checks());
     let findings = Findings {
         version: env!("CARGO_PKG_VERSION").into(),

@@ -4,10 +4,15 @@ mod running;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use ringbell::{doorbell_choice, EmulatedGpuConfig, GpuChoice};
+use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_nic_abi::bar::{self, Access, Reg};
-use ringbell_nic_core::card::CardBar;
+use ringbell_nic_abi::GpuVa;
+use ringbell_nic_core::card::pages::FilePages;
+use ringbell_nic_core::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use serde::Serialize;
 
 use super::{Exit, Problem};
@@ -21,12 +26,18 @@ pub(crate) struct Args {
     /// Show the values of the NICs of this process only [default: of every process that may be looked into]
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Show the values of a card: a PCI address (0000:3b:00.0), or a file that holds a BAR
+    /// Show the values of a card: a PCI address (0000:3b:00.0; vfio:0000:3b:00.0 through VFIO), or a file that holds a BAR
     #[arg(long, value_name = "ADDRESS|FILE", conflicts_with = "pid")]
     bar: Option<String>,
     /// Write a register of the card first; may be repeated
     #[arg(long, value_name = "NAME=VALUE", requires = "bar", value_parser = setting)]
     set: Vec<(Reg, u32)>,
+    /// Write the GPU pages that the card's kernel driver tells in this file to the card's GTLB first (instance 0)
+    #[arg(long, value_name = "FILE", requires = "bar")]
+    pages: Option<PathBuf>,
+    /// Say how kernels of the GPU that is used would ring the card: in its BAR, or through a thread of the host
+    #[arg(long, requires = "bar")]
+    doorbells: bool,
     /// Write the map as one JSON object; `-` (the default) is standard output
     #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -61,6 +72,12 @@ struct Card {
     path: PathBuf,
     /// Values now, by name of the register.
     values: BTreeMap<&'static str, u32>,
+    /// By which way kernels ring it, and why, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doorbells: Option<String>,
+    /// What was written to its GTLB, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<String>,
 }
 
 /// A register and its value, from the command line.
@@ -145,6 +162,8 @@ fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
         values: rows()
             .map(|&(reg, _, name, _)| (name, card.read(reg)))
             .collect(),
+        doorbells: None,
+        pages: None,
     });
     Map {
         abi_version: ringbell_nic_abi::ABI_VERSION,
@@ -165,6 +184,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         .as_deref()
         .map(|at| open(at, &args.set))
         .transpose()?;
+    let pages = match (&card, &args.pages) {
+        (Some(card), Some(file)) => Some(populate(card, file)?),
+        _ => None,
+    };
     let nics = match &card {
         Some(_) => Vec::new(),
         None => running::nics(args.pid),
@@ -177,7 +200,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         )
         .into());
     }
-    let map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
+    let mut map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
+    if let (Some(shown), Some(card), true) = (&mut map.card, card, args.doorbells) {
+        shown.doorbells = Some(doorbells(card)?);
+    }
+    if let Some(shown) = &mut map.card {
+        shown.pages = pages;
+    }
     match args.json.as_deref() {
         None => print!("{}", text(&map)),
         Some(path) => {
@@ -210,6 +239,49 @@ fn open(at: &str, set: &[(Reg, u32)]) -> Result<CardBar> {
     Ok(card)
 }
 
+/// Writes the pages in a file to the GTLB of a card; what that was, in words.
+fn populate(card: &CardBar, file: &Path) -> Result<String> {
+    let problem = |e: &dyn std::fmt::Display, advice| {
+        anyhow::Error::from(Problem::new(Exit::Environment, e.to_string(), advice))
+    };
+    let source = FilePages::open(file).map_err(|e| {
+        let advice = "docs/architecture.md, \"a card's BAR\", says where such files come from";
+        problem(&e, advice)
+    })?;
+    let tables = source.tables();
+    let Some(first) = tables.first() else {
+        return Ok(format!("{} tells of no pages", file.display()));
+    };
+    let window = GpuVa(first.base.0 / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES);
+    let advice = "nothing of the file is in use; the card may have to be reset";
+    let mut gtlb = CardGtlb::new(card, 0, window).map_err(|e| problem(&e, advice))?;
+    let groups = gtlb.free_groups();
+    for table in &tables {
+        gtlb.map(table).map_err(|e| problem(&e, advice))?;
+    }
+    Ok(format!(
+        "{} pages of 64 KiB in {} runs from {window}, {} groups of them scattered ({} more have room)",
+        source.len(),
+        tables.len(),
+        groups - gtlb.free_groups(),
+        gtlb.free_groups()
+    ))
+}
+
+/// The way from the GPU that is used to the card's doorbells. Nothing is rung.
+fn doorbells(card: CardBar) -> Result<String> {
+    let chosen = GpuChoice::Auto
+        .open(&EmulatedGpuConfig {
+            memory_bytes: 2 << 20,
+            ..EmulatedGpuConfig::default()
+        })
+        .context("cannot open the GPU")?;
+    let memory = chosen.gpu.memory();
+    let policy = ProxyPolicy::default();
+    let way = Doorbells::open(Arc::new(card), &*memory, doorbell_choice(), policy)?;
+    Ok(format!("{}: {}", chosen.gpu.describe(), way.describe()))
+}
+
 fn text(map: &Map) -> String {
     let mut out = format!(
         "contract version {}, BAR of {} bytes\n\noffset  index  access  name                        meaning\n",
@@ -235,6 +307,12 @@ fn text(map: &Map) -> String {
     if let Some(card) = &map.card {
         out.push_str(&format!("\n{}:\n", card.path.display()));
         values(&mut out, &card.values);
+        if let Some(pages) = &card.pages {
+            out.push_str(&format!("GTLB: {pages}\n"));
+        }
+        if let Some(way) = &card.doorbells {
+            out.push_str(&format!("doorbells: {way}\n"));
+        }
     } else if map.nics.is_empty() {
         out.push_str(
             "\nno NIC runs in a process that may be looked into, so there are no values\n",

@@ -128,6 +128,7 @@ pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char)
         201 => c"CUDA_ERROR_INVALID_CONTEXT",
         209 => c"CUDA_ERROR_NO_BINARY_FOR_GPU",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
+        801 => c"CUDA_ERROR_NOT_SUPPORTED",
         _ => return INVALID_VALUE,
     };
     // SAFETY: the caller's pointer.

@@ -15,6 +15,7 @@
 #![allow(clippy::missing_safety_doc)] // As above.
 
 pub mod device;
+pub mod io_memory;
 pub mod ipc;
 pub mod memory;
 pub mod module;
@@ -42,6 +43,7 @@ pub const NOT_READY: Result = 600;
 pub const LAUNCH_FAILED: Result = 719;
 pub const HOST_MEMORY_ALREADY_REGISTERED: Result = 712;
 pub const HOST_MEMORY_NOT_REGISTERED: Result = 713;
+pub const NOT_SUPPORTED: Result = 801;
 pub const UNKNOWN: Result = 999;
 
 /// What goes wrong on purpose.
@@ -62,6 +64,8 @@ pub struct Faults {
     pub slow_writes: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
+    /// `no-io-memory`: registers of a device cannot be registered.
+    pub no_io_memory: bool,
     /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
     pub kill: Option<String>,
     /// `other-gpu`: the GPU has another name (UUID) than that of processes without this fault.
@@ -84,6 +88,7 @@ impl Faults {
                 ("slow-writes", _) => f.slow_writes = true,
                 ("no-pinning", _) => f.no_pinning = true,
                 ("other-gpu", _) => f.other_gpu = true,
+                ("no-io-memory", _) => f.no_io_memory = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),
                 ("memory", bytes) => f.memory = bytes.parse().ok(),
                 // A misspelt fault would make its test pass for nothing.

@@ -321,13 +321,14 @@ pub unsafe extern "C" fn cuMemFreeHost(base: *mut c_void) -> Result {
 pub unsafe extern "C" fn cuMemHostRegister_v2(
     base: *mut c_void,
     bytes: usize,
-    _flags: c_uint,
+    flags: c_uint,
 ) -> Result {
     call(|| {
         ready()?;
         if faults().no_pinning {
             return Err(OUT_OF_MEMORY);
         }
+        crate::io_memory::register(flags)?;
         let mut memory = lock(&MEMORY);
         if memory.pinned_around(base as u64).is_some() {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);

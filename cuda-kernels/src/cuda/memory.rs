@@ -369,16 +369,22 @@ impl DmaMemory for CudaMemory {
 
     /// Pins the memory and maps it for the GPU (`cuMemHostRegister`, portable and device-mapped).
     fn expose(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
-        let exposed = self.pin(base, len).map_err(std::io::Error::other)?;
+        let exposed = self.pin(base, len, 0).map_err(std::io::Error::other)?;
         Ok(exposed)
+    }
+
+    /// The same for registers of a device, as I/O memory (`CU_MEMHOSTREGISTER_IOMEMORY`).
+    fn expose_io(&self, base: NonNull<u8>, len: usize) -> std::io::Result<Exposed> {
+        let io = sys::CU_MEMHOSTREGISTER_IOMEMORY;
+        self.pin(base, len, io).map_err(std::io::Error::other)
     }
 }
 
 impl CudaMemory {
-    fn pin(&self, base: NonNull<u8>, len: usize) -> Result<Exposed, CudaError> {
+    fn pin(&self, base: NonNull<u8>, len: usize, more: u32) -> Result<Exposed, CudaError> {
         self.context.bind()?;
         let host: *mut c_void = base.as_ptr().cast();
-        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | more;
         // SAFETY: the caller says that the range is mapped and stays so until the guard is dropped.
         let r = unsafe { sys::cuMemHostRegister_v2(host, len, flags) };
         driver::check_memory("cuMemHostRegister", r, len as u64, "pinned host memory")?;

@@ -1,0 +1,163 @@
+//! How a kernel reaches the doorbells in a card's BAR: [`Doorbells`].
+//!
+//! Best is the BAR itself: the GPU's driver registers the mapping as I/O memory, and a kernel's store goes over
+//! PCIe to the card (FpgaNIC §2.3.1). Not every GPU, driver and machine allows it. Then a kernel rings in pinned
+//! memory of the host instead, and a thread of the host carries the value over: [`proxy`](super::proxy). A kernel
+//! sees no difference but the time, and is compiled no other way: only the addresses in its handle differ.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ringbell_gtlb::{DmaMemory, Exposed};
+use ringbell_nic_abi::GpuVa;
+
+use super::proxy::{Proxy, ProxyPolicy, ProxyStats};
+use super::CardBar;
+
+/// Which way kernels' doorbells go, as a person asks for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DoorbellChoice {
+    /// The BAR itself where the GPU accepts it as I/O memory, else the host's thread.
+    #[default]
+    Auto,
+    /// The BAR itself, or an error.
+    Direct,
+    /// The host's thread.
+    Proxy,
+}
+
+/// A word that names no way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no way for doorbells; write auto, direct or proxy")]
+pub struct DoorbellChoiceError(String);
+
+impl FromStr for DoorbellChoice {
+    type Err = DoorbellChoiceError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" | "" => Ok(DoorbellChoice::Auto),
+            "direct" => Ok(DoorbellChoice::Direct),
+            "proxy" => Ok(DoorbellChoice::Proxy),
+            _ => Err(DoorbellChoiceError(text.into())),
+        }
+    }
+}
+
+/// Kernels cannot ring the card's doorbells.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DoorbellError {
+    /// The way that was asked for is refused.
+    #[error("the GPU does not take the BAR as I/O memory: {0}; `auto` lets a thread of the host ring instead")]
+    Refused(#[source] std::io::Error),
+    /// The system has no memory, or no thread.
+    #[error("cannot let a thread of the host ring: the system refused {what}: {source}")]
+    System {
+        /// What was asked for.
+        what: &'static str,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+/// How doorbells go.
+#[derive(Debug)]
+enum Way {
+    /// Registered as I/O memory.
+    Direct(Exposed),
+    /// By a thread of the host.
+    Proxy(Proxy),
+}
+
+/// The doorbells of one card as the kernels of one GPU reach them. Dropping it ends that: no kernel may still hold
+/// a handle that went through it.
+pub struct Doorbells {
+    // Before the mapping that it is about.
+    way: Way,
+    why: String,
+    card: Arc<CardBar>,
+}
+
+impl fmt::Debug for Doorbells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Doorbells({})", self.describe())
+    }
+}
+
+impl Doorbells {
+    /// Finds the way from the GPU of `memory` to the doorbells of `card`.
+    ///
+    /// # Errors
+    /// [`DoorbellError`].
+    pub fn open(
+        card: Arc<CardBar>,
+        memory: &dyn DmaMemory,
+        choice: DoorbellChoice,
+        policy: ProxyPolicy,
+    ) -> Result<Doorbells, DoorbellError> {
+        let why = match choice {
+            DoorbellChoice::Proxy => "it was asked for".to_owned(),
+            DoorbellChoice::Auto | DoorbellChoice::Direct => match card.expose(memory) {
+                Ok(exposed) => {
+                    return Ok(Doorbells {
+                        way: Way::Direct(exposed),
+                        why: "the GPU takes the BAR as I/O memory".into(),
+                        card,
+                    })
+                }
+                Err(e) if choice == DoorbellChoice::Direct => {
+                    return Err(DoorbellError::Refused(e))
+                }
+                Err(e) => format!("the GPU does not take the BAR as I/O memory: {e}"),
+            },
+        };
+        tracing::warn!(card = %card.path().display(), why, "a thread of the host rings for kernels");
+        Ok(Doorbells {
+            way: Way::Proxy(Proxy::start(card.clone(), memory, policy)?),
+            why,
+            card,
+        })
+    }
+
+    /// The card.
+    pub fn card(&self) -> &CardBar {
+        &self.card
+    }
+
+    /// Whether a kernel's store goes to the card with no thread between.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.way, Way::Direct(_))
+    }
+
+    /// Which way, and why, in a line for people.
+    pub fn describe(&self) -> String {
+        match &self.way {
+            Way::Direct(_) => format!("kernels ring in the card's BAR: {}", self.why),
+            Way::Proxy(p) => format!(
+                "a thread of the host rings for kernels (looks every {:?} while they ring, every {:?} when they \
+                 rest): {}",
+                p.policy().nap,
+                p.policy().long_nap,
+                self.why
+            ),
+        }
+    }
+
+    /// What the host's thread has done; `None` when there is none.
+    pub fn proxy_stats(&self) -> Option<ProxyStats> {
+        match &self.way {
+            Way::Direct(_) => None,
+            Way::Proxy(p) => Some(p.stats()),
+        }
+    }
+
+    /// Makes ready for the doorbell of a queue whose next ticket is `tail`; where kernels see the BAR.
+    pub(crate) fn arm(&self, queue: u32, tail: u32) -> GpuVa {
+        match &self.way {
+            Way::Direct(exposed) => exposed.va(),
+            Way::Proxy(proxy) => proxy.arm(queue, tail),
+        }
+    }
+}

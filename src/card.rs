@@ -1,0 +1,51 @@
+//! A card's registers and doorbells, beside the GPU of a [`Nic`].
+
+use std::sync::Arc;
+
+use ringbell_nic_core::card::{CardBar, DoorbellChoice, DoorbellError, Doorbells, ProxyPolicy};
+
+use crate::Nic;
+
+/// Environment variable that says how kernels ring a card: `auto` (the default), `direct`, in the card's BAR
+/// or not at all, or `proxy`, through a thread of the host.
+pub const DOORBELLS_VARIABLE: &str = "RINGBELL_DOORBELLS";
+
+/// What [`DOORBELLS_VARIABLE`] says; a word that it does not know is said and passed over.
+pub fn doorbell_choice() -> DoorbellChoice {
+    let asked = std::env::var(DOORBELLS_VARIABLE).unwrap_or_default();
+    asked.parse().unwrap_or_else(|why| {
+        tracing::warn!(%why, "{DOORBELLS_VARIABLE}: auto is used");
+        DoorbellChoice::Auto
+    })
+}
+
+impl Nic {
+    /// Finds the way from the kernels of this NIC's GPU to the doorbells of a card; the queues' handles then come
+    /// from [`HostQueue::handle_through`](crate::HostQueue::handle_through).
+    ///
+    /// # Errors
+    /// [`DoorbellError`]: the way that was asked for is refused, or the system has no memory or no thread.
+    ///
+    /// # Examples
+    /// The card is this software NIC itself, by a mapping of its own of the file that its BAR lies in:
+    /// ```
+    /// use ringbell::parts::nic_core::card::{CardBar, DoorbellChoice};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let nic = ringbell::Nic::open(ringbell::NicOptions::default())?;
+    /// let card = CardBar::open(&nic.soft().bar_file().display().to_string())?;
+    /// let doorbells = nic.doorbells(card, DoorbellChoice::Auto)?;
+    /// let handle = nic.create_queue()?.handle_through(&doorbells);
+    /// assert_ne!(handle.doorbell, 0);
+    /// println!("{}", doorbells.describe());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn doorbells(
+        &self,
+        card: CardBar,
+        choice: DoorbellChoice,
+    ) -> Result<Doorbells, DoorbellError> {
+        let memory = self.gpu().memory();
+        Doorbells::open(Arc::new(card), &*memory, choice, ProxyPolicy::default())
+    }
+}

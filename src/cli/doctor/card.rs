@@ -1,0 +1,67 @@
+//! A card's doorbells: by which way a kernel of the GPU that is used rings them, tried out over the BAR of a
+//! software NIC, because there need be no card.
+
+use std::time::Duration;
+
+use anyhow::{bail, Context, Result};
+use ringbell::abi::Status;
+use ringbell::parts::nic_core::card::{CardBar, Doorbells};
+use ringbell::{doorbell_choice, GpuKind, KernelArg, Nic, NicOptions, DOORBELLS_VARIABLE};
+
+use super::{Check, Verdict};
+
+const NAME: &str = "card doorbells";
+/// Longest wait for the kernel.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) fn doorbells() -> Check {
+    match try_out() {
+        Ok((found, doorbells, gpu)) => {
+            let verdict = match doorbells.is_direct() {
+                true => Verdict::Ok,
+                false => Verdict::Instead,
+            };
+            let why = match gpu {
+                GpuKind::Emulated => "tried out with an emulated GPU and a software NIC as the card; `ringbell regs --bar ADDRESS --doorbells` asks about a real card",
+                _ => "tried out with a software NIC as the card, whose BAR is memory: a driver may take a real card's BAR and refuse this one; `ringbell regs --bar ADDRESS --doorbells` asks about a real card",
+            };
+            Check::new(NAME, verdict, found, doorbells.describe(), why)
+        }
+        Err(e) => Check::new(
+            NAME,
+            Verdict::Instead,
+            "a kernel could not ring",
+            "software NICs, which do not need this",
+            format!("{e:#}; {DOORBELLS_VARIABLE}=proxy lets a thread of the host ring"),
+        ),
+    }
+}
+
+/// A kernel asks a software NIC for a socket, by a doorbell in the file that holds the NIC's BAR.
+fn try_out() -> Result<(String, Doorbells, GpuKind)> {
+    let mut options = NicOptions::default();
+    options.gpu.memory_bytes = 2 << 20;
+    let nic = Nic::open(options).context("no NIC to try it with")?;
+    let bar = nic.soft().bar_file();
+    let card = CardBar::open(&bar.display().to_string()).context("its BAR cannot be mapped")?;
+    let doorbells = nic.doorbells(card, doorbell_choice())?;
+    let queue = nic.create_queue()?;
+    let out = nic.alloc(64)?;
+    let args = [
+        queue.handle_through(&doorbells).into(),
+        KernelArg::U32(5_000_000),
+        (&out).into(),
+    ];
+    let launch = nic.gpu().launch("rb_socket", 1, 1, &args)?;
+    launch.wait(PATIENCE)?;
+    let mut status = [0];
+    out.read(0, &mut status)?;
+    match Status::from_code(status[0]) {
+        Some(Status::Ok) => Ok((
+            "a kernel rang, and its card answered".into(),
+            doorbells,
+            nic.gpu().kind(),
+        )),
+        other => bail!("the kernel's call ended with {other:?}"),
+    }
+}
