@@ -39,10 +39,10 @@ impl Collectives {
             return false;
         };
         let slot = a.comm;
-        let waits = matches!(a.state, State::Waiting(_));
+        let waits = matches!(a.state, State::Waiting);
         let gone = match &mut a.state {
             State::Channel(c) => c.take_back(id, &mut self.fabric),
-            State::Waiting(_) => a.seq.is_none(),
+            State::Waiting => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
             _ => false,

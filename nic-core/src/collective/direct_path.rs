@@ -4,7 +4,7 @@
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
-use super::direct::{Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
+use super::direct::{Access, Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
 use super::{Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::transport::{ConnId, DmaAccess, PeerWindow, Transport};
@@ -59,24 +59,32 @@ impl Peers for Routes<'_> {
 /// A buffer of an operation, as peers and the CPU find it.
 fn pages(io: &mut Io<'_>, exports: &[(u64, u64)], side: Side, bytes: u64) -> Result<Pages, Fault> {
     if bytes == 0 {
-        return Pages::new(side.va, 0, false, false, |_| Err(Fault::BadKey { key: 0 }));
+        let none = Access {
+            exported: false,
+            writable: false,
+        };
+        return Pages::new(side.va, 0, none, |_| Err(Fault::BadKey { key: 0 }));
     }
-    let first = io
-        .mmu
-        .span(side.region, GpuVa(side.va), bytes)?
-        .addr
-        .value();
-    let exported = if first < BOARD_BUS {
-        exports
-            .iter()
-            .any(|(at, len)| first.wrapping_sub(*at) < *len)
+    let first = io.mmu.span(side.region, GpuVa(side.va), bytes)?;
+    let (bus, len) = (first.addr.value(), first.len);
+    let exported = if bus < BOARD_BUS {
+        exports.iter().any(|(at, len)| bus.wrapping_sub(*at) < *len)
     } else {
         // Host memory is this process's own.
-        first < HOST_BUS
+        bus < HOST_BUS
     };
-    let writable = io.mmu.grants_remote_write(side.region);
+    let access = Access {
+        exported,
+        writable: io.mmu.grants_remote_write(side.region),
+    };
     let dma = io.dma();
-    Pages::new(side.va, bytes, exported, writable, |offset| {
+    // A small buffer needs one translation.
+    if len >= bytes && side.va % PAGE_BYTES + bytes <= PAGE_BYTES {
+        let cpu = dma.direct(first.prefix(bytes));
+        let cpu = cpu.ok_or(Fault::NoTranslation { va: GpuVa(side.va) })?;
+        return Ok(Pages::in_one(side.va, bytes, (cpu, bus), access));
+    }
+    Pages::new(side.va, bytes, access, |offset| {
         let va = GpuVa(side.va + offset);
         let span = dma.mmu.span(side.region, va, bytes - offset)?;
         // In one piece to the page's end at least: translations are of pages.
@@ -141,40 +149,35 @@ impl Collectives {
         d.ready = d.path.is_ready();
     }
 
-    /// Begins an operation on the direct path, when there is one. `Err`: there is none.
-    pub(super) fn start_direct(
-        &mut self,
-        io: &mut Io<'_>,
-        slot: u32,
-        id: u32,
-        task: Task,
-    ) -> Result<(), Task> {
+    /// Begins an operation on the direct path. `false`: there is none.
+    pub(super) fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
+        let Some(a) = self.ops.get_mut(id) else {
+            return false;
+        };
         let Task::Program {
             params,
             input,
             output,
             sides,
             ..
-        } = &task
+        } = &a.task
         else {
-            return Err(task);
+            return false;
         };
         let c = self.comms[slot as usize].comm.as_mut();
         let Some(c) = c.filter(|c| c.is_direct()) else {
-            return Err(task);
+            return false;
         };
-        let rank = c.rank;
         let both = pages(io, &self.exports, *input, sides[0])
             .and_then(|i| Ok((i, pages(io, &self.exports, *output, sides[1])?)));
         let (source, result) = match both {
             Ok(both) => both,
             Err(fault) => {
                 // As in the middle of a program: the others wait for this rank and are told.
-                if let Some(a) = self.ops.get_mut(id) {
-                    a.own_end = Some(fault.status());
-                }
+                a.own_end = Some(fault.status());
+                let rank = c.rank;
                 self.end(io, slot, rank, Status::CommAborted);
-                return Ok(());
+                return true;
             }
         };
         let op = DirectOp {
@@ -189,10 +192,8 @@ impl Collectives {
         c.recount(params.kind, params.algo, Algorithm::Direct);
         c.active.push(id);
         self.direct_active += 1;
-        if let Some(a) = self.ops.get_mut(id) {
-            a.state = State::Direct(task);
-        }
-        Ok(())
+        a.state = State::Direct;
+        true
     }
 
     /// Moves the direct paths on.
@@ -255,21 +256,15 @@ impl Collectives {
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };
-        let State::Direct(task) = &mut a.state else {
+        let Task::Program { params, reach, .. } = &mut a.task else {
             return;
         };
-        let task = std::mem::replace(task, Task::Nop);
-        let Task::Program { params, reach, .. } = &task else {
-            return;
-        };
-        let (kind, algo, must) = (params.kind, params.algo, *reach == Reach::MustDirect);
-        a.state = State::Waiting(task);
-        if must {
+        let (kind, algo) = (params.kind, params.algo);
+        let was = std::mem::replace(reach, Reach::Messages);
+        a.state = State::Waiting;
+        if was == Reach::MustDirect {
             let direct = u64::from(Algorithm::Direct.code());
             return self.finish(slot, id, Status::Unsupported, 0, direct);
-        }
-        if let State::Waiting(Task::Program { reach, .. }) = &mut a.state {
-            *reach = Reach::Messages;
         }
         self.waiting += 1;
         if let Some(c) = self.comm_mut(slot) {

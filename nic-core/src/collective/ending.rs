@@ -63,7 +63,7 @@ impl Collectives {
                     .unwrap_or_default();
                 for id in ids {
                     let Some(a) = self.ops.get(id) else { continue };
-                    if matches!(a.state, State::Waiting(_)) {
+                    if matches!(a.state, State::Waiting) {
                         self.waiting -= 1;
                     }
                     let (status, detail) = a.own_end.unwrap_or((end.status, end.rank.into()));
@@ -151,14 +151,14 @@ impl Collectives {
         let slot = a.comm;
         let gone = match &mut a.state {
             State::Channel(c) => c.take_back(id, &mut self.fabric),
-            State::Waiting(_) => a.seq.is_none(),
+            State::Waiting => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
             State::Local(_) => true,
-            State::Running(_) | State::Direct(_) => false,
+            State::Running(_) | State::Direct => false,
         };
         if gone {
-            if matches!(a.state, State::Waiting(_)) {
+            if matches!(a.state, State::Waiting) {
                 self.waiting -= 1;
             }
             self.forget(id, status, detail);

@@ -166,14 +166,14 @@ impl Task {
 #[derive(Debug)]
 enum State {
     /// Not begun.
-    Waiting(Task),
+    Waiting,
     /// A user message; the receive's number.
     Message(Option<u32>),
     Local(Box<Combine>),
     Channel(Box<Channel>),
     Running(Box<Op>),
-    /// On the direct path; the task, should it have to go over messages.
-    Direct(Task),
+    /// On the direct path.
+    Direct,
 }
 
 #[derive(Debug)]
@@ -181,6 +181,9 @@ struct Active {
     token: WorkToken,
     comm: u32,
     after: After,
+    /// What is to be done: until it begins and, should it have to go over messages, on the direct path. It
+    /// stays where it is: copying what was just written field by field stalls on the store buffer.
+    task: Task,
     state: State,
     /// Number among the communicator's collective operations.
     seq: Option<u32>,
@@ -383,7 +386,8 @@ impl Collectives {
             token,
             comm: slot,
             after,
-            state: State::Waiting(task),
+            task,
+            state: State::Waiting,
             seq,
             params,
             bytes,
@@ -469,27 +473,22 @@ impl Collectives {
 
     /// Begins an operation. `false`: NIC memory is short, later.
     fn start(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
-        let Some(a) = self.ops.get_mut(id) else {
+        let Some(a) = self.ops.get(id) else {
             return true;
         };
-        let State::Waiting(task) = &mut a.state else {
+        if !matches!(a.state, State::Waiting) {
             return true;
-        };
-        let mut task = std::mem::replace(task, Task::Nop);
+        }
         let streams = a.streams;
-        if self.streams.are_taken(streams) || self.is_channel_taken(slot, &task) {
-            if let Some(a) = self.ops.get_mut(id) {
-                a.state = State::Waiting(task);
-            }
+        if self.streams.are_taken(streams) || self.is_channel_taken(slot, &a.task) {
             return false;
         }
-        if let Task::Program { reach, .. } = &task {
+        if let Task::Program { reach, .. } = &a.task {
             let reach = *reach;
             if reach != Reach::Messages {
-                task = match self.start_direct(io, slot, id, task) {
-                    Ok(()) => return true,
-                    Err(task) => task,
-                };
+                if self.start_direct(io, slot, id) {
+                    return true;
+                }
                 if reach == Reach::MustDirect {
                     let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
                     self.finish(slot, id, Status::Unsupported, 0, direct);
@@ -504,7 +503,7 @@ impl Collectives {
             return true;
         };
         let key = u64::from(id) << 32;
-        match task {
+        match std::mem::replace(&mut a.task, Task::Nop) {
             Task::Nop => {
                 self.finish(slot, id, Status::Ok, 0, 0);
             }
@@ -625,7 +624,7 @@ impl Collectives {
                         self.finish(slot, id, Status::NoResources, 0, each);
                         return true;
                     }
-                    a.state = State::Waiting(Task::Program {
+                    a.task = Task::Program {
                         plan,
                         params,
                         input,
@@ -634,7 +633,7 @@ impl Collectives {
                         reach,
                         bytes,
                         streamed,
-                    });
+                    };
                     return false;
                 }
                 a.state = State::Running(Box::new(Op::new(job, blocks, ends)));
@@ -734,7 +733,7 @@ impl Collectives {
                 Err(fault) => Err(fault.status()),
             },
             State::Channel(_) => return self.run_channel(io, id),
-            State::Waiting(_) | State::Message(_) | State::Direct(_) => return,
+            State::Waiting | State::Message(_) | State::Direct => return,
         };
         match result {
             Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),

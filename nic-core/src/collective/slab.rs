@@ -27,6 +27,8 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Adds a value; `None` when all 2^18 numbers are in use.
+    // Inlined, so that a value is written where it stays.
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> Option<u32> {
         let index = match self.free.pop() {
             Some(i) => i,

@@ -34,6 +34,7 @@ pub(crate) mod guard;
 mod pages;
 mod pass;
 mod plan;
+mod ranges;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -48,9 +49,9 @@ pub(crate) use crate::sync;
 use crate::transport::{NicTime, PeerWindow};
 use area::Area;
 pub(crate) use area::AreaPool;
-pub(crate) use pages::Pages;
+pub(crate) use pages::{Access, Pages};
 use pass::{Cursor, PassError};
-use plan::{Plan, Plans};
+use plan::Plans;
 use record::{flag, Record};
 
 /// Most ranks of a communicator that uses the direct path: one bit each.
@@ -582,7 +583,7 @@ impl Direct {
             return Ok(None);
         };
         let way = *way;
-        let plan: &Plan = match way {
+        let plan = match way {
             Way::Push => self.plans.push(&op.op.params),
             _ => self.plans.pull(&op.op.params),
         };
@@ -594,9 +595,8 @@ impl Direct {
                 self.records[r as usize].has(flag::IN_PLACE)
             }
         };
-        let out_bytes = plan.output_bytes(&params);
         // Past the cache when not all outputs would stay in it; in place the lines are there anyway.
-        let all_outputs = out_bytes.saturating_mul(self.ranks.into());
+        let all_outputs = plan.output_bytes.saturating_mul(self.ranks.into());
         let streaming =
             all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
         // Peers that this rank writes to: everybody, in a push.

@@ -22,27 +22,50 @@ pub(crate) struct Pages {
     offset: u64,
     bytes: u64,
     va: u64,
-    exported: bool,
-    writable: bool,
+    access: Access,
+}
+
+/// What peers can do with a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// They can map the memory.
+    pub(crate) exported: bool,
+    /// Its region grants them writing.
+    pub(crate) writable: bool,
 }
 
 // SAFETY: addresses; whoever uses them has pinned the region, and copies raw bytes only.
 unsafe impl Send for Pages {}
 
 impl Pages {
+    /// A buffer that lies inside one page, at these addresses.
+    #[inline]
+    pub(crate) fn in_one(va: u64, bytes: u64, addresses: (*mut u8, u64), access: Access) -> Pages {
+        let offset = va % PAGE_BYTES;
+        debug_assert!(bytes > 0 && offset + bytes <= PAGE_BYTES);
+        let (cpu, bus) = addresses;
+        let page = (cpu.wrapping_sub(offset as usize), bus.wrapping_sub(offset));
+        Pages {
+            first: [page, (std::ptr::null_mut(), 0)],
+            table: Vec::new(),
+            pages: 1,
+            offset,
+            bytes,
+            va,
+            access,
+        }
+    }
+
     /// The pages of `bytes` bytes at `va`. `span(offset)` tells where the bytes from that offset
     /// lie: bus address, CPU address, and how many are contiguous; it is asked for offset 0 and then
     /// at every page's start.
-    ///
-    /// `exported`: peers can map the memory. `writable`: its region grants them writing.
     ///
     /// # Errors
     /// What `span` answers.
     pub(crate) fn new<E>(
         va: u64,
         bytes: u64,
-        exported: bool,
-        writable: bool,
+        access: Access,
         mut span: impl FnMut(u64) -> Result<(u64, *mut u8, u64), E>,
     ) -> Result<Pages, E> {
         let offset = va % PAGE_BYTES;
@@ -83,8 +106,7 @@ impl Pages {
             offset,
             bytes,
             va,
-            exported,
-            writable: exported && writable,
+            access,
         })
     }
 
@@ -113,11 +135,11 @@ impl Pages {
     }
 
     pub(super) fn is_exported(&self) -> bool {
-        self.exported
+        self.access.exported
     }
 
     pub(super) fn is_writable(&self) -> bool {
-        self.writable
+        self.access.exported && self.access.writable
     }
 
     /// Whether two buffers share bytes.
@@ -139,6 +161,13 @@ impl Pages {
         let page = self.page((at / PAGE_BYTES) as usize).0;
         let run = (PAGE_BYTES - inside).min(self.bytes - offset);
         (page.wrapping_add(inside as usize), run as usize)
+    }
+
+    /// Where the buffer begins, if all of it lies together for the CPU.
+    #[inline]
+    pub(super) fn together(&self) -> Option<*mut u8> {
+        let (first, run) = self.at(0);
+        (run as u64 == self.bytes).then_some(first)
     }
 
     /// Stores the bus addresses for peers.

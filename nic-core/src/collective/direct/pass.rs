@@ -5,12 +5,11 @@
 #![allow(unsafe_code)] // Reads and writes own and peers' memory.
 
 use ringbell_gtlb::PAGE_BYTES;
-use ringbell_onc_engines::program::Layout;
 use ringbell_onc_engines::reduce;
 
 use super::area::Area;
 use super::pages::{Pages, INLINE_PAGES};
-use super::plan::{Chunks, Plan, PlanStep};
+use super::ranges::{Ranges, Run, Step};
 use super::record::{Place, Record};
 use super::sync::{AtomicU64, Ordering};
 use super::{DirectParams, DirectStats, Peers, MAX_DIRECT_RANKS};
@@ -37,7 +36,7 @@ pub(super) struct PassError {
 
 /// One batch.
 pub(super) struct Job<'a> {
-    pub(super) plan: &'a Plan,
+    pub(super) plan: &'a Ranges,
     pub(super) params: &'a DirectParams,
     pub(super) rank: u32,
     pub(super) input: &'a Pages,
@@ -56,80 +55,125 @@ pub(super) fn run(
     budget: u64,
     stats: &mut DirectStats,
 ) -> Result<bool, PassError> {
-    let size = job.params.dtype.bytes();
-    let layout = job.plan.layout(job.params);
+    if job.eager.is_some() && small(job, stats)? {
+        return Ok(true);
+    }
     let mut left = budget;
     while let Some(step) = job.plan.steps.get(cursor.step) {
-        let elements = step.elements(&layout);
-        let bytes = elements * size;
-        while cursor.done < bytes {
+        while cursor.done < step.bytes {
             if left == 0 {
                 return Ok(false);
             }
-            let n = piece(job, step, &layout, cursor.done, bytes - cursor.done)?;
+            let n = piece(job, step, cursor.done)?;
             cursor.done += n;
             left = left.saturating_sub(n);
-            stats.stored += n * step.destinations.len() as u64;
+            stats.stored += n * job.plan.destinations(step).len() as u64;
         }
-        if elements > 0 {
-            stats.steps += 1;
-            if step.sources.len() > 1 {
-                stats.reduced += elements * (step.sources.len() as u64 - 1);
-            }
-        }
+        count(job, step, stats);
         cursor.step += 1;
         cursor.done = 0;
     }
     Ok(true)
 }
 
-/// One piece at byte `at` of the step's value, `most` bytes at most; returns how many.
-fn piece(
-    job: &Job<'_>,
-    step: &PlanStep,
-    layout: &Layout,
-    at: u64,
-    most: u64,
-) -> Result<u64, PassError> {
-    if step.sources.len().max(step.destinations.len()) <= FEW {
-        piece_of::<FEW>(job, step, layout, at, most)
-    } else {
-        piece_of::<MAX>(job, step, layout, at, most)
+fn count(job: &Job<'_>, step: &Step, stats: &mut DirectStats) {
+    if step.elements > 0 {
+        let operands = job.plan.sources(step).len() as u64;
+        stats.steps += 1;
+        stats.reduced += step.elements * operands.saturating_sub(1);
     }
 }
 
-/// The same, with room for `N` operands of a kind.
+/// A whole eager operation, when own source and destination lie together and ranks are few: every operand
+/// is found once. `false`: it is not such a one.
+fn small(job: &Job<'_>, stats: &mut DirectStats) -> Result<bool, PassError> {
+    let (Some((area, seq)), Some(input), Some(output)) =
+        (job.eager, job.input.together(), job.output.together())
+    else {
+        return Ok(false);
+    };
+    if job.records.len() > FEW {
+        return Ok(false);
+    }
+    let len = job.plan.input_bytes;
+    // Where a run of `bytes` bytes lies, checked against its buffer.
+    let at = |run: &Run, bytes: u64| {
+        let (base, room) = match (run.rank == job.rank, run.output) {
+            (true, true) => (output, job.output.bytes()),
+            (true, false) => (input, job.input.bytes()),
+            (false, false) => (area.input(run.rank, seq, len as usize).cast_mut(), len),
+            (false, true) => return Err(PassError { rank: run.rank }),
+        };
+        match run.at.checked_add(bytes).is_some_and(|end| end <= room) {
+            true => Ok(base.wrapping_add(run.at as usize)),
+            false => Err(PassError { rank: run.rank }),
+        }
+    };
+    for step in &job.plan.steps {
+        let (sources, destinations) = (job.plan.sources(step), job.plan.destinations(step));
+        let mut srcs = [std::ptr::null::<u8>(); FEW];
+        let mut dsts = [std::ptr::null_mut::<u8>(); FEW];
+        for (run, p) in sources.iter().zip(&mut srcs) {
+            *p = at(run, step.bytes)?.cast_const();
+        }
+        for (run, p) in destinations.iter().zip(&mut dsts) {
+            *p = at(run, step.bytes)?;
+        }
+        // SAFETY: `at` has checked the bytes of every operand, all of them this rank's own memory: pinned
+        // buffers that lie together, and slots of its area. An own destination may be its source.
+        unsafe {
+            reduce::fused(
+                job.params.dtype,
+                job.params.op,
+                &dsts[..destinations.len()],
+                &srcs[..sources.len()],
+                step.elements as usize,
+                false,
+            );
+        }
+        stats.stored += step.bytes * destinations.len() as u64;
+        count(job, step, stats);
+    }
+    Ok(true)
+}
+
+/// One piece at byte `at` of the step's value; returns how many bytes.
+fn piece(job: &Job<'_>, step: &Step, at: u64) -> Result<u64, PassError> {
+    let (sources, destinations) = (job.plan.sources(step), job.plan.destinations(step));
+    if sources.len().max(destinations.len()) <= FEW {
+        piece_of::<FEW>(job, (sources, destinations), at, step.bytes - at)
+    } else {
+        piece_of::<MAX>(job, (sources, destinations), at, step.bytes - at)
+    }
+}
+
+/// The same, `most` bytes at most, with room for `N` operands of a kind.
 fn piece_of<const N: usize>(
     job: &Job<'_>,
-    step: &PlanStep,
-    layout: &Layout,
+    (sources, destinations): (&[Run], &[Run]),
     at: u64,
     most: u64,
 ) -> Result<u64, PassError> {
     let size = job.params.dtype.bytes();
-    let offset = |c: &Chunks| c.start(layout) * size + at;
     let mut srcs = [std::ptr::null::<u8>(); N];
     let mut dsts = [std::ptr::null_mut::<u8>(); N];
     let mut run = most;
-    for (s, p) in step.sources.iter().zip(&mut srcs) {
-        let (from, n) = resolve(job, s, offset(s), run)?;
+    for (s, p) in sources.iter().zip(&mut srcs) {
+        let (from, n) = resolve(job, s, s.at + at, run)?;
         *p = from.cast_const();
         run = run.min(n);
     }
-    for (d, p) in step.destinations.iter().zip(&mut dsts) {
-        let (to, n) = resolve(job, d, offset(d), run)?;
+    for (d, p) in destinations.iter().zip(&mut dsts) {
+        let (to, n) = resolve(job, d, d.at + at, run)?;
         *p = to;
         run = run.min(n);
     }
     if run < size {
         // An element lies across the end of a page.
-        across(job, step, at)?;
+        across(job, sources, destinations, at)?;
         return Ok(size);
     }
-    let (srcs, dsts) = (
-        &srcs[..step.sources.len()],
-        &dsts[..step.destinations.len()],
-    );
+    let (srcs, dsts) = (&srcs[..sources.len()], &dsts[..destinations.len()]);
     let n = run / size;
     // SAFETY: `resolve` has checked `run` bytes of every operand: own memory is pinned, peers' is
     // exported and granted by their records for this operation. Places of different ranks are
@@ -149,14 +193,13 @@ fn piece_of<const N: usize>(
 
 /// One element, byte by byte where pages end.
 #[cold]
-fn across(job: &Job<'_>, step: &PlanStep, at: u64) -> Result<(), PassError> {
+fn across(job: &Job<'_>, sources: &[Run], destinations: &[Run], at: u64) -> Result<(), PassError> {
     let size = job.params.dtype.bytes();
-    let layout = job.plan.layout(job.params);
     let mut values = [[0u8; 8]; MAX];
     let mut srcs = [std::ptr::null::<u8>(); MAX];
-    for ((s, v), p) in step.sources.iter().zip(&mut values).zip(&mut srcs) {
+    for ((s, v), p) in sources.iter().zip(&mut values).zip(&mut srcs) {
         for b in 0..size {
-            let (from, _) = resolve(job, s, s.start(&layout) * size + at + b, 1)?;
+            let (from, _) = resolve(job, s, s.at + at + b, 1)?;
             // SAFETY: one byte that `resolve` has checked.
             v[b as usize] = unsafe { from.read_volatile() };
         }
@@ -169,14 +212,14 @@ fn across(job: &Job<'_>, step: &PlanStep, at: u64) -> Result<(), PassError> {
             job.params.dtype,
             job.params.op,
             &[result.as_mut_ptr()],
-            &srcs[..step.sources.len()],
+            &srcs[..sources.len()],
             1,
             false,
         );
     }
-    for d in &step.destinations {
+    for d in destinations {
         for b in 0..size {
-            let (to, _) = resolve(job, d, d.start(&layout) * size + at + b, 1)?;
+            let (to, _) = resolve(job, d, d.at + at + b, 1)?;
             // SAFETY: one byte that `resolve` has checked.
             unsafe { to.write_volatile(result[b as usize]) };
         }
@@ -186,7 +229,7 @@ fn across(job: &Job<'_>, step: &PlanStep, at: u64) -> Result<(), PassError> {
 
 /// Where the bytes at an offset of a place lie, and how many of them together, `most` at most.
 #[inline]
-fn resolve(job: &Job<'_>, c: &Chunks, offset: u64, most: u64) -> Result<(*mut u8, u64), PassError> {
+fn resolve(job: &Job<'_>, c: &Run, offset: u64, most: u64) -> Result<(*mut u8, u64), PassError> {
     if c.rank == job.rank {
         let pages = if c.output { job.output } else { job.input };
         if offset >= pages.bytes() {
@@ -196,7 +239,7 @@ fn resolve(job: &Job<'_>, c: &Chunks, offset: u64, most: u64) -> Result<(*mut u8
         return Ok((p, most.min(n as u64)));
     }
     if let Some((area, seq)) = job.eager {
-        let len = job.plan.input_bytes(job.params);
+        let len = job.plan.input_bytes;
         if c.output || offset.saturating_add(most) > len {
             return Err(PassError { rank: c.rank });
         }

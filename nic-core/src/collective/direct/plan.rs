@@ -4,6 +4,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};
 use rustc_hash::FxHashMap;
 
+use super::ranges::Ranges;
 use super::DirectParams;
 
 /// A run of chunks of a rank's buffer.
@@ -83,7 +84,9 @@ pub(super) struct Plans {
     rank: u32,
     ranks: u32,
     shapes: FxHashMap<(CollectiveKind, u32), Shape>,
-    none: Plan,
+    /// In bytes, for the last call that pushed and the last that did not.
+    push: Ranges,
+    pull: Ranges,
 }
 
 impl Plans {
@@ -92,27 +95,36 @@ impl Plans {
             rank,
             ranks,
             shapes: FxHashMap::default(),
-            none: Plan::default(),
+            push: Ranges::default(),
+            pull: Ranges::default(),
         }
     }
 
     /// Bytes that the largest source buffer of any rank has; all ranks come to the same.
+    #[inline]
     pub(super) fn input_bytes(&mut self, p: &DirectParams) -> u64 {
+        if self.pull.is_of(p) {
+            return self.pull.input_bytes;
+        }
         self.shape(p).map_or(0, |s| s.push.input_bytes(p))
     }
 
     /// This rank's own steps.
-    pub(super) fn push(&self, p: &DirectParams) -> &Plan {
-        self.known(p).map_or(&self.none, |s| &s.push)
+    pub(super) fn push(&mut self, p: &DirectParams) -> &Ranges {
+        if !self.push.is_of(p) {
+            let plan = self.shapes.get(&(p.kind, p.root)).map(|s| &s.push);
+            self.push.fill(plan.unwrap_or(&Plan::default()), p);
+        }
+        &self.push
     }
 
     /// The parts of all ranks' steps whose results are this rank's.
-    pub(super) fn pull(&self, p: &DirectParams) -> &Plan {
-        self.known(p).map_or(&self.none, |s| &s.pull)
-    }
-
-    fn known(&self, p: &DirectParams) -> Option<&Shape> {
-        self.shapes.get(&(p.kind, p.root))
+    pub(super) fn pull(&mut self, p: &DirectParams) -> &Ranges {
+        if !self.pull.is_of(p) {
+            let plan = self.shapes.get(&(p.kind, p.root)).map(|s| &s.pull);
+            self.pull.fill(plan.unwrap_or(&Plan::default()), p);
+        }
+        &self.pull
     }
 
     fn shape(&mut self, p: &DirectParams) -> Option<&Shape> {

@@ -46,8 +46,8 @@ impl Gpu {
     fn cpu(&self, va: u64) -> *mut u8 {
         self.map.base().wrapping_add(self.bus(va) as usize)
     }
-    fn pages(&self, va: u64, bytes: u64, grants: Grants) -> Pages {
-        Pages::new(va, bytes, grants.exported, grants.writable, |offset| {
+    fn pages(&self, va: u64, bytes: u64, grants: Access) -> Pages {
+        Pages::new(va, bytes, grants, |offset| {
             let at = va + offset;
             let run = PAGE_BYTES - at % PAGE_BYTES;
             Ok::<_, ()>((self.bus(at), self.cpu(at), run))
@@ -68,12 +68,7 @@ impl Gpu {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Grants {
-    exported: bool,
-    writable: bool,
-}
-const ALL: Grants = Grants {
+const ALL: Access = Access {
     exported: true,
     writable: true,
 };
@@ -154,7 +149,7 @@ impl Rank {
         params: DirectParams,
         input: (u64, u64),
         output: (u64, u64),
-        g: Grants,
+        g: Access,
     ) -> Outcome {
         let op = DirectOp {
             token: 7,
@@ -345,7 +340,7 @@ const COLLECTIVES: [K; 9] = [
 ];
 
 /// Runs every case on `n` ranks and compares every rank's result.
-fn check(n: u32, cases: Vec<(DirectParams, bool, Grants)>, way: fn(&DirectStats) -> u64) {
+fn check(n: u32, cases: Vec<(DirectParams, bool, Access)>, way: fn(&DirectStats) -> u64) {
     let listed = cases.clone();
     let got = ranks(n, 1, move |me| {
         let mut results = Vec::new();
@@ -431,7 +426,7 @@ fn every_type_and_operation_out_of_place_and_in_place() {
 
 #[test]
 fn outputs_that_grant_no_writing_are_pulled() {
-    let grants = Grants {
+    let grants = Access {
         exported: true,
         writable: false,
     };
@@ -454,14 +449,14 @@ fn memory_that_peers_cannot_reach_falls_back_on_all_ranks() {
     let outcomes = ranks(3, 1, |me| {
         let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 5000);
         let exported = me.rank != 1;
-        let grants = Grants {
+        let grants = Access {
             exported,
             writable: true,
         };
         let buffer = (VA, p.count * 4);
         let first = me.run(p, buffer, (VA + (1 << 20), buffer.1), grants);
         // In place, somebody must write to others: reading is not enough.
-        let read_only = Grants {
+        let read_only = Access {
             exported: true,
             writable: false,
         };
@@ -672,7 +667,7 @@ fn addresses_that_a_peer_does_not_export_are_refused() {
             };
             Ok::<_, ()>((bus, me.gpu.cpu(VA + offset), bytes))
         };
-        let pages = || Pages::new(VA, bytes, true, true, lie).expect("mapped");
+        let pages = || Pages::new(VA, bytes, ALL, lie).expect("mapped");
         let op = DirectOp {
             token: 1,
             params: p,

@@ -66,7 +66,7 @@ impl Rng {
 }
 
 impl Setup {
-    fn op(&self, rank: usize, p: &DirectParams, grants: Grants) -> DirectOp {
+    fn op(&self, rank: usize, p: &DirectParams, grants: Access) -> DirectOp {
         let bytes = p.count * p.dtype.bytes();
         DirectOp {
             token: 1,
@@ -162,7 +162,7 @@ impl Setup {
     fn run(
         &mut self,
         p: &DirectParams,
-        grants: Grants,
+        grants: Access,
         everywhere: bool,
         seed: u64,
     ) -> [Outcome; 2] {
@@ -214,7 +214,7 @@ fn forged_records_and_tables_end_operations_and_touch_only_the_liars_memory() {
         let (kind, dtype, count) = CASES[seed as usize % CASES.len()];
         let p = params(kind, dtype, ReduceOp::Sum, LIAR, count);
         let writable = seed % 3 != 0;
-        let grants = Grants {
+        let grants = Access {
             exported: true,
             writable,
         };
