@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
 use ringbell_cuda_kernels::cuda::CudaError;
 #[cfg(feature = "cuda")]
-use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
+use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu, DmaBufMapper, FirstOf, GpuMapper};
 use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 
 use crate::spec::SpecError;
@@ -13,11 +15,43 @@ use crate::spec::SpecError;
 /// Environment variable that decides for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";
 
-/// Environment variable that says how the NIC reaches a real GPU's memory: `engine` (the default), the GPU's
-/// copy engine, or `gdrcopy`, mappings for the CPU. Stores through a mapping are short cuts for small
-/// messages, but loads wait for the GPU, line by line, so that what is sent from a mapping is slow; until both
-/// were measured on a real GPU, a mapping is made only when it is asked for.
+/// Environment variable that says how the NIC reaches a real GPU's memory: see [`GpuMemoryChoice`].
 pub const GPU_MEMORY_VARIABLE: &str = "RINGBELL_GPU_MEMORY";
+
+/// How the NIC reaches a real GPU's memory, as a person writes it. Whatever is asked for and not there, the copy engine
+/// does; [`Gpu::describe`] says which it is, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GpuMemoryChoice {
+    /// `auto`: GDRCopy, else a dma-buf, else the copy engine.
+    #[default]
+    Auto,
+    /// `gdrcopy`: mapped for the CPU by GDRCopy.
+    GdrCopy,
+    /// `dmabuf`: mapped for the CPU as a dma-buf of the driver.
+    DmaBuf,
+    /// `copy` (or `engine`): the copy engine, on a side stream.
+    Copy,
+    /// `slots`: no memory of the GPU at all. What is allocated for the NIC is pinned memory of the host, which kernels fill
+    /// and read over the bus (FpgaNIC §A.1.2, the slots of the data mover); memory of others goes by the copy engine.
+    Slots,
+}
+
+impl FromStr for GpuMemoryChoice {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        match text {
+            "auto" | "" => Ok(GpuMemoryChoice::Auto),
+            "gdrcopy" => Ok(GpuMemoryChoice::GdrCopy),
+            "dmabuf" => Ok(GpuMemoryChoice::DmaBuf),
+            "copy" | "engine" => Ok(GpuMemoryChoice::Copy),
+            "slots" => Ok(GpuMemoryChoice::Slots),
+            _ => Err(SpecError::new(format!(
+                "`{text}` is no way to a GPU's memory; write auto, gdrcopy, dmabuf, copy or slots"
+            ))),
+        }
+    }
+}
 
 /// Which GPU to use, as a person writes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -95,9 +129,11 @@ pub struct ChosenGpu {
 
 #[cfg(feature = "cuda")]
 fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
+    let memory = memory_choice();
     let cuda = CudaGpu::open(CudaConfig {
         ordinal,
-        mapper: mapper(),
+        mapper: mapper(memory),
+        pinned: memory == GpuMemoryChoice::Slots,
         ..CudaConfig::default()
     })?;
     Ok(ChosenGpu {
@@ -107,23 +143,36 @@ fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
     })
 }
 
-/// GDRCopy, when it is asked for and there. Without it the copy engine does the same.
+/// What the variable says; a word that it does not know is said and passed over.
 #[cfg(feature = "cuda")]
-fn mapper() -> Option<std::sync::Arc<dyn ringbell_cuda_kernels::cuda::GpuMapper>> {
-    use ringbell_cuda_kernels::gdrcopy::GdrMapper;
+fn memory_choice() -> GpuMemoryChoice {
     let asked = std::env::var(GPU_MEMORY_VARIABLE).unwrap_or_default();
-    match asked.as_str() {
-        "gdrcopy" => match GdrMapper::open() {
-            Ok(mapper) => return Some(std::sync::Arc::new(mapper)),
-            Err(why) => tracing::warn!(%why, "no mappings of GPU memory: the copy engine moves it"),
-        },
-        "" | "engine" => {}
-        other => tracing::warn!(
-            asked = other,
-            "{GPU_MEMORY_VARIABLE} is neither `engine` nor `gdrcopy`: the copy engine is used"
-        ),
+    asked.parse().unwrap_or_else(|why| {
+        tracing::warn!(%why, "{GPU_MEMORY_VARIABLE}: auto is used");
+        GpuMemoryChoice::Auto
+    })
+}
+
+/// The mappings that may be tried, best first.
+#[cfg(feature = "cuda")]
+fn mapper(choice: GpuMemoryChoice) -> Option<Arc<dyn GpuMapper>> {
+    use ringbell_cuda_kernels::gdrcopy::GdrMapper;
+    use GpuMemoryChoice as C;
+    let mut all = FirstOf::new();
+    if matches!(choice, C::Copy | C::Slots) {
+        return None;
     }
-    None
+    if matches!(choice, C::Auto | C::GdrCopy) {
+        let gdrcopy = GdrMapper::open().map_err(|why| why.to_string());
+        all = all.then(
+            "GDRCopy",
+            gdrcopy.map(|m| Arc::new(m) as Arc<dyn GpuMapper>),
+        );
+    }
+    if matches!(choice, C::Auto | C::DmaBuf) {
+        all = all.then("a dma-buf", Ok(Arc::new(DmaBufMapper)));
+    }
+    Some(Arc::new(all))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -174,6 +223,24 @@ impl GpuChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ways_to_memory_are_told_apart() {
+        use GpuMemoryChoice as C;
+        for (text, choice) in [
+            ("", C::Auto),
+            ("auto", C::Auto),
+            ("gdrcopy", C::GdrCopy),
+            ("dmabuf", C::DmaBuf),
+            ("copy", C::Copy),
+            ("engine", C::Copy),
+            ("slots", C::Slots),
+        ] {
+            assert_eq!(text.parse(), Ok(choice), "{text}");
+        }
+        let e = "pcie".parse::<C>().expect_err("no way").to_string();
+        assert!(e.contains("gdrcopy, dmabuf, copy or slots"), "{e}");
+    }
 
     #[test]
     fn choices_round_trip() {

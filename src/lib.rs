@@ -46,7 +46,9 @@ pub use comm::{
 };
 #[cfg(feature = "cuda")]
 pub use foreign::ForeignRegion;
-pub use gpu::{ChosenGpu, GpuChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE};
+pub use gpu::{
+    ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
+};
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 

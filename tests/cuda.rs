@@ -196,8 +196,41 @@ fn kernels_send_and_receive_through_mapped_memory() {
         gdrcopy_sys::testing::build_mock(folder.as_ref(), &[]).expect("the mock compiles");
         std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "gdrcopy");
         let pair = Pair::open("mapped");
+        let some = pair.nics[0].alloc(64).expect("memory");
         let gpu = pair.nics[0].gpu().describe();
-        assert!(gpu.contains("mapped for the CPU by GDRCopy"), "{gpu}");
+        assert!(
+            gpu.contains("; memory: mapped for the CPU by GDRCopy"),
+            "{gpu}"
+        );
+        drop((some, pair));
+        messages();
+    });
+}
+
+#[test]
+fn kernels_send_and_receive_through_a_dma_buf() {
+    let name = "kernels_send_and_receive_through_a_dma_buf";
+    under_mock(name, "dmabuf,slow-writes", || {
+        // What is asked for first is not there: GDRCopy, of which the reason is told.
+        let pair = Pair::open("dmabuf");
+        let buffer = pair.nics[0].alloc(1 << 16).expect("memory");
+        let gpu = pair.nics[0].gpu().describe();
+        assert!(
+            gpu.contains("mapped for the CPU by a dma-buf (GDRCopy: "),
+            "{gpu}"
+        );
+        drop((buffer, pair));
+        messages();
+    });
+}
+
+#[test]
+fn kernels_send_and_receive_through_slots() {
+    under_mock("kernels_send_and_receive_through_slots", "", || {
+        std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "slots");
+        let pair = Pair::open("slots");
+        let gpu = pair.nics[0].gpu().describe();
+        assert!(gpu.contains("slots: pinned memory of the host"), "{gpu}");
         drop(pair);
         messages();
     });

@@ -10,16 +10,13 @@
 
 use std::ffi::{c_int, c_void, OsStr};
 use std::ptr::NonNull;
-use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gdrcopy_sys::{gdr_info_v1, gdr_info_v2, gdr_mh_t, gdr_t, Gdrapi, LoadError};
 use ringbell_nic_abi::GpuVa;
 
+use crate::cuda::posted::{drain, Posted};
 use crate::cuda::{GpuMapper, GpuMapping};
-
-/// No write since the last flush.
-const CLEAN: u64 = u64::MAX;
 
 /// Why GDRCopy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -185,8 +182,7 @@ impl GpuMapper for GdrMapper {
                 piece,
                 base,
                 len: size,
-                written: AtomicU64::new(CLEAN),
-                flushing: Mutex::new(()),
+                posted: Posted::new(),
             })),
             _ => Err(unmap(format!(
                 "GDRCopy has mapped {first:#x} at {at:p} for {va}, which begins a page"
@@ -201,9 +197,7 @@ struct GdrMapping {
     piece: gdr_mh_t,
     base: NonNull<u8>,
     len: usize,
-    /// Offset of the last write since the last flush, or [`CLEAN`].
-    written: AtomicU64,
-    flushing: Mutex<()>,
+    posted: Posted,
 }
 
 // SAFETY: the copying calls may be made by several threads at once: they touch the mapping alone, which the
@@ -260,8 +254,7 @@ impl GpuMapping for GdrMapping {
                 self.copied("gdr_copy_to_mapping", r);
             }
         }
-        // Release: pairs with the Acquire in `flush`.
-        self.written.store(offset, Ordering::Release);
+        self.posted.wrote(offset);
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) {
@@ -279,34 +272,12 @@ impl GpuMapping for GdrMapping {
         self.copied("gdr_copy_from_mapping", r);
     }
 
-    /// Reads a byte back: a read does not overtake posted writes on PCIe, so that when it answers they have
-    /// arrived. That costs a microsecond, and is done only when something was written since the last
-    /// time. One flush at a time: the second must not return before the first has its answer.
     fn flush(&self) {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
-        // Acquire: pairs with the Release in `write`.
-        let written = self.written.swap(CLEAN, Ordering::Acquire);
-        if written == CLEAN {
-            return;
-        }
-        // Keeps the read behind the stores, whoever made them.
-        fence(Ordering::SeqCst);
-        // SAFETY: a mapped byte: something was written there.
-        let byte = unsafe { self.at(written, 1).read_volatile() };
-        std::hint::black_box(byte);
+        self.posted.flush(|written| {
+            // SAFETY: a mapped byte: something was written there.
+            unsafe { self.at(written, 1).read_volatile() }
+        });
     }
-}
-
-/// Empties this core's write-combining buffers.
-#[inline]
-fn drain() {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64.
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    fence(Ordering::SeqCst);
 }
 
 impl Drop for GdrMapping {

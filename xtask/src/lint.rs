@@ -9,11 +9,12 @@ use crate::steps::{command, Outcome, Step};
 use crate::{gen, root, style};
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 5] = [
+pub(crate) const STEPS: [Step; 6] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
     ("clippy", clippy),
+    ("cust", cust),
     ("docs", docs),
 ];
 
@@ -42,6 +43,20 @@ fn clippy() -> Result<Outcome> {
         "-D",
         "warnings",
     ]))?;
+    Ok(Outcome::Passed)
+}
+
+/// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and is
+/// content with an empty one as long as nothing is linked.
+fn cust() -> Result<Outcome> {
+    let cuda = root().join("target/no-cuda");
+    std::fs::create_dir_all(cuda.join("lib64"))?;
+    command(
+        cargo()
+            .args(["clippy", "-p", "ringbell", "--features", "cust", "--lib"])
+            .args(["--", "-D", "warnings"])
+            .env("CUDA_LIBRARY_PATH", cuda),
+    )?;
     Ok(Outcome::Passed)
 }
 

@@ -15,6 +15,7 @@
 #![allow(clippy::missing_safety_doc)] // As above.
 
 pub mod device;
+pub mod dma_buf;
 pub mod io_memory;
 pub mod ipc;
 pub mod memory;
@@ -64,6 +65,8 @@ pub struct Faults {
     pub slow_writes: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
+    /// `dmabuf`: no fault, but a GPU whose dma-bufs the CPU can map.
+    pub dmabuf: bool,
     /// `no-io-memory`: registers of a device cannot be registered.
     pub no_io_memory: bool,
     /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
@@ -88,6 +91,7 @@ impl Faults {
                 ("slow-writes", _) => f.slow_writes = true,
                 ("no-pinning", _) => f.no_pinning = true,
                 ("other-gpu", _) => f.other_gpu = true,
+                ("dmabuf", _) => f.dmabuf = true,
                 ("no-io-memory", _) => f.no_io_memory = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),
                 ("memory", bytes) => f.memory = bytes.parse().ok(),

@@ -22,8 +22,11 @@ use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order, SharedMemo
 pub struct CudaConfig {
     /// Number of the GPU.
     pub ordinal: usize,
-    /// Maps GPU memory for the CPU, where there is such a thing (GDRCopy).
+    /// Maps GPU memory for the CPU, where there is such a thing (GDRCopy, a dma-buf).
     pub mapper: Option<Arc<dyn GpuMapper>>,
+    /// Gives pinned memory of the host for [`Gpu::alloc`] too, so that the NIC needs neither mappings nor the copy
+    /// engine, and kernels reach it over the bus: slots, as in FpgaNIC §A.1.2.
+    pub pinned: bool,
     /// Slots of 64 KiB pinned memory for the copy engine.
     pub staging_slots: u32,
 }
@@ -34,6 +37,7 @@ impl Default for CudaConfig {
         CudaConfig {
             ordinal: 0,
             mapper: None,
+            pinned: false,
             staging_slots: 128,
         }
     }
@@ -46,6 +50,7 @@ struct CudaBackend {
     kernels: Arc<Kernels>,
     imports: Arc<Imports>,
     context: Arc<Context>,
+    pinned: bool,
 }
 
 /// A real GPU. A cheap handle: clones are the same GPU.
@@ -69,6 +74,7 @@ impl CudaGpu {
             kernels,
             imports: Arc::default(),
             context,
+            pinned: config.pinned,
         });
         Ok(CudaGpu {
             gpu: Gpu::of(inner.clone()),
@@ -138,11 +144,17 @@ impl Backend for CudaBackend {
             c.driver / 1000,
             c.driver % 1000 / 10,
             self.kernels.origin.describe(),
-            self.memory.path()
+            match self.pinned {
+                true => "slots: pinned memory of the host, because it was asked for".into(),
+                false => self.memory.path(),
+            }
         )
     }
 
     fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError> {
+        if self.pinned {
+            return self.alloc_pinned(bytes);
+        }
         Ok(self.memory.alloc(bytes)?)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! A bus address is the GPU's own virtual address: the NIC is software and has no pages to pin, and the
 //! driver's physical pages are known to kernel modules alone. By which way bytes go is decided for each
-//! allocation when it is made: mapped ([`GpuMapper`]), else the copy engine ([`super::engine`]).
+//! allocation when it is made: mapped ([`GpuMapper`]), else the copy engine ([`super::engine`]). Long reads of mapped
+//! memory go by the copy engine too, because loads from a mapping wait for the GPU line by line.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use super::driver;
 use super::engine::{Engine, Refused, PATIENCE};
 use super::error::CudaError;
 use super::handles::Pinned;
-use super::mapper::{GpuMapper, GpuMapping};
+use super::mapper::{GpuMapper, GpuMapping, READ_BY_MAPPING};
 use super::pinned::PinnedMapping;
 use crate::gpu::GpuError;
 
@@ -44,8 +45,8 @@ pub(super) struct CudaMemory {
     dma: Mutex<Engine>,
     /// The host's own copies, which must not wait for the NIC's.
     host: Mutex<Engine>,
-    /// Why the last allocation was not mapped.
-    unmapped: Mutex<Option<String>>,
+    /// Whether the last allocation was mapped, or why not.
+    outcome: Mutex<Option<Result<(), String>>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -66,19 +67,24 @@ impl CudaMemory {
             context,
             mapper,
             ranges: RwLock::default(),
-            unmapped: Mutex::new(None),
+            outcome: Mutex::new(None),
         })
     }
 
     /// By which way the NIC reaches the memory, and why.
     pub(super) fn path(&self) -> String {
-        match (&self.mapper, &*lock(&self.unmapped)) {
-            (None, _) => {
-                "copy engine on a side stream, because there is no mapping of GPU memory (no GDRCopy)".into()
-            }
-            (Some(m), None) => format!("mapped for the CPU by {}", m.name()),
-            (Some(m), Some(why)) => {
-                format!("copy engine on a side stream, because {} refused: {why}", m.name())
+        match (&self.mapper, &*lock(&self.outcome)) {
+            (None, _) => "copy engine on a side stream, because no mapping was asked for".into(),
+            (Some(m), None) => format!(
+                "to be mapped for the CPU by {}, where that can be, else by the copy engine",
+                m.name()
+            ),
+            (Some(m), Some(Ok(()))) => format!(
+                "mapped for the CPU by {} (reads of more than {READ_BY_MAPPING} bytes by the copy engine)",
+                m.name()
+            ),
+            (Some(_), Some(Err(why))) => {
+                format!("copy engine on a side stream, because no mapping could be made: {why}")
             }
         }
     }
@@ -147,15 +153,12 @@ impl CudaMemory {
     }
 
     fn map(&self, va: u64, len: u64) -> Option<Box<dyn GpuMapping>> {
-        let mapped = self.mapper.as_ref()?.map(GpuVa(va), len);
-        let mut unmapped = lock(&self.unmapped);
-        match mapped {
-            Ok(mapping) => Some(mapping),
-            Err(why) => {
-                *unmapped = Some(why);
-                None
-            }
-        }
+        let (mapping, outcome) = match self.mapper.as_ref()?.map(GpuVa(va), len) {
+            Ok(mapping) => (Some(mapping), Ok(())),
+            Err(why) => (None, Err(why)),
+        };
+        *lock(&self.outcome) = Some(outcome);
+        mapping
     }
 
     /// Forgets a range once no copy of ours uses it, and frees it when it is ours. When a copy hangs the
@@ -225,12 +228,12 @@ impl CudaMemory {
     /// Copies to the host.
     pub(super) fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError> {
         let len = into.len() as u64;
-        let done = self.with(va.0, len, |mapping, offset| match mapping {
-            Some(m) => {
+        let done = self.with(va.0, len, |mapping, offset| {
+            if let Some(m) = mapping.filter(|m| quick(*m, into.len())) {
                 m.read(offset, into);
-                Ok(())
+                return Ok(());
             }
-            None => lock(&self.host).read_all(va.0, into),
+            lock(&self.host).read_all(va.0, into)
         });
         Ok(done.ok_or(GpuError::NotAllocated { va, len })??)
     }
@@ -251,6 +254,15 @@ impl CudaMemory {
             pages: (first..=last).map(|p| p * PAGE_BYTES).collect(),
         }
     }
+}
+
+/// Whether a read goes through the mapping. When not, what was stored through it has arrived.
+fn quick(mapping: &dyn GpuMapping, len: usize) -> bool {
+    let quick = len <= READ_BY_MAPPING || mapping.reads_quickly();
+    if !quick {
+        mapping.flush();
+    }
+    quick
 }
 
 fn allocate(len: u64, asked: u64) -> Result<u64, CudaError> {
@@ -293,7 +305,7 @@ impl CudaMemory {
         from: BusSpan,
         into: &mut [u8],
     ) -> Result<Submitted, BusError> {
-        if let Some(m) = mapping {
+        if let Some(m) = mapping.filter(|m| quick(*m, into.len())) {
             m.read(offset, into);
             return Ok(Submitted::Done);
         }

@@ -15,6 +15,10 @@
 mod adopt;
 #[cfg(feature = "cuda")]
 mod context;
+#[cfg(feature = "cust")]
+mod cust;
+#[cfg(feature = "cuda")]
+mod dmabuf;
 #[cfg(feature = "cuda")]
 mod driver;
 #[cfg(feature = "cuda")]
@@ -37,14 +41,20 @@ mod nvrtc;
 #[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
+pub(crate) mod posted;
+#[cfg(feature = "cuda")]
 mod stream;
 
+#[cfg(feature = "cust")]
+pub use self::cust::AdoptedBuffer;
 #[cfg(feature = "cuda")]
 pub use adopt::{AdoptedSlice, ForeignMemory};
+#[cfg(feature = "cuda")]
+pub use dmabuf::DmaBufMapper;
 #[cfg(feature = "cuda")]
 pub use driver::{find, DeviceInfo, DriverInfo};
 pub use error::{CudaError, DRIVER_NEEDED};
 #[cfg(feature = "cuda")]
 pub use gpu::{CudaConfig, CudaGpu};
 #[cfg(feature = "cuda")]
-pub use mapper::{GpuMapper, GpuMapping};
+pub use mapper::{FirstOf, GpuMapper, GpuMapping};

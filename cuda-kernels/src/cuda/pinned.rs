@@ -31,4 +31,8 @@ impl GpuMapping for PinnedMapping {
         // Both data and announcement lie in cached memory of the host: plain stores, in this order.
         fence(Ordering::Release);
     }
+
+    fn reads_quickly(&self) -> bool {
+        true
+    }
 }

@@ -5,7 +5,8 @@ use ringbell_cuda_kernels::gdrcopy::{GdrError, GdrMapper};
 use super::{Check, Verdict};
 
 const NAME: &str = "GDRCopy";
-const ENGINE: &str = "the copy engine for a real GPU's memory; nothing for the emulated GPU's";
+const ENGINE: &str =
+    "a dma-buf or the copy engine for a real GPU's memory; nothing for the emulated GPU's";
 
 pub(super) fn gdrcopy() -> Check {
     let mapper = match GdrMapper::open() {
@@ -26,7 +27,7 @@ pub(super) fn gdrcopy() -> Check {
         NAME,
         Verdict::Ok,
         format!("{mapper:?}, {driver}"),
-        "with RINGBELL_GPU_MEMORY=gdrcopy, mappings of a real GPU's memory; else the copy engine",
-        "stores through a mapping are quick and loads slow; neither was measured here yet",
+        "mappings of a real GPU's memory, unless RINGBELL_GPU_MEMORY says dmabuf, copy or slots",
+        "stores through a mapping are quick; long reads go by the copy engine; neither was measured here yet",
     )
 }

@@ -1,0 +1,145 @@
+//! GPU memory mapped as a dma-buf, over the mock driver, which gives a memfd.
+#![cfg(feature = "cuda")]
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+#[path = "common/mock_driver.rs"]
+mod mock_driver;
+
+use std::sync::Arc;
+
+use mock_driver::under_mock;
+use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu, DmaBufMapper};
+use ringbell_gtlb::testing::conformance;
+use ringbell_nic_abi::GpuVa;
+
+fn gpu() -> CudaGpu {
+    let config = CudaConfig {
+        mapper: Some(Arc::new(DmaBufMapper)),
+        ..CudaConfig::default()
+    };
+    CudaGpu::open(config).expect("the mock GPU")
+}
+
+/// Mappings of dma-bufs, and descriptors on them, of this process.
+fn left() -> (usize, usize) {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("there");
+    let fds = std::fs::read_dir("/proc/self/fd").expect("there");
+    let fds = fds.filter_map(|e| std::fs::read_link(e.ok()?.path()).ok());
+    let name = "mock-dma-buf";
+    (
+        maps.lines().filter(|l| l.contains(name)).count(),
+        fds.filter(|f| f.to_string_lossy().contains(name)).count(),
+    )
+}
+
+#[test]
+fn mapped_memory_passes_the_conformance_suite() {
+    under_mock(
+        "mapped_memory_passes_the_conformance_suite",
+        "dmabuf",
+        || {
+            conformance::check(&|| {
+                let gpu = gpu();
+                let buffer = Arc::new(gpu.alloc(4 << 20).expect("memory"));
+                let way = gpu.describe();
+                assert!(
+                    way.contains("memory: mapped for the CPU by a dma-buf"),
+                    "{way}"
+                );
+                let table = gpu.page_table(buffer.va(), buffer.len()).expect("pages");
+                let (base, read, write) = (buffer.va().0, buffer.clone(), buffer);
+                conformance::Subject {
+                    memory: gpu.memory(),
+                    table,
+                    outside: 1 << 50,
+                    peek: Box::new(move |va: GpuVa, into: &mut [u8]| {
+                        read.read(va.0 - base, into).expect("in range")
+                    }),
+                    poke: Box::new(move |va: GpuVa, from: &[u8]| {
+                        write.write(va.0 - base, from).expect("in range")
+                    }),
+                }
+            });
+            let (_, descriptors) = left();
+            assert_eq!(descriptors, 0, "each is closed with its allocation");
+        },
+    );
+}
+
+#[test]
+fn stores_and_the_copy_engine_see_the_same_bytes() {
+    let name = "stores_and_the_copy_engine_see_the_same_bytes";
+    under_mock(name, "dmabuf,slow-writes", || {
+        let gpu = gpu();
+        let buffer = gpu.alloc(3 << 16).expect("memory");
+        // By stores, across a page, an odd number; then a word, which is one store.
+        let odd: Vec<u8> = (0..70_001_u32).map(|i| ((i * 31) >> 3) as u8).collect();
+        buffer.write(65_530, &odd).expect("in range");
+        buffer
+            .write(8, &0x1122_3344_5566_7788_u64.to_ne_bytes())
+            .expect("a flag");
+        // A long read goes by the copy engine, a short one through the mapping.
+        let mut back = vec![0; 70_001];
+        buffer.read(65_530, &mut back).expect("in range");
+        assert!(back == odd);
+        assert_eq!(buffer.load_u64(8).expect("a word"), 0x1122_3344_5566_7788);
+        let (mappings, descriptors) = left();
+        assert!(
+            mappings >= 2 && descriptors == 1,
+            "{mappings} {descriptors}"
+        );
+        drop(buffer);
+        assert_eq!(left().1, 0, "nothing stays open");
+    });
+}
+
+#[test]
+fn a_gpu_with_memory_of_its_own_refuses_with_the_reason() {
+    let name = "a_gpu_with_memory_of_its_own_refuses_with_the_reason";
+    under_mock(name, "", || {
+        let gpu = gpu();
+        let buffer = gpu.alloc(1 << 20).expect("memory all the same");
+        let way = gpu.describe();
+        assert!(
+            way.contains("copy engine on a side stream, because") && way.contains("mmap: "),
+            "{way}"
+        );
+        buffer.write(5, b"by the engine").expect("in range");
+        let mut back = [0; 13];
+        buffer.read(5, &mut back).expect("in range");
+        assert_eq!(&back, b"by the engine");
+    });
+}
+
+#[test]
+fn slots_are_pinned_memory_that_needs_no_copy_engine() {
+    let name = "slots_are_pinned_memory_that_needs_no_copy_engine";
+    under_mock(name, "slow-writes", || {
+        let config = CudaConfig {
+            pinned: true,
+            ..CudaConfig::default()
+        };
+        let gpu = CudaGpu::open(config).expect("the mock GPU");
+        assert!(
+            gpu.describe().contains("slots: pinned memory"),
+            "{}",
+            gpu.describe()
+        );
+        conformance::check(&|| {
+            let buffer = Arc::new(gpu.alloc(4 << 20).expect("memory"));
+            let table = gpu.page_table(buffer.va(), buffer.len()).expect("pages");
+            let (base, read, write) = (buffer.va().0, buffer.clone(), buffer);
+            conformance::Subject {
+                memory: gpu.memory(),
+                table,
+                outside: 1 << 50,
+                peek: Box::new(move |va: GpuVa, into: &mut [u8]| {
+                    read.read(va.0 - base, into).expect("in range")
+                }),
+                poke: Box::new(move |va: GpuVa, from: &[u8]| {
+                    write.write(va.0 - base, from).expect("in range")
+                }),
+            }
+        });
+    });
+}
