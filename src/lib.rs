@@ -68,10 +68,13 @@ pub use ringbell_nic_core::{
 };
 pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, WaitError};
 
-/// Engines on the path of a stream: attach one with [`attach_engine`](ringbell_nic_core::Nic::attach_engine). A crate of yours adds its
-/// own by implementing [`StreamEngine`](engines::StreamEngine).
+/// Engines on the path: attach one to a stream ([`attach_engine`](ringbell_nic_core::Nic::attach_engine)), to a queue
+/// ([`attach_queue_engine`](ringbell_nic_core::Nic::attach_queue_engine)), or to a communicator
+/// ([`Communicator::attach_engine`]). A crate of yours adds its own by implementing [`StreamEngine`](engines::StreamEngine).
 pub mod engines {
-    pub use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Rates, Return};
+    pub use ringbell_nic_core::engine::{
+        Direction, EngineInfo, EngineUseError, Place, Rates, Return,
+    };
     pub use ringbell_nic_core::EngineResult;
     pub use ringbell_onc_engines::stream::*;
 }

@@ -32,6 +32,33 @@ struct collective_options {
   rb_u32 fence = 0;                   /* 1: starts when all earlier operations of the queue have ended */
 };
 
+/* Where an engine stands at a communicator. Sources and results pass it in order, once, before the operation begins and
+ * before it completes; messages as they leave and come, each peer's in order. */
+enum engine_place : rb_u32 {
+  engine_output = 0,
+  engine_input = 1,
+  engine_received = 2,
+  engine_sent = 3,
+};
+
+/* Puts an engine of a registered kind at a communicator: it sees the operations that queues of this protection domain post
+ * after it, or all messages from the next byte on. `apart` (messages only): a state for each peer, for gpu_engine_result_of
+ * with the peer's rank. Items of `item` bytes of different operations or peers are never mixed. Taps only. Result: detail
+ * is the engine's id, for gpu_engine_result and gpu_engine_detach. */
+template <class Scope = thread>
+RB_DEVICE gpu_result gpu_engine_attach_comm(const rb_comm &c, engine_place place, rb_u32 kind, rb_u64 parameter, bool apart = false,
+                                            rb_u32 item = 1, rb_u32 timeout_us = 0) {
+  return detail::scoped<Scope>::template run<gpu_result>([&] {
+    rb_u32 t = detail::effective_timeout(c.queue, timeout_us);
+    detail::entry e = detail::make_entry(RB_OP_ENGINE_ATTACH, c.comm, t);
+    rb_u64 imm = RB_PUT(ENGINE_KIND, kind) | RB_PUT(ENGINE_SENDING, place & 1) | RB_PUT(ENGINE_TARGET, RB_ENGINE_ON_COMMUNICATOR) |
+                 RB_PUT(ENGINE_APART, apart) | RB_PUT(ENGINE_WIRE, place >> 1) | RB_PUT(ENGINE_ITEM, item);
+    e.word[4] = RB_PUT(WQE_IMM, imm);
+    e.word[5] = parameter;
+    return detail::run(c.queue, e, t);
+  });
+}
+
 namespace detail {
 
 /* Everything that a descriptor of a collective says. */
@@ -344,6 +371,7 @@ RB_USING(stream_reduce)
 RB_USING(stream_scatter)
 RB_USING(stream_gather)
 #undef RB_USING
+using rb::gpu_engine_attach_comm;
 using rb::gpu_test;
 using rb::gpu_wait;
 using rb::gpu_wait_all;

@@ -27,7 +27,7 @@ pub(super) struct Inner {
     pub(super) nic: Nic,
     pub(super) queue: HostQueue,
     pub(super) rank: u32,
-    id: CommId,
+    pub(super) id: CommId,
     ctx: u64,
     /// Rank in the job, by rank of the communicator.
     job_ranks: Vec<u32>,
@@ -101,7 +101,7 @@ impl Drop for Inner {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Communicator {
-    inner: Arc<Inner>,
+    pub(super) inner: Arc<Inner>,
 }
 
 impl Communicator {

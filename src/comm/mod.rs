@@ -11,6 +11,7 @@ mod calls;
 mod card;
 mod communicator;
 mod element;
+mod engines;
 mod error;
 mod id;
 mod job;

@@ -38,7 +38,7 @@ enum At {
 }
 
 /// Buffer and offset of a byte of a message.
-fn locate(p: &Pieces, mut offset: u64) -> Option<(Buffer, u64)> {
+pub(super) fn locate(p: &Pieces, mut offset: u64) -> Option<(Buffer, u64)> {
     for b in p.iter() {
         if offset < u64::from(b.len) {
             return Some((*b, offset));

@@ -9,6 +9,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 use super::direct_path::DirectComm;
 use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
+use super::State;
 use crate::board::{Block, Space};
 use crate::transport::NicTime;
 
@@ -107,6 +108,17 @@ pub(crate) struct Comm {
 impl Comm {
     pub(crate) fn ranks(&self) -> u32 {
         self.peers.len() as u32
+    }
+
+    /// Takes back what a program has of NIC memory, and counts what it has done.
+    pub(super) fn release(&mut self, state: &State) {
+        if let State::Running(op) = state {
+            for b in op.blocks() {
+                self.arena.free(b);
+            }
+            self.counters.steps += op.steps_run;
+            self.counters.reduced += op.reduced;
+        }
     }
 
     /// Remembers what an operation that has ended was.

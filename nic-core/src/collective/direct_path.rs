@@ -5,7 +5,7 @@ use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
 use super::direct::{Access, Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
-use super::{Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
+use super::{taps, Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::transport::{ConnId, DmaAccess, PeerWindow, Transport};
 
@@ -168,6 +168,7 @@ impl Collectives {
         let Some(c) = c.filter(|c| c.is_direct()) else {
             return false;
         };
+        let messages = taps::shows_messages(io, slot);
         let both = pages(io, &self.exports, *input, sides[0])
             .and_then(|i| Ok((i, pages(io, &self.exports, *output, sides[1])?)));
         let (source, result) = match both {
@@ -185,6 +186,7 @@ impl Collectives {
             params: direct_params(params),
             input: source,
             output: result,
+            messages,
         };
         if let Some(d) = &mut c.direct {
             d.path.post(op);
@@ -233,7 +235,7 @@ impl Collectives {
         match outcome {
             Outcome::Done => {
                 let bytes = a.bytes;
-                self.finish(slot, id, Status::Ok, bytes, 0);
+                self.complete(slot, id, bytes, 0);
             }
             Outcome::Fallback => self.fall_back(io, slot, id),
             Outcome::Mismatch { .. } => {
@@ -251,7 +253,8 @@ impl Collectives {
         }
     }
 
-    /// Some rank's memory cannot be reached: all ranks come here for the same operation.
+    /// Some rank's memory cannot be reached, or its engine is to see messages: all ranks come here for the
+    /// same operation.
     fn fall_back(&mut self, io: &mut Io<'_>, slot: u32, id: u32) {
         let Some(a) = self.ops.get_mut(id) else {
             return;

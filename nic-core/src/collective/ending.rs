@@ -5,7 +5,7 @@ use ringbell_nic_abi::Status;
 use super::communicator::{Comm, Dispute, End, GRACE};
 use super::fabric::Frame;
 use super::{Collectives, Fate, Io, State};
-use crate::transport::WorkToken;
+use crate::transport::{Mover, WorkToken};
 
 impl Collectives {
     /// Ends a communicator because of `rank`, here and on all ranks.
@@ -90,6 +90,10 @@ impl Collectives {
         if let Some(c) = s.comm.take() {
             self.ending -= usize::from(c.end.is_some());
             io.dma.board.free(c.scratch);
+            // Its engines live on, so that they can be asked.
+            for by in [Mover::communicator(slot), Mover::operands(slot)] {
+                io.dma.engines.unwatch(by);
+            }
             if let Some(d) = c.direct {
                 d.path.free(&mut io.dma.board, &mut self.areas);
             }
@@ -154,7 +158,7 @@ impl Collectives {
             State::Waiting => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
-            State::Local(_) => true,
+            State::Local(_) | State::Leaving { .. } => true,
             State::Running(_) | State::Direct => false,
         };
         if gone {
@@ -167,6 +171,7 @@ impl Collectives {
                 c.queue.retain(|o| *o != id);
                 c.counters.failed += 1;
             }
+            self.wake_leaving(slot);
             return Fate::Now;
         }
         // Who has spoken in a dispute that was not decided is better than no name at all.

@@ -77,7 +77,10 @@ impl Collectives {
                             Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),
                             _ => detail,
                         };
-                        self.finish(slot, id, status, len, detail);
+                        match status {
+                            Status::Ok => self.complete(slot, id, len, detail),
+                            _ => self.finish(slot, id, status, len, detail),
+                        }
                     }
                     State::Channel(c) => {
                         let moved = match status {

@@ -16,6 +16,7 @@ use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Params;
 use super::plan::{Plan, PlanStep, Source};
+use super::taps::Viewer;
 use crate::board::Block;
 use crate::transport::{Buffer, ReadStatus};
 
@@ -213,6 +214,8 @@ pub(crate) struct Op {
     done_segments: u64,
     input: Option<StreamEnd>,
     output: Option<StreamEnd>,
+    /// Engines that are shown the windows of streams.
+    viewers: [Option<Viewer>; 2],
     /// The segment whose window the kernel gets next.
     next_out: u64,
     /// It cannot go on before a kernel has pushed or popped.
@@ -250,9 +253,32 @@ fn parts(key: u64) -> (usize, usize, usize) {
     )
 }
 
+/// Shows an engine a window of a stream, in NIC memory.
+fn view(
+    viewer: Option<Viewer>,
+    io: &mut Io<'_>,
+    (at, len): (u64, u64),
+    last: bool,
+) -> Result<(), Refusal> {
+    let Some(viewer) = viewer else { return Ok(()) };
+    // A window fits NIC memory, which has less than 4 GiB.
+    let window = Pieces::one(io.dma.board.buffer(at, len as u32));
+    let shown = viewer.show(io, &window, &mut 0, u64::MAX);
+    shown.map_err(|fault| fault.status())?;
+    if last {
+        viewer.end(io);
+    }
+    Ok(())
+}
+
 impl Op {
     /// An operation with the blocks of NIC memory of its instances.
-    pub(crate) fn new(job: Job, blocks: Vec<Option<Block>>, streams: [Option<StreamEnd>; 2]) -> Op {
+    pub(super) fn new(
+        job: Job,
+        blocks: Vec<Option<Block>>,
+        streams: [Option<StreamEnd>; 2],
+        viewers: [Option<Viewer>; 2],
+    ) -> Op {
         let [input, output] = streams;
         let n = job.plan.steps.len();
         let temps = job.plan.temps as usize;
@@ -274,6 +300,7 @@ impl Op {
             done_segments: 0,
             input,
             output,
+            viewers,
             next_out: 0,
             waits_for_kernel: false,
             steps_run: 0,
@@ -387,13 +414,16 @@ impl Op {
             self.waits_for_kernel = true;
             return Ok(false);
         }
-        let mut at = job.window_at(self.instances[i].scratch_at(job), 0);
+        let window = job.window_at(self.instances[i].scratch_at(job), 0);
+        let mut at = window;
         for src in stream.pieces(0, len).iter() {
             let dst = io.dma.board.buffer(at, src.len);
             copy(io, &dst, src)?;
             at += u64::from(src.len);
         }
         stream.advance(&mut io.dma(), len)?;
+        let last = self.next_segment + 1 == job.segments;
+        view(self.viewers[0], io, (window, len), last)?;
         Ok(true)
     }
 
@@ -411,7 +441,10 @@ impl Op {
             self.waits_for_kernel = true;
             return Ok(false);
         }
-        let mut at = job.window_at(inst.scratch_at(job), 1);
+        let window = job.window_at(inst.scratch_at(job), 1);
+        let last = self.next_out + 1 == job.segments;
+        view(self.viewers[1], io, (window, len), last)?;
+        let mut at = window;
         for dst in stream.pieces(0, len).iter() {
             let src = io.dma.board.buffer(at, dst.len);
             copy(io, dst, &src)?;

@@ -11,7 +11,8 @@
 //!    they were posted, on every rank;
 //! 4. `executor` runs the program, several segments at once; `combine` is its data path;
 //! 5. `fabric` carries messages between ranks, over whatever transport reaches the peer;
-//! 6. the ticket retires when the last message has left and the last result is stored.
+//! 6. engines that are attached to the communicator see source, messages and result (`taps`);
+//! 7. the ticket retires when the last message has left and the last result is stored.
 //!
 //! Ranks that disagree are found by a hash that every message carries; then all tell each other what
 //! they run, and the first rank that differs is named everywhere. A rank that ends, times out or
@@ -38,6 +39,7 @@ mod plan;
 mod settings;
 mod slab;
 mod streams;
+mod taps;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -67,6 +69,8 @@ pub use settings::{
     CommunicatorConfig, PeerInfo, MAX_RANKS,
 };
 use slab::Slab;
+pub(crate) use taps::Seen;
+use taps::Tap;
 
 /// A user's program that was refused: it says which rank and step, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -174,6 +178,11 @@ enum State {
     Running(Box<Op>),
     /// On the direct path.
     Direct,
+    /// Done, but for the engine that its result passes.
+    Leaving {
+        bytes: u64,
+        detail: u64,
+    },
 }
 
 #[derive(Debug)]
@@ -196,6 +205,8 @@ struct Active {
     queued: bool,
     /// Kernels' streams that stand for source and destination.
     streams: [Option<StreamSide>; 2],
+    /// What engines see of it.
+    tap: Option<Box<Tap>>,
 }
 
 /// A work that has ended.
@@ -361,7 +372,7 @@ impl Collectives {
         slot: u32,
         token: WorkToken,
         task: Task,
-        streams: [Option<StreamSide>; 2],
+        (streams, seen): ([Option<StreamSide>; 2], Seen),
         after: After,
     ) {
         let (mut seq, mut params, mut bytes) = (None, None, 0);
@@ -382,8 +393,10 @@ impl Collectives {
             c.count(p.kind, p.algo);
         }
         let ctx = c.ctx;
+        let tap = Tap::of(&task, &streams, seen);
         let active = Active {
             token,
+            tap,
             comm: slot,
             after,
             task,
@@ -483,6 +496,12 @@ impl Collectives {
         if self.streams.are_taken(streams) || self.is_channel_taken(slot, &a.task) {
             return false;
         }
+        if !self.show_source(io, slot, id) {
+            return false;
+        }
+        let Some(a) = self.ops.get(id) else {
+            return true;
+        };
         if let Task::Program { reach, .. } = &a.task {
             let reach = *reach;
             if reach != Reach::Messages {
@@ -636,7 +655,9 @@ impl Collectives {
                     };
                     return false;
                 }
-                a.state = State::Running(Box::new(Op::new(job, blocks, ends)));
+                let viewers = a.tap.as_ref().map(|t| t.viewers(slot, id, &streams));
+                let op = Op::new(job, blocks, ends, viewers.unwrap_or_default());
+                a.state = State::Running(Box::new(op));
                 self.streams.take(id, streams);
                 c.active.push(id);
                 self.wake(id);
@@ -651,13 +672,7 @@ impl Collectives {
         self.streams.give_back(id, a.streams, status, detail);
         if let Some(c) = self.comms[slot as usize].comm.as_mut() {
             c.active.retain(|o| *o != id);
-            if let State::Running(op) = &a.state {
-                for b in op.blocks() {
-                    c.arena.free(b);
-                }
-                c.counters.steps += op.steps_run;
-                c.counters.reduced += op.reduced;
-            }
+            c.release(&a.state);
             if status == Status::Ok {
                 c.counters.completed += 1;
             } else {
@@ -673,6 +688,9 @@ impl Collectives {
             bytes,
             detail,
         });
+        if a.tap.is_some() {
+            self.wake_leaving(slot);
+        }
     }
 
     /// Moves everything on. `ended` says whether what an operation comes after has ended, `fresh`
@@ -686,6 +704,7 @@ impl Collectives {
         if self.by_ctx.is_empty() && !self.fabric.is_busy() {
             return false;
         }
+        self.show_messages(io);
         let mut moved = self.take_events(io);
         if fresh {
             moved |= self.look_at_clock(io);
@@ -733,10 +752,11 @@ impl Collectives {
                 Err(fault) => Err(fault.status()),
             },
             State::Channel(_) => return self.run_channel(io, id),
+            State::Leaving { .. } => return self.leave(io, id),
             State::Waiting | State::Message(_) | State::Direct => return,
         };
         match result {
-            Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
+            Ok(Progress::Done) => self.complete(slot, id, bytes, 0),
             Ok(Progress::More) => self.wake(id),
             Ok(Progress::Waits) if watch => self.streams.watch(id),
             Ok(Progress::Waits) => {}

@@ -199,6 +199,8 @@ impl Core {
                 work.extra_us = answer_us(work.timeout_us);
                 work.timeout_us -= work.extra_us;
                 let token = self.works.insert(work);
+                let seen = self.collectives.seen(&self.dma.engines, slot, pd);
+                let streams = (streams, seen);
                 self.collectives(|c, io| c.post(io, slot, token, task, streams, after));
             }
             Err((status, detail)) => {

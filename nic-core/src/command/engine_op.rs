@@ -9,8 +9,9 @@ use ringbell_nic_abi::{
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
+use crate::collective::CommId;
 use crate::dma::Dma;
-use crate::engine::{Direction, EngineUseError, Notice, Sharing, MAX_ENGINES};
+use crate::engine::{Direction, EngineUseError, Notice, Place, Sharing, MAX_ENGINES};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
 use crate::transport::{ConnId, DmaAccess};
@@ -132,9 +133,8 @@ impl Core {
             EngineTarget::Queue if self.queue_of(session.0, pd).is_none() => {
                 return self.finish(permit, Status::InvalidArgument, 0, session.0.into());
             }
-            // Theirs are not on queues.
-            EngineTarget::Communicator => {
-                return self.finish(permit, Status::Unsupported, 0, session.0.into());
+            EngineTarget::Communicator if self.collectives.find(session.0).is_none() => {
+                return self.finish(permit, Status::BadCommunicator, 0, session.0.into());
             }
             _ => {}
         }
@@ -160,12 +160,16 @@ impl Core {
             let on = match spec.target {
                 EngineTarget::Stream => self.attach_engine(session, Some(pd), direction, id, item),
                 EngineTarget::Queue | EngineTarget::Communicator => {
-                    let queue = QueueId(session.0);
                     let how = match spec.apart {
                         false => Sharing::Items(item),
                         true => self.dma.engines.makes(kind, d.operand),
                     };
-                    self.watch_queue(queue, direction, id, how)
+                    if spec.target == EngineTarget::Queue {
+                        self.watch_queue(QueueId(session.0), direction, id, how)
+                    } else {
+                        let place = Place::of(direction, spec.wire);
+                        self.watch_communicator(CommId(session.0), place, id, how)
+                    }
                 }
             };
             if on.is_err() && kind != 0 {

@@ -44,7 +44,9 @@ impl Core {
         if let Some(id) = self.dma.engines.watcher(by, direction) {
             return Err(EngineUseError::Watched { queue, id });
         }
-        self.dma.engines.watch(engine, by, direction, how);
+        self.dma
+            .engines
+            .watch(engine, (by, queue.0), direction, how);
         tracing::info!(%engine, name, %queue, ?direction, "engine on the queue");
         // Operations that were posted before.
         let opcode = match direction {

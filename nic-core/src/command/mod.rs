@@ -7,6 +7,7 @@ mod collective_op;
 mod control;
 mod copy_op;
 mod deadline;
+mod engine_comm;
 mod engine_op;
 mod engine_queue;
 mod engine_return;

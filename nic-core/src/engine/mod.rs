@@ -29,6 +29,9 @@ mod watch;
 
 use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 
+use crate::collective::CommId;
+use crate::transport::Mover;
+
 pub use meter::Rates;
 pub use path::Delivered;
 pub(crate) use path::Passage;
@@ -55,6 +58,41 @@ pub enum Direction {
     Send,
 }
 
+/// Where an engine stands at a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// It sees the source of each operation, in order, before the operation begins.
+    Input,
+    /// It sees the result of each operation that ends well, in order, before the operation completes.
+    Output,
+    /// It sees the payload of the messages that leave this rank, each peer's in its order.
+    Sent,
+    /// It sees the payload of the messages that come, each peer's in its order.
+    Received,
+}
+
+impl Place {
+    /// The same in two questions: does it leave this rank or its memory, and is it a message?
+    pub(crate) const fn of(direction: Direction, message: bool) -> Place {
+        match (direction, message) {
+            (Direction::Send, false) => Place::Input,
+            (Direction::Receive, false) => Place::Output,
+            (Direction::Send, true) => Place::Sent,
+            (Direction::Receive, true) => Place::Received,
+        }
+    }
+
+    /// Where engines of the communicator in a slot are looked up.
+    pub(crate) const fn at(self, slot: u32) -> (Mover, Direction) {
+        match self {
+            Place::Input => (Mover::operands(slot), Direction::Send),
+            Place::Output => (Mover::operands(slot), Direction::Receive),
+            Place::Sent => (Mover::communicator(slot), Direction::Send),
+            Place::Received => (Mover::communicator(slot), Direction::Receive),
+        }
+    }
+}
+
 /// What the NIC sends back over a session by itself, without a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Return {
@@ -76,6 +114,8 @@ pub struct EngineInfo {
     pub streams: Vec<(SessionId, Direction)>,
     /// The queues whose operations it sees, whatever the stream.
     pub queues: Vec<(QueueId, Direction)>,
+    /// The communicators whose operations it sees.
+    pub communicators: Vec<(CommId, Place)>,
     /// Bytes that entered.
     pub bytes_in: u64,
     /// Bytes that left. For a tap the same.
@@ -119,6 +159,42 @@ pub enum EngineUseError {
         queue: QueueId,
         /// Who is there.
         id: EngineId,
+    },
+    /// No such communicator.
+    #[error(
+        "communicator {id:?} of this NIC does not exist; it was never made, or it has been freed"
+    )]
+    NoCommunicator {
+        /// The communicator.
+        id: CommId,
+    },
+    /// An engine is at the communicator already.
+    #[error(
+        "communicator {comm:?} has {id} at its {place:?}; detach it, or attach a chain of both"
+    )]
+    Taken {
+        /// The communicator.
+        comm: CommId,
+        /// Where.
+        place: Place,
+        /// Who is there.
+        id: EngineId,
+    },
+    /// Sources and results are one stream each.
+    #[error(
+        "only messages come from, or go to, several peers; at the {place:?} there is one state"
+    )]
+    OneStream {
+        /// Where.
+        place: Place,
+    },
+    /// That rank has never been heard of.
+    #[error("no stream to or from rank {rank} has passed {id}, or no engine could be made for it")]
+    NoRank {
+        /// The engine.
+        id: EngineId,
+        /// The rank.
+        rank: u32,
     },
     /// Each stream of that engine has a state of its own.
     #[error("each stream of {id} has a state of its own; ask for one stream's")]

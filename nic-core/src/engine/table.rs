@@ -9,7 +9,8 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::meter::Rates;
 use super::path::{Delivered, Passage, Path, Running};
 use super::watch::{Seen, Sharing, Watch, Watching};
-use super::{Direction, EngineInfo};
+use super::{Direction, EngineInfo, Place};
+use crate::collective::CommId;
 use crate::transport::{ConnId, Mover};
 
 /// Engines that a NIC can have.
@@ -196,9 +197,17 @@ impl Engines {
     }
 
     /// Lets an engine watch, from the next byte on of each stream that is [shown](Engines::show) to it.
-    pub(crate) fn watch(&mut self, id: EngineId, by: Mover, direction: Direction, how: Sharing) {
+    /// `of`: the number by which people know the owner.
+    pub(crate) fn watch(
+        &mut self,
+        id: EngineId,
+        (by, of): (Mover, u32),
+        direction: Direction,
+        how: Sharing,
+    ) {
         if let Some(slot) = self.slot(id) {
-            self.watches.insert((by, direction), Watch::new(slot, how));
+            let watch = Watch::new(slot, of, how);
+            self.watches.insert((by, direction), watch);
         }
     }
 
@@ -220,6 +229,48 @@ impl Engines {
         };
         let mut of_it = self.watches.values().filter(|w| w.engine == slot);
         of_it.any(Watch::is_apart)
+    }
+
+    /// Nothing moves for that owner any more: its engines see nothing, and live on.
+    pub(crate) fn unwatch(&mut self, by: Mover) {
+        for direction in [Direction::Receive, Direction::Send] {
+            if let Some(mut watch) = self.watches.remove(&(by, direction)) {
+                if let Some(shared) = Engines::running(&mut self.slots, Some(watch.engine)) {
+                    watch.end_all(shared);
+                }
+                self.news = true;
+            }
+        }
+        self.drop_paths();
+    }
+
+    /// Whether any engine is beside the streams.
+    #[inline]
+    pub(crate) fn is_watching(&self) -> bool {
+        !self.watches.is_empty()
+    }
+
+    /// Bytes of memory that an operation of a communicator takes in or gives out.
+    pub(crate) fn see(&mut self, by: Mover, direction: Direction, op: u32, bytes: &[u8]) {
+        let Some(watch) = self.watches.get_mut(&(by, direction)) else {
+            return;
+        };
+        self.news = true;
+        let at = (usize::MAX, ConnId(op));
+        watch.show(at, op);
+        let shared = Engines::running(&mut self.slots, Some(watch.engine));
+        if let Some(mut w) = watch.at(at, shared) {
+            w.see(bytes);
+        }
+    }
+
+    /// The operation has no more: an item that it has begun is cut.
+    pub(crate) fn end_operation(&mut self, by: Mover, direction: Direction, op: u32) {
+        if let Some(watch) = self.watches.get_mut(&(by, direction)) {
+            self.news = true;
+            let shared = Engines::running(&mut self.slots, Some(watch.engine));
+            watch.forget((usize::MAX, ConnId(op)), shared);
+        }
     }
 
     /// Forgets paths that lead nowhere.
@@ -480,6 +531,7 @@ impl Engines {
                 name: r.name,
                 streams: Vec::new(),
                 queues: Vec::new(),
+                communicators: Vec::new(),
                 bytes_in: r.bytes_in,
                 bytes_out: r.bytes_out,
                 rates: r.meter.rates(r.declared),
@@ -491,6 +543,9 @@ impl Engines {
                 if let Some(queue) = by.as_queue() {
                     info.queues.push((QueueId(queue), *dir));
                     streams.extend(w.all().map(|s| (SessionId(s.label), *dir)));
+                } else {
+                    let place = Place::of(*dir, !by.is_operands());
+                    info.communicators.push((CommId(w.of), place));
                 }
                 let own = |s: &Seen| {
                     s.own

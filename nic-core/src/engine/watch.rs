@@ -60,6 +60,8 @@ impl Seen {
 pub(super) struct Watch {
     /// Slot of the engine; of the one that is a pattern for others, when streams share nothing.
     pub(super) engine: usize,
+    /// The queue, or the communicator, for people.
+    pub(super) of: u32,
     sharing: Sharing,
     streams: HashMap<(usize, ConnId), Seen>,
     /// Streams that have ended and had an engine of their own, by the slot of their session: as many as there
@@ -68,9 +70,10 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(engine: usize, sharing: Sharing) -> Watch {
+    pub(super) fn new(engine: usize, of: u32, sharing: Sharing) -> Watch {
         Watch {
             engine,
+            of,
             sharing,
             streams: HashMap::new(),
             kept: HashMap::new(),

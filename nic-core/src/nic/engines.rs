@@ -4,7 +4,8 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Nic;
-use crate::engine::{Direction, EngineInfo, EngineUseError, Return, Sharing, MAX_ENGINES};
+use crate::collective::CommId;
+use crate::engine::{Direction, EngineInfo, EngineUseError, Place, Return, Sharing, MAX_ENGINES};
 
 /// What an engine has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,6 +120,81 @@ impl Nic {
     ) -> Result<(), EngineUseError> {
         let how = Sharing::Items(item.max(1));
         self.core(|c| c.watch_queue(queue, direction, id, how))
+    }
+
+    /// Puts a tap at a communicator: it sees what the operations take in or give out that the NIC takes from queues of `pd` from
+    /// now on, or the messages of all operations from the next byte on; [`Place`] says which. All is counted into
+    /// one state; `item` is the bytes of an item, so that those of different operations or peers are never mixed
+    /// (1 where that does not matter). For one operation alone, attach before it is posted and detach when it
+    /// has completed.
+    ///
+    /// Operations see their source and result pass in an order that suits them; the engine is shown memory in its
+    /// order, once, by a pass of reads before the operation begins or completes. While an engine is to see
+    /// messages, there are some: no operation of the communicator takes the direct path, on any rank. When the
+    /// communicator is freed the engine lives on, and can be asked.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no such communicator, somebody is there already, or an engine that changes what passes
+    /// (on the way to peers, the wire type of an operation does).
+    pub fn attach_communicator_engine(
+        &self,
+        pd: PdId,
+        comm: CommId,
+        place: Place,
+        engine: Box<dyn StreamEngine>,
+        item: usize,
+    ) -> Result<EngineId, EngineUseError> {
+        let how = Sharing::Items(item.max(1));
+        self.core(|c| c.watch_communicator_with((pd, comm, place), engine, how))
+    }
+
+    /// As [`attach_communicator_engine`](Nic::attach_communicator_engine) for messages, with a state for each peer:
+    /// [`engine_result_of_rank`](Nic::engine_result_of_rank) asks for one.
+    ///
+    /// # Errors
+    /// As there; [`EngineUseError::OneStream`] for [`Place::Input`] and [`Place::Output`].
+    pub fn attach_communicator_engines(
+        &self,
+        pd: PdId,
+        comm: CommId,
+        place: Place,
+        make: impl Fn() -> Box<dyn StreamEngine> + Send + 'static,
+    ) -> Result<EngineId, EngineUseError> {
+        let pattern = make();
+        let how = Sharing::Nothing(Box::new(move || Some(make())));
+        self.core(|c| c.watch_communicator_with((pd, comm, place), pattern, how))
+    }
+
+    /// Puts a tap that is somewhere already at a communicator as well.
+    ///
+    /// # Errors
+    /// As [`attach_communicator_engine`](Nic::attach_communicator_engine); no such engine.
+    pub fn share_communicator_engine(
+        &self,
+        id: EngineId,
+        comm: CommId,
+        place: Place,
+        item: usize,
+    ) -> Result<(), EngineUseError> {
+        let how = Sharing::Items(item.max(1));
+        self.core(|c| c.watch_communicator(comm, place, id, how))
+    }
+
+    /// The result so far for one peer of an engine that has a [state for
+    /// each](Nic::attach_communicator_engines).
+    ///
+    /// # Errors
+    /// [`EngineUseError::Unknown`], [`EngineUseError::NoRank`].
+    pub fn engine_result_of_rank(
+        &self,
+        id: EngineId,
+        rank: u32,
+    ) -> Result<EngineResult, EngineUseError> {
+        let label = SessionId(rank);
+        self.engine_result_of(id, label).map_err(|e| match e {
+            EngineUseError::NotSeen { id, .. } => EngineUseError::NoRank { id, rank },
+            other => other,
+        })
     }
 
     /// The result so far of one stream of an engine that has a [state for each](Nic::attach_queue_engines).

@@ -100,12 +100,13 @@ pub struct Mover(u32);
 impl Mover {
     /// The NIC's own: nobody watches it.
     pub const NIC: Mover = Mover(u32::MAX);
-    /// The communicator bit; there are at most 512 queues.
+    /// Bits above all numbers of queues (at most 512) and of communicators.
     const COMMUNICATOR: u32 = 1 << 31;
+    const OPERANDS: u32 = 1 << 30;
 
     /// A descriptor of a queue.
     pub const fn queue(queue: u32) -> Mover {
-        Mover(queue & !Mover::COMMUNICATOR)
+        Mover(queue & !(Mover::COMMUNICATOR | Mover::OPERANDS))
     }
 
     /// A message of the communicator in a slot of the NIC.
@@ -113,9 +114,19 @@ impl Mover {
         Mover(slot | Mover::COMMUNICATOR)
     }
 
+    /// What the operations of that communicator take in and give out: no transport moves it.
+    pub(crate) const fn operands(slot: u32) -> Mover {
+        Mover(slot | Mover::OPERANDS)
+    }
+
+    /// What operations take in or give out, not what messages carry.
+    pub(crate) const fn is_operands(self) -> bool {
+        self.0 & (Mover::COMMUNICATOR | Mover::OPERANDS) == Mover::OPERANDS
+    }
+
     /// The queue, when it is one's.
     pub(crate) const fn as_queue(self) -> Option<u32> {
-        if self.0 & Mover::COMMUNICATOR == 0 {
+        if self.0 & (Mover::COMMUNICATOR | Mover::OPERANDS) == 0 {
             Some(self.0)
         } else {
             None

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Context, Result};
+use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::{
     Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, Job, JobError,
     Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
@@ -75,6 +76,12 @@ pub(crate) struct Args {
     /// A kernel posts and waits, not the host
     #[arg(long)]
     from_kernel: bool,
+    /// Engines at every rank's communicator, one behind the other, as in `checksum|hll:p=14`: taps only
+    #[arg(long, value_name = "ENGINES", value_parser = engine)]
+    engine: Option<String>,
+    /// What the engines see: `input` and `output` each operation's source and result, `sent` and `received` the messages (none of which go directly then)
+    #[arg(long, default_value = "output", value_name = "input|output|sent|received", value_parser = place, requires = "engine")]
+    engine_at: Place,
     /// Do not measure first what this machine can do at best
     #[arg(long)]
     no_limits: bool,
@@ -116,6 +123,27 @@ fn redop(text: &str) -> Result<ReduceOp, String> {
 fn algo(text: &str) -> Result<Algorithm, String> {
     let all = Algorithm::ALL.iter().filter(|a| **a != Algorithm::User);
     by_name(text, "an algorithm", all.map(|a| (*a, a.name())))
+}
+
+fn place(text: &str) -> Result<Place, String> {
+    let all = [
+        (Place::Input, "input"),
+        (Place::Output, "output"),
+        (Place::Sent, "sent"),
+        (Place::Received, "received"),
+    ];
+    by_name(text, "a place of engines", all.into_iter())
+}
+
+/// A text that describes taps.
+fn engine(text: &str) -> Result<String, String> {
+    let made = Registry::builtin().make(text).map_err(|e| e.to_string())?;
+    match made.is_tap() {
+        true => Ok(text.into()),
+        false => Err(format!(
+            "`{text}` changes what passes, which operations cannot have; write taps, or give --wire bf16"
+        )),
+    }
 }
 
 fn wire(text: &str) -> Result<WireType, String> {
@@ -337,6 +365,14 @@ fn one_rank(
             ..CommOptions::default()
         },
     )?;
+    let engine = match &args.engine {
+        None => None,
+        Some(text) => {
+            let engine = Registry::builtin().make(text)?;
+            let item = args.datatype.bytes() as usize;
+            Some(comm.attach_engine(args.engine_at, engine, item)?)
+        }
+    };
     let plan = Plan {
         kind,
         dtype: args.datatype,
@@ -386,6 +422,11 @@ fn one_rank(
     let wrong = report.wrong();
     if job.rank() == 0 {
         describe(&mut report, args, &rank)?;
+        let soft = rank.comm().nic().soft();
+        let at_work = soft.engines().into_iter().find(|e| Some(e.id) == engine);
+        if let (Some(e), Some(text)) = (at_work, &args.engine) {
+            report.meta.notes.push(seen(text, args.engine_at, &e));
+        }
         let columns = table::Columns {
             dtype: args.datatype.name().to_ascii_lowercase(),
             redop: match kind {
@@ -515,9 +556,35 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     Ok(())
 }
 
+/// What rank 0's engines have seen, these measurements' own barriers and sums included.
+fn seen(text: &str, place: Place, e: &EngineInfo) -> String {
+    let gbs = |rate: Option<f64>| match rate {
+        Some(rate) => format!("{:.2} GB/s", rate / 1e9),
+        None => "too little to measure".into(),
+    };
+    format!(
+        "engines {text} at every rank's {}: rank 0's have seen {} bytes; {} on the path, {} promised{}",
+        format!("{place:?}").to_ascii_lowercase(),
+        e.bytes_in,
+        gbs(e.rates.engine),
+        gbs(Some(e.rates.declared)),
+        if e.failed { "; FAILED" } else { "" },
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn engines_are_taps_at_a_place() {
+        assert_eq!(place("sent"), Ok(Place::Sent));
+        assert!(place("middle").expect_err("no place").contains("input"));
+        assert!(engine("checksum|hll:p=10").is_ok());
+        let e = engine("cast:f32-bf16").expect_err("not a tap");
+        assert!(e.contains("--wire"), "{e}");
+        assert!(engine("sha").expect_err("unknown").contains("checksum"));
+    }
 
     #[test]
     fn names_are_those_of_the_contract() {

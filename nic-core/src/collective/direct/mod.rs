@@ -93,6 +93,8 @@ pub(crate) struct DirectOp {
     pub(crate) input: Pages,
     /// The destination buffer; empty where this rank has none.
     pub(crate) output: Pages,
+    /// An engine of this rank is to see messages, of which there are none here.
+    pub(crate) messages: bool,
 }
 
 /// How an operation ended.
@@ -100,7 +102,7 @@ pub(crate) struct DirectOp {
 pub(crate) enum Outcome {
     /// Well.
     Done,
-    /// Not begun: some rank's memory cannot be reached. All ranks come to this.
+    /// Not begun: some rank's memory cannot be reached, or it wants messages. All ranks come to this.
     Fallback,
     /// A rank gave other parameters; nothing was moved.
     Mismatch {
@@ -666,9 +668,6 @@ fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: u6
 
 /// What all ranks conclude from the records.
 fn way(op: &Op, records: &[Record], rank: u32, ranks: u32) -> Way {
-    if op.eager {
-        return Way::Eager;
-    }
     let (mut all, mut any) = (u8::MAX, 0);
     for r in 0..ranks {
         let flags = if r == rank {
@@ -679,7 +678,11 @@ fn way(op: &Op, records: &[Record], rank: u32, ranks: u32) -> Way {
         all &= flags;
         any |= flags;
     }
-    if all & flag::READABLE == 0 {
+    if any & flag::MESSAGES != 0 {
+        Way::Fallback
+    } else if op.eager {
+        Way::Eager
+    } else if all & flag::READABLE == 0 {
         Way::Fallback
     } else if all & flag::WRITABLE != 0 {
         Way::Push

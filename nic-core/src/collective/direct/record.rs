@@ -30,6 +30,8 @@ pub(super) mod flag {
     pub(in super::super) const WRITABLE: u8 = 2;
     /// Source and destination are the same memory, or there is only one of them.
     pub(in super::super) const IN_PLACE: u8 = 4;
+    /// An engine of the rank is to see messages.
+    pub(in super::super) const MESSAGES: u8 = 8;
 }
 
 /// Where a buffer's pages are: up to two in the words themselves, more in a table.
@@ -125,6 +127,9 @@ impl Record {
         }
         if !op.input.is_empty() && op.input.is_same(&op.output) {
             f |= flag::IN_PLACE;
+        }
+        if op.messages {
+            f |= flag::MESSAGES;
         }
         f
     }

@@ -152,6 +152,7 @@ impl Rank {
         g: Access,
     ) -> Outcome {
         let op = DirectOp {
+            messages: false,
             token: 7,
             params,
             input: self.gpu.pages(input.0, input.1, g),
@@ -550,6 +551,7 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
                 me.gpu.write(at, &data);
                 let pages = || me.gpu.pages(at, count(i) * 4, ALL);
                 let op = DirectOp {
+                    messages: false,
                     token: i,
                     params: p,
                     input: pages(),
@@ -590,6 +592,7 @@ fn a_peer_that_dies_is_named() {
         if me.rank == 1 {
             // Its record is out, its part of the work is never done.
             let op = DirectOp {
+                messages: false,
                 token: 1,
                 params: p,
                 input: me.gpu.pages(VA, bytes, ALL),
@@ -622,6 +625,7 @@ fn after_an_abort_nobody_writes_the_buffers() {
             let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 400_000);
             let bytes = p.count * 4;
             let op = DirectOp {
+                messages: false,
                 token: 1,
                 params: p,
                 input: me.gpu.pages(VA, bytes, ALL),
@@ -669,6 +673,7 @@ fn addresses_that_a_peer_does_not_export_are_refused() {
         };
         let pages = || Pages::new(VA, bytes, ALL, lie).expect("mapped");
         let op = DirectOp {
+            messages: false,
             token: 1,
             params: p,
             input: pages(),

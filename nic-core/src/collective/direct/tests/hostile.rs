@@ -69,6 +69,7 @@ impl Setup {
     fn op(&self, rank: usize, p: &DirectParams, grants: Access) -> DirectOp {
         let bytes = p.count * p.dtype.bytes();
         DirectOp {
+            messages: false,
             token: 1,
             params: *p,
             input: self.gpus[rank].pages(VA, bytes, grants),

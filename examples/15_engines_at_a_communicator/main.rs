@@ -1,0 +1,190 @@
+//! Engines at a communicator: distinct users of three machines, counted by their NICs while they gather.
+//!
+//! Three ranks, each with a GPU and a NIC of its own, have seen users; many of them on more than one. A kernel
+//! of each puts a HyperLogLog engine at the results of its communicator, gathers everybody's users with one
+//! call, and asks its NIC how many different ones they are: no thread looks at them (`gather.cu`; on-path model,
+//! FpgaNIC §3.5, at a collective as ACCL+'s unary plug-ins, §4). The hosts have put checksums at the messages
+//! between ranks: what left for a peer is what came there.
+//!
+//! Run: `cargo build && cargo run --example 15_engines_at_a_communicator`
+//!
+//! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is further off
+//! than four standard errors, ranks differ, or a message is not what was sent.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ringbell::abi::{EngineId, Status};
+use ringbell::engines::checksum::ChecksumEngine;
+use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
+use ringbell::engines::{Place, StreamEngine};
+use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+const RANKS: u32 = 3;
+/// Visits at each machine.
+const COUNT: u64 = 70_001;
+/// Number under which kernels ask for the engine.
+const KIND: u16 = 1;
+const PRECISION: u64 = 14;
+/// Bytes for its result: a summary is enough.
+const ROOM: u32 = 256;
+
+/// The user of a visit: some come back, and some go from machine to machine.
+fn user(rank: u32, visit: u64) -> u32 {
+    let n = visit as u32 % 40_000;
+    let shared = n.is_multiple_of(3);
+    (n + if shared { 0 } else { rank * 40_000 }).wrapping_mul(2_654_435_761)
+}
+
+/// What a kernel gets that asks for `KIND`; `None` refuses the parameter.
+fn counter(precision: u64) -> Option<Box<dyn StreamEngine>> {
+    let config = HllConfig {
+        precision: u8::try_from(precision).ok()?,
+        width: 4,
+        image: false,
+        ..HllConfig::default()
+    };
+    Some(Box::new(HllEngine::new(config).ok()?))
+}
+
+/// A rank with checksums at its messages.
+struct Machine {
+    comm: Communicator,
+    sent: EngineId,
+    received: EngineId,
+}
+
+impl Machine {
+    fn new(comm: Communicator) -> Result<Machine, Error> {
+        comm.nic().soft().register_engine_kind(KIND, counter)?;
+        // A state for each peer.
+        let checksum = || Box::new(ChecksumEngine::new()) as Box<dyn StreamEngine>;
+        Ok(Machine {
+            sent: comm.attach_engines(Place::Sent, checksum)?,
+            received: comm.attach_engines(Place::Received, checksum)?,
+            comm,
+        })
+    }
+
+    /// Starts its kernel, and reads what the NIC has counted.
+    fn count(&self, module: &Path) -> Result<HllSummary, Error> {
+        let nic = self.comm.nic();
+        nic.gpu().load_module(module)?;
+        let rank = self.comm.rank();
+        let visits: Vec<u8> = (0..COUNT)
+            .flat_map(|i| user(rank, i).to_le_bytes())
+            .collect();
+        let users = nic.alloc(4 * COUNT)?;
+        users.write(0, &visits)?;
+        let all = nic.alloc(4 * COUNT * u64::from(RANKS))?;
+        let (result, end) = (nic.alloc(ROOM.into())?, nic.alloc(24)?);
+        let args = [
+            self.comm.handle().into(),
+            u32::from(KIND).into(),
+            PRECISION.into(),
+            (&users).into(),
+            (&all).into(),
+            COUNT.into(),
+            (&result).into(),
+            ROOM.into(),
+            (&end).into(),
+        ];
+        let kernel = nic.gpu().launch("gather_and_count", 1, 32, &args)?;
+        kernel.wait(Duration::from_secs(60))?;
+        let mut ended = [0; 24];
+        end.read(0, &mut ended)?;
+        match Status::from_code(ended[0]) {
+            Some(Status::Ok) => {}
+            Some(status) => return Err(format!("rank {rank}: {status}").into()),
+            None => return Err(format!("rank {rank}: unknown status {}", ended[0]).into()),
+        }
+        let mut bytes = [0; HllSummary::BYTES];
+        result.read(0, &mut bytes)?;
+        HllSummary::read(&bytes).ok_or_else(|| "the result is too short".into())
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let module = build(&source.join("examples/15_engines_at_a_communicator/gather.cu"))?;
+    let nics: Vec<Nic> = (0..RANKS)
+        .map(|rank| {
+            let mut options = NicOptions {
+                ip: format!("10.77.115.{}/24", rank + 1).parse()?,
+                ..NicOptions::default()
+            };
+            options.gpu.memory_bytes = 16 << 20;
+            Ok(Nic::open(options)?)
+        })
+        .collect::<Result<_, Error>>()?;
+    let comms = Communicator::init_all(&nics, &CommOptions::default())?;
+    let machines: Vec<Machine> = comms
+        .into_iter()
+        .map(Machine::new)
+        .collect::<Result<_, _>>()?;
+    let counted: Vec<HllSummary> = std::thread::scope(|scope| {
+        let module = &module;
+        let start = |m| scope.spawn(move || Machine::count(m, module));
+        let ranks: Vec<_> = machines.iter().map(start).collect();
+        ranks
+            .into_iter()
+            .map(|r| r.join().map_err(|_| "a rank panicked")?)
+            .collect::<Result<_, Error>>()
+    })?;
+
+    let visits = (0..RANKS).flat_map(|r| (0..COUNT).map(move |i| user(r, i)));
+    let exact = visits.collect::<HashSet<_>>().len();
+    let (first, error) = (counted[0].estimate, counted[0].relative_error);
+    for (rank, c) in counted.iter().enumerate() {
+        if c.items != COUNT * u64::from(RANKS) || c.estimate != first {
+            return Err(format!("rank {rank} has seen {c:?}").into());
+        }
+    }
+    if (first / exact as f64 - 1.0).abs() > 4.0 * error {
+        return Err(format!("{first:.0} is too far from {exact}").into());
+    }
+    let mut bytes = 0;
+    for from in &machines {
+        for to in &machines {
+            let (a, b) = (from.comm.rank(), to.comm.rank());
+            if a == b {
+                continue;
+            }
+            let left = from.comm.nic().soft().engine_result_of_rank(from.sent, b)?;
+            let came = to.comm.nic().soft().engine_result_of_rank(to.received, a)?;
+            if left != came {
+                return Err(format!("what rank {a} sent is not what rank {b} got").into());
+            }
+            bytes += u64::from_le_bytes(left.bytes[8..16].try_into()?);
+        }
+    }
+    println!(
+        "{exact} users on {RANKS} machines; every NIC estimates {first:.0} (within {:.2}%)",
+        error * 100.0
+    );
+    println!("{bytes} bytes went from rank to rank, each with the checksum that it was sent with");
+    Ok(())
+}
+
+/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
+fn build(source: &Path) -> Result<PathBuf, Error> {
+    let example = std::env::current_exe()?; // target/debug/examples/NAME
+    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
+    let ringbell = folder.join("ringbell");
+    let module = example.with_extension("so");
+    let mut cc = Command::new(&ringbell);
+    cc.args(["cc", "--emulate-only"]).arg(source);
+    match cc.arg("-o").arg(&module).status() {
+        Ok(end) if end.success() => Ok(module),
+        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
+        Err(e) => Err(format!(
+            "cannot start {}: {e}; run `cargo build` first",
+            ringbell.display()
+        )
+        .into()),
+    }
+}

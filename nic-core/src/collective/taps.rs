@@ -1,0 +1,330 @@
+//! Engines at a communicator (ACCL+ §4, unary plug-ins): what its operations take in and give out.
+//!
+//! | place | what passes | when |
+//! |---|---|---|
+//! | [`Place::Input`] | the source of each operation, element by element | before the operation begins |
+//! | [`Place::Output`] | its result, likewise | after it, before it completes |
+//! | [`Place::Sent`], [`Place::Received`] | the payload of every message, in its order on the way to a peer | as it passes |
+//!
+//! Programs read their source, and store their result, in whatever order suits them, several times, or in peers'
+//! memory: so an engine at input or output is shown the memory itself, in order and once, by one pass of reads.
+//! Where a kernel's stream stands for the memory, it is shown each window as it comes or goes. Messages pass
+//! engines where bytes of sessions do (`engine/`); an operation whose messages an engine is to see does
+//! not take the direct path, which has none, on any rank.
+//!
+//! Results pass in the order in which their operations were posted. An operation that fails has shown its source
+//! and never its result.
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{EngineId, PdId, Status};
+
+use super::combine::locate;
+use super::{Collectives, Io, Pieces, Side, State, StreamSide, Task};
+use crate::engine::{Direction, Place, PIECE};
+use crate::transport::{Buffer, DmaAccess, Mover, ReadStatus};
+
+/// Bytes that one operation shows before the NIC looks at everything else again.
+const STEP: u64 = 256 << 10;
+/// Bytes of one buffer piece.
+const RUN: u64 = 1 << 30;
+
+/// Engines that see the source and the result of an operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Seen {
+    pub(crate) input: Option<EngineId>,
+    pub(crate) output: Option<EngineId>,
+}
+
+/// What is shown of an operation, and how far.
+#[derive(Debug)]
+pub(super) struct Tap {
+    seen: Seen,
+    source: Pieces,
+    result: Pieces,
+    taken: u64,
+    given: u64,
+}
+
+/// An engine that is shown something of one operation, and stays the same.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Viewer {
+    by: Mover,
+    direction: Direction,
+    engine: EngineId,
+    /// Its operation, so that items of different ones are not mixed.
+    op: u32,
+}
+
+impl Viewer {
+    fn new(slot: u32, place: Place, engine: EngineId, op: u32) -> Viewer {
+        let (by, direction) = place.at(slot);
+        Viewer {
+            by,
+            direction,
+            engine,
+            op,
+        }
+    }
+
+    /// Shows memory from `done` on, at most `most` bytes. Whether there is no more.
+    pub(super) fn show(
+        &self,
+        io: &mut Io<'_>,
+        memory: &Pieces,
+        done: &mut u64,
+        most: u64,
+    ) -> Result<bool, Fault> {
+        let mut piece = [0; PIECE];
+        let total = memory.len();
+        let end = done.saturating_add(most).min(total);
+        while *done < end {
+            let Some((buffer, at)) = locate(memory, *done) else {
+                break;
+            };
+            // Detached, or another has come: nobody is there for this operation.
+            if io.dma.engines.watcher(self.by, self.direction) != Some(self.engine) {
+                *done = total;
+                break;
+            }
+            let left = (end - *done).min(u64::from(buffer.len) - at);
+            let n = left.min(PIECE as u64) as usize;
+            // Copied: kernels and peers may write it while the engine looks.
+            if io.dma().read(&buffer, at, &mut piece[..n])? == ReadStatus::Pending {
+                return Ok(false);
+            }
+            let engines = &mut io.dma.engines;
+            engines.see(self.by, self.direction, self.op, &piece[..n]);
+            *done += n as u64;
+        }
+        Ok(*done == total)
+    }
+
+    /// The operation has shown all it has: an item that it has begun is cut.
+    pub(super) fn end(&self, io: &mut Io<'_>) {
+        if io.dma.engines.watcher(self.by, self.direction) == Some(self.engine) {
+            io.dma
+                .engines
+                .end_operation(self.by, self.direction, self.op);
+        }
+    }
+}
+
+fn pieces(side: Side, bytes: u64) -> Pieces {
+    let mut out = Pieces::default();
+    let mut at = 0;
+    while at < bytes {
+        let n = (bytes - at).min(RUN);
+        out.push(Buffer {
+            region: side.region,
+            va: ringbell_nic_abi::GpuVa(side.va + at),
+            len: n as u32,
+        });
+        at += n;
+    }
+    out
+}
+
+impl Tap {
+    /// What engines see of a task; `None` when they see nothing.
+    pub(super) fn of(
+        task: &Task,
+        streams: &[Option<StreamSide>; 2],
+        seen: Seen,
+    ) -> Option<Box<Tap>> {
+        if seen.input.is_none() && seen.output.is_none() {
+            return None;
+        }
+        let none = Pieces::default;
+        let (source, result) = match task {
+            Task::Send { pieces, .. } => (pieces.clone(), none()),
+            Task::Recv { pieces, .. } => (none(), pieces.clone()),
+            Task::Local(c) => (
+                c.sources.last().map_or_else(none, |s| s.0.clone()),
+                c.results.first().map_or_else(none, |r| r.0.clone()),
+            ),
+            Task::Program {
+                input,
+                output,
+                sides,
+                ..
+            } => {
+                let of = |i: usize, side: &Side| match streams[i] {
+                    Some(_) => none(),
+                    None => pieces(*side, sides[i]),
+                };
+                (of(0, input), of(1, output))
+            }
+            Task::Nop | Task::Channel(_) => return None,
+        };
+        Some(Box::new(Tap {
+            seen,
+            source,
+            result,
+            taken: 0,
+            given: 0,
+        }))
+    }
+
+    /// Who is shown the windows of kernels' streams.
+    pub(super) fn viewers(
+        &self,
+        slot: u32,
+        op: u32,
+        streams: &[Option<StreamSide>; 2],
+    ) -> [Option<Viewer>; 2] {
+        let of = |i: usize, place, engine: Option<EngineId>| {
+            streams[i]?;
+            Some(Viewer::new(slot, place, engine?, op))
+        };
+        [
+            of(0, Place::Input, self.seen.input),
+            of(1, Place::Output, self.seen.output),
+        ]
+    }
+}
+
+/// Whether an engine sees the messages of a communicator.
+pub(super) fn shows_messages(io: &Io<'_>, slot: u32) -> bool {
+    let watched = |place: Place| {
+        let (by, direction) = place.at(slot);
+        io.dma.engines.is_watched(by, direction)
+    };
+    watched(Place::Sent) || watched(Place::Received)
+}
+
+impl Collectives {
+    /// Shows the source of an operation before it begins. `false`: there is more, later.
+    pub(super) fn show_source(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
+        let tap = self.ops.get_mut(id).and_then(|a| a.tap.as_mut());
+        let Some((tap, engine)) = tap.and_then(|t| t.seen.input.map(|e| (t, e))) else {
+            return true;
+        };
+        if tap.taken == tap.source.len() {
+            return true;
+        }
+        let viewer = Viewer::new(slot, Place::Input, engine, id);
+        match viewer.show(io, &tap.source, &mut tap.taken, STEP) {
+            Ok(false) => false,
+            Ok(true) => {
+                viewer.end(io);
+                true
+            }
+            // The operation itself finds the fault, and says so.
+            Err(_) => true,
+        }
+    }
+
+    /// An operation has ended well: it completes when its result has passed the engine that is there.
+    pub(super) fn complete(&mut self, slot: u32, id: u32, bytes: u64, detail: u64) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let shows = |t: &&mut Box<Tap>| t.seen.output.is_some() && t.result.len() > 0;
+        let Some(tap) = a.tap.as_mut().filter(shows) else {
+            return self.finish(slot, id, Status::Ok, bytes, detail);
+        };
+        if a.seq.is_none() {
+            // A message may be shorter than its receive.
+            tap.result = tap.result.prefix(bytes);
+        }
+        let state = std::mem::replace(&mut a.state, State::Leaving { bytes, detail });
+        if let Some(c) = self.comms[slot as usize].comm.as_mut() {
+            c.release(&state);
+        }
+        self.wake(id);
+    }
+
+    /// Shows the result of an operation that is otherwise done.
+    pub(super) fn leave(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(a) = self.ops.get(id) else { return };
+        let (slot, seq) = (a.comm, a.seq);
+        // Results that come before it pass before it. Those of streams pass as they come.
+        let before = |o: &&u32| {
+            let Some((x, seq)) = self.ops.get(**o).zip(seq) else {
+                return false;
+            };
+            let shows = x.tap.as_ref();
+            let shows = shows.is_some_and(|t| t.seen.output.is_some() && t.result.len() > 0);
+            shows && x.seq.is_some_and(|s| seq.wrapping_sub(s) as i32 > 0)
+        };
+        if self
+            .comm(slot)
+            .is_none_or(|c| c.active.iter().any(|o| before(&o)))
+        {
+            return;
+        }
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let State::Leaving { bytes, detail } = a.state else {
+            return;
+        };
+        let Some((tap, engine)) = a.tap.as_mut().and_then(|t| t.seen.output.map(|e| (t, e))) else {
+            return self.finish(slot, id, Status::Ok, bytes, detail);
+        };
+        let viewer = Viewer::new(slot, Place::Output, engine, id);
+        match viewer.show(io, &tap.result, &mut tap.given, STEP) {
+            Ok(false) => self.wake(id),
+            Ok(true) => {
+                viewer.end(io);
+                self.finish(slot, id, Status::Ok, bytes, detail);
+            }
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                self.finish(slot, id, status, 0, detail);
+            }
+        }
+    }
+
+    /// An operation is gone: others whose results came behind it may pass.
+    pub(super) fn wake_leaving(&mut self, slot: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let leaves = |id: &&u32| {
+            let a = self.ops.get(**id);
+            a.is_some_and(|a| matches!(a.state, State::Leaving { .. }))
+        };
+        let ids: Vec<u32> = c.active.iter().filter(leaves).copied().collect();
+        for id in ids {
+            self.wake(id);
+        }
+    }
+
+    /// Which engines see the operations that a queue of a domain posts now.
+    pub(crate) fn seen(&self, engines: &crate::engine::Engines, slot: u32, pd: PdId) -> Seen {
+        let of = |place: Place| {
+            let (by, direction) = place.at(slot);
+            let id = engines.watcher(by, direction)?;
+            // What another tenant's operations move is nobody's business.
+            (engines.about(id)?.0 == pd).then_some(id)
+        };
+        if !engines.is_watching() {
+            return Seen::default();
+        }
+        Seen {
+            input: of(Place::Input),
+            output: of(Place::Output),
+        }
+    }
+
+    /// Puts the streams to peers before the engines that are to see messages.
+    pub(crate) fn show_messages(&mut self, io: &mut Io<'_>) {
+        if !io.dma.engines.is_watching() {
+            return;
+        }
+        for slot in 0..self.comms.len() as u32 {
+            if !shows_messages(io, slot) {
+                continue;
+            }
+            let Some(c) = self.comm(slot) else { continue };
+            for r in (0..c.ranks()).filter(|r| *r != c.rank) {
+                let Some((t, conn, _)) = self.fabric.carrier(c.ctx, r) else {
+                    continue;
+                };
+                for place in [Place::Sent, Place::Received] {
+                    let (by, direction) = place.at(slot);
+                    io.dma.engines.show(by, (t, conn, direction), r);
+                }
+            }
+        }
+    }
+}

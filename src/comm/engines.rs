@@ -1,0 +1,63 @@
+//! Engines at a communicator: they see what its operations take in, give out, and send.
+
+use ringbell_nic_abi::EngineId;
+use ringbell_nic_core::engine::{EngineUseError, Place};
+use ringbell_onc_engines::stream::StreamEngine;
+
+use super::Communicator;
+
+impl Communicator {
+    /// Puts an engine at this rank: it sees the source of each operation, its result, or the messages of all
+    /// operations, as [`Place`] says, from now on. `item` is the bytes of an item, so that those of different
+    /// operations or peers are never mixed; 1 where that does not matter.
+    ///
+    /// Ask for its result with [`engine_result`](ringbell_nic_core::Nic::engine_result) of
+    /// [`nic().soft()`](crate::Nic::soft) whenever an operation has completed, and end it with
+    /// [`detach_engine`](ringbell_nic_core::Nic::detach_engine). Other ranks need not do the same.
+    ///
+    /// ```
+    /// use ringbell::engines::{checksum, Place};
+    /// use ringbell::{CommOptions, Communicator, Nic, NicOptions, ReduceOp};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let mut options = NicOptions { ip: "10.9.8.9/24".parse()?, ..NicOptions::default() };
+    /// # options.gpu.memory_bytes = 16 << 20;
+    /// # options.local.directory = Some(std::env::temp_dir().join(format!("rb-doc-engine-{}", std::process::id())));
+    /// let nic = Nic::open(options)?;
+    /// let comm = Communicator::init_all(&[nic.clone()], &CommOptions::default())?.remove(0);
+    /// let id = comm.attach_engine(Place::Output, Box::new(checksum::ChecksumEngine::new()), 1)?;
+    /// let x = nic.alloc(4)?;
+    /// x.write(0, &7_u32.to_le_bytes())?;
+    /// comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Sum)?;
+    /// let result = nic.soft().detach_engine(id)?;
+    /// assert_eq!(result.bytes[8..16], 4_u64.to_le_bytes()); // bytes that it has seen
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: somebody is there already, or an engine that changes what passes.
+    pub fn attach_engine(
+        &self,
+        place: Place,
+        engine: Box<dyn StreamEngine>,
+        item: usize,
+    ) -> Result<EngineId, EngineUseError> {
+        let (nic, id) = (self.nic(), self.inner.id);
+        nic.soft()
+            .attach_communicator_engine(nic.pd(), id, place, engine, item)
+    }
+
+    /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each peer; ask with
+    /// [`engine_result_of_rank`](ringbell_nic_core::Nic::engine_result_of_rank).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn attach_engines(
+        &self,
+        place: Place,
+        make: impl Fn() -> Box<dyn StreamEngine> + Send + 'static,
+    ) -> Result<EngineId, EngineUseError> {
+        let (nic, id) = (self.nic(), self.inner.id);
+        nic.soft()
+            .attach_communicator_engines(nic.pd(), id, place, make)
+    }
+}
