@@ -401,3 +401,127 @@ fn c_programs_share_gpu_memory_between_processes() {
         assert!(said.contains("all checks passed"), "{said}");
     });
 }
+
+/// All-reduces queued on streams, several behind each other with kernels that nobody waits for; whether no kernel ran for
+/// them.
+fn queued_sums(name: &str) -> bool {
+    let r = communicators::ranks(name, 3);
+    let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
+    let without_kernels = std::sync::atomic::AtomicBool::new(true);
+    communicators::each(&comms, |c| {
+        let (rank, count, rounds) = (c.rank(), 1021_u64, 19_u32);
+        let stream = c.nic().gpu().stream();
+        let buffer = c.nic().alloc(count * 4).expect("memory");
+        let value = |r: u32, i: u64| (r + 3) * 1_000_003 + i as u32 * 7919;
+        let own: Vec<u8> = (0..count)
+            .flat_map(|i| value(rank, i).to_ne_bytes())
+            .collect();
+        buffer.write(0, &own).expect("inside");
+        let sum = ringbell::Operation::all_reduce::<u32>(&buffer, &buffer, count, ReduceOp::Sum);
+        // What is dropped gives its slot back when it has ended.
+        let mut queued = Vec::new();
+        for round in 0..rounds {
+            let q = c.enqueue(&sum, &stream).expect("queued");
+            without_kernels.fetch_and(q.needs_no_kernel(), std::sync::atomic::Ordering::Relaxed);
+            if round % 3 == 0 {
+                drop(q);
+            } else {
+                queued.push(q);
+            }
+            if queued.len() > 16 {
+                for q in queued.drain(..) {
+                    q.wait(PATIENCE)
+                        .unwrap_or_else(|e| panic!("rank {rank}: {e}"));
+                    assert!(q.has_ended());
+                }
+            }
+        }
+        for q in &queued {
+            q.wait(PATIENCE)
+                .unwrap_or_else(|e| panic!("rank {rank}: {e}"));
+            q.wait(PATIENCE).expect("asked again");
+        }
+        stream.synchronize(PATIENCE).expect("all of it");
+        let mut got = vec![0; count as usize * 4];
+        buffer.read(0, &mut got).expect("inside");
+        let first = |i| (0..3).fold(0_u32, |s, r| s.wrapping_add(value(r, i)));
+        let times = (1..rounds).fold(1_u32, |t, _| t.wrapping_mul(3));
+        let want: Vec<u8> = (0..count)
+            .flat_map(|i| first(i).wrapping_mul(times).to_ne_bytes())
+            .collect();
+        assert!(got == want, "rank {rank}");
+    });
+    without_kernels.into_inner()
+}
+
+#[test]
+fn operations_in_a_stream_need_no_kernel_where_the_driver_has_memory_operations() {
+    let name = "operations_in_a_stream_need_no_kernel_where_the_driver_has_memory_operations";
+    under_mock(name, "", || {
+        assert!(queued_sums("cuda-words"));
+        let text = GpuChoice::Auto
+            .open(&NicOptions::default().gpu)
+            .expect("the mock")
+            .gpu
+            .describe();
+        assert!(text.contains("by stream memory operations"), "{text}");
+    });
+}
+
+#[test]
+fn operations_in_a_stream_are_kernels_where_it_has_none() {
+    under_mock(
+        "operations_in_a_stream_are_kernels_where_it_has_none",
+        "no-words",
+        || {
+            assert!(!queued_sums("cuda-no-words"));
+            let text = GpuChoice::Auto
+                .open(&NicOptions::default().gpu)
+                .expect("the mock")
+                .gpu
+                .describe();
+            assert!(
+                text.contains("by kernels, because the GPU has no 64-bit stream memory"),
+                "{text}"
+            );
+        },
+    );
+}
+
+#[test]
+fn a_group_in_a_stream_runs_beside_the_driver_s_host_function() {
+    let name = "a_group_in_a_stream_runs_beside_the_driver_s_host_function";
+    under_mock(name, "", || {
+        let r = communicators::ranks("cuda-group", 3);
+        let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
+        communicators::each(&comms, |c| {
+            let (rank, count) = (c.rank(), 5003_u64);
+            let (next, previous) = ((rank + 1) % 3, (rank + 2) % 3);
+            let (src, dst) = (
+                c.nic().alloc(count).expect("memory"),
+                c.nic().alloc(count).expect("memory"),
+            );
+            src.write(0, &pattern(count, rank.into())).expect("inside");
+            let stream = c.nic().gpu().stream();
+            let (tell, told) = std::sync::mpsc::channel();
+            // Sends before receives on every rank: only a group does not block.
+            let both = vec![
+                (
+                    c.clone(),
+                    ringbell::Operation::send::<u8>(&src, count, next, 7),
+                ),
+                (
+                    c.clone(),
+                    ringbell::Operation::recv::<u8>(&dst, count, Some(previous), Some(7)),
+                ),
+            ];
+            Communicator::enqueue_group(both, &stream, move |r| drop(tell.send(r.map(|_| ()))))
+                .expect("queued");
+            let ended = told.recv_timeout(PATIENCE).expect("the stream gets there");
+            ended.unwrap_or_else(|e| panic!("rank {rank}: {e}"));
+            let mut got = vec![0; count as usize];
+            dst.read(0, &mut got).expect("inside");
+            assert!(got == pattern(count, previous.into()), "rank {rank}");
+        });
+    });
+}

@@ -231,6 +231,12 @@ pub enum LaunchError {
         #[source]
         source: crate::cuda::CudaError,
     },
+    /// This GPU's streams cannot do it.
+    #[error("this GPU has no {what}; ask before, and launch a kernel instead")]
+    Unsupported {
+        /// What it lacks.
+        what: &'static str,
+    },
     /// No thread could be started.
     #[error("cannot start a thread for the emulated GPU: {reason}; lower max_threads or raise the limit (ulimit -u)")]
     NoThread {

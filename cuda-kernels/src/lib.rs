@@ -9,6 +9,7 @@
 //! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU where that is
 //! installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in CI.
 
+mod cells;
 pub mod collective;
 pub mod cuda;
 pub mod echo;
@@ -24,11 +25,13 @@ pub mod pump;
 mod slots;
 mod socket_context;
 
+pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
     Event, Gpu, GpuBuffer, GpuError, GpuKind, Launch, ModuleError, NotShared, SharedMemory, Stream,
+    WordOp,
 };
 pub use launch::{Dim3, KernelArg, LaunchError};
 pub use slots::{Slots, SlotsConfig, SlotsError};
-pub use socket_context::{Outcome, Pending, Socket, SocketContext, SocketError};
+pub use socket_context::{Pending, Socket, SocketContext, SocketError};

@@ -17,16 +17,15 @@
 //! ```
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_abi::queue::QueueHandle;
-use ringbell_nic_abi::{GpuVa, SessionId, Status};
+use ringbell_nic_abi::{GpuVa, Status};
 
-use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError, Stream};
-
-/// Bytes of `gpu_result`.
-const CELL: u64 = 24;
+use crate::{
+    Gpu, GpuError, KernelArg, Launch, LaunchError, Outcome, ResultCell, ResultCells, Stream,
+};
 
 /// Why a stream-ordered call failed.
 #[derive(Debug, thiserror::Error)]
@@ -58,119 +57,31 @@ pub enum SocketError {
     },
 }
 
-/// Cells of 24 bytes in GPU memory, handed out one by one.
-#[derive(Debug)]
-struct Cells {
-    buffer: GpuBuffer,
-    count: usize,
-    state: Mutex<CellState>,
+fn take(cells: &Arc<ResultCells>, what: &'static str) -> Result<Arc<ResultCell>, SocketError> {
+    let limit = cells.count();
+    let cell = cells.take();
+    cell.map(Arc::new)
+        .ok_or(SocketError::Exhausted { what, limit })
 }
 
-#[derive(Debug)]
-struct CellState {
-    free: Vec<u64>,
-    /// Dropped while a kernel still had them to write: free once it has ended.
-    limbo: Vec<(u64, Launch)>,
-}
-
-impl Cells {
-    fn new(gpu: &Gpu, count: usize) -> Result<Arc<Cells>, GpuError> {
-        Ok(Arc::new(Cells {
-            buffer: gpu.alloc(count as u64 * CELL)?,
-            count,
-            state: Mutex::new(CellState {
-                free: (0..count as u64).rev().collect(),
-                limbo: Vec::new(),
-            }),
-        }))
+/// What a kernel has left in a cell.
+fn outcome(cell: &ResultCell) -> Result<Outcome, SocketError> {
+    let o = cell.read()?;
+    match o.status {
+        Status::Ok => Ok(o),
+        status => Err(SocketError::Nic {
+            status,
+            bytes: o.bytes,
+            detail: o.detail,
+        }),
     }
-
-    fn take(self: &Arc<Cells>, what: &'static str) -> Result<Cell, SocketError> {
-        let mut s = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if s.free.is_empty() {
-            let limbo = std::mem::take(&mut s.limbo);
-            for (index, launch) in limbo {
-                match launch.poll() {
-                    Some(_) => s.free.push(index),
-                    None => s.limbo.push((index, launch)),
-                }
-            }
-        }
-        let index = s.free.pop().ok_or(SocketError::Exhausted {
-            what,
-            limit: self.count,
-        })?;
-        Ok(Cell {
-            cells: self.clone(),
-            index,
-            last: None,
-        })
-    }
-}
-
-/// One cell; given back when dropped and no kernel has it any more.
-#[derive(Debug)]
-struct Cell {
-    cells: Arc<Cells>,
-    index: u64,
-    /// The kernel that is the last to touch it.
-    last: Option<Launch>,
-}
-
-impl Cell {
-    fn arg(&self) -> KernelArg {
-        KernelArg::Ptr(GpuVa(self.cells.buffer.va().0 + self.index * CELL))
-    }
-
-    fn read(&self) -> Result<Outcome, GpuError> {
-        let mut b = [0u8; CELL as usize];
-        self.cells.buffer.read(self.index * CELL, &mut b)?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&b[i..i + 8]);
-            u64::from_le_bytes(w)
-        };
-        Ok(Outcome {
-            status: Status::from_code(word(0) as u8).unwrap_or(Status::NicSilent),
-            session: SessionId((word(0) >> 32) as u32),
-            bytes: word(8),
-            detail: word(16),
-        })
-    }
-}
-
-impl Drop for Cell {
-    fn drop(&mut self) {
-        let mut s = self
-            .cells
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        match self.last.take() {
-            Some(launch) if launch.poll().is_none() => s.limbo.push((self.index, launch)),
-            _ => s.free.push(self.index),
-        }
-    }
-}
-
-/// How an operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outcome {
-    /// Status.
-    pub status: Status,
-    /// Session of a new socket; 0 for other operations.
-    pub session: SessionId,
-    /// Bytes moved; for an accepted connection the peer as ip << 16 | port.
-    pub bytes: u64,
-    /// Detail word.
-    pub detail: u64,
 }
 
 /// An operation queued on the context's stream.
 #[derive(Debug)]
 #[must_use = "an operation that is not waited for fails unseen"]
 pub struct Pending {
-    cell: Cell,
+    cell: Arc<ResultCell>,
     launch: Launch,
 }
 
@@ -181,22 +92,14 @@ impl Pending {
     /// [`SocketError::Launch`] with a time-out when it still runs after `timeout`, else how it failed.
     pub fn wait(&self, timeout: Duration) -> Result<Outcome, SocketError> {
         self.launch.wait(timeout)?;
-        let o = self.cell.read()?;
-        match o.status {
-            Status::Ok => Ok(o),
-            status => Err(SocketError::Nic {
-                status,
-                bytes: o.bytes,
-                detail: o.detail,
-            }),
-        }
+        outcome(&self.cell)
     }
 }
 
 /// A socket whose session is known to the GPU, and to the host once waited for.
 #[derive(Debug)]
 pub struct Socket {
-    cell: Cell,
+    cell: Arc<ResultCell>,
     opened: Launch,
 }
 
@@ -207,15 +110,7 @@ impl Socket {
     /// As for [`Pending::wait`].
     pub fn wait(&self, timeout: Duration) -> Result<Outcome, SocketError> {
         self.opened.wait(timeout)?;
-        let o = self.cell.read()?;
-        match o.status {
-            Status::Ok => Ok(o),
-            status => Err(SocketError::Nic {
-                status,
-                bytes: o.bytes,
-                detail: o.detail,
-            }),
-        }
+        outcome(&self.cell)
     }
 }
 
@@ -224,8 +119,8 @@ impl Socket {
 pub struct SocketContext {
     stream: Stream,
     queue: QueueHandle,
-    sockets: Arc<Cells>,
-    results: Arc<Cells>,
+    sockets: Arc<ResultCells>,
+    results: Arc<ResultCells>,
     timeout_us: u32,
 }
 
@@ -243,8 +138,8 @@ impl SocketContext {
         Ok(SocketContext {
             stream: gpu.stream(),
             queue,
-            sockets: Cells::new(gpu, connections.max(1))?,
-            results: Cells::new(gpu, connections.max(1) * 64)?,
+            sockets: ResultCells::new(gpu, connections.max(1))?,
+            results: ResultCells::new(gpu, connections.max(1) * 64)?,
             timeout_us: 0,
         })
     }
@@ -264,10 +159,10 @@ impl SocketContext {
     /// # Errors
     /// [`SocketError::Exhausted`], [`SocketError::Launch`].
     pub fn socket(&mut self) -> Result<Socket, SocketError> {
-        let mut cell = self.sockets.take("sockets")?;
+        let cell = take(&self.sockets, "sockets")?;
         let args = [self.queue.into(), self.timeout_us.into(), cell.arg()];
         let opened = self.stream.launch("rb_stream_socket", 1, 1, &args)?;
-        cell.last = Some(opened.clone());
+        cell.used_by(&opened);
         Ok(Socket { cell, opened })
     }
 
@@ -290,7 +185,7 @@ impl SocketContext {
     /// # Errors
     /// As for [`SocketContext::socket`].
     pub fn accept(&mut self, listener: &mut Socket) -> Result<Socket, SocketError> {
-        let mut cell = self.sockets.take("sockets")?;
+        let cell = take(&self.sockets, "sockets")?;
         let args = [
             self.queue.into(),
             listener.cell.arg(),
@@ -298,8 +193,8 @@ impl SocketContext {
             cell.arg(),
         ];
         let opened = self.stream.launch("rb_stream_accept", 1, 1, &args)?;
-        cell.last = Some(opened.clone());
-        listener.cell.last = Some(opened.clone());
+        cell.used_by(&opened);
+        listener.cell.used_by(&opened);
         Ok(Socket { cell, opened })
     }
 
@@ -365,13 +260,13 @@ impl SocketContext {
         socket: &mut Socket,
         middle: &[KernelArg],
     ) -> Result<Pending, SocketError> {
-        let mut cell = self.results.take("results")?;
+        let cell = take(&self.results, "results")?;
         let mut args = vec![self.queue.into(), socket.cell.arg()];
         args.extend_from_slice(middle);
         args.extend([self.timeout_us.into(), cell.arg()]);
         let launch = self.stream.launch(kernel, 1, 1, &args)?;
-        cell.last = Some(launch.clone());
-        socket.cell.last = Some(launch.clone());
+        cell.used_by(&launch);
+        socket.cell.used_by(&launch);
         Ok(Pending { cell, launch })
     }
 }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::bar::doorbell_offset;
+use ringbell_nic_abi::completion::COMPLETION_BYTES;
+use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::queue::QueueHandle;
-use ringbell_nic_abi::{Completion, Descriptor, QueueId};
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, QueueId};
 
 use crate::card::Doorbells;
 use crate::progress::{wait_hook, Progress};
@@ -34,6 +36,19 @@ pub enum WaitError {
         /// How long the caller has waited.
         waited: Duration,
     },
+}
+
+/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreparedEntry {
+    /// Its ticket.
+    pub ticket: u32,
+    /// First stored: this word makes the entry whole.
+    pub word: (GpuVa, u64),
+    /// Then stored: the doorbell, 32 bits.
+    pub doorbell: (GpuVa, u32),
+    /// Then waited for: 32 bits that are equal to this when the completion is there.
+    pub done: (GpuVa, u32),
 }
 
 /// A queue, its producer end, and its device handle.
@@ -111,6 +126,54 @@ impl HostQueue {
         slots.publish(ticket, &d.encode(slots.lap(ticket)));
         self.progress.tell();
         Some(ticket)
+    }
+
+    /// Takes a slot and writes the entry but for its first word, which the GPU's stream stores when it gets there
+    /// ([`PreparedEntry`]); `None` when no slot is free. Until then later entries of the queue wait: it is for
+    /// one stream alone.
+    pub fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry> {
+        let slots = self.mem.slots();
+        let ticket = slots.try_take()?;
+        let entry = d.encode(slots.lap(ticket));
+        slots.prepare(ticket, &entry);
+        let handle = self.handle();
+        let slot = u64::from(ticket & ((1 << handle.depth_log2) - 1));
+        Some(PreparedEntry {
+            ticket,
+            word: (
+                GpuVa(handle.sq + slot * DESCRIPTOR_BYTES as u64),
+                entry.0[0],
+            ),
+            doorbell: (GpuVa(handle.doorbell), ticket.wrapping_add(1)),
+            // The ticket is the high half of the line's first word.
+            done: (
+                GpuVa(handle.cq + slot * COMPLETION_BYTES as u64 + 4),
+                ticket.wrapping_add(1),
+            ),
+        })
+    }
+
+    /// Whether the first word of a prepared entry was stored.
+    pub fn is_published(&self, ticket: u32) -> bool {
+        self.mem.slots().peek(ticket).is_some()
+    }
+
+    /// Longest time from a published entry to its completion: the operation's time-out (0: the queue's) and the grace.
+    pub fn limit(&self, timeout_us: u32) -> Duration {
+        let us = match timeout_us {
+            0 => self.config.default_timeout_us,
+            us => us,
+        };
+        Duration::from_micros(u64::from(us) + u64::from(self.config.silent_grace_us))
+    }
+
+    /// Lets whoever waits for a ticket go on although the NIC is silent: its completion says so. The slot
+    /// must not be used again, because the NIC may still write its line.
+    pub fn give_up(&self, ticket: u32) {
+        let slots = self.mem.slots();
+        if slots.completion(ticket).is_none() {
+            slots.silence(ticket);
+        }
     }
 
     /// Posts raw words as a hostile kernel could: the lap bits are set, the rest is as given.
@@ -202,6 +265,49 @@ impl HostQueue {
                     return false;
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use ringbell_nic_abi::{Descriptor, Opcode, Status};
+
+    use crate::slots::{Slots, LINE_WORDS};
+
+    #[test]
+    fn a_prepared_entry_is_whole_only_with_its_first_word() {
+        let words = |n: usize| (0..n).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
+        let (sq, cq) = (words(2 * LINE_WORDS), words(2 * LINE_WORDS));
+        let released = [AtomicU32::new(0), AtomicU32::new(1)];
+        let (tail, doorbell) = (AtomicU32::new(0), AtomicU32::new(0));
+        let slots = Slots {
+            sq: &sq,
+            cq: &cq,
+            released: &released,
+            tail: &tail,
+            doorbell: &doorbell,
+            depth_log2: 1,
+        };
+        // Three laps, so that a slot holds an entry of an earlier one.
+        for lap in 0..6_u32 {
+            let ticket = slots.try_take().expect("free");
+            assert_eq!(ticket, lap);
+            let mut d = Descriptor::new(Opcode::Send);
+            d.wr_id = u64::from(ticket) << 60 | 5;
+            let entry = d.encode(slots.lap(ticket));
+            slots.prepare(ticket, &entry);
+            assert!(slots.peek(ticket).is_none(), "lap {lap}");
+            let first = (ticket & 1) as usize * LINE_WORDS;
+            sq[first].store(entry.0[0], Ordering::Release);
+            assert_eq!(slots.peek(ticket), Some(entry));
+            assert!(slots.completion(ticket).is_none());
+            slots.silence(ticket);
+            let c = slots.completion(ticket).expect("it says so itself");
+            assert_eq!(c.status, Status::NicSilent);
+            slots.release(ticket);
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::sync::{fence, AtomicU32, AtomicU64, Ordering};
 use ringbell_nic_abi::completion::C_TICKET;
 use ringbell_nic_abi::descriptor::{lap_bit, LAP};
-use ringbell_nic_abi::{Completion, WorkQueueEntry};
+use ringbell_nic_abi::{Completion, Status, WorkQueueEntry};
 
 /// Words of 64 bits in one line.
 pub(crate) const LINE_WORDS: usize = 8;
@@ -85,6 +85,33 @@ impl Slots<'_> {
         // Release: pairs with the Acquire load of the doorbell by the NIC.
         self.doorbell
             .store(ticket.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Producer: writes the entry but for its first word, whose lap bit keeps it invalid until somebody
+    /// stores that word.
+    pub(crate) fn prepare(&self, ticket: u32, entry: &WorkQueueEntry) {
+        for (slot, w) in self.entry(ticket).iter().zip(&entry.0).skip(1) {
+            // Release: pairs with the Acquire fence in `peek`.
+            slot.store(*w, Ordering::Release);
+        }
+    }
+
+    /// Waiter: puts a completion of its own into the line, because the NIC writes none.
+    pub(crate) fn silence(&self, ticket: u32) {
+        let silent = Completion {
+            status: Status::NicSilent,
+            opcode: 0,
+            wr_id: 0,
+            bytes: 0,
+            detail: 0,
+        };
+        let words = silent.encode(ticket);
+        let line = self.line(ticket);
+        for (at, word) in line.iter().zip(words).skip(1) {
+            at.store(word, Ordering::Relaxed);
+        }
+        // Release: pairs with the Acquire of word 0 by whoever waits.
+        line[0].store(words[0], Ordering::Release);
     }
 
     /// NIC: a copy of the entry of `ticket` when all of it was written.

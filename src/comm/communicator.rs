@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
+use ringbell_cuda_kernels::{LaunchError, Stream};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::HostQueue;
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
 use super::card::{self, Card};
+use super::stream::Results;
+use super::stream_queue::{Posted, StreamQueues};
 use super::{
     CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
     UniqueId,
@@ -38,6 +41,9 @@ pub(super) struct Inner {
     shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,
+    /// Before the NIC: streams post on them.
+    streams: StreamQueues,
+    results: Results,
 }
 
 impl Inner {
@@ -211,6 +217,8 @@ impl Communicator {
             options: options.clone(),
             shrinks: AtomicU64::new(0),
             orphans: Mutex::new(Vec::new()),
+            streams: StreamQueues::default(),
+            results: Results::default(),
         };
         let comm = Communicator {
             inner: Arc::new(inner),
@@ -468,6 +476,23 @@ impl Communicator {
             ticket,
             patience,
         ))
+    }
+
+    pub(super) fn results(&self) -> &Results {
+        &self.inner.results
+    }
+
+    /// Lets a stream post an operation by itself; `None` when a kernel must do it.
+    pub(super) fn post_by_stream(
+        &self,
+        operation: &Operation,
+        stream: &Stream,
+    ) -> Option<Result<Posted, LaunchError>> {
+        let i = &self.inner;
+        let defaults = (i.options.algo, i.options.wire, i.options.timeout);
+        // The order is the stream's own: nothing to come after.
+        let d = operation.in_order().descriptor(i.id.session(), 0, defaults);
+        i.streams.post(&i.nic, stream, &d)
     }
 
     #[cold]

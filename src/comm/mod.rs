@@ -21,6 +21,7 @@ mod operation;
 mod options;
 mod request;
 mod stream;
+mod stream_queue;
 
 pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
 pub use communicator::Communicator;

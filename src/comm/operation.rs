@@ -321,6 +321,12 @@ impl Operation {
         self
     }
 
+    /// The same, after nothing but what a stream runs before it.
+    pub(super) fn in_order(mut self) -> Operation {
+        self.after = After::Nothing;
+        self
+    }
+
     /// What it does.
     pub fn kind(&self) -> CollectiveKind {
         self.spec.kind

@@ -1,15 +1,17 @@
 //! Stream-ordered collectives: queued behind kernels, without the host waiting.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::collective::CollectiveLaunch;
-use ringbell_cuda_kernels::{GpuBuffer, Launch, Stream};
+use ringbell_cuda_kernels::{Gpu, GpuKind, Launch, ResultCell, ResultCells, Stream};
 use ringbell_nic_abi::{CollectiveKind, Status};
 
+use super::stream_queue::Posted;
 use super::{CollectiveError, Communicator, Done, Operation};
 
-/// Bytes of `gpu_result`.
-const RESULT: u64 = 24;
+/// Results that are made room for at a time.
+const CELLS: usize = 256;
 
 /// An operation queued on a stream.
 #[derive(Debug)]
@@ -17,25 +19,55 @@ const RESULT: u64 = 24;
 pub struct Enqueued {
     kind: CollectiveKind,
     rank: u32,
-    launch: Launch,
-    stream: Stream,
-    /// Where the kernel writes how it ended; `None` only while dropping.
-    out: Option<GpuBuffer>,
+    how: How,
 }
 
-impl Drop for Enqueued {
-    fn drop(&mut self) {
-        if let (Some(out), false) = (self.out.take(), self.has_ended()) {
-            // The kernel will write there, whether anybody waits or not.
-            self.stream.host(move || drop(out));
+/// Who posts it when the stream gets there.
+#[derive(Debug)]
+enum How {
+    /// The stream itself.
+    Stream(Posted),
+    Kernel(Kernel),
+}
+
+/// A kernel that posts it and waits.
+#[derive(Debug)]
+struct Kernel {
+    launch: Launch,
+    /// Where the kernel writes how it ended.
+    out: Arc<ResultCell>,
+}
+
+/// Cells for the results of a communicator's kernels.
+#[derive(Debug, Default)]
+pub(super) struct Results {
+    all: Mutex<Vec<Arc<ResultCells>>>,
+}
+
+impl Results {
+    fn take(&self, gpu: &Gpu) -> Result<ResultCell, CollectiveError> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cell) = all.iter().rev().find_map(ResultCells::take) {
+            return Ok(cell);
         }
+        let more = ResultCells::new(gpu, CELLS)?;
+        all.push(more.clone());
+        Ok(more.take().expect("fresh cells"))
     }
 }
 
 impl Enqueued {
     /// Whether the stream has come to the operation and it has ended, well or badly; never waits.
     pub fn has_ended(&self) -> bool {
-        self.launch.poll().is_some()
+        match &self.how {
+            How::Stream(posted) => posted.has_ended(),
+            How::Kernel(kernel) => kernel.launch.poll().is_some(),
+        }
+    }
+
+    /// Whether the stream posts and waits by itself, so that no kernel runs meanwhile.
+    pub fn needs_no_kernel(&self) -> bool {
+        matches!(self.how, How::Stream(_))
     }
 
     /// Waits until the stream has come to the operation, and it has ended.
@@ -43,27 +75,32 @@ impl Enqueued {
     /// # Errors
     /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not got there.
     pub fn wait(&self, timeout: Duration) -> Result<Done, CollectiveError> {
-        self.launch.wait(timeout)?;
-        let mut raw = [0; RESULT as usize];
-        if let Some(out) = &self.out {
-            out.read(0, &mut raw)?;
-        }
-        let word = |at: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&raw[at..at + 8]);
-            u64::from_ne_bytes(w)
+        let (status, done) = match &self.how {
+            How::Stream(posted) => {
+                let c = posted.wait(timeout)?;
+                let done = Done {
+                    bytes: c.bytes,
+                    detail: c.detail,
+                };
+                (c.status, done)
+            }
+            How::Kernel(kernel) => {
+                kernel.launch.wait(timeout)?;
+                let o = kernel.out.read()?;
+                let done = Done {
+                    bytes: o.bytes,
+                    detail: o.detail,
+                };
+                (o.status, done)
+            }
         };
-        // An unknown code cannot come from our own header; silent is the safe reading.
-        match Status::from_code(word(0) as u32 as u8).unwrap_or(Status::NicSilent) {
-            Status::Ok => Ok(Done {
-                bytes: word(8),
-                detail: word(16),
-            }),
+        match status {
+            Status::Ok => Ok(done),
             status => Err(CollectiveError::Failed {
                 kind: self.kind,
                 rank: self.rank,
                 status,
-                detail: word(16),
+                detail: done.detail,
             }),
         }
     }
@@ -72,7 +109,8 @@ impl Enqueued {
 impl Communicator {
     /// Queues an operation behind what a stream holds: it begins when the kernels before it have ended,
     /// and kernels behind it begin when it has. The order among operations is the stream's, so `after`
-    /// and `fence` are not used.
+    /// and `fence` are not used. Where the driver has stream memory operations ([`Stream::has_words`]) the stream posts and
+    /// waits by itself; else a kernel of one lane does.
     ///
     /// # Errors
     /// As [`Communicator::post`], and when the GPU refuses the kernel that runs it.
@@ -89,7 +127,14 @@ impl Communicator {
                 why: why.to_string(),
             });
         }
-        let out = self.nic().gpu().alloc(RESULT)?;
+        if let Some(posted) = self.post_by_stream(operation, stream) {
+            return Ok(Enqueued {
+                kind: operation.spec.kind,
+                rank: self.rank(),
+                how: How::Stream(posted?),
+            });
+        }
+        let out = Arc::new(self.results().take(self.nic().gpu())?);
         let timeout = operation.timeout.unwrap_or(self.options().timeout);
         let call = CollectiveLaunch {
             spec: operation.spec,
@@ -101,12 +146,11 @@ impl Communicator {
             timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX),
         };
         let launch = call.on(stream, self.handle(), out.va())?;
+        out.used_by(&launch);
         Ok(Enqueued {
             kind: operation.spec.kind,
             rank: self.rank(),
-            launch,
-            stream: stream.clone(),
-            out: Some(out),
+            how: How::Kernel(Kernel { launch, out }),
         })
     }
 
@@ -125,10 +169,19 @@ impl Communicator {
         for (comm, operation) in &operations {
             operation.check(comm.rank(), comm.size())?;
         }
-        stream.host(move || {
+        let real = operations
+            .iter()
+            .any(|(c, _)| c.nic().gpu().kind() == GpuKind::Cuda);
+        let run = move || {
             let group: Vec<_> = operations.iter().map(|(c, o)| (c, *o)).collect();
             then(Communicator::group(&group));
-        });
+        };
+        match real {
+            // Whoever waits steps the NIC, and so calls the driver, which a host function of a stream must not
+            // (`cuLaunchHostFunc`): another thread does.
+            true => stream.host(move || drop(std::thread::spawn(run).join())),
+            false => stream.host(run),
+        }
         Ok(())
     }
 }

@@ -79,7 +79,8 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
         76 => 0,      // COMPUTE_CAPABILITY_MINOR
         19 | 41 => 1, // CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING
         1 => 1024,    // MAX_THREADS_PER_BLOCK
-        _ => 0,       // among them memory pools: not here
+        crate::words::ATTRIBUTE => c_int::from(!faults().no_words),
+        _ => 0, // among them memory pools: not here
     };
     // SAFETY: the caller's pointer.
     call(|| unsafe { put(value, v) })

@@ -22,6 +22,7 @@ pub mod memory;
 pub mod module;
 pub mod nvrtc;
 pub mod stream;
+pub mod words;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -44,6 +45,7 @@ pub const NOT_READY: Result = 600;
 pub const LAUNCH_FAILED: Result = 719;
 pub const HOST_MEMORY_ALREADY_REGISTERED: Result = 712;
 pub const HOST_MEMORY_NOT_REGISTERED: Result = 713;
+pub const NOT_PERMITTED: Result = 800;
 pub const NOT_SUPPORTED: Result = 801;
 pub const UNKNOWN: Result = 999;
 
@@ -71,6 +73,8 @@ pub struct Faults {
     pub no_io_memory: bool,
     /// `kill=KERNEL`: that kernel ends with an error that no call recovers from.
     pub kill: Option<String>,
+    /// `no-words`: streams have no memory operations.
+    pub no_words: bool,
     /// `other-gpu`: the GPU has another name (UUID) than that of processes without this fault.
     pub other_gpu: bool,
     /// `memory=BYTES`: of the GPU.
@@ -90,6 +94,7 @@ impl Faults {
                 ("no-nvrtc", _) => f.no_nvrtc = true,
                 ("slow-writes", _) => f.slow_writes = true,
                 ("no-pinning", _) => f.no_pinning = true,
+                ("no-words", _) => f.no_words = true,
                 ("other-gpu", _) => f.other_gpu = true,
                 ("dmabuf", _) => f.dmabuf = true,
                 ("no-io-memory", _) => f.no_io_memory = true,
@@ -132,8 +137,16 @@ pub(crate) fn lose(code: Result) {
     let _ = LOST.compare_exchange(0, code, Ordering::AcqRel, Ordering::Acquire);
 }
 
+thread_local! {
+    /// Whether this thread runs a host function of a stream, which may not call the driver (`cuLaunchHostFunc`).
+    pub(crate) static IN_HOST_FUNCTION: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// What most calls begin with: there is a current context, and it works.
 pub(crate) fn ready() -> std::result::Result<(), Result> {
+    if IN_HOST_FUNCTION.get() {
+        return Err(NOT_PERMITTED);
+    }
     if !device::has_current() {
         return Err(INVALID_CONTEXT);
     }

@@ -131,6 +131,12 @@ pub(crate) fn is_device(va: u64, len: usize) -> bool {
         .is_some_and(|(base, a)| va + len as u64 <= base + a.len)
 }
 
+/// Whether a range is pinned memory at the GPU's address of it.
+pub(crate) fn is_mapped(va: u64, len: usize) -> bool {
+    let inside = |p: &Pinned| va >= p.device && va + len as u64 <= p.device + p.len as u64;
+    lock(&MEMORY).host.values().any(inside)
+}
+
 /// Number and length of an allocation that can be shared, by its base.
 pub(crate) fn shareable(base: u64) -> Option<(u64, u64)> {
     let memory = lock(&MEMORY);

@@ -31,7 +31,7 @@ fn handles() -> &'static Mutex<Handles> {
 }
 
 /// The null stream is number 0. (It does not wait for the others, as those made here are non-blocking.)
-fn stream(handle: *mut c_void) -> std::result::Result<Stream, Result> {
+pub(crate) fn stream(handle: *mut c_void) -> std::result::Result<Stream, Result> {
     let mut h = lock(handles());
     match (handle as usize, h.streams.get(&(handle as usize))) {
         (_, Some(s)) => Ok(s.clone()),
@@ -262,7 +262,12 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
         ready()?;
         let (f, data) = (f.ok_or(INVALID_VALUE)?, data as usize);
         // SAFETY: the caller's function, called once with its own data.
-        stream(s)?.host(move || unsafe { f(data as *mut c_void) });
+        stream(s)?.host(move || {
+            crate::IN_HOST_FUNCTION.set(true);
+            // SAFETY: as above.
+            unsafe { f(data as *mut c_void) };
+            crate::IN_HOST_FUNCTION.set(false);
+        });
         Ok(())
     })
 }

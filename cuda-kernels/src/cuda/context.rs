@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use super::driver::{self, DeviceInfo};
 use super::error::CudaError;
+use super::words;
 
 /// A context and what is known of its GPU.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub(super) struct Context {
     pub(super) device: DeviceInfo,
     /// CUDA version of the driver.
     pub(super) driver: i32,
+    /// Whether streams can store and wait for words, or why not.
+    pub(super) words: Result<(), String>,
     /// Set by the first call that says that nothing works any more.
     lost: OnceLock<CudaError>,
 }
@@ -60,7 +63,9 @@ impl Context {
                 });
             }
         }
+        let words = words::look(cuda.cu_device());
         Ok(Context {
+            words,
             cuda,
             device,
             driver: found.version,

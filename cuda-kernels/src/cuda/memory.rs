@@ -26,6 +26,9 @@ use super::mapper::{GpuMapper, GpuMapping, READ_BY_MAPPING};
 use super::pinned::PinnedMapping;
 use crate::gpu::GpuError;
 
+/// Allocations from this size on are aligned by the driver.
+const LARGE: u64 = 2 << 20;
+
 /// Memory that the NIC may reach.
 #[derive(Debug)]
 struct Range {
@@ -109,8 +112,11 @@ impl CudaMemory {
         let refuse = CudaError::OutOfMemory { bytes, what };
         let len = bytes.checked_next_multiple_of(PAGE_BYTES).ok_or(refuse)?;
         self.context.bind()?;
-        let mut base = allocate(len, bytes)?;
-        if !base.is_multiple_of(PAGE_BYTES) {
+        // A page more at once, rather than giving back what is not aligned: to free memory waits for every kernel, of
+        // which one may be waiting for what this thread does next.
+        let slack = if len < LARGE { PAGE_BYTES } else { 0 };
+        let mut base = allocate(len + slack, bytes)?;
+        if slack == 0 && !base.is_multiple_of(PAGE_BYTES) {
             release(base);
             base = allocate(len + PAGE_BYTES, bytes)?;
         }

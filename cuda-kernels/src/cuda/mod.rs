@@ -44,6 +44,8 @@ mod pinned;
 pub(crate) mod posted;
 #[cfg(feature = "cuda")]
 mod stream;
+#[cfg(feature = "cuda")]
+mod words;
 
 #[cfg(feature = "cust")]
 pub use self::cust::AdoptedBuffer;
@@ -58,3 +60,5 @@ pub use error::{CudaError, DRIVER_NEEDED};
 pub use gpu::{CudaConfig, CudaGpu};
 #[cfg(feature = "cuda")]
 pub use mapper::{FirstOf, GpuMapper, GpuMapping};
+#[cfg(feature = "cuda")]
+pub use words::STREAM_OPS_VARIABLE;

@@ -11,7 +11,8 @@ use super::context::Context;
 use super::error::CudaError;
 use super::handles::{RawEvent, RawStream};
 use super::module::Kernels;
-use crate::gpu::{Ending, Event, Launch, Order};
+use super::words;
+use crate::gpu::{Ending, Event, Launch, Order, WordOp};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 /// A stream, made when the first operation comes.
@@ -201,6 +202,23 @@ impl Order for CudaStream {
                 source,
             }))),
         }
+    }
+
+    fn has_words(&self) -> Result<(), String> {
+        self.context.words.clone()
+    }
+
+    fn words(&self, ops: &[WordOp]) -> Result<(), LaunchError> {
+        if self.context.words.is_err() {
+            let what = "stream memory operations";
+            return Err(LaunchError::Unsupported { what });
+        }
+        self.raw()
+            .and_then(|stream| words::queue(&self.context, stream, ops))
+            .map_err(|source| LaunchError::Device {
+                kernel: "a stream memory operation".into(),
+                source,
+            })
     }
 
     /// Nothing: an error that the driver keeps is the context's, and only a new process is rid of it.

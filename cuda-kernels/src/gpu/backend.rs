@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory};
+use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
@@ -56,6 +56,20 @@ pub(crate) trait Order: Debug + Send + Sync {
     fn host(&self, f: Box<dyn FnOnce() + Send>);
     fn record(&self) -> Event;
     fn clear_error(&self);
+    /// Whether `words` does anything, or why not.
+    fn has_words(&self) -> Result<(), String> {
+        Err(
+            "kernels of an emulated GPU step the NIC while they wait, and a stream could not"
+                .into(),
+        )
+    }
+    /// Queues operations on words; all of them, or the stream is of no use.
+    fn words(&self, ops: &[WordOp]) -> Result<(), LaunchError> {
+        let _ = ops;
+        Err(LaunchError::Unsupported {
+            what: "a stream that stores and waits for words",
+        })
+    }
 }
 
 /// Something that ends once; many may wait for it.

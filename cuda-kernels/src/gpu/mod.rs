@@ -10,12 +10,14 @@ mod buffer;
 mod error;
 mod shared;
 mod stream;
+mod words;
 
 pub(crate) use backend::{Backend, Ending, Order};
 pub use buffer::GpuBuffer;
 pub use error::{GpuError, ModuleError};
 pub use shared::{NotShared, SharedMemory};
 pub use stream::{Event, Launch, Stream};
+pub use words::WordOp;
 
 use std::path::Path;
 use std::sync::Arc;

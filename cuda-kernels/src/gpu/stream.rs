@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ending, Order};
+use super::{Ending, Order, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A kernel that was launched. Dropping it does not stop the kernel.
@@ -113,6 +113,28 @@ impl Stream {
     /// [`LaunchError::TimedOut`], or the failure of an operation.
     pub fn synchronize(&self, timeout: Duration) -> Result<(), LaunchError> {
         self.record().wait(timeout)
+    }
+
+    /// Whether the stream itself can store words and wait for them, or why not (a real GPU's driver: stream memory
+    /// operations). Then no kernel need run while something is waited for.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn has_words(&self) -> Result<(), String> {
+        self.order.has_words()
+    }
+
+    /// Queues operations on words behind what the stream holds.
+    ///
+    /// # Errors
+    /// [`LaunchError::Unsupported`] without [`Stream::has_words`], or what the driver says.
+    pub fn words(&self, ops: &[WordOp]) -> Result<(), LaunchError> {
+        self.order.words(ops)
+    }
+
+    /// Whether both are handles of one stream.
+    pub fn is_same(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(&self.order, &other.order)
     }
 
     /// Forgets an earlier failure, so that the stream accepts work again.
