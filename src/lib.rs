@@ -62,6 +62,7 @@ pub use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireTy
 pub use ringbell_nic_core::collective::{
     CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
 };
+pub use ringbell_nic_core::descriptors;
 pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,

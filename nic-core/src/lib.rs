@@ -16,6 +16,7 @@ pub mod collective;
 mod command;
 mod config;
 mod copy;
+pub mod descriptors;
 mod dma;
 pub mod engine;
 mod event;

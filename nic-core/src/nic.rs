@@ -109,7 +109,7 @@ impl NicBuilder {
     /// [`NicError`]: a setting, a size, or what the system refused.
     pub fn build(self) -> Result<Nic, NicError> {
         self.config.validate()?;
-        let wake = Arc::new(WakeCell::new().map_err(system("a wake descriptor"))?);
+        let wake = WakeCell::new().map_err(system("a wake descriptor"))?;
         let board = Board::new(self.config.board_bytes).map_err(system("NIC memory"))?;
         let mut transports = self.transports;
         if let Some(local) = self.local {

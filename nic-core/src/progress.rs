@@ -11,10 +11,11 @@
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
@@ -48,27 +49,50 @@ pub(crate) struct WakeCell {
     event: OwnedFd,
 }
 
+/// Device and inode of a file: no two files have the same while both are open.
+type FileId = (u64, u64);
+
+/// The cells of this process's NICs. Only cells made here get in, so that no peer can put its own
+/// descriptor in the place of another NIC's.
+static OWN: Mutex<BTreeMap<FileId, Weak<WakeCell>>> = Mutex::new(BTreeMap::new());
+
+fn file_of(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 /// Offset of the `parked` word.
 const PARKED: usize = 0;
 /// Bytes of a wake page.
 pub(crate) const WAKE_BYTES: usize = 4096;
 
 impl WakeCell {
-    pub(crate) fn new() -> std::io::Result<WakeCell> {
-        Ok(WakeCell {
-            page: Mapping::memfd("ringbell-wake", WAKE_BYTES)?,
+    pub(crate) fn new() -> std::io::Result<Arc<WakeCell>> {
+        let page = Mapping::memfd("ringbell-wake", WAKE_BYTES)?;
+        let file = page.fd().map(file_of).transpose()?;
+        let cell = Arc::new(WakeCell {
+            page,
             event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        })
+        });
+        if let (Some(file), Ok(mut own)) = (file, OWN.lock()) {
+            own.retain(|_, c| c.strong_count() > 0);
+            own.insert(file, Arc::downgrade(&cell));
+        }
+        Ok(cell)
     }
 
-    /// The cell of a peer, from the descriptors it has sent.
-    pub(crate) fn of_peer(page: OwnedFd, event: OwnedFd) -> std::io::Result<WakeCell> {
+    /// The cell of a peer, from the descriptors it has sent. That of a NIC of this process is the very
+    /// same, and costs neither a descriptor nor a mapping.
+    pub(crate) fn of_peer(page: OwnedFd, event: OwnedFd) -> std::io::Result<Arc<WakeCell>> {
+        let file = file_of(page.as_fd())?;
+        if let Some(own) = OWN.lock().ok().and_then(|o| o.get(&file)?.upgrade()) {
+            return Ok(own);
+        }
         // A blocking descriptor would let a peer stop us in `write`.
         rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK)?;
-        Ok(WakeCell {
-            page: Mapping::of_peer(page, 0, WAKE_BYTES, true)?,
-            event,
-        })
+        let mut page = Mapping::of_peer(page, 0, WAKE_BYTES, true)?;
+        page.forget_fd();
+        Ok(Arc::new(WakeCell { page, event }))
     }
 
     /// The page and the event descriptor, to be sent to a peer.
@@ -153,7 +177,7 @@ enum Who {
 /// The NIC behind its lock, and everything that waiting needs.
 pub(crate) struct Progress {
     core: Mutex<Core>,
-    pub(crate) wake: std::sync::Arc<WakeCell>,
+    pub(crate) wake: Arc<WakeCell>,
     fds: Vec<OwnedFd>,
     start: Instant,
     idle_nap: Duration,
@@ -182,7 +206,7 @@ pub(crate) struct Progress {
 impl Progress {
     pub(crate) fn new(
         core: Core,
-        wake: std::sync::Arc<WakeCell>,
+        wake: Arc<WakeCell>,
         fds: Vec<OwnedFd>,
         idle_nap: Duration,
         dedicated: bool,

@@ -86,7 +86,12 @@ impl Failure {
             E::Launch(LaunchError::TimedOut { .. }) => IN_PROGRESS,
             E::Launch(_) => KERNEL,
             E::Cancel { .. } => i32::from(Status::BadState.code()),
-            E::Open(_) | E::Create(_) | E::Load(_) | E::Queue(_) | E::Gpu(_) => HOST,
+            E::Open(_)
+            | E::Create(_)
+            | E::Load(_)
+            | E::Queue(_)
+            | E::Descriptors { .. }
+            | E::Gpu(_) => HOST,
         };
         Failure {
             code,

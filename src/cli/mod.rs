@@ -63,6 +63,8 @@ enum Command {
 /// Parses the command line and runs it.
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Ranks that are threads have n² links.
+    ringbell::descriptors::raise_limit();
     if let Some(gpu) = cli.gpu {
         // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
         std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());

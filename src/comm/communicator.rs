@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{LaunchError, Stream};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::descriptors;
 use ringbell_nic_core::HostQueue;
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
@@ -175,6 +176,8 @@ impl Communicator {
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
+        // Before the ranks meet, so that none of this process counts from after the first shortage.
+        let shortages = descriptors::shortages();
         let all: Vec<u32> = (0..member.ranks()).collect();
         let own = Card::of(nic, options.port, member.standby_address());
         let round = member.all_gather(&all, 0, &own.encode(), options.init_timeout)?;
@@ -182,7 +185,8 @@ impl Communicator {
         card::check_paths(&cards, member.rank())?;
         member.set_successors(card::successors(&cards));
         let peers = cards.iter().map(|c| c.address).collect();
-        Communicator::make(nic, Arc::new(member), options, round.id, all, peers)
+        let member = Arc::new(member);
+        Communicator::make(nic, member, options, round.id, all, peers, shortages)
     }
 
     /// Makes the communicator in the NIC, and waits until its ranks are connected.
@@ -193,6 +197,7 @@ impl Communicator {
         ctx: u64,
         job_ranks: Vec<u32>,
         peers: Vec<SocketAddrV4>,
+        shortages: u64,
     ) -> Result<Communicator, CollectiveError> {
         let me = job_ranks.iter().position(|r| *r == member.rank());
         let rank = me.unwrap_or(usize::MAX) as u32;
@@ -223,17 +228,21 @@ impl Communicator {
         let comm = Communicator {
             inner: Arc::new(inner),
         };
-        comm.connect()?;
+        comm.connect(shortages)?;
         Ok(comm)
     }
 
-    /// Steps the NIC until all ranks have answered.
-    fn connect(&self) -> Result<(), CollectiveError> {
+    /// Steps the NIC until all ranks have answered; `shortages` of descriptors there were before.
+    fn connect(&self, shortages: u64) -> Result<(), CollectiveError> {
         let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
         let soft = self.inner.nic.soft();
         loop {
             let missing = match soft.communicator_status(self.inner.id)? {
                 CommStatus::Ready => return Ok(()),
+                // Whichever NIC of this process has none left: the ranks that wait for it are not told.
+                CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
+                    return Err(self.no_descriptors());
+                }
                 CommStatus::Connecting { missing } if Instant::now() < deadline => {
                     if !soft.step() {
                         std::thread::sleep(Duration::from_micros(50));
@@ -257,6 +266,16 @@ impl Communicator {
         }
     }
 
+    fn no_descriptors(&self) -> CollectiveError {
+        let ranks = self.size();
+        CollectiveError::Descriptors {
+            open: descriptors::open().unwrap_or(0),
+            limit: descriptors::limit().unwrap_or(u64::MAX),
+            ranks,
+            needed: descriptors::needed_in_one_process(ranks),
+        }
+    }
+
     /// Divides the communicator: ranks of one colour form a new one, ordered by key, then by their rank
     /// here. Every rank calls it; one without a colour gets none.
     ///
@@ -268,6 +287,7 @@ impl Communicator {
         key: i32,
     ) -> Result<Option<Communicator>, CollectiveError> {
         let i = &*self.inner;
+        let shortages = descriptors::shortages();
         let part = match colour {
             Some(c) => [&[1][..], &c.to_le_bytes(), &key.to_le_bytes()].concat(),
             None => vec![0],
@@ -304,7 +324,8 @@ impl Communicator {
             .filter_map(|(rank, r)| Some((said(*r).filter(|(c, _)| *c == colour)?.1, rank)))
             .collect();
         chosen.sort_unstable();
-        self.with_ranks(chosen.iter().map(|(_, rank)| *rank), round.id + 1 + index)
+        let chosen = chosen.iter().map(|(_, rank)| *rank);
+        self.with_ranks(chosen, round.id + 1 + index, shortages)
             .map(Some)
     }
 
@@ -321,6 +342,7 @@ impl Communicator {
     /// this rank. [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
+        let shortages = descriptors::shortages();
         self.abort();
         // Each attempt is a round of its own, or the second would be told how the first has ended. Relaxed:
         // it only counts.
@@ -332,7 +354,7 @@ impl Communicator {
         let alive = |r: &u32| round.parts.iter().any(|(p, _)| p == r);
         let left = i.job_ranks.iter().enumerate();
         let left = left.filter(|(_, r)| alive(r)).map(|(rank, _)| rank);
-        self.with_ranks(left.collect::<Vec<_>>(), round.id)
+        self.with_ranks(left.collect::<Vec<_>>(), round.id, shortages)
     }
 
     /// A new communicator of some ranks of this one.
@@ -340,13 +362,15 @@ impl Communicator {
         &self,
         ranks: impl IntoIterator<Item = usize>,
         ctx: u64,
+        shortages: u64,
     ) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
         let (job_ranks, peers) = ranks
             .into_iter()
             .map(|r| (i.job_ranks[r], i.peers[r]))
             .unzip();
-        Communicator::make(&i.nic, i.member.clone(), &i.options, ctx, job_ranks, peers)
+        let (member, options) = (i.member.clone(), &i.options);
+        Communicator::make(&i.nic, member, options, ctx, job_ranks, peers, shortages)
     }
 
     fn sorted_job_ranks(&self) -> Vec<u32> {

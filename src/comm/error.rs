@@ -64,6 +64,18 @@ pub enum CollectiveError {
         /// Which.
         ranks: String,
     },
+    /// This process has no file descriptor left for the links between NICs.
+    #[error("no file descriptors are left for the NIC's links to other ranks ({open} are open, {limit} is the limit): a rank needs about 15, one for each other rank in its process and two for each in another process of this host, so {ranks} ranks in one process need about {needed}; raise the limit (`ulimit -n {needed}`), or run the ranks as processes")]
+    Descriptors {
+        /// Open in this process when it was noticed.
+        open: u64,
+        /// Most that this process may have open.
+        limit: u64,
+        /// Ranks of the communicator.
+        ranks: u32,
+        /// What they would need if all of them were in this process.
+        needed: u64,
+    },
     /// An operation cannot be posted like this.
     #[error("{kind:?}: {why}")]
     Misuse {

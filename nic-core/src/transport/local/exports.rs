@@ -24,6 +24,7 @@ use super::link::LinkState;
 use super::rendezvous::ExportInfo;
 use super::LocalTransport;
 use crate::board::HOST_BUS;
+use crate::descriptors;
 use crate::shmem::Mapping;
 
 /// Most host exports of one NIC that a link tells of, so that a peer's table of mappings stays bounded.
@@ -313,6 +314,9 @@ impl LocalTransport {
                 if let RecvAncillaryMessage::ScmRights(rights) = m {
                     fds.extend(rights);
                 }
+            }
+            if got.flags.contains(ReturnFlags::CTRUNC) && fds.is_empty() {
+                descriptors::note_cut();
             }
             let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
             let note = Note::decode(&bytes[..got.bytes]).filter(|_| !got.flags.intersects(cut));

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::Arc;
 
 use super::exports::Shared;
 use super::packet::Packet;
@@ -72,7 +73,7 @@ pub(super) struct Link {
     exports: Vec<(ExportInfo, Mapping)>,
     /// Host memory, which comes and goes.
     pub(super) shared: Shared,
-    wake: Option<WakeCell>,
+    wake: Option<Arc<WakeCell>>,
     tx: Producer,
     rx: Consumer,
     pushed: bool,
@@ -136,8 +137,13 @@ impl Link {
 
     /// Maps what the peer's hello brought; the link is up afterwards.
     pub(super) fn establish(&mut self, hello: Hello) -> std::io::Result<()> {
+        // A link keeps its socket and, across processes, the descriptor that wakes the peer: what is
+        // mapped needs none, and with n NICs in a process there are n² links.
         if let Some(fd) = hello.segment {
             self.segment = Some(Mapping::of_peer(fd, 0, SEGMENT_BYTES, true)?);
+        }
+        if let Some(segment) = &mut self.segment {
+            segment.forget_fd();
         }
         let mut exports = Vec::with_capacity(hello.exports.len());
         for (info, fd) in hello.exports.into_iter().zip(hello.export_fds) {
@@ -145,7 +151,8 @@ impl Link {
             // (`resolve` gives a read-only pointer); who writes goes through `PeerWindow`, with
             // addresses that the peer's NIC itself has granted for that very write.
             let len = usize::try_from(info.len).unwrap_or(usize::MAX);
-            let map = Mapping::of_peer(fd, info.file_offset, len, true)?;
+            let mut map = Mapping::of_peer(fd, info.file_offset, len, true)?;
+            map.forget_fd();
             exports.push((info, map));
         }
         let [page, event] = hello.wake;

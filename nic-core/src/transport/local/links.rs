@@ -12,6 +12,7 @@ use rustix::event::Timespec;
 use super::link::{Link, LinkState};
 use super::rendezvous::{self, Card};
 use super::{LocalTransport, Phase};
+use crate::descriptors;
 use crate::transport::NicTime;
 
 /// Key of the listening socket in the epoll set; links have their index.
@@ -69,10 +70,16 @@ impl LocalTransport {
         {
             return Ok(i);
         }
+        let short = |status| {
+            move |e| {
+                descriptors::note(&e);
+                status
+            }
+        };
         let socket =
-            rendezvous::connect(&self.directory, ip).map_err(|_| Status::HostUnreachable)?;
+            rendezvous::connect(&self.directory, ip).map_err(short(Status::HostUnreachable))?;
         let limit = deadline.min(now.plus(ANSWER_TIMEOUT));
-        let link = Link::calling(socket, ip, limit).map_err(|_| Status::NoResources)?;
+        let link = Link::calling(socket, ip, limit).map_err(short(Status::NoResources))?;
         let wake = self.wake.fds().ok_or(Status::NoResources)?;
         rendezvous::send(
             &link.socket,
@@ -165,6 +172,7 @@ impl LocalTransport {
             Err(e) => Err(e),
         };
         if let Err(e) = result {
+            descriptors::note(&e);
             tracing::debug!(error = %e, "a stranger was refused");
             return self.kill_link(i);
         }

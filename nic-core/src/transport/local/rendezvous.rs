@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use crate::descriptors;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -164,9 +165,13 @@ pub(super) fn connect(dir: &Path, ip: Ipv4Addr) -> std::io::Result<OwnedFd> {
 /// The next stranger at the door, when it is of our own user.
 pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let s = rustix::net::accept_with(listener, flags).ok()?;
-    is_ours(&s).ok()?;
-    Some(s)
+    match rustix::net::accept_with(listener, flags) {
+        Ok(s) => is_ours(&s).ok().map(|()| s),
+        Err(e) => {
+            descriptors::note(&e.into());
+            None
+        }
+    }
 }
 
 fn is_ours(s: &OwnedFd) -> std::io::Result<()> {
@@ -249,6 +254,10 @@ pub(super) fn recv(
     }
     let bad = |why: &str| std::io::Error::new(std::io::ErrorKind::InvalidData, why);
     let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+    if got.flags.contains(ReturnFlags::CTRUNC) && fds.len() < FIXED_FDS + MAX_EXPORTS {
+        // The buffer had room for more: it is this process that had not.
+        descriptors::note_cut();
+    }
     if got.bytes < HEAD || got.flags.intersects(cut) {
         return Err(bad("not a hello"));
     }

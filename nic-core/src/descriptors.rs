@@ -1,0 +1,95 @@
+//! File descriptors: how many this process may have open, and whether it has run out of them.
+//!
+//! A NIC has about a dozen, and one or two for each local peer (`transport/local/link.rs`). What fails
+//! for want of one is an ordinary failure of the transport, of which a peer sees nothing but silence.
+//! So it is counted here, for the process as a whole, and whoever waits for that peer can say why.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{getrlimit, Resource};
+
+/// Times that this process, or the system, had no descriptor left for a NIC.
+static SHORTAGES: AtomicU64 = AtomicU64::new(0);
+
+/// Counts an error that says that there are no descriptors left; any other is passed over.
+pub(crate) fn note(error: &std::io::Error) {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    if matches!(code, Some(Errno::MFILE | Errno::NFILE)) {
+        note_cut();
+    }
+}
+
+/// Counts descriptors that came with a message and found no room.
+pub(crate) fn note_cut() {
+    // Relaxed: a count, which orders nothing.
+    SHORTAGES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// How often a NIC of this process has found no file descriptor left, since the process began.
+pub fn shortages() -> u64 {
+    SHORTAGES.load(Ordering::Relaxed)
+}
+
+/// Most descriptors that this process may have open now (the soft limit); `None`: without limit.
+pub fn limit() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
+/// Descriptors that are open in this process; `None` where `/proc` does not tell.
+pub fn open() -> Option<u64> {
+    let list = std::fs::read_dir("/proc/self/fd").ok()?;
+    // One of them is the listing's own.
+    Some((list.count() as u64).saturating_sub(1))
+}
+
+/// Descriptors that a program of so many ranks has open when all of them are in one process: each
+/// with a NIC, a GPU's memory and a bootstrap's connection, and linked to each other on the host. A few
+/// more than were counted, so that a limit of that suffices.
+pub fn needed_in_one_process(ranks: u32) -> u64 {
+    let n = u64::from(ranks);
+    64 + 16 * n + n * n.saturating_sub(1)
+}
+
+/// Raises this process's soft limit to its hard one, as a program of many ranks wants at its start.
+///
+/// A library leaves that to the program: `select` cannot watch descriptors above 1,023, and a program
+/// that uses it counts on the lower limit. Without effect where the system refuses.
+pub fn raise_limit() {
+    use rustix::process::{setrlimit, Rlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let wanted = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::debug!(%error, "the limit of open files stays as it is");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_want_of_descriptors_is_counted() {
+        let before = shortages();
+        note(&std::io::ErrorKind::NotFound.into());
+        note(&std::io::Error::from_raw_os_error(11));
+        assert_eq!(shortages(), before);
+        note(&std::io::Error::from_raw_os_error(24));
+        note(&rustix::io::Errno::NFILE.into());
+        // Tests of one process may run at once, so others may count as well.
+        assert!(shortages() >= before + 2);
+    }
+
+    #[test]
+    fn a_descriptor_more_is_one_more() {
+        let before = open().expect("/proc");
+        let files: Vec<_> = (0..100)
+            .map(|_| std::fs::File::open("/dev/null").expect("open"))
+            .collect();
+        assert!(open().expect("/proc") >= before + 50, "others close some");
+        assert!(limit().is_none_or(|l| l > files.len() as u64));
+    }
+}
