@@ -262,7 +262,7 @@ fn run(case: &Case) -> u64 {
     let tickets: Vec<u32> = (0..case.ranks).map(|r| run.w.post(r, &case.call)).collect();
     let mut ends: Vec<Option<Completion>> = vec![None; case.ranks];
     let survivors: Vec<usize> = (0..case.ranks).filter(|r| *r != case.victim).collect();
-    let limit = begin + u64::from(DEADLINE_US) * 1000;
+    let limit = begin + u64::from(case.call.timeout_us) * 1000;
     loop {
         for (r, end) in ends.iter_mut().enumerate() {
             if let (None, Some(h)) = (&end, &run.w.hosts[r]) {
@@ -337,13 +337,24 @@ fn shrink(run: &mut Run, case: &Case, survivors: &[usize], inputs: &[Vec<u32>]) 
 /// Kills a rank, another one each time, after each call of its transport that an operation makes, or after
 /// `most` of them evenly spread.
 fn at_every_call(wire: fn(u64) -> Wire, algo: Algorithm, ranks: usize, counts: &[u64], most: u64) {
+    within(DEADLINE_US, wire, algo, ranks, counts, most);
+}
+
+fn within(
+    deadline_us: u32,
+    wire: fn(u64) -> Wire,
+    algo: Algorithm,
+    ranks: usize,
+    counts: &[u64],
+    most: u64,
+) {
     for (i, count) in counts.iter().enumerate() {
         let seed = ranks as u64 * 100 + i as u64;
         let call = Call::new(CollectiveKind::AllReduce, *count)
             .of(DataType::U32, ReduceOp::Sum)
             .algo(algo)
             .at(0, OUT)
-            .within(DEADLINE_US);
+            .within(deadline_us);
         let alive = Case {
             wire: wire(seed),
             ranks,
@@ -407,6 +418,15 @@ fn at_every_call_of_a_ring_of_5_over_tcp() {
 fn over_a_tcp_that_probes_nobody() {
     for ranks in [3, 4, 5] {
         at_every_call(|_| Wire::Tcp, Algorithm::Ring, ranks, &RING, 20);
+    }
+}
+
+/// The same when there is little time: the shortest with which answers are waited for, and one in between.
+#[test]
+fn over_a_tcp_that_probes_nobody_in_a_tenth_of_a_second() {
+    for (ranks, deadline_us) in [(3, 100_000), (4, 400_000)] {
+        let (wire, ring) = (|_| Wire::Tcp, Algorithm::Ring);
+        within(deadline_us, wire, ring, ranks, &RING, 20);
     }
 }
 

@@ -32,11 +32,14 @@ struct Sides {
     has_output: bool,
 }
 
-/// How long before the end of a time-out the other ranks are asked whether they are alive; 0: not at all,
-/// when there is not time enough for a busy host, or a lost frame, to answer.
+/// How long before the end of a time-out the other ranks are asked whether they are alive: a quarter of it,
+/// but as much of 250 ms as half of it has, for a busy host or a lost frame to answer. 0: not at all,
+/// below 100 ms, where a rank that is only busy would be taken for dead.
 fn answer_us(timeout_us: u32) -> u32 {
-    match timeout_us / 4 {
-        250_000.. => (timeout_us / 4).min(2_000_000),
+    match timeout_us {
+        100_000.. => (timeout_us / 4)
+            .max(250_000.min(timeout_us / 2))
+            .min(2_000_000),
         _ => 0,
     }
 }
