@@ -3,9 +3,10 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
-use common::{compile_c, folder, has, library_folder, succeed};
+use common::{compile_as, compile_c, folder, has, library_folder, succeed};
 
 #[test]
 fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
@@ -16,6 +17,27 @@ fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
     let program = compile_c("comm", &dir, &library_folder());
     let said = succeed(Command::new(&program).arg(dir.join("local")));
     assert!(said.contains("all checks passed"), "{said}");
+}
+
+#[test]
+fn kernels_streams_and_settings_in_c99_and_in_cpp() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let dir = folder("capi-streams");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/capi/push_pop.cu");
+    let module = dir.join("push_pop.so");
+    let mut cc = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    cc.args(["cc", "--emulate-only"]).arg(&source);
+    succeed(cc.arg("-o").arg(&module));
+    let library = library_folder();
+    for program in [
+        compile_c("streams", &dir, &library),
+        compile_as(&["g++", "-std=c++17", "-xc++"], "streams", &dir, &library),
+    ] {
+        let said = succeed(Command::new(&program).arg(dir.join("local")).arg(&module));
+        assert!(said.contains("all checks passed"), "{said}");
+    }
 }
 
 #[test]

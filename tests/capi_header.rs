@@ -190,6 +190,10 @@ fn error_codes_and_flags_are_the_same_on_both_sides() {
         ("failure", "RB_ERR_IN_PROGRESS", "IN_PROGRESS: i32"),
         ("failure", "RB_ERR_JOB", "JOB: i32"),
         ("collective", "RB_OP_FENCE", "FENCE: u32"),
+        ("collective", "RB_OP_STREAMED", "STREAMED: u32"),
+        ("collective", "RB_OP_SRC_STREAM", "SRC_STREAM: u32"),
+        ("collective", "RB_OP_DST_STREAM", "DST_STREAM: u32"),
+        ("comm_config", "RB_COMM_CONFIG_VERSION", "VERSION: u32"),
     ] {
         let source = read(&format!("src/capi/{file}.rs"));
         let (_, rest) = source
@@ -199,4 +203,39 @@ fn error_codes_and_flags_are_the_same_on_both_sides() {
         assert_eq!(value, of_header(name), "{name}");
     }
     assert_eq!(of_header("RB_SPLIT_NOCOLOR"), u32::MAX.to_string());
+    let zero = of_header("RB_CONFIG_ZERO")
+        .split(' ')
+        .next()
+        .map(str::to_owned);
+    let zero = zero.map(|z| z.trim_end_matches('u').to_owned());
+    assert_eq!(zero, Some(u64::MAX.to_string()));
+}
+
+/// The library reads the settings of `rb_comm_config` as an array, in the order of their names.
+#[test]
+fn the_settings_of_a_communicator_are_fields_in_the_order_of_their_names() {
+    let header = headers();
+    let (_, rest) = header
+        .split_once("typedef struct rb_comm_config {")
+        .expect("the structure");
+    let (fields, _) = rest.split_once('}').expect("its end");
+    let fields: Vec<&str> = fields
+        .split(';')
+        .filter_map(|f| f.trim().rsplit(' ').next())
+        .filter(|f| !f.is_empty())
+        .collect();
+    let (before, settings) = fields.split_at(7);
+    assert_eq!(
+        before,
+        [
+            "size",
+            "init_timeout_us",
+            "timeout_us",
+            "algo",
+            "wire",
+            "port",
+            "version"
+        ]
+    );
+    assert_eq!(settings, ringbell::CollectiveSettings::NAMES);
 }

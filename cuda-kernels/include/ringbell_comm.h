@@ -70,8 +70,9 @@ rb_result rb_nic_open_env(const struct rb_nic_config *config, rb_nic **nic);
 
 /* ---- Communicators ------------------------------------------------------------------------------ */
 
-/* Zero-initialise, set `size = sizeof(rb_comm_config)`, then what you need; 0 is a default. Every rank gives
- * the same. */
+/* Begin with RB_COMM_CONFIG_INITIALIZER (or zeros and `size`), then set what you need. 0 is a default, and
+ * RB_CONFIG_ZERO the number 0. Every rank gives the same. Settings that contradict each other are refused when
+ * the communicator is made, by name; docs/collectives.md says what each does. */
 typedef struct rb_comm_config {
     size_t size;              /* sizeof(rb_comm_config): lets the structure grow */
     uint64_t init_timeout_us; /* how long the ranks may take to find each other; default 30 s */
@@ -79,8 +80,30 @@ typedef struct rb_comm_config {
     uint32_t algo;            /* RB_ALGO_... of operations that give none; default RB_ALGO_AUTO */
     uint32_t wire;            /* RB_WIRE_... of f32 operations that give none; default RB_WIRE_SAME */
     uint32_t port;            /* of the NIC, at which it serves collectives; default 18620 */
-    uint32_t reserved;        /* 0 */
+    uint32_t version;         /* RB_COMM_CONFIG_VERSION, or 0 */
+    /* Messages. */
+    uint64_t eager_max;          /* bytes of a message that travels with its header; longer ones ask first. 8 KiB */
+    uint64_t eager_buffers;      /* receive buffers of that size for each peer. 16 */
+    uint64_t segment_bytes;      /* bytes of a chunk that move at once. 256 KiB */
+    uint64_t segments_in_flight; /* segments of an operation that are under way at once. 4 */
+    uint64_t scratch_bytes;      /* NIC memory for partial results. 16 MiB */
+    uint64_t stream_bytes;       /* kernels' streams: bytes of a window. 4 KiB */
+    uint64_t staging_bytes;      /* bytes staged at once from memory that peers cannot map. 1 MiB */
+    /* Ranks of one host. */
+    uint64_t direct;             /* 1: they reach each other's memory without messages. RB_CONFIG_ZERO: not */
+    uint64_t direct_eager_bytes; /* inputs of so many bytes travel inside the operation's record. 1 KiB */
+    /* Where one algorithm gives way to the next (docs/collectives.md). */
+    uint64_t flat_ranks;         /* ranks that a root serves one by one. 3 */
+    uint64_t whole_sources;      /* bytes received when all-reduce and reduce send whole sources. 16 KiB */
+    uint64_t all_reduce_ring;    /* bytes above which all-reduce goes round a ring. 256 KiB */
+    uint64_t broadcast_chain;    /* bytes above which broadcast goes down a chain. 64 KiB */
+    uint64_t gather_tree;        /* bytes of a block above which gather goes up a tree. 1 MiB */
+    uint64_t all_gather_ring;    /* bytes of the result above which all-gather goes round a ring. 64 KiB */
 } rb_comm_config;
+
+#define RB_COMM_CONFIG_VERSION 2u
+#define RB_CONFIG_ZERO 18446744073709551615u /* the number 0 where 0 itself would be the default */
+#define RB_COMM_CONFIG_INITIALIZER {sizeof(rb_comm_config), 0, 0, 0, 0, 0, RB_COMM_CONFIG_VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Makes the communicator of a job: this is rank `rank` of `ranks`. Every rank calls it; it returns when all
  * have come, or with RB_ERR_JOB and the ranks that did not. One thread that is several ranks, with a
@@ -206,7 +229,10 @@ rb_result rb_group_end(void);
 
 /* ---- Operations with all their options ---------------------------------------------------------- */
 
-#define RB_OP_FENCE 1u /* starts when all earlier operations of the communicator have ended */
+#define RB_OP_FENCE 1u      /* starts when all earlier operations of the communicator have ended */
+#define RB_OP_STREAMED 2u   /* in the order of streams: said by every rank when one has a kernel's stream */
+#define RB_OP_SRC_STREAM 4u /* `src` is an rb_kernel_stream; STREAMED as well */
+#define RB_OP_DST_STREAM 8u /* `dst` is an rb_kernel_stream; STREAMED as well */
 
 /* Zero-initialise, set `size = sizeof(rb_operation)`, `kind` and what the kind needs; 0 is a default. */
 typedef struct rb_operation {
@@ -218,7 +244,7 @@ typedef struct rb_operation {
     uint32_t tag;               /* of a message, or RB_ANY_TAG */
     uint32_t algo;              /* RB_ALGO_... */
     uint32_t wire;              /* RB_WIRE_...: type of f32 elements on the wire */
-    uint32_t flags;             /* RB_OP_FENCE or 0 */
+    uint32_t flags;             /* RB_OP_... or 0 */
     const void *src;            /* as above */
     void *dst;
     uint64_t count;             /* as above */
@@ -240,6 +266,26 @@ rb_result rb_operation_post(const rb_operation *operation, rb_communicator *comm
 /* Queues an operation behind what the stream holds; `after` and RB_OP_FENCE have no meaning there. `request` may be
  * NULL: then rb_stream_synchronize says how it ended. */
 rb_result rb_operation_enqueue(const rb_operation *operation, rb_communicator *comm, rb_stream *stream, rb_request **request);
+
+/* ---- Kernels' streams: a kernel pushes or pops where an operation would have a buffer ---------------- */
+
+/* A small ring in host memory between one kernel and the NIC, in one direction. It stands for a whole buffer of an
+ * operation: rb_operation with RB_OP_SRC_STREAM or RB_OP_DST_STREAM, posted by rb_operation_post or _run. All of
+ * the kind's operands that have a block for each rank must be memory; RB_COLL_STREAM_SEND and _RECV are the messages. The
+ * operation moves what the kernel pushes, and the kernel pops what it brings (ringbell_stream.cuh;
+ * docs/collectives.md). What kernel and operation both wait for ends by their time-outs. */
+typedef struct rb_kernel_stream rb_kernel_stream;
+
+/* A ring of `bytes`, rounded up to a power of two; at least rb_comm_config.stream_bytes, better some times that. */
+rb_result rb_kernel_stream_create(rb_nic *nic, uint32_t bytes, rb_kernel_stream **stream);
+/* Frees it. Operations on it end with RB_STATUS_REGION_FREED; kernels that use it must have ended. NULL does nothing. */
+rb_result rb_kernel_stream_destroy(rb_kernel_stream *stream);
+/* Empties it, and makes it usable again after an operation on it has failed. Nothing may be using it. */
+rb_result rb_kernel_stream_reset(rb_kernel_stream *stream);
+/* Bytes that the ring holds. */
+rb_result rb_kernel_stream_capacity(rb_kernel_stream *stream, uint64_t *bytes);
+/* What a kernel takes as `rb_stream` of ringbell_stream.cuh: these 8 bytes, by value. */
+rb_result rb_kernel_stream_handle(rb_kernel_stream *stream, uint64_t *word);
 
 /* ---- Requests: one thread at a time uses one ----------------------------------------------------- */
 

@@ -13,6 +13,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, GpuVa, ReduceOp, Sta
 use super::comm::{code, OpenComm, COMMS};
 use super::failure::{entry, Failure};
 use super::group;
+use super::kernel_stream;
 use super::pointer::{OptionalOut, Out};
 use super::request::{self, DoneInfo, OpenRequest, Work, REQUESTS};
 use super::stream::STREAMS;
@@ -20,6 +21,12 @@ use crate::{Operation, Request, Span};
 
 /// `RB_OP_FENCE`
 const FENCE: u32 = 1;
+/// `RB_OP_STREAMED`
+const STREAMED: u32 = 2;
+/// `RB_OP_SRC_STREAM`
+const SRC_STREAM: u32 = 4;
+/// `RB_OP_DST_STREAM`
+const DST_STREAM: u32 = 8;
 
 /// `rb_operation`. Fields are only ever appended.
 #[repr(C)]
@@ -99,14 +106,15 @@ impl Order {
         // Only what this rank needs is looked at: others may pass anything, as in NCCL.
         let (c, nic) = (&comm.comm, comm.comm.nic());
         let needs = make(Span::NONE, Span::NONE).needs(c.rank(), c.size());
-        let span = |va: usize, elements: u64, name: &str| match (va, elements) {
+        let span = |va: usize, elements: u64, name: &str, stream: u32| match (va, elements) {
             (_, 0) => Ok(Span::NONE),
+            (handle, _) if self.flags & stream != 0 => kernel_stream::span(handle, comm.owner),
             (0, _) => Err(Failure::argument(format!("`{name}` is a null pointer"))),
             (va, _) => Span::at(nic, GpuVa(va as u64))
                 .ok_or_else(|| Failure::status(Status::NotRegistered, 0, va as u64)),
         };
-        let src = span(self.src.addr(), needs.0, "src")?;
-        let dst = span(self.dst.addr(), needs.1, "dst")?;
+        let src = span(self.src.addr(), needs.0, "src", SRC_STREAM)?;
+        let dst = span(self.dst.addr(), needs.1, "dst", DST_STREAM)?;
         let mut o = make(src, dst).tag(self.tag);
         if self.algo != 0 {
             o = o.algo(code(self.algo, Algorithm::from_code, "`algo`", "RB_ALGO_")?);
@@ -117,9 +125,20 @@ impl Order {
         if self.timeout_us != 0 {
             o = o.timeout(Duration::from_micros(self.timeout_us));
         }
-        if self.flags & !FENCE != 0 {
-            let why = format!("`flags` is {:#x}; only RB_OP_FENCE is known", self.flags);
+        if self.flags & !(FENCE | STREAMED | SRC_STREAM | DST_STREAM) != 0 {
+            let why = format!(
+                "`flags` is {:#x}; known are RB_OP_FENCE, _STREAMED, _SRC_STREAM and _DST_STREAM",
+                self.flags
+            );
             return Err(Failure::argument(why));
+        }
+        // A rank that needs no source says so like the others, who have a stream there.
+        let message = matches!(
+            kind,
+            CollectiveKind::StreamSend | CollectiveKind::StreamRecv
+        );
+        if message || self.flags & (STREAMED | SRC_STREAM | DST_STREAM) != 0 {
+            o = o.streamed();
         }
         // SAFETY: by this function's contract.
         o = unsafe { self.chained(o)? };

@@ -5,14 +5,14 @@ use std::ffi::{c_char, c_void, CStr};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::KernelArg;
-use ringbell_nic_abi::{Algorithm, WireType};
 
+use super::comm_config::{options, Config};
 use super::failure::{entry, Failure};
 use super::group;
 use super::handles::Table;
 use super::nic::NICS;
 use super::pointer::{optional_text, text, Out};
-use crate::{CommOptions, CommStatus, Communicator, Job, UniqueId};
+use crate::{CommStatus, Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.
 const ID_BYTES: usize = 128;
@@ -26,19 +26,6 @@ const HANDLE_BYTES: usize = 96;
 #[derive(Clone, Copy)]
 pub(super) struct UniqueIdText {
     text: [c_char; ID_BYTES],
-}
-
-/// `rb_comm_config`. Fields are only ever appended.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Config {
-    size: usize,
-    init_timeout_us: u64,
-    timeout_us: u64,
-    algo: u32,
-    wire: u32,
-    port: u32,
-    reserved: u32,
 }
 
 /// `rb_job`.
@@ -89,43 +76,6 @@ pub(super) unsafe fn unique_id(id: *const UniqueIdText) -> Result<UniqueId, Fail
         .ok_or_else(|| Failure::argument("`id` is no text; pass on what rb_get_unique_id gave"))?;
     text.parse()
         .map_err(|e: crate::UniqueIdError| Failure::argument(e.to_string()))
-}
-
-/// # Safety
-/// `config` is null, or valid for the bytes that its `size` says.
-unsafe fn options(config: *const Config) -> Result<CommOptions, Failure> {
-    let mut options = CommOptions::default();
-    if config.is_null() {
-        return Ok(options);
-    }
-    // SAFETY: `size` comes first in every version of the structure.
-    let size = unsafe { config.cast::<usize>().read_unaligned() };
-    if size != size_of::<Config>() {
-        return Err(Failure::argument(format!(
-            "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_comm_config), and build against the header of this library",
-            size_of::<Config>()
-        )));
-    }
-    // SAFETY: the caller vouches for `size` bytes.
-    let c = unsafe { config.read_unaligned() };
-    if c.init_timeout_us != 0 {
-        options.init_timeout = Duration::from_micros(c.init_timeout_us);
-    }
-    if c.timeout_us != 0 {
-        options.timeout = Duration::from_micros(c.timeout_us);
-    }
-    if c.algo != 0 {
-        options.algo = code(c.algo, Algorithm::from_code, "config->algo", "RB_ALGO_")?;
-    }
-    if c.wire != 0 {
-        options.wire = code(c.wire, WireType::from_code, "config->wire", "RB_WIRE_")?;
-    }
-    if c.port != 0 {
-        options.port = u16::try_from(c.port).map_err(|_| {
-            Failure::argument(format!("config->port is {}; ports end at 65,535", c.port))
-        })?;
-    }
-    Ok(options)
 }
 
 /// What a number of the contract stands for.

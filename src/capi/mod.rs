@@ -5,15 +5,18 @@
 //! translates to the Rust face and back.
 //!
 //! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `socket`: what runs on the GPU.
-//! `comm`, `collective`, `request`, `group`: communicators, by the names that NCCL gives such calls.
+//! `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, by the names that NCCL
+//! gives such calls.
 
 mod collective;
 mod comm;
+mod comm_config;
 mod failure;
 mod group;
 mod handles;
 mod host;
 mod kernel;
+mod kernel_stream;
 mod memory;
 mod nic;
 mod pointer;

@@ -269,7 +269,7 @@ static void chains(struct rank *r) {
     o.dtype = 77;
     FAILS(rb_operation_run(&o, r->comm, NULL), RB_ERR_INVALID_ARGUMENT, "`dtype` is 77");
     o.dtype = RB_DTYPE_U32;
-    o.flags = 6;
+    o.flags = 0x60;
     FAILS(rb_operation_run(&o, r->comm, NULL), RB_ERR_INVALID_ARGUMENT, "RB_OP_FENCE");
     o.flags = 0;
     o.after = (rb_request *const *)&a;
@@ -654,7 +654,7 @@ int main(int argc, char **argv) {
         return process((uint32_t)atoi(argv[3]), (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5]), &id);
     }
     if (argc != 2) return 100;
-    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 40 && sizeof(rb_done) == 16);
+    CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 160 && sizeof(rb_done) == 16);
     CHECK(sizeof(rb_operation) == 88 && offsetof(rb_operation, src) == 40 && offsetof(rb_operation, after) == 72);
     CHECK(sizeof(rb_comm) == 96 && offsetof(rb_comm, comm) == 80);
     threads(argv[1]);

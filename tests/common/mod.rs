@@ -90,10 +90,16 @@ pub(crate) fn succeed(command: &mut Command) -> String {
 
 /// Compiles a program of `tests/capi/` as strictly as C99 can be compiled.
 pub(crate) fn compile_c(name: &str, dir: &Path, library: &Path) -> PathBuf {
+    compile_as(&["gcc", "-std=c99", "-pedantic"], name, dir, library)
+}
+
+/// The same by another compiler and for another language.
+pub(crate) fn compile_as(compiler: &[&str], name: &str, dir: &Path, library: &Path) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let program = dir.join(name);
-    let mut gcc = Command::new("gcc");
-    gcc.args(["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic"])
+    let program = dir.join(format!("{name}-{}", compiler[0]));
+    let mut gcc = Command::new(compiler[0]);
+    gcc.args(&compiler[1..])
+        .args(["-Wall", "-Wextra", "-Werror"])
         .args(["-D_DEFAULT_SOURCE", "-g", "-pthread", "-I"])
         .arg(root.join("cuda-kernels/include"))
         .arg(root.join("tests/capi").join(name).with_extension("c"))

@@ -34,6 +34,7 @@ mod fabric;
 mod kernel_stream;
 #[cfg(test)]
 mod killed;
+mod named;
 mod params;
 mod plan;
 mod settings;

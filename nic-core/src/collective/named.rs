@@ -1,0 +1,121 @@
+//! Settings by name, for command lines and other languages.
+
+use super::settings::CollectiveSettings;
+use crate::config::ConfigError;
+
+/// What a name stands for.
+enum Field<'a> {
+    Bytes(&'a mut u64),
+    Count(&'a mut u32),
+    Switch(&'a mut bool),
+}
+
+impl CollectiveSettings {
+    /// Names of the settings that [`set`](CollectiveSettings::set) takes: those of the fields, here and in
+    /// [`Thresholds`](ringbell_onc_engines::program::Thresholds). The time-out of connecting is set elsewhere.
+    pub const NAMES: [&'static str; 15] = [
+        "eager_max",
+        "eager_buffers",
+        "segment_bytes",
+        "segments_in_flight",
+        "scratch_bytes",
+        "stream_bytes",
+        "staging_bytes",
+        "direct",
+        "direct_eager_bytes",
+        "flat_ranks",
+        "whole_sources",
+        "all_reduce_ring",
+        "broadcast_chain",
+        "gather_tree",
+        "all_gather_ring",
+    ];
+
+    fn field(&mut self, name: &str) -> Option<Field<'_>> {
+        let t = &mut self.thresholds;
+        Some(match name {
+            "eager_max" => Field::Bytes(&mut self.eager_max),
+            "eager_buffers" => Field::Count(&mut self.eager_buffers),
+            "segment_bytes" => Field::Bytes(&mut self.segment_bytes),
+            "segments_in_flight" => Field::Count(&mut self.segments_in_flight),
+            "scratch_bytes" => Field::Bytes(&mut self.scratch_bytes),
+            "stream_bytes" => Field::Bytes(&mut self.stream_bytes),
+            "staging_bytes" => Field::Bytes(&mut self.staging_bytes),
+            "direct" => Field::Switch(&mut self.direct),
+            "direct_eager_bytes" => Field::Bytes(&mut self.direct_eager_bytes),
+            "flat_ranks" => Field::Count(&mut t.flat_ranks),
+            "whole_sources" => Field::Bytes(&mut t.whole_sources),
+            "all_reduce_ring" => Field::Bytes(&mut t.all_reduce_ring),
+            "broadcast_chain" => Field::Bytes(&mut t.broadcast_chain),
+            "gather_tree" => Field::Bytes(&mut t.gather_tree),
+            "all_gather_ring" => Field::Bytes(&mut t.all_gather_ring),
+            _ => return None,
+        })
+    }
+
+    /// Sets one of [`NAMES`](CollectiveSettings::NAMES): bytes, a number, or 0 and 1 for a switch. What settings
+    /// say together is checked later, by [`validate`](CollectiveSettings::validate).
+    ///
+    /// # Errors
+    /// There is no such setting, or the value does not fit it.
+    pub fn set(&mut self, name: &str, value: u64) -> Result<(), ConfigError> {
+        let refuse = |why| {
+            // The name of the table: that of the caller does not live long enough.
+            let known = CollectiveSettings::NAMES.into_iter().find(|n| *n == name);
+            let setting = known.unwrap_or("collective");
+            Err(ConfigError { setting, why })
+        };
+        match self.field(name) {
+            Some(Field::Bytes(f)) => *f = value,
+            Some(Field::Count(f)) => match u32::try_from(value) {
+                Ok(v) => *f = v,
+                Err(_) => return refuse(format!("{value} is above {}", u32::MAX)),
+            },
+            Some(Field::Switch(f)) => match value {
+                0 | 1 => *f = value == 1,
+                _ => return refuse(format!("{value} is neither 0 (off) nor 1 (on)")),
+            },
+            None => {
+                let names = CollectiveSettings::NAMES.join(", ");
+                return refuse(format!(
+                    "there is no setting `{name}`; the names are {names}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_sets_a_field_of_its_own() {
+        let mut seen = Vec::new();
+        for name in CollectiveSettings::NAMES {
+            let mut s = CollectiveSettings::default();
+            s.set(name, 0).expect("a name");
+            assert_ne!(s, CollectiveSettings::default(), "{name}");
+            assert!(!seen.contains(&s), "{name} is another's field");
+            seen.push(s);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let mut s = CollectiveSettings::default();
+        let text = |r: Result<(), ConfigError>| r.expect_err("refused").to_string();
+        let e = text(s.set("ring", 1));
+        assert!(e.contains("`ring`") && e.contains("all_reduce_ring"), "{e}");
+        let e = text(s.set("flat_ranks", 1 << 32));
+        assert!(e.contains("flat_ranks") && e.contains("4294967296"), "{e}");
+        let e = text(s.set("direct", 2));
+        assert!(e.contains("`direct`"), "{e}");
+        assert_eq!(s, CollectiveSettings::default(), "nothing was changed");
+        // Against each other: found when the communicator is made.
+        s.set("all_reduce_ring", 1 << 10).expect("a number");
+        let e = text(s.validate());
+        assert!(e.contains("whole_sources"), "{e}");
+    }
+}
