@@ -150,3 +150,20 @@ fn ranks_in_the_environment_of_srun_find_each_other() {
         ]
     });
 }
+
+#[test]
+fn a_transport_that_is_asked_for_is_not_passed_over_under_a_launcher() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    clean(&mut command)
+        .args(PERF)
+        .args(["--no-limits", "--transport", "tcp"])
+        .envs([("SLURM_JOB_ID", "1"), ("SLURM_STEP_ID", "0")])
+        .envs([("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")])
+        .envs([("SLURM_STEP_NUM_NODES", "1"), ("SLURM_STEP_NODELIST", "a")]);
+    let said = text(&run(&mut command));
+    assert!(said.contains("Slurm has started the ranks"), "{said}");
+    assert!(said.contains("RINGBELL_PORT=udp:"), "{said}");
+    let port = ["--port", "udp:127.0.0.1:0"];
+    let said = text(&run(command.args(port)));
+    assert!(said.contains("0 OK"), "{said}");
+}

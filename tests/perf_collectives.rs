@@ -50,6 +50,62 @@ fn every_collective_moves_the_right_data_among_three_threads() {
 }
 
 #[test]
+fn kernels_streams_carry_every_operation_that_can_have_them() {
+    for (kind, more) in [
+        ("all-reduce", ["-d", "bf16"]),
+        ("broadcast", ["-r", "1"]),
+        ("reduce", ["-d", "u8"]),
+        ("send-recv", ["-d", "f64"]),
+    ] {
+        // Several windows, of which the last is cut short, and several rings.
+        let out = run(
+            perf(&[kind, "-R", "3", "--threads", "--streams", "--ring", "4K"])
+                .args(more)
+                .args(["--set", "stream_bytes=1K"])
+                .args([
+                    "-b", "8", "-e", "20008", "-i", "20000", "-n", "2", "-w", "1",
+                ])
+                .arg("--no-limits"),
+        );
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(0), "{kind}: {said}");
+        for word in [
+            "kernels' streams, 4096 bytes of ring each, windows of 1024 bytes",
+            "0 OK",
+            " 20008 ",
+        ] {
+            assert!(said.contains(word), "{kind}: {word}: {said}");
+        }
+    }
+}
+
+#[test]
+fn settings_of_a_communicator_are_set_by_name_and_held_against_each_other() {
+    let over = ["all-reduce", "--threads", "--transport", "tcp"];
+    let out = run(perf(&over).args(QUICK).args(["--set", "whole_sources=0"]));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("pairwise"), "not by whole sources: {said}");
+    for (setting, why) in [
+        (
+            "whole_sources=1M",
+            "all_reduce_ring is 262144 bytes, below whole_sources",
+        ),
+        ("segment=1", "segment_bytes"),
+        ("segment_bytes=65", "multiple of 64"),
+    ] {
+        let out = run(perf(&over).args(QUICK).args(["--set", setting]));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(2), "{setting}: {said}");
+        assert!(said.contains(why), "{setting}: {said}");
+    }
+    let out = run(perf(&["all-gather", "--streams"]).args(QUICK));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("a stream stands for one block"), "{said}");
+}
+
+#[test]
 fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
     let out = run(perf(&[
         "all-reduce",

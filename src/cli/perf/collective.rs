@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::{
-    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, Job, JobError,
-    Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
+    descriptors, Algorithm, BootstrapServer, CollectiveKind, CollectiveSettings, CommOptions,
+    Communicator, DataType, Job, JobError, JobSource, Nic, NicOptions, PortSpec, ProgressMode,
+    ReduceOp, TransportSpec, UniqueId, WireType,
 };
 
 use self::data::Shape;
@@ -23,8 +24,8 @@ use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use crate::cli::{Exit, Problem};
 use crate::report::{
-    emit_text, limits, machine, Axis, Limits, OutputArgs, Plot, Progress, Report, Row, Scale,
-    SweepArgs,
+    emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
+    Scale, SweepArgs,
 };
 
 /// How long started ranks may take to end after the last measurement.
@@ -82,6 +83,15 @@ pub(crate) struct Args {
     /// What the engines see: `input` and `output` each operation's source and result, `sent` and `received` the messages (none of which go directly then)
     #[arg(long, default_value = "output", value_name = "input|output|sent|received", value_parser = place, requires = "engine")]
     engine_at: Place,
+    /// Source and destination are kernels' streams: a block of each rank's kernel pushes, another pops. For all-reduce, broadcast, reduce and send-recv
+    #[arg(long, conflicts_with = "from_kernel")]
+    streams: bool,
+    /// Bytes of a stream's ring
+    #[arg(long, default_value = "16K", value_name = "SIZE", requires = "streams", value_parser = parse_size)]
+    ring: u64,
+    /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
+    settings: Vec<Setting>,
     /// Do not measure first what this machine can do at best
     #[arg(long)]
     no_limits: bool,
@@ -151,6 +161,41 @@ fn wire(text: &str) -> Result<WireType, String> {
     by_name(text, "a wire type", all)
 }
 
+/// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Setting {
+    name: String,
+    value: u64,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    let value = parse_size(value)?;
+    // Name and value, each by itself; together they are checked when the communicator is made.
+    CollectiveSettings::default()
+        .set(name, value)
+        .map_err(|e| e.why)?;
+    let name = name.to_string();
+    Ok(Setting { name, value })
+}
+
+fn settings_of(args: &Args) -> Result<CollectiveSettings> {
+    let mut settings = CollectiveSettings::default();
+    for s in &args.settings {
+        settings.set(&s.name, s.value)?;
+    }
+    settings.validate().map_err(|e| {
+        Problem::new(
+            Exit::Usage,
+            format!("{}: {}", e.setting, e.why),
+            "change one of them with --set",
+        )
+    })?;
+    Ok(settings)
+}
+
 /// One size: bytes as the table has them, and elements as the operation counts them.
 #[derive(Debug, Clone, Copy)]
 struct Step {
@@ -182,6 +227,8 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
         )
         .into());
     }
+    check_streams(kind, args)?;
+    settings_of(args)?;
     let steps = steps(kind, args, args.ranks)?;
     // Before anything else runs on this machine.
     let limits = measure_limits(args, 0, &steps);
@@ -194,6 +241,23 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     };
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
+}
+
+/// Which operations can have streams for all their operands.
+fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
+    use CollectiveKind as K;
+    if !args.streams || matches!(kind, K::AllReduce | K::Broadcast | K::Reduce | K::Send) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Exit::Usage,
+        format!(
+            "{} has operands with a block for each rank, and a stream stands for one block",
+            name(kind)
+        ),
+        "measure all-reduce, broadcast, reduce or send-recv with --streams",
+    )
+    .into())
 }
 
 fn measure_limits(args: &Args, rank: u32, steps: &[Step]) -> Limits {
@@ -213,6 +277,23 @@ fn job_of(wiring: &Wiring, rank: u32, args: &Args, id: &UniqueId) -> Result<Job>
     Ok(Job::from_variables(&find)?)
 }
 
+/// Refuses at once what could only fail when the descriptors are used up.
+fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result<()> {
+    let (Some(limit), true) = (descriptors::limit(), transport != TransportSpec::Tcp) else {
+        return Ok(());
+    };
+    let needed = descriptors::needed_in_one_process(ranks);
+    if needed <= limit {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Exit::Environment,
+        format!("{ranks} ranks in one process need about {needed} file descriptors, and this process may have {limit}"),
+        format!("raise the limit (`ulimit -n {needed}`, or its hard limit in /etc/security/limits.conf), or leave --threads away: ranks that are processes need few"),
+    )
+    .into())
+}
+
 fn in_threads(
     kind: CollectiveKind,
     args: &Args,
@@ -221,6 +302,7 @@ fn in_threads(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
+    enough_descriptors(args.ranks, args.transport)?;
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for rank in 1..args.ranks {
@@ -284,6 +366,8 @@ fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
     }
     let sizes = match kind {
         CollectiveKind::Barrier => vec![0],
+        // Elements that pass through kernels' hands, some thousand at a time.
+        _ if args.streams => sweep.sizes(1 << 10, 4 << 20).map_err(|e| anyhow!(e))?,
         _ => sweep.sizes(1 << 10, 64 << 20).map_err(|e| anyhow!(e))?,
     };
     let size = args.datatype.bytes();
@@ -326,6 +410,32 @@ fn bus_factor(kind: CollectiveKind, ranks: u32) -> f64 {
     }
 }
 
+/// The rank's NIC as its launcher says, unless the command line says otherwise.
+fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
+    let mut options = job.nic_options()?;
+    if args.transport != TransportSpec::Auto {
+        options.transport = args.transport;
+    }
+    // What `run` and this command itself have started was told its own part of the port.
+    if let (Some(port), false) = (&args.port, job.source() == JobSource::Ringbell) {
+        options.port = port.clone();
+    }
+    let missing = match options.port {
+        PortSpec::None => options.transport == TransportSpec::Tcp,
+        PortSpec::Mem => options.switch.is_none(),
+        _ => false,
+    };
+    if missing {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("{} has started the ranks, and they have no port to carry TCP's frames: only `ringbell run` makes one", job.source()),
+            "give each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,..., or leave --transport and --port away",
+        )
+        .into());
+    }
+    Ok(options)
+}
+
 /// One rank of the measurement; rank 0 reports.
 fn one_rank(
     kind: CollectiveKind,
@@ -343,7 +453,7 @@ fn one_rank(
         .into());
     }
     let largest = steps.iter().map(|s| s.bytes).max().unwrap_or(0);
-    let mut options = job.nic_options()?;
+    let mut options = attached(args, job)?;
     options.gpu.memory_bytes = (2 * largest + (16 << 20)).next_multiple_of(2 << 20);
     options.progress = match args.dedicated {
         true => ProgressMode::Dedicated,
@@ -362,6 +472,7 @@ fn one_rank(
             timeout,
             algo: args.algo,
             wire: args.wire,
+            settings: settings_of(args)?,
             ..CommOptions::default()
         },
     )?;
@@ -380,6 +491,7 @@ fn one_rank(
         root: args.root,
         check: args.sweep.checks() && args.wire == WireType::Same,
         gpu: args.from_kernel,
+        ring: args.streams.then_some(args.ring),
         timeout,
     };
     let rank = Rank::new(comm, plan, largest)?;
@@ -514,15 +626,24 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         (true, _) => "threads of one process",
         (false, _) => "processes",
     };
-    let by = if args.from_kernel {
-        "a kernel"
+    let by = if args.streams {
+        "a kernel posts, pushes and pops"
+    } else if args.from_kernel {
+        "a kernel posts and waits"
     } else {
-        "the host"
+        "the host posts and waits"
     };
     let mut notes = vec![format!(
-        "{} rank(s), {ranks_are}, a software NIC and an emulated GPU each; {by} posts and waits",
+        "{} rank(s), {ranks_are}, a software NIC and an emulated GPU each; {by}",
         info.ranks
     )];
+    if args.streams {
+        notes.push(format!(
+            "operands: kernels' streams, {} bytes of ring each, windows of {} bytes",
+            rank.ring().unwrap_or(0),
+            settings_of(args)?.stream_bytes
+        ));
+    }
     for (t, why) in &carriers {
         notes.push(format!("transport: {t} ({why})"));
     }
@@ -591,6 +712,17 @@ mod tests {
         assert_eq!(dtype("bf16"), Ok(DataType::Bf16));
         assert_eq!(algo("recursive-doubling"), Ok(Algorithm::RecursiveDoubling));
         assert_eq!(wire("f16"), Ok(WireType::F16));
+        let s = setting("segment_bytes=64K").expect("a setting");
+        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", 64 << 10));
+        for (wrong, why) in [
+            ("segment_bytes", "NAME=VALUE"),
+            ("segment=1", "segment_bytes"),
+            ("direct=2", "neither 0"),
+            ("eager_max=lots", "lots"),
+        ] {
+            let e = setting(wrong).expect_err(wrong);
+            assert!(e.contains(why), "{wrong}: {e}");
+        }
         let e = redop("avg").expect_err("there is none");
         assert!(e.contains("sum, prod, min, max"), "{e}");
     }

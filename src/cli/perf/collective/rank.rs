@@ -4,10 +4,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringbell::abi::Status;
+use ringbell::abi::{GpuVa, Status};
 use ringbell::{
-    CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, KernelArg, Operation,
-    ReduceOp, Span,
+    CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, KernelArg, KernelStream,
+    Operation, ReduceOp, Span,
 };
 
 use super::data::Shape;
@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) check: bool,
     /// By a kernel's hand instead of the host's.
     pub(super) gpu: bool,
+    /// Bytes of the rings when operands are kernels' streams.
+    pub(super) ring: Option<u64>,
     pub(super) timeout: Duration,
 }
 
@@ -48,7 +50,14 @@ pub(super) struct Rank {
     dst: DeviceBuffer,
     control: DeviceBuffer,
     times: DeviceBuffer,
+    /// What the kernel pushes into, and pops from.
+    streams: Option<[KernelStream; 2]>,
 }
+
+/// Where in the control words the popping block of a kernel says how it ended: `gpu_result`.
+const POPPED: u64 = 256;
+/// Lanes of a block that pushes or pops.
+const LANES: u32 = 64;
 
 /// Most iterations that a kernel times one by one.
 const TIMES: u64 = 1 << 17;
@@ -61,11 +70,21 @@ impl Rank {
                 .alloc(n.max(64))
                 .with_context(|| format!("cannot allocate {n} bytes of GPU memory"))
         };
+        let ring = |bytes: u64| {
+            let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+            comm.nic().kernel_stream(bytes)
+        };
+        let streams = match plan.ring {
+            Some(bytes) => Some([ring(bytes)?, ring(bytes)?]),
+            None => None,
+        };
+        let kernel_times = plan.gpu || plan.ring.is_some();
         Ok(Rank {
+            streams,
             src: alloc(bytes)?,
             dst: alloc(bytes)?,
             control: alloc(CONTROL)?,
-            times: alloc(if plan.gpu { TIMES * 8 } else { 8 })?,
+            times: alloc(if kernel_times { TIMES * 8 } else { 8 })?,
             comm,
             plan,
         })
@@ -90,6 +109,9 @@ impl Rank {
         let (src, dst) = (Span::from(&self.src), Span::from(&self.dst));
         if !in_place {
             return Some((src, dst));
+        }
+        if self.streams.is_some() {
+            return None;
         }
         let block = u64::from(s.rank) * s.count * s.dtype.bytes();
         match s.kind {
@@ -194,9 +216,10 @@ impl Rank {
         } else if !self.plan.check {
             self.fill(&s, false)?;
         }
-        let mut samples = match self.plan.gpu {
-            true => self.time_kernel(&s, src, dst, warmup, iters)?,
-            false => self.time_host(&s, src, dst, warmup, iters)?,
+        let mut samples = match (&self.streams, self.plan.gpu) {
+            (Some(streams), _) => self.time_streamed(&s, streams, warmup, iters)?,
+            (None, true) => self.time_kernel(&s, src, dst, warmup, iters)?,
+            (None, false) => self.time_host(&s, src, dst, warmup, iters)?,
         };
         if self.plan.check && !in_place {
             // The last of the timed ones as well.
@@ -208,6 +231,9 @@ impl Rank {
     }
 
     fn run_once(&self, s: &Shape, src: Span, dst: Span) -> Result<()> {
+        if let Some(streams) = &self.streams {
+            return self.time_streamed(s, streams, 0, 1).map(drop);
+        }
         if self.plan.gpu {
             return self.time_kernel(s, src, dst, 0, 1).map(drop);
         }
@@ -264,29 +290,79 @@ impl Rank {
             KernelArg::from(&self.times),
             KernelArg::from(&self.control),
         ];
+        self.run_kernel("rb_perf_collective", 1, 1, &args)?;
+        self.kernel_samples(s, iters)
+    }
+
+    /// The kernel's first block pushes what is at `src`, the second pops to `dst`.
+    fn time_streamed(
+        &self,
+        s: &Shape,
+        [to_nic, from_nic]: &[KernelStream; 2],
+        warmup: u64,
+        iters: u64,
+    ) -> Result<Samples> {
+        let iters = iters.min(TIMES);
+        let timeout_us = u32::try_from(self.plan.timeout.as_micros()).unwrap_or(u32::MAX);
+        let kind = match s.kind {
+            CollectiveKind::Send => CollectiveKind::StreamSend,
+            kind => kind,
+        };
+        let (push, pop) = s.lengths();
+        let args: Vec<KernelArg> = vec![
+            self.comm.handle().into(),
+            u32::from(kind.code()).into(),
+            to_nic.into(),
+            from_nic.into(),
+            u32::from(push > 0).into(),
+            u32::from(pop > 0).into(),
+            self.src.va().into(),
+            self.dst.va().into(),
+            s.count.into(),
+            u32::from(s.dtype.code()).into(),
+            (s.dtype.bytes() as u32).into(),
+            u32::from(s.op.code()).into(),
+            s.root.into(),
+            (warmup as u32).into(),
+            (iters as u32).into(),
+            timeout_us.into(),
+            KernelArg::from(&self.times),
+            KernelArg::from(&self.control),
+            GpuVa(self.control.va().0 + POPPED).into(),
+        ];
+        self.run_kernel("rb_perf_streamed", 2, LANES, &args)?;
+        let samples = self.kernel_samples(s, iters)?;
+        self.kernel_end(s, POPPED, POPPED + 16)?;
+        Ok(samples)
+    }
+
+    fn run_kernel(&self, kernel: &str, grid: u32, block: u32, args: &[KernelArg]) -> Result<()> {
         self.comm.barrier()?;
         let gpu = self.comm.nic().gpu();
-        let launch = gpu.launch("rb_perf_collective", 1, 1, &args)?;
+        let launch = gpu.launch(kernel, grid, block, args)?;
         // Its own time-outs end it earlier.
         launch.wait(self.plan.timeout * 2 + Duration::from_secs(120))?;
-        let word = |buffer: &DeviceBuffer, at: u64| -> Result<u64> {
-            let mut b = [0; 8];
-            buffer.read(at, &mut b)?;
-            Ok(u64::from_ne_bytes(b))
-        };
-        let code = word(&self.control, 0)? as u32 as u8;
+        Ok(())
+    }
+
+    /// How the kernel says, at two places of the control words, that something has ended.
+    fn kernel_end(&self, s: &Shape, status: u64, detail: u64) -> Result<()> {
+        let code = word(&self.control, status)? as u32 as u8;
         match Status::from_code(code).unwrap_or(Status::NicSilent) {
-            Status::Ok => {}
-            status => {
-                return Err(CollectiveError::Failed {
-                    kind: s.kind,
-                    rank: s.rank,
-                    status,
-                    detail: word(&self.control, 8)?,
-                }
-                .into())
+            Status::Ok => Ok(()),
+            status => Err(CollectiveError::Failed {
+                kind: s.kind,
+                rank: s.rank,
+                status,
+                detail: word(&self.control, detail)?,
             }
+            .into()),
         }
+    }
+
+    /// The times that a kernel took.
+    fn kernel_samples(&self, s: &Shape, iters: u64) -> Result<Samples> {
+        self.kernel_end(s, 0, 8)?;
         let mut samples = Samples::with_capacity(iters as usize);
         for i in 0..word(&self.control, 16)? {
             samples.push(word(&self.times, i * 8)? as f64);
@@ -317,10 +393,21 @@ impl Rank {
         })
     }
 
+    /// Bytes that the ring of a kernel's stream holds, if there are streams.
+    pub(super) fn ring(&self) -> Option<u64> {
+        Some(self.streams.as_ref()?[0].capacity())
+    }
+
     /// The communicator.
     pub(super) fn comm(&self) -> &Communicator {
         &self.comm
     }
+}
+
+fn word(buffer: &DeviceBuffer, at: u64) -> Result<u64> {
+    let mut b = [0; 8];
+    buffer.read(at, &mut b)?;
+    Ok(u64::from_ne_bytes(b))
 }
 
 /// Calls `f` for chunk after chunk of `0..n`.
