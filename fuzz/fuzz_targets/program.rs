@@ -16,7 +16,11 @@ fuzz_target!(|text: &str| {
     if let Ok(user) = UserProgram::load(text, &limits) {
         let block = u64::from(user.programs()[0].block_chunks);
         let source = |chunks: u32| vec![1u64; chunks as usize];
-        let sources: Vec<_> = user.programs().iter().map(|p| source(p.input_chunks)).collect();
+        let sources: Vec<_> = user
+            .programs()
+            .iter()
+            .map(|p| source(p.input_chunks))
+            .collect();
         simulate(user.programs(), block, &sources, false, |a, b| a + b, 1).expect("proved");
     }
 });

@@ -26,5 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn seq_of(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0, |a, &b| a.rotate_left(8) ^ u32::from(b))
+    bytes
+        .iter()
+        .fold(0, |a, &b| a.rotate_left(8) ^ u32::from(b))
 }

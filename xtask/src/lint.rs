@@ -9,12 +9,13 @@ use crate::steps::{command, Outcome, Step};
 use crate::{gen, root, style};
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 6] = [
+pub(crate) const STEPS: [Step; 7] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
     ("clippy", clippy),
     ("cust", cust),
+    ("fuzz", fuzz),
     ("docs", docs),
 ];
 
@@ -57,6 +58,19 @@ fn cust() -> Result<Outcome> {
             .args(["--", "-D", "warnings"])
             .env("CUDA_LIBRARY_PATH", cuda),
     )?;
+    Ok(Outcome::Passed)
+}
+
+/// The fuzz targets are a workspace of their own and need nightly to run, but not to be checked.
+fn fuzz() -> Result<Outcome> {
+    command(
+        cargo()
+            .args(["clippy", "--manifest-path", "fuzz/Cargo.toml"])
+            .args(["--locked", "--no-default-features", "--target-dir"])
+            .arg(root().join("target").join("fuzz"))
+            .args(["--", "-D", "warnings"]),
+    )?;
+    command(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;
     Ok(Outcome::Passed)
 }
 
