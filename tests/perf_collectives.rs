@@ -49,6 +49,38 @@ fn every_collective_moves_the_right_data_among_three_threads() {
     }
 }
 
+/// The same default for the operations that a measurement needs besides the one it measures.
+#[test]
+fn an_algorithm_and_a_wire_type_are_for_what_can_have_them() {
+    for args in [
+        &["all-reduce", "--algo", "tree"][..],
+        &["all-reduce", "--algo", "ring", "--from-kernel"],
+        &["gather", "--algo", "tree", "--transport", "tcp"],
+        &["broadcast", "--algo", "chain"],
+        &["all-reduce", "--wire", "bf16"],
+        &["reduce-scatter", "--wire", "f16", "-o", "prod"],
+        &["all-reduce", "--wire", "bf16", "--from-kernel"],
+    ] {
+        let out = run(perf(args).args(["-R", "3", "--threads"]).args(QUICK));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(0), "{args:?}: {said}");
+        assert!(said.contains("0 OK"), "{args:?}: {said}");
+    }
+    for (args, why) in [
+        (
+            ["all-reduce", "--algo", "chain"],
+            "all-reduce has no algorithm chain",
+        ),
+        (["all-reduce", "--wire", "f16"], "--wire is for f32"),
+        (["send-recv", "--algo", "ring"], "leave --algo away"),
+    ] {
+        let out = run(perf(&args).args(["-d", "i32"]).args(QUICK));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(why), "{args:?}: {said}");
+    }
+}
+
 #[test]
 fn kernels_streams_carry_every_operation_that_can_have_them() {
     for (kind, more) in [

@@ -81,8 +81,11 @@ RB_DEVICE rb_u64 streams_of(const operand &src, const operand &dst) {
 
 RB_DEVICE entry collective_entry(const rb_comm &c, const collective_call &k, const collective_options &o, rb_u32 timeout_us) {
   entry e = make_entry(RB_OP_COLLECTIVE, c.comm, timeout_us, o.fence ? RB_FLAG_FENCE : 0);
-  rb_u32 algo = o.algo ? o.algo : c.defaults & 0xff;
-  rb_u32 wire = o.wire ? o.wire : c.defaults >> 8 & 0xff;
+  /* Defaults are for operations that can have them: a barrier has no ring, and only f32 another type on the wire. */
+  bool has_algo = k.kind < 16 && (c.defaults >> (16 + k.kind) & 1);
+  bool has_wire = k.dtype == RB_DTYPE_F32 && k.kind != RB_COLL_STREAM_SEND && k.kind != RB_COLL_STREAM_RECV;
+  rb_u32 algo = o.algo ? o.algo : has_algo ? c.defaults & 0xff : RB_ALGO_AUTO;
+  rb_u32 wire = o.wire ? o.wire : has_wire ? c.defaults >> 8 & 0xff : RB_WIRE_SAME;
   e.word[1] = reinterpret_cast<rb_u64>(k.src);
   e.word[2] = RB_PUT(COLL_WIRE, wire) | RB_PUT(WQE_LKEY, k.tag) | k.streams;
   e.word[3] = reinterpret_cast<rb_u64>(k.dst);

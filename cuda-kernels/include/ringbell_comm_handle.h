@@ -11,7 +11,7 @@ struct rb_comm {
   rb_u32 comm;     /* the NIC's number of it */
   rb_u32 rank;     /* own rank */
   rb_u32 size;     /* ranks */
-  rb_u32 defaults; /* RB_ALGO_... | RB_WIRE_... << 8: what options of 0 mean */
+  rb_u32 defaults; /* RB_ALGO_... | RB_WIRE_... << 8: what options of 0 mean; | kinds that have the algorithm << 16 */
 };
 typedef struct rb_comm rb_comm;
 

@@ -17,8 +17,10 @@ pub struct CommHandle {
     pub rank: u32,
     /// Ranks.
     pub size: u32,
-    /// Algorithm of operations that ask for none.
+    /// Algorithm of operations that ask for none, and have it.
     pub algo: Algorithm,
+    /// Which those are: bit k for the collective with code k.
+    pub algo_kinds: u16,
     /// Wire type of operations that ask for none.
     pub wire: WireType,
 }
@@ -26,7 +28,9 @@ pub struct CommHandle {
 impl From<CommHandle> for KernelArg {
     fn from(c: CommHandle) -> KernelArg {
         let mut bytes = KernelArg::from(c.queue).to_bytes();
-        let defaults = u32::from(c.algo.code()) | u32::from(c.wire.code()) << 8;
+        let defaults = u32::from(c.algo.code())
+            | u32::from(c.wire.code()) << 8
+            | u32::from(c.algo_kinds) << 16;
         for v in [c.comm, c.rank, c.size, defaults] {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }

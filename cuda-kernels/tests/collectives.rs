@@ -27,7 +27,9 @@ fn comm(nic: &MockNic) -> CommHandle {
         rank: 2,
         size: 5,
         algo: Algorithm::Ring,
-        wire: WireType::Same,
+        // As if a broadcast had it, and a message and nothing not.
+        algo_kinds: 1 << CollectiveKind::AllReduce.code() | 1 << CollectiveKind::Broadcast.code(),
+        wire: WireType::Bf16,
     }
 }
 
@@ -119,8 +121,13 @@ fn requests_are_chained_by_distance_also_where_tickets_wrap() {
     let seen = nic.seen.lock().unwrap();
     let after: Vec<u32> = seen.iter().map(|d| spec(d).after).collect();
     assert_eq!(after, [0, 1, 1, 0]);
-    // The communicator's default, because the call asked for none.
-    assert!(seen.iter().all(|d| spec(d).algo == Algorithm::Ring));
+    // The communicator's defaults, because the call asked for none, where the operation can have them.
+    let (ring, auto) = (Algorithm::Ring, Algorithm::Auto);
+    let chosen: Vec<_> = seen.iter().map(|d| spec(d).algo).collect();
+    assert_eq!(chosen, [ring, ring, auto, auto]);
+    let (bf16, same) = (WireType::Bf16, WireType::Same);
+    let wire: Vec<_> = seen.iter().map(|d| spec(d).wire).collect();
+    assert_eq!(wire, [bf16, bf16, bf16, same], "nothing is no f32");
     assert!(seen[3].flags.contains(Flags::FENCE) && !seen[2].flags.contains(Flags::FENCE));
 }
 

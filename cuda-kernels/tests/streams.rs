@@ -221,6 +221,8 @@ fn streamed_operations_say_which_operands_are_streams() {
         rank: 2,
         size: 5,
         algo: Algorithm::Ring,
+        // Messages have no algorithm.
+        algo_kinds: u16::MAX >> 1,
         wire: WireType::Same,
     };
     let args = [
@@ -263,7 +265,11 @@ fn streamed_operations_say_which_operands_are_streams() {
         );
         assert_eq!((d.local_va.0, spec.from_stream), src, "{kind:?}");
         assert_eq!((d.remote_va.0, spec.to_stream), dst, "{kind:?}");
-        assert!(spec.streamed && spec.wire == WireType::Same && spec.algo == Algorithm::Ring);
+        let algo = match kind {
+            K::StreamSend | K::StreamRecv => Algorithm::Auto,
+            _ => Algorithm::Ring,
+        };
+        assert!(spec.streamed && spec.wire == WireType::Same && spec.algo == algo);
         assert_eq!(spec.op == ReduceOp::Max, kind == K::Reduce);
     }
 }

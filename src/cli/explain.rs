@@ -399,7 +399,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             refused.to_string(),
-            "Scatter has no algorithm Ring: choose one of [Flat, Direct]"
+            "scatter has no algorithm ring: choose one of flat, direct"
         );
     }
 

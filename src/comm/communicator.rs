@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{LaunchError, Stream};
+use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
 use ringbell_nic_core::HostQueue;
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
 use super::card::{self, Card};
+use super::operation::can_default_to;
 use super::stream::Results;
 use super::stream_queue::{Posted, StreamQueues};
 use super::{
@@ -445,6 +447,7 @@ impl Communicator {
             rank: self.rank(),
             size: self.size(),
             algo: self.inner.options.algo,
+            algo_kinds: kinds_with(self.inner.options.algo),
             wire: self.inner.options.wire,
         }
     }
@@ -580,6 +583,13 @@ impl Communicator {
         }
         first.map_or(Ok(done), Err)
     }
+}
+
+/// The collectives that take this algorithm by default, as [`CommHandle::algo_kinds`].
+fn kinds_with(algo: Algorithm) -> u16 {
+    let kinds = CollectiveKind::ALL.iter().filter(|k| k.code() < 16);
+    let kinds = kinds.filter(|k| can_default_to(algo, **k));
+    kinds.fold(0, |mask, k| mask | 1 << k.code())
 }
 
 /// Blocking calls without a reduction or a block for each rank; `calls.rs` has the others.

@@ -8,6 +8,8 @@ use ringbell_nic_abi::{
     ReduceOp, Rkey, SessionId, StreamRef, WireType,
 };
 
+use ringbell_onc_engines::program::{algorithms, GenerateError};
+
 use super::{CollectiveError, Element, Request};
 use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
 
@@ -131,6 +133,23 @@ pub(super) enum After {
     Everything,
     /// A request that has failed, or of another communicator: posting is refused.
     Impossible(&'static str),
+}
+
+/// Refuses an algorithm that a collective does not have. Operations without programs pay no heed to it.
+fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
+    let all = algorithms(kind);
+    if all.is_empty() || all.contains(&algo) {
+        return Ok(());
+    }
+    Err(GenerateError::Algorithm { kind, algo }.to_string())
+}
+
+/// Whether operations of a kind that ask for no algorithm take this one: those that have it. A barrier has no
+/// ring, and a user's program is only looked for where there are programs at all.
+pub(super) fn can_default_to(algo: Algorithm, kind: CollectiveKind) -> bool {
+    let all = algorithms(kind);
+    all.contains(&algo)
+        || (algo == Algorithm::User && kind != CollectiveKind::Barrier && !all.is_empty())
 }
 
 impl Operation {
@@ -387,6 +406,10 @@ impl Operation {
                 )));
             }
         }
+        let algo = self.spec.algo;
+        if !matches!(algo, Algorithm::Auto | Algorithm::User) {
+            generated(self.spec.kind, algo).map_err(misuse)?;
+        }
         if let After::Impossible(why) = self.after {
             return Err(misuse(format!("it cannot come after {why}")));
         }
@@ -401,7 +424,7 @@ impl Operation {
         defaults: (Algorithm, WireType, Duration),
     ) -> Descriptor {
         let mut spec = self.spec;
-        if spec.algo == Algorithm::Auto {
+        if spec.algo == Algorithm::Auto && can_default_to(defaults.0, spec.kind) {
             spec.algo = defaults.0;
         }
         let message = matches!(
@@ -495,6 +518,36 @@ mod tests {
             let e = o.check(0, 3).expect_err("no block, no stream").to_string();
             assert!(e.contains("stream"), "{e}");
         }
+    }
+
+    #[test]
+    fn an_algorithm_is_a_default_where_it_exists_and_refused_where_it_is_asked_for() {
+        let chosen = |o: &Operation, default| {
+            let d = o.descriptor(SessionId(3), 9, (default, WireType::Same, Duration::MAX));
+            CollectiveSpec::decode(d.imm, d.len).expect("known").algo
+        };
+        let sum = Operation::all_reduce::<f32>(span(1), span(1), 1, ReduceOp::Sum);
+        let (ring, auto) = (Algorithm::Ring, Algorithm::Auto);
+        assert_eq!(chosen(&sum, ring), ring);
+        assert_eq!(chosen(&sum, Algorithm::User), Algorithm::User);
+        assert_eq!(chosen(&sum, Algorithm::Chain), auto);
+        for default in [ring, Algorithm::User, Algorithm::Tree] {
+            assert_eq!(chosen(&Operation::barrier(), default), auto);
+            assert_eq!(chosen(&Operation::nop(), default), auto);
+        }
+        let e = sum
+            .algo(Algorithm::Chain)
+            .check(0, 3)
+            .expect_err("no chain");
+        let e = e.to_string();
+        assert!(
+            e.contains("all-reduce has no algorithm chain: choose one of ring,"),
+            "{e}"
+        );
+        assert!(
+            sum.algo(Algorithm::User).check(0, 3).is_ok(),
+            "the NIC knows"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 mod data;
 mod rank;
 mod table;
+mod usage;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -13,16 +14,15 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::{
-    descriptors, Algorithm, BootstrapServer, CollectiveKind, CollectiveSettings, CommOptions,
-    Communicator, DataType, Job, JobError, JobSource, Nic, NicOptions, PortSpec, ProgressMode,
-    ReduceOp, TransportSpec, UniqueId, WireType,
+    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, Job, JobError,
+    Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
 };
 
 use self::data::Shape;
 use self::rank::{Plan, Rank};
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
-use crate::cli::{Exit, Problem};
+use crate::cli::Exit;
 use crate::report::{
     emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
     Scale, SweepArgs,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     sweep: SweepArgs,
     /// Ranks, each with a NIC and a GPU of its own
-    #[arg(short = 'R', long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(short = 'R', long, visible_short_alias = 'g', default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     ranks: u32,
     /// Type of the elements
     #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
@@ -90,8 +90,8 @@ pub(crate) struct Args {
     #[arg(long, default_value = "16K", value_name = "SIZE", requires = "streams", value_parser = parse_size)]
     ring: u64,
     /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = setting)]
-    settings: Vec<Setting>,
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = usage::setting)]
+    settings: Vec<usage::Setting>,
     /// Do not measure first what this machine can do at best
     #[arg(long)]
     no_limits: bool,
@@ -102,6 +102,11 @@ pub(crate) struct Args {
     output: OutputArgs,
 }
 
+/// A name of the contract as command lines have it.
+fn spelled(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}
+
 /// A code of the contract by its name, in lower case and with hyphens.
 fn by_name<T: Copy>(
     text: &str,
@@ -110,7 +115,7 @@ fn by_name<T: Copy>(
 ) -> Result<T, String> {
     let mut names = Vec::new();
     for (value, name) in all {
-        let name = name.to_ascii_lowercase().replace('_', "-");
+        let name = spelled(name);
         if name == text {
             return Ok(value);
         }
@@ -161,41 +166,6 @@ fn wire(text: &str) -> Result<WireType, String> {
     by_name(text, "a wire type", all)
 }
 
-/// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Setting {
-    name: String,
-    value: u64,
-}
-
-fn setting(text: &str) -> Result<Setting, String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
-    let value = parse_size(value)?;
-    // Name and value, each by itself; together they are checked when the communicator is made.
-    CollectiveSettings::default()
-        .set(name, value)
-        .map_err(|e| e.why)?;
-    let name = name.to_string();
-    Ok(Setting { name, value })
-}
-
-fn settings_of(args: &Args) -> Result<CollectiveSettings> {
-    let mut settings = CollectiveSettings::default();
-    for s in &args.settings {
-        settings.set(&s.name, s.value)?;
-    }
-    settings.validate().map_err(|e| {
-        Problem::new(
-            Exit::Usage,
-            format!("{}: {}", e.setting, e.why),
-            "change one of them with --set",
-        )
-    })?;
-    Ok(settings)
-}
-
 /// One size: bytes as the table has them, and elements as the operation counts them.
 #[derive(Debug, Clone, Copy)]
 struct Step {
@@ -207,9 +177,9 @@ struct Step {
 
 /// Measures a collective.
 pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
-    let usage = |what: String, advice: &str| Problem::new(Exit::Usage, what, advice);
     match Job::from_env() {
         Ok(job) => {
+            usage::check(kind, args, job.size())?;
             let steps = steps(kind, args, job.size())?;
             let limits = measure_limits(args, job.rank(), &steps);
             return one_rank(kind, args, &job, &steps, limits);
@@ -217,18 +187,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
         Err(JobError::None) => {}
         Err(e) => return Err(e.into()),
     }
-    if kind == CollectiveKind::Send && args.ranks < 2 {
-        return Err(usage("send-recv needs two ranks".into(), "give -R 2 or more").into());
-    }
-    if args.root >= args.ranks {
-        return Err(usage(
-            format!("there is no rank {} among {}", args.root, args.ranks),
-            "give --root a rank from 0 to below -R",
-        )
-        .into());
-    }
-    check_streams(kind, args)?;
-    settings_of(args)?;
+    usage::check(kind, args, args.ranks)?;
     let steps = steps(kind, args, args.ranks)?;
     // Before anything else runs on this machine.
     let limits = measure_limits(args, 0, &steps);
@@ -241,23 +200,6 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     };
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
-}
-
-/// Which operations can have streams for all their operands.
-fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
-    use CollectiveKind as K;
-    if !args.streams || matches!(kind, K::AllReduce | K::Broadcast | K::Reduce | K::Send) {
-        return Ok(());
-    }
-    Err(Problem::new(
-        Exit::Usage,
-        format!(
-            "{} has operands with a block for each rank, and a stream stands for one block",
-            name(kind)
-        ),
-        "measure all-reduce, broadcast, reduce or send-recv with --streams",
-    )
-    .into())
 }
 
 fn measure_limits(args: &Args, rank: u32, steps: &[Step]) -> Limits {
@@ -277,23 +219,6 @@ fn job_of(wiring: &Wiring, rank: u32, args: &Args, id: &UniqueId) -> Result<Job>
     Ok(Job::from_variables(&find)?)
 }
 
-/// Refuses at once what could only fail when the descriptors are used up.
-fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result<()> {
-    let (Some(limit), true) = (descriptors::limit(), transport != TransportSpec::Tcp) else {
-        return Ok(());
-    };
-    let needed = descriptors::needed_in_one_process(ranks);
-    if needed <= limit {
-        return Ok(());
-    }
-    Err(Problem::new(
-        Exit::Environment,
-        format!("{ranks} ranks in one process need about {needed} file descriptors, and this process may have {limit}"),
-        format!("raise the limit (`ulimit -n {needed}`, or its hard limit in /etc/security/limits.conf), or leave --threads away: ranks that are processes need few"),
-    )
-    .into())
-}
-
 fn in_threads(
     kind: CollectiveKind,
     args: &Args,
@@ -302,7 +227,7 @@ fn in_threads(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
-    enough_descriptors(args.ranks, args.transport)?;
+    usage::enough_descriptors(args.ranks, args.transport)?;
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for rank in 1..args.ranks {
@@ -410,32 +335,6 @@ fn bus_factor(kind: CollectiveKind, ranks: u32) -> f64 {
     }
 }
 
-/// The rank's NIC as its launcher says, unless the command line says otherwise.
-fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
-    let mut options = job.nic_options()?;
-    if args.transport != TransportSpec::Auto {
-        options.transport = args.transport;
-    }
-    // What `run` and this command itself have started was told its own part of the port.
-    if let (Some(port), false) = (&args.port, job.source() == JobSource::Ringbell) {
-        options.port = port.clone();
-    }
-    let missing = match options.port {
-        PortSpec::None => options.transport == TransportSpec::Tcp,
-        PortSpec::Mem => options.switch.is_none(),
-        _ => false,
-    };
-    if missing {
-        return Err(Problem::new(
-            Exit::Usage,
-            format!("{} has started the ranks, and they have no port to carry TCP's frames: only `ringbell run` makes one", job.source()),
-            "give each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,..., or leave --transport and --port away",
-        )
-        .into());
-    }
-    Ok(options)
-}
-
 /// One rank of the measurement; rank 0 reports.
 fn one_rank(
     kind: CollectiveKind,
@@ -444,16 +343,8 @@ fn one_rank(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
-    if args.from_kernel && kind == CollectiveKind::Send {
-        return Err(Problem::new(
-            Exit::Usage,
-            "send-recv is two operations at once, and --from-kernel times one",
-            "leave --from-kernel away, or measure `perf send-bw`, which kernels drive",
-        )
-        .into());
-    }
     let largest = steps.iter().map(|s| s.bytes).max().unwrap_or(0);
-    let mut options = attached(args, job)?;
+    let mut options = usage::attached(args, job)?;
     options.gpu.memory_bytes = (2 * largest + (16 << 20)).next_multiple_of(2 << 20);
     options.progress = match args.dedicated {
         true => ProgressMode::Dedicated,
@@ -472,7 +363,7 @@ fn one_rank(
             timeout,
             algo: args.algo,
             wire: args.wire,
-            settings: settings_of(args)?,
+            settings: usage::settings(args)?,
             ..CommOptions::default()
         },
     )?;
@@ -489,7 +380,8 @@ fn one_rank(
         dtype: args.datatype,
         op: args.op,
         root: args.root,
-        check: args.sweep.checks() && args.wire == WireType::Same,
+        check: args.sweep.checks(),
+        wire: args.wire,
         gpu: args.from_kernel,
         ring: args.streams.then_some(args.ring),
         timeout,
@@ -641,7 +533,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         notes.push(format!(
             "operands: kernels' streams, {} bytes of ring each, windows of {} bytes",
             rank.ring().unwrap_or(0),
-            settings_of(args)?.stream_bytes
+            usage::settings(args)?.stream_bytes
         ));
     }
     for (t, why) in &carriers {
@@ -652,7 +544,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         .iter()
         .filter(|(k, ..)| name(*k) == meta.benchmark);
     let chosen: Vec<String> = chosen
-        .map(|(_, a, n)| format!("{} {n}x", a.name().to_ascii_lowercase().replace('_', "-")))
+        .map(|(_, a, n)| format!("{} {n}x", spelled(a.name())))
         .collect();
     if !chosen.is_empty() {
         let why = match args.algo {
@@ -712,17 +604,6 @@ mod tests {
         assert_eq!(dtype("bf16"), Ok(DataType::Bf16));
         assert_eq!(algo("recursive-doubling"), Ok(Algorithm::RecursiveDoubling));
         assert_eq!(wire("f16"), Ok(WireType::F16));
-        let s = setting("segment_bytes=64K").expect("a setting");
-        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", 64 << 10));
-        for (wrong, why) in [
-            ("segment_bytes", "NAME=VALUE"),
-            ("segment=1", "segment_bytes"),
-            ("direct=2", "neither 0"),
-            ("eager_max=lots", "lots"),
-        ] {
-            let e = setting(wrong).expect_err(wrong);
-            assert!(e.contains(why), "{wrong}: {e}");
-        }
         let e = redop("avg").expect_err("there is none");
         assert!(e.contains("sum, prod, min, max"), "{e}");
     }

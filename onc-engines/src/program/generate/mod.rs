@@ -55,13 +55,23 @@ pub enum GenerateError {
         kind: CollectiveKind,
     },
     /// The collective has no such algorithm.
-    #[error("{kind:?} has no algorithm {algo:?}: choose one of {:?}", algorithms(*kind))]
+    #[error("{} has no algorithm {}: choose one of {}", spelled(kind.name()), spelled(algo.name()), names(*kind))]
     Algorithm {
         /// Collective.
         kind: CollectiveKind,
         /// Given.
         algo: Algorithm,
     },
+}
+
+/// A name of the contract as command lines have it.
+fn spelled(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
+}
+
+fn names(kind: CollectiveKind) -> String {
+    let all = algorithms(kind).iter().map(|a| spelled(a.name()));
+    all.collect::<Vec<_>>().join(", ")
 }
 
 /// The algorithms that a collective has; empty for an operation that is none.

@@ -11,6 +11,8 @@ pub(super) struct Shape {
     pub(super) kind: CollectiveKind,
     pub(super) dtype: DataType,
     pub(super) op: ReduceOp,
+    /// Elements, or what they are on the wire, hold whole numbers up to 256 only.
+    pub(super) narrow: bool,
     pub(super) ranks: u32,
     pub(super) rank: u32,
     pub(super) root: u32,
@@ -55,7 +57,7 @@ impl Shape {
                 1 + i64::from((i + rank) % u64::from(self.ranks) < 3)
             }
             // bf16 holds whole numbers up to 256: 64 ranks of at most 3.
-            _ if self.dtype == DataType::Bf16 => ((i * 7 + rank * 5 + (i >> 11)) % 4) as i64,
+            _ if self.narrow => ((i * 7 + rank * 5 + (i >> 11)) % 4) as i64,
             _ => ((i * 7 + rank * 5 + (i >> 11)) % 13) as i64,
         }
     }
@@ -134,6 +136,7 @@ mod tests {
             kind,
             dtype: DataType::I32,
             op: ReduceOp::Sum,
+            narrow: false,
             ranks: 3,
             rank,
             root: 1,
@@ -174,6 +177,7 @@ mod tests {
                 let s = Shape {
                     dtype: *dtype,
                     op: *op,
+                    narrow: *dtype == DataType::Bf16,
                     ranks: 64,
                     ..shape(CollectiveKind::AllReduce, 0)
                 };

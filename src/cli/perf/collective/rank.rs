@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use ringbell::abi::{GpuVa, Status};
 use ringbell::{
     CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, KernelArg, KernelStream,
-    Operation, ReduceOp, Span,
+    Operation, ReduceOp, Span, WireType,
 };
 
 use super::data::Shape;
@@ -26,6 +26,7 @@ pub(super) struct Plan {
     pub(super) op: ReduceOp,
     pub(super) root: u32,
     pub(super) check: bool,
+    pub(super) wire: WireType,
     /// By a kernel's hand instead of the host's.
     pub(super) gpu: bool,
     /// Bytes of the rings when operands are kernels' streams.
@@ -96,6 +97,7 @@ impl Rank {
             kind: p.kind,
             dtype: p.dtype,
             op: p.op,
+            narrow: p.dtype == DataType::Bf16 || p.wire == WireType::Bf16,
             ranks: self.comm.size(),
             rank: self.comm.rank(),
             root: p.root,
