@@ -25,6 +25,9 @@ use passage::{Own, Peers};
 /// forgotten: their work was cancelled.
 const ORPHAN_POLLS: u64 = 1 << 16;
 
+/// Ticket of a read that nobody asks for again.
+const ORPHAN: u64 = u64::MAX;
+
 /// Polls of a memory that refuses a write before the operation faults instead of waiting on.
 const BUSY_POLLS: u32 = 1 << 20;
 
@@ -98,9 +101,18 @@ impl DmaState {
         }
         let polls = self.polls;
         self.pending.retain(|r| {
-            polls - r.touched < ORPHAN_POLLS || r.pieces.iter().any(|p| p.id.is_some())
+            let wanted = r.ticket != ORPHAN && polls - r.touched < ORPHAN_POLLS;
+            wanted || r.pieces.iter().any(|p| p.id.is_some())
         });
         any
+    }
+
+    /// An operation on a region has ended before its time: what was read for it is stale as soon as its owner
+    /// writes the buffer again. Other operations' reads of the region begin anew.
+    pub(crate) fn forget_reads(&mut self, region: u32) {
+        for r in self.pending.iter_mut().filter(|r| r.region == region) {
+            r.ticket = ORPHAN;
+        }
     }
 
     /// Whether [`poll`](DmaState::poll) never finds anything.

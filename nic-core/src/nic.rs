@@ -294,12 +294,16 @@ impl Nic {
         self.core(|c| c.mmu.alloc_pd())
     }
 
-    /// Frees an empty protection domain.
+    /// Frees an empty protection domain; its engines end.
     ///
     /// # Errors
     /// [`PdError`] when it is unknown or regions are left.
     pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
-        self.core(|c| c.mmu.free_pd(pd))
+        self.core(|c| {
+            c.mmu.free_pd(pd)?;
+            c.dma.engines.remove_all_of(pd);
+            Ok(())
+        })
     }
 
     /// Makes the pages of GPU memory known to the GTLB.

@@ -402,11 +402,8 @@ fn an_operation_that_fails_shows_no_result_and_leaves_nothing_behind() {
                 w.host(r).poke(0, source);
             }
             w.run(&all_reduce(777));
-            for r in 0..3 {
-                assert!(
-                    result(&w, r, outputs[r]) == model("checksum", &[&sum]),
-                    "{wire:?}"
-                );
+            for (r, id) in outputs.iter().enumerate() {
+                assert!(result(&w, r, *id) == model("checksum", &[&sum]), "{wire:?}");
             }
         }
     }

@@ -8,6 +8,7 @@ mod nic_support;
 use engine_support::*;
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
+use ringbell_gtlb::Access;
 use ringbell_nic_abi::{
     Completion, Descriptor, EngineId, EngineSpec, EngineTarget, EventKind, GpuVa, Opcode, QueueId,
     SessionId, Status,
@@ -396,4 +397,134 @@ fn a_kernel_puts_engines_on_its_queue_and_asks_for_each_session() {
             Status::BadEngine
         );
     }
+}
+
+/// A tenant of host 1: a protection domain with a queue, a session of its own, and where it receives.
+struct Tenant<'a> {
+    queue: &'a HostQueue,
+    sender: SessionId,
+    receiver: SessionId,
+    at: u64,
+}
+
+#[test]
+fn engines_of_two_protection_domains_share_nothing_and_neither_starves() {
+    const HEAVY: u32 = 256 << 10;
+    const LIGHT: u32 = 4096;
+    for t in [local(), over("tcp", None)] {
+        let hosts = &t.hosts();
+        let nic = &t.hosts[1].nic;
+        let domain = nic.alloc_pd().expect("domain");
+        let memory = GpuVa(BASE.0 + (6 << 20));
+        nic.register(domain, memory, 1 << 20, Access::LOCAL)
+            .expect("memory of its own");
+        let second = nic
+            .create_queue(domain, QueueConfig::default())
+            .expect("queue");
+        let ip = nic.config().ip;
+        let open = |queue: &HostQueue, port| {
+            let l = session_of(on(queue, hosts, &socket()));
+            assert_eq!(on(queue, hosts, &listen(l, port)).status, Status::Ok);
+            let s = session_of(call(hosts, 0, &socket()));
+            let connecting = hosts[0].post(&connect(s, ip, port));
+            let r = session_of(on(queue, hosts, &accept(l)));
+            assert_eq!(settle(hosts, &[(0, connecting)])[0].status, Status::Ok);
+            (s, r)
+        };
+        let first = &t.hosts[1].queue;
+        let [big, small] = [(first, 7, 0), (&second, 8, 6 << 20)].map(|(queue, port, at)| {
+            let (sender, receiver) = open(queue, port);
+            Tenant {
+                queue,
+                sender,
+                receiver,
+                at,
+            }
+        });
+        // The heavy one's engine is the slower; the light one has one on its session as well.
+        let attach = |t: &Tenant<'_>, spec| {
+            let id = nic.attach_queue_engine(t.queue.id(), Direction::Receive, make(spec), 4);
+            id.expect("attach")
+        };
+        let (slow, fast) = (attach(&big, "hll:p=16,width=4"), attach(&small, "checksum"));
+        nic.attach_engine(small.receiver, Direction::Receive, make("hll:p=10,width=1"))
+            .expect("attach");
+        let data = Rng::new(91).bytes(LIGHT as usize);
+        hosts[0].poke(4 << 20, &data);
+        let (mut under_way, mut heavy) = (std::collections::VecDeque::new(), 0u64);
+        let mut turn = |heavy: &mut u64| {
+            while under_way.len() < 4 {
+                let received = big.queue.try_post(&recv(big.receiver, big.at, HEAVY));
+                let sent = hosts[0].post(&send(big.sender, 0, HEAVY));
+                under_way.push_back((received.expect("room"), Some(sent)));
+            }
+            hosts.iter().for_each(|h| {
+                h.nic.step();
+            });
+            for (_, sent) in &mut under_way {
+                *sent = sent.filter(|t| hosts[0].queue.poll(*t).is_none());
+            }
+            while let Some((received, None)) = under_way.front() {
+                let Some(c) = big.queue.poll(*received) else {
+                    break;
+                };
+                assert_eq!(c.status, Status::Ok);
+                *heavy += u64::from(HEAVY);
+                under_way.pop_front();
+            }
+        };
+        for _ in 0..24 {
+            let before = heavy;
+            let receive = recv(small.receiver, small.at, LIGHT);
+            let received = small.queue.try_post(&receive).expect("room");
+            let sent = hosts[0].post(&send(small.sender, 4 << 20, LIGHT));
+            let mut open = [true; 2];
+            while open != [false; 2] {
+                turn(&mut heavy);
+                open[0] &= small.queue.poll(received).is_none();
+                open[1] &= hosts[0].queue.poll(sent).is_none();
+                // A fair share of a fast stream is much less; without one this never ends.
+                assert!(heavy - before < 64 << 20, "{}: starved", t.name);
+            }
+            assert!(hosts[1].peek(small.at, data.len()) == data);
+        }
+        while heavy == 0 {
+            turn(&mut heavy);
+        }
+        let all = nic.engines();
+        let bytes = |id| all.iter().find(|e| e.id == id).expect("there").bytes_in;
+        assert!(bytes(slow) >= heavy && bytes(fast) == 24 * u64::from(LIGHT));
+        let seen = data.repeat(24);
+        let result = nic.engine_result(fast).expect("there").bytes;
+        assert_eq!(result, model("checksum", &seen, false).1, "{}", t.name);
+        // Neither reaches the other's engine, nor the other's memory for a result.
+        let ask = |id: EngineId, at: u64| Descriptor {
+            operand: id.0.into(),
+            local_va: GpuVa(BASE.0 + at),
+            len: 256 << 10,
+            ..Descriptor::new(Opcode::EngineResult)
+        };
+        assert_eq!(
+            on(&second, hosts, &ask(slow, 6 << 20)).status,
+            Status::BadEngine
+        );
+        assert_eq!(on(first, hosts, &ask(fast, 0)).status, Status::BadEngine);
+        let astray = on(&second, hosts, &ask(fast, 1 << 20)).status;
+        assert_eq!(astray, Status::NotRegistered, "the first tenant's memory");
+        assert_eq!(on(&second, hosts, &ask(fast, 6 << 20)).status, Status::Ok);
+    }
+}
+
+#[test]
+fn engines_end_with_their_protection_domain() {
+    let t = local();
+    let nic = &t.hosts[1].nic;
+    let domain = nic.alloc_pd().expect("domain");
+    let id = nic.add_engine(domain, make("checksum")).expect("room");
+    let ours = nic
+        .add_engine(t.hosts[1].pd, make("checksum"))
+        .expect("room");
+    nic.free_pd(domain).expect("empty");
+    assert_eq!(nic.engine_result(id), Err(EngineUseError::Unknown { id }));
+    assert!(nic.engine_result(ours).is_ok());
 }

@@ -349,7 +349,9 @@ fn an_engine_at_the_sender_sees_each_staged_byte_once() {
 /// A read that was cancelled with its connection must not answer for a later one of the same bytes.
 #[test]
 fn a_cancelled_read_is_nobodys_answer() {
-    for seed in 0..20 {
+    let mut aborted = 0;
+    // Staged, and so small that it is read line by line.
+    for (seed, len) in (0..20).flat_map(|seed| [(seed, 40_000_u32), (seed, 100)]) {
         let dir = TempDir::new();
         let staging = StagingConfig {
             chunk: 4096,
@@ -357,23 +359,27 @@ fn a_cancelled_read_is_nobodys_answer() {
         };
         let nics = [1, 2].map(|n| Slow::new(&dir, n, seed + 10 * u64::from(n), staging));
         let (s, _r) = open(&nics, 7);
-        let (old, new) = (vec![1_u8; 40_000], vec![2_u8; 40_000]);
+        let (old, new) = (vec![1_u8; len as usize], vec![2_u8; len as usize]);
         nics[0].view().write(BASE, &old);
-        let first = nics[0].post(&send(s, 0, 40_000));
+        let first = nics[0].post(&send(s, 0, len));
         for _ in 0..1 + seed % 7 {
             nics[0].nic.step();
         }
         assert_eq!(wait(&nics, 0, nics[0].post(&abort(s))).status, Status::Ok);
-        assert_eq!(wait(&nics, 0, first).status, Status::Aborted);
+        // So few bytes may have left before that.
+        let ended = wait(&nics, 0, first).status;
+        assert!(ended == Status::Aborted || (len == 100 && ended == Status::Ok));
+        aborted += u32::from(ended == Status::Aborted);
         // Aborted means: the buffer is the program's again.
         nics[0].view().write(BASE, &new);
         let (s, r) = open(&nics, 8);
-        let tr = nics[1].post(&recv(r, 0, 40_000));
-        let ts = nics[0].post(&send(s, 0, 40_000));
+        let tr = nics[1].post(&recv(r, 0, len));
+        let ts = nics[0].post(&send(s, 0, len));
         assert_eq!(wait(&nics, 1, tr).status, Status::Ok);
         assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
-        let mut got = vec![0; 40_000];
+        let mut got = vec![0; len as usize];
         nics[1].view().read(BASE, &mut got);
-        assert!(got == new, "seed {seed}: old bytes were sent");
+        assert!(got == new, "seed {seed}, {len} bytes: old bytes were sent");
     }
+    assert!(aborted > 20, "{aborted}");
 }

@@ -83,6 +83,7 @@ impl Viewer {
             };
             // Detached, or another has come: nobody is there for this operation.
             if io.dma.engines.watcher(self.by, self.direction) != Some(self.engine) {
+                io.dma.forget_reads(buffer.region);
                 *done = total;
                 break;
             }

@@ -328,6 +328,9 @@ impl Core {
         };
         for pin in work.pins.iter_mut() {
             if let Some(pin) = pin.take() {
+                if status != Status::Ok {
+                    self.dma.forget_reads(pin.region);
+                }
                 self.mmu.unpin(pin);
             }
         }

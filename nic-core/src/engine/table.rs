@@ -348,6 +348,16 @@ impl Engines {
         Some((result, entry.running.cut))
     }
 
+    /// Ends the engines of a protection domain.
+    pub(crate) fn remove_all_of(&mut self, pd: PdId) {
+        for slot in 0..self.slots.len() {
+            let of_it = self.slots[slot].entry.as_ref().is_some_and(|e| e.pd == pd);
+            if of_it {
+                self.remove(self.id(slot));
+            }
+        }
+    }
+
     /// The result so far, and bytes of a cut item; `None` when there is no such engine.
     pub(crate) fn result(&mut self, id: EngineId) -> Option<(Vec<u8>, Option<usize>)> {
         let entry = self.entry(id)?;
