@@ -82,13 +82,21 @@ RB_DEVICE void set_buffer(entry &e, const void *va, rb_u64 len, rb_u32 lkey) {
 /* Copies a short payload into words 1-5. */
 RB_DEVICE void set_inline(entry &e, const void *va, rb_u32 len) {
   e.word[0] |= RB_PUT(WQE_FLAGS, RB_FLAG_INLINE) | RB_PUT(WQE_INLINE_LEN, len);
-  if (((reinterpret_cast<rb_u64>(va) | len) & 7) == 0) {
-    const rb_u64 *p = static_cast<const rb_u64 *>(va);
-    for (rb_u32 i = 0; i < len / 8; ++i) e.word[1 + i] = p[i];
-    return;
-  }
+  /* By constant index, whatever `len` is: an index that varies would put the entry on the stack. */
   const unsigned char *p = static_cast<const unsigned char *>(va);
-  for (rb_u32 i = 0; i < len; ++i) e.word[1 + i / 8] |= rb_u64(p[i]) << (i % 8 * 8);
+  bool words = ((reinterpret_cast<rb_u64>(va) | len) & 7) == 0;
+#pragma unroll
+  for (rb_u32 w = 0; w < RB_INLINE_MAX / 8; ++w) {
+    rb_u32 at = w * 8;
+    if (at >= len) break;
+    rb_u64 v = 0;
+    if (words)
+      v = *reinterpret_cast<const rb_u64 *>(p + at);
+    else
+#pragma unroll 1
+      for (rb_u32 b = 0; b < 8 && at + b < len; ++b) v |= rb_u64(p[at + b]) << b * 8;
+    e.word[1 + w] = v;
+  }
 }
 
 RB_DEVICE entry send_entry(rb_u32 session, const void *va, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags) {

@@ -15,7 +15,7 @@
 #ifndef RINGBELL_SLOTS_CUH
 #define RINGBELL_SLOTS_CUH
 
-#include "ringbell.cuh"
+#include "ringbell_move.cuh"
 
 namespace rb {
 
@@ -30,25 +30,6 @@ struct gpu_slots {
 };
 
 namespace detail {
-
-/* All lanes copy; 16 bytes at a time where both sides allow it. */
-RB_DEVICE void block_copy(unsigned char *to, const unsigned char *from, rb_u64 len) {
-  unsigned me = thread_index(), lanes = blockDim.x * blockDim.y * blockDim.z;
-#ifndef __CUDACC__
-  if (lanes == 1) { /* the host's memcpy beats a loop; NVRTC has none */
-    std::memcpy(to, from, len);
-    return;
-  }
-#endif
-  rb_u64 wide = 0;
-  if (((reinterpret_cast<rb_u64>(to) | reinterpret_cast<rb_u64>(from)) & 15) == 0) {
-    wide = len / 16;
-    const uint4 *f = reinterpret_cast<const uint4 *>(from);
-    uint4 *t = reinterpret_cast<uint4 *>(to);
-    for (rb_u64 i = me; i < wide; i += lanes) t[i] = f[i];
-  }
-  for (rb_u64 i = wide * 16 + me; i < len; i += lanes) to[i] = from[i];
-}
 
 /* Most slots that one call keeps in flight. */
 constexpr rb_u32 MAX_SLOTS = 64;
@@ -75,7 +56,7 @@ RB_DEVICE gpu_result gpu_slots_send(const rb_queue &q, const gpu_slots &s, rb_u3
   unsigned char *ring = s.window + connection * s.buffer_bytes;
   rb_u32 slots = detail::slot_count(q, s), t = detail::effective_timeout(q, timeout_us);
   bool leader = detail::thread_index() == 0;
-  rb_u32 ticket[detail::MAX_SLOTS];
+  __shared__ rb_u32 ticket[detail::MAX_SLOTS]; /* the leader's; an array of its own would lie on the stack */
   rb_u64 posted = 0, retired = 0, at = 0;
   __syncthreads();
   if (leader) shared = gpu_result{};
@@ -93,7 +74,7 @@ RB_DEVICE gpu_result gpu_slots_send(const rb_queue &q, const gpu_slots &s, rb_u3
     if (!shared.ok()) break; /* the same for all lanes: nobody writes it before the next barrier */
     rb_u64 piece = len - at < s.slot_bytes ? len - at : s.slot_bytes;
     unsigned char *slot = ring + posted % slots * s.slot_bytes;
-    detail::block_copy(slot, from + at, piece); /* ❶ user array to tail slot */
+    detail::copy(slot, from + at, piece, lanes::of_block()); /* ❶ user array to tail slot */
     __syncthreads();
     at += piece;
     if (leader) { /* ❷ doorbell: the NIC reads the head slot by DMA (❸) and hands it to the transport (❹) */
@@ -131,7 +112,7 @@ RB_DEVICE gpu_result gpu_slots_recv(const rb_queue &q, const gpu_slots &s, rb_u3
   rb_u32 lot = rb_u32(rb_u64(slots) * s.credit_percent / 100);
   if (lot < 1) lot = 1;
   bool leader = detail::thread_index() == 0;
-  rb_u32 ticket[detail::MAX_SLOTS];
+  __shared__ rb_u32 ticket[detail::MAX_SLOTS]; /* the leader's; an array of its own would lie on the stack */
   rb_u64 posted = 0, taken = 0, asked = 0, at = 0, consumed = 0;
   __syncthreads();
   if (leader) shared = gpu_result{};
@@ -163,7 +144,7 @@ RB_DEVICE gpu_result gpu_slots_recv(const rb_queue &q, const gpu_slots &s, rb_u3
     }
     __syncthreads();
     /* ❼ head slot to user array: also the bytes that came before a failure. */
-    detail::block_copy(to + at, ring + consumed % slots * s.slot_bytes, arrived);
+    detail::copy(to + at, ring + consumed % slots * s.slot_bytes, arrived, lanes::of_block());
     at += arrived;
     ++consumed;
     bool go_on = shared.ok();

@@ -71,12 +71,13 @@ struct message {
   }
 };
 
-// Operations of one thread in flight, waited for in order.
+// Operations of one thread in flight, waited for in order. Their tickets lie in memory of the kernel's,
+// shared memory: an array of the thread's own would lie on its stack, which is memory far away.
 struct window {
   static constexpr rb_u32 MAX = 256;
-  rb_u32 ticket[MAX];
+  rb_u32 *ticket; // MAX of them, the thread's own
   rb_u32 size, first = 0, count = 0;
-  RB_DEVICE window(const rb_queue &q, rb_u32 want) {
+  RB_DEVICE window(const rb_queue &q, rb_u32 want, rb_u32 *tickets) : ticket(tickets) {
     rb_u32 depth = 1u << q.depth_log2;
     size = want < 1 ? 1 : want;
     if (size > depth) size = depth;

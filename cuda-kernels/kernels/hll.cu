@@ -5,6 +5,7 @@
 // sides end with the same registers (stream/hll/hash.rs; numbers as in `HashKind::ALL`). Registers are
 // words, because the GPU's atomics are; a lane looks before it asks for one, so few are asked for.
 #include "common.cuh"
+#include "ringbell_move.cuh"
 
 namespace rbk_hll {
 
@@ -59,14 +60,12 @@ RB_DEVICE void murmur3(rb_u64 lo, rb_u64 hi, rb_u64 seed, rb_u64 len, rb_u64 *fi
   *second = h2 + *first;
 }
 
-template <rb_u32 HASH, rb_u32 WIDTH> RB_DEVICE sources hash(const unsigned char *item) {
-  rb_u64 lo = 0, hi = 0;
+// `lo` and `hi`: the item's bytes, little endian, zeros above.
+template <rb_u32 HASH, rb_u32 WIDTH> RB_DEVICE sources hash(rb_u64 lo, rb_u64 hi) {
   constexpr bool is_signed = HASH == DATASKETCHES;
-  if (WIDTH == 1) lo = is_signed ? rb_u64((signed char)*item) : *item;
-  if (WIDTH == 2) lo = is_signed ? rb_u64(*reinterpret_cast<const short *>(item)) : *reinterpret_cast<const unsigned short *>(item);
-  if (WIDTH == 4) lo = is_signed ? rb_u64(*reinterpret_cast<const int *>(item)) : *reinterpret_cast<const rb_u32 *>(item);
-  if (WIDTH >= 8) lo = *reinterpret_cast<const rb_u64 *>(item);
-  if (WIDTH == 16) hi = *reinterpret_cast<const rb_u64 *>(item + 8);
+  if (is_signed && WIDTH == 1) lo = rb_u64((signed char)lo);
+  if (is_signed && WIDTH == 2) lo = rb_u64(short(lo));
+  if (is_signed && WIDTH == 4) lo = rb_u64(int(lo));
   if (HASH == MIX) {
     if (WIDTH <= 4) return sources{fmix32(rb_u32(lo) + 0x7f4a7c15u), rb_u64(fmix32(rb_u32(lo) + 0x9e3779b9u)) << 32};
     rb_u64 h = fmix64(lo + 0x9e3779b97f4a7c15ull);
@@ -78,17 +77,52 @@ template <rb_u32 HASH, rb_u32 WIDTH> RB_DEVICE sources hash(const unsigned char 
   return sources{rb_u32(first), HASH == MURMUR3 ? first : second};
 }
 
-// Every lane of the grid counts its share of `items` whole items.
-template <rb_u32 HASH, rb_u32 WIDTH>
-RB_DEVICE void count(const unsigned char *at, rb_u64 items, rb_u32 precision, rb_u32 *registers) {
+template <rb_u32 HASH, rb_u32 WIDTH> RB_DEVICE void count_item(rb_u64 lo, rb_u64 hi, rb_u32 precision, rb_u32 *registers) {
   constexpr int RANK_BITS = HASH >= DATASKETCHES ? 62 : HASH == MIX && WIDTH <= 4 ? 32 : 43;
-  rb_u64 lanes = rb_u64(gridDim.x) * blockDim.x;
-  for (rb_u64 i = rb_u64(blockIdx.x) * blockDim.x + rb::detail::thread_index(); i < items; i += lanes) {
-    sources s = hash<HASH, WIDTH>(at + i * WIDTH);
-    int zeros = __clzll((long long)s.rank);
-    rb_u32 rank = rb_u32(zeros < RANK_BITS ? zeros : RANK_BITS) + 1;
-    rb_u32 *reg = registers + (s.slot & ((1u << precision) - 1));
-    if (rb::detail::load_relaxed(reg) < rank) atomicMax(reg, rank);
+  sources s = hash<HASH, WIDTH>(lo, hi);
+  int zeros = __clzll((long long)s.rank);
+  rb_u32 rank = rb_u32(zeros < RANK_BITS ? zeros : RANK_BITS) + 1;
+  rb_u32 *reg = registers + (s.slot & ((1u << precision) - 1));
+  if (rb::detail::load_relaxed(reg) < rank) atomicMax(reg, rank);
+}
+
+// Every lane of the grid counts its share of `items` whole items: single ones up to a multiple of 16, then
+// 16 bytes a load, then single ones again.
+// Out of line, so that twenty of them do not share one kernel's registers.
+template <rb_u32 HASH, rb_u32 WIDTH>
+RB_DEVICE_NOINLINE void count(const unsigned char *at, rb_u64 items, rb_u32 precision, rb_u32 *registers) {
+  const rb::lanes who = rb::lanes::of_grid();
+  rb_u64 head = ((0 - rb::detail::address(at)) & 15) / WIDTH;
+  if (head > items) head = items;
+  constexpr rb_u64 EACH = 16 / WIDTH;
+  rb_u64 vectors = (items - head) / EACH, singles = items - vectors * EACH;
+  const unsigned char *body = at + head * WIDTH;
+  for (rb_u64 i = who.index; i < vectors; i += who.count) {
+    rb::detail::words16 v = rb::detail::load16(body + i * 16);
+    if constexpr (WIDTH >= 8) {
+      rb_u64 lo = v.w[0] | rb_u64(v.w[1]) << 32, hi = v.w[2] | rb_u64(v.w[3]) << 32;
+      count_item<HASH, WIDTH>(lo, WIDTH == 16 ? hi : 0, precision, registers);
+      if (WIDTH == 8) count_item<HASH, WIDTH>(hi, 0, precision, registers);
+    } else {
+      // One word at a time, by moving them down: an index that varies would put them on the stack.
+#pragma unroll 1
+      for (int w = 0; w < 4; ++w) {
+        rb_u32 word = v.w[0];
+        v.w[0] = v.w[1], v.w[1] = v.w[2], v.w[2] = v.w[3];
+#pragma unroll
+        for (rb_u32 b = 0; b < 4; b += WIDTH < 4 ? WIDTH : 4)
+          count_item<HASH, WIDTH>(word >> b * 8 & 0xffffffffu >> (32 - 8 * (WIDTH < 4 ? WIDTH : 4)), 0, precision, registers);
+      }
+    }
+  }
+  for (rb_u64 i = who.index; i < singles; i += who.count) {
+    const unsigned char *item = at + (i < head ? i : i + vectors * EACH) * WIDTH;
+    if constexpr (WIDTH == 16) {
+      // Only an address that is no multiple of 16 brings a whole item here.
+      count_item<HASH, WIDTH>(rb::detail::load_element<8>(item), rb::detail::load_element<8>(item + 8), precision, registers);
+    } else {
+      count_item<HASH, WIDTH>(rb::detail::load_element<WIDTH>(item), 0, precision, registers);
+    }
   }
 }
 
@@ -120,8 +154,8 @@ RB_DEVICE void count_bytes(const unsigned char *at, rb_u64 bytes, rb_u32 hash, r
 
 // Counts a buffer, aligned to the items' width, into 2^precision registers, which the host has zeroed
 // or which an earlier launch left. Any grid.
-extern "C" __global__ void rb_hll_count(const unsigned char *items, rb_u64 bytes, rb_u32 hash, rb_u32 width, rb_u32 precision,
-                                        rb_u32 *registers) {
+extern "C" __global__ void __launch_bounds__(512, 1) rb_hll_count(const unsigned char *items, rb_u64 bytes, rb_u32 hash, rb_u32 width,
+                                                                rb_u32 precision, rb_u32 *registers) {
   rbk_hll::count_bytes(items, bytes, hash, width, precision, registers);
 }
 RB_KERNEL(rb_hll_count)
@@ -130,12 +164,14 @@ RB_KERNEL(rb_hll_count)
 // Lane 0 of block 0 receives into a ring of `slots` (at most 32) of `slot_bytes`, a multiple of the items'
 // width; all lanes of all blocks count. A slot is received into again once every block has counted it.
 // Blocks wait for each other: all must be resident at once, at most one for each SM.
-extern "C" __global__ void rb_hll_receive(rb_queue q, rb_u32 session, unsigned char *ring, rb_u64 slot_bytes, rb_u32 slots,
-                                          rb_u64 total, rb_u32 hash, rb_u32 width, rb_u32 precision, rb_u32 *registers,
-                                          rbk_hll::control *control, rb_u32 timeout_us, rbk::perf_result *out) {
+extern "C" __global__ void __launch_bounds__(512, 1)
+    rb_hll_receive(rb_queue q, rb_u32 session, unsigned char *ring, rb_u64 slot_bytes, rb_u32 slots, rb_u64 total, rb_u32 hash,
+                   rb_u32 width, rb_u32 precision, rb_u32 *registers, rbk_hll::control *control, rb_u32 timeout_us,
+                   rbk::perf_result *out) {
   __shared__ rb_u32 arrived;
   bool leader = rb::detail::thread_index() == 0, receiver = leader && blockIdx.x == 0;
-  rbk::window w(q, slots < rbk_hll::MAX_SLOTS ? slots : rbk_hll::MAX_SLOTS);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, slots < rbk_hll::MAX_SLOTS ? slots : rbk_hll::MAX_SLOTS, tickets);
   slots = w.size;
   rb_u64 chunks = (total + slot_bytes - 1) / slot_bytes, posted = 0, k = 0;
   gpu_result r{};

@@ -6,5 +6,6 @@
 #include "hll.cu"
 #include "nc.cu"
 #include "perf.cu"
+#include "reduce.cu"
 #include "slots.cu"
 #include "sockets.cu"

@@ -48,8 +48,9 @@ extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 r
   // Two receives are posted ahead, as latency tests of verbs do: a message is always matched, and no
   // receive is posted between a message and its answer. Both may use the one buffer, because the peer
   // sends message i + 1 only after it has our i, and by then its i was checked.
-  gpu_request recv[2]{};
+  __shared__ gpu_request recv[2]; // an array of the thread's own would lie on its stack
   for (rb_u32 k = 0; k < 2; ++k) {
+    recv[k] = gpu_request{};
     recv[k].done = 1;
     if (k < total) recv[k] = gpu_irecv(q, session, rbuf, len, timeout_us);
   }
@@ -101,7 +102,8 @@ extern "C" __global__ void rb_perf_bw_send(rb_queue q, rb_u32 session, unsigned 
                                            rb_u32 timeout_us, rb_u64 *message_ns, perf_result *out) {
   __shared__ gpu_result r;
   __shared__ rb_u64 started[rbk::window::MAX];
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   window = w.size;
   rb_u64 *control = reinterpret_cast<rb_u64 *>(buf + rb_u64(window) * stride);
   bool leader = rb::detail::thread_index() == 0;
@@ -164,7 +166,8 @@ extern "C" __global__ void rb_perf_bw_recv(rb_queue q, rb_u32 session, unsigned 
                                            rb_u32 timeout_us, perf_result *out) {
   __shared__ gpu_result r;
   __shared__ unsigned long long all_wrong;
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   window = w.size;
   bool leader = rb::detail::thread_index() == 0;
   rb_u64 number = 0, wrong = 0, begin = 0, end = 0;
@@ -230,7 +233,8 @@ RB_KERNEL(rb_perf_bw_recv)
 // bytes of registered memory.
 extern "C" __global__ void rb_perf_rate_send(rb_queue q, rb_u32 session, rb_u64 *control, rb_u64 count, rb_u32 window, rb_u64 seed,
                                              rb_u32 timeout_us, perf_result *out) {
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   rb_u64 wrong = 0, i = 0;
   gpu_result r = hear(q, session, control, READY, timeout_us, &wrong);
   rb_u64 begin = rb::detail::clock_ns();
@@ -254,7 +258,8 @@ RB_KERNEL(rb_perf_rate_send)
 // every message. `buf` holds `chunks` of them.
 extern "C" __global__ void rb_perf_rate_recv(rb_queue q, rb_u32 session, unsigned char *buf, rb_u64 chunk, rb_u32 chunks,
                                              rb_u64 count, rb_u64 seed, rb_u32 timeout_us, perf_result *out) {
-  rbk::window w(q, chunks);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, chunks, tickets);
   chunks = w.size;
   rb_u64 total = count * 8, posted = 0, seen = 0, wrong = 0;
   gpu_result r{};
@@ -318,7 +323,8 @@ RB_KERNEL(rb_perf_nop)
 extern "C" __global__ void rb_perf_copy(rb_queue q, unsigned char *dst, unsigned char *src, rb_u64 len, rb_u32 burst,
                                         rb_u32 window, rb_u32 warmup, rb_u32 iterations, rb_u64 seed, rb_u32 timeout_us,
                                         perf_result *out) {
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   message from{src, len}, to{dst, len};
   from.fill(seed, 0, false);
   gpu_result r{};
@@ -352,7 +358,8 @@ RB_KERNEL(rb_perf_copy)
 extern "C" __global__ void rb_perf_many_send(rb_queue q, const rb_u32 *session, rb_u32 sessions, unsigned char *buf, rb_u64 len,
                                              rb_u64 stride, rb_u32 window, rb_u32 rounds, rb_u64 seed, rb_u32 timeout_us,
                                              perf_result *out) {
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   window = w.size;
   for (rb_u32 s = 0; s < window; ++s) message{buf + s * stride, len}.fill(seed, 0, false);
   gpu_result r{};
@@ -377,7 +384,8 @@ RB_KERNEL(rb_perf_many_send)
 extern "C" __global__ void rb_perf_many_recv(rb_queue q, const rb_u32 *session, rb_u32 sessions, unsigned char *buf, rb_u64 len,
                                              rb_u64 stride, rb_u32 window, rb_u32 rounds, rb_u64 seed, rb_u32 timeout_us,
                                              perf_result *out) {
-  rbk::window w(q, window);
+  __shared__ rb_u32 tickets[rbk::window::MAX];
+  rbk::window w(q, window, tickets);
   window = w.size;
   gpu_result r{};
   rb_u64 number = 0, posted = 0, wrong = 0, total = rb_u64(sessions) * rounds, begin = rb::detail::clock_ns();

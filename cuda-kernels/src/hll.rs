@@ -10,12 +10,15 @@ use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 /// Most slots of the ring of [`HllKernel::receive`].
 pub const MAX_SLOTS: u32 = 32;
 
+/// Most lanes of a block: with more there would not be registers enough for each.
+pub const MAX_LANES: u32 = 512;
+
 /// What is counted, and by how much of the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HllKernel {
     /// Blocks: as many streaming multiprocessors as the count may use.
     pub blocks: u32,
-    /// Lanes of a block, 1 to 1,024.
+    /// Lanes of a block, 1 to [`MAX_LANES`].
     pub lanes: u32,
     /// The hash by number: 0 `mix`, 1 `murmur3`, 2 `datasketches`, 3 `datasketches-bytes`, as the engine's.
     pub hash: u32,
@@ -52,6 +55,14 @@ pub enum HllError {
         width: u32,
         /// As given.
         precision: u32,
+    },
+    /// The block is too large.
+    #[error(
+        "the HyperLogLog kernels run in blocks of 1 to 512 lanes, not {lanes}; take more blocks"
+    )]
+    Lanes {
+        /// As given.
+        lanes: u32,
     },
     /// A buffer is too small.
     #[error("the HyperLogLog kernel needs {needed} bytes of {what}, not {given}")]
@@ -205,6 +216,9 @@ impl HllKernel {
                 width,
                 precision,
             });
+        }
+        if !(1..=MAX_LANES).contains(&self.lanes) {
+            return Err(HllError::Lanes { lanes: self.lanes });
         }
         enough("registers", self.register_bytes(), registers)
     }

@@ -22,6 +22,7 @@ pub mod hll;
 mod launch;
 pub mod perf;
 pub mod pump;
+pub mod reduce;
 mod slots;
 mod socket_context;
 

@@ -5,7 +5,7 @@ mod common;
 use common::{gpu, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::hll::{HllError, HllKernel, HllRing};
 use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer, KernelArg};
-use ringbell_nic_abi::{SessionId, Status};
+use ringbell_nic_abi::{GpuVa, SessionId, Status};
 use ringbell_onc_engines::stream::conformance::noise;
 use ringbell_onc_engines::stream::hll::{HashKind, Sketch};
 
@@ -57,6 +57,24 @@ fn every_hash_and_width_gives_the_engines_registers() {
             let launch = kernel.count(&gpu, &items, bytes, &registers).unwrap();
             launch.wait(PATIENCE).unwrap();
             assert!(kernel.read_registers(&registers).unwrap() == got);
+            // From the second item on: the head is not a whole vector.
+            let registers = zeroed(&gpu, kernel.register_bytes());
+            let rest = bytes - u64::from(width);
+            let args = [
+                GpuVa(items.va().0 + u64::from(width)).into(),
+                rest.into(),
+                hash.into(),
+                width.into(),
+                kernel.precision.into(),
+                (&registers).into(),
+            ];
+            let launch = gpu.launch("rb_hll_count", blocks, lanes, &args).unwrap();
+            launch.wait(PATIENCE).unwrap();
+            let sketch = self::sketch(&kernel, &stream[width as usize..]);
+            assert!(
+                kernel.read_registers(&registers).unwrap() == sketch.registers(),
+                "{kernel:?}"
+            );
         }
     }
 }
@@ -211,6 +229,13 @@ fn what_no_kernel_has_is_refused() {
         precision: 19,
         ..good
     }));
+    for lanes in [0, 513] {
+        let refused = HllKernel { lanes, ..good }.count(&gpu, &items, 64, &registers);
+        assert!(
+            matches!(refused, Err(HllError::Lanes { .. })),
+            "{refused:?}"
+        );
+    }
     let large = HllKernel {
         precision: 18,
         ..good

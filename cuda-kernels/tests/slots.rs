@@ -12,14 +12,20 @@ const T: u32 = 60_000_000;
 #[test]
 fn any_length_and_shape_through_few_and_many_slots() {
     let gpu = gpu();
-    for (window_bytes, slot_bytes, credit_percent, lanes, len) in [
+    // The user's arrays lie at every distance from a multiple of 16, each at another.
+    for (shift, (window_bytes, slot_bytes, credit_percent, lanes, len)) in [
         (44_000u64, 1024u64, 50, 1u32, 100_003u64),
         (44_000, 4096, 0, 32, 4096),
         (1 << 20, 16, 100, 96, 5_001),
         (1 << 20, 65_536, 50, 1024, 1_000_000),
         (12_000, 4096, 50, 64, 50_000),
         (44_000, 1024, 50, 1, 0),
-    ] {
+        (44_000, 1024, 50, 33, 10_001),
+        (44_000, 1024, 50, 128, 33_000),
+    ]
+    .into_iter()
+    .enumerate()
+    {
         let nic = MockNic::with((0..2).map(|_| Queue::new(6, 0, T, 1_000_000)).collect());
         let window = gpu.alloc(window_bytes).unwrap();
         let config = SlotsConfig {
@@ -30,12 +36,13 @@ fn any_length_and_shape_through_few_and_many_slots() {
         };
         let slots: KernelArg = Slots::new(window.va(), config).unwrap().into();
         let (from, to, out) = (
-            gpu.alloc(len + 1).unwrap(),
-            gpu.alloc(len + 1).unwrap(),
+            gpu.alloc(len + 16).unwrap(),
+            gpu.alloc(len + 16).unwrap(),
             gpu.alloc(64).unwrap(),
         );
+        let (from_at, to_at) = (shift as u64 * 5 % 16, shift as u64 * 3 % 16);
         let bytes = pattern(len as usize, 5);
-        from.write(0, &bytes).unwrap();
+        from.write(from_at, &bytes).unwrap();
         let launch = |kernel: &str, side: u32, user: GpuVa| {
             let at = GpuVa(out.va().0 + u64::from(side) * 24);
             let args = [
@@ -50,8 +57,8 @@ fn any_length_and_shape_through_few_and_many_slots() {
             ];
             gpu.launch(kernel, 1, lanes, &args).unwrap()
         };
-        let receive = launch("rb_slots_recv", 1, to.va());
-        let send = launch("rb_slots_send", 0, from.va());
+        let receive = launch("rb_slots_recv", 1, GpuVa(to.va().0 + to_at));
+        let send = launch("rb_slots_send", 0, GpuVa(from.va().0 + from_at));
         for (l, i) in [(send, 0), (receive, 1)] {
             l.wait(PATIENCE).unwrap();
             let r = result(&out, i);
@@ -62,7 +69,7 @@ fn any_length_and_shape_through_few_and_many_slots() {
             );
         }
         let mut got = vec![0; len as usize];
-        to.read(0, &mut got).unwrap();
+        to.read(to_at, &mut got).unwrap();
         assert!(got == bytes, "{len} bytes in slots of {slot_bytes}");
         // The NIC was never given an address outside the window.
         for d in nic

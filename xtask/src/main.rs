@@ -43,7 +43,7 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         filter: Vec<String>,
     },
-    /// Compile the device code with nvcc from PyPI for sm_80 and sm_90
+    /// Compile the device code with nvcc from PyPI for five architectures, and report what each kernel takes of a GPU
     Kernels,
     /// Instructions of the paths of small operations, under callgrind, against the recorded counts
     Counts {

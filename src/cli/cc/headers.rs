@@ -21,8 +21,10 @@ headers!(
     "ringbell_comm_handle.h",
     "ringbell_emu.h",
     "ringbell_fiber.h",
+    "ringbell_move.cuh",
     "ringbell_platform.h",
     "ringbell_queue.h",
+    "ringbell_reduce.cuh",
     "ringbell_slots.cuh",
     "ringbell_stream.cuh",
 );

@@ -31,11 +31,11 @@ pub(crate) struct KernelArgs {
     gpu_kernel: bool,
     /// Blocks of the kernel: as many SMs as the count may use
     #[arg(long, default_value_t = 8, value_name = "N", requires = "gpu_kernel",
-          value_parser = clap::value_parser!(u32).range(1..=128))]
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
     blocks: u32,
     /// Threads of a block; the paper's have 512
     #[arg(long, default_value_t = 512, value_name = "N", requires = "gpu_kernel",
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+          value_parser = clap::value_parser!(u32).range(1..=512))]
     lanes: u32,
 }
 
