@@ -3,6 +3,7 @@
 
 #include "collective.cu"
 #include "echo.cu"
+#include "floor.cu"
 #include "hll.cu"
 #include "nc.cu"
 #include "perf.cu"

@@ -15,6 +15,7 @@ pub mod cuda;
 pub mod echo;
 pub mod emulated;
 mod fatbin;
+pub mod floor;
 #[cfg(feature = "cuda")]
 pub mod gdrcopy;
 mod gpu;

@@ -4,6 +4,7 @@ mod collective;
 mod compare;
 mod connections;
 mod device;
+mod floor;
 mod hll;
 mod limits;
 pub(super) mod pair;
@@ -31,6 +32,8 @@ pub(crate) struct Args {
 enum Bench {
     /// What this machine can do at best: memcpy by size, cache-line ping-pong between two cores
     Limits(limits::Args),
+    /// What the machine takes without a NIC: a flag from a kernel to the host and back, a pinned copy
+    Floor(floor::Args),
     /// Register reads, and commands rung by a kernel against commands launched by the host
     Doorbell(device::LatencyArgs),
     /// The empty command, from a kernel through the NIC and back
@@ -79,6 +82,7 @@ enum Bench {
 pub(crate) fn run(args: Args) -> Result<Exit> {
     match args.bench {
         Bench::Limits(args) => limits::run(&args),
+        Bench::Floor(args) => floor::run(&args),
         Bench::Doorbell(args) => device::doorbell(&args),
         Bench::Nop(args) => device::nop(&args),
         Bench::Dma(args) => device::dma(&args),

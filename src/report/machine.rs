@@ -23,6 +23,14 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
     }
 }
 
+/// The GPU as reports name it: `emulated`, or what the driver says.
+pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
+    match gpu.kind() {
+        ringbell::GpuKind::Emulated => "emulated".into(),
+        _ => gpu.describe(),
+    }
+}
+
 /// Processor and kernel in one line.
 pub(crate) fn description() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo")

@@ -4,6 +4,7 @@
 
 mod counts;
 mod gen;
+mod gpu;
 mod kernels;
 mod lint;
 mod peers;
@@ -53,6 +54,11 @@ enum Task {
     },
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
     Peers(peers::Args),
+    /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
+    Gpu(gpu::Args),
+    /// Run such a bundle (its script does)
+    #[command(hide = true)]
+    GpuRun(gpu::RunArgs),
     /// What CI runs: lint, then test
     Ci,
 }
@@ -83,6 +89,8 @@ fn run(task: Task) -> Result<bool> {
         Task::Counts { update: true } => counts::update().map(|()| true),
         Task::Counts { update: false } => Ok(steps::run(&[("counts", counts::compare)])),
         Task::Peers(args) => peers::run(&args).map(|()| true),
+        Task::Gpu(args) => gpu::main(&args),
+        Task::GpuRun(args) => gpu::run_bundle(&args),
         Task::Ci => {
             tools::report();
             let all: Vec<steps::Step> = [&lint::STEPS[..], &test::STEPS[..]].concat();

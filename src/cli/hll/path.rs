@@ -12,10 +12,10 @@ use ringbell::abi::{Completion, Descriptor, EngineId, GpuVa, Opcode, SessionId, 
 use ringbell::engines::{Direction, StreamEngine};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Cidr, DeviceBuffer, NicOptions, PortSpec, TransportSpec};
+use ringbell::{Cidr, DeviceBuffer, Gpu, NicOptions, PortSpec, TransportSpec};
 
 use super::kernel::slot_bytes;
-use crate::cli::perf::side::{failed, Side};
+use crate::cli::perf::side::{failed, progress_for_gpu, Side};
 
 /// Messages that can be under way.
 pub(crate) const WINDOW: u64 = 8;
@@ -64,6 +64,11 @@ impl Drop for Path {
 }
 
 impl Path {
+    /// The receiver's GPU.
+    pub(crate) fn gpu(&self) -> &Gpu {
+        self.rx.nic.gpu()
+    }
+
     /// Opens both NICs, for messages of up to `size` bytes.
     pub(crate) fn open(transport: TransportSpec, size: u64) -> Result<Path> {
         let base =
@@ -96,6 +101,7 @@ impl Path {
                 },
                 switch: switch.clone().map(|s| (s, i)),
                 tcp_rto_min: Duration::from_millis(20),
+                progress: progress_for_gpu(),
                 ..NicOptions::default()
             };
             options.gpu.memory_bytes = WINDOW * slot_bytes(size) + (64 << 20);

@@ -490,7 +490,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     let stats = nic.soft().progress_stats();
     let meta = &mut report.meta;
     meta.nic = "soft".into();
-    meta.gpu = "emulated".into();
+    meta.gpu = machine::gpu_name(nic.gpu());
     meta.ranks = Some(info.ranks);
     let mut carriers: Vec<_> = info
         .peers

@@ -2,17 +2,17 @@
 //! (FpgaNIC Figures 3, 5 and 6b).
 //!
 //! The NIC is software and the BAR is memory of this host: the numbers say what Ringbell costs, not what
-//! a PCIe bus would. They are labelled so (`nic: soft; gpu: emulated`).
+//! a PCIe bus would. They are labelled so (`nic: soft`, and the GPU).
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::bar::Reg;
-use ringbell::{NicOptions, TransportSpec};
+use ringbell::{GpuKind, NicOptions, ProgressMode, TransportSpec};
 
 use super::send::read_times;
-use super::side::Side;
+use super::side::{progress_for_gpu, Side};
 use crate::cli::{Exit, Problem};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
@@ -39,6 +39,9 @@ pub(crate) struct LatencyArgs {
         default_value_t = 1000
     )]
     warmup: u32,
+    /// A thread of the NIC polls: a real GPU's doorbell wakes nobody
+    #[arg(long)]
+    dedicated: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -66,6 +69,9 @@ pub(crate) struct DmaArgs {
     /// Copies in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     window: u32,
+    /// A thread of the NIC polls: a real GPU's doorbell wakes nobody
+    #[arg(long)]
+    dedicated: bool,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -77,7 +83,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn open(memory: u64) -> Result<Alone> {
+    fn open(memory: u64, dedicated: bool) -> Result<Alone> {
         let folder = std::env::temp_dir().join(format!("ringbell-perf-{}", std::process::id()));
         let mut options = NicOptions {
             transport: TransportSpec::Local,
@@ -85,8 +91,24 @@ impl Alone {
         };
         options.local.directory = Some(folder.clone());
         options.gpu.memory_bytes = memory;
+        options.progress = match dedicated {
+            true => ProgressMode::Dedicated,
+            false => progress_for_gpu(),
+        };
         let side = Side::open(options, Duration::from_secs(5))?;
         Ok(Alone { side, folder })
+    }
+}
+
+impl Alone {
+    /// Who steps the NIC.
+    fn progress(&self) -> &'static str {
+        match self.side.nic.soft().config().progress {
+            ProgressMode::Dedicated => "dedicated",
+            // Kernels of a real GPU cannot.
+            _ if self.side.nic.gpu().kind() == GpuKind::Cuda => "rescue",
+            _ => "waiter",
+        }
     }
 }
 
@@ -97,11 +119,11 @@ impl Drop for Alone {
     }
 }
 
-fn report_of(benchmark: &str, parameter: Option<&str>) -> Report {
+fn report_of(alone: &Alone, benchmark: &str, parameter: Option<&str>) -> Report {
     let mut meta = machine::meta(benchmark);
     meta.nic = "soft".into();
-    meta.gpu = "emulated".into();
-    meta.progress = "waiter".into();
+    meta.gpu = machine::gpu_name(alone.side.nic.gpu());
+    meta.progress = alone.progress().into();
     meta.parameter = parameter.map(str::to_string);
     Report {
         meta,
@@ -110,7 +132,12 @@ fn report_of(benchmark: &str, parameter: Option<&str>) -> Report {
 }
 
 /// One row for each percentile; `time_us` is the time at it.
-fn distribution(report: &mut Report, series: &str, size_bytes: u64, mut samples: Samples) {
+pub(super) fn distribution(
+    report: &mut Report,
+    series: &str,
+    size_bytes: u64,
+    mut samples: Samples,
+) {
     let (p50_us, p99_us) = (samples.median() / 1e3, samples.percentile(99.0) / 1e3);
     for p in PERCENTILES {
         report.rows.push(Row {
@@ -192,8 +219,8 @@ fn latency_plot(title: &str) -> Plot {
 /// from Y (a kernel loads the word, the host asks the NIC for its value of that moment), and commands rung by a kernel against commands launched by the host.
 pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
     let progress = Progress::new("doorbell", 4);
-    let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16)?;
-    let mut report = report_of("doorbell", Some("percentile"));
+    let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16, args.dedicated)?;
+    let mut report = report_of(&alone, "doorbell", Some("percentile"));
     report.meta.limits = limits::measure(&[]);
     let register = Reg::Heartbeat.offset() as u32;
     let reads = kernel_times(&alone, "rb_perf_register", &[register], args.iters, &[])?;
@@ -226,8 +253,8 @@ pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
 
 /// `perf nop`: the empty command, from a kernel through the NIC and back.
 pub(super) fn nop(args: &LatencyArgs) -> Result<Exit> {
-    let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16)?;
-    let mut report = report_of("nop", Some("percentile"));
+    let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16, args.dedicated)?;
+    let mut report = report_of(&alone, "nop", Some("percentile"));
     report.meta.limits = limits::measure(&[]);
     let timeout = alone.side.timeout_us();
     let times = kernel_times(
@@ -263,9 +290,9 @@ pub(super) fn dma(args: &DmaArgs) -> Result<Exit> {
         .collect();
     // Whole words: the kernel fills and checks eight bytes at a time.
     let bytes = args.bytes.next_multiple_of(8);
-    let alone = Alone::open(4 * bytes + (64 << 20))?;
+    let alone = Alone::open(4 * bytes + (64 << 20), args.dedicated)?;
     let (to, from) = (alone.side.nic.alloc(bytes)?, alone.side.nic.alloc(bytes)?);
-    let mut report = report_of("dma", None);
+    let mut report = report_of(&alone, "dma", None);
     report.meta.limits = limits::measure(&[bytes]);
     let progress = Progress::new("dma", bursts.len() as u64);
     for burst in bursts {

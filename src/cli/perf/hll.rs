@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ringbell::engines::StreamEngine;
-use ringbell::TransportSpec;
+use ringbell::{GpuKind, TransportSpec};
 
 use crate::cli::hll::kernel::{Kernel, KernelArgs};
 use crate::cli::hll::path::{Flow, Path, WINDOW};
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     }
     drop(progress);
     report.meta.nic = "soft".into();
-    report.meta.gpu = "emulated".into();
+    report.meta.gpu = machine::gpu_name(path.gpu());
     report.meta.port = if report.meta.transport == "local" {
         "none".into()
     } else {
@@ -94,8 +94,13 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     };
     if let Some((blocks, lanes)) = grid {
         report.meta.notes.push(format!(
-            "kernel: HyperLogLog without offload, counted by {blocks} x {lanes} threads of the emulated GPU, \
-             which are threads of this host: no figure of a real GPU"
+            "kernel: HyperLogLog without offload, counted by {blocks} x {lanes} threads of the {}",
+            match path.gpu().kind() {
+                GpuKind::Emulated => {
+                    "emulated GPU, which are threads of this host: no figure of a real GPU"
+                }
+                _ => "GPU",
+            }
         ));
     }
     report.meta.limits = limits::measure(&sizes);

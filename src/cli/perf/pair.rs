@@ -519,7 +519,7 @@ impl Client {
     pub(super) fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
         let mut meta = machine::meta(benchmark);
         meta.nic = "soft".into();
-        meta.gpu = "emulated".into();
+        meta.gpu = machine::gpu_name(self.side.nic.gpu());
         meta.transport = self.transport();
         meta.port = match meta.transport.as_str() {
             // The session does not use the port.

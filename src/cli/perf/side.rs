@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic, NicOptions};
+use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicOptions, ProgressMode};
 
 use super::wire::MESSAGE_BYTES;
 use crate::cli::{Exit, Problem};
@@ -38,6 +38,15 @@ pub(super) struct KernelResult {
 
 /// Bytes of `perf_result`.
 const RESULT_BYTES: usize = 48;
+
+/// Who steps a NIC whose measurement does not choose: a real GPU that was asked for cannot, and its doorbells
+/// wake nobody, so a thread polls for it.
+pub(in crate::cli) fn progress_for_gpu() -> ProgressMode {
+    match GpuChoice::Auto.resolve() {
+        Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
+        _ => ProgressMode::Rescue,
+    }
+}
 
 impl Side {
     /// Opens a NIC.

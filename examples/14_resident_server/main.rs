@@ -1,0 +1,246 @@
+//! A kernel that stays on the GPU and serves: clients send operands, it reduces them and sends the result.
+//!
+//! The kernel in `server.cu` is launched once. One block accepts, receives, computes with `gpu_local_reduce` and
+//! sends, until a client tells it to leave. The clients are threads of the host with a NIC of their own, which post
+//! descriptors as kernels do; each of their requests is held against the NIC's own reduction, bit for bit.
+//!
+//! Run: `cargo build && cargo run --example 14_resident_server`
+//!
+//! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error otherwise.
+#![allow(unsafe_code)] // The NIC's reduction takes pointers.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::parts::onc_engines::reduce::fused;
+use ringbell::{DataType, DeviceBuffer, HostQueue, Nic, NicOptions, ReduceOp};
+
+type Error = Box<dyn std::error::Error>;
+
+const SERVER: &str = "10.77.114.1";
+const PORT: u32 = 14;
+const HEADER: usize = 24;
+const ROOM: u64 = 4 << 20;
+const CLIENTS: u64 = 3;
+
+fn main() -> Result<(), Error> {
+    let module = build(
+        &Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/14_resident_server/server.cu"),
+    )?;
+    let (server, client) = (open(SERVER)?, open("10.77.114.2")?);
+
+    // The host opens the listening socket, and launches the kernel once.
+    let queue = server.create_queue()?;
+    let listener = SessionId(call(&queue, &Descriptor::new(Opcode::Socket))? as u32);
+    let mut listen = Descriptor::new(Opcode::Listen);
+    listen.session = listener;
+    listen.imm = PORT | 4 << 16;
+    call(&queue, &listen)?;
+    let (room, out) = (server.alloc(ROOM)?, server.alloc(64)?);
+    out.write(0, &[0; 64])?;
+    server.gpu().load_module(&module)?;
+    let resident = server.gpu().launch(
+        "resident_server",
+        1,
+        128,
+        &[
+            queue.handle().into(),
+            listener.0.into(),
+            (&room).into(),
+            ROOM.into(),
+            60_000_000_u32.into(),
+            (&out).into(),
+            ringbell::abi::GpuVa(out.va().0 + 32).into(),
+        ],
+    )?;
+
+    let (mut right, mut wrong, mut refused) = (0_u64, 0, 0);
+    for number in 0..CLIENTS {
+        let mut client = Client::connect(&client)?;
+        for (i, (dtype, op)) in [
+            (DataType::F32, ReduceOp::Sum),
+            (DataType::Bf16, ReduceOp::Max),
+            (DataType::I64, ReduceOp::Prod),
+            (DataType::F16, ReduceOp::Sum),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            // Odd counts, other operands for everybody.
+            let count = 1001 + 997 * i + number as usize;
+            let sources: Vec<Vec<u8>> = (0..2 + number)
+                .map(|s| {
+                    noise(
+                        number * 100 + i as u64 * 10 + s,
+                        count * dtype.bytes() as usize,
+                    )
+                })
+                .collect();
+            match client.reduce(dtype.code().into(), op.code().into(), &sources, count)? {
+                Ok(got) if got == expected(dtype, op, &sources, count) => right += 1,
+                Ok(_) => wrong += 1,
+                Err(status) => return Err(format!("refused: {status}").into()),
+            }
+        }
+        if number == 1 {
+            // There is no such type: this client is refused, the next one is served.
+            let answer = client.reduce(77, 1, &[vec![0; 8]], 1)?;
+            refused += u32::from(answer == Err(Status::InvalidArgument));
+        } else if number + 1 == CLIENTS {
+            client.dismiss()?;
+        }
+        client.close()?;
+    }
+
+    resident.wait(Duration::from_secs(100))?;
+    let mut words = [0; 64];
+    out.read(0, &mut words)?;
+    let served = u64::from_le_bytes(words[..8].try_into()?);
+    let status = Status::from_code(words[32]).ok_or("an unknown status")?;
+    println!(
+        "{CLIENTS} clients, {served} requests served by one launch, {refused} refused, {wrong} wrong"
+    );
+    match (status, served == right, wrong, refused) {
+        (Status::Ok, true, 0, 1) => Ok(()),
+        _ => Err(format!("something is wrong: {right} right answers, {status}").into()),
+    }
+}
+
+/// A thread of the host that talks to the kernel.
+struct Client {
+    queue: HostQueue,
+    memory: DeviceBuffer,
+    session: SessionId,
+}
+
+impl Client {
+    fn connect(nic: &Nic) -> Result<Client, Error> {
+        let queue = nic.create_queue()?;
+        let session = SessionId(call(&queue, &Descriptor::new(Opcode::Socket))? as u32);
+        let mut connect = Descriptor::new(Opcode::Connect);
+        connect.session = session;
+        connect.operand = u64::from(u32::from(SERVER.parse::<Ipv4Addr>()?));
+        connect.imm = PORT;
+        call(&queue, &connect)?;
+        Ok(Client {
+            queue,
+            memory: nic.alloc(ROOM)?,
+            session,
+        })
+    }
+
+    /// Moves the first `len` bytes of the client's memory.
+    fn transfer(&self, opcode: Opcode, len: usize) -> Result<(), Error> {
+        let mut d = Descriptor::new(opcode);
+        d.session = self.session;
+        d.local_va = self.memory.va();
+        d.len = len as u32;
+        call(&self.queue, &d).map(|_| ())
+    }
+
+    fn reduce(
+        &mut self,
+        dtype: u32,
+        op: u32,
+        sources: &[Vec<u8>],
+        count: usize,
+    ) -> Result<Result<Vec<u8>, Status>, Error> {
+        let mut request = Vec::new();
+        for word in [dtype, op, sources.len() as u32, 0] {
+            request.extend(word.to_le_bytes());
+        }
+        request.extend((count as u64).to_le_bytes());
+        sources.iter().for_each(|s| request.extend(s));
+        self.memory.write(0, &request)?;
+        self.transfer(Opcode::Send, request.len())?;
+        self.transfer(Opcode::Recv, HEADER)?;
+        let mut header = [0; HEADER];
+        self.memory.read(0, &mut header)?;
+        match Status::from_code(header[12]).ok_or("an unknown status")? {
+            Status::Ok => {}
+            refused => return Ok(Err(refused)),
+        }
+        let mut result = vec![0; sources[0].len()];
+        self.transfer(Opcode::Recv, result.len())?;
+        self.memory.read(0, &mut result)?;
+        Ok(Ok(result))
+    }
+
+    /// Tells the kernel to leave.
+    fn dismiss(&self) -> Result<(), Error> {
+        self.memory.write(0, &[0; HEADER])?;
+        self.transfer(Opcode::Send, HEADER)
+    }
+
+    fn close(self) -> Result<(), Error> {
+        let mut d = Descriptor::new(Opcode::Close);
+        d.session = self.session;
+        call(&self.queue, &d).map(|_| ())
+    }
+}
+
+/// What the NIC computes.
+fn expected(dtype: DataType, op: ReduceOp, sources: &[Vec<u8>], count: usize) -> Vec<u8> {
+    let mut out = vec![0; sources[0].len()];
+    let from: Vec<*const u8> = sources.iter().map(|s| s.as_ptr()).collect();
+    // SAFETY: every vector holds `count` elements of the type.
+    unsafe { fused(dtype, op, &[out.as_mut_ptr()], &from, count, false) };
+    out
+}
+
+/// Bytes without a pattern, the same on every run.
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+fn open(ip: &str) -> Result<Nic, Error> {
+    Ok(Nic::open(NicOptions {
+        ip: ip.parse()?,
+        ..NicOptions::default()
+    })?)
+}
+
+/// One operation of the host; its detail word.
+fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
+    let done = queue.call(d)?;
+    match done.status {
+        Status::Ok => Ok(done.detail),
+        status => Err(format!("{:?}: {status}", d.opcode).into()),
+    }
+}
+
+/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
+fn build(source: &Path) -> Result<PathBuf, Error> {
+    let example = std::env::current_exe()?; // target/debug/examples/NAME
+    let ringbell = example
+        .ancestors()
+        .nth(2)
+        .ok_or("no target folder")?
+        .join("ringbell");
+    let module = example.with_extension("so");
+    let mut cc = Command::new(&ringbell);
+    cc.args(["cc", "--emulate-only"])
+        .arg(source)
+        .arg("-o")
+        .arg(&module);
+    match cc.status() {
+        Ok(end) if end.success() => Ok(module),
+        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
+        Err(e) => Err(format!(
+            "cannot start {}: {e}; run `cargo build` first",
+            ringbell.display()
+        )
+        .into()),
+    }
+}

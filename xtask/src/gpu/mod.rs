@@ -1,0 +1,342 @@
+//! `cargo xtask gpu`: everything that is to be checked and measured on a machine with a GPU, as one folder
+//! that needs neither Rust nor a network there (ADR 18).
+//!
+//! `mod.rs` builds the folder, `plan` says what is run in it, `run` runs it with a limit for each step,
+//! `summary` writes what came out.
+
+mod plan;
+mod run;
+mod summary;
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{bail, Context, Result};
+use serde_json::{json, Value};
+
+pub(crate) use self::run::{run as run_bundle, RunArgs};
+use crate::root;
+use crate::steps::{command, Outcome};
+use crate::tools::find;
+
+/// Most bytes of a bundle: what a person sends without thinking.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// What a machine without Rust starts.
+const SCRIPT: &str = r#"#!/bin/sh
+# Checks Ringbell on this machine's GPU, then measures. `./run --help` tells the options.
+cd "$(dirname "$0")" || exit 1
+exec ./bin/runner gpu-run --bundle . "$@"
+"#;
+
+/// A test binary of the bundle.
+struct TestBinary {
+    package: &'static str,
+    target: &'static str,
+    /// Its name in the bundle.
+    name: &'static str,
+}
+
+const TESTS: [TestBinary; 4] = [
+    TestBinary {
+        package: "ringbell",
+        target: "communicator",
+        name: "communicator",
+    },
+    TestBinary {
+        package: "ringbell",
+        target: "communicator_memory",
+        name: "communicator_memory",
+    },
+    TestBinary {
+        package: "ringbell",
+        target: "cuda",
+        name: "cuda",
+    },
+    TestBinary {
+        package: "ringbell-cuda-kernels",
+        target: "cuda",
+        name: "cuda_kernels",
+    },
+];
+
+/// Builds a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The bundle's folder; FOLDER.tar.gz stands beside it
+    #[arg(long, default_value = "target/gpu/ringbell-gpu", value_name = "FOLDER")]
+    out: PathBuf,
+    /// Build with the development profile: quicker to build, worthless to measure
+    #[arg(long)]
+    dev: bool,
+    /// Run it here at once
+    #[arg(long)]
+    here: bool,
+    #[command(flatten)]
+    run: run::HereArgs,
+}
+
+/// Builds, and runs where that is asked for; false when a step of the run failed.
+pub(crate) fn main(args: &Args) -> Result<bool> {
+    let out = root().join(&args.out);
+    build(&out, args.dev)?;
+    if !args.here {
+        println!("copy it to a machine with a GPU, unpack it there, and start `./run`");
+        return Ok(true);
+    }
+    // By the script, as a person would.
+    let mut script = Command::new("sh");
+    script.arg(out.join("run")).args(args.run.words());
+    let status = script
+        .status()
+        .context("cannot start the bundle's script")?;
+    Ok(status.success())
+}
+
+/// The step of CI: the whole bundle, on the emulated GPU, in short.
+pub(crate) fn in_short() -> Result<Outcome> {
+    let out = root().join("target/gpu/ci");
+    build(&out, true)?;
+    let results = out.join("results");
+    command(
+        Command::new("sh")
+            .arg(out.join("run"))
+            .args(["--gpu", "emulated", "--short", "--out"])
+            .arg(&results),
+    )?;
+    for file in ["results.json", "table.md"] {
+        let made = results.join(file);
+        if !made.is_file() {
+            bail!("the run made no {}", made.display());
+        }
+    }
+    Ok(Outcome::Passed)
+}
+
+fn build(out: &Path, dev: bool) -> Result<()> {
+    let profile: &[&str] = if dev { &[] } else { &["--release"] };
+    let cargo = || {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root());
+        cargo
+    };
+    command(cargo().args(["build", "--bin", "ringbell"]).args(profile))?;
+    let folder = root()
+        .join("target")
+        .join(if dev { "debug" } else { "release" });
+    for sub in ["bin", "tests"] {
+        let dir = out.join(sub);
+        std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    place(&folder.join("ringbell"), &out.join("bin/ringbell"))?;
+    let runner = std::env::current_exe().context("this program has no path")?;
+    place(&runner, &out.join("bin/runner"))?;
+    for (test, path) in tests(cargo(), profile)? {
+        place(&path, &out.join("tests").join(test))?;
+    }
+    let resources = root().join("target/kernels/resources.json");
+    let resources = match std::fs::read_to_string(&resources) {
+        Ok(text) => serde_json::from_str(&text)
+            .with_context(|| format!("{} is no JSON", resources.display()))?,
+        Err(_) => {
+            println!(
+                "note: no {}; `cargo xtask kernels` makes it",
+                resources.display()
+            );
+            Value::Null
+        }
+    };
+    let about = json!({
+        "commit": commit(),
+        "profile": if dev { "dev" } else { "release" },
+        "kernels": resources,
+    });
+    write(&out.join("bundle.json"), &format!("{about:#}\n"), 0o644)?;
+    write(&out.join("run"), SCRIPT, 0o755)?;
+    let packed = pack(out)?;
+    let bytes = size(&packed)?;
+    println!(
+        "{} ({:.1} MiB)",
+        packed.display(),
+        bytes as f64 / f64::from(1 << 20)
+    );
+    if bytes > MOST_BYTES {
+        bail!(
+            "{} has {bytes} bytes; a bundle has at most 64 MiB: leave a test out, or strip more",
+            packed.display()
+        );
+    }
+    Ok(())
+}
+
+/// The test binaries that cargo has built, by their name in the bundle.
+fn tests(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, PathBuf)>> {
+    // The whole workspace, as the step `tests`: another selection would be other features, and another build.
+    cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
+    cargo.args(profile);
+    let mut targets: Vec<&str> = TESTS.iter().map(|t| t.target).collect();
+    targets.sort_unstable();
+    targets.dedup();
+    for target in targets {
+        cargo.args(["--test", target]);
+    }
+    println!(
+        "$ cargo test --workspace --no-run ({} test binaries)",
+        TESTS.len()
+    );
+    let built = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start cargo")?;
+    if !built.status.success() {
+        bail!("the tests do not build: {}", built.status);
+    }
+    let text = String::from_utf8_lossy(&built.stdout);
+    let found = executables(&text);
+    TESTS
+        .iter()
+        .map(|test| {
+            let path = found
+                .iter()
+                .find(|(package, target, _)| package == test.package && target == test.target);
+            match path {
+                Some((_, _, path)) => Ok((test.name, path.clone())),
+                None => bail!("cargo built no test `{}` of {}", test.target, test.package),
+            }
+        })
+        .collect()
+}
+
+/// Package, target and path of each executable that cargo tells of.
+fn executables(messages: &str) -> Vec<(String, String, PathBuf)> {
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .filter_map(|m| {
+            let path = PathBuf::from(m["executable"].as_str()?);
+            let target = m["target"]["name"].as_str()?.to_owned();
+            Some((package(m["package_id"].as_str()?)?, target, path))
+        })
+        .collect()
+}
+
+/// The name in a package id: `path+file:///x/cuda-kernels#ringbell-cuda-kernels@0.1.0`, or `...ringbell#0.1.0` where
+/// the folder has the package's name.
+fn package(id: &str) -> Option<String> {
+    let (before, fragment) = id.rsplit_once('#')?;
+    Some(match fragment.split_once('@') {
+        Some((name, _)) => name.to_owned(),
+        None => before.rsplit('/').next()?.to_owned(),
+    })
+}
+
+/// Copies a program without what only a debugger reads.
+fn place(from: &Path, to: &Path) -> Result<()> {
+    // Not over a program that may be running.
+    let _ = std::fs::remove_file(to);
+    let stripped = find("strip").is_some_and(|strip| {
+        let status = Command::new(strip).arg("-o").arg(to).arg(from).status();
+        status.is_ok_and(|s| s.success())
+    });
+    if !stripped {
+        std::fs::copy(from, to)
+            .with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))?;
+    }
+    Ok(())
+}
+
+fn write(file: &Path, text: &str, mode: u32) -> Result<()> {
+    let failed = || format!("cannot write {}", file.display());
+    std::fs::write(file, text).with_context(failed)?;
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).with_context(failed)
+}
+
+/// The folder as one file beside it.
+fn pack(out: &Path) -> Result<PathBuf> {
+    let name = out.file_name().context("--out names no folder")?;
+    let parent = out.parent().context("--out has no parent")?;
+    let packed = out.with_extension("tar.gz");
+    let status = Command::new("tar")
+        .arg("-C")
+        .arg(parent)
+        .arg("--exclude=results")
+        .arg("-czf")
+        .arg(&packed)
+        .arg(name)
+        .status()
+        .context("cannot start tar")?;
+    if !status.success() {
+        bail!("tar ended with {status}");
+    }
+    Ok(packed)
+}
+
+fn size(file: &Path) -> Result<u64> {
+    let meta =
+        std::fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(meta.len())
+}
+
+/// The commit of the checkout, with a mark when something is not committed.
+fn commit() -> String {
+    let git = |args: &[&str]| {
+        let out = Command::new("git")
+            .current_dir(root())
+            .args(args)
+            .output()
+            .ok()?;
+        let text = String::from_utf8(out.stdout).ok()?.trim().to_owned();
+        out.status.success().then_some(text)
+    };
+    match git(&["rev-parse", "HEAD"]) {
+        None => "unknown".into(),
+        Some(hash) => match git(&["status", "--porcelain"]) {
+            Some(changes) if changes.is_empty() => hash,
+            _ => hash + " with changes",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_binaries_are_found_in_what_cargo_says() {
+        let said = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/ringbell#0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-1"}
+not json
+{"reason":"compiler-artifact","package_id":"path+file:///w/x/cuda-kernels#ringbell-cuda-kernels@0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-2"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/x#lib@0.1.0","target":{"name":"lib"},"executable":null}"#;
+        let found = executables(said);
+        assert_eq!(found.len(), 2);
+        assert_eq!(
+            found[0],
+            ("ringbell".into(), "cuda".into(), "/t/cuda-1".into())
+        );
+        assert_eq!(
+            found[1],
+            (
+                "ringbell-cuda-kernels".into(),
+                "cuda".into(),
+                "/t/cuda-2".into()
+            )
+        );
+    }
+
+    #[test]
+    fn every_step_that_runs_a_test_has_its_binary() {
+        for real in [true, false] {
+            for step in plan::steps(real, false, Path::new("/b"), Path::new("/o")) {
+                let Some(name) = step.program.strip_prefix("/b/tests").ok() else {
+                    continue;
+                };
+                assert!(
+                    TESTS.iter().any(|t| Path::new(t.name) == name),
+                    "{}",
+                    step.name
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Runs a bundle's steps: each within its limit, and the next ones whatever became of it.
+
+#![allow(clippy::disallowed_methods)] // Runs programs within limits, and tells how long they took.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{bail, Context, Result};
+use serde_json::{json, Value};
+
+use super::plan::{steps, Group, Step};
+use super::summary;
+use crate::tools::find;
+
+/// Longest that all measurements together may take, in seconds.
+pub(super) const BUDGET_S: u64 = 480;
+
+/// What may be chosen on the machine with the GPU.
+#[derive(clap::Args)]
+pub(crate) struct HereArgs {
+    /// What runs the kernels: `cuda`, `cuda:N` or `emulated`
+    #[arg(long, default_value = "cuda", value_name = "cuda[:N]|emulated")]
+    gpu: String,
+    /// Small runs: show that everything works, measure nothing
+    #[arg(long)]
+    short: bool,
+    /// Where results go
+    #[arg(
+        long = "results",
+        alias = "out",
+        default_value = "results",
+        value_name = "FOLDER"
+    )]
+    results: PathBuf,
+}
+
+impl HereArgs {
+    /// The same on the command line of the script.
+    pub(super) fn words(&self) -> Vec<String> {
+        let mut words = vec!["--gpu".to_owned(), self.gpu.clone()];
+        if self.short {
+            words.push("--short".into());
+        }
+        words.extend(["--results".into(), self.results.display().to_string()]);
+        words
+    }
+}
+
+/// Runs a bundle that `cargo xtask gpu` has made (its script does)
+#[derive(clap::Args)]
+pub(crate) struct RunArgs {
+    /// The bundle
+    #[arg(long, value_name = "FOLDER")]
+    bundle: PathBuf,
+    #[command(flatten)]
+    here: HereArgs,
+}
+
+/// How a step ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum End {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+/// A step that was run, or not.
+pub(super) struct Done {
+    pub(super) name: String,
+    pub(super) group: Group,
+    pub(super) end: End,
+    pub(super) seconds: f64,
+    /// What it has reported.
+    pub(super) report: Value,
+}
+
+/// Runs everything; false when a step failed.
+pub(crate) fn run(args: &RunArgs) -> Result<bool> {
+    let bundle = args
+        .bundle
+        .canonicalize()
+        .with_context(|| format!("there is no bundle {}", args.bundle.display()))?;
+    let about = bundle.join("bundle.json");
+    let about = std::fs::read_to_string(&about)
+        .with_context(|| format!("{} is missing; unpack the bundle again", about.display()))?;
+    let about: Value = serde_json::from_str(&about).context("bundle.json is no JSON")?;
+    let real = match args.here.gpu.as_str() {
+        "emulated" => false,
+        g if g == "cuda" || g.starts_with("cuda:") => true,
+        other => bail!("--gpu is cuda, cuda:N or emulated, not `{other}`"),
+    };
+    let out = &args.here.results;
+    std::fs::create_dir_all(out.join("logs"))
+        .with_context(|| format!("cannot make {}", out.display()))?;
+    let out = out.canonicalize().context("the results' folder is gone")?;
+    let steps = steps(real, args.here.short, &bundle, &out);
+    let done = all(&steps, &args.here.gpu, &out)?;
+    let machine = machine();
+    let results = summary::results(&done, &about, &machine, &args.here.gpu, args.here.short);
+    let table = summary::table(&results);
+    write(&out.join("results.json"), &format!("{results:#}\n"))?;
+    write(&out.join("table.md"), &table)?;
+    println!("\n{table}\nresults: {}", out.display());
+    Ok(!done.iter().any(|d| matches!(d.end, End::Failed(_))))
+}
+
+fn write(file: &Path, text: &str) -> Result<()> {
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
+    let mut done = Vec::new();
+    let mut spent = Duration::ZERO;
+    for step in steps {
+        let mut limit = Duration::from_secs(step.limit_s);
+        if step.group == Group::Measurement {
+            limit = limit.min(Duration::from_secs(BUDGET_S).saturating_sub(spent));
+        }
+        let start = Instant::now();
+        let end = match skipped(step, limit) {
+            Some(why) => End::Skipped(why),
+            None => one(step, gpu, out, limit)?,
+        };
+        let took = start.elapsed();
+        if step.group == Group::Measurement {
+            spent += took;
+        }
+        let (word, why) = match &end {
+            End::Passed => ("passed", ""),
+            End::Failed(why) => ("FAILED", why.as_str()),
+            End::Skipped(why) => ("not run", why.as_str()),
+        };
+        println!(
+            "{:<70} {:>6.1} s  {word} {why}",
+            step.name,
+            took.as_secs_f64()
+        );
+        let report = step
+            .report
+            .as_ref()
+            .filter(|_| end == End::Passed)
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or(Value::Null);
+        done.push(Done {
+            name: step.name.clone(),
+            group: step.group,
+            end,
+            seconds: took.as_secs_f64(),
+            report,
+        });
+    }
+    Ok(done)
+}
+
+fn skipped(step: &Step, limit: Duration) -> Option<String> {
+    if step.group == Group::Sanitizer && sanitizer().is_none() {
+        return Some("compute-sanitizer is not there".into());
+    }
+    limit
+        .is_zero()
+        .then(|| "the time for measurements is over".into())
+}
+
+/// In the path, or where CUDA's toolkit puts it.
+fn sanitizer() -> Option<PathBuf> {
+    let usual = Path::new("/usr/local/cuda/bin/compute-sanitizer");
+    find("compute-sanitizer").or_else(|| usual.is_file().then(|| usual.to_owned()))
+}
+
+fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
+    if let Some(report) = &step.report {
+        // What an earlier run has left is not this one's.
+        let _ = std::fs::remove_file(report);
+    }
+    let log = out.join("logs").join(format!("{}.log", step.name));
+    let file = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let program = match step.group {
+        Group::Sanitizer => sanitizer().unwrap_or_else(|| step.program.clone()),
+        _ => step.program.clone(),
+    };
+    let child = Command::new(&program)
+        .args(&step.args)
+        .env("RINGBELL_GPU", gpu)
+        .envs(step.env.iter().copied())
+        .stdin(Stdio::null())
+        .stdout(file.try_clone().context("no descriptor left")?)
+        .stderr(file)
+        // A group of its own: a step that starts ranks ends with all of them.
+        .process_group(0)
+        .spawn();
+    let mut child = match child {
+        Ok(child) => child,
+        Err(e) => {
+            return Ok(End::Failed(format!(
+                "cannot start {}: {e}",
+                program.display()
+            )))
+        }
+    };
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for a step")? {
+            return Ok(match status.success() {
+                true => End::Passed,
+                false => End::Failed(format!("{status}; see {}", log.display())),
+            });
+        }
+        if start.elapsed() > limit {
+            let group = format!("-{}", child.id());
+            let _ = Command::new("kill").args(["-KILL", "--", &group]).status();
+            let _ = child.kill();
+            let _ = child.wait();
+            return Ok(End::Failed(format!(
+                "not done after {} s; see {}",
+                limit.as_secs(),
+                log.display()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The machine, its GPUs and their driver, as far as they tell.
+fn machine() -> Value {
+    let said = |program: &str, args: &[&str]| {
+        let out = Command::new(program).args(args).output().ok()?;
+        let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+        (out.status.success() && !text.is_empty()).then_some(text)
+    };
+    let query = "--query-gpu=name,driver_version,pcie.link.gen.max,pcie.link.width.max";
+    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = cpu
+        .lines()
+        .find(|l| l.starts_with("model name"))
+        .and_then(|l| l.split_once(':'))
+        .map(|(_, name)| name.trim().to_owned());
+    json!({
+        "cpu": cpu,
+        "cores": std::thread::available_parallelism().map(usize::from).unwrap_or(1),
+        "kernel": said("uname", &["-sr"]),
+        "gpus": said("nvidia-smi", &[query, "--format=csv,noheader"]),
+        "date": said("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step(name: &str, limit_s: u64, script: &str) -> Step {
+        Step {
+            name: name.into(),
+            group: Group::Correctness,
+            limit_s,
+            program: "sh".into(),
+            args: vec!["-c".into(), script.into()],
+            env: vec![("WORD", "heard")],
+            report: None,
+        }
+    }
+
+    #[test]
+    fn a_step_that_fails_or_hangs_does_not_stop_the_others() {
+        let out = std::env::temp_dir().join(format!("rb-gpu-run-{}", std::process::id()));
+        std::fs::create_dir_all(out.join("logs")).unwrap();
+        let mut reports = step(
+            "d",
+            60,
+            &format!("echo '{{\"x\": 7}}' > {}/d.json", out.display()),
+        );
+        reports.report = Some(out.join("d.json"));
+        let mut absent = step("e", 60, "true");
+        absent.program = "/nonexistent/program".into();
+        let steps = [
+            step("a", 60, "exit 3"),
+            // Its child would live on, were it not of the same group.
+            step(
+                "b",
+                1,
+                &format!("sleep 600 & echo $! > {}/child; wait", out.display()),
+            ),
+            step(
+                "c",
+                60,
+                "test $WORD = heard && test $RINGBELL_GPU = emulated",
+            ),
+            reports,
+            absent,
+        ];
+        let done = all(&steps, "emulated", &out).unwrap();
+        let failed = |i: usize| matches!(&done[i].end, End::Failed(_));
+        assert!(failed(0) && failed(1) && failed(4));
+        assert_eq!((&done[2].end, &done[3].end), (&End::Passed, &End::Passed));
+        assert_eq!(done[3].report["x"], 7);
+        let child = std::fs::read_to_string(out.join("child")).unwrap();
+        let start = Instant::now();
+        let stat = format!("/proc/{}/stat", child.trim());
+        // Gone, or dead and not yet collected by whoever inherits it.
+        while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z ")) {
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "the child still runs"
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}

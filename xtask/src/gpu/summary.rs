@@ -1,0 +1,320 @@
+//! What came out: one JSON object, and the table of issue 5 with every ratio against what the same run measured.
+
+use serde_json::{json, Value};
+
+use super::plan::Group;
+use super::run::{Done, End};
+
+/// Kernels whose registers and shared memory are told: those that are resident while a call is active.
+const COMMUNICATION: [&str; 4] = ["rb_nop", "rb_send_all", "rb_recv_all", "rb_collective"];
+
+/// Everything, as one object.
+pub(super) fn results(
+    done: &[Done],
+    about: &Value,
+    machine: &Value,
+    gpu: &str,
+    short: bool,
+) -> Value {
+    let steps: Vec<Value> = done
+        .iter()
+        .map(|d| {
+            let (end, why) = match &d.end {
+                End::Passed => ("passed", None),
+                End::Failed(why) => ("failed", Some(why)),
+                End::Skipped(why) => ("not run", Some(why)),
+            };
+            json!({
+                "name": d.name,
+                "group": match d.group {
+                    Group::Correctness => "correctness",
+                    Group::Sanitizer => "sanitizer",
+                    Group::Measurement => "measurement",
+                },
+                "end": end,
+                "why": why,
+                "seconds": d.seconds,
+            })
+        })
+        .collect();
+    let reports: serde_json::Map<String, Value> = done
+        .iter()
+        .filter(|d| !d.report.is_null())
+        .map(|d| (d.name.clone(), d.report.clone()))
+        .collect();
+    let reports = Value::Object(reports);
+    let comparisons = comparisons(&reports, &about["kernels"]);
+    json!({
+        "commit": about["commit"],
+        "profile": about["profile"],
+        "machine": machine,
+        "gpu": gpu,
+        "short": short,
+        "steps": steps,
+        "comparisons": comparisons,
+        "reports": reports,
+    })
+}
+
+/// The first row that fits.
+fn row(report: &Value, series: Option<&str>, percentile: Option<f64>) -> Option<Value> {
+    let rows = report["rows"].as_array()?;
+    let fits = |r: &&Value| {
+        series.is_none_or(|s| r["series"] == s)
+            && percentile.is_none_or(|p| r["parameter"].as_f64() == Some(p))
+    };
+    rows.iter().find(fits).cloned()
+}
+
+fn number(row: Option<&Value>, field: &str) -> Option<f64> {
+    row?[field].as_f64().filter(|v| v.is_finite() && *v > 0.0)
+}
+
+fn shown(value: Option<f64>, unit: &str) -> String {
+    match value {
+        Some(v) if v < 10.0 => format!("{v:.2} {unit}"),
+        Some(v) => format!("{v:.1} {unit}"),
+        None => "not measured".into(),
+    }
+}
+
+/// One line of the table.
+fn line(
+    what: &str,
+    value: Option<f64>,
+    against: &str,
+    limit: Option<f64>,
+    unit: &str,
+    target: &str,
+) -> Value {
+    let ratio = value.zip(limit).map(|(v, l)| v / l);
+    json!({
+        "what": what,
+        "measured": shown(value, unit),
+        "against": format!("{against}: {}", shown(limit, unit)),
+        "ratio": ratio,
+        "target": target,
+    })
+}
+
+fn comparisons(reports: &Value, kernels: &Value) -> Vec<Value> {
+    let mut lines = Vec::new();
+    let median = row(&reports["floor"], Some("flag"), Some(50.0));
+    let flag = |field| number(median.as_ref(), field);
+    let nop = row(&reports["doorbell"], None, Some(50.0));
+    for (what, field) in [("median", "p50_us"), ("p99", "p99_us")] {
+        lines.push(line(
+            &format!("doorbell → NIC → status back in the kernel, {what}"),
+            number(nop.as_ref(), field),
+            "flag GPU ↔ CPU",
+            flag(field),
+            "µs",
+            "≤ 1.3×",
+        ));
+    }
+    let lat = row(&reports["send-lat"], None, None);
+    lines.push(line(
+        "gpu_send/gpu_recv 8 B, half round trip, median",
+        number(lat.as_ref(), "p50_us"),
+        "flag GPU ↔ CPU",
+        flag("p50_us"),
+        "µs",
+        "≤ 3×",
+    ));
+    let copies = ["host-to-device", "device-to-host"]
+        .map(|s| number(row(&reports["floor"], Some(s), None).as_ref(), "algbw_gbs"));
+    let slower = copies[0].zip(copies[1]).map(|(a, b)| a.min(b));
+    let bw = row(&reports["send-bw"], None, None);
+    let size = bw
+        .as_ref()
+        .and_then(|r| r["size_bytes"].as_u64())
+        .unwrap_or(64 << 20);
+    lines.push(line(
+        &format!("gpu_send {} KiB one way", size >> 10),
+        number(bw.as_ref(), "algbw_gbs"),
+        "pinned copy, the slower way",
+        slower,
+        "GB/s",
+        "≥ 0.85×",
+    ));
+    for ranks in [2, 4] {
+        all_reduce(&mut lines, &reports[format!("all-reduce-{ranks}")], ranks);
+    }
+    for sms in [1, 8, 32, 132] {
+        let hll = row(&reports[format!("hll-{sms}")], None, None);
+        lines.push(line(
+            "HyperLogLog on the path",
+            number(hll.as_ref(), "busbw_gbs"),
+            &format!("CUDA kernel on {sms} SMs"),
+            number(hll.as_ref(), "kernel_gbs"),
+            "GB/s",
+            "the SMs it frees",
+        ));
+    }
+    for kernel in COMMUNICATION {
+        let most = |field: &str| {
+            let archs = kernels[kernel].as_object()?.values();
+            archs.filter_map(|u| u[field].as_u64()).max()
+        };
+        let told = |v: Option<u64>| v.map_or_else(|| "not reported".into(), |v| v.to_string());
+        lines.push(json!({
+            "what": format!("{kernel}: registers of a lane, shared bytes"),
+            "measured": format!("{}, {}; one block, 0 SMs between calls", told(most("registers")), told(most("shared_bytes"))),
+            "against": "NCCL, NVSHMEM: not measured",
+            "ratio": null,
+            "target": "≤ 1 SM",
+        }));
+    }
+    lines
+}
+
+fn all_reduce(lines: &mut Vec<Value>, report: &Value, ranks: u32) {
+    let empty = Vec::new();
+    let rows = report["rows"].as_array().unwrap_or(&empty);
+    if rows.is_empty() {
+        lines.push(line(
+            &format!("all-reduce f32, {ranks} ranks"),
+            None,
+            "NCCL",
+            None,
+            "GB/s",
+            "≥ 1.5× busbw",
+        ));
+    }
+    for r in rows {
+        let size = r["size_bytes"].as_u64().unwrap_or(0);
+        let what = format!("all-reduce f32, {ranks} ranks, {} KiB", size >> 10);
+        // NCCL is not run by us yet: its column says so.
+        lines.push(if size < 64 << 10 {
+            line(
+                &what,
+                number(Some(r), "time_us"),
+                "NCCL",
+                None,
+                "µs",
+                "≤ 0.5× time",
+            )
+        } else {
+            line(
+                &what,
+                number(Some(r), "busbw_gbs"),
+                "NCCL",
+                None,
+                "GB/s",
+                "≥ 1.5× busbw",
+            )
+        });
+    }
+}
+
+/// The table for docs/results.
+pub(super) fn table(results: &Value) -> String {
+    let text = |v: &Value| v.as_str().unwrap_or("unknown").to_owned();
+    let machine = &results["machine"];
+    let mut out = format!(
+        "Commit {}, profile {}, {}. CPU {} ({} cores), {}. GPU: {}{}.\n\n",
+        text(&results["commit"]),
+        text(&results["profile"]),
+        text(&machine["date"]),
+        text(&machine["cpu"]),
+        machine["cores"],
+        text(&machine["kernel"]),
+        text(&results["gpu"]),
+        match machine["gpus"].as_str() {
+            Some(gpus) => format!(" ({})", gpus.replace('\n', "; ")),
+            None => String::new(),
+        }
+    );
+    let emulated = results["gpu"] == "emulated";
+    if emulated || results["short"] == true {
+        out += "This run shows that everything works. **No figure below is one of a GPU**: ";
+        out += if emulated {
+            "kernels ran on host threads.\n\n"
+        } else {
+            "runs were short.\n\n"
+        };
+    }
+    out +=
+        "| what | measured | against, in the same run | ratio | wanted |\n|---|---|---|---|---|\n";
+    for l in results["comparisons"].as_array().into_iter().flatten() {
+        let ratio = l["ratio"]
+            .as_f64()
+            .map_or_else(|| "–".into(), |r| format!("{r:.2}×"));
+        out += &format!(
+            "| {} | {} | {} | {ratio} | {} |\n",
+            text(&l["what"]),
+            text(&l["measured"]),
+            text(&l["against"]),
+            text(&l["target"])
+        );
+    }
+    out += "\n| step | end | s |\n|---|---|---|\n";
+    for s in results["steps"].as_array().into_iter().flatten() {
+        let why = s["why"]
+            .as_str()
+            .map_or_else(String::new, |w| format!(": {w}"));
+        out += &format!(
+            "| {} | {}{why} | {:.1} |\n",
+            text(&s["name"]),
+            text(&s["end"]),
+            s["seconds"].as_f64().unwrap_or(0.0)
+        );
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn done(name: &str, end: End, report: Value) -> Done {
+        Done {
+            name: name.into(),
+            group: Group::Measurement,
+            end,
+            seconds: 1.5,
+            report,
+        }
+    }
+
+    #[test]
+    fn ratios_are_of_the_same_run_and_what_lacks_is_said() {
+        let floor = json!({"rows": [
+            {"series": "flag", "parameter": 1.0, "p50_us": 9.0, "p99_us": 9.0},
+            {"series": "flag", "parameter": 50.0, "p50_us": 2.0, "p99_us": 3.0},
+            {"series": "host-to-device", "algbw_gbs": 50.0},
+            {"series": "device-to-host", "algbw_gbs": 40.0},
+        ]});
+        let nop =
+            json!({"rows": [{"series": "empty", "parameter": 50.0, "p50_us": 2.4, "p99_us": 6.0}]});
+        let bw = json!({"rows": [{"size_bytes": 64 << 20, "algbw_gbs": 36.0}]});
+        let reduced = json!({"rows": [{"size_bytes": 1024, "time_us": 7.5}, {"size_bytes": 1 << 20, "busbw_gbs": 21.5}]});
+        let all = [
+            done("floor", End::Passed, floor),
+            done("doorbell", End::Passed, nop),
+            done("send-bw", End::Passed, bw),
+            done("all-reduce-2", End::Passed, reduced),
+            done("hll-1", End::Failed("too slow".into()), Value::Null),
+        ];
+        let kernels = json!({"rb_nop": {"sm_90": {"registers": 30, "shared_bytes": 0}}});
+        let about = json!({"commit": "abc", "profile": "release", "kernels": kernels});
+        let results = results(&all, &about, &json!({"cores": 4}), "cuda", false);
+        let table = table(&results);
+        for want in [
+            "| 2.40 µs | flag GPU ↔ CPU: 2.00 µs | 1.20× | ≤ 1.3× |",
+            "| 6.00 µs | flag GPU ↔ CPU: 3.00 µs | 2.00× |",
+            "| not measured | flag GPU ↔ CPU: 2.00 µs | – | ≤ 3× |",
+            "gpu_send 65536 KiB one way | 36.0 GB/s | pinned copy, the slower way: 40.0 GB/s | 0.90× |",
+            "all-reduce f32, 2 ranks, 1 KiB | 7.50 µs | NCCL: not measured | – |",
+            "all-reduce f32, 2 ranks, 1024 KiB | 21.5 GB/s |",
+            "all-reduce f32, 4 ranks | not measured |",
+            "rb_nop: registers of a lane, shared bytes | 30, 0;",
+            "| hll-1 | failed: too slow | 1.5 |",
+        ] {
+            assert!(table.contains(want), "no `{want}` in\n{table}");
+        }
+        assert!(!table.contains("No figure"));
+        let results = super::results(&all, &about, &json!({}), "emulated", true);
+        assert!(super::table(&results).contains("No figure below is one of a GPU"));
+    }
+}
