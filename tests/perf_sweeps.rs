@@ -164,3 +164,49 @@ fn sizes_that_cannot_be_measured_are_refused() {
         assert_eq!(out.status.code(), Some(2), "{args:?}: {out:?}");
     }
 }
+
+#[test]
+fn sums_by_the_nic_and_by_kernels_are_the_same() {
+    let args = [
+        "combine", "-b", "4004", "-e", "40K", "-f", "4", "-n", "3", "-w", "1", "--blocks", "1,3",
+        "--lanes", "40", "--json", "-",
+    ];
+    let (_, rows) = rows(&perf(&args));
+    let seen: Vec<_> = rows
+        .iter()
+        .map(|r| (r["size_bytes"].as_u64(), r["series"].as_str()))
+        .collect();
+    let series = ["nic", "gpu-1", "gpu-3"].map(Some);
+    let want: Vec<_> = [4004, 16016]
+        .into_iter()
+        .flat_map(|size| series.map(|s| (Some(size), s)))
+        .collect();
+    assert_eq!(seen, want);
+    for bad in [
+        &["combine", "-b", "6", "-e", "6"][..],
+        &["combine", "-n", "1000000"],
+    ] {
+        assert_eq!(perf(bad).status.code(), Some(2), "{bad:?}");
+    }
+}
+
+#[test]
+fn the_floor_has_flags_and_copies() {
+    let args = [
+        "floor", "-n", "50", "-w", "5", "--bytes", "100003", "--rounds", "2", "--json", "-",
+    ];
+    let out = perf(&args);
+    assert_eq!(out.status.code(), Some(0), "{out:?}");
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("one JSON object");
+    let rows = json["rows"].as_array().expect("rows");
+    let of = |series: &str| -> Vec<&serde_json::Value> {
+        rows.iter().filter(|r| r["series"] == series).collect()
+    };
+    assert!(of("flag").iter().any(|r| r["parameter"] == 50.0));
+    assert!(of("flag").iter().all(|r| r["p50_us"].as_f64() > Some(0.0)));
+    for copy in ["host-to-device", "device-to-host"] {
+        assert!(of(copy).iter().all(|r| r["algbw_gbs"].as_f64() > Some(0.0)));
+        assert_eq!(of(copy).len(), 1);
+    }
+    assert_eq!(json["meta"]["nic"], "none");
+}

@@ -1,6 +1,7 @@
 //! `ringbell perf`: the benchmarks.
 
 mod collective;
+mod combine;
 mod compare;
 mod connections;
 mod device;
@@ -36,6 +37,8 @@ enum Bench {
     Floor(floor::Args),
     /// Register reads, and commands rung by a kernel against commands launched by the host
     Doorbell(device::LatencyArgs),
+    /// The sum of two arrays in GPU memory, by the NIC and by kernels on few or many SMs
+    Combine(combine::Args),
     /// The empty command, from a kernel through the NIC and back
     Nop(device::LatencyArgs),
     /// The NIC copies inside GPU memory, in bursts of rising size
@@ -84,6 +87,7 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::Limits(args) => limits::run(&args),
         Bench::Floor(args) => floor::run(&args),
         Bench::Doorbell(args) => device::doorbell(&args),
+        Bench::Combine(args) => combine::run(&args),
         Bench::Nop(args) => device::nop(&args),
         Bench::Dma(args) => device::dma(&args),
         Bench::SendBw(args) => send::run(send::Kind::Bandwidth, &args),

@@ -196,6 +196,11 @@ fn measurements(plan: &mut Plan<'_>, real: bool, short: bool) {
                 format!("hll -b 64K -e 64K -n 2 -w 1 --gpu-kernel --blocks {sms} --lanes 32");
             plan.measure(&format!("hll-{sms}"), 30, &args);
         }
+        plan.measure(
+            "combine",
+            30,
+            "combine -b 64K -e 64K -n 2 -w 1 --blocks 1,2 --lanes 32",
+        );
         return;
     }
     plan.measure("floor", 30, "floor");
@@ -225,6 +230,11 @@ fn measurements(plan: &mut Plan<'_>, real: bool, short: bool) {
         let args = format!("hll -b 16M -e 16M -n 10 -w 2 --gpu-kernel --blocks {sms} --lanes 512");
         plan.measure(&format!("hll-{sms}"), 25, &args);
     }
+    plan.measure(
+        "combine",
+        15,
+        "combine -b 64M -e 64M -n 10 --blocks 1,8,32,132",
+    );
 }
 
 #[cfg(test)]
