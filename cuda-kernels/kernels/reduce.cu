@@ -1,4 +1,4 @@
-// Reductions by the GPU's own lanes: what a combination by the NIC is compared with.
+// Reductions by the GPU's own lanes (`rb_reduce` is the C API's call): what a combination by the NIC is compared with.
 #include "common.cuh"
 #include "ringbell_reduce.cuh"
 
@@ -15,7 +15,7 @@ struct sources {
 // dst = srcs[0] op srcs[1] op ... over `count` elements, `iterations` times; any grid. `out` gets the status
 // and the time of block 0; `detail` of a refusal is the type. At most 512 lanes a
 // block, so that each may have 128 registers: with fewer the vectors in flight spill.
-extern "C" __global__ void __launch_bounds__(512, 1) rb_reduce(void *dst, sources srcs, rb_u32 count_of_sources, rb_u64 count, rb_u32 dtype, rb_u32 op,
+extern "C" __global__ void __launch_bounds__(512, 1) rb_local_reduce(void *dst, sources srcs, rb_u32 count_of_sources, rb_u64 count, rb_u32 dtype, rb_u32 op,
                                      rb_u32 iterations, rbk::perf_result *out) {
   __shared__ const void *from[MAX_SOURCES];
   bool leader = rb::detail::thread_index() == 0;
@@ -36,4 +36,4 @@ extern "C" __global__ void __launch_bounds__(512, 1) rb_reduce(void *dst, source
   rb_u64 bytes = rb_u64(iterations) * count * rb::detail::element_bytes(dtype);
   *out = rbk::perf_result{status, 0, ok ? 0 : rb_u64(dtype), ok ? iterations : 0, ok ? bytes : 0, 0, end - begin};
 }
-RB_KERNEL(rb_reduce)
+RB_KERNEL(rb_local_reduce)

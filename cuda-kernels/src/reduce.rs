@@ -104,6 +104,6 @@ impl ReduceKernel {
             iterations.into(),
             result.into(),
         ];
-        Ok(gpu.launch("rb_reduce", self.blocks, self.lanes, &args)?)
+        Ok(gpu.launch("rb_local_reduce", self.blocks, self.lanes, &args)?)
     }
 }

@@ -281,7 +281,7 @@ fn what_cannot_be_reduced_is_refused() {
             GpuVa(va.0 + 2048).into(),
         ];
         memory.write(0, &[9; 16]).unwrap();
-        gpu.launch("rb_reduce", 1, 4, &args)
+        gpu.launch("rb_local_reduce", 1, 4, &args)
             .unwrap()
             .wait(PATIENCE)
             .unwrap();
