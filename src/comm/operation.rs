@@ -424,7 +424,8 @@ impl Operation {
         defaults: (Algorithm, WireType, Duration),
     ) -> Descriptor {
         let mut spec = self.spec;
-        if spec.algo == Algorithm::Auto && can_default_to(defaults.0, spec.kind) {
+        let auto = Algorithm::Auto;
+        if defaults.0 != auto && spec.algo == auto && can_default_to(defaults.0, spec.kind) {
             spec.algo = defaults.0;
         }
         let message = matches!(
