@@ -347,3 +347,10 @@ fn it_tells_what_it_chose_and_why() {
             .contains(&(CollectiveKind::AllReduce, Algorithm::Ring, 1)));
     });
 }
+
+#[test]
+fn an_all_reduce_is_captured_once_and_replayed_with_other_data() {
+    let r = communicators::ranks("graph", 3);
+    let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
+    communicators::each(&comms, communicators::replays);
+}

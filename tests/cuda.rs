@@ -524,3 +524,14 @@ fn a_group_in_a_stream_runs_beside_the_driver_s_host_function() {
         });
     });
 }
+
+#[test]
+fn an_all_reduce_a_send_and_a_receive_are_captured_in_a_graph() {
+    let name = "an_all_reduce_a_send_and_a_receive_are_captured_in_a_graph";
+    under_mock(name, "", || {
+        let r = communicators::ranks("cuda-graph", 3);
+        assert!(r.nics.iter().all(|n| n.gpu().kind() == GpuKind::Cuda));
+        let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
+        communicators::each(&comms, communicators::replays);
+    });
+}

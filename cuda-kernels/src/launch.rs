@@ -231,6 +231,18 @@ pub enum LaunchError {
         #[source]
         source: crate::cuda::CudaError,
     },
+    /// It was captured: a graph runs it, and tells how it ended.
+    #[error("`{kernel}` was captured, not run; launch the graph and wait for that")]
+    Captured {
+        /// Kernel.
+        kernel: String,
+    },
+    /// A capture went wrong, or something was asked that a stream which captures cannot do.
+    #[error("the stream's capture: {why}")]
+    Capture {
+        /// What, and what to do.
+        why: &'static str,
+    },
     /// This GPU's streams cannot do it.
     #[error("this GPU has no {what}; ask before, and launch a kernel instead")]
     Unsupported {

@@ -31,8 +31,8 @@ pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
-    Event, Gpu, GpuBuffer, GpuError, GpuKind, Launch, ModuleError, NotShared, SharedMemory, Stream,
-    WordOp,
+    Event, Gpu, GpuBuffer, GpuError, GpuKind, Graph, Launch, ModuleError, NotShared, SharedMemory,
+    Stream, WordOp,
 };
 pub use launch::{Dim3, KernelArg, LaunchError};
 pub use slots::{Slots, SlotsConfig, SlotsError};

@@ -94,6 +94,14 @@ impl Pending {
         self.launch.wait(timeout)?;
         outcome(&self.cell)
     }
+
+    /// How the last replay of a captured operation ended, once that has been waited for.
+    ///
+    /// # Errors
+    /// As for [`Pending::wait`].
+    pub fn replayed(&self) -> Result<Outcome, SocketError> {
+        outcome(&self.cell)
+    }
 }
 
 /// A socket whose session is known to the GPU, and to the host once waited for.
@@ -149,7 +157,8 @@ impl SocketContext {
         self.timeout_us = timeout_us;
     }
 
-    /// The stream, to order other kernels with the sockets' operations.
+    /// The stream, to order other kernels with the sockets' operations, and to capture both
+    /// ([`Stream::begin_capture`]): sends and receives of sockets that are open, which [`Pending::replayed`] tells of.
     pub fn stream(&self) -> &Stream {
         &self.stream
     }
@@ -163,6 +172,7 @@ impl SocketContext {
         let args = [self.queue.into(), self.timeout_us.into(), cell.arg()];
         let opened = self.stream.launch("rb_stream_socket", 1, 1, &args)?;
         cell.used_by(&opened);
+        self.stream.keep(cell.clone());
         Ok(Socket { cell, opened })
     }
 
@@ -267,6 +277,7 @@ impl SocketContext {
         let launch = self.stream.launch(kernel, 1, 1, &args)?;
         cell.used_by(&launch);
         socket.cell.used_by(&launch);
+        self.stream.keep((cell.clone(), socket.cell.clone()));
         Ok(Pending { cell, launch })
     }
 }

@@ -505,6 +505,10 @@ impl Communicator {
         ))
     }
 
+    pub(super) fn queue(&self) -> &HostQueue {
+        &self.inner.queue
+    }
+
     pub(super) fn results(&self) -> &Results {
         &self.inner.results
     }

@@ -75,6 +75,21 @@ impl Enqueued {
     /// # Errors
     /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not got there.
     pub fn wait(&self, timeout: Duration) -> Result<Done, CollectiveError> {
+        if let How::Kernel(kernel) = &self.how {
+            kernel.launch.wait(timeout)?;
+        }
+        self.ended(timeout)
+    }
+
+    /// How the last replay of a captured operation ended, once that has been waited for.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Failed`].
+    pub fn replayed(&self) -> Result<Done, CollectiveError> {
+        self.ended(Duration::ZERO)
+    }
+
+    fn ended(&self, timeout: Duration) -> Result<Done, CollectiveError> {
         let (status, done) = match &self.how {
             How::Stream(posted) => {
                 let c = posted.wait(timeout)?;
@@ -85,7 +100,6 @@ impl Enqueued {
                 (c.status, done)
             }
             How::Kernel(kernel) => {
-                kernel.launch.wait(timeout)?;
                 let o = kernel.out.read()?;
                 let done = Done {
                     bytes: o.bytes,
@@ -127,6 +141,7 @@ impl Communicator {
                 why: why.to_string(),
             });
         }
+        // A stream that captures has no words: each replay takes its ticket on the GPU.
         if let Some(posted) = self.post_by_stream(operation, stream) {
             return Ok(Enqueued {
                 kind: operation.spec.kind,
@@ -147,6 +162,7 @@ impl Communicator {
         };
         let launch = call.on(stream, self.handle(), out.va())?;
         out.used_by(&launch);
+        stream.keep((out.clone(), self.queue().clone()));
         Ok(Enqueued {
             kind: operation.spec.kind,
             rank: self.rank(),
@@ -168,6 +184,16 @@ impl Communicator {
     ) -> Result<(), CollectiveError> {
         for (comm, operation) in &operations {
             operation.check(comm.rank(), comm.size())?;
+        }
+        if stream.is_capturing() {
+            let kind = operations
+                .first()
+                .map_or(CollectiveKind::Nop, |(_, o)| o.spec.kind);
+            let why = "a graph cannot hold a group, which the host posts; capture the operations one by one";
+            return Err(CollectiveError::Misuse {
+                kind,
+                why: why.to_string(),
+            });
         }
         let real = operations
             .iter()

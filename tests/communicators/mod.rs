@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringbell::{CommOptions, Communicator, Nic, NicOptions, TransportSpec};
+use ringbell::{CommOptions, Communicator, Nic, NicOptions, Operation, ReduceOp, TransportSpec};
 
 /// Long enough for any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,4 +58,60 @@ pub fn options() -> CommOptions {
         timeout: PATIENCE,
         ..CommOptions::default()
     }
+}
+
+/// Captures an all-reduce, and a send and a receive around a ring, and replays them with data that differs from round
+/// to round. Whichever the GPU.
+pub fn replays(c: &Communicator) {
+    let (rank, size, count) = (c.rank(), c.size(), 1021_u64);
+    let value = |r: u32, round: u32, i: u64| (r + 3) * 1_000_003 + round * 97 + i as u32 * 7919;
+    let bytes = |f: &dyn Fn(u64) -> u32| -> Vec<u8> {
+        (0..count).flat_map(|i| f(i).to_ne_bytes()).collect()
+    };
+    let [src, sums, before] = [(); 3].map(|()| c.nic().alloc(count * 4).expect("memory"));
+    let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+    let stream = c.nic().gpu().stream();
+    stream.begin_capture().expect("the GPU has graphs");
+    let sum = Operation::all_reduce::<u32>(&src, &sums, count, ReduceOp::Sum);
+    let mut queued = vec![c.enqueue(&sum, &stream).expect("captured")];
+    let send = Operation::send::<u32>(&src, count, next, 5);
+    let recv = Operation::recv::<u32>(&before, count, Some(previous), Some(5));
+    // A kernel waits for each: the first rank sends first, the others receive first.
+    let both = if rank == 0 {
+        [send, recv]
+    } else {
+        [recv, send]
+    };
+    for operation in &both {
+        queued.push(c.enqueue(operation, &stream).expect("captured"));
+    }
+    assert!(queued[0].wait(PATIENCE).is_err(), "captured, not run");
+    let refused = Communicator::enqueue_group(vec![(c.clone(), sum)], &stream, |_| {});
+    assert!(refused.is_err(), "the host posts a group");
+    let graph = stream.end_capture().expect("kernels alone");
+    for round in 0..7 {
+        src.write(0, &bytes(&|i| value(rank, round, i)))
+            .expect("inside");
+        let replay = graph.launch(&stream).expect("queued");
+        replay
+            .wait(PATIENCE)
+            .unwrap_or_else(|e| panic!("rank {rank}, round {round}: {e}"));
+        for q in &queued {
+            q.replayed()
+                .unwrap_or_else(|e| panic!("rank {rank}, round {round}: {e}"));
+        }
+        let mut got = vec![0; count as usize * 4];
+        sums.read(0, &mut got).expect("inside");
+        let all = |i| (0..size).fold(0_u32, |s, r| s.wrapping_add(value(r, round, i)));
+        assert!(got == bytes(&all), "rank {rank}, round {round}: sums");
+        before.read(0, &mut got).expect("inside");
+        let theirs = |i| value(previous, round, i);
+        assert!(
+            got == bytes(&theirs),
+            "rank {rank}, round {round}: the ring"
+        );
+    }
+    // The next operation of the communicator, by the host, after the replays took their tickets on the GPU.
+    c.all_reduce::<u32>(&src, &sums, count, ReduceOp::Sum)
+        .expect("all come");
 }

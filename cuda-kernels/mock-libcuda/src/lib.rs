@@ -16,6 +16,7 @@
 
 pub mod device;
 pub mod dma_buf;
+pub mod graph;
 pub mod io_memory;
 pub mod ipc;
 pub mod memory;

@@ -138,7 +138,9 @@ pub unsafe extern "C" fn cuEventDestroy_v2(e: *mut c_void) -> Result {
 pub unsafe extern "C" fn cuEventRecord(e: *mut c_void, s: *mut c_void) -> Result {
     call(|| {
         ready()?;
-        *lock(&*event(e)?) = Some(stream(s)?.record());
+        let s = stream(s)?;
+        crate::graph::not_capturing(&s)?;
+        *lock(&*event(e)?) = Some(s.record());
         Ok(())
     })
 }

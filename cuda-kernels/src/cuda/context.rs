@@ -7,6 +7,7 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use super::driver::{self, DeviceInfo};
 use super::error::CudaError;
+use super::numa::Placement;
 use super::words;
 
 /// A context and what is known of its GPU.
@@ -16,6 +17,8 @@ pub(super) struct Context {
     pub(super) device: DeviceInfo,
     /// CUDA version of the driver.
     pub(super) driver: i32,
+    /// Where pinned memory goes.
+    pub(super) placement: Placement,
     /// Whether streams can store and wait for words, or why not.
     pub(super) words: Result<(), String>,
     /// Set by the first call that says that nothing works any more.
@@ -65,6 +68,7 @@ impl Context {
         }
         let words = words::look(cuda.cu_device());
         Ok(Context {
+            placement: Placement::of(cuda.cu_device()),
             words,
             cuda,
             device,

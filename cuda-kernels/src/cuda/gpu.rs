@@ -136,7 +136,7 @@ impl Backend for CudaBackend {
     fn describe(&self) -> String {
         let c = &self.context;
         format!(
-            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; operations in streams: {}",
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; pinned memory: {}; operations in streams: {}",
             c.device.name,
             c.device.ordinal,
             c.device.capability.0,
@@ -148,6 +148,7 @@ impl Backend for CudaBackend {
                 true => "slots: pinned memory of the host, because it was asked for".into(),
                 false => self.memory.path(),
             },
+            c.placement.describe(),
             match &c.words {
                 Ok(()) => "by stream memory operations".into(),
                 Err(why) => format!("by kernels, because {why}"),

@@ -401,6 +401,7 @@ impl DmaMemory for CudaMemory {
 impl CudaMemory {
     fn pin(&self, base: NonNull<u8>, len: usize, more: u32) -> Result<Exposed, CudaError> {
         self.context.bind()?;
+        self.context.placement.bring(base, len);
         let host: *mut c_void = base.as_ptr().cast();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | more;
         // SAFETY: the caller says that the range is mapped and stays so until the guard is dropped.

@@ -27,6 +27,8 @@ mod error;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "cuda")]
+mod graph;
+#[cfg(feature = "cuda")]
 mod handles;
 #[cfg(feature = "cuda")]
 mod ipc;
@@ -36,6 +38,8 @@ mod mapper;
 mod memory;
 #[cfg(feature = "cuda")]
 mod module;
+#[cfg(feature = "cuda")]
+mod numa;
 #[cfg(feature = "cuda")]
 mod nvrtc;
 #[cfg(feature = "cuda")]

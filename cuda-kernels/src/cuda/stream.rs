@@ -9,10 +9,11 @@ use cudarc::driver::sys;
 
 use super::context::Context;
 use super::error::CudaError;
+use super::graph::{self, CudaGraph};
 use super::handles::{RawEvent, RawStream};
 use super::module::Kernels;
 use super::words;
-use crate::gpu::{Ending, Event, Launch, Order, WordOp};
+use crate::gpu::{Ending, Event, Launch, Order, Replay, WordOp};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 /// A stream, made when the first operation comes.
@@ -45,7 +46,7 @@ impl CudaStream {
         grid: Dim3,
         block: Dim3,
         args: &[KernelArg],
-    ) -> Result<RawEvent, CudaError> {
+    ) -> Result<(), CudaError> {
         let stream = self.raw()?;
         self.context.bind()?;
         let args = ArgBlock::new(args);
@@ -73,8 +74,16 @@ impl CudaStream {
                 std::ptr::null_mut(),
             )
         };
-        self.context.check("cuLaunchKernel", r)?;
-        stream.record()
+        self.context.check("cuLaunchKernel", r)
+    }
+
+    /// What ends when the stream has come here.
+    fn ending(&self, kernel: Arc<str>) -> Result<Arc<dyn Ending>, CudaError> {
+        Ok(Arc::new(CudaEnding {
+            kernel,
+            event: self.raw()?.record()?,
+            ended: OnceLock::new(),
+        }))
     }
 }
 
@@ -143,6 +152,13 @@ impl Ending for Refused {
     }
 }
 
+fn of_graph(source: CudaError) -> LaunchError {
+    LaunchError::Device {
+        kernel: "graph".into(),
+        source,
+    }
+}
+
 type HostFunction = Box<dyn FnOnce() + Send>;
 
 /// What the driver calls; `data` is a `Box<HostFunction>`.
@@ -165,16 +181,55 @@ impl Order for CudaStream {
             kernel: name.to_owned(),
             source,
         };
+        self.capture(name, grid, block, args)?;
+        let kernel: Arc<str> = name.into();
+        let ending = self.ending(kernel.clone()).map_err(device)?;
+        Ok(Launch::of(kernel, ending))
+    }
+
+    fn begin_capture(&self) -> Result<(), LaunchError> {
+        let begun = self.raw().and_then(|s| graph::begin(&self.context, s));
+        begun.map_err(of_graph)
+    }
+
+    /// A launch, of which the driver knows whether it captures.
+    fn capture(
+        &self,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError> {
+        let device = |source| LaunchError::Device {
+            kernel: name.to_owned(),
+            source,
+        };
         self.context.bind().map_err(device)?;
         let f = self.kernels.prepare(name, grid, block, args)?;
-        let event = self.start(f, grid, block, args).map_err(device)?;
-        let kernel: Arc<str> = name.into();
-        let ending = CudaEnding {
-            kernel: kernel.clone(),
-            event,
-            ended: OnceLock::new(),
+        self.start(f, grid, block, args).map_err(device)
+    }
+
+    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError> {
+        let stream = self.raw().map_err(of_graph)?;
+        let graph = graph::end(&self.context, stream, &self.kernels).map_err(of_graph)?;
+        Ok(Arc::new(graph))
+    }
+
+    fn replay(&self, graph: &dyn Replay, _before: Option<&Launch>) -> Result<Launch, LaunchError> {
+        let launched = match graph.as_any().downcast_ref::<CudaGraph>() {
+            Some(graph) => self
+                .raw()
+                .and_then(|stream| graph.launch(&self.context, stream))
+                .map_err(of_graph)?,
+            None => false,
         };
-        Ok(Launch::of(kernel, Arc::new(ending)))
+        if !launched {
+            let why = "the graph was captured on another GPU; launch it on a stream of that one";
+            return Err(LaunchError::Capture { why });
+        }
+        let kernel: Arc<str> = "graph".into();
+        let ending = self.ending(kernel.clone()).map_err(of_graph)?;
+        Ok(Launch::of(kernel, ending))
     }
 
     fn host(&self, f: HostFunction) {
@@ -191,12 +246,8 @@ impl Order for CudaStream {
     }
 
     fn record(&self) -> Event {
-        match self.raw().and_then(|s| s.record()) {
-            Ok(event) => Event::of(Arc::new(CudaEnding {
-                kernel: "event".into(),
-                event,
-                ended: OnceLock::new(),
-            })),
+        match self.ending("event".into()) {
+            Ok(ending) => Event::of(ending),
             Err(source) => Event::of(Arc::new(Refused(LaunchError::Device {
                 kernel: "event".into(),
                 source,

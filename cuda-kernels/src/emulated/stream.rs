@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::gpu::GpuInner;
 use super::module::Kernel;
 use super::pool::Job;
-use crate::gpu::{Ending, Event, Launch, Order};
+use crate::gpu::{Ending, Event, Launch, Order, Replay};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -106,6 +106,7 @@ struct State {
 /// Shared half of a stream: what a finished block needs to start the next operation.
 pub(super) struct StreamInner {
     state: Mutex<State>,
+    captured: Mutex<Vec<Node>>,
 }
 
 /// A stream; the operations themselves are in what its blocks share.
@@ -139,15 +140,13 @@ impl Order for EmulatedStream {
         kernel.check(grid, block, args)?;
         let done = Arc::new(Done::default());
         let launch = Launch::of(kernel.name.clone(), done.clone());
-        self.push(Op::Kernel(Arc::new(Work {
+        let node = Node {
             kernel,
-            args: ArgBlock::new(args),
             grid,
             block,
-            left: AtomicU64::new(grid.count()),
-            error: Mutex::new(None),
-            done,
-        })));
+            args: args.to_vec(),
+        };
+        self.push(Op::Kernel(Arc::new(node.work(done))));
         Ok(launch)
     }
 
@@ -164,6 +163,103 @@ impl Order for EmulatedStream {
     fn clear_error(&self) {
         lock(&self.inner.state).failed = None;
     }
+
+    fn begin_capture(&self) -> Result<(), LaunchError> {
+        lock(&self.inner.captured).clear();
+        Ok(())
+    }
+
+    fn capture(
+        &self,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError> {
+        let kernel = self.gpu.kernel(name)?;
+        kernel.check(grid, block, args)?;
+        lock(&self.inner.captured).push(Node {
+            kernel,
+            grid,
+            block,
+            args: args.to_vec(),
+        });
+        Ok(())
+    }
+
+    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError> {
+        let nodes = std::mem::take(&mut *lock(&self.inner.captured));
+        Ok(Arc::new(EmulatedGraph {
+            gpu: self.gpu.clone(),
+            nodes,
+        }))
+    }
+
+    fn replay(&self, graph: &dyn Replay, before: Option<&Launch>) -> Result<Launch, LaunchError> {
+        let graph = graph.as_any().downcast_ref::<EmulatedGraph>();
+        let graph = graph.filter(|g| Arc::ptr_eq(&g.gpu, &self.gpu));
+        let Some(graph) = graph else {
+            let why = "the graph was captured on another GPU; launch it on a stream of that one";
+            return Err(LaunchError::Capture { why });
+        };
+        if let Some(before) = before.filter(|b| b.poll().is_none()).cloned() {
+            // Kernels end by their own deadlines.
+            self.push(Op::Host(Box::new(move || {
+                while before
+                    .wait(Duration::from_secs(60))
+                    .is_err_and(|e| matches!(e, LaunchError::TimedOut { .. }))
+                {}
+            })));
+        }
+        // Those before the last are waited for by it: it does not run when one of them fails.
+        for node in &graph.nodes {
+            self.push(Op::Kernel(Arc::new(node.work(Arc::default()))));
+        }
+        let point = Arc::new(Point::default());
+        self.push(Op::Event(point.clone()));
+        Ok(Launch::of("graph".into(), point))
+    }
+}
+
+/// A captured kernel.
+struct Node {
+    kernel: Kernel,
+    grid: Dim3,
+    block: Dim3,
+    args: Vec<KernelArg>,
+}
+
+impl Node {
+    /// The kernel, to be run once.
+    fn work(&self, done: Arc<Done>) -> Work {
+        Work {
+            kernel: self.kernel.clone(),
+            args: ArgBlock::new(&self.args),
+            grid: self.grid,
+            block: self.block,
+            left: AtomicU64::new(self.grid.count()),
+            error: Mutex::new(None),
+            done,
+        }
+    }
+}
+
+/// Captured kernels, in order.
+struct EmulatedGraph {
+    gpu: Arc<GpuInner>,
+    nodes: Vec<Node>,
+}
+
+impl std::fmt::Debug for EmulatedGraph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EmulatedGraph({} kernels)", self.nodes.len())
+    }
+}
+
+impl Replay for EmulatedGraph {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
 }
 
 impl EmulatedStream {
@@ -172,6 +268,7 @@ impl EmulatedStream {
             gpu,
             inner: Arc::new(StreamInner {
                 state: Mutex::new(State::default()),
+                captured: Mutex::default(),
             }),
         }
     }

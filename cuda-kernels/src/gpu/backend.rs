@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
+use super::{Event, GpuError, GpuKind, Launch, ModuleError, Replay, SharedMemory, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
@@ -56,6 +56,20 @@ pub(crate) trait Order: Debug + Send + Sync {
     fn host(&self, f: Box<dyn FnOnce() + Send>);
     fn record(&self) -> Event;
     fn clear_error(&self);
+    /// From now on launches are captured.
+    fn begin_capture(&self) -> Result<(), LaunchError>;
+    /// Captures a kernel.
+    fn capture(
+        &self,
+        name: &str,
+        grid: Dim3,
+        block: Dim3,
+        args: &[KernelArg],
+    ) -> Result<(), LaunchError>;
+    /// What was captured.
+    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError>;
+    /// Replays a graph behind what the stream holds, and behind `before`.
+    fn replay(&self, graph: &dyn Replay, before: Option<&Launch>) -> Result<Launch, LaunchError>;
     /// Whether `words` does anything, or why not.
     fn has_words(&self) -> Result<(), String> {
         Err(

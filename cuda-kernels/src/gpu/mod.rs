@@ -8,6 +8,7 @@
 mod backend;
 mod buffer;
 mod error;
+mod graph;
 mod shared;
 mod stream;
 mod words;
@@ -15,6 +16,8 @@ mod words;
 pub(crate) use backend::{Backend, Ending, Order};
 pub use buffer::GpuBuffer;
 pub use error::{GpuError, ModuleError};
+pub use graph::Graph;
+pub(crate) use graph::Replay;
 pub use shared::{NotShared, SharedMemory};
 pub use stream::{Event, Launch, Stream};
 pub use words::WordOp;
