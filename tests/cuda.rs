@@ -374,9 +374,17 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
         };
         let text = ringbell(&["doctor"]);
         assert!(
-            text.contains("Mock GPU") && text.contains("copy engine on a side stream, because"),
+            text.contains("Mock GPU") && text.contains("→ copy engine on a side stream"),
             "{text}"
         );
+        // What was tried first, with the reasons, and the doorbells of a card.
+        for part in [
+            "no mapping could be made: GDRCopy: ",
+            "mmap: ",
+            "takes the BAR as I/O memory",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         let text = ringbell(&["--gpu", "emulated", "doctor"]);
         assert!(
             !text.contains("Mock GPU") && text.contains("--gpu"),

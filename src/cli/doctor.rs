@@ -80,7 +80,8 @@ struct Findings {
 /// Looks, and prints what was found. Ends with [`Exit::Environment`] when something is missing that
 /// nothing can take the place of.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
-    let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
+    let mut checks = gpu::gpu();
+    checks.extend([gpu::nvcc(), gpu::host_compiler()]);
     #[cfg(feature = "cuda")]
     checks.push(gdrcopy::gdrcopy());
     checks.push(card::doorbells());
@@ -119,6 +120,9 @@ fn exit(checks: &[Check]) -> Exit {
     }
 }
 
+/// Longest text, in characters, that makes a column wider.
+const WIDEST: usize = 56;
+
 fn text(findings: &Findings) -> String {
     let mut out = format!("ringbell {} on {}\n\n", findings.version, findings.machine);
     let width = |of: fn(&Check) -> &str| {
@@ -126,6 +130,8 @@ fn text(findings: &Findings) -> String {
             .checks
             .iter()
             .map(|c| of(c).chars().count())
+            // A long one does not push the others' columns off the screen.
+            .filter(|width| *width <= WIDEST)
             .max()
             .unwrap_or(0)
     };
@@ -176,7 +182,8 @@ mod tests {
 
     #[test]
     fn every_check_says_what_was_found_what_is_used_and_why() {
-        let mut checks = vec![gpu::gpu(), gpu::nvcc(), gpu::host_compiler()];
+        let mut checks = gpu::gpu();
+        checks.extend([gpu::nvcc(), gpu::host_compiler()]);
         checks.extend(host::checks());
         assert!(checks.len() >= 12);
         for c in &checks {

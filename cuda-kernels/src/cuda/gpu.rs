@@ -100,6 +100,11 @@ impl CudaGpu {
         &self.inner.context.cuda
     }
 
+    /// By which way the NIC reaches memory of this GPU, and why: what was so for the last allocation.
+    pub fn memory_way(&self) -> String {
+        self.inner.way()
+    }
+
     /// Why nothing works any more, after a kernel has ended so.
     pub fn lost(&self) -> Option<&CudaError> {
         self.inner.context.lost()
@@ -121,6 +126,14 @@ impl From<CudaGpu> for Gpu {
 }
 
 impl CudaBackend {
+    /// By which way the NIC reaches memory of the GPU, and why.
+    fn way(&self) -> String {
+        match self.pinned {
+            true => "slots: pinned memory of the host, because it was asked for".into(),
+            false => self.memory.path(),
+        }
+    }
+
     fn word<const N: usize>(&self, va: GpuVa) -> Result<[u8; N], GpuError> {
         let mut bytes = [0; N];
         self.memory.read(va, &mut bytes)?;
@@ -144,10 +157,7 @@ impl Backend for CudaBackend {
             c.driver / 1000,
             c.driver % 1000 / 10,
             self.kernels.origin.describe(),
-            match self.pinned {
-                true => "slots: pinned memory of the host, because it was asked for".into(),
-                false => self.memory.path(),
-            },
+            self.way(),
             c.placement.describe(),
             match &c.words {
                 Ok(()) => "by stream memory operations".into(),

@@ -82,10 +82,7 @@ impl CudaMemory {
                 "to be mapped for the CPU by {}, where that can be, else by the copy engine",
                 m.name()
             ),
-            (Some(m), Some(Ok(()))) => format!(
-                "mapped for the CPU by {} (reads of more than {READ_BY_MAPPING} bytes by the copy engine)",
-                m.name()
-            ),
+            (Some(m), Some(Ok(()))) => format!("mapped for the CPU by {}", m.name()),
             (Some(_), Some(Err(why))) => {
                 format!("copy engine on a side stream, because no mapping could be made: {why}")
             }

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use ringbell::parts::cuda_kernels::cuda::CudaError;
-use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuKind};
+use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 
 use super::{Check, Verdict};
 
-/// The GPU that kernels run on: opened as a NIC would, so that what is said is what happens.
-pub(super) fn gpu() -> Check {
+/// The GPU that kernels run on: opened as a NIC would, so that what is said is what happens. For a real one also how
+/// the NIC reaches its memory.
+pub(super) fn gpu() -> Vec<Check> {
     let small = EmulatedGpuConfig {
         memory_bytes: 2 << 20,
         ..EmulatedGpuConfig::default()
@@ -21,23 +22,77 @@ pub(super) fn gpu() -> Check {
                 Some(cause) => cause.to_string(),
                 None => "a GPU that cannot be opened".into(),
             };
-            Check::new("GPU", Verdict::Missing, found, "none", e.to_string())
+            vec![Check::new(
+                "GPU",
+                Verdict::Missing,
+                found,
+                "none",
+                e.to_string(),
+            )]
         }
     }
 }
 
-fn of(chosen: ChosenGpu) -> Check {
-    if chosen.gpu.kind() == GpuKind::Cuda {
-        // By which way the NIC reaches memory is known when there is some.
-        let _some = chosen.gpu.alloc(1 << 16);
-        return Check::new(
-            "GPU",
+#[cfg(feature = "cuda")]
+fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
+    // By which way the NIC reaches memory is known when there is some.
+    let some = cuda.alloc(1 << 16);
+    let device = cuda.device();
+    let (major, minor) = device.capability;
+    let name = format!(
+        "{} (GPU {}, sm_{major}{minor})",
+        device.name, device.ordinal
+    );
+    let way = cuda.memory_way();
+    // The rest of what it says of itself: memory has its own line.
+    let rest = cuda.describe().replace(&format!("; memory: {way}"), "");
+    let mut checks = vec![Check::new(
+        "GPU",
+        Verdict::Ok,
+        name,
+        "the GPU",
+        format!(
+            "kernels run on it, by a driver that was loaded at run time: {rest} (not measured on real GPUs yet)"
+        ),
+    )];
+    checks.push(match (some, way.split_once(", because ")) {
+        (Err(e), _) => Check::new(
+            "GPU memory",
+            Verdict::Missing,
+            "none can be had",
+            "none",
+            e.to_string(),
+        ),
+        (Ok(_), None) => Check::new(
+            "GPU memory",
             Verdict::Ok,
-            chosen.gpu.describe(),
-            "the GPU",
-            "kernels run on it; its driver was loaded at run time (this path is not measured on real GPUs yet)",
-        );
+            "the CPU can reach it",
+            way,
+            "stores go there at once, long reads by the copy engine; RINGBELL_GPU_MEMORY chooses: auto, gdrcopy, dmabuf, copy, slots",
+        ),
+        (Ok(_), Some((used, why))) if why.ends_with("asked for") => {
+            Check::new("GPU memory", Verdict::Ok, "not looked for", used, why)
+        }
+        (Ok(_), Some((used, why))) => Check::new(
+            "GPU memory",
+            Verdict::Instead,
+            "not mapped for the CPU",
+            used,
+            format!("{why}; RINGBELL_GPU_MEMORY chooses: auto, gdrcopy, dmabuf, copy, slots"),
+        ),
+    });
+    checks
+}
+
+fn of(chosen: ChosenGpu) -> Vec<Check> {
+    #[cfg(feature = "cuda")]
+    if let Some(cuda) = &chosen.cuda {
+        return real(cuda);
     }
+    vec![emulated(chosen)]
+}
+
+fn emulated(chosen: ChosenGpu) -> Check {
     let emulated = "emulated GPU";
     match chosen.instead_of {
         None => Check::new(
