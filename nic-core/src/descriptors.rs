@@ -36,7 +36,7 @@ pub fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Descriptors that are open in this process; `None` where `/proc` does not tell.
+/// Descriptors that are open in this process; `None` where `/proc` does not tell, or none is left to ask it by.
 pub fn open() -> Option<u64> {
     let list = std::fs::read_dir("/proc/self/fd").ok()?;
     // One of them is the listing's own.
@@ -44,11 +44,11 @@ pub fn open() -> Option<u64> {
 }
 
 /// Descriptors that a program of so many ranks has open when all of them are in one process: each
-/// with a NIC, a GPU's memory and a bootstrap's connection, and linked to each other on the host. A few
-/// more than were counted, so that a limit of that suffices.
+/// with a NIC, a GPU's memory and a bootstrap's connection, and linked to each other on the host. More than
+/// were counted, because each handshake has six more for a moment.
 pub fn needed_in_one_process(ranks: u32) -> u64 {
     let n = u64::from(ranks);
-    64 + 16 * n + n * n.saturating_sub(1)
+    64 + 24 * n + n * n.saturating_sub(1)
 }
 
 /// Raises this process's soft limit to its hard one, as a program of many ranks wants at its start.

@@ -269,10 +269,11 @@ impl Communicator {
     }
 
     fn no_descriptors(&self) -> CollectiveError {
-        let ranks = self.size();
+        let (ranks, limit) = (self.size(), descriptors::limit().unwrap_or(u64::MAX));
         CollectiveError::Descriptors {
-            open: descriptors::open().unwrap_or(0),
-            limit: descriptors::limit().unwrap_or(u64::MAX),
+            // Counting takes one as well.
+            open: descriptors::open().unwrap_or(limit),
+            limit,
             ranks,
             needed: descriptors::needed_in_one_process(ranks),
         }
