@@ -105,3 +105,14 @@ fn root() -> PathBuf {
     // xtask/ lies in the root, so there is a parent; without one the package's own folder would do.
     here.parent().unwrap_or(here).to_path_buf()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

@@ -102,7 +102,7 @@ pub(crate) fn in_short() -> Result<Outcome> {
     command(
         Command::new("sh")
             .arg(out.join("run"))
-            .args(["--gpu", "emulated", "--short", "--out"])
+            .args(["--gpu", "emulated", "--short", "--results"])
             .arg(&results),
     )?;
     for file in ["results.json", "table.md"] {

@@ -28,12 +28,7 @@ pub(crate) struct HereArgs {
     #[arg(long)]
     short: bool,
     /// Where results go
-    #[arg(
-        long = "results",
-        alias = "out",
-        default_value = "results",
-        value_name = "FOLDER"
-    )]
+    #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
 }
 
