@@ -6,16 +6,15 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, gpu, kernels, root, venv};
+use crate::{counts, kernels, root, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests
 /// come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 7] = [
+pub(crate) const STEPS: [Step; 6] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
     ("examples", examples),
-    ("gpu", gpu::in_short),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
 ];

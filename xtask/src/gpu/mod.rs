@@ -17,7 +17,7 @@ use serde_json::{json, Value};
 
 pub(crate) use self::run::{run as run_bundle, RunArgs};
 use crate::root;
-use crate::steps::{command, Outcome};
+use crate::steps::command;
 use crate::tools::find;
 
 /// Most bytes of a bundle: what a person sends without thinking.
@@ -92,26 +92,6 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
         .status()
         .context("cannot start the bundle's script")?;
     Ok(status.success())
-}
-
-/// The step of CI: the whole bundle, on the emulated GPU, in short.
-pub(crate) fn in_short() -> Result<Outcome> {
-    let out = root().join("target/gpu/ci");
-    build(&out, true)?;
-    let results = out.join("results");
-    command(
-        Command::new("sh")
-            .arg(out.join("run"))
-            .args(["--gpu", "emulated", "--short", "--results"])
-            .arg(&results),
-    )?;
-    for file in ["results.json", "table.md"] {
-        let made = results.join(file);
-        if !made.is_file() {
-            bail!("the run made no {}", made.display());
-        }
-    }
-    Ok(Outcome::Passed)
 }
 
 fn build(out: &Path, dev: bool) -> Result<()> {
