@@ -36,10 +36,13 @@ impl Collectives {
     }
 
     /// Retires the operations of communicators that have ended, once nothing touches their memory.
+    #[inline]
     pub(super) fn reap(&mut self, io: &mut Io<'_>) -> bool {
-        if self.ending == 0 {
-            return false;
-        }
+        self.ending > 0 && self.reap_ended(io)
+    }
+
+    #[inline(never)]
+    fn reap_ended(&mut self, io: &mut Io<'_>) -> bool {
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {

@@ -7,7 +7,13 @@ use super::fabric::FabricEvent;
 use super::{executor, Collectives, Io, State};
 
 impl Collectives {
+    #[inline]
     pub(super) fn take_events(&mut self, io: &mut Io<'_>) -> bool {
+        self.fabric.has_events() && self.take_all_events(io)
+    }
+
+    #[inline(never)]
+    fn take_all_events(&mut self, io: &mut Io<'_>) -> bool {
         let mut moved = false;
         while let Some(e) = self.fabric.poll_event() {
             moved = true;

@@ -101,6 +101,7 @@ impl Core {
     }
 
     /// Tells the host what engines have come to.
+    #[inline]
     pub(super) fn tell_engine_notices(&mut self) {
         while let Some((id, notice)) = self.dma.engines.poll_notice() {
             let (kind, data) = match notice {

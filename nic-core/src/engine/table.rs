@@ -478,10 +478,16 @@ impl Engines {
     }
 
     /// What the host should be told, each thing once.
+    #[inline]
     pub(crate) fn poll_notice(&mut self) -> Option<(EngineId, Notice)> {
-        if !std::mem::take(&mut self.news) {
-            return None;
+        match std::mem::take(&mut self.news) {
+            true => self.find_notice(),
+            false => None,
         }
+    }
+
+    #[inline(never)]
+    fn find_notice(&mut self) -> Option<(EngineId, Notice)> {
         // What a detached engine has left is delivered: the stream is as any other again.
         self.drop_paths();
         for slot in 0..self.slots.len() {

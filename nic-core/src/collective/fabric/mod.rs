@@ -222,6 +222,12 @@ impl Fabric {
         }
     }
 
+    /// Whether [`poll_event`](Fabric::poll_event) has something.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next thing that has happened.
     pub(crate) fn poll_event(&mut self) -> Option<FabricEvent> {
         self.events.pop_front()
