@@ -183,7 +183,8 @@ fn all_reduce(lines: &mut Vec<Value>, report: &Value, ranks: u32) {
     }
     for r in rows {
         let size = r["size_bytes"].as_u64().unwrap_or(0);
-        let what = format!("all-reduce f32, {ranks} ranks, {} KiB", size >> 10);
+        let form = r["series"].as_str().unwrap_or("form not said");
+        let what = format!("all-reduce f32, {ranks} ranks, {} KiB, {form}", size >> 10);
         // NCCL is not run by us yet: its column says so.
         lines.push(if size < 64 << 10 {
             line(
@@ -288,7 +289,10 @@ mod tests {
         let nop =
             json!({"rows": [{"series": "empty", "parameter": 50.0, "p50_us": 2.4, "p99_us": 6.0}]});
         let bw = json!({"rows": [{"size_bytes": 64 << 20, "algbw_gbs": 36.0}]});
-        let reduced = json!({"rows": [{"size_bytes": 1024, "time_us": 7.5}, {"size_bytes": 1 << 20, "busbw_gbs": 21.5}]});
+        let reduced = json!({"rows": [
+            {"series": "in place", "size_bytes": 1024, "time_us": 7.5},
+            {"series": "out of place", "size_bytes": 1 << 20, "busbw_gbs": 21.5},
+        ]});
         let all = [
             done("floor", End::Passed, floor),
             done("doorbell", End::Passed, nop),
@@ -305,8 +309,8 @@ mod tests {
             "| 6.00 µs | flag GPU ↔ CPU: 3.00 µs | 2.00× |",
             "| not measured | flag GPU ↔ CPU: 2.00 µs | – | ≤ 3× |",
             "gpu_send 65536 KiB one way | 36.0 GB/s | pinned copy, the slower way: 40.0 GB/s | 0.90× |",
-            "all-reduce f32, 2 ranks, 1 KiB | 7.50 µs | NCCL: not measured | – |",
-            "all-reduce f32, 2 ranks, 1024 KiB | 21.5 GB/s |",
+            "all-reduce f32, 2 ranks, 1 KiB, in place | 7.50 µs | NCCL: not measured | – |",
+            "all-reduce f32, 2 ranks, 1024 KiB, out of place | 21.5 GB/s |",
             "all-reduce f32, 4 ranks | not measured |",
             "rb_nop: registers of a lane, shared bytes | 30, 0;",
             "| hll-1 | failed: too slow | 1.5 |",
