@@ -142,7 +142,7 @@ fn bad_input_says_what_to_do() {
         (&["hll", "--precision", "3"][..], "4 to 18"),
         (&["hll", "--width", "3"], "1, 2, 4, 8 or 16"),
         (&["hll", "--hash", "md5"], "murmur3"),
-        (&["hll", "--gpu-kernel", "--blocks", "0"], "1..=128"),
+        (&["hll", "--gpu-kernel", "--blocks", "0"], "1..=1024"),
         (&["hll", "--blocks", "2"], "--gpu-kernel"),
         (&["hll", "/nowhere/at/all"], "/nowhere/at/all"),
         (&["hll", "merge", &garbage], "no-sketch"),
