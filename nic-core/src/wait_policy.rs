@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 const SPIN_ALONE: u32 = 1500;
 /// The same on a shared core, where what is waited for cannot happen before the yield.
 const SPIN_SHARED: u32 = 0;
+/// The same where more waiters than cores work together and the others seem to be elsewhere: they move, and a
+/// long spin keeps the one that comes here from the core for as long.
+const SPIN_CROWDED: u32 = 100;
 /// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
 const HOG: Duration = Duration::from_micros(50);
 /// The same where it is known that more waiters than cores work together: a yield then takes as long as
@@ -101,10 +104,9 @@ impl WaitPolicy {
         let timed = yields.is_multiple_of(TIMED_EVERY).then(Instant::now);
         std::thread::yield_now();
         self.yields.fetch_add(1, Ordering::Relaxed);
-        let hog = if self.crowded.load(Ordering::Relaxed) {
-            HOG_CROWDED
-        } else {
-            HOG
+        let hog = match self.crowded.load(Ordering::Relaxed) {
+            true => HOG_CROWDED,
+            false => HOG,
         };
         if timed.is_some_and(|before| before.elapsed() > hog) {
             self.hog.store(HOG_MEMORY, Ordering::Relaxed);
@@ -124,7 +126,11 @@ impl WaitPolicy {
         if alone && lost >= WINDOW_ALONE.1 {
             self.spin.store(SPIN_SHARED, Ordering::Relaxed);
         } else if !alone && lost == 0 {
-            self.spin.store(SPIN_ALONE, Ordering::Relaxed);
+            let spin = match self.crowded.load(Ordering::Relaxed) {
+                true => SPIN_CROWDED,
+                false => SPIN_ALONE,
+            };
+            self.spin.store(spin, Ordering::Relaxed);
         }
     }
 }
@@ -168,7 +174,7 @@ mod tests {
         p.expect(3);
         assert!(!WaitPolicy::is_alone(p.spin()));
         p.learn(false, 0);
-        assert!(WaitPolicy::is_alone(p.spin()), "the others are elsewhere");
+        assert_eq!(p.spin(), SPIN_CROWDED, "the others are elsewhere");
     }
 
     #[test]
