@@ -177,7 +177,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_COMM_ABORTED 26u
 /** A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault. */
 #define RB_STATUS_INVALID_ARGUMENT 27u
-/** A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message. */
+/** A message is larger than the receive that it met; both sides end with this, unless a short message had been buffered, and so sent, before the receive came. Detail: bytes of the message. */
 #define RB_STATUS_MESSAGE_TOO_LARGE 28u
 /** The operation was cancelled by its owner before it had begun. */
 #define RB_STATUS_CANCELLED 29u

@@ -212,8 +212,9 @@ rb_result rb_send(const void *src, uint64_t count, uint32_t dtype, uint32_t peer
 rb_result rb_isend(const void *src, uint64_t count, uint32_t dtype, uint32_t peer, uint32_t tag, rb_communicator *comm,
                    rb_request **request);
 /* At most dst[count] from rank `peer` (or RB_ANY_RANK) with a tag (or RB_ANY_TAG), in the order in which that rank
- * sent them. A longer message is RB_STATUS_MESSAGE_TOO_LARGE on both sides. rb_done.bytes of rb_irecv or
- * rb_operation_run says how long it was. */
+ * sent them. A longer message is RB_STATUS_MESSAGE_TOO_LARGE on both sides, on the receiver's alone when it came
+ * before its receive and was short enough to be buffered. rb_done.bytes of rb_irecv or rb_operation_run says how
+ * long it was. */
 rb_result rb_recv(void *dst, uint64_t count, uint32_t dtype, uint32_t peer, uint32_t tag, rb_communicator *comm,
                   rb_stream *stream);
 rb_result rb_irecv(void *dst, uint64_t count, uint32_t dtype, uint32_t peer, uint32_t tag, rb_communicator *comm,

@@ -149,7 +149,7 @@ package ringbell_abi_pkg;
     STATUS_COMM_ABORTED = 8'd26,
     // A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
     STATUS_INVALID_ARGUMENT = 8'd27,
-    // A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message.
+    // A message is larger than the receive that it met; both sides end with this, unless a short message had been buffered, and so sent, before the receive came. Detail: bytes of the message.
     STATUS_MESSAGE_TOO_LARGE = 8'd28,
     // The operation was cancelled by its owner before it had begun.
     STATUS_CANCELLED = 8'd29,

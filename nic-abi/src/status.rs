@@ -61,7 +61,8 @@ coded_enum! {
         CommAborted = 26 => "COMM_ABORTED",
         /// A root, peer, count, type or algorithm that the communicator cannot do, or buffers that overlap in a way it does not allow. Detail: the value at fault.
         InvalidArgument = 27 => "INVALID_ARGUMENT",
-        /// A message is larger than the receive that it met; both sides end with this. Detail: bytes of the message.
+        /// A message is larger than the receive that it met; both sides end with this, unless a short message had been
+        /// buffered, and so sent, before the receive came. Detail: bytes of the message.
         MessageTooLarge = 28 => "MESSAGE_TOO_LARGE",
         /// The operation was cancelled by its owner before it had begun.
         Cancelled = 29 => "CANCELLED",
