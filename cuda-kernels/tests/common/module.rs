@@ -7,7 +7,10 @@ use std::process::Command;
 /// Compiles `tests/kernels/selftest.cu`; each test binary has a file of its own.
 pub fn build(name: &str, flags: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.so"));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let out = folder.join(format!("{name}.so"));
+    // Tests run as processes side by side: nobody may load what another is still writing.
+    let own = folder.join(format!("{name}.{}.so", std::process::id()));
     let run = Command::new("g++")
         .args([
             "-std=c++20",
@@ -30,7 +33,7 @@ pub fn build(name: &str, flags: &[&str]) -> PathBuf {
         .arg(root.join("include"))
         .arg(root.join("tests/kernels/selftest.cu"))
         .arg("-o")
-        .arg(&out)
+        .arg(&own)
         .output()
         .expect("g++ is what builds this crate");
     assert!(
@@ -38,5 +41,6 @@ pub fn build(name: &str, flags: &[&str]) -> PathBuf {
         "{}",
         String::from_utf8_lossy(&run.stderr)
     );
+    std::fs::rename(&own, &out).expect("moved to its place");
     out
 }
