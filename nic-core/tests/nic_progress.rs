@@ -5,7 +5,7 @@
 mod nic_support;
 
 use std::alloc::{GlobalAlloc, Layout as AllocLayout, System};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -14,7 +14,10 @@ use std::time::{Duration, Instant};
 use nic_support::*;
 use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{GpuVa, SessionId, Status};
+use ringbell_nic_abi::{
+    CollectiveKind, CollectiveSpec, DataType, Descriptor, GpuVa, Opcode, SessionId, Status,
+};
+use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -412,6 +415,57 @@ fn data_comes_before_its_announcement_on_an_asynchronous_memory() {
             assert_eq!((c.status, c.bytes), (Status::Ok, len as u64));
             assert_eq!(wait(0, ts).status, Status::Ok);
         }
+    }
+}
+
+/// Both operands of a pass are read slowly, and may be the same memory: neither is forgotten while the other is waited for.
+#[test]
+fn a_pass_over_asynchronous_memory_ends_also_where_both_operands_are_one() {
+    let mut spec = CollectiveSpec::new(CollectiveKind::Combine);
+    spec.dtype = DataType::I32;
+    let (imm, len) = spec.encode();
+    for seed in 0..4 {
+        let dir = TempDir::new();
+        let slow = slow(&dir, 1, seed);
+        let view = GpuView::new(slow.memory.host(), BASE, Layout::Scattered(seed));
+        let comm = slow.nic.create_communicator(&CommunicatorConfig {
+            ctx: 5,
+            rank: 0,
+            peers: vec![SocketAddrV4::new([10, 0, 0, 1].into(), 0)],
+            settings: CollectiveSettings::default(),
+        });
+        let comm = comm.expect("a communicator of one");
+        // More than a block, across pages that lie apart.
+        let count = 40_003_u64;
+        let value = |i: u64| (i as i32).wrapping_mul(7919) + seed as i32;
+        let bytes = |times: i32| -> Vec<u8> {
+            let all = (0..count).flat_map(|i| value(i).wrapping_mul(times).to_ne_bytes());
+            all.collect()
+        };
+        view.write(GpuVa(BASE.0 + 12), &bytes(1));
+        let d = Descriptor {
+            session: comm.session(),
+            local_va: GpuVa(BASE.0 + 12),
+            remote_va: GpuVa(BASE.0 + 12),
+            operand: count,
+            imm,
+            len,
+            timeout_us: 60_000_000,
+            ..Descriptor::new(Opcode::Collective)
+        };
+        let ticket = slow.queue.try_post(&d).expect("room");
+        let start = Instant::now();
+        let done = loop {
+            if let Some(c) = slow.queue.poll(ticket) {
+                break c;
+            }
+            assert!(start.elapsed() < LIMIT, "{}", slow.nic.describe());
+            slow.nic.step();
+        };
+        assert_eq!(done.status, Status::Ok);
+        let mut got = vec![0; 4 * count as usize];
+        view.read(GpuVa(BASE.0 + 12), &mut got);
+        assert!(got == bytes(2), "seed {seed}");
     }
 }
 

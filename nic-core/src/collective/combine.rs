@@ -30,6 +30,23 @@ pub(crate) struct Combine {
     pub(crate) count: u64,
     /// Elements done.
     pub(crate) done: u64,
+    /// What slow memory has given for the next block.
+    pub(crate) held: Held,
+}
+
+/// Operands that are read piece by piece, in the order in which slow memory gives them. Kept until the block is whole: what
+/// was thrown away meanwhile would be read again and again, and for ever where two operands are the same memory.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Held {
+    /// Elements of the block; 0: none was begun.
+    count: u64,
+    sources: Vec<Gathered>,
+}
+
+#[derive(Debug, Clone)]
+struct Gathered {
+    bytes: Vec<u8>,
+    done: usize,
 }
 
 enum At {
@@ -70,13 +87,13 @@ impl Combine {
                 n => n,
             };
             self.done += n;
-            *budget -= n;
+            *budget = budget.saturating_sub(n);
         }
         Ok(ReadStatus::Done)
     }
 
     /// One contiguous block; 0: a read is pending.
-    fn block(&self, dma: &mut Dma<'_>, left: u64) -> Result<u64, Fault> {
+    fn block(&mut self, dma: &mut Dma<'_>, left: u64) -> Result<u64, Fault> {
         // As long as all direct operands are contiguous.
         let mut n = left;
         let mut whole = true;
@@ -99,6 +116,14 @@ impl Combine {
         if !whole || converts {
             n = n.min((BLOCK / 8) as u64);
         }
+        // A block that waits for memory keeps its length, whatever the budget is now.
+        if self.held.count > 0 {
+            n = self.held.count;
+        }
+        let Some(held) = self.gather_all(dma, n)? else {
+            return Ok(0);
+        };
+        let mut held = held.into_iter();
         let mut bounces: Vec<Vec<u8>> = Vec::new();
         let mut srcs: Vec<*const u8> = Vec::with_capacity(self.sources.len());
         for (p, wire) in &self.sources {
@@ -106,11 +131,7 @@ impl Combine {
             let ptr = match self.at(dma, p, size, n)? {
                 At::Direct(ptr) => ptr.cast_const(),
                 At::Bounce => {
-                    let mut bytes = vec![0u8; (n * size) as usize];
-                    if !gather(dma, p, self.done * size, &mut bytes)? {
-                        return Ok(0);
-                    }
-                    bounces.push(bytes);
+                    bounces.push(held.next().unwrap_or_default());
                     bounces.last().map_or(std::ptr::null(), |b| b.as_ptr())
                 }
             };
@@ -161,6 +182,38 @@ impl Combine {
         Ok(n)
     }
 
+    /// The bytes of all operands that cannot be reached directly; `None`: memory is not done. All reads are begun before
+    /// one is waited for.
+    fn gather_all(&mut self, dma: &mut Dma<'_>, n: u64) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+        let mut held = std::mem::take(&mut self.held);
+        let begun = held.count > 0;
+        let mut whole = true;
+        let mut i = 0;
+        for (p, wire) in &self.sources {
+            let size = self.bytes(*wire);
+            if matches!(self.at(dma, p, size, n)?, At::Direct(_)) {
+                continue;
+            }
+            if !begun {
+                held.sources.push(Gathered {
+                    bytes: vec![0; (n * size) as usize],
+                    done: 0,
+                });
+            }
+            if let Some(into) = held.sources.get_mut(i) {
+                whole &= gather(dma, p, self.done * size, into)?;
+            }
+            i += 1;
+        }
+        if whole {
+            let bytes = held.sources.into_iter().map(|g| g.bytes);
+            return Ok(Some(bytes.collect()));
+        }
+        held.count = n;
+        self.held = held;
+        Ok(None)
+    }
+
     fn at(&self, dma: &mut Dma<'_>, p: &Pieces, size: u64, n: u64) -> Result<At, Fault> {
         let Some((b, at)) = locate(p, self.done * size) else {
             // Our own sums are wrong; nothing is touched.
@@ -180,18 +233,18 @@ impl Combine {
     }
 }
 
-/// Reads bytes of a message; `false`: the memory is not done.
-fn gather(dma: &mut Dma<'_>, p: &Pieces, from: u64, into: &mut [u8]) -> Result<bool, Fault> {
-    let mut done = 0;
-    while done < into.len() {
-        let Some((b, at)) = locate(p, from + done as u64) else {
+/// Reads on with the bytes of a message; `false`: the memory is not done.
+fn gather(dma: &mut Dma<'_>, p: &Pieces, from: u64, into: &mut Gathered) -> Result<bool, Fault> {
+    while into.done < into.bytes.len() {
+        let Some((b, at)) = locate(p, from + into.done as u64) else {
             return Ok(true);
         };
-        let n = (into.len() - done).min((u64::from(b.len) - at) as usize);
-        if dma.read(&b, at, &mut into[done..done + n])? == ReadStatus::Pending {
+        let rest = &mut into.bytes[into.done..];
+        let n = rest.len().min((u64::from(b.len) - at) as usize);
+        if dma.read(&b, at, &mut rest[..n])? == ReadStatus::Pending {
             return Ok(false);
         }
-        done += n;
+        into.done += n;
     }
     Ok(true)
 }

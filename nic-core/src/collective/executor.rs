@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ringbell_nic_abi::{GpuVa, Status, WireType};
 use ringbell_onc_engines::program::{Layout, Place};
 
-use super::combine::Combine;
+use super::combine::{Combine, Held};
 use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::Params;
@@ -701,6 +701,7 @@ impl Instance {
             results,
             count: if nothing { 0 } else { count },
             done: 0,
+            held: Held::default(),
         })
     }
 }

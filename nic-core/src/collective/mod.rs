@@ -53,7 +53,7 @@ use rustc_hash::FxHashMap;
 use crate::board::Block;
 use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
 use channel::Channel;
-use combine::Combine;
+use combine::{Combine, Held};
 use communicator::{Comm, End, GRACE};
 use executor::{Job, Op, Progress};
 use fabric::{Fabric, RecvRequest, SendRequest, USER_TAG};
@@ -164,6 +164,7 @@ impl Task {
             results: vec![(p.result, false)],
             count: p.count,
             done: 0,
+            held: Held::default(),
         }))
     }
 }
