@@ -1,16 +1,15 @@
 //! Engines that a kernel puts on its own queue: a state for each session, and one for all.
 
-mod common;
+#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
+mod test_gpu;
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use common::{folder, has, succeed};
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::checksum::ChecksumEngine;
 use ringbell::engines::StreamEngine;
-use ringbell::{HostQueue, Nic, NicOptions};
+use ringbell::{GpuChoice, HostQueue, Nic, NicOptions};
 
 const LEN: usize = 50_001;
 const ROOM: usize = 64;
@@ -19,10 +18,15 @@ const KIND: u16 = 9;
 fn open(ip: &str, discovery: &Path) -> Nic {
     let mut options = NicOptions {
         ip: ip.parse().expect("an address"),
+        gpu_choice: if test_gpu::on_cuda() {
+            GpuChoice::Cuda(0)
+        } else {
+            GpuChoice::Auto
+        },
         ..NicOptions::default()
     };
     // A folder of its own: other tests run at the same time, with the same addresses.
-    options.local.directory = Some(discovery.join("nics"));
+    options.local.directory = Some(discovery.to_owned());
     options.gpu.memory_bytes = 16 << 20;
     Nic::open(options).expect("a NIC")
 }
@@ -53,22 +57,14 @@ fn checksum(parts: &[&[u8]]) -> Vec<u8> {
 
 #[test]
 fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
-    if !has("g++") {
-        return;
-    }
-    let dir = folder("engines-kernel");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/engines_kernel/count.cu");
-    let module = dir.join("count.so");
-    let mut cc = Command::new(env!("CARGO_BIN_EXE_ringbell"));
-    cc.args(["cc", "--emulate-only"]).arg(&source);
-    succeed(cc.arg("-o").arg(&module));
-
+    let name = format!("engines-kernel-{}", std::process::id());
+    let dir = std::env::temp_dir().join(name);
     let (server, client) = (open("10.77.0.1/24", &dir), open("10.77.0.2/24", &dir));
     server
         .soft()
         .register_engine_kind(KIND, |_| Some(Box::new(ChecksumEngine::new())))
         .expect("free");
-    server.gpu().load_module(&module).expect("loads");
+    test_gpu::load(server.gpu(), "count");
     let (host, far) = (
         server.create_queue().expect("a queue"),
         client.create_queue().expect("a queue"),
@@ -142,4 +138,6 @@ fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
         assert_eq!(&got[i * ROOM..][..expected.len()], expected, "state {i}");
     }
     assert!(server.soft().engines().is_empty());
+    drop((server, client));
+    let _ = std::fs::remove_dir_all(dir);
 }

@@ -3,12 +3,10 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
-#[path = "common/module.rs"]
-mod module;
 
-use common::{gpu, result, MockNic, Queue, PATIENCE};
+use common::{gpu, load_selftest, result, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::collective::{CollectiveLaunch, CommHandle};
-use ringbell_cuda_kernels::EmulatedGpu;
+use ringbell_cuda_kernels::Gpu;
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, GpuVa, Opcode,
     ReduceOp, Status, WireType,
@@ -16,8 +14,8 @@ use ringbell_nic_abi::{
 
 const T: u32 = 60_000_000;
 
-fn nic() -> MockNic {
-    MockNic::start(Queue::new(5, u32::MAX - 3, T, 1_000_000))
+fn nic(gpu: &Gpu) -> MockNic {
+    MockNic::start(gpu, Queue::new(gpu, 5, u32::MAX - 3, T, 1_000_000))
 }
 
 fn comm(nic: &MockNic) -> CommHandle {
@@ -40,7 +38,8 @@ fn spec(d: &Descriptor) -> CollectiveSpec {
 
 #[test]
 fn every_operation_says_in_its_descriptor_what_was_asked_for() {
-    let (gpu, nic) = (gpu(), nic());
+    let gpu = gpu();
+    let nic = nic(&gpu);
     let (buffer, out) = (gpu.alloc(4096).unwrap(), gpu.alloc(24).unwrap());
     let stream = gpu.stream();
     for (i, kind) in CollectiveKind::ALL.iter().enumerate() {
@@ -99,7 +98,7 @@ fn every_operation_says_in_its_descriptor_what_was_asked_for() {
     }
 }
 
-fn run(gpu: &EmulatedGpu, kernel: &str, lanes: u32, nic: &MockNic) -> Vec<common::GpuResult> {
+fn run(gpu: &Gpu, kernel: &str, lanes: u32, nic: &MockNic) -> Vec<common::GpuResult> {
     let out = gpu.alloc(24 * 8).unwrap();
     let launch = gpu
         .launch(kernel, 1, lanes, &[comm(nic).into(), (&out).into()])
@@ -110,9 +109,9 @@ fn run(gpu: &EmulatedGpu, kernel: &str, lanes: u32, nic: &MockNic) -> Vec<common
 
 #[test]
 fn requests_are_chained_by_distance_also_where_tickets_wrap() {
-    let (gpu, nic) = (gpu(), nic());
-    gpu.load_module(&module::build("collectives-chain", &[]))
-        .unwrap();
+    let gpu = gpu();
+    let nic = nic(&gpu);
+    load_selftest(&gpu);
     let results = run(&gpu, "t_chain", 1, &nic);
     assert!(
         results[..3].iter().all(|r| r.status == Status::Ok),
@@ -133,9 +132,9 @@ fn requests_are_chained_by_distance_also_where_tickets_wrap() {
 
 #[test]
 fn a_warp_and_a_block_post_once_and_every_lane_learns_the_result() {
-    let (gpu, nic) = (gpu(), nic());
-    gpu.load_module(&module::build("collectives-scopes", &[]))
-        .unwrap();
+    let gpu = gpu();
+    let nic = nic(&gpu);
+    load_selftest(&gpu);
     let results = run(&gpu, "t_collective_scopes", 64, &nic);
     // Lanes that saw another result than OK are counted in `bytes`.
     assert_eq!((results[0].status, results[0].bytes), (Status::Ok, 0));

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::{pattern, result, MockNic, Queue, PATIENCE};
-use mock_driver::{under_driver, under_mock};
+use mock_driver::{on_any_driver, under_driver, under_mock};
 use ringbell_cuda_kernels::cuda::{find, CudaConfig, CudaError, CudaGpu};
 use ringbell_cuda_kernels::{GpuError, GpuKind, LaunchError};
 use ringbell_gtlb::testing::conformance;
@@ -195,7 +195,7 @@ fn memory_is_allocated_copied_and_refused() {
 
 #[test]
 fn the_copy_engine_passes_the_conformance_suite() {
-    under_mock("the_copy_engine_passes_the_conformance_suite", "", || {
+    on_any_driver("the_copy_engine_passes_the_conformance_suite", "", || {
         conformance::check(&|| {
             let gpu = open().unwrap();
             let buffer = Arc::new(gpu.alloc(4 << 20).unwrap());
@@ -219,7 +219,7 @@ fn the_copy_engine_passes_the_conformance_suite() {
 #[test]
 fn an_announcement_waits_for_the_copies_before_it() {
     let name = "an_announcement_waits_for_the_copies_before_it";
-    under_mock(name, "slow-writes", || {
+    on_any_driver(name, "slow-writes", || {
         use ringbell_gtlb::{Access, Announce, DmaOp, Mmu, MmuConfig, Need, Submitted};
         let gpu = open().unwrap();
         let memory = gpu.memory();
@@ -265,7 +265,7 @@ fn an_announcement_waits_for_the_copies_before_it() {
 #[test]
 fn pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine() {
     let name = "pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine";
-    under_mock(name, "slow-writes", || {
+    on_any_driver(name, "slow-writes", || {
         conformance::check(&|| {
             let gpu = open().unwrap();
             let buffer = Arc::new(gpu.alloc_pinned(4 << 20).unwrap());
@@ -303,9 +303,9 @@ fn pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine() {
 #[test]
 fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
     let name = "kernels_send_and_receive_over_a_nic_made_of_a_thread";
-    under_mock(name, "", || {
+    on_any_driver(name, "", || {
         let gpu = open().unwrap();
-        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
         let out = gpu.alloc(4096).unwrap();
         let stream = gpu.stream();
         for (len, lanes) in [(1_u64, 1_u32), (41, 64), (100_001, 256), (3_000_001, 1024)] {
@@ -340,7 +340,7 @@ fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
 
 #[test]
 fn a_wrong_launch_is_refused_before_the_driver_sees_it() {
-    under_mock(
+    on_any_driver(
         "a_wrong_launch_is_refused_before_the_driver_sees_it",
         "",
         || {
@@ -374,7 +374,7 @@ fn a_kernel_that_kills_the_context_is_told_by_every_later_call() {
     let name = "a_kernel_that_kills_the_context_is_told_by_every_later_call";
     under_mock(name, "kill=rb_nop", || {
         let gpu = open().unwrap();
-        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
         let out = gpu.alloc(64).unwrap();
         let table = gpu.page_table(out.va(), 64).unwrap();
         assert_eq!(table.pages, [out.va().0]);
@@ -492,7 +492,7 @@ fn memory_of_others_is_adopted_or_refused_with_the_reason() {
 #[test]
 fn a_cudarc_slice_is_adopted_with_what_its_stream_has_written() {
     let name = "a_cudarc_slice_is_adopted_with_what_its_stream_has_written";
-    under_mock(name, "slow-writes", || {
+    on_any_driver(name, "slow-writes", || {
         let gpu = open().unwrap();
         let stream = gpu.context().default_stream();
         let numbers: Vec<u32> = (0..10_007).map(|i| i * 7).collect();

@@ -11,7 +11,7 @@ mod mock_driver;
 mod second_process;
 
 use common::pattern;
-use mock_driver::under_mock;
+use mock_driver::{on_any_driver, under_mock};
 use ringbell_cuda_kernels::cuda::{CudaConfig, CudaError, CudaGpu};
 use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuError, SharedMemory};
 use ringbell_nic_abi::GpuVa;
@@ -30,7 +30,7 @@ fn received() -> SharedMemory {
 #[test]
 fn another_process_reads_and_writes_interior_parts_of_a_buffer() {
     let name = "another_process_reads_and_writes_interior_parts_of_a_buffer";
-    under_mock(name, "", || {
+    on_any_driver(name, "", || {
         let gpu = open();
         if role() == Some("opener") {
             // Two parts of one allocation, and one of another of the same process.

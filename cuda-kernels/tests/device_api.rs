@@ -1,32 +1,28 @@
 //! Every function of `ringbell.cuh` against the mock NIC, and what it does when the NIC misbehaves.
 
 mod common;
-#[path = "common/module.rs"]
-mod module;
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use common::{pattern, result, MockNic, Queue, PATIENCE};
-use ringbell_cuda_kernels::{EmulatedGpu, KernelArg};
+use ringbell_cuda_kernels::{Gpu, KernelArg};
 use ringbell_nic_abi::bar::{Reg, MAGIC};
 use ringbell_nic_abi::{Flags, Opcode, Status};
 
 const T: u32 = 60_000_000;
 
-fn gpu() -> EmulatedGpu {
-    static MODULE: OnceLock<std::path::PathBuf> = OnceLock::new();
+fn gpu() -> Gpu {
     let gpu = common::gpu();
-    gpu.load_module(MODULE.get_or_init(|| module::build("device_api", &[])))
-        .unwrap();
+    common::load_selftest(&gpu);
     gpu
 }
 
-fn queue(start: u32) -> Arc<Queue> {
-    Queue::new(3, start, T, 1_000_000)
+fn queue(gpu: &Gpu, start: u32) -> Arc<Queue> {
+    Queue::new(gpu, 3, start, T, 1_000_000)
 }
 
-fn run(gpu: &EmulatedGpu, kernel: &str, grid: u32, lanes: u32, args: &[KernelArg]) {
+fn run(gpu: &Gpu, kernel: &str, grid: u32, lanes: u32, args: &[KernelArg]) {
     gpu.launch(kernel, grid, lanes, args)
         .unwrap()
         .wait(PATIENCE)
@@ -36,7 +32,7 @@ fn run(gpu: &EmulatedGpu, kernel: &str, grid: u32, lanes: u32, args: &[KernelArg
 #[test]
 fn every_call_does_what_it_says() {
     let gpu = gpu();
-    let nic = MockNic::start(queue(0));
+    let nic = MockNic::start(&gpu, queue(&gpu, 0));
     nic.queue.set_register(Reg::Magic.offset(), MAGIC);
     let (buf, out) = (gpu.alloc(4096).unwrap(), gpu.alloc(4096).unwrap());
     buf.write(0, &pattern(4096, 3)).unwrap();
@@ -110,7 +106,7 @@ fn every_call_does_what_it_says() {
 #[test]
 fn inline_payloads_of_every_length_and_alignment() {
     let gpu = gpu();
-    let nic = MockNic::start(queue(0));
+    let nic = MockNic::start(&gpu, queue(&gpu, 0));
     let (buf, wrong) = (gpu.alloc(4096).unwrap(), gpu.alloc(8).unwrap());
     wrong.store_u64(0, 0).unwrap();
     run(
@@ -133,7 +129,7 @@ fn inline_payloads_of_every_length_and_alignment() {
 fn requests_finish_in_any_order() {
     let gpu = gpu();
     for start in [0, u32::MAX - 6] {
-        let nic = MockNic::start(Queue::new(4, start, T, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, start, T, 1_000_000));
         let (buf, out) = (gpu.alloc(4096).unwrap(), gpu.alloc(64).unwrap());
         buf.write(0, &pattern(2048, 1)).unwrap();
         run(
@@ -157,7 +153,7 @@ fn requests_finish_in_any_order() {
 fn a_full_queue_is_told_at_once_or_after_the_time_out() {
     let gpu = gpu();
     for start in [0, u32::MAX - 3] {
-        let nic = MockNic::start(queue(start));
+        let nic = MockNic::start(&gpu, queue(&gpu, start));
         let (buf, out) = (gpu.alloc(64).unwrap(), gpu.alloc(64).unwrap());
         run(
             &gpu,
@@ -177,7 +173,7 @@ fn a_full_queue_is_told_at_once_or_after_the_time_out() {
 fn a_silent_nic_is_noticed_by_the_device_itself() {
     let gpu = gpu();
     for mute in [false, true] {
-        let nic = MockNic::start(Queue::new(3, 0, 1_000, 1_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 3, 0, 1_000, 1_000));
         if mute {
             nic.faults.mute.store(true, Ordering::Relaxed);
         } else {
@@ -209,7 +205,7 @@ fn a_silent_nic_is_noticed_by_the_device_itself() {
 #[test]
 fn an_unknown_status_is_read_as_silence() {
     let gpu = gpu();
-    let nic = MockNic::start(queue(0));
+    let nic = MockNic::start(&gpu, queue(&gpu, 0));
     nic.faults.garbage_status.store(true, Ordering::Relaxed);
     let out = gpu.alloc(64).unwrap();
     run(
@@ -226,7 +222,7 @@ fn an_unknown_status_is_read_as_silence() {
 #[test]
 fn completions_may_come_in_reverse() {
     let gpu = gpu();
-    let nic = MockNic::start(queue(u32::MAX - 2));
+    let nic = MockNic::start(&gpu, queue(&gpu, u32::MAX - 2));
     nic.faults.reverse.store(4, Ordering::Relaxed);
     let ok = gpu.alloc(8).unwrap();
     ok.store_u64(0, 0).unwrap();
@@ -240,7 +236,7 @@ fn completions_may_come_in_reverse() {
 fn tickets_wrap_past_two_to_the_32() {
     let gpu = gpu();
     for start in [u32::MAX - 20, u32::MAX, 1 << 31] {
-        let nic = MockNic::start(queue(start));
+        let nic = MockNic::start(&gpu, queue(&gpu, start));
         let ok = gpu.alloc(8).unwrap();
         ok.store_u64(0, 0).unwrap();
         run(
@@ -259,7 +255,7 @@ fn tickets_wrap_past_two_to_the_32() {
 fn blocks_and_lanes_share_one_queue() {
     let gpu = gpu();
     for (blocks, lanes, rounds) in [(6u32, 1u32, 200u32), (3, 40, 10), (1, 1024, 2)] {
-        let nic = MockNic::start(queue(u32::MAX - 100));
+        let nic = MockNic::start(&gpu, queue(&gpu, u32::MAX - 100));
         let ok = gpu.alloc(8).unwrap();
         ok.store_u64(0, 0).unwrap();
         run(
@@ -289,7 +285,7 @@ fn warp_and_block_scope_at_every_size() {
         (96, 70_000),
         (1024, 200_000),
     ] {
-        let nic = MockNic::start(Queue::new(6, 0, T, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 6, 0, T, 1_000_000));
         let (buf, wrong) = (gpu.alloc(2 * len + 8192).unwrap(), gpu.alloc(4).unwrap());
         wrong.store_u32(0, 0).unwrap();
         run(

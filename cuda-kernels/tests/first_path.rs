@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 #[test]
 fn nop_send_and_receive() {
     let gpu = gpu();
-    let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+    let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
     let out = gpu.alloc(4096).unwrap();
     gpu.launch(
         "rb_nop",

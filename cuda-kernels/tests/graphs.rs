@@ -1,26 +1,14 @@
-//! Graphs: what was captured once is replayed with other data, on the emulated GPU and over the mock driver.
+//! Graphs: what was captured once is replayed with other data.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
-#[cfg(feature = "cuda")]
-#[path = "common/mock_driver.rs"]
-mod mock_driver;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use common::{pattern, result, MockNic, Queue, PATIENCE};
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, LaunchError};
+use common::{gpu, pattern, result, MockNic, Queue, PATIENCE};
+use ringbell_cuda_kernels::{Gpu, LaunchError};
 use ringbell_nic_abi::Status;
-
-fn emulated() -> Gpu {
-    EmulatedGpu::new(EmulatedGpuConfig {
-        memory_bytes: 16 << 20,
-        ..EmulatedGpuConfig::default()
-    })
-    .expect("memory")
-    .into()
-}
 
 /// Counts its drops.
 struct Counted(Arc<AtomicU32>);
@@ -34,7 +22,7 @@ impl Drop for Counted {
 /// A send and a receive over a NIC made of a thread, captured once and replayed: more often than the queue has
 /// slots, so that a ticket that was captured would be refused or lost.
 fn a_send_and_a_receive(gpu: &Gpu) {
-    let nic = MockNic::start(Queue::new(2, 0, 20_000_000, 1_000_000));
+    let nic = MockNic::start(gpu, Queue::new(gpu, 2, 0, 20_000_000, 1_000_000));
     let len = 5003_u64;
     let (from, to) = (gpu.alloc(len).unwrap(), gpu.alloc(len).unwrap());
     let out = gpu.alloc(4096).unwrap();
@@ -139,29 +127,18 @@ fn refusals(gpu: &Gpu) {
 }
 
 #[test]
-fn the_emulated_gpu_replays_what_it_captured() {
-    let gpu = emulated();
-    a_send_and_a_receive(&gpu);
+fn a_send_and_a_receive_are_captured_once_and_replayed_with_other_data() {
+    a_send_and_a_receive(&gpu());
+}
+
+#[test]
+fn what_no_graph_can_hold_is_refused() {
+    let gpu = gpu();
     refusals(&gpu);
     let stream = gpu.stream();
     stream.begin_capture().unwrap();
     let graph = stream.end_capture().unwrap();
-    let stranger = graph.launch(&emulated().stream()).unwrap_err();
+    let stranger = graph.launch(&common::test_gpu::emulated().stream());
+    let stranger = stranger.unwrap_err();
     assert!(stranger.to_string().contains("another GPU"), "{stranger}");
-}
-
-#[cfg(feature = "cuda")]
-#[test]
-fn the_driver_s_graphs_are_replayed() {
-    mock_driver::under_mock("the_driver_s_graphs_are_replayed", "", || {
-        use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu};
-        let gpu = CudaGpu::open(CudaConfig::default()).expect("the mock");
-        a_send_and_a_receive(&gpu);
-        refusals(&gpu);
-        let stream = gpu.stream();
-        stream.begin_capture().unwrap();
-        let graph = stream.end_capture().unwrap();
-        let stranger = graph.launch(&emulated().stream()).unwrap_err();
-        assert!(stranger.to_string().contains("another GPU"), "{stranger}");
-    });
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{gpu, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::hll::{HllError, HllKernel, HllRing};
-use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer, KernelArg};
+use ringbell_cuda_kernels::{Gpu, GpuBuffer, KernelArg};
 use ringbell_nic_abi::{GpuVa, SessionId, Status};
 use ringbell_onc_engines::stream::conformance::noise;
 use ringbell_onc_engines::stream::hll::{HashKind, Sketch};
@@ -19,7 +19,7 @@ fn sketch(kernel: &HllKernel, stream: &[u8]) -> Sketch {
     sketch
 }
 
-fn zeroed(gpu: &EmulatedGpu, bytes: u64) -> GpuBuffer {
+fn zeroed(gpu: &Gpu, bytes: u64) -> GpuBuffer {
     let buffer = gpu.alloc(bytes).unwrap();
     buffer.write(0, &vec![0; bytes as usize]).unwrap();
     buffer
@@ -94,7 +94,12 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
         (2, 16, 32, 16, 1_000),
         (2, 8, 4, 4096, 0),
     ] {
-        let nic = MockNic::with((0..2).map(|_| Queue::new(7, 0, T, 1_000_000)).collect());
+        let nic = MockNic::with(
+            &gpu,
+            (0..2)
+                .map(|_| Queue::new(&gpu, 7, 0, T, 1_000_000))
+                .collect(),
+        );
         let kernel = HllKernel {
             blocks,
             lanes,
@@ -152,7 +157,12 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
 #[test]
 fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
     let gpu = gpu();
-    let nic = MockNic::with((0..2).map(|_| Queue::new(7, 0, T, 1_000_000)).collect());
+    let nic = MockNic::with(
+        &gpu,
+        (0..2)
+            .map(|_| Queue::new(&gpu, 7, 0, T, 1_000_000))
+            .collect(),
+    );
     let kernel = HllKernel {
         blocks: 3,
         lanes: 32,

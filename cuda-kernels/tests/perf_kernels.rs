@@ -4,7 +4,7 @@ mod common;
 
 use common::{gpu, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::perf::PerfResult;
-use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer, KernelArg, Launch};
+use ringbell_cuda_kernels::{Gpu, GpuBuffer, KernelArg, Launch};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::Status;
 
@@ -12,8 +12,13 @@ const T: u32 = 30_000_000;
 
 /// A queue for each side: an operation that waits holds its slot, and a queue gets no further than
 /// its depth beyond the oldest of them.
-fn nics() -> MockNic {
-    MockNic::with((0..2).map(|_| Queue::new(7, 0, T, 1_000_000)).collect())
+fn nics(gpu: &Gpu) -> MockNic {
+    MockNic::with(
+        gpu,
+        (0..2)
+            .map(|_| Queue::new(gpu, 7, 0, T, 1_000_000))
+            .collect(),
+    )
 }
 
 fn ok(launch: Launch, out: &GpuBuffer, index: u64) -> PerfResult {
@@ -23,7 +28,7 @@ fn ok(launch: Launch, out: &GpuBuffer, index: u64) -> PerfResult {
     r
 }
 
-fn start(gpu: &EmulatedGpu, name: &str, lanes: u32, args: &[KernelArg]) -> Launch {
+fn start(gpu: &Gpu, name: &str, lanes: u32, args: &[KernelArg]) -> Launch {
     gpu.launch(name, 1, lanes, args).unwrap()
 }
 
@@ -33,7 +38,8 @@ fn at(b: &GpuBuffer, offset: u64) -> KernelArg {
 
 #[test]
 fn ping_pong_of_odd_and_even_sizes() {
-    let (gpu, nic) = (gpu(), nics());
+    let gpu = gpu();
+    let nic = nics(&gpu);
     let (bufs, out, lat) = (
         gpu.alloc(1 << 20).unwrap(),
         gpu.alloc(4096).unwrap(),
@@ -89,7 +95,8 @@ fn ping_pong_of_odd_and_even_sizes() {
 
 #[test]
 fn bandwidth_of_each_shape_and_a_wrong_seed_is_noticed() {
-    let (gpu, nic) = (gpu(), nics());
+    let gpu = gpu();
+    let nic = nics(&gpu);
     let (a, b, out) = (
         gpu.alloc(9 << 20).unwrap(),
         gpu.alloc(9 << 20).unwrap(),
@@ -145,7 +152,8 @@ fn bandwidth_of_each_shape_and_a_wrong_seed_is_noticed() {
 
 #[test]
 fn message_rate_counts_and_checks_every_message() {
-    let (gpu, nic) = (gpu(), nics());
+    let gpu = gpu();
+    let nic = nics(&gpu);
     let (buf, out) = (gpu.alloc(1 << 20).unwrap(), gpu.alloc(4096).unwrap());
     for (count, window) in [(1u64, 1u32), (1000, 8), (5003, 32)] {
         let s = start(
@@ -187,7 +195,8 @@ fn message_rate_counts_and_checks_every_message() {
 
 #[test]
 fn registers_nops_copies_and_many_sessions() {
-    let (gpu, nic) = (gpu(), nics());
+    let gpu = gpu();
+    let nic = nics(&gpu);
     nic.queue.set_register(Reg::Heartbeat.offset(), 7);
     let (buf, lat, out) = (
         gpu.alloc(4 << 20).unwrap(),

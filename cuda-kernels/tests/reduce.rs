@@ -6,7 +6,7 @@ mod common;
 use common::{gpu, PATIENCE};
 use ringbell_cuda_kernels::perf::PerfResult;
 use ringbell_cuda_kernels::reduce::{ReduceError, ReduceKernel, MAX_SOURCES};
-use ringbell_cuda_kernels::EmulatedGpu;
+use ringbell_cuda_kernels::Gpu;
 use ringbell_nic_abi::{DataType, GpuVa, ReduceOp, Status};
 use ringbell_onc_engines::reduce::fused;
 use ringbell_onc_engines::stream::conformance::noise;
@@ -86,7 +86,7 @@ struct Case<'a> {
     from: &'a [u64],
 }
 
-fn check(gpu: &EmulatedGpu, case: &Case<'_>, seed: u64) {
+fn check(gpu: &Gpu, case: &Case<'_>, seed: u64) {
     let Case {
         kernel,
         count,

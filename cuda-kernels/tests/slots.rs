@@ -26,7 +26,12 @@ fn any_length_and_shape_through_few_and_many_slots() {
     .into_iter()
     .enumerate()
     {
-        let nic = MockNic::with((0..2).map(|_| Queue::new(6, 0, T, 1_000_000)).collect());
+        let nic = MockNic::with(
+            &gpu,
+            (0..2)
+                .map(|_| Queue::new(&gpu, 6, 0, T, 1_000_000))
+                .collect(),
+        );
         let window = gpu.alloc(window_bytes).unwrap();
         let config = SlotsConfig {
             window_bytes,
@@ -88,7 +93,12 @@ fn any_length_and_shape_through_few_and_many_slots() {
 #[test]
 fn a_stream_that_ends_early_gives_its_bytes_and_leaves_nothing_under_way() {
     let gpu = gpu();
-    let nic = MockNic::with((0..2).map(|_| Queue::new(4, 0, T, 1_000_000)).collect());
+    let nic = MockNic::with(
+        &gpu,
+        (0..2)
+            .map(|_| Queue::new(&gpu, 4, 0, T, 1_000_000))
+            .collect(),
+    );
     let window = gpu.alloc(44_000).unwrap();
     let config = SlotsConfig {
         window_bytes: 44_000,
@@ -146,7 +156,12 @@ fn a_stream_that_ends_early_gives_its_bytes_and_leaves_nothing_under_way() {
 #[test]
 fn the_slot_sweep_measures_and_checks() {
     let gpu = gpu();
-    let nic = MockNic::with((0..2).map(|_| Queue::new(6, 0, T, 1_000_000)).collect());
+    let nic = MockNic::with(
+        &gpu,
+        (0..2)
+            .map(|_| Queue::new(&gpu, 6, 0, T, 1_000_000))
+            .collect(),
+    );
     let window = gpu.alloc(1 << 20).unwrap();
     let (buf, out) = (gpu.alloc(1 << 20).unwrap(), gpu.alloc(256).unwrap());
     for (slot_bytes, lanes, seeds) in [

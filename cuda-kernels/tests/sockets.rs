@@ -8,22 +8,24 @@ use std::time::{Duration, Instant};
 use common::{gpu, pattern, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::echo::{EchoConfig, EchoError, EchoServer};
 use ringbell_cuda_kernels::pump::{Pump, PumpTimes};
-use ringbell_cuda_kernels::{SocketContext, SocketError};
+use ringbell_cuda_kernels::{Gpu, SocketContext, SocketError};
 use ringbell_nic_abi::{SessionId, Status};
 
 const T: u32 = 60_000_000;
 
-fn nic(queues: usize) -> MockNic {
+fn nic(gpu: &Gpu, queues: usize) -> MockNic {
     MockNic::with(
+        gpu,
         (0..queues)
-            .map(|_| Queue::new(5, 0, T, 1_000_000))
+            .map(|_| Queue::new(gpu, 5, 0, T, 1_000_000))
             .collect(),
     )
 }
 
 #[test]
 fn the_papers_example_runs_in_order_on_a_stream() {
-    let (gpu, nic) = (gpu(), nic(1));
+    let gpu = gpu();
+    let nic = nic(&gpu, 1);
     let (data, copy) = (gpu.alloc(300_000).unwrap(), gpu.alloc(300_000).unwrap());
     let bytes = pattern(300_000, 1);
     data.write(0, &bytes).unwrap();
@@ -62,7 +64,8 @@ fn the_papers_example_runs_in_order_on_a_stream() {
 
 #[test]
 fn a_failed_step_fails_the_later_steps_of_its_socket_with_the_same_status() {
-    let (gpu, nic) = (gpu(), nic(1));
+    let gpu = gpu();
+    let nic = nic(&gpu, 1);
     let data = gpu.alloc(100).unwrap();
     let mut context = SocketContext::new(&gpu, nic.queue.handle(), 2).unwrap();
     let mut s = context.socket().unwrap();
@@ -93,7 +96,8 @@ fn a_failed_step_fails_the_later_steps_of_its_socket_with_the_same_status() {
 
 #[test]
 fn pumps_move_a_stream_and_its_end_through_small_rings() {
-    let (gpu, nic) = (gpu(), nic(2));
+    let gpu = gpu();
+    let nic = nic(&gpu, 2);
     let times = PumpTimes {
         operation_us: 100_000,
         idle_limit_us: u64::from(T),
@@ -144,7 +148,8 @@ fn handle(nic: &MockNic, queue: usize) -> ringbell_nic_abi::queue::QueueHandle {
 
 #[test]
 fn a_pump_leaves_when_told() {
-    let (gpu, nic) = (gpu(), nic(2));
+    let gpu = gpu();
+    let nic = nic(&gpu, 2);
     let times = PumpTimes {
         operation_us: 20_000,
         idle_limit_us: u64::from(T),
@@ -176,7 +181,8 @@ fn a_pump_leaves_when_told() {
 #[test]
 fn the_echo_server_serves_many_connections_beside_a_silent_one() {
     const CLIENTS: u32 = 12;
-    let (gpu, nic) = (gpu(), nic(5));
+    let gpu = gpu();
+    let nic = nic(&gpu, 5);
     // The server's end of client `c` is session 200 + 2c; client 0 is silent until the others are done.
     *nic.faults.accepts.lock().unwrap() = Some((0..CLIENTS).map(|c| 200 + 2 * c).collect());
     let buffer = gpu.alloc(64 << 10).unwrap();

@@ -1,17 +1,14 @@
 //! A kernel's ends of streams, against a thread that takes from one and pushes into the other, as NICs do.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
-#![allow(unsafe_code)] // The thread reaches the rings by address, as a NIC does.
 
 mod common;
-#[path = "common/module.rs"]
-mod module;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use common::{gpu, result, GpuResult, MockNic, Queue, PATIENCE};
+use common::{gpu, load_selftest, result, GpuResult, MockNic, Queue, PATIENCE};
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{EmulatedGpu, GpuBuffer};
+use ringbell_cuda_kernels::{Gpu, GpuBuffer};
 use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind as K, CollectiveSpec, DataType, ReduceOp, Status, StreamRef, WireType,
@@ -26,7 +23,7 @@ struct Ring {
 }
 
 impl Ring {
-    fn new(gpu: &EmulatedGpu, log2: u32, start: u64) -> Ring {
+    fn new(gpu: &Gpu, log2: u32, start: u64) -> Ring {
         let memory = gpu.alloc(DATA_AT + (1 << log2)).unwrap();
         memory.write(0, &vec![0; memory.len() as usize]).unwrap();
         memory.store_u64(HEAD_AT, start).unwrap();
@@ -41,25 +38,44 @@ impl Ring {
         }
     }
 
-    fn word(&self, at: u64) -> &AtomicU64 {
-        // SAFETY: allocated while `self` lives, aligned, and accessed atomically by everybody.
-        unsafe { AtomicU64::from_ptr((self.memory.va().0 + at) as *mut u64) }
+    fn index(&self, at: u64) -> u64 {
+        self.memory.load_u64(at).unwrap()
     }
 
-    fn byte(&self, index: u64) -> *mut u8 {
-        (self.memory.va().0 + DATA_AT + (index & ((1 << self.log2) - 1))) as *mut u8
+    /// The bytes from `index` on, in the one or two pieces that they lie in.
+    fn pieces(&self, index: u64, len: u64) -> [(u64, u64); 2] {
+        let at = index & ((1 << self.log2) - 1);
+        let first = len.min((1 << self.log2) - at);
+        [(DATA_AT + at, first), (DATA_AT, len - first)]
+    }
+
+    fn take(&self, index: u64, len: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (at, len) in self.pieces(index, len) {
+            let mut piece = vec![0; len as usize];
+            self.memory.read(at, &mut piece).unwrap();
+            bytes.extend(piece);
+        }
+        bytes
+    }
+
+    fn put(&self, index: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (at, len) in self.pieces(index, bytes.len() as u64) {
+            let (piece, after) = rest.split_at(len as usize);
+            self.memory.write(at, piece).unwrap();
+            rest = after;
+        }
     }
 }
 
 /// Takes from `a` and pushes into `b`, in steps of `step` bytes at most, until told to stop.
 fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
+    // Ours alone; the kernel's ends are read anew each time.
+    let (mut tail, mut head) = (a.index(TAIL_AT), b.index(HEAD_AT));
     while !stop.load(Ordering::Relaxed) {
-        let (tail, head) = (
-            a.word(TAIL_AT).load(Ordering::Relaxed),
-            b.word(HEAD_AT).load(Ordering::Relaxed),
-        );
-        let has = a.word(HEAD_AT).load(Ordering::Acquire).wrapping_sub(tail);
-        let room = (1 << b.log2) - head.wrapping_sub(b.word(TAIL_AT).load(Ordering::Acquire));
+        let has = a.index(HEAD_AT).wrapping_sub(tail);
+        let room = (1 << b.log2) - head.wrapping_sub(b.index(TAIL_AT));
         assert!(
             has <= 1 << a.log2 && room <= 1 << b.log2,
             "an index ran away"
@@ -69,22 +85,15 @@ fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
             std::thread::yield_now();
             continue;
         }
-        for i in 0..n {
-            // SAFETY: bytes of the rings that the indices say are ours.
-            unsafe {
-                b.byte(head.wrapping_add(i))
-                    .write(a.byte(tail.wrapping_add(i)).read())
-            };
-        }
-        a.word(TAIL_AT)
-            .store(tail.wrapping_add(n), Ordering::Release);
-        b.word(HEAD_AT)
-            .store(head.wrapping_add(n), Ordering::Release);
+        b.put(head, &a.take(tail, n));
+        (tail, head) = (tail.wrapping_add(n), head.wrapping_add(n));
+        a.memory.store_u64(TAIL_AT, tail).unwrap();
+        b.memory.store_u64(HEAD_AT, head).unwrap();
     }
 }
 
-fn nic() -> MockNic {
-    MockNic::start(Queue::new(4, 0, T, 1_000_000))
+fn nic(gpu: &Gpu) -> MockNic {
+    MockNic::start(gpu, Queue::new(gpu, 4, 0, T, 1_000_000))
 }
 
 struct Case {
@@ -95,7 +104,7 @@ struct Case {
     timeout_us: u32,
 }
 
-fn run(gpu: &EmulatedGpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuResult; 2], u32) {
+fn run(gpu: &Gpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuResult; 2], u32) {
     let (out, wrong) = (gpu.alloc(48).unwrap(), gpu.alloc(4).unwrap());
     wrong.write(0, &[0; 4]).unwrap();
     let args = [
@@ -120,9 +129,9 @@ fn run(gpu: &EmulatedGpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuRe
 
 #[test]
 fn every_scope_and_size_pushes_and_pops_what_it_should_past_every_wrap() {
-    let (gpu, nic) = (gpu(), nic());
-    gpu.load_module(&module::build("streams-scopes", &[]))
-        .unwrap();
+    let gpu = gpu();
+    let nic = nic(&gpu);
+    load_selftest(&gpu);
     let near = (1u64 << 32) - 100;
     for (i, (lanes, bytes)) in [(1, 1), (1, 8), (20, 4), (32, 4), (64, 4), (96, 8)]
         .into_iter()
@@ -169,9 +178,9 @@ fn every_scope_and_size_pushes_and_pops_what_it_should_past_every_wrap() {
 
 #[test]
 fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
-    let (gpu, nic) = (gpu(), nic());
-    gpu.load_module(&module::build("streams-ends", &[]))
-        .unwrap();
+    let gpu = gpu();
+    let nic = nic(&gpu);
+    load_selftest(&gpu);
     for lanes in [1, 32, 64] {
         // Nobody takes, nobody pushes: the ring fills, 64 bytes of it.
         let (a, b) = (Ring::new(&gpu, 6, 8), Ring::new(&gpu, 6, 0));
@@ -210,9 +219,9 @@ fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
 
 #[test]
 fn streamed_operations_say_which_operands_are_streams() {
-    let (gpu, nic) = (gpu(), nic());
-    gpu.load_module(&module::build("streams-posts", &[]))
-        .unwrap();
+    let gpu = gpu();
+    let nic = nic(&gpu);
+    load_selftest(&gpu);
     let ring = Ring::new(&gpu, 12, 0);
     let (memory, out) = (gpu.alloc(64).unwrap(), gpu.alloc(24 * 8).unwrap());
     let comm = CommHandle {

@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringbell::{CommOptions, Communicator, Nic, NicOptions, Operation, ReduceOp, TransportSpec};
+use ringbell::{
+    CommOptions, Communicator, GpuChoice, Nic, NicOptions, Operation, ReduceOp, TransportSpec,
+};
 
 /// Long enough for any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,11 +24,20 @@ impl Drop for Ranks {
     }
 }
 
+/// The GPU that the run of the tests asks for (`RINGBELL_TEST_GPU`, as in cuda-kernels/tests/common/test_gpu.rs).
+pub fn gpu_choice() -> GpuChoice {
+    match std::env::var("RINGBELL_TEST_GPU").as_deref() {
+        Ok("cuda") => GpuChoice::Cuda(0),
+        _ => GpuChoice::Auto,
+    }
+}
+
 pub fn ranks(name: &str, n: u8) -> Ranks {
     let directory = std::env::temp_dir().join(format!("rb-comm-{name}-{}", std::process::id()));
     let open = |i: u8| {
         let mut options = NicOptions {
             ip: format!("10.66.0.{}/24", i + 1).parse().expect("an address"),
+            gpu_choice: gpu_choice(),
             transport: TransportSpec::Local,
             ..NicOptions::default()
         };

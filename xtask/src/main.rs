@@ -10,6 +10,7 @@ mod lint;
 mod peers;
 mod steps;
 mod style;
+mod suite;
 mod test;
 mod tools;
 mod venv;

@@ -6,30 +6,31 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, kernels, root, venv};
+use crate::{counts, kernels, root, suite, venv};
 
-/// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests
-/// come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 6] = [
+/// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
+/// more over the mock driver, come last: their closing lines are what a reader looks for.
+pub(crate) const STEPS: [Step; 7] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
     ("examples", examples),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
+    ("cuda", suite::over_mock),
 ];
 
 /// Longest time that one example may take, its compilation not counted.
 const EXAMPLE_LIMIT: Duration = Duration::from_secs(120);
 
-fn cargo() -> Command {
+pub(crate) fn cargo() -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(root());
     cargo
 }
 
 /// Whether cargo-nextest is installed: it ends a test that hangs, and runs each in its own process.
-fn has_nextest() -> bool {
+pub(crate) fn has_nextest() -> bool {
     cargo()
         .args(["nextest", "--version"])
         .stdout(Stdio::null())

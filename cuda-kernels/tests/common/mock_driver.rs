@@ -30,11 +30,37 @@ fn folder(test: &str, names: &[&str], library: &Path) -> PathBuf {
     dir
 }
 
+/// Runs `body` as it is where the run asks for a GPU by CUDA (`RINGBELL_TEST_GPU`), else [`under_mock`]: for tests that hold
+/// with any driver. Faults are those of the mock alone, and may then only make things harder.
+pub fn on_any_driver(test: &str, faults: &str, body: impl FnOnce()) {
+    match asked_for_cuda() {
+        true => body(),
+        false => under_mock(test, faults, body),
+    }
+}
+
+/// Whether the driver is there already, and is to be used.
+pub fn asked_for_cuda() -> bool {
+    std::env::var("RINGBELL_TEST_GPU").is_ok_and(|gpu| gpu == "cuda")
+}
+
+/// Says why a test does not run on the GPU that was asked for.
+fn wants_the_mock() -> bool {
+    let skip = asked_for_cuda();
+    if skip {
+        println!("SKIPPED on CUDA: it plants faults in the mock driver, or looks into it");
+    }
+    skip
+}
+
 /// Runs `body` of the test `test` with the mock as the driver and these faults in it. `body` runs in
 /// another process: it shares nothing with what stands around it.
 pub fn under_mock(test: &str, faults: &str, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
+    }
+    if wants_the_mock() {
+        return;
     }
     // The plain name too: it is asked for first, and a machine with a CUDA toolkit has it.
     let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
@@ -45,6 +71,9 @@ pub fn under_mock(test: &str, faults: &str, body: impl FnOnce()) {
 pub fn under_driver(test: &str, driver: impl FnOnce() -> PathBuf, body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         return body();
+    }
+    if wants_the_mock() {
+        return;
     }
     let names = ["libcuda.so", "libcuda.so.1"];
     again(test, &folder(test, &names, &driver()), "");

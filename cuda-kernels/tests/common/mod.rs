@@ -1,65 +1,125 @@
 //! A NIC for tests of the device header: a thread that consumes entries and writes completions.
 //!
-//! It knows only nic-abi. A session below 100 is a loop-back stream: what is sent on it can be received
+//! It knows only nic-abi and, of the GPU, what every NIC knows: it *exposes* its queues, so that kernels of a real
+//! GPU reach them, and it reads and writes kernels' buffers through the GPU. A session below 100 is a loop-back stream: what is sent on it can be received
 //! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
-#![allow(unsafe_code, dead_code, unreachable_pub)] // Reads and writes kernel memory by address, as a NIC does; each test uses a part.
+#![allow(unsafe_code, dead_code, unreachable_pub)] // Queues lie in memory shared with kernels; each test uses a part.
 
+pub mod test_gpu;
+
+use std::alloc::{alloc_zeroed, dealloc, handle_alloc_error, Layout};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, GpuBuffer, KernelArg};
+use ringbell_cuda_kernels::{Gpu, GpuBuffer, KernelArg};
+use ringbell_gtlb::Exposed;
 use ringbell_nic_abi::bar::{doorbell_offset, BAR_BYTES};
 use ringbell_nic_abi::descriptor::{lap_bit, Descriptor, WorkQueueEntry};
 use ringbell_nic_abi::queue::QueueHandle;
-use ringbell_nic_abi::{Completion, Flags, Opcode, QueueId, Status};
+use ringbell_nic_abi::{Completion, Flags, GpuVa, Opcode, QueueId, Status};
+#[allow(unused_imports)] // Each test uses a part.
+pub use test_gpu::gpu;
 
 /// Long enough for any test on a machine shared with others.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Whole pages of the host that the GPU sees too.
+struct Shared {
+    base: NonNull<u8>,
+    layout: Layout,
+    /// Taken before the memory goes.
+    exposed: Option<Exposed>,
+}
+
+// SAFETY: the memory is accessed through atomics alone; it is freed when nobody holds the value.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn new(gpu: &Gpu, bytes: usize) -> Shared {
+        let layout = Layout::from_size_align(bytes.next_multiple_of(4096), 4096).expect("small");
+        // SAFETY: not of size 0.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let base = NonNull::new(memory).unwrap_or_else(|| handle_alloc_error(layout));
+        let exposed = gpu.memory().expose(base, layout.size());
+        Shared {
+            base,
+            layout,
+            exposed: Some(exposed.expect("the driver pins memory")),
+        }
+    }
+
+    /// Where the GPU sees the byte at `offset`.
+    fn va(&self, offset: usize) -> u64 {
+        let exposed = self.exposed.as_ref().expect("until it is dropped");
+        exposed.va().0 + offset as u64
+    }
+
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.layout.size());
+        // SAFETY: inside the memory, aligned, initialised, and accessed atomically by everybody.
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+
+    fn half(&self, offset: usize) -> &AtomicU32 {
+        assert!(offset.is_multiple_of(4) && offset + 4 <= self.layout.size());
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        drop(self.exposed.take());
+        // SAFETY: allocated with this layout, and nobody sees it any more.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
 /// Memory of one queue, and the handle on it.
 pub struct Queue {
-    sq: Vec<[AtomicU64; 8]>,
-    cq: Vec<[AtomicU64; 8]>,
-    released: Vec<AtomicU32>,
-    tail: AtomicU32,
-    bar: Vec<AtomicU32>,
+    memory: Shared,
     depth_log2: u32,
     start: u32,
     timeout_us: u32,
     grace_us: u32,
 }
 
-fn lines(n: usize) -> Vec<[AtomicU64; 8]> {
-    (0..n)
-        .map(|_| std::array::from_fn(|_| AtomicU64::new(0)))
-        .collect()
-}
+/// Bytes of an entry, and of a completion line.
+const LINE: usize = 64;
 
 impl Queue {
     /// A queue whose first ticket is `start`, so that the wrap past 2^32 can be near.
-    pub fn new(depth_log2: u32, start: u32, timeout_us: u32, grace_us: u32) -> Arc<Queue> {
+    pub fn new(
+        gpu: &Gpu,
+        depth_log2: u32,
+        start: u32,
+        timeout_us: u32,
+        grace_us: u32,
+    ) -> Arc<Queue> {
         let depth = 1u32 << depth_log2;
-        let bar: Vec<_> = (0..BAR_BYTES / 4).map(|_| AtomicU32::new(0)).collect();
-        // As a NIC leaves it: any other value could be the very one that a producer rings first.
-        bar[doorbell_offset(0) / 4].store(start, Ordering::Relaxed);
+        // The BAR, entries, completion lines, what was released, and the tail on a line of its own.
+        let bytes = BAR_BYTES + depth as usize * (2 * LINE + 4) + 2 * LINE;
         let q = Queue {
-            sq: lines(depth as usize),
-            cq: lines(depth as usize),
-            released: (0..depth).map(|_| AtomicU32::new(0)).collect(),
-            tail: AtomicU32::new(start),
-            bar,
+            memory: Shared::new(gpu, bytes),
             depth_log2,
             start,
             timeout_us,
             grace_us,
         };
+        // As a NIC leaves it: any other value could be the very one that a producer rings first.
+        q.register(doorbell_offset(0))
+            .store(start, Ordering::Relaxed);
+        q.tail_word().store(start, Ordering::Relaxed);
         for ticket in (0..depth).map(|i| start.wrapping_add(i)) {
-            let slot = (ticket & (depth - 1)) as usize;
-            q.released[slot].store(ticket, Ordering::Relaxed);
+            let released = q.released_at() + 4 * q.slot(ticket);
+            q.memory.half(released).store(ticket, Ordering::Relaxed);
             // As the lap before would have left them: neither line nor entry is valid for `ticket`.
             let old = Completion {
                 status: Status::Ok,
@@ -68,24 +128,67 @@ impl Queue {
                 bytes: 0,
                 detail: 0,
             };
-            q.cq[slot][0].store(old.encode(ticket.wrapping_sub(depth))[0], Ordering::Relaxed);
+            let line = old.encode(ticket.wrapping_sub(depth))[0];
+            q.line(ticket, 0).store(line, Ordering::Relaxed);
             let stale = Descriptor::new(Opcode::Nop)
                 .encode(lap_bit(ticket.wrapping_sub(depth), depth_log2));
-            for (w, v) in q.sq[slot].iter().zip(stale.0) {
-                w.store(v, Ordering::Relaxed);
+            for (i, v) in stale.0.into_iter().enumerate() {
+                q.entry_word(ticket, i).store(v, Ordering::Relaxed);
             }
         }
         Arc::new(q)
     }
 
+    fn slot(&self, ticket: u32) -> usize {
+        (ticket & ((1 << self.depth_log2) - 1)) as usize
+    }
+
+    fn depth(&self) -> usize {
+        1 << self.depth_log2
+    }
+
+    fn sq_at(&self) -> usize {
+        BAR_BYTES
+    }
+
+    fn cq_at(&self) -> usize {
+        self.sq_at() + self.depth() * LINE
+    }
+
+    fn released_at(&self) -> usize {
+        self.cq_at() + self.depth() * LINE
+    }
+
+    fn tail_at(&self) -> usize {
+        (self.released_at() + self.depth() * 4).next_multiple_of(LINE)
+    }
+
+    fn entry_word(&self, ticket: u32, i: usize) -> &AtomicU64 {
+        self.memory
+            .word(self.sq_at() + self.slot(ticket) * LINE + 8 * i)
+    }
+
+    fn line(&self, ticket: u32, i: usize) -> &AtomicU64 {
+        self.memory
+            .word(self.cq_at() + self.slot(ticket) * LINE + 8 * i)
+    }
+
+    fn tail_word(&self) -> &AtomicU32 {
+        self.memory.half(self.tail_at())
+    }
+
+    fn register(&self, offset: usize) -> &AtomicU32 {
+        self.memory.half(offset)
+    }
+
     pub fn handle(&self) -> QueueHandle {
         QueueHandle {
-            sq: self.sq.as_ptr() as u64,
-            cq: self.cq.as_ptr() as u64,
-            released: self.released.as_ptr() as u64,
-            tail: self.tail.as_ptr() as u64,
-            doorbell: self.bar[doorbell_offset(0) / 4].as_ptr() as u64,
-            bar: self.bar.as_ptr() as u64,
+            sq: self.memory.va(self.sq_at()),
+            cq: self.memory.va(self.cq_at()),
+            released: self.memory.va(self.released_at()),
+            tail: self.memory.va(self.tail_at()),
+            doorbell: self.memory.va(doorbell_offset(0)),
+            bar: self.memory.va(0),
             depth_log2: self.depth_log2,
             queue: QueueId(0).0,
             default_timeout_us: self.timeout_us,
@@ -96,32 +199,31 @@ impl Queue {
     }
 
     pub fn set_register(&self, offset: usize, value: u32) {
-        self.bar[offset / 4].store(value, Ordering::Release);
+        self.register(offset).store(value, Ordering::Release);
     }
 
     pub fn tail(&self) -> u32 {
-        self.tail.load(Ordering::Acquire)
+        self.tail_word().load(Ordering::Acquire)
     }
 
     fn doorbell(&self) -> u32 {
         // Acquire: pairs with the device's Release store.
-        self.bar[doorbell_offset(0) / 4].load(Ordering::Acquire)
+        self.register(doorbell_offset(0)).load(Ordering::Acquire)
     }
 
     /// A whole, valid entry for `ticket`.
     fn entry(&self, ticket: u32) -> Option<WorkQueueEntry> {
-        let slot = &self.sq[(ticket & ((1 << self.depth_log2) - 1)) as usize];
         // Acquire: pairs with the Release store of the entry's first pair.
-        let e = WorkQueueEntry(std::array::from_fn(|i| slot[i].load(Ordering::Acquire)));
+        let load = |i| self.entry_word(ticket, i).load(Ordering::Acquire);
+        let e = WorkQueueEntry(std::array::from_fn(load));
         e.is_valid(lap_bit(ticket, self.depth_log2)).then_some(e)
     }
 
     fn complete(&self, ticket: u32, words: [u64; 4]) {
-        let line = &self.cq[(ticket & ((1 << self.depth_log2) - 1)) as usize];
-        for i in 1..4 {
-            line[i].store(words[i], Ordering::Relaxed);
+        for (i, word) in words.into_iter().enumerate().skip(1) {
+            self.line(ticket, i).store(word, Ordering::Relaxed);
         }
-        line[0].store(words[0], Ordering::Release);
+        self.line(ticket, 0).store(words[0], Ordering::Release);
     }
 }
 
@@ -159,6 +261,7 @@ struct Waiting {
 }
 
 struct Engine {
+    gpu: Gpu,
     queues: Vec<Arc<Queue>>,
     faults: Arc<Faults>,
     seen: Arc<Mutex<Vec<Descriptor>>>,
@@ -173,16 +276,17 @@ struct Engine {
 }
 
 impl MockNic {
-    pub fn start(queue: Arc<Queue>) -> MockNic {
-        MockNic::with(vec![queue])
+    pub fn start(gpu: &Gpu, queue: Arc<Queue>) -> MockNic {
+        MockNic::with(gpu, vec![queue])
     }
 
     /// A NIC that serves several queues.
-    pub fn with(queues: Vec<Arc<Queue>>) -> MockNic {
+    pub fn with(gpu: &Gpu, queues: Vec<Arc<Queue>>) -> MockNic {
         let faults = Arc::new(Faults::default());
         let seen = Arc::new(Mutex::new(Vec::new()));
         let stop = Arc::new(AtomicBool::new(false));
         let mut e = Engine {
+            gpu: gpu.clone(),
             next: queues.iter().map(|q| (q.start, q.start)).collect(),
             queues: queues.clone(),
             faults: faults.clone(),
@@ -342,14 +446,10 @@ impl Engine {
                     stream.extend(&d.inline[..d.inline_len as usize]);
                 } else {
                     let mut bytes = vec![0u8; d.len as usize];
-                    // SAFETY: the kernel's buffer, which it leaves alone until completion.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(
-                            d.local_va.0 as *const u8,
-                            bytes.as_mut_ptr(),
-                            bytes.len(),
-                        )
-                    };
+                    if !bytes.is_empty() {
+                        let read = self.gpu.read(d.local_va, &mut bytes);
+                        read.expect("a buffer of the GPU");
+                    }
                     stream.extend(&bytes);
                 }
                 self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
@@ -362,14 +462,10 @@ impl Engine {
             Opcode::EngineDetach => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::EngineResult => self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 3),
             Opcode::Copy => {
-                // SAFETY: two buffers of the kernel, not overlapping in these tests.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(
-                        d.local_va.0 as *const u8,
-                        d.remote_va.0 as *mut u8,
-                        d.len as usize,
-                    );
-                }
+                let mut bytes = vec![0u8; d.len as usize];
+                let copied = self.gpu.read(d.local_va, &mut bytes);
+                let copied = copied.and_then(|()| self.gpu.write(d.remote_va, &bytes));
+                copied.expect("buffers of the GPU");
                 self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 0);
             }
         }
@@ -422,9 +518,10 @@ impl Engine {
                 if let Some(stream) = self.streams.get_mut(&s) {
                     let n = stream.len().min((u64::from(w.d.len) - w.got) as usize);
                     let bytes: Vec<u8> = stream.drain(..n).collect();
-                    let to = (w.d.local_va.0 + w.got) as *mut u8;
-                    // SAFETY: the kernel's buffer, which it leaves alone until completion.
-                    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, n) };
+                    if n > 0 {
+                        let to = GpuVa(w.d.local_va.0 + w.got);
+                        self.gpu.write(to, &bytes).expect("a buffer of the GPU");
+                    }
                     w.got += n as u64;
                     moved |= n > 0;
                 }
@@ -450,15 +547,6 @@ impl Engine {
         }
         moved
     }
-}
-
-/// A small GPU for a test.
-pub fn gpu() -> EmulatedGpu {
-    EmulatedGpu::new(EmulatedGpuConfig {
-        memory_bytes: 32 << 20,
-        ..Default::default()
-    })
-    .unwrap()
 }
 
 /// `gpu_result` as bytes in GPU memory.
@@ -488,4 +576,9 @@ pub fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len)
         .map(|i| (i as u8).wrapping_mul(31) ^ (i >> 8) as u8 ^ seed)
         .collect()
+}
+
+/// Loads the kernels of `kernels/selftest.cu`.
+pub fn load_selftest(gpu: &Gpu) {
+    test_gpu::load(gpu, "selftest");
 }

@@ -2,21 +2,21 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part of this module.
 
+pub mod driven;
+
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status};
+use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
 };
 
-/// Where the GPU memory of every test NIC begins.
-pub const BASE: GpuVa = GpuVa(0x7_0000_0000);
+pub use driven::*;
 
 /// A directory of this test process alone; removed with the last handle.
 #[derive(Debug, Clone)]
@@ -142,144 +142,24 @@ impl Host {
     }
 }
 
-/// Steps every NIC until all tickets have completed.
-pub fn settle(hosts: &[&Host], tickets: &[(usize, u32)]) -> Vec<Completion> {
-    let start = std::time::Instant::now();
-    let mut out = vec![None; tickets.len()];
-    while out.iter().any(Option::is_none) {
-        for h in hosts {
-            h.nic.step();
-        }
-        for (slot, (h, t)) in out.iter_mut().zip(tickets) {
-            if slot.is_none() {
-                *slot = hosts[*h].queue.poll(*t);
-            }
-        }
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "hung: {out:?}\n{}",
-            hosts.iter().map(|h| h.nic.describe()).collect::<String>()
-        );
+impl Driven for Host {
+    fn nic(&self) -> &Nic {
+        &self.nic
     }
-    out.into_iter().flatten().collect()
-}
 
-/// Steps every NIC until nothing has moved for a while.
-pub fn quiesce(hosts: &[&Host]) {
-    let mut idle = 0;
-    while idle < 2000 {
-        let moved = hosts.iter().fold(false, |m, h| h.nic.step() | m);
-        idle = if moved { 0 } else { idle + 1 };
+    fn queue(&self) -> &HostQueue {
+        &self.queue
     }
-}
 
-/// Posts one descriptor and waits for it.
-pub fn call(hosts: &[&Host], at: usize, d: &Descriptor) -> Completion {
-    let t = hosts[at].post(d);
-    settle(hosts, &[(at, t)])[0]
-}
+    fn post(&self, d: &Descriptor) -> u32 {
+        Host::post(self, d)
+    }
 
-fn op(opcode: Opcode, session: SessionId) -> Descriptor {
-    Descriptor {
-        session,
-        ..Descriptor::new(opcode)
+    fn poke(&self, offset: u64, bytes: &[u8]) {
+        Host::poke(self, offset, bytes);
     }
-}
 
-/// `SOCKET`.
-pub fn socket() -> Descriptor {
-    Descriptor::new(Opcode::Socket)
-}
-/// `LISTEN`.
-pub fn listen(s: SessionId, port: u16) -> Descriptor {
-    Descriptor {
-        imm: port.into(),
-        ..op(Opcode::Listen, s)
+    fn peek(&self, offset: u64, len: usize) -> Vec<u8> {
+        Host::peek(self, offset, len)
     }
-}
-/// `ACCEPT`.
-pub fn accept(s: SessionId) -> Descriptor {
-    op(Opcode::Accept, s)
-}
-/// `CONNECT`.
-pub fn connect(s: SessionId, ip: Ipv4Addr, port: u16) -> Descriptor {
-    Descriptor {
-        operand: u32::from(ip).into(),
-        imm: port.into(),
-        ..op(Opcode::Connect, s)
-    }
-}
-/// `SEND` from memory.
-pub fn send(s: SessionId, offset: u64, len: u32) -> Descriptor {
-    Descriptor {
-        local_va: GpuVa(BASE.0 + offset),
-        len,
-        ..op(Opcode::Send, s)
-    }
-}
-/// `SEND` of bytes inside the descriptor.
-pub fn send_inline(s: SessionId, bytes: &[u8]) -> Descriptor {
-    let mut d = op(Opcode::Send, s);
-    d.flags = Flags::INLINE;
-    d.inline_len = bytes.len() as u8;
-    d.inline[..bytes.len()].copy_from_slice(bytes);
-    d
-}
-/// `RECV` of exactly `len`.
-pub fn recv(s: SessionId, offset: u64, len: u32) -> Descriptor {
-    Descriptor {
-        local_va: GpuVa(BASE.0 + offset),
-        len,
-        ..op(Opcode::Recv, s)
-    }
-}
-/// `RECV` of what is there.
-pub fn recv_some(s: SessionId, offset: u64, len: u32) -> Descriptor {
-    Descriptor {
-        flags: Flags::SOME,
-        ..recv(s, offset, len)
-    }
-}
-/// `SHUTDOWN`.
-pub fn shutdown(s: SessionId) -> Descriptor {
-    op(Opcode::Shutdown, s)
-}
-/// `CLOSE`.
-pub fn close(s: SessionId) -> Descriptor {
-    op(Opcode::Close, s)
-}
-/// `ABORT`.
-pub fn abort(s: SessionId) -> Descriptor {
-    op(Opcode::Abort, s)
-}
-/// With a time-out.
-pub fn within(d: Descriptor, timeout_us: u32) -> Descriptor {
-    Descriptor { timeout_us, ..d }
-}
-
-/// A session id from a completion.
-pub fn session_of(c: Completion) -> SessionId {
-    assert_eq!(c.status, Status::Ok, "{c:?}");
-    SessionId(c.detail as u32)
-}
-
-/// Listens on `port` at host `b`.
-pub fn listener(hosts: &[&Host], b: usize, port: u16) -> SessionId {
-    let l = session_of(call(hosts, b, &socket()));
-    assert_eq!(call(hosts, b, &listen(l, port)).status, Status::Ok);
-    l
-}
-
-/// A connection from `a` to `b`: (session at a, session at b).
-pub fn connected(hosts: &[&Host], a: usize, b: usize, port: u16) -> (SessionId, SessionId) {
-    let l = listener(hosts, b, port);
-    let s = session_of(call(hosts, a, &socket()));
-    let ip = hosts[b].nic.config().ip;
-    let ta = hosts[a].post(&connect(s, ip, port));
-    let tb = hosts[b].post(&accept(l));
-    let done = settle(hosts, &[(a, ta), (b, tb)]);
-    assert_eq!(done[0].status, Status::Ok, "{done:?}");
-    let peer = session_of(done[1]);
-    assert_eq!(call(hosts, b, &close(l)).status, Status::Ok);
-    (s, peer)
 }

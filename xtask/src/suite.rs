@@ -1,0 +1,331 @@
+//! The tests that run on whatever GPU there is, and the account of those that do not (ADR 25).
+//!
+//! `RINGBELL_TEST_GPU` names the GPU. `cargo xtask test` runs the suite on the emulated one, with everything else, and once
+//! more over the mock driver, through the unmodified CUDA code; `cargo xtask gpu` packs it for a machine with a real one.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{bail, Context, Result};
+
+use crate::steps::Outcome;
+use crate::{root, test};
+
+/// A test program of the suite.
+pub(crate) struct Program {
+    pub(crate) package: &'static str,
+    pub(crate) target: &'static str,
+    /// Its name in the bundle.
+    pub(crate) name: &'static str,
+    /// Whether the step `cuda` runs it over the mock driver. The others bring the mock themselves, or would measure it.
+    pub(crate) over_mock: bool,
+}
+
+const KERNELS: &str = "ringbell-cuda-kernels";
+const ROOT: &str = "ringbell";
+
+const fn program(package: &'static str, target: &'static str, over_mock: bool) -> Program {
+    Program {
+        package,
+        target,
+        name: target,
+        over_mock,
+    }
+}
+
+/// All of them, the thinnest path first: what fails early explains what fails later.
+pub(crate) const PROGRAMS: [Program; 18] = [
+    program(KERNELS, "first_path", true),
+    Program {
+        package: KERNELS,
+        target: "cuda",
+        name: "cuda_kernels",
+        over_mock: false,
+    },
+    program(KERNELS, "cuda_ipc", false),
+    program(KERNELS, "emulator", true),
+    program(KERNELS, "device_api", true),
+    program(KERNELS, "graphs", true),
+    program(KERNELS, "slots", true),
+    program(KERNELS, "sockets", true),
+    program(KERNELS, "streams", true),
+    program(KERNELS, "collectives", true),
+    program(KERNELS, "perf_kernels", true),
+    program(KERNELS, "reduce", true),
+    program(KERNELS, "hll", true),
+    program(ROOT, "cuda", false),
+    program(ROOT, "transports", true),
+    program(ROOT, "engines_kernel", true),
+    program(ROOT, "communicator_memory", true),
+    program(ROOT, "communicator", true),
+];
+
+/// Test files of the two packages that are no part of the suite, with the reason.
+const OUTSIDE: [(&str, &str); 21] = [
+    (
+        "cuda-kernels/tests/dmabuf.rs",
+        "brings the mock driver, whose dma-bufs the CPU can map",
+    ),
+    ("cuda-kernels/tests/gdrcopy.rs", "brings a mock of GDRCopy"),
+    (
+        "cuda-kernels/tests/memory.rs",
+        "the emulated GPU's own memory; the real one's is in `cuda`",
+    ),
+    (
+        "cuda-kernels/tests/tsan.rs",
+        "builds the device header under ThreadSanitizer",
+    ),
+    (
+        "tests/capi.rs",
+        "compiles C programs; no compiler is needed on a machine with a GPU",
+    ),
+    (
+        "tests/capi_header.rs",
+        "compiles C programs, and launches nothing",
+    ),
+    (
+        "tests/card.rs",
+        "brings the mock driver, which takes or refuses I/O memory",
+    ),
+    (
+        "tests/cc.rs",
+        "compiles programs; no compiler is needed on a machine with a GPU",
+    ),
+    ("tests/cli.rs", "options, texts and exit codes"),
+    (
+        "tests/cuda_faults.rs",
+        "stops and kills processes that use the mock driver",
+    ),
+    ("tests/descriptors.rs", "limits of the process"),
+    ("tests/faults.rs", "processes and networks"),
+    ("tests/hll.rs", "the command; the bundle's steps run it"),
+    ("tests/launchers.rs", "launchers of jobs"),
+    ("tests/nc.rs", "the command, in network namespaces"),
+    (
+        "tests/perf_collectives.rs",
+        "the command; the bundle's steps run it",
+    ),
+    (
+        "tests/perf_sweeps.rs",
+        "the command; the bundle's steps run it",
+    ),
+    (
+        "tests/regs_live.rs",
+        "registers of the process, by the command",
+    ),
+    ("tests/run.rs", "the launcher"),
+    ("tests/tutorial.rs", "texts"),
+    ("tests/udp.rs", "network namespaces"),
+];
+
+/// Tests of the suite that skip themselves where the GPU is one by CUDA, though they plant no fault in a driver. Who adds one
+/// changes this number, and says why in the test; who makes one run on every GPU takes it away.
+const SKIPPED: usize = 13;
+
+/// A test that skips itself on a GPU by CUDA.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Skip {
+    pub(crate) program: &'static str,
+    pub(crate) test: String,
+    pub(crate) why: String,
+    /// A fault in the mock driver is what it tests.
+    pub(crate) fault: bool,
+}
+
+impl Program {
+    fn source(&self) -> PathBuf {
+        let tests = if self.package == ROOT {
+            "tests"
+        } else {
+            "cuda-kernels/tests"
+        };
+        root().join(tests).join(self.target).with_extension("rs")
+    }
+}
+
+/// All tests of the suite that skip themselves, as their sources say.
+pub(crate) fn skips() -> Result<Vec<Skip>> {
+    let mut all = Vec::new();
+    for program in &PROGRAMS {
+        let source = program.source();
+        let text = std::fs::read_to_string(&source)
+            .with_context(|| format!("cannot read {}", source.display()))?;
+        all.extend(skips_in(program.name, &text));
+    }
+    Ok(all)
+}
+
+/// Each test that begins with `emulated_only`, or wants the mock driver for itself.
+fn skips_in(program: &'static str, source: &str) -> Vec<Skip> {
+    let tests = source.split("#[test]").skip(1).filter_map(|rest| {
+        let (name, body) = rest.split_once("fn ")?.1.split_once('(')?;
+        Some((name, body.split_once("\n}\n").map_or(body, |b| b.0)))
+    });
+    let skipped = tests.filter_map(|(name, body)| {
+        let (fault, why) = if let Some((_, call)) = body.split_once("emulated_only(") {
+            (false, call.split('"').nth(1).unwrap_or_default())
+        } else if let Some((_, call)) = body.split_once("under_mock(") {
+            // The words of the fault stand before the closure.
+            let fault = call.split("||").next().is_some_and(|c| !c.contains("\"\""));
+            let why = match fault {
+                true => "it plants a fault in the mock driver",
+                false => "it looks into the mock driver",
+            };
+            (fault, why)
+        } else if body.contains("under_driver(") {
+            (true, "it brings a driver that lacks functions")
+        } else {
+            return None;
+        };
+        Some(Skip {
+            program,
+            test: name.to_owned(),
+            why: why.to_owned(),
+            fault,
+        })
+    });
+    skipped.collect()
+}
+
+/// A folder in which the loader finds the mock driver under its real names.
+fn mock_driver() -> Result<PathBuf> {
+    let folder = root().join("target/mock-cuda");
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot create {}", folder.display()))?;
+    for name in ["libcuda.so", "libcuda.so.1", "libnvrtc.so"] {
+        let link = folder.join(name);
+        let _ = std::fs::remove_file(&link);
+        // Beside the tests, where cargo renews it.
+        let library = Path::new("../debug/deps/libringbell_mock_libcuda.so");
+        std::os::unix::fs::symlink(library, &link)
+            .with_context(|| format!("cannot link {}", link.display()))?;
+    }
+    Ok(folder)
+}
+
+/// What makes a program find the mock driver, and the tests use it.
+pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
+    let mut paths = vec![mock_driver()?];
+    let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    paths.extend(std::env::split_paths(&before));
+    let paths = std::env::join_paths(paths).context("a colon in the checkout's path")?;
+    command
+        .env("LD_LIBRARY_PATH", paths)
+        .env("RINGBELL_TEST_GPU", "cuda")
+        .env("RINGBELL_GPU", "cuda")
+        .env_remove("RINGBELL_MOCK_CUDA");
+    Ok(())
+}
+
+/// The suite by CUDA, over the mock driver.
+pub(crate) fn over_mock() -> Result<Outcome> {
+    let skips = skips()?;
+    for skip in &skips {
+        println!("not on CUDA: {} {}: {}", skip.program, skip.test, skip.why);
+    }
+    let faults = skips.iter().filter(|s| s.fault).count();
+    let others = skips.len() - faults;
+    if others != SKIPPED {
+        bail!("{others} tests of the suite skip themselves on CUDA, not {SKIPPED}: see xtask/src/suite.rs");
+    }
+    for (file, why) in OUTSIDE {
+        println!("no part of the suite: {file}: {why}");
+    }
+    println!("skipped on CUDA: {others} tests, and {faults} that plant faults in the mock driver");
+    let programs: Vec<&Program> = PROGRAMS.iter().filter(|p| p.over_mock).collect();
+    let mut command = test::cargo();
+    if test::has_nextest() {
+        let filter: Vec<String> = programs
+            .iter()
+            .map(|p| format!("binary_id({}::{})", p.package, p.target))
+            .collect();
+        command.args(["nextest", "run", "--workspace", "--no-fail-fast", "-E"]);
+        command.arg(filter.join(" | "));
+    } else {
+        command.args(["test", "--workspace", "--no-fail-fast"]);
+        for program in programs {
+            command.args(["--test", program.target]);
+        }
+    }
+    use_mock(&mut command)?;
+    crate::steps::command(&mut command)?;
+    Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_test_file_is_in_the_suite_or_says_why_not() {
+        let mut known: Vec<PathBuf> = PROGRAMS.iter().map(Program::source).collect();
+        for (file, why) in OUTSIDE {
+            assert!(!why.is_empty(), "{file}");
+            known.push(root().join(file));
+        }
+        known.sort();
+        let twice = known.windows(2).find(|w| w[0] == w[1]);
+        assert_eq!(twice, None);
+        let mut there = Vec::new();
+        for folder in ["tests", "cuda-kernels/tests"] {
+            let entries = std::fs::read_dir(root().join(folder)).expect("a folder");
+            there.extend(entries.map(|e| e.expect("an entry").path()));
+        }
+        there.retain(|p| p.extension().is_some_and(|e| e == "rs"));
+        there.sort();
+        for file in &there {
+            assert!(
+                known.contains(file),
+                "{}: put it into PROGRAMS, or into OUTSIDE with the reason",
+                file.display()
+            );
+        }
+        assert_eq!(there.len(), known.len(), "a file that is named is gone");
+    }
+
+    #[test]
+    fn tests_that_skip_themselves_are_known_by_number_and_have_reasons() {
+        let skips = skips().expect("sources");
+        assert!(skips.iter().all(|s| s.why.len() > 10), "{skips:#?}");
+        let others: Vec<_> = skips.iter().filter(|s| !s.fault).collect();
+        assert_eq!(others.len(), SKIPPED, "{others:#?}");
+    }
+
+    #[test]
+    fn skips_are_found_in_the_test_that_has_them() {
+        let source = r#"
+fn helper() { under_mock("x") }
+#[test]
+fn runs() {
+    on_any_driver("runs", "", || {});
+}
+
+fn other() { under_mock("y") }
+
+#[test]
+#[ignore]
+fn skips() {
+    if emulated_only(
+        "a reason of its own",
+    ) {
+        return;
+    }
+}
+#[test]
+fn faults() {
+    under_mock("faults", "x", || {});
+}
+#[test]
+fn looks() {
+    under_mock("looks", "", || assert!(text.contains("")));
+}
+"#;
+        let found = skips_in("p", source);
+        let names: Vec<_> = found.iter().map(|s| (s.test.as_str(), s.fault)).collect();
+        assert_eq!(
+            names,
+            [("skips", false), ("faults", true), ("looks", false)]
+        );
+        assert_eq!(found[0].why, "a reason of its own");
+    }
+}
