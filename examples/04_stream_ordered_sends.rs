@@ -1,7 +1,7 @@
 //! Sends from the host's program, in the order of a stream, without a kernel of your own.
 //!
-//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel and returns at once, nobody chooses a
-//! launch geometry, and nothing is waited for until the end. A step that fails makes the later steps of its
+//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel, or nothing but words that the stream stores and
+//! waits for, and returns at once; nobody chooses a launch geometry, and nothing is waited for until the end. A step that fails makes the later steps of its
 //! socket fail with the same status, so one look at the end is enough.
 //!
 //! Run: `cargo run --example 04_stream_ordered_sends`
@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::{Nic, NicOptions, SocketContext};
+use ringbell::{Nic, NicOptions};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -28,9 +28,7 @@ fn main() -> Result<(), Error> {
         })?)
     };
     let (server, client) = (open(SERVER)?, open("10.77.104.2")?);
-    let (server_queue, client_queue) = (server.create_queue()?, client.create_queue()?);
-    let mut serving = SocketContext::new(server.gpu(), server_queue.handle(), 2)?;
-    let mut sending = SocketContext::new(client.gpu(), client_queue.handle(), 1)?;
+    let (mut serving, mut sending) = (server.socket_context(2)?, client.socket_context(1)?);
 
     // The server: the listener must be there before the client connects, all else is queued.
     let inbox = server.alloc(MESSAGES * BYTES)?;

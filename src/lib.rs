@@ -30,6 +30,7 @@ mod buffer;
 mod capi;
 mod card;
 mod comm;
+mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
 mod gpu;
@@ -44,6 +45,7 @@ pub use comm::{
     Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,
     Span, UniqueId, UniqueIdError, COLLECTIVE_PORT,
 };
+pub use entries::SocketContextError;
 #[cfg(feature = "cuda")]
 pub use foreign::ForeignRegion;
 pub use gpu::{

@@ -246,14 +246,15 @@ RB_DEVICE gpu_result gpu_send(const rb_queue &q, rb_u32 session, const void *buf
 
 /* Receives all of `len` bytes; END_OF_STREAM with the bytes so far when the peer stops early. */
 template <class Scope = thread>
-RB_DEVICE gpu_result gpu_recv(const rb_queue &q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us = 0, rb_u32 lkey = 0) {
+RB_DEVICE gpu_result gpu_recv(const rb_queue &q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us = 0, rb_u32 lkey = 0,
+                              rb_u32 flags = 0) {
   return detail::scoped<Scope>::template run<gpu_result>([&] {
     rb_u32 t = detail::effective_timeout(q, timeout_us);
     char *p = static_cast<char *>(buf);
     gpu_result all{};
     do {
       rb_u64 piece = len - all.bytes < MAX_PIECE ? len - all.bytes : MAX_PIECE;
-      gpu_result r = detail::run(q, detail::recv_entry(session, p + all.bytes, rb_u32(piece), t, lkey, 0), t);
+      gpu_result r = detail::run(q, detail::recv_entry(session, p + all.bytes, rb_u32(piece), t, lkey, flags), t);
       all = gpu_result{r.status, 0, all.bytes + r.bytes, r.detail};
     } while (all.ok() && all.bytes < len);
     return all;

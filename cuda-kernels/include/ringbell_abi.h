@@ -119,6 +119,8 @@ typedef uint64_t rb_u64;
 #define RB_FLAG_PUSH 4u
 /** COLLECTIVE: starts only when every earlier operation of the queue has retired. */
 #define RB_FLAG_FENCE 8u
+/** SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status. */
+#define RB_FLAG_CHAIN 16u
 
 /* Completion status. */
 /** Success. */

@@ -74,8 +74,17 @@ RB_KERNEL(rb_recv_some)
 
 namespace {
 
+constexpr rb_u32 NO_SESSION = ~0u; // 0 is one
+
+// What opening has given: a socket without a session has nothing to close.
+RB_DEVICE void opened(gpu_result *socket, const gpu_result &r) {
+  *socket = r;
+  if (!r.ok()) socket->session = NO_SESSION;
+}
+
 // A socket in GPU memory: its session, and the first failure (sticky, because what follows in the
-// stream was queued in the belief that it would succeed).
+// stream was queued in the belief that it would succeed). What the stream has posted without a kernel fails
+// behind the GPU's back: the NIC remembers that for what is chained.
 RB_DEVICE bool usable(const gpu_result *socket, gpu_result *out) {
   if (socket->ok()) return true;
   *out = *socket;
@@ -93,7 +102,9 @@ RB_DEVICE void conclude(gpu_result *socket, const gpu_result &r, gpu_result *out
 
 } // namespace
 
-extern "C" __global__ void rb_stream_socket(rb_queue q, rb_u32 timeout_us, gpu_result *socket) { *socket = gpu_socket(q, timeout_us); }
+extern "C" __global__ void rb_stream_socket(rb_queue q, rb_u32 timeout_us, gpu_result *socket) {
+  opened(socket, gpu_socket(q, timeout_us));
+}
 RB_KERNEL(rb_stream_socket)
 
 extern "C" __global__ void rb_stream_listen(rb_queue q, gpu_result *socket, rb_u32 port, rb_u32 backlog, rb_u32 timeout_us,
@@ -104,7 +115,7 @@ RB_KERNEL(rb_stream_listen)
 
 // The accepted connection becomes `socket`; the listener stays usable after a time-out.
 extern "C" __global__ void rb_stream_accept(rb_queue q, gpu_result *listener, rb_u32 timeout_us, gpu_result *socket) {
-  if (usable(listener, socket)) *socket = gpu_accept(q, listener->session, timeout_us);
+  opened(socket, usable(listener, socket) ? gpu_accept(q, listener->session, timeout_us) : *socket);
 }
 RB_KERNEL(rb_stream_accept)
 
@@ -116,12 +127,16 @@ RB_KERNEL(rb_stream_connect)
 
 extern "C" __global__ void rb_stream_send(rb_queue q, gpu_result *socket, const void *buf, rb_u64 len, rb_u32 timeout_us,
                                           gpu_result *out) {
-  if (usable(socket, out)) conclude(socket, gpu_send(q, socket->session, buf, len, timeout_us), out);
+  if (usable(socket, out)) {
+    conclude(socket, gpu_send(q, socket->session, buf, len, timeout_us, 0, RB_FLAG_PUSH | RB_FLAG_CHAIN), out);
+  }
 }
 RB_KERNEL(rb_stream_send)
 
 extern "C" __global__ void rb_stream_recv(rb_queue q, gpu_result *socket, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
-  if (usable(socket, out)) conclude(socket, gpu_recv(q, socket->session, buf, len, timeout_us), out);
+  if (usable(socket, out)) {
+    conclude(socket, gpu_recv(q, socket->session, buf, len, timeout_us, 0, RB_FLAG_CHAIN), out);
+  }
 }
 RB_KERNEL(rb_stream_recv)
 
@@ -132,11 +147,11 @@ RB_KERNEL(rb_stream_shutdown)
 
 // Closes also a socket that has failed, as long as it ever had a session.
 extern "C" __global__ void rb_stream_close(rb_queue q, gpu_result *socket, rb_u32 timeout_us, gpu_result *out) {
-  if (!socket->session) {
+  if (socket->session == NO_SESSION) {
     usable(socket, out);
     return;
   }
   *out = gpu_close(q, socket->session, timeout_us);
-  *socket = gpu_result{RB_STATUS_BAD_SESSION, 0, 0, socket->session};
+  *socket = gpu_result{RB_STATUS_BAD_SESSION, NO_SESSION, 0, socket->session};
 }
 RB_KERNEL(rb_stream_close)

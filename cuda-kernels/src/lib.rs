@@ -14,6 +14,7 @@ pub mod collective;
 pub mod cuda;
 pub mod echo;
 pub mod emulated;
+mod entry_queue;
 mod fatbin;
 pub mod floor;
 #[cfg(feature = "cuda")]
@@ -29,6 +30,7 @@ mod socket_context;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
+pub use entry_queue::{EntryQueue, Posted, PostingStream, StreamEntry};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
     Event, Gpu, GpuBuffer, GpuError, GpuKind, Graph, Launch, ModuleError, NotShared, SharedMemory,

@@ -1,8 +1,12 @@
 //! Stream-ordered sockets: the paper's host calls (FpgaNIC §A.1.1, Figure 10).
 //!
-//! Every call queues a small kernel on one stream and returns at once; kernels run in order, so that
+//! Every call queues a step on one stream and returns at once; steps run in order, so that
 //! `socket`, `connect`, `send`, `close` need no waiting in between, and the user chooses no launch
 //! geometry. A step that fails makes the later steps of its socket fail with the same status.
+//!
+//! A step is a small kernel, because it may need the session that an earlier one finds. Once the host sees that the kernels of
+//! a socket have ended well, the stream posts sends, receives, shutdown and close by itself where it can
+//! ([`SocketContext::post_to`]), and no kernel runs while the NIC works.
 //!
 //! ```no_run
 //! # use ringbell_cuda_kernels::{Gpu, SocketContext};
@@ -21,11 +25,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_abi::queue::QueueHandle;
-use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, SessionId, Status};
 
 use crate::{
-    Gpu, GpuError, KernelArg, Launch, LaunchError, Outcome, ResultCell, ResultCells, Stream,
+    EntryQueue, Gpu, GpuError, KernelArg, Launch, LaunchError, Outcome, Posted, PostingStream,
+    ResultCell, ResultCells, Stream,
 };
+
+/// Longest transfer of one descriptor; kernels split longer ones (`MAX_PIECE` of `ringbell.cuh`).
+const MAX_PIECE: u64 = 0xffff_0000;
 
 /// Why a stream-ordered call failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +46,12 @@ pub enum SocketError {
         what: &'static str,
         /// How many there are.
         limit: usize,
+    },
+    /// The stream captures, and a graph would do it at each replay.
+    #[error("{step} is done once, and a graph would do it at each replay: do it before the capture, which takes sends and receives")]
+    Captured {
+        /// What was asked for.
+        step: &'static str,
     },
     /// The kernel did not run.
     #[error(transparent)]
@@ -66,7 +80,10 @@ fn take(cells: &Arc<ResultCells>, what: &'static str) -> Result<Arc<ResultCell>,
 
 /// What a kernel has left in a cell.
 fn outcome(cell: &ResultCell) -> Result<Outcome, SocketError> {
-    let o = cell.read()?;
+    ended_well(cell.read()?)
+}
+
+fn ended_well(o: Outcome) -> Result<Outcome, SocketError> {
     match o.status {
         Status::Ok => Ok(o),
         status => Err(SocketError::Nic {
@@ -81,8 +98,16 @@ fn outcome(cell: &ResultCell) -> Result<Outcome, SocketError> {
 #[derive(Debug)]
 #[must_use = "an operation that is not waited for fails unseen"]
 pub struct Pending {
-    cell: Arc<ResultCell>,
-    launch: Launch,
+    how: How,
+}
+
+/// Who posts it when the stream gets there.
+#[derive(Debug)]
+enum How {
+    /// The stream itself.
+    Stream(Posted),
+    /// A kernel, which writes how it ended to the cell.
+    Kernel(Launch, Arc<ResultCell>),
 }
 
 impl Pending {
@@ -91,8 +116,10 @@ impl Pending {
     /// # Errors
     /// [`SocketError::Launch`] with a time-out when it still runs after `timeout`, else how it failed.
     pub fn wait(&self, timeout: Duration) -> Result<Outcome, SocketError> {
-        self.launch.wait(timeout)?;
-        outcome(&self.cell)
+        if let How::Kernel(launch, _) = &self.how {
+            launch.wait(timeout)?;
+        }
+        self.ended(timeout)
     }
 
     /// How the last replay of a captured operation ended, once that has been waited for.
@@ -100,7 +127,32 @@ impl Pending {
     /// # Errors
     /// As for [`Pending::wait`].
     pub fn replayed(&self) -> Result<Outcome, SocketError> {
-        outcome(&self.cell)
+        self.ended(Duration::ZERO)
+    }
+
+    /// Whether the stream posts and waits by itself, so that no kernel runs meanwhile.
+    pub fn needs_no_kernel(&self) -> bool {
+        matches!(self.how, How::Stream(_))
+    }
+
+    fn ended(&self, timeout: Duration) -> Result<Outcome, SocketError> {
+        match &self.how {
+            How::Kernel(_, cell) => outcome(cell),
+            How::Stream(posted) => {
+                let Completion {
+                    status,
+                    bytes,
+                    detail,
+                    ..
+                } = posted.wait(timeout)?;
+                ended_well(Outcome {
+                    status,
+                    session: SessionId(0),
+                    bytes,
+                    detail,
+                })
+            }
+        }
     }
 }
 
@@ -109,9 +161,34 @@ impl Pending {
 pub struct Socket {
     cell: Arc<ResultCell>,
     opened: Launch,
+    /// The last kernel of it; `None` once it is known that all have ended well.
+    kernel: Option<Launch>,
+    /// Its session, when that is known to the host.
+    session: SessionId,
 }
 
 impl Socket {
+    fn new(cell: Arc<ResultCell>, opened: Launch) -> Socket {
+        Socket {
+            cell,
+            kernel: Some(opened.clone()),
+            opened,
+            session: SessionId(0),
+        }
+    }
+
+    /// The session, when all kernels of the socket have ended and none has failed; never waits.
+    fn established(&mut self) -> Option<SessionId> {
+        if let Some(kernel) = &self.kernel {
+            let Some(Ok(())) = kernel.poll() else {
+                return None;
+            };
+            self.session = outcome(&self.cell).ok()?.session;
+            self.kernel = None;
+        }
+        Some(self.session)
+    }
+
     /// Waits until the socket was opened or accepted and tells its session.
     ///
     /// # Errors
@@ -126,7 +203,10 @@ impl Socket {
 #[derive(Debug)]
 pub struct SocketContext {
     stream: Stream,
+    /// Where kernels post.
     queue: QueueHandle,
+    /// Where the stream posts.
+    posting: Option<PostingStream>,
     sockets: Arc<ResultCells>,
     results: Arc<ResultCells>,
     timeout_us: u32,
@@ -146,10 +226,17 @@ impl SocketContext {
         Ok(SocketContext {
             stream: gpu.stream(),
             queue,
+            posting: None,
             sockets: ResultCells::new(gpu, connections.max(1))?,
             results: ResultCells::new(gpu, connections.max(1) * 64)?,
             timeout_us: 0,
         })
+    }
+
+    /// From now on the stream posts what it can by itself, to a queue of the same NIC and protection domain that serves
+    /// nothing else; a stream that cannot ([`Stream::has_words`]) goes on with kernels.
+    pub fn post_to(&mut self, queue: Box<dyn EntryQueue>) {
+        self.posting = Some(PostingStream::new(&self.stream, queue));
     }
 
     /// Time-out of the following operations in µs; 0 is the queue's default.
@@ -168,12 +255,12 @@ impl SocketContext {
     /// # Errors
     /// [`SocketError::Exhausted`], [`SocketError::Launch`].
     pub fn socket(&mut self) -> Result<Socket, SocketError> {
+        self.only_once("opening a socket")?;
         let cell = take(&self.sockets, "sockets")?;
         let args = [self.queue.into(), self.timeout_us.into(), cell.arg()];
         let opened = self.stream.launch("rb_stream_socket", 1, 1, &args)?;
         cell.used_by(&opened);
-        self.stream.keep(cell.clone());
-        Ok(Socket { cell, opened })
+        Ok(Socket::new(cell, opened))
     }
 
     /// Listens on a port.
@@ -186,6 +273,7 @@ impl SocketContext {
         port: u16,
         backlog: u32,
     ) -> Result<Pending, SocketError> {
+        self.only_once("a listen")?;
         let args = [u32::from(port).into(), backlog.into()];
         self.queue_on("rb_stream_listen", socket, &args)
     }
@@ -195,6 +283,7 @@ impl SocketContext {
     /// # Errors
     /// As for [`SocketContext::socket`].
     pub fn accept(&mut self, listener: &mut Socket) -> Result<Socket, SocketError> {
+        self.only_once("an accept")?;
         let cell = take(&self.sockets, "sockets")?;
         let args = [
             self.queue.into(),
@@ -205,7 +294,7 @@ impl SocketContext {
         let opened = self.stream.launch("rb_stream_accept", 1, 1, &args)?;
         cell.used_by(&opened);
         listener.cell.used_by(&opened);
-        Ok(Socket { cell, opened })
+        Ok(Socket::new(cell, opened))
     }
 
     /// Connects.
@@ -218,6 +307,7 @@ impl SocketContext {
         to: Ipv4Addr,
         port: u16,
     ) -> Result<Pending, SocketError> {
+        self.only_once("a connect")?;
         let args = [u32::from(to).into(), u32::from(port).into()];
         self.queue_on("rb_stream_connect", socket, &args)
     }
@@ -232,7 +322,10 @@ impl SocketContext {
         va: GpuVa,
         len: u64,
     ) -> Result<Pending, SocketError> {
-        self.queue_on("rb_stream_send", socket, &[va.into(), len.into()])
+        match self.transfer(Opcode::Send, socket, va, len) {
+            Some(posted) => posted,
+            None => self.queue_on("rb_stream_send", socket, &[va.into(), len.into()]),
+        }
     }
 
     /// Receives `len` bytes to registered memory.
@@ -245,7 +338,10 @@ impl SocketContext {
         va: GpuVa,
         len: u64,
     ) -> Result<Pending, SocketError> {
-        self.queue_on("rb_stream_recv", socket, &[va.into(), len.into()])
+        match self.transfer(Opcode::Recv, socket, va, len) {
+            Some(posted) => posted,
+            None => self.queue_on("rb_stream_recv", socket, &[va.into(), len.into()]),
+        }
     }
 
     /// Half-closes: no more sends.
@@ -253,15 +349,65 @@ impl SocketContext {
     /// # Errors
     /// As for [`SocketContext::socket`].
     pub fn shutdown(&mut self, socket: &mut Socket) -> Result<Pending, SocketError> {
-        self.queue_on("rb_stream_shutdown", socket, &[])
+        self.only_once("a shutdown")?;
+        match self.post(socket, |session| control(Opcode::Shutdown, session)) {
+            Some(posted) => posted,
+            None => self.queue_on("rb_stream_shutdown", socket, &[]),
+        }
     }
 
-    /// Closes, after what is queued, also when an earlier step failed.
+    /// Closes, after what is queued, also when an earlier step failed. (A stream that captures refuses it, and the socket is lost.)
     ///
     /// # Errors
     /// As for [`SocketContext::socket`].
     pub fn close(&mut self, mut socket: Socket) -> Result<Pending, SocketError> {
-        self.queue_on("rb_stream_close", &mut socket, &[])
+        self.only_once("a close")?;
+        match self.post(&mut socket, |session| control(Opcode::Close, session)) {
+            Some(posted) => posted,
+            None => self.queue_on("rb_stream_close", &mut socket, &[]),
+        }
+    }
+
+    fn only_once(&self, step: &'static str) -> Result<(), SocketError> {
+        match self.stream.is_capturing() {
+            true => Err(SocketError::Captured { step }),
+            false => Ok(()),
+        }
+    }
+
+    /// Has the stream post a send or receive; `None` when a kernel must.
+    fn transfer(
+        &mut self,
+        opcode: Opcode,
+        socket: &mut Socket,
+        va: GpuVa,
+        len: u64,
+    ) -> Option<Result<Pending, SocketError>> {
+        let len = u32::try_from(len).ok();
+        let len = len.filter(|len| u64::from(*len) <= MAX_PIECE)?;
+        self.post(socket, |session| {
+            let mut d = control(opcode, session);
+            d.local_va = va;
+            d.len = len;
+            d
+        })
+    }
+
+    /// Has the stream post a descriptor; `None` when a kernel must.
+    fn post(
+        &mut self,
+        socket: &mut Socket,
+        make: impl FnOnce(SessionId) -> Descriptor,
+    ) -> Option<Result<Pending, SocketError>> {
+        let posting = self.posting.as_ref()?;
+        // A stream that captures has no words: each replay takes its ticket on the GPU.
+        self.stream.has_words().ok()?;
+        let mut d = make(socket.established()?);
+        d.timeout_us = self.timeout_us;
+        let posted = posting.post(&d)?;
+        Some(posted.map_err(SocketError::from).map(|posted| Pending {
+            how: How::Stream(posted),
+        }))
     }
 
     fn queue_on(
@@ -278,6 +424,23 @@ impl SocketContext {
         cell.used_by(&launch);
         socket.cell.used_by(&launch);
         self.stream.keep((cell.clone(), socket.cell.clone()));
-        Ok(Pending { cell, launch })
+        if !self.stream.is_capturing() {
+            socket.kernel = Some(launch.clone());
+        }
+        Ok(Pending {
+            how: How::Kernel(launch, cell),
+        })
     }
+}
+
+/// A step of an established socket. Kernels find an earlier failure in GPU memory; the NIC remembers it for what is chained.
+fn control(opcode: Opcode, session: SessionId) -> Descriptor {
+    let mut d = Descriptor::new(opcode);
+    d.session = session;
+    d.flags = match opcode {
+        Opcode::Send => Flags::CHAIN.union(Flags::PUSH),
+        Opcode::Recv | Opcode::Shutdown => Flags::CHAIN,
+        _ => Flags(0),
+    };
+    d
 }

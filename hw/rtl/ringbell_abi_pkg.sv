@@ -297,6 +297,8 @@ package ringbell_abi_pkg;
   localparam logic [7:0] FLAG_PUSH = 8'h4;
   // COLLECTIVE: starts only when every earlier operation of the queue has retired.
   localparam logic [7:0] FLAG_FENCE = 8'h8;
+  // SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status.
+  localparam logic [7:0] FLAG_CHAIN = 8'h10;
 
   // Work queue entry: fields of its 64-bit words.
   // Operation code.

@@ -51,6 +51,8 @@ impl Flags {
     pub const PUSH: Flags = Flags(4);
     /// `COLLECTIVE`: starts only when every earlier operation of the queue has retired.
     pub const FENCE: Flags = Flags(8);
+    /// `SEND`, `RECV`, `SHUTDOWN`: once one with this bit has failed, those behind it on the session fail with its status.
+    pub const CHAIN: Flags = Flags(16);
     /// Rows for the generators.
     pub const TABLE: &'static [crate::describe::Const] = &[
         crate::describe::Const {
@@ -73,9 +75,14 @@ impl Flags {
             value: 8,
             doc: "COLLECTIVE: starts only when every earlier operation of the queue has retired.",
         },
+        crate::describe::Const {
+            name: "FLAG_CHAIN",
+            value: 16,
+            doc: "SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status.",
+        },
     ];
     /// All defined bits; a descriptor with any other is refused.
-    pub const KNOWN: Flags = Flags(15);
+    pub const KNOWN: Flags = Flags(31);
 
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {

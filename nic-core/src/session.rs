@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
-use ringbell_nic_abi::{PdId, SessionId};
+use ringbell_nic_abi::{PdId, SessionId, Status};
 
 use crate::transport::{ConnId, ListenerId, WorkToken};
 
@@ -69,6 +69,8 @@ pub(crate) struct Session {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) why: &'static str,
+    /// How the first chained operation that failed did (`CHAIN`): status and detail of those behind it.
+    pub(crate) chain: Option<(Status, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -118,6 +120,7 @@ impl Sessions {
             tx_bytes: 0,
             rx_bytes: 0,
             why: "",
+            chain: None,
         });
         SessionId(slot | u32::from(s.generation) << 16)
     }

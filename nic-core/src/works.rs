@@ -5,7 +5,7 @@
 //! the NIC next reads its clock never enters the wheel at all.
 
 use ringbell_gtlb::Pin;
-use ringbell_nic_abi::Opcode;
+use ringbell_nic_abi::{Opcode, SessionId};
 
 use crate::permit::Permit;
 use crate::transport::{ConnId, NicTime, WorkToken};
@@ -23,6 +23,8 @@ pub(crate) struct Work {
     pub(crate) opcode: Opcode,
     /// Slot of its session; a closed session may have been reused, so only for counting by token.
     pub(crate) session: u32,
+    /// Its session's id when it is chained (`CHAIN`).
+    pub(crate) chain: Option<SessionId>,
     /// The transport's index and connection, once it was handed down.
     pub(crate) conn: Option<(usize, ConnId)>,
     pub(crate) pins: [Option<Pin>; 2],
@@ -237,6 +239,7 @@ mod tests {
             permit: Permit::new(0, 0, 1, 0),
             opcode: Opcode::Nop,
             session: 0,
+            chain: None,
             conn: None,
             pins: [None, None],
             va: 0,

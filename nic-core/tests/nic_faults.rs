@@ -9,7 +9,7 @@ use std::time::Duration;
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{Descriptor, EventKind, GpuVa, Lkey, Opcode, SessionId, Status};
+use ringbell_nic_abi::{Descriptor, EventKind, Flags, GpuVa, Lkey, Opcode, SessionId, Status};
 use ringbell_nic_core::QueueConfig;
 
 fn pair(dir: &TempDir) -> (Host, Host) {
@@ -195,6 +195,68 @@ fn waits_end_at_their_deadline() {
         Status::ConnectionReset
     );
     assert_eq!(call(&hosts, 1, &close(r)).status, Status::Ok);
+    balanced(&hosts);
+}
+
+#[test]
+fn chained_operations_fail_as_the_first_of_them_did() {
+    let dir = TempDir::new();
+    let (a, b) = pair(&dir);
+    let hosts = [&a, &b];
+    let chained = |mut d: Descriptor| {
+        d.flags = d.flags.union(Flags::CHAIN);
+        d
+    };
+    let outside = GpuVa(BASE.0 - (1 << 20));
+    // A time-out that leaves the stream open, and an address that leaves it open.
+    for late in [true, false] {
+        let (s, r) = connected(&hosts, 0, 1, 7 + u16::from(late));
+        let mut first = chained(recv(r, 0, 8));
+        match late {
+            true => first.timeout_us = 1000,
+            false => first.local_va = outside,
+        }
+        let failed = call(&hosts, 1, &first);
+        let why = match late {
+            true => (Status::TimedOut, 0),
+            false => (Status::NotRegistered, outside.0),
+        };
+        assert_eq!((failed.status, failed.detail), why);
+        for behind in [
+            recv(r, 0, 8),
+            send_inline(r, b"inline"),
+            send(r, 0, 8),
+            send(r, 0, 4096),
+            shutdown(r),
+        ] {
+            let c = call(&hosts, 1, &chained(behind));
+            assert_eq!((c.status, c.detail, c.bytes), (why.0, why.1, 0));
+        }
+        // Nothing has moved, and operations without the bit go on.
+        let t = b.post(&recv(r, 64, 4));
+        assert_eq!(
+            call(&hosts, 0, &chained(send_inline(s, b"goes"))).status,
+            Status::Ok
+        );
+        assert_eq!(settle(&hosts, &[(1, t)])[0].status, Status::Ok);
+        assert_eq!(b.peek(64, 4), b"goes");
+        let t = a.post(&chained(recv(s, 128, 5)));
+        assert_eq!(
+            call(&hosts, 1, &send_inline(r, b"on...")).status,
+            Status::Ok
+        );
+        assert_eq!(settle(&hosts, &[(0, t)])[0].status, Status::Ok);
+        // What is in the wrong state ends the chain as well.
+        assert_eq!(call(&hosts, 0, &chained(shutdown(s))).status, Status::Ok);
+        assert_eq!(
+            call(&hosts, 0, &chained(send(s, 0, 8))).status,
+            Status::NotConnected
+        );
+        assert_eq!(
+            call(&hosts, 0, &chained(recv(s, 0, 8))).status,
+            Status::NotConnected
+        );
+    }
     balanced(&hosts);
 }
 
@@ -391,7 +453,7 @@ fn hostile_descriptors_retire_and_harm_nothing() {
         let mut w = [0u64; 8].map(|_| rng.bits());
         if i % 2 == 0 {
             // Close to valid: a known opcode and clean reserved bits, so that decoding goes deep.
-            w[0] = rng.below(12) | (rng.below(8) << 8) | (rng.below(1 << 24) << 32);
+            w[0] = rng.below(12) | (rng.below(32) << 8) | (rng.below(1 << 24) << 32);
             w[7] = rng.below(128) | (rng.below(2000) + 1) << 8;
         }
         loop {

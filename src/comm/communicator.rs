@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{LaunchError, Stream};
+use ringbell_cuda_kernels::{LaunchError, Posted, Stream};
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
@@ -17,7 +17,7 @@ use ringbell_onc_engines::program::{Limits, UserProgram};
 use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
-use super::stream_queue::{Posted, StreamQueues};
+use super::stream_queue::StreamQueues;
 use super::{
     CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
     UniqueId,

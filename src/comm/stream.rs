@@ -4,10 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::collective::CollectiveLaunch;
-use ringbell_cuda_kernels::{Gpu, GpuKind, Launch, ResultCell, ResultCells, Stream};
+use ringbell_cuda_kernels::{Gpu, GpuKind, Launch, Posted, ResultCell, ResultCells, Stream};
 use ringbell_nic_abi::{CollectiveKind, Status};
 
-use super::stream_queue::Posted;
 use super::{CollectiveError, Communicator, Done, Operation};
 
 /// Results that are made room for at a time.

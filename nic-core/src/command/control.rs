@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use ringbell_nic_abi::{Descriptor, PdId, SessionId, Status};
+use ringbell_nic_abi::{Descriptor, Flags, PdId, SessionId, Status};
 
 use super::{Core, Lingering};
 use crate::permit::Permit;
@@ -211,6 +211,9 @@ impl Core {
         let Some(session) = self.sessions.get(id, pd) else {
             return self.finish(permit, Status::BadSession, 0, id.0.into());
         };
+        if let (true, Some((status, detail))) = (d.flags.contains(Flags::CHAIN), session.chain) {
+            return self.finish(permit, status, 0, detail);
+        }
         let State::Stream(s) = &mut session.state else {
             return self.finish(permit, Status::BadState, 0, id.0.into());
         };

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use ringbell_gtlb::{DmaMemory, Mmu, Pin};
 use ringbell_nic_abi::{
-    Descriptor, EventKind, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
+    Descriptor, EventKind, Flags, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
 use crate::board::Board;
@@ -290,6 +290,7 @@ impl Core {
         Work {
             opcode: d.opcode,
             session: slot,
+            chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
             conn: None,
             pins: [None, None],
             va: d.local_va.0,
@@ -344,6 +345,9 @@ impl Core {
         );
         if is_fault {
             self.fault(work.session, detail);
+        }
+        if let (Some(id), false) = (work.chain, status == Status::Ok) {
+            self.end_chain(id, status, detail);
         }
         match work.opcode {
             Opcode::Send => self.counters.tx_bytes += bytes,

@@ -1,6 +1,6 @@
 //! `SEND` and `RECV`.
 
-use ringbell_gtlb::Need;
+use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{
     Descriptor, Flags, InlineSend, Opcode, PdId, SessionId, Status, Transfer, WorkQueueEntry,
     INLINE_MAX,
@@ -20,16 +20,46 @@ type Refusal = (Status, u64);
 impl Core {
     /// The stream of a descriptor's session.
     #[inline]
-    fn stream(&mut self, pd: PdId, id: SessionId) -> Result<(u32, Stream), Refusal> {
+    fn stream(&mut self, pd: PdId, id: SessionId, flags: Flags) -> Result<(u32, Stream), Refusal> {
         let Some(session) = self.sessions.get(id, pd) else {
             return Err((Status::BadSession, id.0.into()));
         };
-        match &session.state {
-            State::Stream(s) if s.reset => Err((Status::ConnectionReset, 0)),
-            State::Stream(s) => Ok((Core::slot(id), *s)),
-            State::Broken => Err((Status::NotConnected, 0)),
-            _ => Err((Status::BadState, id.0.into())),
+        let chained = flags.contains(Flags::CHAIN);
+        if let (true, Some(failed)) = (chained, session.chain) {
+            return Err(failed);
         }
+        let refusal = match &session.state {
+            State::Stream(s) if s.reset => (Status::ConnectionReset, 0),
+            State::Stream(s) => return Ok((Core::slot(id), *s)),
+            State::Broken => (Status::NotConnected, 0),
+            _ => (Status::BadState, id.0.into()),
+        };
+        if chained {
+            session.chain = Some(refusal);
+        }
+        Err(refusal)
+    }
+
+    /// A chained operation has failed: those behind it fail with what it has failed with.
+    #[cold]
+    pub(super) fn end_chain(&mut self, id: SessionId, status: Status, detail: u64) {
+        let slot = Core::slot(id);
+        // Its session may be closed by now, and its slot another's.
+        if self.sessions.id(slot) == id {
+            if let Some(session) = self.sessions.at(slot) {
+                session.chain.get_or_insert((status, detail));
+            }
+        }
+    }
+
+    /// As [`end_chain`](Core::end_chain) for an operation whose buffer may not be used, which then retires.
+    #[cold]
+    fn refuse_buffer(&mut self, permit: Permit, fault: Fault, flags: Flags, id: SessionId) {
+        if flags.contains(Flags::CHAIN) {
+            let (status, detail) = fault.status();
+            self.end_chain(id, status, detail);
+        }
+        self.refuse_pin(permit, fault, Core::slot(id));
     }
 
     /// Sends an inline payload at once, which needs no work, no deadline and no event: the commonest
@@ -109,8 +139,11 @@ impl Core {
     #[inline]
     fn open_stream(&mut self, q: usize, id: SessionId) -> Option<(usize, ConnId)> {
         let pd = self.queues[q].pd;
-        let stream = match &self.sessions.get(id, pd)?.state {
-            State::Stream(s) if !s.reset && !s.shut => (s.transport, s.conn),
+        let session = self.sessions.get(id, pd)?;
+        let stream = match &session.state {
+            State::Stream(s) if !s.reset && !s.shut && session.chain.is_none() => {
+                (s.transport, s.conn)
+            }
             _ => return None,
         };
         let key = (stream.0, stream.1, Direction::Send);
@@ -143,8 +176,13 @@ impl Core {
     }
 
     pub(super) fn send(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let (slot, stream) = match self.stream(pd, d.session) {
-            Ok((_, s)) if s.shut => return self.finish(permit, Status::NotConnected, 0, 0),
+        let (slot, stream) = match self.stream(pd, d.session, d.flags) {
+            Ok((_, s)) if s.shut => {
+                if d.flags.contains(Flags::CHAIN) {
+                    self.end_chain(d.session, Status::NotConnected, 0);
+                }
+                return self.finish(permit, Status::NotConnected, 0, 0);
+            }
             Ok(ok) => ok,
             Err((status, detail)) => return self.finish(permit, status, 0, detail),
         };
@@ -160,11 +198,17 @@ impl Core {
             };
             (self.work(permit, d, slot), payload)
         } else {
-            let range = (d.local_va, d.len);
-            let Some((permit, pin, buffer)) =
-                self.pin(permit, pd, d.lkey.0, range, Need::Read, slot)
-            else {
-                return;
+            let pinned = self
+                .mmu
+                .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Read);
+            let pin = match pinned {
+                Ok(pin) => pin,
+                Err(fault) => return self.refuse_buffer(permit, fault, d.flags, d.session),
+            };
+            let buffer = Buffer {
+                region: pin.region,
+                va: d.local_va,
+                len: d.len,
             };
             let mut work = self.work(permit, d, slot);
             work.pins[0] = Some(pin);
@@ -195,7 +239,7 @@ impl Core {
         }
         let q = &self.queues[queue as usize];
         let (pd, default_timeout_us) = (q.pd, q.default_timeout_us);
-        let (slot, stream) = match self.stream(pd, d.session) {
+        let (slot, stream) = match self.stream(pd, d.session, d.flags) {
             Ok(ok) => ok,
             Err((status, detail)) => return self.finish(permit(), status, 0, detail),
         };
@@ -209,7 +253,7 @@ impl Core {
             .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Write);
         let pin = match pinned {
             Ok(pin) => pin,
-            Err(fault) => return self.refuse_pin(permit(), fault, slot),
+            Err(fault) => return self.refuse_buffer(permit(), fault, d.flags, d.session),
         };
         let buffer = Buffer {
             region: pin.region,
@@ -235,6 +279,7 @@ impl Core {
             permit: permit(),
             opcode: Opcode::Recv,
             session: slot,
+            chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
             conn: Some((stream.transport, stream.conn)),
             pins: [Some(pin), None],
             va: d.local_va.0,

@@ -1,0 +1,179 @@
+//! Operations that a stream of the GPU posts by itself: it stores the last word of a prepared entry and the
+//! doorbell, and waits for the completion line. No kernel runs meanwhile.
+#![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Status};
+
+use crate::{Event, LaunchError, Stream, WordOp};
+
+/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamEntry {
+    /// Its ticket.
+    pub ticket: u32,
+    /// First stored: this word makes the entry whole.
+    pub word: (GpuVa, u64),
+    /// Then stored: the doorbell, 32 bits.
+    pub doorbell: (GpuVa, u32),
+    /// Then waited for: 32 bits that are equal to this when the completion is there.
+    pub done: (GpuVa, u32),
+}
+
+/// A queue whose entries the host prepares and a stream makes whole. Whoever has the NIC implements it; an entry
+/// that is not whole holds up those behind it, so a queue is for one stream alone.
+pub trait EntryQueue: Debug + Send + Sync {
+    /// Takes a slot and writes the entry but for its first word; `None` when no slot is free.
+    fn prepare(&self, d: &Descriptor) -> Option<StreamEntry>;
+    /// The completion of a ticket when it is there; its slot is free afterwards.
+    fn poll(&self, ticket: u32) -> Option<Completion>;
+    /// Whether the first word of a prepared entry was stored.
+    fn is_published(&self, ticket: u32) -> bool;
+    /// Longest time from a published entry to its completion.
+    fn limit(&self, timeout_us: u32) -> Duration;
+    /// Lets whoever waits for a ticket go on although the NIC is silent. The slot is not used again.
+    fn give_up(&self, ticket: u32);
+}
+
+/// A stream and its queue: entries become whole in the order in which they were prepared.
+#[derive(Debug, Clone)]
+pub struct PostingStream {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    stream: Stream,
+    queue: Box<dyn EntryQueue>,
+    /// Tickets that nobody asks about any more.
+    orphans: Mutex<Vec<u32>>,
+}
+
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that holds these locks can panic half-way through a change.
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PostingStream {
+    /// A stream that posts to `queue`, which nothing else does.
+    pub fn new(stream: &Stream, queue: Box<dyn EntryQueue>) -> PostingStream {
+        PostingStream {
+            inner: Arc::new(Inner {
+                stream: stream.clone(),
+                queue,
+                orphans: Mutex::default(),
+            }),
+        }
+    }
+
+    /// The stream.
+    pub fn stream(&self) -> &Stream {
+        &self.inner.stream
+    }
+
+    /// Queues a descriptor behind what the stream holds; `None` when a kernel must do it: the stream cannot
+    /// ([`Stream::has_words`]), or the queue has no slot left.
+    pub fn post(&self, d: &Descriptor) -> Option<Result<Posted, LaunchError>> {
+        let one = &self.inner;
+        one.stream.has_words().ok()?;
+        lock(&one.orphans).retain(|t| one.queue.poll(*t).is_none());
+        let entry = one.queue.prepare(d)?;
+        let ops = [
+            WordOp::Store64 {
+                va: entry.word.0,
+                value: entry.word.1,
+            },
+            WordOp::Store32 {
+                va: entry.doorbell.0,
+                value: entry.doorbell.1,
+            },
+            WordOp::WaitEqual32 {
+                va: entry.done.0,
+                value: entry.done.1,
+            },
+        ];
+        Some(one.stream.words(&ops).map(|()| Posted {
+            limit: one.queue.limit(d.timeout_us),
+            event: one.stream.record(),
+            one: one.clone(),
+            ticket: entry.ticket,
+            seen: OnceLock::new(),
+            done: OnceLock::new(),
+        }))
+    }
+}
+
+/// An operation that a stream posts.
+#[derive(Debug)]
+#[must_use = "an operation that is not waited for may fail unseen"]
+pub struct Posted {
+    one: Arc<Inner>,
+    ticket: u32,
+    event: Event,
+    /// Longest time that the NIC takes.
+    limit: Duration,
+    /// When the host first saw that the NIC has the operation.
+    seen: OnceLock<Instant>,
+    done: OnceLock<Completion>,
+}
+
+impl Posted {
+    /// Whether the stream has come to the operation and it has ended, well or badly; never waits.
+    pub fn has_ended(&self) -> bool {
+        let reached = || self.event.wait(Duration::ZERO);
+        self.done.get().is_some() || !matches!(reached(), Err(LaunchError::TimedOut { .. }))
+    }
+
+    /// Waits until the stream has come to the operation and it has ended.
+    ///
+    /// # Errors
+    /// [`LaunchError`]: a time-out while the stream has not got there, or what became of the stream.
+    pub fn wait(&self, timeout: Duration) -> Result<Completion, LaunchError> {
+        if let Some(done) = self.done.get() {
+            return Ok(*done);
+        }
+        self.look();
+        match self.event.wait(timeout) {
+            Ok(()) => {
+                let poll = || self.one.queue.poll(self.ticket);
+                Ok(*self.done.get_or_init(|| poll().unwrap_or_else(silent)))
+            }
+            Err(LaunchError::TimedOut { .. }) if self.look() => {
+                // The NIC has not kept its own deadline: the stream must not wait for it for ever.
+                self.one.queue.give_up(self.ticket);
+                Ok(*self.done.get_or_init(silent))
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the NIC has had the operation for longer than it may.
+    fn look(&self) -> bool {
+        if !self.one.queue.is_published(self.ticket) {
+            return false;
+        }
+        self.seen.get_or_init(Instant::now).elapsed() > self.limit
+    }
+}
+
+fn silent() -> Completion {
+    Completion {
+        status: Status::NicSilent,
+        opcode: 0,
+        wr_id: 0,
+        bytes: 0,
+        detail: 0,
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        // The slot of a silent ticket stays in use: the NIC may still write its line.
+        if self.done.get().is_none() && self.one.queue.poll(self.ticket).is_none() {
+            lock(&self.one.orphans).push(self.ticket);
+        }
+    }
+}
