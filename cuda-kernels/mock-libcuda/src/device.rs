@@ -2,9 +2,11 @@
 
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::{
-    call, faults, gpu, put, ready, Result, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNKNOWN,
+    call, faults, gpu, put, ready, strict, Result, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
+    NOT_INITIALIZED, NO_DEVICE, UNKNOWN,
 };
 
 /// The one context.
@@ -14,16 +16,48 @@ thread_local! {
     static CURRENT: Cell<usize> = const { Cell::new(0) };
 }
 
+/// Users of the primary context.
+static RETAINED: AtomicUsize = AtomicUsize::new(0);
+/// The process that has called cuInit: its children have no CUDA.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+/// Bytes of stack that are set aside for each lane.
+static STACK: AtomicUsize = AtomicUsize::new(1024);
+
 pub(crate) fn has_current() -> bool {
-    CURRENT.get() == CONTEXT
+    CURRENT.get() == CONTEXT && RETAINED.load(Ordering::Relaxed) > 0
+}
+
+/// Whether the process was forked after cuInit.
+pub(crate) fn is_forked() -> bool {
+    let started = PROCESS.load(Ordering::Relaxed);
+    started != 0 && started != std::process::id()
+}
+
+pub(crate) fn stack() -> usize {
+    STACK.load(Ordering::Relaxed)
+}
+
+/// A launch needs more stack than any before.
+pub(crate) fn raise_stack(bytes: usize) {
+    STACK.fetch_max(bytes, Ordering::Relaxed);
+}
+
+/// Multiprocessors.
+pub(crate) fn sms() -> c_int {
+    faults().sms.unwrap_or(132)
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuInit(flags: c_uint) -> Result {
-    match flags {
-        0 if faults().broken => UNKNOWN,
-        0 if faults().no_device => NO_DEVICE,
-        0 => 0,
+    if is_forked() {
+        return NOT_INITIALIZED;
+    }
+    PROCESS.store(std::process::id(), Ordering::Relaxed);
+    match (flags, faults().init) {
+        (0, Some(code)) => code,
+        (0, _) if faults().broken => UNKNOWN,
+        (0, _) if faults().no_device => NO_DEVICE,
+        (0, _) => 0,
         _ => INVALID_VALUE,
     }
 }
@@ -86,11 +120,20 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: c_int,
     _device: c_int,
 ) -> Result {
+    let capability = faults().capability.unwrap_or(90);
+    let told = faults().attributes.iter().find(|(id, _)| *id == attribute);
     let v = match attribute {
-        75 => 9,      // COMPUTE_CAPABILITY_MAJOR: as an H100
-        76 => 0,      // COMPUTE_CAPABILITY_MINOR
-        19 | 41 => 1, // CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING
-        1 => 1024,    // MAX_THREADS_PER_BLOCK
+        _ if told.is_some() => told.map_or(0, |(_, value)| *value),
+        75 => capability / 10, // COMPUTE_CAPABILITY_MAJOR: as an H100
+        76 => capability % 10, // COMPUTE_CAPABILITY_MINOR
+        16 => sms(),           // MULTIPROCESSOR_COUNT
+        19 | 41 => 1,          // CAN_MAP_HOST_MEMORY, UNIFIED_ADDRESSING
+        91 => 1, // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: said, though what is shared lies elsewhere
+        95 => 1, // COOPERATIVE_LAUNCH
+        116 => 1, // GPU_DIRECT_RDMA_SUPPORTED
+        117 => 1, // GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS: by the host
+        118 => 0, // GPU_DIRECT_RDMA_WRITES_ORDERING: none
+        1 => 1024, // MAX_THREADS_PER_BLOCK
         crate::words::ATTRIBUTE => c_int::from(!faults().no_words),
         _ => 0, // among them memory pools: not here
     };
@@ -100,14 +143,78 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
 
 #[no_mangle]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(ctx: *mut *mut c_void, _device: c_int) -> Result {
-    gpu(); // So that a lack of memory is seen here.
-           // SAFETY: the caller's pointer.
-    call(|| unsafe { put(ctx, CONTEXT as *mut c_void) })
+    call(|| {
+        if let Some(code) = faults().context {
+            return Err(code);
+        }
+        gpu(); // So that a lack of memory is seen here.
+        RETAINED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's pointer.
+        unsafe { put(ctx, CONTEXT as *mut c_void) }
+    })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_device: c_int) -> Result {
+    match RETAINED.load(Ordering::Relaxed) {
+        0 => return INVALID_CONTEXT,
+        // The context ends, with everything in it.
+        1 => {
+            strict::wait_for_all("cuDevicePrimaryCtxRelease");
+            crate::stream::forget_all();
+        }
+        _ => {}
+    }
+    RETAINED.fetch_sub(1, Ordering::Relaxed);
     0
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxGetLimit(value: *mut usize, limit: c_uint) -> Result {
+    call(|| {
+        ready()?;
+        match limit {
+            // SAFETY: the caller's pointer.
+            0 => unsafe { put(value, stack()) },
+            _ => Err(INVALID_VALUE),
+        }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxSetLimit(limit: c_uint, value: usize) -> Result {
+    call(|| {
+        ready()?;
+        if limit != 0 {
+            return Err(INVALID_VALUE);
+        }
+        // "if necessary, the device will block until all preceding requested tasks are complete"
+        strict::wait_for_all("cuCtxSetLimit");
+        STACK.store(value, Ordering::Relaxed);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuCtxGetStreamPriorityRange(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> Result {
+    call(|| {
+        ready()?;
+        // SAFETY: the caller's pointers.
+        unsafe {
+            put(least, 0)?;
+            put(greatest, -5)
+        }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut c_uint) -> Result {
+    let eager = std::env::var("CUDA_MODULE_LOADING").is_ok_and(|v| v == "EAGER");
+    // SAFETY: the caller's pointer.
+    call(|| unsafe { put(mode, if eager { 1 } else { 2 }) })
 }
 
 #[no_mangle]
@@ -136,12 +243,24 @@ pub unsafe extern "C" fn cuGetErrorName(error: Result, name: *mut *const c_char)
         0 => c"CUDA_SUCCESS",
         1 => c"CUDA_ERROR_INVALID_VALUE",
         2 => c"CUDA_ERROR_OUT_OF_MEMORY",
+        3 => c"CUDA_ERROR_NOT_INITIALIZED",
+        34 => c"CUDA_ERROR_STUB_LIBRARY",
+        46 => c"CUDA_ERROR_DEVICE_UNAVAILABLE",
         100 => c"CUDA_ERROR_NO_DEVICE",
         200 => c"CUDA_ERROR_INVALID_IMAGE",
         201 => c"CUDA_ERROR_INVALID_CONTEXT",
         209 => c"CUDA_ERROR_NO_BINARY_FOR_GPU",
+        214 => c"CUDA_ERROR_ECC_UNCORRECTABLE",
+        222 => c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        400 => c"CUDA_ERROR_INVALID_HANDLE",
+        712 => c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
         719 => c"CUDA_ERROR_LAUNCH_FAILED",
+        720 => c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+        800 => c"CUDA_ERROR_NOT_PERMITTED",
         801 => c"CUDA_ERROR_NOT_SUPPORTED",
+        802 => c"CUDA_ERROR_SYSTEM_NOT_READY",
+        803 => c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        804 => c"CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
         _ => return INVALID_VALUE,
     };
     // SAFETY: the caller's pointer.

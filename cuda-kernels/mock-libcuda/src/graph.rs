@@ -6,8 +6,11 @@ use std::sync::Mutex;
 
 use ringbell_cuda_kernels::{Graph, Stream};
 
-use crate::stream::stream;
-use crate::{call, lock, put, ready, Result, INVALID_HANDLE, INVALID_VALUE, UNKNOWN};
+use crate::stream::{on, stream};
+use crate::{
+    call, lock, put, ready, strict, Result, INVALID_HANDLE, INVALID_VALUE,
+    STREAM_CAPTURE_UNSUPPORTED, UNKNOWN,
+};
 
 /// Graphs and executable graphs, by their handles.
 static GRAPHS: Mutex<(usize, BTreeMap<usize, Graph>)> = Mutex::new((0x6000_0000, BTreeMap::new()));
@@ -22,13 +25,11 @@ fn add(graph: Graph) -> usize {
 
 /// CUDA_ERROR_ILLEGAL_STATE: as it was without a capture, or within one.
 const ILLEGAL_STATE: Result = 401;
-/// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
-const UNSUPPORTED: Result = 900;
 
 /// What most calls on a stream that captures get.
 pub(crate) fn not_capturing(s: &Stream) -> std::result::Result<(), Result> {
     match s.is_capturing() {
-        true => Err(UNSUPPORTED),
+        true => Err(STREAM_CAPTURE_UNSUPPORTED),
         false => Ok(()),
     }
 }
@@ -41,7 +42,7 @@ pub unsafe extern "C" fn cuStreamBeginCapture_v2(s: *mut c_void, mode: c_uint) -
         // they do here.
         match (s.is_null(), mode) {
             (false, 2) => stream(s)?.begin_capture().map_err(|_| ILLEGAL_STATE),
-            (false, 0 | 1) => Err(UNSUPPORTED),
+            (false, 0 | 1) => Err(STREAM_CAPTURE_UNSUPPORTED),
             _ => Err(INVALID_VALUE),
         }
     })
@@ -77,9 +78,13 @@ pub unsafe extern "C" fn cuGraphLaunch(exec: *mut c_void, s: *mut c_void) -> Res
     call(|| {
         ready()?;
         let graph = lock(&GRAPHS).1.get(&(exec as usize)).cloned();
-        let launched = graph.ok_or(INVALID_HANDLE)?.launch(&stream(s)?);
-        // How it ends is seen by the events behind it.
-        launched.map(|_| ()).map_err(|_| UNKNOWN)
+        let graph = graph.ok_or(INVALID_HANDLE)?;
+        on(s, |real| {
+            // How it ends is seen by the events behind it.
+            let _ = graph.launch(real).map_err(|_| UNKNOWN)?;
+            strict::note("a graph", s as usize, real);
+            Ok(())
+        })
     })
 }
 

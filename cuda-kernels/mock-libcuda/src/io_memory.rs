@@ -6,7 +6,7 @@ use crate::{faults, Result, INVALID_VALUE, NOT_SUPPORTED};
 
 const PORTABLE: u32 = 1;
 const DEVICEMAP: u32 = 2;
-const IOMEMORY: u32 = 4;
+pub(crate) const IOMEMORY: u32 = 4;
 
 /// How often I/O memory was registered.
 static REGISTERED: AtomicU32 = AtomicU32::new(0);

@@ -204,6 +204,7 @@ pub unsafe extern "C" fn cuIpcCloseMemHandle(va: u64) -> Result {
         }
         state.open.remove(&key);
         // As the real one does: nothing that was queued before may still use the memory.
+        crate::strict::wait_for_all("cuIpcCloseMemHandle");
         crate::stream::synchronize_all()?;
         let len = memory::close(va).ok_or(INVALID_VALUE)?;
         let first = va / PAGE * PAGE;

@@ -3,7 +3,8 @@
 //! the code under test is the very code that runs with NVIDIA's driver.
 //!
 //! Kernels are found by name and run on host threads; modules are not looked into. Copies happen on
-//! another thread, later, as a copy engine's do. Stricter than need be where that finds mistakes: a call
+//! another thread, later, as a copy engine's do. As strict as a real driver where that one waits, holds its lock or
+//! never returns ([`strict`]), and stricter than need be where that finds mistakes: a call
 //! without a current context fails, device addresses of pinned memory differ from the host's where they
 //! can, and small allocations share pages of 64 KiB.
 //!
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod module;
 pub mod nvrtc;
 pub mod stream;
+pub mod strict;
 pub mod words;
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,6 +37,7 @@ pub type Result = u32;
 pub const SUCCESS: Result = 0;
 pub const INVALID_VALUE: Result = 1;
 pub const OUT_OF_MEMORY: Result = 2;
+pub const NOT_INITIALIZED: Result = 3;
 pub const NO_DEVICE: Result = 100;
 pub const INVALID_DEVICE: Result = 101;
 pub const INVALID_IMAGE: Result = 200;
@@ -48,6 +51,8 @@ pub const HOST_MEMORY_ALREADY_REGISTERED: Result = 712;
 pub const HOST_MEMORY_NOT_REGISTERED: Result = 713;
 pub const NOT_PERMITTED: Result = 800;
 pub const NOT_SUPPORTED: Result = 801;
+pub const COOPERATIVE_LAUNCH_TOO_LARGE: Result = 720;
+pub const STREAM_CAPTURE_UNSUPPORTED: Result = 900;
 pub const UNKNOWN: Result = 999;
 
 /// What goes wrong on purpose.
@@ -80,6 +85,34 @@ pub struct Faults {
     pub other_gpu: bool,
     /// `memory=BYTES`: of the GPU.
     pub memory: Option<u64>,
+    /// `init=CODE`: what cuInit answers.
+    pub init: Option<Result>,
+    /// `context=CODE`: what making a context answers.
+    pub context: Option<Result>,
+    /// `image=CODE`: what loading a fat binary answers.
+    pub image: Option<Result>,
+    /// `capability=90`: compute capability, 10 × major + minor.
+    pub capability: Option<i32>,
+    /// `attribute=ID:VALUE`, any number of them: attributes of the device.
+    pub attributes: Vec<(i32, i32)>,
+    /// `sms=N`: multiprocessors.
+    pub sms: Option<i32>,
+    /// `may-wait`: calls that wait for all work in some drivers do so: allocations, registrations, new streams.
+    pub may_wait: bool,
+    /// `lazy-launch`: a function is loaded by cuFuncLoad, else by its first launch, not when it is looked for.
+    pub lazy_launch: bool,
+    /// `stack=KERNEL:BYTES`: that kernel needs so much stack.
+    pub stack: Option<(String, i32)>,
+    /// `patience=MS`: how long a call waits for all work before that is called a deadlock.
+    pub patience_ms: Option<u64>,
+    /// `trace`: calls that have waited are said on standard error.
+    pub trace: bool,
+}
+
+/// The number in a fault.
+fn number<T: std::str::FromStr>(fault: &str, text: &str) -> T {
+    text.parse()
+        .unwrap_or_else(|_| panic!("RINGBELL_MOCK_CUDA: `{fault}` needs a number"))
 }
 
 impl Faults {
@@ -101,6 +134,23 @@ impl Faults {
                 ("no-io-memory", _) => f.no_io_memory = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),
                 ("memory", bytes) => f.memory = bytes.parse().ok(),
+                ("init", code) => f.init = Some(number(fault, code)),
+                ("context", code) => f.context = Some(number(fault, code)),
+                ("image", code) => f.image = Some(number(fault, code)),
+                ("capability", c) => f.capability = Some(number(fault, c)),
+                ("sms", n) => f.sms = Some(number(fault, n)),
+                ("attribute", both) => {
+                    let (id, value) = both.split_once(':').unwrap_or_default();
+                    f.attributes.push((number(fault, id), number(fault, value)));
+                }
+                ("stack", both) => {
+                    let (kernel, bytes) = both.split_once(':').unwrap_or_default();
+                    f.stack = Some((kernel.to_owned(), number(fault, bytes)));
+                }
+                ("patience", ms) => f.patience_ms = Some(number(fault, ms)),
+                ("may-wait", _) => f.may_wait = true,
+                ("lazy-launch", _) => f.lazy_launch = true,
+                ("trace", _) => f.trace = true,
                 // A misspelt fault would make its test pass for nothing.
                 _ => panic!("RINGBELL_MOCK_CUDA: `{fault}` is no fault of this mock"),
             }
@@ -148,6 +198,10 @@ pub(crate) fn ready() -> std::result::Result<(), Result> {
     if IN_HOST_FUNCTION.get() {
         return Err(NOT_PERMITTED);
     }
+    if device::is_forked() {
+        return Err(NOT_INITIALIZED);
+    }
+    strict::pass();
     if !device::has_current() {
         return Err(INVALID_CONTEXT);
     }

@@ -8,7 +8,7 @@ use ringbell_cuda_kernels::GpuBuffer;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 
 use crate::{
-    call, faults, gpu, lock, put, ready, Result, HOST_MEMORY_ALREADY_REGISTERED,
+    call, faults, gpu, lock, put, ready, strict, Result, HOST_MEMORY_ALREADY_REGISTERED,
     HOST_MEMORY_NOT_REGISTERED, INVALID_VALUE, OUT_OF_MEMORY,
 };
 
@@ -124,6 +124,42 @@ impl Memory {
     }
 }
 
+/// Pages of the host, which are registered as wholes.
+const HOST_PAGE: u64 = 4096;
+
+impl Memory {
+    /// Whether a page of the range is registered or allocated already.
+    fn shares_pages(&self, base: u64, len: u64) -> bool {
+        let (first, end) = (base / HOST_PAGE * HOST_PAGE, base + len);
+        self.host.iter().any(|(b, p)| {
+            let (b_first, b_end) = (b / HOST_PAGE * HOST_PAGE, b + p.len as u64);
+            b_first < end.next_multiple_of(HOST_PAGE) && first < b_end.next_multiple_of(HOST_PAGE)
+        })
+    }
+}
+
+/// Whether all of a range may be written by the process: the driver pins pages for writing, and refuses others without a
+/// flag that not every GPU knows (CU_MEMHOSTREGISTER_READ_ONLY).
+fn is_writable(base: u64, len: u64) -> bool {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut at = base;
+    for line in maps.lines() {
+        let mut words = line.split([' ', '-']);
+        let mut hex = || u64::from_str_radix(words.next()?, 16).ok();
+        let (Some(start), Some(end)) = (hex(), hex()) else {
+            continue;
+        };
+        let rights = words.next().unwrap_or_default();
+        if start <= at && at < end && rights.starts_with("rw") {
+            at = end;
+        }
+        if at >= base + len {
+            return true;
+        }
+    }
+    false
+}
+
 /// Whether a range lies in one allocation of the GPU.
 pub(crate) fn is_device(va: u64, len: usize) -> bool {
     lock(&MEMORY)
@@ -165,6 +201,7 @@ pub(crate) fn is_pinned(at: u64, len: usize) -> bool {
 pub unsafe extern "C" fn cuMemAlloc_v2(va: *mut u64, bytes: usize) -> Result {
     call(|| {
         ready()?;
+        strict::may_wait("cuMemAlloc");
         let at = lock(&MEMORY).alloc(bytes as u64, false)?;
         // SAFETY: the caller's pointer.
         unsafe { put(va, at) }
@@ -186,6 +223,7 @@ pub unsafe extern "C" fn cuMemFree_v2(va: u64) -> Result {
     call(|| {
         ready()?;
         // As the real one does: nothing that was queued before may still use the memory.
+        strict::wait_for_all("cuMemFree");
         crate::stream::synchronize_all()?;
         let mut memory = lock(&MEMORY);
         if memory.device.get(&va).is_none_or(|a| a.imported) {
@@ -281,6 +319,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
         if faults().no_pinning {
             return Err(OUT_OF_MEMORY);
         }
+        strict::may_wait("cuMemHostAlloc");
         // SAFETY: a fresh mapping touches nothing that exists.
         let at = unsafe {
             rustix::mm::mmap_anonymous(
@@ -306,6 +345,8 @@ pub unsafe extern "C" fn cuMemHostAlloc(
 pub unsafe extern "C" fn cuMemFreeHost(base: *mut c_void) -> Result {
     call(|| {
         ready()?;
+        strict::wait_for_all("cuMemFreeHost");
+        crate::stream::synchronize_all()?;
         let mut memory = lock(&MEMORY);
         match memory.host.remove(&(base as u64)) {
             Some(p) if p.owned => {
@@ -334,9 +375,16 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(
         if faults().no_pinning {
             return Err(OUT_OF_MEMORY);
         }
+        if bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
         crate::io_memory::register(flags)?;
+        strict::may_wait("cuMemHostRegister");
+        if flags & crate::io_memory::IOMEMORY == 0 && !is_writable(base as u64, bytes as u64) {
+            return Err(INVALID_VALUE);
+        }
         let mut memory = lock(&MEMORY);
-        if memory.pinned_around(base as u64).is_some() {
+        if memory.shares_pages(base as u64, bytes as u64) {
             return Err(HOST_MEMORY_ALREADY_REGISTERED);
         }
         let pinned = Pinned {
@@ -353,7 +401,13 @@ pub unsafe extern "C" fn cuMemHostRegister_v2(
 pub unsafe extern "C" fn cuMemHostUnregister(base: *mut c_void) -> Result {
     call(|| {
         ready()?;
+        strict::wait_for_all("cuMemHostUnregister");
+        crate::stream::synchronize_all()?;
         let mut memory = lock(&MEMORY);
+        let known = memory.host.get(&(base as u64));
+        if known.ok_or(HOST_MEMORY_NOT_REGISTERED)?.owned {
+            return Err(INVALID_VALUE);
+        }
         let p = memory.host.remove(&(base as u64));
         let p = p.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
         unalias(base as u64, &p);

@@ -1,16 +1,17 @@
 //! Modules hold nothing: every kernel of the emulated GPU is in each of them. But for one kind: this GPU's machine code
 //! is a shared object that `ringbell cc` makes, so that users' kernels (and those of tests) are loaded too.
 
-use std::ffi::{c_char, c_void, CStr};
+use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;
 use std::io::Write as _;
 use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::{
-    call, faults, gpu, put, ready, Result, INVALID_IMAGE, INVALID_VALUE, NOT_FOUND,
-    NO_BINARY_FOR_GPU, OUT_OF_MEMORY,
+    call, device, faults, gpu, put, ready, strict, Result, INVALID_HANDLE, INVALID_IMAGE,
+    INVALID_VALUE, NOT_FOUND, NO_BINARY_FOR_GPU, OUT_OF_MEMORY,
 };
 
 /// Magic of the fat binary format, and of ELF (cubin).
@@ -46,12 +47,61 @@ fn load(image: *const c_void, len: usize) -> std::result::Result<(), Result> {
     gpu().load_module(Path::new(&path)).map_err(invalid)
 }
 
+/// What cuModuleLoadData has given.
+const MODULE: usize = 0x30d0_0000;
+
 /// A kernel.
 #[derive(Debug)]
 pub struct Function {
     pub(crate) name: String,
     pub(crate) arg_bytes: Vec<u32>,
+    /// Its code is on the GPU.
+    loaded: AtomicBool,
 }
+
+impl Function {
+    fn leak(name: &str) -> std::result::Result<*mut c_void, Result> {
+        let arg_bytes = gpu().argument_sizes(name).map_err(|_| NOT_FOUND)?;
+        // Never freed: the driver has no call that would.
+        let f = Box::leak(Box::new(Function {
+            name: name.to_owned(),
+            arg_bytes,
+            loaded: AtomicBool::new(false),
+        }));
+        Ok(std::ptr::from_mut(f).cast())
+    }
+
+    /// Loading needs that nothing runs.
+    fn load(&self, call: &'static str) {
+        if !self.loaded.swap(true, Ordering::Relaxed) {
+            strict::wait_for_all(call);
+        }
+    }
+
+    fn stack(&self) -> c_int {
+        let told = faults().stack.as_ref().filter(|(k, _)| *k == self.name);
+        told.map_or(0, |(_, bytes)| *bytes)
+    }
+
+    /// Before a launch: its code and its stack are there, or come now.
+    pub(crate) fn prepare(&self) {
+        self.load("the first launch of a kernel");
+        let stack = self.stack() as usize;
+        if stack > device::stack() {
+            strict::wait_for_all("a launch that needs more stack than those before");
+            device::raise_stack(stack);
+        }
+    }
+}
+
+/// The function behind a handle.
+pub(crate) fn function(f: *mut c_void) -> std::result::Result<&'static Function, Result> {
+    // SAFETY: a function of ours, which stays for ever, or null.
+    unsafe { f.cast::<Function>().as_ref() }.ok_or(INVALID_HANDLE)
+}
+
+/// Modules that are loaded and not unloaded.
+static LOADED: AtomicUsize = AtomicUsize::new(0);
 
 #[no_mangle]
 pub unsafe extern "C" fn cuModuleLoadData(
@@ -65,44 +115,111 @@ pub unsafe extern "C" fn cuModuleLoadData(
         }
         // SAFETY: an image has at least its magic.
         let magic = unsafe { image.cast::<[u8; 4]>().read_unaligned() };
-        match magic {
-            FATBIN if faults().no_fatbin => Err(NO_BINARY_FOR_GPU),
-            ELF => {
+        strict::wait_for_all("cuModuleLoadData");
+        match (magic, faults().image) {
+            (FATBIN, Some(code)) => return Err(code),
+            (FATBIN, _) if faults().no_fatbin => return Err(NO_BINARY_FOR_GPU),
+            (ELF, _) => {
                 if let Some(len) = shared_object(image) {
                     load(image, len)?;
                 }
-                // SAFETY: the caller's pointer.
-                unsafe { put(module, 0x30d0_0000 as *mut c_void) }
             }
-            // SAFETY: the caller's pointer.
-            FATBIN => unsafe { put(module, 0x30d0_0000 as *mut c_void) },
-            _ => Err(INVALID_IMAGE),
+            (FATBIN, _) => {}
+            _ => return Err(INVALID_IMAGE),
         }
+        LOADED.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's pointer.
+        unsafe { put(module, MODULE as *mut c_void) }
     })
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn cuModuleUnload(_module: *mut c_void) -> Result {
-    0
+pub unsafe extern "C" fn cuModuleUnload(module: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        if module as usize != MODULE || LOADED.load(Ordering::Relaxed) == 0 {
+            return Err(INVALID_HANDLE);
+        }
+        strict::wait_for_all("cuModuleUnload");
+        LOADED.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuModuleGetFunction(
-    function: *mut *mut c_void,
-    _module: *mut c_void,
+    to: *mut *mut c_void,
+    module: *mut c_void,
     name: *const c_char,
 ) -> Result {
     call(|| {
         ready()?;
+        if module as usize != MODULE {
+            return Err(INVALID_HANDLE);
+        }
         // SAFETY: the caller's terminated string.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-        let arg_bytes = gpu().argument_sizes(&name).map_err(|_| NOT_FOUND)?;
-        // Never freed: the driver has no call that would.
-        let f = Box::leak(Box::new(Function {
-            name: name.into_owned(),
-            arg_bytes,
-        }));
+        let f = Function::leak(&name)?;
+        if !faults().lazy_launch {
+            function(f)?.load("cuModuleGetFunction");
+        }
         // SAFETY: the caller's pointer.
-        unsafe { put(function, std::ptr::from_mut(f).cast::<c_void>()) }
+        unsafe { put(to, f) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuModuleGetFunctionCount(
+    count: *mut c_uint,
+    _module: *mut c_void,
+) -> Result {
+    call(|| {
+        ready()?;
+        // SAFETY: the caller's pointer.
+        unsafe { put(count, gpu().kernels().len() as c_uint) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuModuleEnumerateFunctions(
+    functions: *mut *mut c_void,
+    count: c_uint,
+    _module: *mut c_void,
+) -> Result {
+    call(|| {
+        ready()?;
+        for (i, name) in gpu().kernels().iter().take(count as usize).enumerate() {
+            // SAFETY: the caller's array of `count` handles.
+            unsafe { put(functions.add(i), Function::leak(name)?)? };
+        }
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuFuncLoad(f: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        function(f)?.load("cuFuncLoad");
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuFuncGetAttribute(
+    value: *mut c_int,
+    attribute: c_uint,
+    f: *mut c_void,
+) -> Result {
+    call(|| {
+        ready()?;
+        let f = function(f)?;
+        f.load("cuFuncGetAttribute");
+        let v = match attribute {
+            3 => f.stack(), // LOCAL_SIZE_BYTES
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: the caller's pointer.
+        unsafe { put(value, v) }
     })
 }

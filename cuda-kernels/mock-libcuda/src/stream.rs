@@ -2,27 +2,41 @@
 #![allow(clippy::disallowed_methods)] // A slow copy sleeps.
 
 use std::collections::HashMap;
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::{Event, KernelArg, LaunchError, Stream};
 
 use crate::memory::{is_device, is_pinned};
-use crate::module::Function;
 use crate::{
-    call, faults, gpu, lock, lose, put, ready, Result, INVALID_HANDLE, INVALID_VALUE,
-    LAUNCH_FAILED, NOT_READY, UNKNOWN,
+    call, faults, gpu, lock, lose, module, put, ready, strict, Result,
+    COOPERATIVE_LAUNCH_TOO_LARGE, INVALID_HANDLE, INVALID_VALUE, LAUNCH_FAILED, NOT_READY,
+    STREAM_CAPTURE_UNSUPPORTED, UNKNOWN,
 };
 
 /// Longer than any test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A stream of the interface.
+#[derive(Clone)]
+struct Order {
+    stream: Stream,
+    /// Waits for the null stream, which waits for it.
+    blocking: bool,
+    /// The work queue that it shares with other streams of its priority.
+    channel: (c_int, usize),
+}
+
 #[derive(Default)]
 struct Handles {
     next: usize,
-    streams: HashMap<usize, Stream>,
+    made: usize,
+    streams: HashMap<usize, Order>,
     events: HashMap<usize, Arc<Mutex<Option<Event>>>>,
+    /// What each work queue was given last, and by which stream.
+    tails: HashMap<(c_int, usize), (usize, Event)>,
 }
 
 fn handles() -> &'static Mutex<Handles> {
@@ -30,18 +44,92 @@ fn handles() -> &'static Mutex<Handles> {
     HANDLES.get_or_init(Mutex::default)
 }
 
-/// The null stream is number 0. (It does not wait for the others, as those made here are non-blocking.)
-pub(crate) fn stream(handle: *mut c_void) -> std::result::Result<Stream, Result> {
+/// Blocking streams that were made, and operations that went to the null stream: for tests.
+static BLOCKING: AtomicU32 = AtomicU32::new(0);
+
+/// For tests: how often the null stream, or a stream that waits for it, was used.
+#[no_mangle]
+pub extern "C" fn mock_blocking_uses() -> u32 {
+    BLOCKING.load(Ordering::Relaxed)
+}
+
+/// How many work queues the streams of a priority share. A real driver has eight without the variable; here nothing is shared
+/// without it, because which streams share one is the driver's secret.
+fn connections() -> Option<usize> {
+    static COUNT: OnceLock<Option<usize>> = OnceLock::new();
+    *COUNT.get_or_init(|| {
+        let n = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok()?;
+        Some(n.parse::<usize>().ok()?.clamp(1, 32))
+    })
+}
+
+/// The null stream is number 0.
+fn order(handle: *mut c_void) -> std::result::Result<Order, Result> {
     let mut h = lock(handles());
     match (handle as usize, h.streams.get(&(handle as usize))) {
         (_, Some(s)) => Ok(s.clone()),
         (0, None) => {
-            let s = gpu().stream();
+            let s = Order {
+                stream: gpu().stream(),
+                blocking: true,
+                channel: (0, 0),
+            };
             h.streams.insert(0, s.clone());
             Ok(s)
         }
         _ => Err(INVALID_HANDLE),
     }
+}
+
+/// The stream, when nothing is put into it.
+pub(crate) fn stream(handle: *mut c_void) -> std::result::Result<Stream, Result> {
+    Ok(order(handle)?.stream)
+}
+
+/// Puts something into a stream: behind the null stream when it is one that waits for that, behind all blocking streams
+/// when it is the null stream itself, and behind what its work queue holds when those are few.
+pub(crate) fn on<R>(
+    handle: *mut c_void,
+    f: impl FnOnce(&Stream) -> std::result::Result<R, Result>,
+) -> std::result::Result<R, Result> {
+    let own = order(handle)?;
+    let id = handle as usize;
+    if own.stream.is_capturing() {
+        return f(&own.stream);
+    }
+    let mut before = Vec::new();
+    if own.blocking {
+        BLOCKING.fetch_add(1, Ordering::Relaxed);
+        let h = lock(handles());
+        let others = h.streams.iter().filter(|(other, o)| {
+            o.blocking && **other != id && (id == 0 || **other == 0) && !o.stream.is_capturing()
+        });
+        before.extend(others.map(|(_, o)| o.stream.record()));
+    }
+    if connections().is_some() {
+        let h = lock(handles());
+        let tail = h.tails.get(&own.channel).filter(|(last, _)| *last != id);
+        before.extend(tail.map(|(_, event)| event.clone()));
+    }
+    for event in before {
+        own.stream.host(move || {
+            let _ = event.wait(PATIENCE);
+        });
+    }
+    let done = f(&own.stream)?;
+    if connections().is_some() {
+        let tail = (id, own.stream.record());
+        lock(handles()).tails.insert(own.channel, tail);
+    }
+    Ok(done)
+}
+
+/// The context ends, and its handles with it.
+pub(crate) fn forget_all() {
+    let mut h = lock(handles());
+    h.streams.clear();
+    h.events.clear();
+    h.tails.clear();
 }
 
 fn event(handle: *mut c_void) -> std::result::Result<Arc<Mutex<Option<Event>>>, Result> {
@@ -65,21 +153,61 @@ fn outcome(r: std::result::Result<(), LaunchError>) -> std::result::Result<(), R
 }
 
 pub(crate) fn synchronize_all() -> std::result::Result<(), Result> {
-    let all: Vec<Stream> = lock(handles()).streams.values().cloned().collect();
+    let all: Vec<Order> = lock(handles()).streams.values().cloned().collect();
     all.iter()
-        .try_for_each(|s| outcome(s.synchronize(PATIENCE)))
+        .filter(|o| !o.stream.is_capturing())
+        .try_for_each(|o| outcome(o.stream.synchronize(PATIENCE)))
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn cuStreamCreate(s: *mut *mut c_void, _flags: c_uint) -> Result {
+pub unsafe extern "C" fn cuStreamCreate(s: *mut *mut c_void, flags: c_uint) -> Result {
+    // SAFETY: the caller's pointer.
+    unsafe { cuStreamCreateWithPriority(s, flags, 0) }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    s: *mut *mut c_void,
+    flags: c_uint,
+    priority: c_int,
+) -> Result {
     call(|| {
         ready()?;
+        if flags > 1 {
+            return Err(INVALID_VALUE);
+        }
+        strict::may_wait("cuStreamCreate");
         let mut h = lock(handles());
         h.next += 16;
         let id = h.next;
-        h.streams.insert(id, gpu().stream());
+        // As the real one: a priority out of range is the nearest in range.
+        let priority = priority.clamp(-5, 0);
+        let made = Order {
+            stream: gpu().stream(),
+            blocking: flags & 1 == 0,
+            channel: (priority, h.made % connections().unwrap_or(1)),
+        };
+        h.made += 1;
+        h.streams.insert(id, made);
         // SAFETY: the caller's pointer.
         unsafe { put(s, id as *mut c_void) }
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuStreamQuery(s: *mut c_void) -> Result {
+    call(|| {
+        ready()?;
+        let real = stream(s)?;
+        if real.is_capturing() {
+            // And the capture is spoiled.
+            real.host(|| ());
+            return Err(STREAM_CAPTURE_UNSUPPORTED);
+        }
+        if !strict::is_idle(s as usize) {
+            return Err(NOT_READY);
+        }
+        outcome(real.synchronize(Duration::ZERO))
     })
 }
 
@@ -106,12 +234,15 @@ pub unsafe extern "C" fn cuStreamWaitEvent(
     call(|| {
         ready()?;
         let recorded = lock(&*event(e)?).clone();
-        if let Some(recorded) = recorded {
-            stream(s)?.host(move || {
+        let Some(recorded) = recorded else {
+            return Ok(());
+        };
+        on(s, |s| {
+            s.host(move || {
                 let _ = recorded.wait(PATIENCE);
             });
-        }
-        Ok(())
+            Ok(())
+        })
     })
 }
 
@@ -138,10 +269,12 @@ pub unsafe extern "C" fn cuEventDestroy_v2(e: *mut c_void) -> Result {
 pub unsafe extern "C" fn cuEventRecord(e: *mut c_void, s: *mut c_void) -> Result {
     call(|| {
         ready()?;
-        let s = stream(s)?;
-        crate::graph::not_capturing(&s)?;
-        *lock(&*event(e)?) = Some(s.record());
-        Ok(())
+        let event = event(e)?;
+        on(s, |s| {
+            crate::graph::not_capturing(s)?;
+            *lock(&*event) = Some(s.record());
+            Ok(())
+        })
     })
 }
 
@@ -215,20 +348,23 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
         if !is_device(to, bytes) {
             return Err(INVALID_VALUE);
         }
-        let s = stream(s)?;
         if is_pinned(from as u64, bytes) {
-            copy_later(&s, to, from as u64, bytes, true);
-            return Ok(());
+            return on(s, |s| {
+                copy_later(s, to, from as u64, bytes, true);
+                Ok(())
+            });
         }
         // Pageable memory is read before the call returns.
         // SAFETY: the caller's memory.
         let taken = unsafe { std::slice::from_raw_parts(from.cast::<u8>(), bytes) }.to_vec();
-        s.host(move || {
-            slow();
-            // SAFETY: as in `copy_later`.
-            unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, bytes) };
-        });
-        Ok(())
+        on(s, |s| {
+            s.host(move || {
+                slow();
+                // SAFETY: as in `copy_later`.
+                unsafe { std::ptr::copy_nonoverlapping(taken.as_ptr(), to as *mut u8, bytes) };
+            });
+            Ok(())
+        })
     })
 }
 
@@ -244,12 +380,14 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
         if !is_device(from, bytes) {
             return Err(INVALID_VALUE);
         }
-        let s = stream(s)?;
-        copy_later(&s, to as u64, from, bytes, false);
+        on(s, |s| {
+            copy_later(s, to as u64, from, bytes, false);
+            Ok(())
+        })?;
         // Pageable memory is written before the call returns.
         match is_pinned(to as u64, bytes) {
             true => Ok(()),
-            false => outcome(s.synchronize(PATIENCE)),
+            false => outcome(stream(s)?.synchronize(PATIENCE)),
         }
     })
 }
@@ -263,14 +401,19 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     call(|| {
         ready()?;
         let (f, data) = (f.ok_or(INVALID_VALUE)?, data as usize);
-        // SAFETY: the caller's function, called once with its own data.
-        stream(s)?.host(move || {
-            crate::IN_HOST_FUNCTION.set(true);
-            // SAFETY: as above.
-            unsafe { f(data as *mut c_void) };
-            crate::IN_HOST_FUNCTION.set(false);
-        });
-        Ok(())
+        on(s, |real| {
+            // SAFETY: the caller's function, called once with its own data.
+            real.host(move || {
+                crate::IN_HOST_FUNCTION.set(true);
+                // SAFETY: as above.
+                unsafe { f(data as *mut c_void) };
+                crate::IN_HOST_FUNCTION.set(false);
+            });
+            if !real.is_capturing() {
+                strict::note("a host function", s as usize, real);
+            }
+            Ok(())
+        })
     })
 }
 
@@ -288,31 +431,76 @@ pub unsafe extern "C" fn cuLaunchKernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Result {
-    call(|| {
-        ready()?;
-        if f.is_null() || !extra.is_null() {
-            return Err(INVALID_VALUE);
-        }
-        // SAFETY: a function of `cuModuleGetFunction`, which stays for ever.
-        let function = unsafe { &*f.cast::<Function>() };
-        let stream = stream(s)?;
+    if !extra.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: the caller's arguments.
+    call(|| unsafe { launch(f, (gx, gy, gz), (bx, by, bz), s, params) })
+}
+
+/// Blocks of so many lanes that a multiprocessor holds at once, by its lanes alone.
+fn resident(lanes: u64) -> u64 {
+    (2048 / lanes.max(32)).min(32)
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn cuLaunchCooperativeKernel(
+    f: *mut c_void,
+    gx: c_uint,
+    gy: c_uint,
+    gz: c_uint,
+    bx: c_uint,
+    by: c_uint,
+    bz: c_uint,
+    _shared: c_uint,
+    s: *mut c_void,
+    params: *mut *mut c_void,
+) -> Result {
+    let count = |x: c_uint, y: c_uint, z: c_uint| u64::from(x) * u64::from(y) * u64::from(z);
+    let room = resident(count(bx, by, bz)) * crate::device::sms() as u64;
+    if count(gx, gy, gz) > room {
+        return COOPERATIVE_LAUNCH_TOO_LARGE;
+    }
+    // SAFETY: the caller's arguments.
+    call(|| unsafe { launch(f, (gx, gy, gz), (bx, by, bz), s, params) })
+}
+
+type Dim = (c_uint, c_uint, c_uint);
+
+/// # Safety
+/// `params` points to a pointer for each parameter of the kernel.
+unsafe fn launch(
+    f: *mut c_void,
+    grid: Dim,
+    block: Dim,
+    s: *mut c_void,
+    params: *mut *mut c_void,
+) -> std::result::Result<(), Result> {
+    ready()?;
+    let function = module::function(f)?;
+    let args = function.arg_bytes.iter().enumerate().map(|(i, bytes)| {
+        // SAFETY: one pointer for each parameter, to a value of its size: the kernel's signature.
+        let bytes =
+            unsafe { std::slice::from_raw_parts((*params.add(i)).cast::<u8>(), *bytes as usize) };
+        KernelArg::Bytes(bytes.to_vec())
+    });
+    let args: Vec<KernelArg> = args.collect();
+    strict::make_room(s as usize);
+    function.prepare();
+    on(s, |real| {
         if faults().kill.as_deref() == Some(&*function.name) {
-            stream.host(|| lose(LAUNCH_FAILED));
+            real.host(|| lose(LAUNCH_FAILED));
             return Ok(());
         }
-        let args = function.arg_bytes.iter().enumerate().map(|(i, bytes)| {
-            // SAFETY: one pointer for each parameter, to a value of its size: the kernel's signature.
-            let bytes = unsafe {
-                std::slice::from_raw_parts((*params.add(i)).cast::<u8>(), *bytes as usize)
-            };
-            KernelArg::Bytes(bytes.to_vec())
-        });
-        let args: Vec<KernelArg> = args.collect();
-        match stream.launch(&function.name, (gx, gy, gz), (bx, by, bz), &args) {
+        match real.launch(&function.name, grid, block, &args) {
             // How it ends is seen by the events behind it.
-            Ok(_launch) => Ok(()),
-            Err(LaunchError::Shape { .. }) => Err(INVALID_VALUE),
-            Err(_) => Err(UNKNOWN),
+            Ok(_launch) => {}
+            Err(LaunchError::Shape { .. }) => return Err(INVALID_VALUE),
+            Err(_) => return Err(UNKNOWN),
         }
+        if !real.is_capturing() {
+            strict::note(&function.name, s as usize, real);
+        }
+        Ok(())
     })
 }

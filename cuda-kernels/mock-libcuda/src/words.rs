@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::memory::{is_device, is_mapped};
-use crate::stream::stream;
-use crate::{call, faults, ready, Result, INVALID_VALUE};
+use crate::stream::on;
+use crate::{call, faults, ready, strict, Result, INVALID_VALUE};
 
 /// Longer than any test: the real ones wait for ever.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -37,13 +37,16 @@ pub unsafe extern "C" fn cuStreamWriteValue64_v2(
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        stream(s)?.host(move || {
+        let store = move || {
             // SAFETY: an aligned word that was checked when the store was queued, and lives until the
             // stream has reached it, as the interface demands.
             let word = unsafe { AtomicU64::from_ptr(va as *mut u64) };
             word.store(value, Ordering::SeqCst);
-        });
-        Ok(())
+        };
+        on(s, |s| {
+            s.host(store);
+            Ok(())
+        })
     })
 }
 
@@ -59,12 +62,15 @@ pub unsafe extern "C" fn cuStreamWriteValue32_v2(
         if flags != 0 {
             return Err(INVALID_VALUE);
         }
-        stream(s)?.host(move || {
+        let store = move || {
             // SAFETY: as above.
             let word = unsafe { AtomicU32::from_ptr(va as *mut u32) };
             word.store(value, Ordering::SeqCst);
-        });
-        Ok(())
+        };
+        on(s, |s| {
+            s.host(store);
+            Ok(())
+        })
     })
 }
 
@@ -81,14 +87,18 @@ pub unsafe extern "C" fn cuStreamWaitValue32_v2(
         if flags != 1 {
             return Err(INVALID_VALUE);
         }
-        stream(s)?.host(move || {
+        let wait = move || {
             // SAFETY: as above.
             let word = unsafe { AtomicU32::from_ptr(va as *mut u32) };
             let start = Instant::now();
             while word.load(Ordering::SeqCst) != value && start.elapsed() < PATIENCE {
                 std::thread::sleep(Duration::from_micros(20));
             }
-        });
-        Ok(())
+        };
+        on(s, |real| {
+            real.host(wait);
+            strict::note("cuStreamWaitValue32", s as usize, real);
+            Ok(())
+        })
     })
 }

@@ -1,6 +1,6 @@
 //! The primary context of one GPU: what every call below needs to be current.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError};
@@ -9,6 +9,7 @@ use super::driver::{self, DeviceInfo};
 use super::error::CudaError;
 use super::numa::Placement;
 use super::words;
+use super::yard::Yard;
 
 /// A context and what is known of its GPU.
 #[derive(Debug)]
@@ -21,8 +22,8 @@ pub(super) struct Context {
     pub(super) placement: Placement,
     /// Whether streams can store and wait for words, or why not.
     pub(super) words: Result<(), String>,
-    /// Set by the first call that says that nothing works any more.
-    lost: OnceLock<CudaError>,
+    /// What all users of the GPU in this process share.
+    pub(super) yard: Arc<Yard>,
 }
 
 fn refused(call: &'static str, e: DriverError) -> CudaError {
@@ -67,19 +68,20 @@ impl Context {
             }
         }
         let words = words::look(cuda.cu_device());
+        let yard = Yard::of(&cuda)?;
         Ok(Context {
             placement: Placement::of(cuda.cu_device()),
             words,
             cuda,
             device,
             driver: found.version,
-            lost: OnceLock::new(),
+            yard,
         })
     }
 
     /// Makes the context current on this thread.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
-        if let Some(e) = self.lost.get() {
+        if let Some(e) = self.yard.lost() {
             return Err(e.clone());
         }
         self.cuda
@@ -94,12 +96,13 @@ impl Context {
 
     /// The error after which nothing works any more.
     pub(super) fn lost(&self) -> Option<&CudaError> {
-        self.lost.get()
+        self.yard.lost()
     }
 
-    fn note(&self, e: CudaError) -> CudaError {
+    /// Remembers an error after which nothing works any more.
+    pub(super) fn note(&self, e: CudaError) -> CudaError {
         if matches!(e, CudaError::Lost { .. }) {
-            return self.lost.get_or_init(|| e).clone();
+            return self.yard.lose(e);
         }
         e
     }

@@ -15,7 +15,10 @@ use super::error::{CudaError, DRIVER_NEEDED};
 /// `cudarc`'s `CudaContext`.
 const NEEDED: &[&str] = &[
     "cuCtxGetCurrent",
+    "cuCtxGetLimit",
+    "cuCtxGetStreamPriorityRange",
     "cuCtxSetCurrent",
+    "cuCtxSetLimit",
     "cuDeviceGet",
     "cuDeviceGetAttribute",
     "cuDeviceGetCount",
@@ -28,8 +31,10 @@ const NEEDED: &[&str] = &[
     "cuEventDestroy_v2",
     "cuEventQuery",
     "cuEventRecord",
+    "cuFuncGetAttribute",
     "cuGetErrorName",
     "cuInit",
+    "cuLaunchCooperativeKernel",
     "cuLaunchHostFunc",
     "cuLaunchKernel",
     "cuMemAlloc_v2",
@@ -47,7 +52,9 @@ const NEEDED: &[&str] = &[
     "cuModuleUnload",
     "cuPointerGetAttribute",
     "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
+    "cuStreamQuery",
 ];
 
 /// Results after which nothing in the context works any more (CUDA driver API, "CUresult": each of
@@ -72,6 +79,20 @@ const LOST: [u32; 13] = [
 pub(super) fn has(symbol: &str) -> bool {
     // SAFETY: the library is loaded; the symbol is only looked for, not called.
     unsafe { sys::culib().get::<*const std::ffi::c_void>(symbol.as_bytes()) }.is_ok()
+}
+
+/// `cuEventElapsedTime`.
+pub(super) type ElapsedTime =
+    unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
+
+/// By the name that CUDA 12.8 has introduced, else by the old one, which `cudarc` does not know any more. Only after
+/// [`load`].
+pub(super) fn elapsed_time() -> Option<ElapsedTime> {
+    ["cuEventElapsedTime_v2", "cuEventElapsedTime"]
+        .into_iter()
+        // SAFETY: both have this type (cuda.h of CUDA 12 and 13); the library stays loaded for ever.
+        .find_map(|name| unsafe { sys::culib().get::<ElapsedTime>(name.as_bytes()).ok() })
+        .map(|f| *f)
 }
 
 /// Loads the driver once and makes sure that it has what is needed.

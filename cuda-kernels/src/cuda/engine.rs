@@ -67,7 +67,7 @@ impl From<CudaError> for Refused {
 impl Engine {
     pub(super) fn new(context: Arc<Context>, slots: u32) -> Result<Engine, CudaError> {
         Ok(Engine {
-            stream: RawStream::new(context.clone())?,
+            stream: RawStream::for_copies(context.clone())?,
             staging: ManuallyDrop::new(Pinned::new(context.clone(), slots as usize * SLOT)?),
             context,
             slots,

@@ -72,7 +72,7 @@ pub enum CudaError {
     },
     /// A kernel has ended so that the whole context is lost: nothing on this GPU works any more in this
     /// process.
-    #[error("the GPU's context is lost since {call} reported {name} ({code}); restart the process (compute-sanitizer finds the kernel at fault)")]
+    #[error("the GPU's context is lost since {call} reported {name} ({code}); restart the process ({})", after_loss(*.code))]
     Lost {
         /// The call that reported it.
         call: &'static str,
@@ -82,7 +82,7 @@ pub enum CudaError {
         name: String,
     },
     /// Any other refusal.
-    #[error("{call} failed with {name} ({code})")]
+    #[error("{call} failed with {name} ({code}){}", advice(*.code))]
     Call {
         /// The function of the driver.
         call: &'static str,
@@ -90,6 +90,14 @@ pub enum CudaError {
         code: u32,
         /// Its name.
         name: String,
+    },
+    /// Blocks that wait for each other do not all fit on the GPU.
+    #[error("the GPU cannot hold {blocks} blocks of {lanes} lanes at once, and this kernel's blocks wait for each other; launch fewer blocks")]
+    TooManyBlocks {
+        /// Blocks asked for.
+        blocks: u64,
+        /// Lanes of each.
+        lanes: u64,
     },
     /// The GPU does not answer.
     #[error("the GPU did not finish {what} within {waited_ms} ms; a kernel may hold it (nvidia-smi shows processes)")]
@@ -171,4 +179,35 @@ pub enum CudaError {
         /// The pointer.
         va: GpuVa,
     },
+}
+
+/// What to do about a CUresult (CUDA driver API, "CUresult").
+fn advice(code: u32) -> &'static str {
+    match code {
+        3 => ": CUDA was started before this process was forked, or the process is ending; start processes afresh (exec, Python's `spawn`) and open the GPU in each of them",
+        34 => ": this libcuda is the stub of a CUDA toolkit; take its folder (.../stubs) out of LD_LIBRARY_PATH, and install NVIDIA's driver",
+        46 => ": another process has the GPU for itself, or none may use it; `nvidia-smi -q -d COMPUTE` shows the compute mode, `nvidia-smi -c 0` (as root) lets all in",
+        101 => ": check CUDA_VISIBLE_DEVICES, and for a partitioned GPU (MIG) that it names an instance (`nvidia-smi -L`)",
+        209 => ": it holds no code for this GPU",
+        222 => ": it holds code for later drivers only; install a later driver, or build it for this GPU",
+        223 => ": the driver's PTX compiler is not there (libnvidia-ptxjitcompiler.so); containers need NVIDIA_DRIVER_CAPABILITIES=compute,utility",
+        304 => ": Linux refused what the driver asked for; check the memlock limit (`ulimit -l`), the rights of /dev/nvidia*, and the container's profile",
+        712 => ": a part of this memory is registered already; register each page once",
+        800 => ": not from within a host function of a stream, nor without the rights to it",
+        802 => ": the machine is not ready; where GPUs are joined by NVSwitch, start nvidia-fabricmanager and wait for it (`nvidia-smi -q | grep -A2 Fabric`)",
+        803 => ": libcuda and the kernel's module are of different versions; reboot, or reload the module",
+        804 => ": this libcuda is of the compatibility package, which this GPU cannot use; take it (cuda-compat) out of LD_LIBRARY_PATH, or install a later driver",
+        805..=809 => ": the Multi-Process Service does not take this process; see its log (CUDA_MPS_LOG_DIRECTORY), or unset CUDA_MPS_PIPE_DIRECTORY",
+        999 => ": the driver does not say why; look for `NVRM` and `Xid` in the kernel's log (dmesg), and load the module nvidia-uvm (`nvidia-modprobe -u`)",
+        _ => "",
+    }
+}
+
+/// What to do when a context is lost by this CUresult.
+fn after_loss(code: u32) -> &'static str {
+    match code {
+        214 | 220 => "the hardware has failed: `nvidia-smi -q -d ECC`; the GPU has to be reset",
+        702 => "a watchdog ended a kernel that ran too long: a screen hangs on this GPU; use another, or shorter time-outs",
+        _ => "compute-sanitizer finds the kernel at fault",
+    }
 }

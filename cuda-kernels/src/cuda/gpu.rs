@@ -149,7 +149,7 @@ impl Backend for CudaBackend {
     fn describe(&self) -> String {
         let c = &self.context;
         format!(
-            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; pinned memory: {}; operations in streams: {}",
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; pinned memory: {}; operations in streams: {}{}",
             c.device.name,
             c.device.ordinal,
             c.device.capability.0,
@@ -162,6 +162,10 @@ impl Backend for CudaBackend {
             match &c.words {
                 Ok(()) => "by stream memory operations".into(),
                 Err(why) => format!("by kernels, because {why}"),
+            },
+            match c.yard.held_back() {
+                0 => String::new(),
+                n => format!("; {n} freed things are given back when the running kernels have ended"),
             }
         )
     }

@@ -52,10 +52,15 @@ pub(super) fn begin(context: &Context, stream: &RawStream) -> Result<(), CudaErr
     // Relaxed: in the other modes the driver refuses allocations and more while anybody captures, and
     // the NIC's own threads go on using it.
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+    context.yard.captures(stream.stream, true);
     // SAFETY: a live stream of the current context.
-    context.check("cuStreamBeginCapture", unsafe {
+    let begun = context.check("cuStreamBeginCapture", unsafe {
         sys::cuStreamBeginCapture_v2(stream.stream, mode)
-    })
+    });
+    if begun.is_err() {
+        context.yard.captures(stream.stream, false);
+    }
+    begun
 }
 
 /// Ends the capture and makes it ready to be launched.
@@ -67,9 +72,12 @@ pub(super) fn end(
     context.bind()?;
     let mut graph: CUgraph = std::ptr::null_mut();
     // SAFETY: a live stream that captures, and a live handle.
-    context.check("cuStreamEndCapture", unsafe {
+    let ended = context.check("cuStreamEndCapture", unsafe {
         sys::cuStreamEndCapture(stream.stream, &mut graph)
-    })?;
+    });
+    // Also a capture that has failed is over.
+    context.yard.captures(stream.stream, false);
+    ended?;
     let mut exec: CUgraphExec = std::ptr::null_mut();
     // SAFETY: the graph was just made; a live handle.
     let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0) };
@@ -90,6 +98,7 @@ impl CudaGraph {
             return Ok(false);
         }
         context.bind()?;
+        let _starting = context.yard.start();
         // SAFETY: a live graph and a live stream of the current context.
         let r = unsafe { sys::cuGraphLaunch(self.exec, stream.stream) };
         context.check("cuGraphLaunch", r).map(|()| true)

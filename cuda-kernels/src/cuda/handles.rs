@@ -12,12 +12,15 @@ use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUst
 use super::context::Context;
 use super::driver;
 use super::error::CudaError;
+use super::yard::Waste;
 
 /// A stream that waits for no other.
 #[derive(Debug)]
 pub(super) struct RawStream {
     pub(super) context: Arc<Context>,
     pub(super) stream: CUstream,
+    /// Of the yard, which gets it back.
+    borrowed: bool,
 }
 
 // SAFETY: a handle; the driver's functions that take it are safe to call from any thread.
@@ -26,16 +29,40 @@ unsafe impl Send for RawStream {}
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    pub(super) fn new(context: Arc<Context>) -> Result<RawStream, CudaError> {
+    /// For programs' kernels. One that was made ahead: to create a stream may wait for kernels that run.
+    pub(super) fn for_kernels(context: Arc<Context>) -> Result<RawStream, CudaError> {
         context.bind()?;
+        let stream = context.yard.take_stream()?;
+        let borrowed = true;
+        Ok(RawStream {
+            context,
+            stream,
+            borrowed,
+        })
+    }
+
+    /// For copies, of the highest priority: streams share the GPU's work queues (eight by default,
+    /// CUDA_DEVICE_MAX_CONNECTIONS), and a copy behind a kernel that waits for it would never run.
+    pub(super) fn for_copies(context: Arc<Context>) -> Result<RawStream, CudaError> {
+        context.bind()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the pointers are to live integers.
+        context.check("cuCtxGetStreamPriorityRange", unsafe {
+            sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+        })?;
         let mut stream = std::ptr::null_mut();
         // Non-blocking: a copy must not wait for a kernel on the null stream that itself waits for it.
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the pointer is to a live handle.
-        context.check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(&mut stream, flags)
+        context.check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut stream, flags, greatest)
         })?;
-        Ok(RawStream { context, stream })
+        let borrowed = false;
+        Ok(RawStream {
+            context,
+            stream,
+            borrowed,
+        })
     }
 
     /// Marks the point that the stream has reached so far.
@@ -47,7 +74,9 @@ impl RawStream {
 
 impl Drop for RawStream {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
+        if self.borrowed {
+            self.context.yard.leave_stream(self.stream);
+        } else if self.context.bind().is_ok() {
             // SAFETY: created by us, destroyed once; work that it still holds goes on.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
         }
@@ -130,18 +159,24 @@ impl RawEvent {
         }
     }
 
+    /// Gives back what waited for kernels to end, if none runs.
+    pub(super) fn sweep(&self) {
+        self.context.yard.sweep();
+    }
+
     pub(super) fn raw(&self) -> usize {
         self.event as usize
     }
 
     /// Time since an earlier event of the same GPU; `None` while one of them is not reached.
     pub(super) fn since(&self, earlier: usize) -> Option<Duration> {
-        if earlier == 0 || !driver::has("cuEventElapsedTime_v2") || self.context.bind().is_err() {
+        let elapsed = driver::elapsed_time()?;
+        if earlier == 0 || self.context.bind().is_err() {
             return None;
         }
         let mut ms = 0.0;
         // SAFETY: live events (the caller holds the earlier one) and a live number.
-        let r = unsafe { sys::cuEventElapsedTime_v2(&mut ms, earlier as CUevent, self.event) };
+        let r = unsafe { elapsed(&mut ms, earlier as CUevent, self.event) };
         self.context.check("cuEventElapsedTime", r).ok()?;
         Duration::try_from_secs_f32(ms / 1000.0).ok()
     }
@@ -204,9 +239,8 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: allocated by us, freed once; copies that use it were waited for.
-            let _ = unsafe { sys::cuMemFreeHost(self.base.as_ptr().cast()) };
-        }
+        // Copies that use it were waited for.
+        let waste = Waste::Pinned(self.base.as_ptr() as usize);
+        self.context.yard.give_back(waste);
     }
 }

@@ -18,6 +18,7 @@ use super::driver;
 use super::error::CudaError;
 use super::gpu::CudaGpu;
 use super::memory::CudaMemory;
+use super::yard::Waste;
 use crate::gpu::SharedMemory;
 
 /// A number that no other process has, whoever gets our process number later.
@@ -92,11 +93,9 @@ impl Drop for Import {
     }
 }
 
+/// Closes what was opened, once no kernel runs.
 fn close(context: &Context, base: u64) {
-    if context.bind().is_ok() {
-        // SAFETY: opened by us once for each close. An error leaves it mapped, which is safe.
-        let _ = unsafe { sys::cuIpcCloseMemHandle(base) };
-    }
+    context.yard.give_back(Waste::Opened(base));
 }
 
 /// The driver's name of a GPU; zeros when it has none.

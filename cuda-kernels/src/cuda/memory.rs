@@ -24,6 +24,7 @@ use super::error::CudaError;
 use super::handles::Pinned;
 use super::mapper::{GpuMapper, GpuMapping, READ_BY_MAPPING};
 use super::pinned::PinnedMapping;
+use super::yard::Waste;
 use crate::gpu::GpuError;
 
 /// Allocations from this size on are aligned by the driver.
@@ -112,10 +113,10 @@ impl CudaMemory {
         // A page more at once, rather than giving back what is not aligned: to free memory waits for every kernel, of
         // which one may be waiting for what this thread does next.
         let slack = if len < LARGE { PAGE_BYTES } else { 0 };
-        let mut base = allocate(len + slack, bytes)?;
+        let mut base = self.allocate(len + slack, bytes)?;
         if slack == 0 && !base.is_multiple_of(PAGE_BYTES) {
-            release(base);
-            base = allocate(len + PAGE_BYTES, bytes)?;
+            self.release(base);
+            base = self.allocate(len + PAGE_BYTES, bytes)?;
         }
         let va = base.next_multiple_of(PAGE_BYTES);
         self.insert(
@@ -172,8 +173,8 @@ impl CudaMemory {
         };
         drop(range.mapping);
         let idle = lock(&self.dma).drain(PATIENCE);
-        if let (true, Some(base), Ok(())) = (idle, range.owned, self.context.bind()) {
-            release(base);
+        if let (true, Some(base)) = (idle, range.owned) {
+            self.release(base);
         }
     }
 
@@ -268,25 +269,30 @@ fn quick(mapping: &dyn GpuMapping, len: usize) -> bool {
     quick
 }
 
-fn allocate(len: u64, asked: u64) -> Result<u64, CudaError> {
-    let mut base = 0;
-    // SAFETY: the pointer is to a live address; a context is current.
-    let r = unsafe { sys::cuMemAlloc_v2(&mut base, len as usize) };
-    driver::check_memory("cuMemAlloc", r, asked, "GPU memory")?;
-    Ok(base)
-}
+impl CudaMemory {
+    fn allocate(&self, len: u64, asked: u64) -> Result<u64, CudaError> {
+        // What was freed while a kernel ran may be free by now.
+        self.context.yard.sweep();
+        let mut base = 0;
+        // SAFETY: the pointer is to a live address; a context is current.
+        let r = unsafe { sys::cuMemAlloc_v2(&mut base, len as usize) };
+        driver::check_memory("cuMemAlloc", r, asked, "GPU memory")
+            .map_err(|e| self.context.note(e))?;
+        Ok(base)
+    }
 
-fn release(base: u64) {
-    // SAFETY: allocated by `allocate`, freed once. An error would be the context's, and is seen by the
-    // next call.
-    let _ = unsafe { sys::cuMemFree_v2(base) };
+    /// Frees what `allocate` gave, once no kernel runs.
+    fn release(&self, base: u64) {
+        self.context.yard.give_back(Waste::Device(base));
+    }
 }
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
         let all = std::mem::take(&mut *self.ranges.write().unwrap_or_else(PoisonError::into_inner));
-        if lock(&self.dma).drain(PATIENCE) && self.context.bind().is_ok() {
-            all.into_values().filter_map(|r| r.owned).for_each(release);
+        if lock(&self.dma).drain(PATIENCE) {
+            let owned = all.into_values().filter_map(|r| r.owned);
+            owned.for_each(|base| self.release(base));
         }
     }
 }
@@ -401,12 +407,23 @@ impl CudaMemory {
         self.context.placement.bring(base, len);
         let host: *mut c_void = base.as_ptr().cast();
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP | more;
+        let yard = &self.context.yard;
+        yard.sweep();
+        let at = base.as_ptr() as usize;
+        if yard.holds(at, len) {
+            // What was mapped here before is registered until the kernels that may use it have ended.
+            let what = "a kernel that may use the memory that was registered here before";
+            drop(yard.wait_until_quiet(what, PATIENCE)?);
+            yard.sweep();
+        }
         // SAFETY: the caller says that the range is mapped and stays so until the guard is dropped.
         let r = unsafe { sys::cuMemHostRegister_v2(host, len, flags) };
-        driver::check_memory("cuMemHostRegister", r, len as u64, "pinned host memory")?;
+        driver::check_memory("cuMemHostRegister", r, len as u64, "pinned host memory")
+            .map_err(|e| self.context.note(e))?;
         let guard = Pin {
             context: self.context.clone(),
             base,
+            len,
         };
         let mut va = 0;
         // SAFETY: registered just now; the pointer is to a live address.
@@ -421,6 +438,7 @@ impl CudaMemory {
 struct Pin {
     context: Arc<Context>,
     base: NonNull<u8>,
+    len: usize,
 }
 
 // SAFETY: an address that only the driver uses.
@@ -430,9 +448,8 @@ unsafe impl Sync for Pin {}
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        if self.context.bind().is_ok() {
-            // SAFETY: registered once, by `pin`. An error leaves the pages pinned, which is safe.
-            let _ = unsafe { sys::cuMemHostUnregister(self.base.as_ptr().cast()) };
-        }
+        // While a kernel runs the range stays registered: its pages live on, whatever becomes of the mapping.
+        let waste = Waste::Registered(self.base.as_ptr() as usize, self.len);
+        self.context.yard.give_back(waste);
     }
 }

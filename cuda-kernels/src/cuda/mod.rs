@@ -25,6 +25,8 @@ mod driver;
 mod engine;
 mod error;
 #[cfg(feature = "cuda")]
+mod facts;
+#[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "cuda")]
 mod graph;
@@ -50,6 +52,8 @@ pub(crate) mod posted;
 mod stream;
 #[cfg(feature = "cuda")]
 mod words;
+#[cfg(feature = "cuda")]
+mod yard;
 
 #[cfg(feature = "cust")]
 pub use self::cust::AdoptedBuffer;
@@ -60,6 +64,8 @@ pub use dmabuf::DmaBufMapper;
 #[cfg(feature = "cuda")]
 pub use driver::{find, DeviceInfo, DriverInfo};
 pub use error::{CudaError, DRIVER_NEEDED};
+#[cfg(feature = "cuda")]
+pub use facts::{ComputeMode, Facts, WriteOrder, CONNECTIONS_VARIABLE};
 #[cfg(feature = "cuda")]
 pub use gpu::{CudaConfig, CudaGpu};
 #[cfg(feature = "cuda")]

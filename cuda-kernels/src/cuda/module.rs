@@ -6,19 +6,33 @@ use std::ffi::{c_void, CString};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUlimit, CUmodule, CUresult};
 
 use super::context::Context;
+use super::driver;
+use super::engine::PATIENCE;
 use super::error::CudaError;
 use super::nvrtc;
+use super::yard::Waste;
 use crate::emulated::Registry;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
+/// Kernels whose blocks wait for each other: the driver launches them only if all fit on the GPU at once.
+const TOGETHER: [&str; 2] = ["rb_hll_receive", "rb_perf_streamed"];
+
+/// Most bytes of a kernel's stack that are set aside for every lane that a GPU can hold (132 SMs of 2,048 lanes: 270 MB
+/// for each KiB).
+const MOST_STACK: usize = 16 << 10;
+
 /// A function of a module that stays loaded as long as [`Kernels`] lives.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Function(pub(super) CUfunction);
+pub(super) struct Function {
+    pub(super) raw: CUfunction,
+    /// Its blocks wait for each other.
+    pub(super) together: bool,
+}
 
 // SAFETY: a handle; the driver's functions that take it are safe to call from any thread.
 unsafe impl Send for Function {}
@@ -30,12 +44,26 @@ struct Module(CUmodule);
 // SAFETY: as for `Function`.
 unsafe impl Send for Module {}
 
+/// What users load.
 #[derive(Debug, Default)]
 struct Loaded {
     /// The last one is searched first, so that a user's kernel replaces one of the same name.
     modules: Vec<Module>,
     functions: HashMap<String, Function>,
 }
+
+/// The SDK's kernels, loaded once however many NICs a process has beside a GPU: to load a module may wait for the
+/// kernels that run, and one of them may be waiting for the NIC that is being made.
+#[derive(Debug)]
+pub(super) struct Builtin {
+    modules: Vec<Module>,
+    functions: HashMap<String, Function>,
+    origin: Origin,
+    context: Arc<Context>,
+}
+
+// SAFETY: handles; the driver's functions that take them are safe to call from any thread.
+unsafe impl Sync for Builtin {}
 
 /// Where the SDK's kernels came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,19 +85,27 @@ impl Origin {
 #[derive(Debug)]
 pub(super) struct Kernels {
     context: Arc<Context>,
+    builtin: Arc<Builtin>,
     loaded: Mutex<Loaded>,
     /// The same sources, compiled for the emulated GPU, know every kernel's arguments.
     signatures: Registry,
     pub(super) origin: Origin,
 }
 
-impl Kernels {
-    /// Loads the SDK's kernels.
-    ///
-    /// # Errors
-    /// [`CudaError::NoImage`] with what was wrong with each source of them.
-    pub(super) fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
-        context.bind()?;
+impl Builtin {
+    /// Those of a context, loaded if they are not.
+    fn of(context: &Arc<Context>, names: &[&str]) -> Result<Arc<Builtin>, CudaError> {
+        let yard = &context.yard;
+        let mut known = yard.builtin.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(builtin) = known.upgrade() {
+            return Ok(builtin);
+        }
+        let builtin = Arc::new(Builtin::load(context.clone(), names)?);
+        *known = Arc::downgrade(&builtin);
+        Ok(builtin)
+    }
+
+    fn load(context: Arc<Context>, names: &[&str]) -> Result<Builtin, CudaError> {
         let images = fatbins().iter().map(|f| (f.name, f.image));
         let (modules, origin) = match load_all(&context, images) {
             Ok(modules) => (modules, Origin::Fatbin),
@@ -91,21 +127,53 @@ impl Kernels {
                 }
             }
         };
-        let kernels = Kernels {
-            context,
-            loaded: Mutex::new(Loaded {
-                modules,
-                functions: HashMap::new(),
-            }),
-            signatures: Registry::builtin(),
+        let mut builtin = Builtin {
+            modules,
+            functions: HashMap::new(),
             origin,
+            context,
         };
         // All now: under lazy loading the first use of a kernel may wait for every kernel that
         // runs, and one of those may be waiting for it (CUDA C++ Programming Guide, "Lazy Loading").
-        for name in kernels.signatures.names() {
-            kernels.find(name)?;
+        let context = &builtin.context;
+        for name in names {
+            if let Some(raw) = find(context, &builtin.modules, name)? {
+                load_function(context, raw)?;
+                let together = TOGETHER.contains(name);
+                let f = Function { raw, together };
+                builtin.functions.insert((*name).to_owned(), f);
+            }
         }
-        Ok(kernels)
+        Ok(builtin)
+    }
+}
+
+impl Drop for Builtin {
+    fn drop(&mut self) {
+        // Streams hold them, so none of these kernels can be launched any more, but one may run still.
+        for module in &self.modules {
+            let waste = Waste::Module(module.0 as usize);
+            self.context.yard.give_back(waste);
+        }
+    }
+}
+
+impl Kernels {
+    /// Loads the SDK's kernels.
+    ///
+    /// # Errors
+    /// [`CudaError::NoImage`] with what was wrong with each source of them.
+    pub(super) fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
+        context.bind()?;
+        let signatures = Registry::builtin();
+        let builtin = Builtin::of(&context, &signatures.names())?;
+        Ok(Kernels {
+            context,
+            origin: builtin.origin,
+            builtin,
+            loaded: Mutex::default(),
+            signatures,
+        })
     }
 
     /// Names of the SDK's kernels.
@@ -126,7 +194,12 @@ impl Kernels {
             source,
         };
         self.context.bind().map_err(refuse)?;
+        // The driver may wait for every kernel that runs, and hold up all other calls meanwhile.
+        let what = "the kernels that run, before which no module is loaded";
+        let quiet = self.context.yard.wait_until_quiet(what, PATIENCE);
+        let _quiet = quiet.map_err(refuse)?;
         let module = load(&self.context, &image).map_err(refuse)?;
+        load_functions(&self.context, &module).map_err(refuse)?;
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.modules.push(module);
         loaded.functions.clear();
@@ -139,21 +212,15 @@ impl Kernels {
         if let Some(f) = loaded.functions.get(name) {
             return Ok(Some(*f));
         }
-        let Ok(c_name) = CString::new(name) else {
-            return Ok(None);
-        };
-        for module in loaded.modules.iter().rev() {
-            let mut f: CUfunction = std::ptr::null_mut();
-            // SAFETY: a live module of the current context, a terminated name, a live pointer.
-            let r = unsafe { sys::cuModuleGetFunction(&mut f, module.0, c_name.as_ptr()) };
-            if r == CUresult::CUDA_ERROR_NOT_FOUND {
-                continue;
-            }
-            self.context.check("cuModuleGetFunction", r)?;
-            loaded.functions.insert(name.to_owned(), Function(f));
-            return Ok(Some(Function(f)));
+        let own = find(&self.context, &loaded.modules, name)?.map(|raw| Function {
+            raw,
+            together: false,
+        });
+        let found = own.or_else(|| self.builtin.functions.get(name).copied());
+        if let Some(f) = found {
+            loaded.functions.insert(name.to_owned(), f);
         }
-        Ok(None)
+        Ok(found)
     }
 
     /// The kernel of a name, its shape and, when it is one of the SDK's, its arguments checked. A
@@ -189,19 +256,86 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        if self.context.bind().is_err() {
-            return;
-        }
         let loaded = self
             .loaded
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         for module in &loaded.modules {
-            // SAFETY: loaded by us and unloaded once; streams hold `Kernels`, so none of its kernels
-            // can be launched any more. An error leaves the module loaded.
-            let _ = unsafe { sys::cuModuleUnload(module.0) };
+            // As for those of the SDK.
+            let waste = Waste::Module(module.0 as usize);
+            self.context.yard.give_back(waste);
         }
     }
+}
+
+/// The kernel of a name in the last module that has it.
+fn find(
+    context: &Context,
+    modules: &[Module],
+    name: &str,
+) -> Result<Option<CUfunction>, CudaError> {
+    let Ok(c_name) = CString::new(name) else {
+        return Ok(None);
+    };
+    for module in modules.iter().rev() {
+        let mut f: CUfunction = std::ptr::null_mut();
+        // SAFETY: a live module of the current context, a terminated name, a live pointer.
+        let r = unsafe { sys::cuModuleGetFunction(&mut f, module.0, c_name.as_ptr()) };
+        if r == CUresult::CUDA_ERROR_NOT_FOUND {
+            continue;
+        }
+        context.check("cuModuleGetFunction", r)?;
+        return Ok(Some(f));
+    }
+    Ok(None)
+}
+
+/// Loads a kernel as far as its first launch would, whatever CUDA_MODULE_LOADING says, and makes room for its stack: a
+/// launch that needs more than was set aside waits for all others.
+fn load_function(context: &Context, f: CUfunction) -> Result<(), CudaError> {
+    if driver::has("cuFuncLoad") {
+        // SAFETY: a function of a live module of the current context.
+        context.check("cuFuncLoad", unsafe { sys::cuFuncLoad(f) })?;
+    }
+    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
+    let (mut needed, mut limit) = (0, 0);
+    // Drivers without the other call load a function here.
+    // SAFETY: a function as above, and a live integer.
+    context.check("cuFuncGetAttribute", unsafe {
+        sys::cuFuncGetAttribute(&mut needed, which, f)
+    })?;
+    // SAFETY: a live size.
+    context.check("cuCtxGetLimit", unsafe {
+        sys::cuCtxGetLimit(&mut limit, CUlimit::CU_LIMIT_STACK_SIZE)
+    })?;
+    let needed = usize::try_from(needed).unwrap_or(0).min(MOST_STACK);
+    if needed > limit {
+        // SAFETY: no pointers.
+        context.check("cuCtxSetLimit", unsafe {
+            sys::cuCtxSetLimit(CUlimit::CU_LIMIT_STACK_SIZE, needed)
+        })?;
+    }
+    Ok(())
+}
+
+/// All kernels of a module, where the driver can name them (CUDA 12.4); others are loaded when they are first used.
+fn load_functions(context: &Context, module: &Module) -> Result<(), CudaError> {
+    let known = ["cuModuleGetFunctionCount", "cuModuleEnumerateFunctions"];
+    if !known.into_iter().all(driver::has) {
+        return Ok(());
+    }
+    let mut count = 0;
+    // SAFETY: a live module and a live integer.
+    context.check(known[0], unsafe {
+        sys::cuModuleGetFunctionCount(&mut count, module.0)
+    })?;
+    let mut all: Vec<CUfunction> = vec![std::ptr::null_mut(); count as usize];
+    // SAFETY: as many live handles as said.
+    context.check(known[1], unsafe {
+        sys::cuModuleEnumerateFunctions(all.as_mut_ptr(), count, module.0)
+    })?;
+    let mut there = all.into_iter().filter(|f| !f.is_null());
+    there.try_for_each(|f| load_function(context, f))
 }
 
 fn load(context: &Context, image: &[u8]) -> Result<Module, CudaError> {

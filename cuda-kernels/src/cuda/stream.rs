@@ -1,13 +1,15 @@
 //! Streams of a real GPU.
 #![allow(unsafe_code)] // Calls into libcuda.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUresult};
 
 use super::context::Context;
+use super::engine::PATIENCE;
 use super::error::CudaError;
 use super::graph::{self, CudaGraph};
 use super::handles::{RawEvent, RawStream};
@@ -22,6 +24,19 @@ pub(super) struct CudaStream {
     context: Arc<Context>,
     kernels: Arc<Kernels>,
     stream: OnceLock<Result<RawStream, CudaError>>,
+    marks: Mutex<Marks>,
+}
+
+/// Launches between two marks, and marks that may be ahead: fewer than 1,024 launches wait in a stream, which is as many as
+/// drivers have taken so far (measured by others; NVIDIA does not say).
+const MARK_EVERY: u32 = 128;
+const MARKS: usize = 6;
+
+/// Events of a stream, to know how much it holds.
+#[derive(Debug, Default)]
+struct Marks {
+    since: u32,
+    behind: VecDeque<Arc<RawEvent>>,
 }
 
 impl CudaStream {
@@ -30,13 +45,14 @@ impl CudaStream {
             context,
             kernels,
             stream: OnceLock::new(),
+            marks: Mutex::default(),
         }
     }
 
     fn raw(&self) -> Result<&RawStream, CudaError> {
         let made = self
             .stream
-            .get_or_init(|| RawStream::new(self.context.clone()));
+            .get_or_init(|| RawStream::for_kernels(self.context.clone()));
         made.as_ref().map_err(Clone::clone)
     }
 
@@ -56,34 +72,96 @@ impl CudaStream {
             .iter()
             .map(|offset| base.wrapping_add(*offset).cast_mut().cast())
             .collect();
+        let _starting = self.context.yard.start();
         // SAFETY: a function of a loaded module; one pointer for each argument, whose sizes `prepare` has
         // checked for the SDK's kernels; the driver copies them before it returns. What a kernel does
         // with GPU addresses is the program's own responsibility.
-        let r = unsafe {
-            sys::cuLaunchKernel(
-                f.0,
-                grid.x,
-                grid.y,
-                grid.z,
-                block.x,
-                block.y,
-                block.z,
-                0,
-                stream.stream,
-                pointers.as_mut_ptr(),
-                std::ptr::null_mut(),
-            )
+        let (call, r) = unsafe {
+            let (stream, pointers) = (stream.stream, pointers.as_mut_ptr());
+            let (g, b) = (grid, block);
+            match f.together {
+                true => (
+                    "cuLaunchCooperativeKernel",
+                    sys::cuLaunchCooperativeKernel(
+                        f.raw, g.x, g.y, g.z, b.x, b.y, b.z, 0, stream, pointers,
+                    ),
+                ),
+                false => (
+                    "cuLaunchKernel",
+                    sys::cuLaunchKernel(
+                        f.raw,
+                        g.x,
+                        g.y,
+                        g.z,
+                        b.x,
+                        b.y,
+                        b.z,
+                        0,
+                        stream,
+                        pointers,
+                        std::ptr::null_mut(),
+                    ),
+                ),
+            }
         };
-        self.context.check("cuLaunchKernel", r)
+        if r == CUresult::CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE {
+            let (blocks, lanes) = (grid.count(), block.count());
+            return Err(CudaError::TooManyBlocks { blocks, lanes });
+        }
+        self.context.check(call, r)
     }
 
     /// What ends when the stream has come here.
     fn ending(&self, kernel: Arc<str>) -> Result<Arc<dyn Ending>, CudaError> {
+        let event = Arc::new(self.raw()?.record()?);
+        self.note(&event);
         Ok(Arc::new(CudaEnding {
             kernel,
-            event: self.raw()?.record()?,
+            event,
             ended: OnceLock::new(),
         }))
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        // Nothing that holds this lock leaves a change half made.
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something was queued, with this event behind it.
+    fn note(&self, event: &Arc<RawEvent>) {
+        let mut marks = self.marks();
+        marks.since += 1;
+        if marks.since >= MARK_EVERY {
+            marks.since = 0;
+            marks.behind.push_back(event.clone());
+        }
+    }
+
+    /// Waits until the stream holds fewer launches than the driver takes: the launch after that blocks inside the driver,
+    /// with a lock that the NIC's copies need.
+    fn make_room(&self) -> Result<(), CudaError> {
+        let oldest = {
+            let mut marks = self.marks();
+            while marks
+                .behind
+                .front()
+                .is_some_and(|e| !matches!(e.is_reached(), Ok(false)))
+            {
+                marks.behind.pop_front();
+            }
+            match marks.behind.len() < MARKS {
+                true => return Ok(()),
+                false => marks.behind.front().cloned(),
+            }
+        };
+        match oldest.map(|e| e.wait(PATIENCE)) {
+            None | Some(Ok(true)) => Ok(()),
+            Some(Err(e)) => Err(e),
+            Some(Ok(false)) => Err(CudaError::Stuck {
+                what: "enough of the launches that wait in this stream",
+                waited_ms: PATIENCE.as_millis() as u64,
+            }),
+        }
     }
 }
 
@@ -91,7 +169,7 @@ impl CudaStream {
 #[derive(Debug)]
 struct CudaEnding {
     kernel: Arc<str>,
-    event: RawEvent,
+    event: Arc<RawEvent>,
     /// Known once: the event may be asked again when the context is lost to another kernel.
     ended: OnceLock<Result<(), LaunchError>>,
 }
@@ -110,6 +188,8 @@ impl CudaEnding {
                 source,
             }),
         };
+        // What was given back while it ran.
+        self.event.sweep();
         Some(self.ended.get_or_init(|| result).clone())
     }
 }
@@ -181,6 +261,7 @@ impl Order for CudaStream {
             kernel: name.to_owned(),
             source,
         };
+        self.make_room().map_err(device)?;
         self.capture(name, grid, block, args)?;
         let kernel: Arc<str> = name.into();
         let ending = self.ending(kernel.clone()).map_err(device)?;
@@ -237,6 +318,7 @@ impl Order for CudaStream {
             return;
         };
         let data = Box::into_raw(Box::new(f));
+        let _starting = self.context.yard.start();
         // SAFETY: a live stream; `run_host` takes the box over.
         let r = unsafe { sys::cuLaunchHostFunc(stream.stream, Some(run_host), data.cast()) };
         if self.context.check("cuLaunchHostFunc", r).is_err() {

@@ -48,6 +48,7 @@ pub(super) fn queue(
     ops: &[WordOp],
 ) -> Result<(), CudaError> {
     context.bind()?;
+    let _starting = context.yard.start();
     let store = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
     let equal = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
     for op in ops {

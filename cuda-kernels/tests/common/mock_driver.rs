@@ -79,7 +79,53 @@ pub fn under_driver(test: &str, driver: impl FnOnce() -> PathBuf, body: impl FnO
     again(test, &folder(test, &names, &driver()), "");
 }
 
+/// As [`under_mock`], with a driver that lacks these functions.
+pub fn under_mock_without(test: &str, symbols: &[&str], faults: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let copy = folder(&format!("{test}-driver"), &[], &library()).join("driver.so");
+    let mut bytes = std::fs::read(library()).expect("the mock");
+    for symbol in symbols {
+        // Another name in the table of names: who looks for it finds an entry of its hash, and sees that it is not it.
+        let name = format!("\0{symbol}\0").into_bytes();
+        let found: Vec<usize> = bytes
+            .windows(name.len())
+            .enumerate()
+            .filter_map(|(at, w)| (w == name).then_some(at))
+            .collect();
+        assert!(!found.is_empty(), "the mock has no {symbol}");
+        for at in found {
+            bytes[at + 1] = b'X';
+        }
+    }
+    std::fs::write(&copy, bytes).expect("a fresh folder");
+    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
+    again(test, &folder(test, &names, &copy), faults);
+    let _ = std::fs::remove_dir_all(copy.parent().expect("in a folder"));
+}
+
+/// As [`under_mock`], for a body at which the mock ends the process; it has to say this before.
+pub fn ends_under_mock(test: &str, faults: &str, said: &[&str], body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let names = ["libcuda.so", "libcuda.so.1", "libnvrtc.so"];
+    let (success, text) = run(test, &folder(test, &names, &library()), faults);
+    let all = said.iter().all(|words| text.contains(words));
+    assert!(!success && all, "{test} did not end with {said:?}:\n{text}");
+}
+
 fn again(test: &str, dir: &Path, faults: &str) {
+    let (success, text) = run(test, dir, faults);
+    assert!(
+        success && text.contains("1 passed"),
+        "{test} under the mock driver:\n{text}"
+    );
+}
+
+/// Whether it ended well, and what it said.
+fn run(test: &str, dir: &Path, faults: &str) -> (bool, String) {
     let exe = std::env::current_exe().expect("a test has a path");
     let log = dir.join("output");
     let out = std::fs::File::create(&log).expect("a fresh folder");
@@ -107,8 +153,6 @@ fn again(test: &str, dir: &Path, faults: &str) {
     };
     let text = std::fs::read_to_string(&log).unwrap_or_default();
     let _ = std::fs::remove_dir_all(dir);
-    assert!(
-        status.is_some_and(|s| s.success()) && text.contains("1 passed"),
-        "{test} under the mock driver: {status:?}\n{text}"
-    );
+    let success = status.is_some_and(|s| s.success());
+    (success, format!("{text}\n({status:?})"))
 }
