@@ -45,7 +45,7 @@ struct Waiting {
 
 impl Waiting {
     fn on(gpu: &CudaGpu, stream: &Stream) -> Waiting {
-        let nic = MockNic::start(Queue::new(4, 0, 60_000_000, 1_000_000));
+        let nic = MockNic::start(gpu, Queue::new(gpu, 4, 0, 60_000_000, 1_000_000));
         nic.faults.asleep.store(true, Ordering::Relaxed);
         let out = gpu.alloc(64).unwrap();
         let args = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
@@ -226,7 +226,7 @@ fn nothing_of_ours_waits_for_the_null_stream() {
         short(&stream, &out).wait(PATIENCE).unwrap();
         assert_eq!(ask("mock_blocking_uses"), 0);
         // A kernel in the null stream, as other code may have one: ours goes on beside it.
-        let nic = MockNic::start(Queue::new(4, 0, 60_000_000, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 60_000_000, 1_000_000));
         nic.faults.asleep.store(true, Ordering::Relaxed);
         gpu.context().bind_to_thread().unwrap();
         let null = std::ptr::null_mut();
@@ -255,7 +255,7 @@ fn kernels_that_share_a_work_queue_end_by_their_deadlines() {
     under_mock(name, "patience=5000", || {
         std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "1");
         let gpu = open();
-        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
         let (out, data) = (gpu.alloc(4096).unwrap(), gpu.alloc(64).unwrap());
         let launch = |kernel, stream: &Stream, timeout_us: u32, at: u64| {
             let to =
@@ -289,7 +289,7 @@ fn blocks_that_wait_for_each_other_are_refused_when_they_do_not_fit() {
     let name = "blocks_that_wait_for_each_other_are_refused_when_they_do_not_fit";
     under_mock(name, "sms=2", || {
         let gpu = open();
-        let nic = MockNic::start(Queue::new(4, 0, 20_000_000, 1_000_000));
+        let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
         let m = gpu.alloc(1 << 20).unwrap();
         let at =
             |o: u64| ringbell_cuda_kernels::KernelArg::Ptr(ringbell_nic_abi::GpuVa(m.va().0 + o));
