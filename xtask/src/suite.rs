@@ -21,7 +21,7 @@ pub(crate) struct Program {
     pub(crate) over_mock: bool,
 }
 
-const KERNELS: &str = "ringbell-cuda-kernels";
+const GPU_SIDE: &str = "ringbell-cuda-kernels";
 const ROOT: &str = "ringbell";
 
 const fn program(package: &'static str, target: &'static str, over_mock: bool) -> Program {
@@ -35,29 +35,36 @@ const fn program(package: &'static str, target: &'static str, over_mock: bool) -
 
 /// All of them, the thinnest path first: what fails early explains what fails later.
 pub(crate) const PROGRAMS: [Program; 18] = [
-    program(KERNELS, "first_path", true),
+    program(GPU_SIDE, "first_path", true),
     Program {
-        package: KERNELS,
+        package: GPU_SIDE,
         target: "cuda",
         name: "cuda_kernels",
         over_mock: false,
     },
-    program(KERNELS, "cuda_ipc", false),
-    program(KERNELS, "emulator", true),
-    program(KERNELS, "device_api", true),
-    program(KERNELS, "graphs", true),
-    program(KERNELS, "slots", true),
-    program(KERNELS, "sockets", true),
-    program(KERNELS, "streams", true),
-    program(KERNELS, "collectives", true),
-    program(KERNELS, "perf_kernels", true),
-    program(KERNELS, "reduce", true),
-    program(KERNELS, "hll", true),
+    program(GPU_SIDE, "cuda_ipc", false),
+    program(GPU_SIDE, "emulator", true),
+    program(GPU_SIDE, "device_api", true),
+    program(GPU_SIDE, "graphs", true),
+    program(GPU_SIDE, "slots", true),
+    program(GPU_SIDE, "sockets", true),
+    program(GPU_SIDE, "streams", true),
+    program(GPU_SIDE, "collectives", true),
+    program(GPU_SIDE, "perf_kernels", true),
+    program(GPU_SIDE, "reduce", true),
+    program(GPU_SIDE, "hll", true),
     program(ROOT, "cuda", false),
     program(ROOT, "transports", true),
     program(ROOT, "engines_kernel", true),
     program(ROOT, "communicator_memory", true),
     program(ROOT, "communicator", true),
+];
+
+/// Kernels of tests, by the names that tests load them by, and where their sources are
+/// (`cuda-kernels/tests/common/test_gpu.rs` has the same table).
+pub(crate) const KERNELS: [(&str, &str); 2] = [
+    ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
+    ("count", "tests/engines_kernel/count.cu"),
 ];
 
 /// Test files of the two packages that are no part of the suite, with the reason.
@@ -133,7 +140,7 @@ pub(crate) struct Skip {
 }
 
 impl Program {
-    fn source(&self) -> PathBuf {
+    pub(crate) fn source(&self) -> PathBuf {
         let tests = if self.package == ROOT {
             "tests"
         } else {
@@ -289,6 +296,21 @@ mod tests {
         assert!(skips.iter().all(|s| s.why.len() > 10), "{skips:#?}");
         let others: Vec<_> = skips.iter().filter(|s| !s.fault).collect();
         assert_eq!(others.len(), SKIPPED, "{others:#?}");
+    }
+
+    #[test]
+    fn the_tests_load_the_kernels_that_are_built_for_them() {
+        let fixture = root().join("cuda-kernels/tests/common/test_gpu.rs");
+        let text = std::fs::read_to_string(fixture).expect("the fixture");
+        for (name, source) in KERNELS {
+            assert!(
+                text.contains(&format!("(\"{name}\", \"{source}\")")),
+                "{name}"
+            );
+            assert!(root().join(source).is_file(), "{source}");
+        }
+        let count = format!("const SOURCES: [(&str, &str); {}]", KERNELS.len());
+        assert!(text.contains(&count), "one of both has more");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `cargo xtask gpu`: everything that is to be checked and measured on a machine with a GPU, as one folder
 //! that needs neither Rust nor a network there (ADR 18).
 //!
-//! `mod.rs` builds the folder, `plan` says what is run in it, `run` runs it with a limit for each step,
-//! `summary` writes what came out.
+//! `mod.rs` builds the folder, `plan` says what is run in it, `run` runs it with a limit for each step, `suite` the tests one
+//! by one, `summary` writes what came out.
 
 mod plan;
 mod run;
+mod suite;
 mod summary;
 
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,6 +19,7 @@ use serde_json::{json, Value};
 pub(crate) use self::run::{run as run_bundle, RunArgs};
 use crate::root;
 use crate::steps::command;
+use crate::suite::PROGRAMS;
 use crate::tools::find;
 
 /// Most bytes of a bundle: what a person sends without thinking.
@@ -29,37 +31,6 @@ const SCRIPT: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" || exit 1
 exec ./bin/runner gpu-run --bundle . "$@"
 "#;
-
-/// A test binary of the bundle.
-struct TestBinary {
-    package: &'static str,
-    target: &'static str,
-    /// Its name in the bundle.
-    name: &'static str,
-}
-
-const TESTS: [TestBinary; 4] = [
-    TestBinary {
-        package: "ringbell",
-        target: "communicator",
-        name: "communicator",
-    },
-    TestBinary {
-        package: "ringbell",
-        target: "communicator_memory",
-        name: "communicator_memory",
-    },
-    TestBinary {
-        package: "ringbell",
-        target: "cuda",
-        name: "cuda",
-    },
-    TestBinary {
-        package: "ringbell-cuda-kernels",
-        target: "cuda",
-        name: "cuda_kernels",
-    },
-];
 
 /// Builds a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
 #[derive(clap::Args)]
@@ -112,9 +83,13 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     place(&folder.join("ringbell"), &out.join("bin/ringbell"))?;
     let runner = std::env::current_exe().context("this program has no path")?;
     place(&runner, &out.join("bin/runner"))?;
-    for (test, path) in tests(cargo(), profile)? {
-        place(&path, &out.join("tests").join(test))?;
+    let mut tests = suite::Tests::new();
+    for (test, path) in programs(cargo(), profile)? {
+        let placed = out.join("tests").join(test);
+        place(&path, &placed)?;
+        tests.insert(test.to_owned(), suite::list(&placed)?);
     }
+    suite::kernels(&out.join("tests/kernels"))?;
     let resources = root().join("target/kernels/resources.json");
     let resources = match std::fs::read_to_string(&resources) {
         Ok(text) => serde_json::from_str(&text)
@@ -131,6 +106,7 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         "commit": commit(),
         "profile": if dev { "dev" } else { "release" },
         "kernels": resources,
+        "tests": tests,
     });
     write(&out.join("bundle.json"), &format!("{about:#}\n"), 0o644)?;
     write(&out.join("run"), SCRIPT, 0o755)?;
@@ -150,12 +126,12 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     Ok(())
 }
 
-/// The test binaries that cargo has built, by their name in the bundle.
-fn tests(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, PathBuf)>> {
+/// The suite's test programs that cargo has built, by their name in the bundle.
+fn programs(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, PathBuf)>> {
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
     cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
     cargo.args(profile);
-    let mut targets: Vec<&str> = TESTS.iter().map(|t| t.target).collect();
+    let mut targets: Vec<&str> = PROGRAMS.iter().map(|t| t.target).collect();
     targets.sort_unstable();
     targets.dedup();
     for target in targets {
@@ -163,7 +139,7 @@ fn tests(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, Path
     }
     println!(
         "$ cargo test --workspace --no-run ({} test binaries)",
-        TESTS.len()
+        PROGRAMS.len()
     );
     let built = cargo
         .stderr(Stdio::inherit())
@@ -174,7 +150,7 @@ fn tests(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, Path
     }
     let text = String::from_utf8_lossy(&built.stdout);
     let found = executables(&text);
-    TESTS
+    PROGRAMS
         .iter()
         .map(|test| {
             let path = found
@@ -302,21 +278,5 @@ not json
                 "/t/cuda-2".into()
             )
         );
-    }
-
-    #[test]
-    fn every_step_that_runs_a_test_has_its_binary() {
-        for real in [true, false] {
-            for step in plan::steps(real, false, Path::new("/b"), Path::new("/o")) {
-                let Some(name) = step.program.strip_prefix("/b/tests").ok() else {
-                    continue;
-                };
-                assert!(
-                    TESTS.iter().any(|t| Path::new(t.name) == name),
-                    "{}",
-                    step.name
-                );
-            }
-        }
     }
 }

@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use super::suite::{self, Tests};
+use crate::suite::PROGRAMS;
+
 /// What a step is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Group {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Group {
     /// Whether it works.
     Correctness,
     /// Whether it works under a sanitizer; needs one.
@@ -13,8 +16,19 @@ pub(super) enum Group {
     Measurement,
 }
 
+impl Group {
+    /// As it is written, on the command line and in results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Group::Correctness => "correctness",
+            Group::Sanitizer => "sanitizer",
+            Group::Measurement => "measurement",
+        }
+    }
+}
+
 /// One program to run.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) group: Group,
@@ -22,28 +36,52 @@ pub(super) struct Step {
     pub(super) limit_s: u64,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
-    pub(super) env: Vec<(&'static str, &'static str)>,
+    pub(super) env: Vec<(&'static str, String)>,
     /// Where it writes its report, when it does.
     pub(super) report: Option<PathBuf>,
+    /// The tests of a program of the suite: each is run for itself, within the limit.
+    pub(super) tests: Vec<String>,
 }
 
-/// Tests of the CUDA path that hold on any driver: those that plant faults in the mock driver stay at home.
-const CUDA_TESTS: [&str; 4] = [
-    "kernels_send_and_receive",
-    "no_completion_overtakes_its_data",
-    "memory_of_others_is_sent_from_and_pinned_memory_received_into",
-    "ranks_reduce",
+/// Small runs of the suite's tests under sanitizers: program, test, and the tools that have something to look at there.
+/// `synccheck` wants barriers and masks, `racecheck` shared memory, `initcheck` kernels that read only what was written.
+const SANITIZED: [(&str, &str, &[&str]); 7] = [
+    (
+        "first_path",
+        "nop_send_and_receive",
+        &["initcheck", "synccheck"],
+    ),
+    (
+        "emulator",
+        "barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps",
+        &["memcheck", "racecheck", "synccheck"],
+    ),
+    (
+        "device_api",
+        "every_call_does_what_it_says",
+        &["memcheck", "initcheck"],
+    ),
+    (
+        "device_api",
+        "warp_and_block_scope_at_every_size",
+        &["memcheck", "racecheck", "synccheck"],
+    ),
+    (
+        "streams",
+        "a_wait_ends_with_its_time_out_or_with_what_the_nic_says",
+        &["memcheck", "synccheck"],
+    ),
+    (
+        "collectives",
+        "a_warp_and_a_block_post_once_and_every_lane_learns_the_result",
+        &["racecheck", "synccheck"],
+    ),
+    (
+        "reduce",
+        "few_elements_one_operand_and_many",
+        &["memcheck", "initcheck"],
+    ),
 ];
-const CUDA_KERNELS_TESTS: [&str; 6] = [
-    "the_copy_engine_passes_the_conformance_suite",
-    "an_announcement_waits_for_the_copies_before_it",
-    "pinned_memory_passes_the_conformance_suite_and_needs_no_copy_engine",
-    "kernels_send_and_receive_over_a_nic_made_of_a_thread",
-    "a_wrong_launch_is_refused_before_the_driver_sees_it",
-    "a_cudarc_slice_is_adopted_with_what_its_stream_has_written",
-];
-/// Says to those tests that the driver is there already (tests/common/mock_driver.rs of cuda-kernels).
-const DRIVER_IS_THERE: (&str, &str) = ("RINGBELL_TEST_UNDER_MOCK", "1");
 
 /// Streaming multiprocessors that a HyperLogLog kernel gets, as in the paper's comparison; an H200 has 132.
 const SMS: [u32; 4] = [1, 8, 32, 132];
@@ -71,6 +109,7 @@ impl Plan<'_> {
             args: args.split_whitespace().map(str::to_owned).collect(),
             env: Vec::new(),
             report: None,
+            tests: Vec::new(),
         });
         let last = self.steps.len() - 1;
         &mut self.steps[last]
@@ -92,45 +131,58 @@ impl Plan<'_> {
     }
 }
 
-/// All steps, in their order. `real`: the GPU is one; `short`: small runs, which only show that all works.
-pub(super) fn steps(real: bool, short: bool, bundle: &Path, out: &Path) -> Vec<Step> {
+/// All steps, in their order. `real`: the GPU is one by CUDA; `short`: small runs, which only show that all works; `tests`: those
+/// of the suite.
+pub(super) fn steps(
+    real: bool,
+    short: bool,
+    bundle: &Path,
+    out: &Path,
+    tests: &Tests,
+) -> Vec<Step> {
     let mut plan = Plan {
         bundle,
         out,
         steps: Vec::new(),
     };
-    correctness(&mut plan, real);
-    sanitizers(&mut plan);
+    correctness(&mut plan, real, short, tests);
+    sanitizers(&mut plan, real);
     measurements(&mut plan, real, short);
     plan.steps
 }
 
-fn correctness(plan: &mut Plan<'_>, real: bool) {
+/// What a test of the suite needs on a machine that has nothing of the checkout.
+fn environment(plan: &Plan<'_>, real: bool) -> Vec<(&'static str, String)> {
+    let shown = |path: PathBuf| path.display().to_string();
+    vec![
+        (
+            "RINGBELL_TEST_GPU",
+            if real { "cuda" } else { "emulated" }.into(),
+        ),
+        (
+            "RINGBELL_TEST_KERNELS",
+            shown(plan.bundle.join("tests/kernels")),
+        ),
+        ("RINGBELL_TEST_TMPDIR", shown(plan.out.join("files"))),
+    ]
+}
+
+fn correctness(plan: &mut Plan<'_>, real: bool, short: bool, tests: &Tests) {
     use Group::Correctness;
     plan.add("doctor", Correctness, 60, "bin/ringbell", "doctor");
-    if real {
-        // Each in a process of its own: a context that one has killed is not the next one's.
-        let all = CUDA_TESTS.iter().map(|t| ("tests/cuda", t));
-        let all = all.chain(CUDA_KERNELS_TESTS.iter().map(|t| ("tests/cuda_kernels", t)));
-        for (binary, test) in all {
-            let args = format!("{test} --exact --nocapture --test-threads=1");
-            plan.add(test, Correctness, 60, binary, &args)
-                .env
-                .push(DRIVER_IS_THERE);
-        }
-    }
-    for binary in ["communicator_memory", "communicator"] {
-        plan.add(
-            binary,
-            Correctness,
-            240,
-            &format!("tests/{binary}"),
-            "--test-threads=2",
-        );
+    for program in &PROGRAMS {
+        let Some(all) = tests.get(program.name) else {
+            continue;
+        };
+        let (name, path) = (program.name, format!("tests/{}", program.name));
+        let env = environment(plan, real);
+        let step = plan.add(&format!("suite-{name}"), Correctness, 120, &path, "");
+        step.tests = suite::sample(all, short);
+        step.env = env;
     }
 }
 
-fn sanitizers(plan: &mut Plan<'_>) {
+fn sanitizers(plan: &mut Plan<'_>, real: bool) {
     let pair = "--transport local --threads --timeout 60";
     for tool in ["memcheck", "racecheck"] {
         for (name, args) in [
@@ -148,20 +200,41 @@ fn sanitizers(plan: &mut Plan<'_>) {
                 "perf hll -b 64K -e 64K -n 2 -w 1 --gpu-kernel --blocks 2 --lanes 64".into(),
             ),
         ] {
-            let step = plan.add(
-                &format!("{tool}-{name}"),
-                Group::Sanitizer,
-                60,
-                "bin/ringbell",
-                &args,
-            );
-            // Where the tool is, its own words go in front.
-            let before = ["--tool", tool, "--error-exitcode", "77"].map(str::to_owned);
-            let program = step.program.display().to_string();
-            step.args.splice(0..0, before.into_iter().chain([program]));
-            step.program = "compute-sanitizer".into();
+            sanitize(plan, tool, name, "bin/ringbell", &args, Vec::new());
         }
     }
+    for (program, test, tools) in SANITIZED {
+        for tool in tools {
+            let name = format!("{program}-{test}");
+            let path = format!("tests/{program}");
+            let args = format!("{test} --exact --nocapture --test-threads=1");
+            let env = environment(plan, real);
+            sanitize(plan, tool, &name, &path, &args, env);
+        }
+    }
+}
+
+fn sanitize(
+    plan: &mut Plan<'_>,
+    tool: &str,
+    name: &str,
+    program: &str,
+    args: &str,
+    env: Vec<(&'static str, String)>,
+) {
+    let step = plan.add(
+        &format!("{tool}-{name}"),
+        Group::Sanitizer,
+        120,
+        program,
+        args,
+    );
+    step.env = env;
+    // Where the tool is, its own words go in front.
+    let before = ["--tool", tool, "--error-exitcode", "77"].map(str::to_owned);
+    let program = step.program.display().to_string();
+    step.args.splice(0..0, before.into_iter().chain([program]));
+    step.program = "compute-sanitizer".into();
 }
 
 fn measurements(plan: &mut Plan<'_>, real: bool, short: bool) {
@@ -244,7 +317,7 @@ mod tests {
     #[test]
     fn the_limits_of_all_measurements_fit_into_eight_minutes() {
         for (real, short) in [(true, false), (false, false), (false, true)] {
-            let steps = steps(real, short, Path::new("/b"), Path::new("/o"));
+            let steps = steps(real, short, Path::new("/b"), Path::new("/o"), &Tests::new());
             let measured = steps.iter().filter(|s| s.group == Group::Measurement);
             let all: u64 = measured.map(|s| s.limit_s).sum();
             assert!(all <= super::super::run::BUDGET_S, "{all} s");
@@ -257,12 +330,41 @@ mod tests {
 
     #[test]
     fn a_sanitizer_stands_before_the_command() {
-        let steps = steps(true, false, Path::new("/b"), Path::new("/o"));
+        let steps = steps(true, false, Path::new("/b"), Path::new("/o"), &Tests::new());
         let race = steps.iter().find(|s| s.name == "racecheck-nop");
         let words = race.map(|s| s.args.join(" ")).unwrap_or_default();
         assert!(
             words.starts_with("--tool racecheck --error-exitcode 77 /b/bin/ringbell perf nop"),
             "{words}"
         );
+    }
+
+    #[test]
+    fn every_program_of_the_suite_is_a_step_and_a_short_run_takes_a_sample() {
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let tests: Tests = PROGRAMS
+            .iter()
+            .map(|p| (p.name.to_owned(), names.clone()))
+            .collect();
+        for (short, most) in [(false, 3), (true, 2)] {
+            let steps = steps(true, short, Path::new("/b"), Path::new("/o"), &tests);
+            let suite: Vec<_> = steps.iter().filter(|s| !s.tests.is_empty()).collect();
+            assert_eq!(suite.len(), PROGRAMS.len());
+            assert!(suite.iter().all(|s| s.tests.len() == most));
+            let env = &suite[0].env;
+            assert!(env.contains(&("RINGBELL_TEST_GPU", "cuda".into())));
+        }
+    }
+
+    #[test]
+    fn what_runs_under_a_sanitizer_is_a_test_of_the_suite() {
+        for (program, test, tools) in SANITIZED {
+            let of = PROGRAMS.iter().find(|p| p.name == program);
+            let of = of.expect("a program of the suite");
+            let source = std::fs::read_to_string(of.source()).expect("its source");
+            assert!(source.contains(&format!("fn {test}() {{")), "{test}");
+            let known = ["memcheck", "racecheck", "synccheck", "initcheck"];
+            assert!(tools.iter().all(|t| known.contains(t)), "{test}");
+        }
     }
 }

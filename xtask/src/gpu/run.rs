@@ -12,7 +12,7 @@ use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
 use super::plan::{steps, Group, Step};
-use super::summary;
+use super::{suite, summary};
 use crate::tools::find;
 
 /// Longest that all measurements together may take, in seconds.
@@ -27,6 +27,9 @@ pub(crate) struct HereArgs {
     /// Small runs: show that everything works, measure nothing
     #[arg(long)]
     short: bool,
+    /// Run these steps alone, where time is short
+    #[arg(long, value_name = "GROUP", value_enum)]
+    only: Vec<Group>,
     /// Where results go
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
@@ -38,6 +41,9 @@ impl HereArgs {
         let mut words = vec!["--gpu".to_owned(), self.gpu.clone()];
         if self.short {
             words.push("--short".into());
+        }
+        for group in &self.only {
+            words.extend(["--only".into(), group.name().into()]);
         }
         words.extend(["--results".into(), self.results.display().to_string()]);
         words
@@ -91,11 +97,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     std::fs::create_dir_all(out.join("logs"))
         .with_context(|| format!("cannot make {}", out.display()))?;
     let out = out.canonicalize().context("the results' folder is gone")?;
-    let steps = steps(real, args.here.short, &bundle, &out);
+    let tests = serde_json::from_value(about["tests"].clone())
+        .context("bundle.json names no tests; build the bundle again")?;
+    let mut steps = steps(real, args.here.short, &bundle, &out, &tests);
+    if !args.here.only.is_empty() {
+        steps.retain(|s| args.here.only.contains(&s.group));
+    }
+    let files = out.join("files");
+    std::fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
     let done = all(&steps, &args.here.gpu, &out)?;
     let machine = machine();
     let results = summary::results(&done, &about, &machine, &args.here.gpu, args.here.short);
-    let table = summary::table(&results);
+    let table = summary::table(&results) + &suite::table(&done);
     write(&out.join("results.json"), &format!("{results:#}\n"))?;
     write(&out.join("table.md"), &table)?;
     println!("\n{table}\nresults: {}", out.display());
@@ -109,15 +122,22 @@ fn write(file: &Path, text: &str) -> Result<()> {
 fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
     let mut done = Vec::new();
     let mut spent = Duration::ZERO;
+    let mut tested = Duration::ZERO;
     for step in steps {
         let mut limit = Duration::from_secs(step.limit_s);
         if step.group == Group::Measurement {
             limit = limit.min(Duration::from_secs(BUDGET_S).saturating_sub(spent));
         }
         let start = Instant::now();
+        let mut account = Value::Null;
         let end = match skipped(step, limit) {
             Some(why) => End::Skipped(why),
-            None => one(step, gpu, out, limit)?,
+            None if step.tests.is_empty() => one(step, gpu, out, limit)?,
+            None => {
+                let (end, report) = suite::run(step, gpu, out, &mut tested)?;
+                account = report;
+                end
+            }
         };
         let took = start.elapsed();
         if step.group == Group::Measurement {
@@ -139,7 +159,7 @@ fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
             .filter(|_| end == End::Passed)
             .and_then(|file| std::fs::read_to_string(file).ok())
             .and_then(|text| serde_json::from_str(&text).ok())
-            .unwrap_or(Value::Null);
+            .unwrap_or(account);
         done.push(Done {
             name: step.name.clone(),
             group: step.group,
@@ -166,7 +186,8 @@ fn sanitizer() -> Option<PathBuf> {
     find("compute-sanitizer").or_else(|| usual.is_file().then(|| usual.to_owned()))
 }
 
-fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
+/// Runs a program once.
+pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
     if let Some(report) = &step.report {
         // What an earlier run has left is not this one's.
         let _ = std::fs::remove_file(report);
@@ -177,10 +198,23 @@ fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
         Group::Sanitizer => sanitizer().unwrap_or_else(|| step.program.clone()),
         _ => step.program.clone(),
     };
-    let child = Command::new(&program)
+    let mut command = Command::new(&program);
+    let number = gpu.strip_prefix("cuda:");
+    let number = number.filter(|_| step.env.iter().any(|(n, _)| *n == "RINGBELL_TEST_GPU"));
+    match number {
+        // Tests open GPU 0, so the one that was asked for is the only one that they see.
+        Some(n) => command
+            .env("RINGBELL_GPU", "cuda")
+            .env("CUDA_VISIBLE_DEVICES", n),
+        None => command.env("RINGBELL_GPU", gpu),
+    };
+    let child = command
         .args(&step.args)
-        .env("RINGBELL_GPU", gpu)
-        .envs(step.env.iter().copied())
+        // Kernels of many streams wait for each other: none may stand behind another in one of the GPU's queues, nor be
+        // loaded only when it is launched, which may wait for those that run (CUDA C++ Programming Guide, "Lazy Loading").
+        .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        .env("CUDA_MODULE_LOADING", "EAGER")
+        .envs(step.env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(file.try_clone().context("no descriptor left")?)
         .stderr(file)
@@ -199,6 +233,12 @@ fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
     let start = Instant::now();
     loop {
         if let Some(status) = child.try_wait().context("cannot wait for a step")? {
+            if step.group == Group::Sanitizer {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                if let Some(words) = refusal(&said) {
+                    return Ok(End::Skipped(format!("compute-sanitizer says: {words}")));
+                }
+            }
             return Ok(match status.success() {
                 true => End::Passed,
                 false => End::Failed(format!("{status}; see {}", log.display())),
@@ -217,6 +257,14 @@ fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// A sanitizer's own words that it cannot work here: its lines begin with `=========`. It has looked at nothing then.
+fn refusal(said: &str) -> Option<String> {
+    said.lines()
+        .filter_map(|l| l.strip_prefix("========="))
+        .find(|l| l.to_lowercase().contains("not supported"))
+        .map(|l| l.trim().to_owned())
 }
 
 /// The machine, its GPUs and their driver, as far as they tell.
@@ -253,9 +301,44 @@ mod tests {
             limit_s,
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
-            env: vec![("WORD", "heard")],
+            env: vec![("WORD", "heard".into())],
             report: None,
+            tests: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_sanitizer_that_refuses_the_device_is_quoted_and_no_failure() {
+        let out = std::env::temp_dir().join(format!("rb-gpu-refused-{}", std::process::id()));
+        std::fs::create_dir_all(out.join("logs")).unwrap();
+        let said = "========= Error: Device not supported. Please refer to the documentation";
+        let mut refused = step("s", 60, &format!("echo '{said}'; exit 1"));
+        // As if it were one: `one` looks for the tool itself only where it is.
+        refused.group = Group::Sanitizer;
+        let words = refusal(&format!("x\n{said}\n========= more\n"));
+        let words = words.expect("it refuses");
+        assert!(words.starts_with("Error: Device not supported"), "{words}");
+        assert_eq!(
+            refusal("========= ERROR SUMMARY: 0 errors\nnot supported"),
+            None
+        );
+        let end = one(&refused, "cuda", &out, Duration::from_secs(60)).unwrap();
+        if sanitizer().is_none() {
+            assert!(matches!(end, End::Skipped(why) if why.contains("Device not supported")));
+        }
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+
+    #[test]
+    fn tests_are_shown_the_one_gpu_that_was_asked_for() {
+        let out = std::env::temp_dir().join(format!("rb-gpu-which-{}", std::process::id()));
+        std::fs::create_dir_all(out.join("logs")).unwrap();
+        let script = "test \"$CUDA_VISIBLE_DEVICES $RINGBELL_GPU\" = \"3 cuda\"";
+        let mut tests = step("t", 60, script);
+        tests.env.push(("RINGBELL_TEST_GPU", "cuda".into()));
+        let end = one(&tests, "cuda:3", &out, Duration::from_secs(60)).unwrap();
+        assert_eq!(end, End::Passed);
+        std::fs::remove_dir_all(&out).unwrap();
     }
 
     #[test]
