@@ -174,6 +174,27 @@ template <> struct scoped<block> {
 
 } // namespace detail
 
+/* --- queues ---------------------------------------------------------------------------------------- */
+
+/* A copy of the queue for the calling thread, which has it for itself as long as it uses the copy: its posts then read
+ * no memory, because the next ticket and the free slots are known in registers. Everything else about the queue stays
+ * as it is, and who has it next finds it so. When operations of others are still under way on it, the copy is an
+ * ordinary one. To be kept in a variable of the thread's own; reads the queue once, a word for each slot. */
+RB_DEVICE rb_queue gpu_own_queue(const rb_queue &q) {
+  rb_queue mine = q;
+  rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
+#ifdef __CUDACC__
+#pragma unroll 8
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+  detail::order_before_publishing(); /* with the loads above it acquires: pairs with `release` */
+#else
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+#endif
+  mine.own = in_use == 0;
+  mine.own_next = mine.own_oldest = tail;
+  return mine;
+}
+
 /* --- sockets (FpgaNIC §A.1.3) ----------------------------------------------------------------- */
 
 /* Does nothing, through the whole path: measures the empty command. */

@@ -30,7 +30,7 @@ typedef uint64_t rb_u64;
 
 /* Constants. */
 /** Version of this contract; compare with register ABI_VERSION first. */
-#define RB_ABI_VERSION 1u
+#define RB_ABI_VERSION 2u
 /** Value of register MAGIC: "RBEL". */
 #define RB_MAGIC 1279607378u
 /** Bytes of the control window. */
@@ -477,16 +477,21 @@ typedef uint64_t rb_u64;
 #define RB_CQE_TICKET_SHIFT 32u
 #define RB_CQE_TICKET_BITS 32u
 #define RB_CQE_TICKET_MASK 0xffffffff00000000ull
-/** The caller's number from the descriptor. */
-#define RB_CQE_WR_ID_WORD 1u
-#define RB_CQE_WR_ID_SHIFT 0u
-#define RB_CQE_WR_ID_BITS 64u
-#define RB_CQE_WR_ID_MASK 0xffffffffffffffffull
+/** Whether word 3 is not zero. */
+#define RB_CQE_HAS_DETAIL_WORD 0u
+#define RB_CQE_HAS_DETAIL_SHIFT 16u
+#define RB_CQE_HAS_DETAIL_BITS 1u
+#define RB_CQE_HAS_DETAIL_MASK 0x0000000000010000ull
 /** Bytes moved, also when the operation failed half-way. */
-#define RB_CQE_BYTES_WORD 2u
+#define RB_CQE_BYTES_WORD 1u
 #define RB_CQE_BYTES_SHIFT 0u
 #define RB_CQE_BYTES_BITS 64u
 #define RB_CQE_BYTES_MASK 0xffffffffffffffffull
+/** The caller's number from the descriptor. */
+#define RB_CQE_WR_ID_WORD 2u
+#define RB_CQE_WR_ID_SHIFT 0u
+#define RB_CQE_WR_ID_BITS 64u
+#define RB_CQE_WR_ID_MASK 0xffffffffffffffffull
 /** New session id, faulting address, or what the status code says. */
 #define RB_CQE_DETAIL_WORD 3u
 #define RB_CQE_DETAIL_SHIFT 0u
@@ -595,6 +600,14 @@ struct rb_queue {
   rb_u64 wait_hook;
   /** First argument of `wait_hook`. */
   rb_u64 wait_ctx;
+  /** 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it. */
+  rb_u32 own;
+  /** In such a copy: the next ticket. */
+  rb_u32 own_next;
+  /** In such a copy: every ticket before this one has been waited for. */
+  rb_u32 own_oldest;
+  /** Zero. */
+  rb_u32 reserved;
 };
 typedef struct rb_queue rb_queue;
 

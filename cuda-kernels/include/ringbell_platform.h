@@ -48,6 +48,23 @@ RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) {
   asm volatile("ld.acquire.sys.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
+/* 16 bytes in one load that nothing can tear (PTX ISA §9.7.9.8, `.b128`), acquired. */
+RB_DEVICE void load_pair_acquire(const rb_u64 *p, rb_u64 *a, rb_u64 *b) {
+  asm volatile(
+      "{ .reg .b128 pair; .reg .u64 at; cvta.to.global.u64 at, %2; ld.acquire.sys.global.b128 pair, [at];\n"
+      "  mov.b128 {%0, %1}, pair; }"
+      : "=l"(*a), "=l"(*b)
+      : "l"(p)
+      : "memory");
+}
+RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) {
+  asm volatile("st.relaxed.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) {
+  asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
+/* Before the stores that publish: whoever acquires one of those sees what was written before this. */
+RB_DEVICE void order_before_publishing() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) {
   asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
@@ -57,9 +74,6 @@ RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) {
 /* 16 bytes in one store: two words of an entry, each with its lap bit. */
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
   asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
-}
-RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
-  asm volatile("st.release.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
 }
 /* Whether `*p` was `expected` and is now `desired`. */
 RB_DEVICE bool compare_and_swap(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
@@ -80,6 +94,13 @@ RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) { return __atomic_load_n(p, __ATO
 RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
 RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+/* As the NIC stores a completion line: the first word last. */
+RB_DEVICE void load_pair_acquire(const rb_u64 *p, rb_u64 *a, rb_u64 *b) {
+  *a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+  *b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
+}
+RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
 RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {

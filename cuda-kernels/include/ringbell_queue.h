@@ -32,12 +32,17 @@ struct completion {
   rb_u64 detail;
 };
 
+#if defined(__CUDACC__)
+RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
+RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
+#elif defined(RB_TEST_RELAXED_PUBLISH)
 /* The planted error of the ThreadSanitizer test: publishes the entry without ordering. */
-#ifdef RB_TEST_RELAXED_PUBLISH
-#define RB_PUBLISH_PAIR store_pair_relaxed
-RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void order_before_publishing() {}
+RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
+RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
 #else
-#define RB_PUBLISH_PAIR store_pair_release
+RB_DEVICE void order_before_publishing() {}
+RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_release(p, a, b); }
 RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_release(p, v); }
 #endif
 
@@ -87,8 +92,25 @@ RB_DEVICE const rb_u64 *line_of(const rb_queue &q, rb_u32 ticket) {
   return reinterpret_cast<const rb_u64 *>(q.cq + rb_u64(slot_of(q, ticket)) * RB_COMPLETION_BYTES);
 }
 
+/* The same for a queue that the calling thread has for itself (gpu_own_queue): from registers, unless slots seem
+ * to be in use. The words in memory are kept up to date by stores, for whoever has the queue next. */
+RB_DEVICE bool take_own_ticket(rb_queue &q, rb_u32 *ticket) {
+  rb_u32 depth = 1u << q.depth_log2, t = q.own_next;
+  if (RB_UNLIKELY(t - q.own_oldest >= depth)) {
+    /* Waits out of order are not seen in registers. Acquire as below. */
+    while (q.own_oldest != t && load_acquire(released_of(q, slot_of(q, q.own_oldest))) == q.own_oldest + depth) ++q.own_oldest;
+    if (t - q.own_oldest >= depth) return false;
+  }
+  q.own_next = t + 1;
+  store_relaxed(reinterpret_cast<rb_u32 *>(q.tail), t + 1);
+  *ticket = t;
+  return true;
+}
+
 /* Takes the next ticket if its slot is free; else leaves the queue untouched, so that no hole is left. */
 RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
+  /* Only a copy that gpu_own_queue has made, never the kernel's argument itself: that one says 0. */
+  if (q.own) return take_own_ticket(const_cast<rb_queue &>(q), ticket);
   rb_u32 *tail = reinterpret_cast<rb_u32 *>(q.tail);
   for (;;) {
     rb_u32 t = load_relaxed(tail);
@@ -117,10 +139,11 @@ RB_DEVICE void publish(const rb_queue &q, rb_u32 ticket, const entry &e) {
   }
   w[7] = (e.word[7] & ~RB_LAP) | RB_PUT(WQE_SAVED, saved) | lap;
   rb_u64 *slot = reinterpret_cast<rb_u64 *>(q.sq + rb_u64(slot_of(q, ticket)) * RB_DESCRIPTOR_BYTES);
+  order_before_publishing();
   store_pair_relaxed(slot + 6, w[6], w[7]);
   store_pair_relaxed(slot + 4, w[4], w[5]);
   store_pair_relaxed(slot + 2, w[2], w[3]);
-  RB_PUBLISH_PAIR(slot, w[0], w[1]);
+  store_first_pair(slot, w[0], w[1]);
   ring(reinterpret_cast<rb_u32 *>(q.doorbell), ticket + 1);
 }
 
@@ -140,15 +163,17 @@ RB_DEVICE bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool m
 /* Gives the slot back: the completion line of `ticket` was read. */
 RB_DEVICE void release(const rb_queue &q, rb_u32 ticket) {
   store_release(released_of(q, slot_of(q, ticket)), ticket + (1u << q.depth_log2));
+  if (q.own && ticket == q.own_oldest) ++const_cast<rb_queue &>(q).own_oldest;
 }
 
 /* Copies the completion of `ticket` and frees its slot, if it has arrived. */
 RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
   const rb_u64 *line = line_of(q, ticket);
-  rb_u64 w0 = load_acquire(line);
+  rb_u64 w0, bytes;
+  load_pair_acquire(line, &w0, &bytes);
   if (rb_u32(RB_GET(CQE_TICKET, w0)) != ticket + 1) return false;
-  c->bytes = load_relaxed(line + 2);
-  c->detail = load_relaxed(line + 3);
+  c->bytes = bytes;
+  c->detail = RB_GET(CQE_HAS_DETAIL, w0) ? load_relaxed(line + RB_CQE_DETAIL_WORD) : 0;
   rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
   /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */
   c->status = status < RB_STATUS_COUNT ? status : RB_STATUS_NIC_SILENT;

@@ -276,6 +276,10 @@ mod tests {
             silent_grace_us: 10,
             wait_hook: 11,
             wait_ctx: 12,
+            own: 13,
+            own_next: 14,
+            own_oldest: 15,
+            reserved: 16,
         };
         let mut bytes = Vec::new();
         KernelArg::Queue(q).write_to(&mut bytes);

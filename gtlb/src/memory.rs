@@ -254,6 +254,17 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
+    /// Memory of the GPU's own for words that kernels alone use: a kernel's atomics on the host's memory are round trips
+    /// over PCIe, and atomic with the host's own only where the machine has PCIe atomics. It holds `initial`,
+    /// until the answer was dropped. `None`: kernels are threads of the host, and reach its memory as it does.
+    ///
+    /// # Errors
+    /// The GPU's driver refused, in its own words.
+    fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
+        let _ = initial;
+        Ok(None)
+    }
+
     /// Lets the GPU reach the registers of a device, which are no memory: a BAR that is mapped at `base`
     /// until the answer was dropped. An emulated GPU sees it anyway.
     ///

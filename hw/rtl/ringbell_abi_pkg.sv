@@ -11,7 +11,7 @@ package ringbell_abi_pkg;
 
   // Constants.
   // Version of this contract; compare with register ABI_VERSION first.
-  localparam logic [31:0] ABI_VERSION = 32'h1;
+  localparam logic [31:0] ABI_VERSION = 32'h2;
   // Value of register MAGIC: "RBEL".
   localparam logic [31:0] MAGIC = 32'h4c454252;
   // Bytes of the control window.
@@ -435,14 +435,18 @@ package ringbell_abi_pkg;
   localparam int unsigned CQE_TICKET_WORD = 0;
   localparam int unsigned CQE_TICKET_SHIFT = 32;
   localparam int unsigned CQE_TICKET_BITS = 32;
-  // The caller's number from the descriptor.
-  localparam int unsigned CQE_WR_ID_WORD = 1;
-  localparam int unsigned CQE_WR_ID_SHIFT = 0;
-  localparam int unsigned CQE_WR_ID_BITS = 64;
+  // Whether word 3 is not zero.
+  localparam int unsigned CQE_HAS_DETAIL_WORD = 0;
+  localparam int unsigned CQE_HAS_DETAIL_SHIFT = 16;
+  localparam int unsigned CQE_HAS_DETAIL_BITS = 1;
   // Bytes moved, also when the operation failed half-way.
-  localparam int unsigned CQE_BYTES_WORD = 2;
+  localparam int unsigned CQE_BYTES_WORD = 1;
   localparam int unsigned CQE_BYTES_SHIFT = 0;
   localparam int unsigned CQE_BYTES_BITS = 64;
+  // The caller's number from the descriptor.
+  localparam int unsigned CQE_WR_ID_WORD = 2;
+  localparam int unsigned CQE_WR_ID_SHIFT = 0;
+  localparam int unsigned CQE_WR_ID_BITS = 64;
   // New session id, faulting address, or what the status code says.
   localparam int unsigned CQE_DETAIL_WORD = 3;
   localparam int unsigned CQE_DETAIL_SHIFT = 0;
@@ -527,6 +531,14 @@ package ringbell_abi_pkg;
   // Device-side handle of one queue.
   // Fields from the last to the first: byte 0 in memory is bits 7:0.
   typedef struct packed {
+    // Zero.
+    logic [31:0] reserved;
+    // In such a copy: every ticket before this one has been waited for.
+    logic [31:0] own_oldest;
+    // In such a copy: the next ticket.
+    logic [31:0] own_next;
+    // 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it.
+    logic [31:0] own;
     // First argument of `wait_hook`.
     logic [63:0] wait_ctx;
     // Emulated GPU only: `uint32_t (*)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle)`; 0 on a real GPU.

@@ -5,6 +5,9 @@
 //! word 0 last with Release; a waiter that reads word 0 with Acquire and finds `ticket + 1` in its
 //! high half also sees words 1–3. A line is reused only after its waiter has *released* the slot
 //! (see [`crate::queue`]).
+//!
+//! A kernel's read of a line is a round trip over PCIe. What it needs of most operations therefore lies in the first
+//! 16 bytes, which it loads at once; `HAS_DETAIL` says that word 3 is worth a second trip.
 
 use crate::{bit_fields, Status};
 
@@ -18,10 +21,12 @@ bit_fields! { COMPLETION_FIELDS:
     C_OPCODE = word 0 [8 +: 8] => "CQE_OPCODE";
     /// Ticket of the descriptor plus one, modulo 2^32: what the waiter compares.
     C_TICKET = word 0 [32 +: 32] => "CQE_TICKET";
-    /// The caller's number from the descriptor.
-    C_WR_ID = word 1 [0 +: 64] => "CQE_WR_ID";
+    /// Whether word 3 is not zero.
+    C_HAS_DETAIL = word 0 [16 +: 1] => "CQE_HAS_DETAIL";
     /// Bytes moved, also when the operation failed half-way.
-    C_BYTES = word 2 [0 +: 64] => "CQE_BYTES";
+    C_BYTES = word 1 [0 +: 64] => "CQE_BYTES";
+    /// The caller's number from the descriptor.
+    C_WR_ID = word 2 [0 +: 64] => "CQE_WR_ID";
     /// New session id, faulting address, or what the status code says.
     C_DETAIL = word 3 [0 +: 64] => "CQE_DETAIL";
 }
@@ -47,9 +52,10 @@ impl Completion {
         [
             C_STATUS.put(self.status as u64)
                 | C_OPCODE.put(self.opcode as u64)
+                | C_HAS_DETAIL.put((self.detail != 0) as u64)
                 | C_TICKET.put(ticket.wrapping_add(1) as u64),
-            self.wr_id,
             self.bytes,
+            self.wr_id,
             self.detail,
         ]
     }
@@ -65,8 +71,8 @@ impl Completion {
         Some(Completion {
             status: Status::from_code(C_STATUS.of(words[0]) as u8).unwrap_or(Status::NicSilent),
             opcode: C_OPCODE.of(words[0]) as u8,
-            wr_id: words[1],
-            bytes: words[2],
+            bytes: words[1],
+            wr_id: words[2],
             detail: words[3],
         })
     }

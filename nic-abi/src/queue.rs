@@ -42,6 +42,14 @@ abi_struct! {
         wait_hook: u64,
         /// First argument of `wait_hook`.
         wait_ctx: u64,
+        /// 1 in the copy of one thread that has the queue for itself (`gpu_own_queue`); 0 as the host gives it.
+        own: u32,
+        /// In such a copy: the next ticket.
+        own_next: u32,
+        /// In such a copy: every ticket before this one has been waited for.
+        own_oldest: u32,
+        /// Zero.
+        reserved: u32,
     }
 }
 

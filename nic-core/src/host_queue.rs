@@ -52,11 +52,17 @@ pub struct PreparedEntry {
 }
 
 /// A queue, its producer end, and its device handle.
+///
+/// The host and kernels may post at the same time. On a GPU that is not emulated each side then has a ring of its own
+/// behind the one name: what one side has posted is not ordered with, fenced by, or counted among what the other has.
 #[derive(Clone)]
 pub struct HostQueue {
     id: QueueId,
     config: QueueConfig,
+    /// The ring that the host posts to.
     mem: Arc<QueueMemory>,
+    /// The ring that kernels post to; the same one where they are threads of the host.
+    kernels: Arc<QueueMemory>,
     progress: Arc<Progress>,
 }
 
@@ -71,12 +77,14 @@ impl HostQueue {
         id: QueueId,
         config: QueueConfig,
         mem: Arc<QueueMemory>,
+        kernels: Arc<QueueMemory>,
         progress: Arc<Progress>,
     ) -> HostQueue {
         HostQueue {
             id,
             config,
             mem,
+            kernels,
             progress,
         }
     }
@@ -91,8 +99,8 @@ impl HostQueue {
         // Before the kernel can ring; and the rescue thread starts to look for that.
         self.progress.exposed.store(true, Ordering::SeqCst);
         self.progress.tell();
-        let mut h = self.mem.handle(self.id.0, &self.config);
-        if self.mem.calls_back() {
+        let mut h = self.kernels.handle(self.id.0, &self.config);
+        if self.kernels.calls_back() {
             h.wait_hook = wait_hook as ringbell_nic_abi::queue::WaitHook as usize as u64;
             h.wait_ctx = Arc::as_ptr(&self.progress) as u64;
         }
@@ -103,9 +111,11 @@ impl HostQueue {
     /// BAR itself, or through a thread of the host. Valid while both the queue and `doorbells` live.
     pub fn handle_through(&self, doorbells: &Doorbells) -> QueueHandle {
         let mut h = self.handle();
-        let tail = self.mem.slots().tail.load(Ordering::Relaxed);
-        let bar = doorbells.arm(self.id.0, tail);
-        h.doorbell = bar.0 + doorbell_offset(self.id.0) as u64;
+        let number = self.kernels.doorbell().unwrap_or(self.id.0);
+        // What the doorbell's last ringer has left, or the first ticket: a proxy carries changes of it.
+        let rung = self.kernels.slots().doorbell.load(Ordering::Relaxed);
+        let bar = doorbells.arm(number, rung);
+        h.doorbell = bar.0 + doorbell_offset(number) as u64;
         h.bar = bar.0;
         h
     }
@@ -136,7 +146,10 @@ impl HostQueue {
         let ticket = slots.try_take()?;
         let entry = d.encode(slots.lap(ticket));
         slots.prepare(ticket, &entry);
-        let handle = self.handle();
+        // The GPU's stream rings without telling anybody, as kernels do.
+        self.progress.exposed.store(true, Ordering::SeqCst);
+        self.progress.tell();
+        let handle = self.mem.handle(self.id.0, &self.config);
         let slot = u64::from(ticket & ((1 << handle.depth_log2) - 1));
         Some(PreparedEntry {
             ticket,

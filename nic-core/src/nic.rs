@@ -24,7 +24,7 @@ use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::progress::{Progress, ProgressStats, WakeCell};
-use crate::queue::{QueueConfig, QueueMemory, SendQueue};
+use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
 use crate::transport::local::{LocalError, LocalTransport};
 use crate::transport::{NicTime, Transport};
@@ -385,16 +385,33 @@ impl Nic {
         let limit = self.inner.config.max_queues;
         let bar = self.inner.bar.clone();
         let queue = self.core(|c| {
-            let n = c.queues.len();
-            if n >= limit {
+            let doorbell = c.queue_count();
+            if doorbell as usize >= limit {
                 return Err(NicError::TooManyQueues { limit });
             }
-            let mem = QueueMemory::new(&config, n as u32, bar, &*c.dma.memory)
-                .map_err(system("memory for a queue"))?;
-            let mem = Arc::new(mem);
-            c.queues.push(SendQueue::new(mem.clone(), pd, &config));
-            let id = QueueId(n as u32);
-            Ok(HostQueue::new(id, config, mem, self.inner.progress.clone()))
+            let memory = c.dma.memory.clone();
+            let make = |producers| {
+                QueueMemory::new(&config, producers, bar.clone(), &*memory)
+                    .map(Arc::new)
+                    .map_err(system("memory for a queue"))
+            };
+            let kernels = make(Producers::Kernels { doorbell })?;
+            let own = (!kernels.is_shared()).then(|| make(Producers::Host));
+            let own = own.transpose()?;
+            let id = QueueId(c.queues.len() as u32);
+            let host = id.0 + u32::from(own.is_some());
+            for ring in std::iter::once(&kernels).chain(&own) {
+                let ring = SendQueue::new(ring.clone(), pd, id, host, &config);
+                c.queues.push(ring);
+            }
+            let mem = own.unwrap_or_else(|| kernels.clone());
+            Ok(HostQueue::new(
+                id,
+                config,
+                mem,
+                kernels,
+                self.inner.progress.clone(),
+            ))
         })?;
         self.inner
             .progress

@@ -1,7 +1,10 @@
 //! Queue memory, the NIC's consumer end, and the host's own producer end.
 //!
-//! One allocation per queue: send-queue entries, completion lines, the `released` words, and `tail`
+//! One allocation per ring: send-queue entries, completion lines, the `released` words, and `tail`
 //! on a line of its own (128 bytes apart, because CPUs prefetch lines in pairs).
+//!
+//! Where kernels are threads of the host, a queue is one ring, and both post to it. A real GPU's kernels have a ring for
+//! themselves, whose `released` and `tail` lie in the GPU's memory, and the host has another (docs/adr/0023).
 #![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
 use std::sync::Arc;
@@ -9,11 +12,12 @@ use std::sync::Arc;
 use ringbell_gtlb::{Announce, DmaMemory, Exposed};
 use ringbell_nic_abi::completion::COMPLETION_BYTES;
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
-use ringbell_nic_abi::{bar as layout, Completion, PdId, WorkQueueEntry};
+use ringbell_nic_abi::{bar as layout, Completion, PdId, QueueId, WorkQueueEntry};
 
 use crate::bar::Bar;
 use crate::shmem::Mapping;
 use crate::slots::Slots;
+use crate::transport::Mover;
 
 /// Shape of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,41 +66,85 @@ impl QueueConfig {
     }
 }
 
-/// The memory of one queue and where its doorbell is.
+/// Who posts to a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Producers {
+    /// Kernels, and the host as well unless [`QueueMemory::is_shared`] says no; the doorbell is in the BAR.
+    Kernels {
+        /// Number of the doorbell.
+        doorbell: u32,
+    },
+    /// The host alone; the doorbell is a word beside the ring.
+    Host,
+}
+
+/// Where the parts of a ring lie, in bytes from its first.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    cq: usize,
+    released: usize,
+    tail: usize,
+    doorbell: usize,
+    bytes: usize,
+}
+
+impl Places {
+    fn of(depth: usize) -> Places {
+        let cq = depth * DESCRIPTOR_BYTES;
+        let released = cq + depth * COMPLETION_BYTES;
+        let tail = released + (depth * 4).next_multiple_of(128);
+        let doorbell = tail + 128;
+        Places {
+            cq,
+            released,
+            tail,
+            doorbell,
+            bytes: (doorbell + 128).next_multiple_of(4096),
+        }
+    }
+}
+
+/// The memory of one ring and where its doorbell is.
 #[derive(Debug)]
 pub(crate) struct QueueMemory {
     // Views into the two mappings below, computed once: they are used for every descriptor.
     slots: Slots<'static>,
     // Dropped before the mapping that it lets the GPU reach.
     exposed: Exposed,
+    /// `released` and `tail` of a GPU's kernels, where these have memory of their own for it.
+    near: Option<Exposed>,
     // Held for `slots`.
     _map: Mapping,
     bar: Bar,
-    doorbell: usize,
+    producers: Producers,
     depth_log2: u32,
 }
 
 impl QueueMemory {
-    /// Memory for a queue of a checked shape whose doorbell is number `queue` of the BAR.
+    /// Memory for a ring of a checked shape.
     pub(crate) fn new(
         config: &QueueConfig,
-        queue: u32,
+        producers: Producers,
         bar: Bar,
         memory: &dyn DmaMemory,
     ) -> std::io::Result<QueueMemory> {
         let n = config.depth as usize;
-        let bytes = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES) + (n * 4).next_multiple_of(128) + 128;
-        let map = Mapping::anonymous(bytes.next_multiple_of(4096))?;
-        let doorbell = layout::doorbell_offset(queue);
+        let at = Places::of(n);
+        let map = Mapping::anonymous(at.bytes)?;
         let depth_log2 = config.depth.trailing_zeros();
-        let released = n * (DESCRIPTOR_BYTES + COMPLETION_BYTES);
-        let tail = released + (n * 4).next_multiple_of(128);
+        let (near, doorbell) = match producers {
+            Producers::Kernels { doorbell } => (
+                memory.near(&near_words(config))?,
+                &bar.map.words32(layout::doorbell_offset(doorbell), 1)[0],
+            ),
+            Producers::Host => (None, &map.words32(at.doorbell, 1)[0]),
+        };
         let view = Slots {
             sq: map.words64(0, n * 8),
-            cq: map.words64(n * DESCRIPTOR_BYTES, n * 8),
-            released: map.words32(released, n),
-            tail: &map.words32(tail, 1)[0],
-            doorbell: &bar.map.words32(doorbell, 1)[0],
+            cq: map.words64(at.cq, n * 8),
+            released: map.words32(at.released, n),
+            tail: &map.words32(at.tail, 1)[0],
+            doorbell,
             depth_log2,
         };
         // SAFETY: the mappings stay where they are until they are dropped, which is not before this
@@ -105,9 +153,10 @@ impl QueueMemory {
         let mem = QueueMemory {
             slots,
             exposed: map.expose(memory)?,
+            near,
             _map: map,
             bar,
-            doorbell,
+            producers,
             depth_log2,
         };
         use std::sync::atomic::Ordering::Relaxed;
@@ -130,14 +179,8 @@ impl QueueMemory {
     fn depth(&self) -> usize {
         1 << self.depth_log2
     }
-    fn released_offset(&self) -> usize {
-        self.depth() * (DESCRIPTOR_BYTES + COMPLETION_BYTES)
-    }
-    fn tail_offset(&self) -> usize {
-        self.released_offset() + (self.depth() * 4).next_multiple_of(128)
-    }
 
-    /// The queue as atomics.
+    /// The ring as atomics. Its `released` and `tail` are the host's, and mean nothing unless it [posts](Self::is_shared).
     #[inline]
     pub(crate) fn slots(&self) -> Slots<'_> {
         self.slots
@@ -148,6 +191,19 @@ impl QueueMemory {
         self.exposed.calls_back()
     }
 
+    /// Whether the host posts to the ring: always, but for one that a GPU's kernels have for themselves.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.near.is_none()
+    }
+
+    /// Number of the doorbell in the BAR; `None` for a ring of the host alone.
+    pub(crate) fn doorbell(&self) -> Option<u32> {
+        match self.producers {
+            Producers::Kernels { doorbell } => Some(doorbell),
+            Producers::Host => None,
+        }
+    }
+
     /// The device's half: addresses as the GPU sees them. The hook is filled in by the NIC.
     pub(crate) fn handle(
         &self,
@@ -155,13 +211,22 @@ impl QueueMemory {
         config: &QueueConfig,
     ) -> ringbell_nic_abi::queue::QueueHandle {
         let base = self.exposed.va().0;
+        let at = Places::of(self.depth());
         let bar = self.bar.va().0;
+        let (released, tail) = match &self.near {
+            Some(near) => (near.va().0, near.va().0 + near_tail(self.depth()) as u64),
+            None => (base + at.released as u64, base + at.tail as u64),
+        };
+        let doorbell = match self.producers {
+            Producers::Kernels { doorbell } => bar + layout::doorbell_offset(doorbell) as u64,
+            Producers::Host => base + at.doorbell as u64,
+        };
         ringbell_nic_abi::queue::QueueHandle {
             sq: base,
-            cq: base + (self.depth() * DESCRIPTOR_BYTES) as u64,
-            released: base + self.released_offset() as u64,
-            tail: base + self.tail_offset() as u64,
-            doorbell: bar + self.doorbell as u64,
+            cq: base + at.cq as u64,
+            released,
+            tail,
+            doorbell,
             bar,
             depth_log2: self.depth_log2,
             queue,
@@ -169,40 +234,82 @@ impl QueueMemory {
             silent_grace_us: config.silent_grace_us,
             wait_hook: 0,
             wait_ctx: 0,
+            own: 0,
+            own_next: 0,
+            own_oldest: 0,
+            reserved: 0,
         }
     }
 }
 
-/// The NIC's end of a queue.
+/// Where the tail lies behind the `released` words in a GPU's memory: on a line of its own, 128 bytes there.
+fn near_tail(depth: usize) -> usize {
+    (depth * 4).next_multiple_of(128)
+}
+
+/// What the words in a GPU's memory hold at first.
+fn near_words(config: &QueueConfig) -> Vec<u32> {
+    let n = config.depth;
+    let mut words: Vec<u32> = (0..n)
+        .map(|i| config.first_ticket.wrapping_add(i))
+        .collect();
+    words.resize(near_tail(n as usize) / 4, 0);
+    words.push(config.first_ticket);
+    words
+}
+
+/// The NIC's end of a ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     pub(crate) mem: Arc<QueueMemory>,
     pub(crate) pd: PdId,
+    /// The queue that this ring belongs to, by which users know it: its kernels' ring.
+    pub(crate) queue: QueueId,
+    /// Index of the host's ring; this one, where the host has none for itself.
+    pub(crate) host: u32,
     pub(crate) default_timeout_us: u32,
     next: u32,
     seen_doorbell: u32,
     hungry: bool,
+    /// The doorbell names entries that were not there at the last look: a producer's stores may arrive in any order.
+    /// Looked at in every step from then on, but it keeps nobody awake: kernels die with entries half written.
+    owed: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
     pub(crate) outstanding: u32,
 }
 
 impl SendQueue {
-    pub(crate) fn new(mem: Arc<QueueMemory>, pd: PdId, config: &QueueConfig) -> SendQueue {
+    pub(crate) fn new(
+        mem: Arc<QueueMemory>,
+        pd: PdId,
+        queue: QueueId,
+        host: u32,
+        config: &QueueConfig,
+    ) -> SendQueue {
         SendQueue {
             busy: vec![false; mem.depth()],
             mem,
             pd,
+            queue,
+            host,
             default_timeout_us: config.default_timeout_us,
             next: config.first_ticket,
             seen_doorbell: config.first_ticket,
             hungry: false,
+            owed: false,
             outstanding: 0,
         }
     }
 
+    /// How engines know what this ring's operations move: by the queue.
+    #[inline]
+    pub(crate) fn mover(&self) -> Mover {
+        Mover::queue(self.queue.0)
+    }
+
     /// A copy of the next entry when there is one and its completion line is free. Costs one load
-    /// while the doorbell does not change.
+    /// while the doorbell does not change, two while it names an entry that has not come.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<(u32, WorkQueueEntry)> {
         let slots = self.mem.slots();
@@ -212,13 +319,16 @@ impl SendQueue {
             self.seen_doorbell = rung;
             self.hungry = true;
         }
-        if !self.hungry || self.busy[self.slot(self.next)] {
+        if !(self.hungry | self.owed) || self.busy[self.slot(self.next)] {
             return None;
         }
         match slots.peek(self.next) {
             Some(e) => Some((self.next, e)),
             None => {
                 self.hungry = false;
+                // The doorbell holds some producer's ticket plus one; 0 here means that nobody is ahead.
+                let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
+                self.owed = ahead < self.busy.len() as u32;
                 None
             }
         }
@@ -275,5 +385,153 @@ impl SendQueue {
         // but the NIC keeps every queue's memory until it has dropped its `DmaMemory`.
         let announce = unsafe { Announce::new(line, c.encode(ticket)) };
         memory.publish(announce);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering::{Relaxed, Release};
+    use std::sync::Mutex;
+
+    use ringbell_gtlb::testing::HostMemory;
+    use ringbell_gtlb::{BusError, DmaId, DmaOp, Submitted};
+    use ringbell_nic_abi::{Descriptor, GpuVa, Opcode};
+
+    use super::*;
+
+    const DEPTH: u32 = 4;
+
+    fn config(first_ticket: u32) -> QueueConfig {
+        QueueConfig {
+            depth: DEPTH,
+            first_ticket,
+            ..QueueConfig::default()
+        }
+    }
+
+    fn queue(memory: &dyn DmaMemory, first_ticket: u32) -> SendQueue {
+        let config = config(first_ticket);
+        let bar = Bar::new(memory).expect("memory");
+        let producers = Producers::Kernels { doorbell: 0 };
+        let mem = QueueMemory::new(&config, producers, bar, memory).expect("memory");
+        SendQueue::new(Arc::new(mem), PdId(0), QueueId(0), 0, &config)
+    }
+
+    /// Stores the entry of a ticket as a kernel does, without ringing.
+    fn store(q: &SendQueue, ticket: u32) {
+        let mut d = Descriptor::new(Opcode::Nop);
+        d.wr_id = ticket.into();
+        let slots = q.mem.slots();
+        let at = (ticket % DEPTH) as usize * 8;
+        for (slot, word) in slots.sq[at..].iter().zip(d.encode(slots.lap(ticket)).0) {
+            slot.store(word, Release);
+        }
+    }
+
+    fn ring(q: &SendQueue, ticket: u32) {
+        q.mem
+            .slots()
+            .doorbell
+            .store(ticket.wrapping_add(1), Relaxed);
+    }
+
+    fn take(q: &mut SendQueue) -> Option<u32> {
+        let (ticket, _) = q.peek()?;
+        q.consume();
+        Some(ticket)
+    }
+
+    #[test]
+    fn an_entry_that_comes_after_its_doorbell_is_taken_without_another() {
+        // Near the wrap of tickets too.
+        for first in [0, 0u32.wrapping_sub(2 * DEPTH)] {
+            let memory = HostMemory::new(1 << 16).expect("memory");
+            let mut q = queue(&memory, first);
+            assert_eq!(take(&mut q), None);
+            ring(&q, first);
+            assert!(q.is_rung());
+            assert_eq!(take(&mut q), None, "rung, and not there");
+            assert!(!q.is_rung(), "it keeps nobody awake");
+            assert_eq!(take(&mut q), None);
+            store(&q, first);
+            assert_eq!(take(&mut q), Some(first));
+            assert_eq!(take(&mut q), None);
+            assert!(!q.owed, "all that was rung has come");
+        }
+    }
+
+    #[test]
+    fn the_doorbell_of_a_later_ticket_waits_for_the_earlier_one() {
+        let memory = HostMemory::new(1 << 16).expect("memory");
+        let mut q = queue(&memory, 0);
+        store(&q, 1);
+        ring(&q, 1);
+        assert_eq!(take(&mut q), None);
+        // Its own doorbell was overtaken, and is never seen.
+        store(&q, 0);
+        assert_eq!(
+            [take(&mut q), take(&mut q), take(&mut q)],
+            [Some(0), Some(1), None]
+        );
+        assert!(!q.owed);
+    }
+
+    #[test]
+    fn no_doorbell_of_nonsense_makes_the_nic_look_for_ever() {
+        let memory = HostMemory::new(1 << 16).expect("memory");
+        let mut q = queue(&memory, 8);
+        for rung in [8, 7, 8 + DEPTH + 1, u32::MAX, 1 << 31] {
+            q.mem.slots().doorbell.store(rung, Relaxed);
+            assert_eq!(take(&mut q), None);
+            assert!(!q.owed && !q.is_rung(), "{rung}");
+        }
+        q.mem.slots().doorbell.store(8 + DEPTH, Relaxed);
+        assert_eq!(take(&mut q), None);
+        assert!(q.owed && !q.is_rung());
+    }
+
+    /// A GPU whose kernels have memory of their own for their words.
+    struct Apart(HostMemory, Mutex<Vec<Vec<u32>>>);
+
+    const NEAR: u64 = 0x7000_0000;
+
+    impl DmaMemory for Apart {
+        fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError> {
+            self.0.submit(op)
+        }
+        fn poll(&self) -> Option<DmaId> {
+            self.0.poll()
+        }
+        fn take(&self, id: DmaId, into: &mut [u8]) {
+            self.0.take(id, into);
+        }
+        fn publish(&self, announce: Announce) {
+            self.0.publish(announce);
+        }
+        fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
+            self.1.lock().expect("unpoisoned").push(initial.into());
+            Ok(Some(Exposed::pinned(GpuVa(NEAR), Box::new(()))))
+        }
+    }
+
+    #[test]
+    fn kernels_words_lie_in_the_memory_that_the_gpu_gives_for_them() {
+        let memory = Apart(HostMemory::new(1 << 16).expect("memory"), Mutex::default());
+        let q = queue(&memory, 8);
+        assert!(!q.mem.is_shared());
+        let h = q.mem.handle(3, &config(8));
+        assert_eq!((h.released, h.tail), (NEAR, NEAR + 128));
+        let words = memory.1.lock().expect("unpoisoned").remove(0);
+        assert_eq!(words[..4], [8, 9, 10, 11]);
+        assert_eq!(words[128 / 4..], [8], "the tail");
+        let bar = Bar::new(&memory).expect("memory");
+        let own = QueueMemory::new(&config(8), Producers::Host, bar, &memory).expect("memory");
+        assert!(own.is_shared() && own.doorbell().is_none());
+        let h = own.handle(3, &config(8));
+        let span = h.sq..h.sq + 4096;
+        for inside in [h.cq, h.released, h.tail, h.doorbell] {
+            assert!(span.contains(&inside));
+        }
+        assert!(memory.1.lock().expect("unpoisoned").is_empty());
     }
 }

@@ -41,6 +41,8 @@ mod memory;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
+mod near;
+#[cfg(feature = "cuda")]
 mod numa;
 #[cfg(feature = "cuda")]
 mod nvrtc;

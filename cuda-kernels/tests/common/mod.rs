@@ -195,6 +195,10 @@ impl Queue {
             silent_grace_us: self.grace_us,
             wait_hook: 0,
             wait_ctx: 0,
+            own: 0,
+            own_next: 0,
+            own_oldest: 0,
+            reserved: 0,
         }
     }
 

@@ -157,11 +157,13 @@ impl Core {
 
     /// Takes the operation of a ticket back; it retires with `CANCELLED`.
     pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
+        // A ticket of the host's.
+        let ring = self.queues.get(queue as usize).map_or(queue, |q| q.host);
         let found = self.works.tokens().into_iter().find(|t| {
             let w = self.works.get_mut(*t);
             w.is_some_and(|w| {
                 w.opcode == Opcode::Collective
-                    && (w.permit.queue, w.permit.ticket) == (queue, ticket)
+                    && (w.permit.queue, w.permit.ticket) == (ring, ticket)
             })
         });
         let token = found.ok_or(CancelError::NotUnderWay { queue, ticket })?;

@@ -5,13 +5,20 @@ use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
 use crate::engine::{Direction, EngineUseError, Sharing, MAX_ENGINES};
+use crate::queue::SendQueue;
 use crate::transport::Mover;
 
 impl Core {
     /// The protection domain of a queue; `None` when there is no such queue in `pd`.
     pub(super) fn queue_of(&self, queue: u32, pd: PdId) -> Option<PdId> {
-        let q = self.queues.get(queue as usize)?;
+        let q = self.queue_named(QueueId(queue))?;
         (q.pd == pd).then_some(pd)
+    }
+
+    /// The queue of a number; a ring of the host's own has none.
+    fn queue_named(&self, queue: QueueId) -> Option<&SendQueue> {
+        let q = self.queues.get(queue.0 as usize)?;
+        (q.queue == queue).then_some(q)
     }
 
     /// Puts an engine on a queue, from the next byte on that one of its operations moves.
@@ -22,7 +29,7 @@ impl Core {
         engine: EngineId,
         how: Sharing,
     ) -> Result<(), EngineUseError> {
-        let Some(q) = self.queues.get(queue.0 as usize) else {
+        let Some(q) = self.queue_named(queue) else {
             return Err(EngineUseError::NoQueue { queue });
         };
         let pd = q.pd;
@@ -57,7 +64,8 @@ impl Core {
             let Some(w) = self.works.get_mut(token) else {
                 continue;
             };
-            let ours = w.opcode == opcode && w.permit.queue == queue.0;
+            let posted_to = self.queues[w.permit.queue as usize].queue;
+            let ours = w.opcode == opcode && posted_to == queue;
             if let (true, Some((t, conn)), slot) = (ours, w.conn, w.session) {
                 let session = self.sessions.id(slot);
                 self.dma.engines.show(by, (t, conn, direction), session.0);
@@ -74,7 +82,7 @@ impl Core {
         engine: Box<dyn StreamEngine>,
         how: Sharing,
     ) -> Result<EngineId, EngineUseError> {
-        let Some(q) = self.queues.get(queue.0 as usize) else {
+        let Some(q) = self.queue_named(queue) else {
             return Err(EngineUseError::NoQueue { queue });
         };
         let added = self.dma.engines.add(q.pd, engine);

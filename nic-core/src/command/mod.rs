@@ -140,6 +140,14 @@ impl Core {
         }
     }
 
+    /// How many queues there are; some are two rings.
+    pub(crate) fn queue_count(&self) -> u32 {
+        let kernels = self.queues.iter().enumerate();
+        kernels
+            .filter(|(i, ring)| ring.queue.0 as usize == *i)
+            .count() as u32
+    }
+
     /// Whether a step without a clock reading would find nothing to do.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
@@ -247,15 +255,12 @@ impl Core {
     }
 
     fn refuse(&mut self, permit: Permit, entry: &WorkQueueEntry, word: u8) {
-        tracing::warn!(queue = permit.queue, word, entry = ?entry.0, "malformed descriptor");
+        let queue = self.queues[permit.queue as usize].queue.0;
+        tracing::warn!(queue, word, entry = ?entry.0, "malformed descriptor");
         self.counters.bad_descriptors += 1;
-        self.last_bad = permit.queue << 8 | u32::from(word);
-        self.events.push(
-            self.now,
-            EventKind::BadDescriptor,
-            permit.queue,
-            word.into(),
-        );
+        self.last_bad = queue << 8 | u32::from(word);
+        self.events
+            .push(self.now, EventKind::BadDescriptor, queue, word.into());
         self.finish(permit, Status::BadDescriptor, 0, word.into());
     }
 

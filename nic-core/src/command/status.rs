@@ -66,7 +66,7 @@ impl Core {
             Reg::Magic => MAGIC,
             Reg::AbiVersion => ABI_VERSION,
             Reg::Backend => BACKEND_SOFT,
-            Reg::Queues => self.queues.len() as u32,
+            Reg::Queues => self.queue_count(),
             Reg::Ipv4 => u32::from(self.config.ip),
             Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
             Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),

@@ -148,7 +148,7 @@ impl Core {
         };
         let key = (stream.0, stream.1, Direction::Send);
         let engines = &self.dma.engines;
-        let seen = engines.is_on(key) || engines.is_watched(Mover::queue(q as u32), key.2);
+        let seen = engines.is_on(key) || engines.is_watched(self.queues[q].mover(), key.2);
         (!seen).then_some(stream)
     }
 
@@ -189,7 +189,7 @@ impl Core {
         if d.len == 0 {
             return self.finish(permit, Status::Ok, 0, 0);
         }
-        let by = Mover::queue(permit.queue);
+        let by = self.queues[permit.queue as usize].mover();
         self.show_watcher(by, Direction::Send, d.session, stream);
         let (work, payload) = if d.flags.contains(Flags::INLINE) {
             let payload = Payload::Inline {
@@ -238,7 +238,7 @@ impl Core {
             return self.finish(permit(), Status::ShuttingDown, 0, 0);
         }
         let q = &self.queues[queue as usize];
-        let (pd, default_timeout_us) = (q.pd, q.default_timeout_us);
+        let (pd, default_timeout_us, by) = (q.pd, q.default_timeout_us, q.mover());
         let (slot, stream) = match self.stream(pd, d.session, d.flags) {
             Ok(ok) => ok,
             Err((status, detail)) => return self.finish(permit(), status, 0, detail),
@@ -246,7 +246,6 @@ impl Core {
         if d.len == 0 {
             return self.finish(permit(), Status::Ok, 0, 0);
         }
-        let by = Mover::queue(queue);
         self.show_watcher(by, Direction::Receive, d.session, stream);
         let pinned = self
             .mmu
