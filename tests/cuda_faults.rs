@@ -7,6 +7,8 @@
 mod mock_driver;
 #[path = "../cuda-kernels/tests/common/second_process.rs"]
 mod second_process;
+#[path = "../cuda-kernels/tests/common/test_gpu.rs"]
+mod test_gpu;
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -69,14 +71,21 @@ fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
         let out = nic.alloc(64).expect("memory");
         let [broken, whole] = [(); 2].map(|()| nic.create_queue().expect("a queue"));
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
-        // As a kernel leaves it that took a ticket, wrote a part of the entry, and was killed.
+        // As the host's stream leaves it that was to store the first word of an entry, and never does: the NIC cannot go
+        // past the hole, and host threads are told after their deadline and the grace.
         let left = broken.prepare(&Descriptor::new(Opcode::Nop));
         assert!(left.is_some_and(|l| !broken.is_published(l.ticket)));
-        // The NIC cannot go past the hole: kernels and host threads are told after their deadline and the grace.
-        assert_eq!(nop(&nic, &broken, &out, 200_000), Status::NicSilent);
         let mut d = Descriptor::new(Opcode::Nop);
         d.timeout_us = 100_000;
         assert!(broken.call(&d).is_err());
+        // Kernels have a ring of their own, and do not notice.
+        assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
+        // As a kernel leaves it that took a ticket and was killed.
+        test_gpu::load(nic.gpu(), "selftest");
+        let args = [broken.handle().into(), (&out).into()];
+        let killed = nic.gpu().launch("t_half_written", 1, 1, &args);
+        killed.expect("it starts").wait(PATIENCE).expect("it ends");
+        assert_eq!(nop(&nic, &broken, &out, 200_000), Status::NicSilent);
         // Others do not notice, and closing ends it all.
         assert_eq!(nop(&nic, &whole, &out, 200_000), Status::Ok);
         drop((broken, whole, out));

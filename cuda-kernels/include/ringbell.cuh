@@ -182,13 +182,13 @@ template <> struct scoped<block> {
  * ordinary one. To be kept in a variable of the thread's own; reads the queue once, a word for each slot. */
 RB_DEVICE rb_queue gpu_own_queue(const rb_queue &q) {
   rb_queue mine = q;
-  rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
+  rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire_near(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
 #ifdef __CUDACC__
 #pragma unroll 8
-  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed_near(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
   detail::order_before_publishing(); /* with the loads above it acquires: pairs with `release` */
 #else
-  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire_near(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
 #endif
   mine.own = in_use == 0;
   mine.own_next = mine.own_oldest = tail;
@@ -554,6 +554,7 @@ RB_SCOPED_NAMES(gpu_result, gpu_wait)
 #ifndef RINGBELL_NO_USING
 using rb::gpu_result;
 using rb::gpu_request;
+using rb::gpu_own_queue;
 using rb::gpu_nop;
 using rb::gpu_socket;
 using rb::gpu_listen;

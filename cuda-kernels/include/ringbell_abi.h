@@ -53,6 +53,8 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_BYTES 32u
 /** Most payload bytes of an inline SEND: words 1 to 5. */
 #define RB_INLINE_MAX 40u
+/** Most received bytes in a completion line: words 5 to 7. */
+#define RB_IN_LINE_MAX 24u
 /** First address of the NIC's own memory, which kernels name but cannot read. */
 #define RB_NIC_VA 0x1ffff0000000000ull
 /** The lap bit of every word of an entry. */
@@ -482,6 +484,11 @@ typedef uint64_t rb_u64;
 #define RB_CQE_HAS_DETAIL_SHIFT 16u
 #define RB_CQE_HAS_DETAIL_BITS 1u
 #define RB_CQE_HAS_DETAIL_MASK 0x0000000000010000ull
+/** Whether words 4 to 7 hold what was received, as many bytes as word 1 says. */
+#define RB_CQE_IN_LINE_WORD 0u
+#define RB_CQE_IN_LINE_SHIFT 17u
+#define RB_CQE_IN_LINE_BITS 1u
+#define RB_CQE_IN_LINE_MASK 0x0000000000020000ull
 /** Bytes moved, also when the operation failed half-way. */
 #define RB_CQE_BYTES_WORD 1u
 #define RB_CQE_BYTES_SHIFT 0u
@@ -497,6 +504,16 @@ typedef uint64_t rb_u64;
 #define RB_CQE_DETAIL_SHIFT 0u
 #define RB_CQE_DETAIL_BITS 64u
 #define RB_CQE_DETAIL_MASK 0xffffffffffffffffull
+/** With `IN_LINE`: where the waiter stores the bytes. */
+#define RB_CQE_LINE_VA_WORD 4u
+#define RB_CQE_LINE_VA_SHIFT 0u
+#define RB_CQE_LINE_VA_BITS 64u
+#define RB_CQE_LINE_VA_MASK 0xffffffffffffffffull
+/** With `IN_LINE`: the first of three words with the bytes, little-endian. */
+#define RB_CQE_LINE_BYTES_WORD 5u
+#define RB_CQE_LINE_BYTES_SHIFT 0u
+#define RB_CQE_LINE_BYTES_BITS 64u
+#define RB_CQE_LINE_BYTES_MASK 0xffffffffffffffffull
 
 /* Registers of the control window: byte offsets in the BAR. */
 /** Wo. Writing 1 resets the NIC: every session is aborted, every accepted descriptor retires with ABORTED. */

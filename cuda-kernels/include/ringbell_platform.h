@@ -75,10 +75,27 @@ RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) {
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
   asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
 }
+/* Words that the kernels of one GPU alone use: they lie in its memory, and its own scope orders them. */
+RB_DEVICE rb_u32 load_relaxed_near(const rb_u32 *p) {
+  rb_u32 v;
+  asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE rb_u32 load_acquire_near(const rb_u32 *p) {
+  rb_u32 v;
+  asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+RB_DEVICE void store_relaxed_near(rb_u32 *p, rb_u32 v) {
+  asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+RB_DEVICE void store_release_near(rb_u32 *p, rb_u32 v) {
+  asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
 /* Whether `*p` was `expected` and is now `desired`. */
-RB_DEVICE bool compare_and_swap(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+RB_DEVICE bool compare_and_swap_near(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
   rb_u32 old;
-  asm volatile("atom.relaxed.sys.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");
+  asm volatile("atom.relaxed.gpu.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");
   return old == expected;
 }
 /* Nanoseconds; resolution is 32 ns to 1 µs, depending on the GPU. */
@@ -90,20 +107,27 @@ RB_DEVICE rb_u64 clock_ns() {
 
 #else
 
-RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+/* A test counts here what would cross the bus on a GPU (tests/kernels/bus_count.h); nothing else does. */
+#ifndef RB_BUS
+#define RB_BUS(what) ((void)0)
+#endif
+
+RB_DEVICE rb_u32 load_relaxed(const rb_u32 *p) { return RB_BUS(READ), __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u32 load_acquire(const rb_u32 *p) { return RB_BUS(READ), __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+RB_DEVICE rb_u64 load_relaxed(const rb_u64 *p) { return RB_BUS(READ), __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u64 load_acquire(const rb_u64 *p) { return RB_BUS(READ), __atomic_load_n(p, __ATOMIC_ACQUIRE); }
 /* As the NIC stores a completion line: the first word last. */
 RB_DEVICE void load_pair_acquire(const rb_u64 *p, rb_u64 *a, rb_u64 *b) {
+  RB_BUS(LOOK);
   *a = __atomic_load_n(p, __ATOMIC_ACQUIRE);
   *b = __atomic_load_n(p + 1, __ATOMIC_RELAXED);
 }
-RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) { RB_BUS(STORE), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) { RB_BUS(STORE), __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) { RB_BUS(FENCE), RB_BUS(STORE), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) { RB_BUS(FENCE), RB_BUS(STORE), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
+  RB_BUS(STORE);
   __atomic_store_n(p, a, __ATOMIC_RELAXED);
   __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
 }
@@ -111,7 +135,12 @@ RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
   __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
   __atomic_store_n(p, a, __ATOMIC_RELEASE);
 }
-RB_DEVICE bool compare_and_swap(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+RB_DEVICE rb_u32 load_relaxed_near(const rb_u32 *p) { return RB_BUS(NEAR), __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u32 load_acquire_near(const rb_u32 *p) { return RB_BUS(NEAR), __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+RB_DEVICE void store_relaxed_near(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void store_release_near(rb_u32 *p, rb_u32 v) { RB_BUS(NEAR), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE bool compare_and_swap_near(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+  RB_BUS(NEAR);
   return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 RB_DEVICE rb_u64 clock_ns() { return rb::emu::now_ns(); }

@@ -10,7 +10,8 @@
  *  - word 0 of a completion line is loaded with Acquire (pairs with the Release store in
  *    `gtlb::Announce::store`): whoever sees the ticket also sees words 1-3 and the received bytes;
  *  - `released[slot]` is stored with Release by the waiter (pairs with the Acquire load in `post`): a
- *    producer that reuses a slot comes after the last reader of its completion line.
+ *    producer that reuses a slot comes after the last reader of its completion line. It and `tail` are
+ *    kernels' alone, and lie in the GPU's memory.
  */
 #ifndef RINGBELL_QUEUE_H
 #define RINGBELL_QUEUE_H
@@ -32,7 +33,12 @@ struct completion {
   rb_u64 detail;
 };
 
-#if defined(__CUDACC__)
+#if defined(RB_COUNT_BUS)
+/* As on a GPU, counted. */
+RB_DEVICE void order_before_publishing() { RB_BUS(FENCE); }
+RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
+RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
+#elif defined(__CUDACC__)
 RB_DEVICE void store_first_pair(rb_u64 *p, rb_u64 a, rb_u64 b) { store_pair_relaxed(p, a, b); }
 RB_DEVICE void ring(rb_u32 *p, rb_u32 v) { store_relaxed(p, v); }
 #elif defined(RB_TEST_RELAXED_PUBLISH)
@@ -98,11 +104,11 @@ RB_DEVICE bool take_own_ticket(rb_queue &q, rb_u32 *ticket) {
   rb_u32 depth = 1u << q.depth_log2, t = q.own_next;
   if (RB_UNLIKELY(t - q.own_oldest >= depth)) {
     /* Waits out of order are not seen in registers. Acquire as below. */
-    while (q.own_oldest != t && load_acquire(released_of(q, slot_of(q, q.own_oldest))) == q.own_oldest + depth) ++q.own_oldest;
+    while (q.own_oldest != t && load_acquire_near(released_of(q, slot_of(q, q.own_oldest))) == q.own_oldest + depth) ++q.own_oldest;
     if (t - q.own_oldest >= depth) return false;
   }
   q.own_next = t + 1;
-  store_relaxed(reinterpret_cast<rb_u32 *>(q.tail), t + 1);
+  store_relaxed_near(reinterpret_cast<rb_u32 *>(q.tail), t + 1);
   *ticket = t;
   return true;
 }
@@ -113,13 +119,13 @@ RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
   if (q.own) return take_own_ticket(const_cast<rb_queue &>(q), ticket);
   rb_u32 *tail = reinterpret_cast<rb_u32 *>(q.tail);
   for (;;) {
-    rb_u32 t = load_relaxed(tail);
+    rb_u32 t = load_relaxed_near(tail);
     /* Acquire: pairs with the Release store in `release`. */
-    if (load_acquire(released_of(q, slot_of(q, t))) != t) {
-      if (load_relaxed(tail) == t) return false;
+    if (load_acquire_near(released_of(q, slot_of(q, t))) != t) {
+      if (load_relaxed_near(tail) == t) return false;
       continue; /* another producer took it meanwhile: look at the new tail */
     }
-    if (compare_and_swap(tail, t, t + 1)) {
+    if (compare_and_swap_near(tail, t, t + 1)) {
       *ticket = t;
       return true;
     }
@@ -162,8 +168,30 @@ RB_DEVICE bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool m
 
 /* Gives the slot back: the completion line of `ticket` was read. */
 RB_DEVICE void release(const rb_queue &q, rb_u32 ticket) {
-  store_release(released_of(q, slot_of(q, ticket)), ticket + (1u << q.depth_log2));
-  if (q.own && ticket == q.own_oldest) ++const_cast<rb_queue &>(q).own_oldest;
+  rb_u32 *word = released_of(q, slot_of(q, ticket)), next = ticket + (1u << q.depth_log2);
+  if (!q.own) return store_release_near(word, next);
+  /* The thread that reads it next is this one. */
+  store_relaxed_near(word, next);
+  if (ticket == q.own_oldest) ++const_cast<rb_queue &>(q).own_oldest;
+}
+
+/* Stores what a small receive has left in its completion line where it belongs. Words are read at once; by constant
+ * index, so that they stay in registers. */
+RB_DEVICE void take_from_line(const rb_u64 *line, rb_u32 bytes) {
+  rb_u64 va = load_relaxed(line + RB_CQE_LINE_VA_WORD), w[RB_IN_LINE_MAX / 8];
+#pragma unroll
+  for (rb_u32 i = 0; i < RB_IN_LINE_MAX / 8; ++i) w[i] = load_relaxed(line + RB_CQE_LINE_BYTES_WORD + i);
+  unsigned char *to = reinterpret_cast<unsigned char *>(va);
+  bool whole = ((va | bytes) & 7) == 0;
+#pragma unroll
+  for (rb_u32 i = 0; i < RB_IN_LINE_MAX / 8; ++i) {
+    if (i * 8 >= bytes) break;
+    if (whole)
+      *reinterpret_cast<rb_u64 *>(to + i * 8) = w[i];
+    else
+#pragma unroll 1
+      for (rb_u32 b = 0; b < 8 && i * 8 + b < bytes; ++b) to[i * 8 + b] = (unsigned char)(w[i] >> b * 8);
+  }
 }
 
 /* Copies the completion of `ticket` and frees its slot, if it has arrived. */
@@ -173,6 +201,7 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
   load_pair_acquire(line, &w0, &bytes);
   if (rb_u32(RB_GET(CQE_TICKET, w0)) != ticket + 1) return false;
   c->bytes = bytes;
+  if (RB_UNLIKELY(RB_GET(CQE_IN_LINE, w0))) take_from_line(line, bytes < RB_IN_LINE_MAX ? rb_u32(bytes) : RB_IN_LINE_MAX);
   c->detail = RB_GET(CQE_HAS_DETAIL, w0) ? load_relaxed(line + RB_CQE_DETAIL_WORD) : 0;
   rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
   /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */

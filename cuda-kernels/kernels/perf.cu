@@ -5,6 +5,8 @@
 // checking run); without it first and last word of every message are checked, and at the end every
 // byte of the messages that are still in the buffers.
 //
+// Each has its queue for itself (gpu_own_queue), as a connection of perftest has its queue pair.
+//
 // Launch with one block. `rb_perf_bw_*` may have up to 1,024 lanes, which share filling and checking;
 // the others are one lane's.
 #include "common.cuh"
@@ -39,6 +41,7 @@ RB_DEVICE gpu_result hear(const rb_queue &q, rb_u32 session, rb_u64 *at, rb_u64 
 extern "C" __global__ void rb_perf_pingpong(rb_queue q, rb_u32 session, rb_u32 role, unsigned char *sbuf, unsigned char *rbuf,
                                             rb_u64 len, rb_u32 warmup, rb_u32 iterations, rb_u32 full, rb_u32 timeout_us,
                                             rb_u64 *round_trip_ns, perf_result *out) {
+  q = gpu_own_queue(q);
   message mine{sbuf, len}, theirs{rbuf, len};
   rb_u64 my_seed = role + 1, their_seed = 2 - role, wrong = 0, begin = 0;
   rb_u64 total = rb_u64(warmup) + iterations;
@@ -107,6 +110,7 @@ extern "C" __global__ void rb_perf_bw_send(rb_queue q, rb_u32 session, unsigned 
   window = w.size;
   rb_u64 *control = reinterpret_cast<rb_u64 *>(buf + rb_u64(window) * stride);
   bool leader = rb::detail::thread_index() == 0;
+  if (leader) q = gpu_own_queue(q);
   for (rb_u32 s = 0; s < window; ++s) message{buf + s * stride, len}.fill(seed, 0, false);
   rb_u64 number = 0, wrong = 0, begin = 0, end = 0;
   if (leader) r = gpu_result{};
@@ -170,6 +174,7 @@ extern "C" __global__ void rb_perf_bw_recv(rb_queue q, rb_u32 session, unsigned 
   rbk::window w(q, window, tickets);
   window = w.size;
   bool leader = rb::detail::thread_index() == 0;
+  if (leader) q = gpu_own_queue(q);
   rb_u64 number = 0, wrong = 0, begin = 0, end = 0;
   if (leader) r = gpu_result{}, all_wrong = 0;
   __syncthreads();
@@ -233,6 +238,7 @@ RB_KERNEL(rb_perf_bw_recv)
 // bytes of registered memory.
 extern "C" __global__ void rb_perf_rate_send(rb_queue q, rb_u32 session, rb_u64 *control, rb_u64 count, rb_u32 window, rb_u64 seed,
                                              rb_u32 timeout_us, perf_result *out) {
+  q = gpu_own_queue(q);
   __shared__ rb_u32 tickets[rbk::window::MAX];
   rbk::window w(q, window, tickets);
   rb_u64 wrong = 0, i = 0;
@@ -258,6 +264,7 @@ RB_KERNEL(rb_perf_rate_send)
 // every message. `buf` holds `chunks` of them.
 extern "C" __global__ void rb_perf_rate_recv(rb_queue q, rb_u32 session, unsigned char *buf, rb_u64 chunk, rb_u32 chunks,
                                              rb_u64 count, rb_u64 seed, rb_u32 timeout_us, perf_result *out) {
+  q = gpu_own_queue(q);
   __shared__ rb_u32 tickets[rbk::window::MAX];
   rbk::window w(q, chunks, tickets);
   chunks = w.size;
@@ -305,6 +312,7 @@ RB_KERNEL(rb_perf_register)
 
 // Latency of the empty command.
 extern "C" __global__ void rb_perf_nop(rb_queue q, rb_u32 warmup, rb_u32 iterations, rb_u32 timeout_us, rb_u64 *ns, perf_result *out) {
+  q = gpu_own_queue(q);
   gpu_result r{};
   for (rb_u32 i = 0; i < warmup && r.ok(); ++i) r = gpu_nop(q, timeout_us);
   rb_u64 begin = rb::detail::clock_ns(), last = begin, done = 0;
@@ -323,6 +331,7 @@ RB_KERNEL(rb_perf_nop)
 extern "C" __global__ void rb_perf_copy(rb_queue q, unsigned char *dst, unsigned char *src, rb_u64 len, rb_u32 burst,
                                         rb_u32 window, rb_u32 warmup, rb_u32 iterations, rb_u64 seed, rb_u32 timeout_us,
                                         perf_result *out) {
+  q = gpu_own_queue(q);
   __shared__ rb_u32 tickets[rbk::window::MAX];
   rbk::window w(q, window, tickets);
   message from{src, len}, to{dst, len};
@@ -358,6 +367,7 @@ RB_KERNEL(rb_perf_copy)
 extern "C" __global__ void rb_perf_many_send(rb_queue q, const rb_u32 *session, rb_u32 sessions, unsigned char *buf, rb_u64 len,
                                              rb_u64 stride, rb_u32 window, rb_u32 rounds, rb_u64 seed, rb_u32 timeout_us,
                                              perf_result *out) {
+  q = gpu_own_queue(q);
   __shared__ rb_u32 tickets[rbk::window::MAX];
   rbk::window w(q, window, tickets);
   window = w.size;
@@ -384,6 +394,7 @@ RB_KERNEL(rb_perf_many_send)
 extern "C" __global__ void rb_perf_many_recv(rb_queue q, const rb_u32 *session, rb_u32 sessions, unsigned char *buf, rb_u64 len,
                                              rb_u64 stride, rb_u32 window, rb_u32 rounds, rb_u64 seed, rb_u32 timeout_us,
                                              perf_result *out) {
+  q = gpu_own_queue(q);
   __shared__ rb_u32 tickets[rbk::window::MAX];
   rbk::window w(q, window, tickets);
   window = w.size;

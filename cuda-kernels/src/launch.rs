@@ -110,6 +110,9 @@ impl KernelArg {
                 for v in [q.wait_hook, q.wait_ctx] {
                     out.extend_from_slice(&v.to_ne_bytes());
                 }
+                for v in [q.own, q.own_next, q.own_oldest, q.reserved] {
+                    out.extend_from_slice(&v.to_ne_bytes());
+                }
             }
         }
     }

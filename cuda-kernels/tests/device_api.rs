@@ -298,3 +298,22 @@ fn warp_and_block_scope_at_every_size() {
         assert_eq!(wrong.load_u32(0).unwrap(), 0, "{lanes} lanes, {len} bytes");
     }
 }
+
+#[test]
+fn a_queue_of_one_thread_takes_requests_in_any_order_and_knows_when_it_is_full() {
+    for first in [0, 0u32.wrapping_sub(16)] {
+        let gpu = gpu();
+        let nic = MockNic::start(&gpu, queue(&gpu, first));
+        let out = gpu.alloc(4096).unwrap();
+        let args = [nic.handle(), 100u32.into(), (&out).into()];
+        run(&gpu, "t_own_out_of_order", 1, 1, &args);
+        let words: [u32; 4] = std::array::from_fn(|i| out.load_u32(i as u64 * 4).unwrap());
+        let want = [0, Status::QueueFull as u32, Status::Ok as u32, 0];
+        assert_eq!(
+            words, want,
+            "failures, one too many, everybody's again, own"
+        );
+        let posted: u32 = (0..100).map(|i| 1 + i % 8).sum::<u32>() + 8 + 1;
+        assert_eq!(nic.queue.tail(), first.wrapping_add(posted));
+    }
+}

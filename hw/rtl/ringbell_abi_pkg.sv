@@ -34,6 +34,8 @@ package ringbell_abi_pkg;
   localparam logic [31:0] EVENT_BYTES = 32'h20;
   // Most payload bytes of an inline SEND: words 1 to 5.
   localparam logic [31:0] INLINE_MAX = 32'h28;
+  // Most received bytes in a completion line: words 5 to 7.
+  localparam logic [31:0] IN_LINE_MAX = 32'h18;
   // First address of the NIC's own memory, which kernels name but cannot read.
   localparam logic [63:0] NIC_VA = 64'h1ffff0000000000;
   // The lap bit of every word of an entry.
@@ -439,6 +441,10 @@ package ringbell_abi_pkg;
   localparam int unsigned CQE_HAS_DETAIL_WORD = 0;
   localparam int unsigned CQE_HAS_DETAIL_SHIFT = 16;
   localparam int unsigned CQE_HAS_DETAIL_BITS = 1;
+  // Whether words 4 to 7 hold what was received, as many bytes as word 1 says.
+  localparam int unsigned CQE_IN_LINE_WORD = 0;
+  localparam int unsigned CQE_IN_LINE_SHIFT = 17;
+  localparam int unsigned CQE_IN_LINE_BITS = 1;
   // Bytes moved, also when the operation failed half-way.
   localparam int unsigned CQE_BYTES_WORD = 1;
   localparam int unsigned CQE_BYTES_SHIFT = 0;
@@ -451,6 +457,14 @@ package ringbell_abi_pkg;
   localparam int unsigned CQE_DETAIL_WORD = 3;
   localparam int unsigned CQE_DETAIL_SHIFT = 0;
   localparam int unsigned CQE_DETAIL_BITS = 64;
+  // With `IN_LINE`: where the waiter stores the bytes.
+  localparam int unsigned CQE_LINE_VA_WORD = 4;
+  localparam int unsigned CQE_LINE_VA_SHIFT = 0;
+  localparam int unsigned CQE_LINE_VA_BITS = 64;
+  // With `IN_LINE`: the first of three words with the bytes, little-endian.
+  localparam int unsigned CQE_LINE_BYTES_WORD = 5;
+  localparam int unsigned CQE_LINE_BYTES_SHIFT = 0;
+  localparam int unsigned CQE_LINE_BYTES_BITS = 64;
 
   // Registers of the control window, by index.
   // Wo. Writing 1 resets the NIC: every session is aborted, every accepted descriptor retires with ABORTED.

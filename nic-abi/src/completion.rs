@@ -8,11 +8,19 @@
 //!
 //! A kernel's read of a line is a round trip over PCIe. What it needs of most operations therefore lies in the first
 //! 16 bytes, which it loads at once; `HAS_DETAIL` says that word 3 is worth a second trip.
+//!
+//! **Small receives in the line.** To write a few bytes into the memory of a GPU that no CPU has mapped takes a copy
+//! engine several microseconds. What a kernel receives in so few bytes the NIC may put into words 5 to 7 instead
+//! (`IN_LINE`; InfiniBand adapters call it scatter to CQE), with the address in word 4 where the waiter stores them: the
+//! kernel does so before its wait returns. The address is in memory that the NIC has checked as for any receive.
 
 use crate::{bit_fields, Status};
 
 /// Bytes of one completion line, and the stride of the completion queue.
 pub const COMPLETION_BYTES: usize = 64;
+
+/// Most received bytes that a completion line carries: words 5 to 7.
+pub const IN_LINE_MAX: usize = 24;
 
 bit_fields! { COMPLETION_FIELDS:
     /// Status code.
@@ -23,12 +31,18 @@ bit_fields! { COMPLETION_FIELDS:
     C_TICKET = word 0 [32 +: 32] => "CQE_TICKET";
     /// Whether word 3 is not zero.
     C_HAS_DETAIL = word 0 [16 +: 1] => "CQE_HAS_DETAIL";
+    /// Whether words 4 to 7 hold what was received, as many bytes as word 1 says.
+    C_IN_LINE = word 0 [17 +: 1] => "CQE_IN_LINE";
     /// Bytes moved, also when the operation failed half-way.
     C_BYTES = word 1 [0 +: 64] => "CQE_BYTES";
     /// The caller's number from the descriptor.
     C_WR_ID = word 2 [0 +: 64] => "CQE_WR_ID";
     /// New session id, faulting address, or what the status code says.
     C_DETAIL = word 3 [0 +: 64] => "CQE_DETAIL";
+    /// With `IN_LINE`: where the waiter stores the bytes.
+    C_LINE_VA = word 4 [0 +: 64] => "CQE_LINE_VA";
+    /// With `IN_LINE`: the first of three words with the bytes, little-endian.
+    C_LINE_BYTES = word 5 [0 +: 64] => "CQE_LINE_BYTES";
 }
 
 /// A completion before it is written to its line.

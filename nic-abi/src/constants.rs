@@ -73,6 +73,11 @@ pub const TABLE: &[Const] = &[
         "Most payload bytes of an inline SEND: words 1 to 5.",
     ),
     row(
+        "IN_LINE_MAX",
+        completion::IN_LINE_MAX as u64,
+        "Most received bytes in a completion line: words 5 to 7.",
+    ),
+    row(
         "NIC_VA",
         descriptor::NIC_VA,
         "First address of the NIC's own memory, which kernels name but cannot read.",

@@ -401,7 +401,10 @@ impl Nic {
             let id = QueueId(c.queues.len() as u32);
             let host = id.0 + u32::from(own.is_some());
             for ring in std::iter::once(&kernels).chain(&own) {
-                let ring = SendQueue::new(ring.clone(), pd, id, host, &config);
+                let mut ring = SendQueue::new(ring.clone(), pd, id, host, &config);
+                if !ring.mem.is_shared() {
+                    ring.lines = c.places(config.depth);
+                }
                 c.queues.push(ring);
             }
             let mem = own.unwrap_or_else(|| kernels.clone());

@@ -7,14 +7,16 @@
 //! themselves, whose `released` and `tail` lie in the GPU's memory, and the host has another (docs/adr/0023).
 #![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use ringbell_gtlb::{Announce, DmaMemory, Exposed};
-use ringbell_nic_abi::completion::COMPLETION_BYTES;
+use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_IN_LINE, IN_LINE_MAX};
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
-use ringbell_nic_abi::{bar as layout, Completion, PdId, QueueId, WorkQueueEntry};
+use ringbell_nic_abi::{bar as layout, Completion, GpuVa, PdId, QueueId, WorkQueueEntry};
 
 use crate::bar::Bar;
+use crate::command::in_line::Lines;
 use crate::shmem::Mapping;
 use crate::slots::Slots;
 use crate::transport::Mover;
@@ -159,7 +161,6 @@ impl QueueMemory {
             producers,
             depth_log2,
         };
-        use std::sync::atomic::Ordering::Relaxed;
         for (i, word) in slots.released.iter().enumerate() {
             word.store(config.first_ticket.wrapping_add(i as u32), Relaxed);
         }
@@ -267,6 +268,8 @@ pub(crate) struct SendQueue {
     pub(crate) queue: QueueId,
     /// Index of the host's ring; this one, where the host has none for itself.
     pub(crate) host: u32,
+    /// Where small receives arrive that go into completion lines.
+    pub(crate) lines: Option<Lines>,
     pub(crate) default_timeout_us: u32,
     next: u32,
     seen_doorbell: u32,
@@ -293,6 +296,7 @@ impl SendQueue {
             pd,
             queue,
             host,
+            lines: None,
             default_timeout_us: config.default_timeout_us,
             next: config.first_ticket,
             seen_doorbell: config.first_ticket,
@@ -380,22 +384,50 @@ impl SendQueue {
         let slot = self.slot(ticket);
         self.busy[slot] = false;
         self.outstanding -= 1;
+        self.announce(ticket, c.encode(ticket), memory);
+    }
+
+    /// The same for a receive whose bytes travel in the line, as many as the completion says; kernels store them at `va`.
+    pub(crate) fn complete_in_line(
+        &mut self,
+        ticket: u32,
+        c: &Completion,
+        (va, bytes): (GpuVa, [u64; IN_LINE_MAX / 8]),
+        memory: &dyn DmaMemory,
+    ) {
+        let slots = self.mem.slots();
+        let line = slots.whole_line(ticket);
+        line[4].store(va.0, Relaxed);
+        for (word, value) in line[5..].iter().zip(bytes) {
+            // Before word 0, which `Announce::store` stores with Release.
+            word.store(value, Relaxed);
+        }
+        let slot = self.slot(ticket);
+        self.busy[slot] = false;
+        self.outstanding -= 1;
+        let mut words = c.encode(ticket);
+        words[0] |= C_IN_LINE.put(1);
+        self.announce(ticket, words, memory);
+    }
+
+    #[inline]
+    fn announce(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
         let line = self.mem.slots().line(ticket).as_ptr();
         // SAFETY: the line lies in this queue's mapping. A memory may hold the announcement back,
         // but the NIC keeps every queue's memory until it has dropped its `DmaMemory`.
-        let announce = unsafe { Announce::new(line, c.encode(ticket)) };
+        let announce = unsafe { Announce::new(line, words) };
         memory.publish(announce);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::{Relaxed, Release};
+    use std::sync::atomic::Ordering::Release;
     use std::sync::Mutex;
 
     use ringbell_gtlb::testing::HostMemory;
     use ringbell_gtlb::{BusError, DmaId, DmaOp, Submitted};
-    use ringbell_nic_abi::{Descriptor, GpuVa, Opcode};
+    use ringbell_nic_abi::{Descriptor, Opcode};
 
     use super::*;
 

@@ -139,6 +139,12 @@ impl Slots<'_> {
         &self.cq[at..at + 4]
     }
 
+    /// NIC: all eight words of that line.
+    pub(crate) fn whole_line(&self, ticket: u32) -> &[AtomicU64] {
+        let at = self.slot(ticket) * LINE_WORDS;
+        &self.cq[at..at + LINE_WORDS]
+    }
+
     /// Waiter: the completion of `ticket`, when it is there.
     #[inline]
     pub(crate) fn completion(&self, ticket: u32) -> Option<Completion> {

@@ -30,6 +30,8 @@ pub(crate) struct Work {
     pub(crate) pins: [Option<Pin>; 2],
     /// Local address, for the detail word when its region is freed.
     pub(crate) va: u64,
+    /// What it receives travels in its completion line.
+    pub(crate) in_line: bool,
     pub(crate) timeout_us: u32,
     /// What is added to that once, after the other ranks were asked whether they are alive.
     pub(crate) extra_us: u32,
@@ -243,6 +245,7 @@ mod tests {
             conn: None,
             pins: [None, None],
             va: 0,
+            in_line: false,
             timeout_us,
             extra_us: 0,
         }

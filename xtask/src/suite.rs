@@ -68,7 +68,11 @@ pub(crate) const KERNELS: [(&str, &str); 2] = [
 ];
 
 /// Test files of the two packages that are no part of the suite, with the reason.
-const OUTSIDE: [(&str, &str); 21] = [
+const OUTSIDE: [(&str, &str); 22] = [
+    (
+        "cuda-kernels/tests/bus_traffic.rs",
+        "counts accesses of the device header as g++ has compiled it",
+    ),
     (
         "cuda-kernels/tests/dmabuf.rs",
         "brings the mock driver, whose dma-bufs the CPU can map",

@@ -78,7 +78,9 @@ pub fn files() -> PathBuf {
 }
 
 /// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 2] = [
+const SOURCES: [(&str, &str); 3] = [
+    // For the emulated GPU alone.
+    ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
 ];

@@ -39,6 +39,29 @@ extern "C" __global__ void t_inline(rb_queue q, unsigned char *buf, rb_u64 *wron
 }
 RB_KERNEL(t_inline)
 
+// Requests of a queue that one thread has, waited for in any order, past the end of the ring and of the tickets;
+// then too many at once. `out`: failures, statuses of the last two.
+extern "C" __global__ void t_own_out_of_order(rb_queue q, rb_u32 rounds, rb_u32 *out) {
+  rb_queue own = gpu_own_queue(q);
+  rb_u32 failed = own.own != 1, depth = 1u << q.depth_log2;
+  gpu_request r[8];
+  for (rb_u32 i = 0; i < rounds; ++i) {
+    rb_u32 n = 1 + i % depth;
+    for (rb_u32 k = 0; k < n; ++k) r[k] = gpu_isend(own, 9, out + 8, 8);
+    for (rb_u32 k = 0; k < n; ++k) failed += !gpu_wait(own, r[(k * 3 + i) % n]).ok();
+    for (rb_u32 k = 0; k < n; ++k) failed += !gpu_wait(own, r[k]).ok(); // those that the order above has left
+  }
+  for (rb_u32 k = 0; k < depth; ++k) r[k] = gpu_isend(own, 9, out + 8, 8);
+  gpu_request more = gpu_isend(own, 9, out + 8, 8);
+  out[1] = gpu_wait(own, more).status;
+  // While operations are under way nobody gets the queue for himself.
+  out[3] = gpu_own_queue(q).own;
+  for (rb_u32 k = 0; k < depth; ++k) failed += !gpu_wait(own, r[k]).ok();
+  out[2] = gpu_nop(q).status;
+  out[0] = failed;
+}
+RB_KERNEL(t_own_out_of_order)
+
 // Requests: any order, all, test.
 extern "C" __global__ void t_requests(rb_queue q, unsigned char *buf, rb_u32 *out) {
   gpu_request r[4];
@@ -302,3 +325,10 @@ extern "C" __global__ void t_streamed(rb_comm c, rb_stream s, void *memory, gpu_
   out[i++] = gpu_stream_gather(c, s, memory, 11, RB_DTYPE_F32, 0);
 }
 RB_KERNEL(t_streamed)
+
+// Takes a ticket and ends without an entry, as a kernel does that is killed in between.
+extern "C" __global__ void t_half_written(rb_queue q, rb_u32 *out) {
+  rb_u32 ticket;
+  *out = rb::detail::take_ticket(q, &ticket);
+}
+RB_KERNEL(t_half_written)

@@ -33,9 +33,9 @@ unsigned char wire[KERNELS][BYTES];
 
 void complete(rb_u32 ticket, rb_u64 bytes) {
   rb_u64 *line = m.cq[ticket % DEPTH];
-  __atomic_store_n(line + 1, 0, __ATOMIC_RELAXED);
-  __atomic_store_n(line + 2, bytes, __ATOMIC_RELAXED);
-  __atomic_store_n(line + 3, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(line + RB_CQE_BYTES_WORD, bytes, __ATOMIC_RELAXED);
+  __atomic_store_n(line + RB_CQE_WR_ID_WORD, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(line + RB_CQE_DETAIL_WORD, 0, __ATOMIC_RELAXED);
   // Pairs with the Acquire load of word 0 in rb::detail::poll.
   __atomic_store_n(line, RB_PUT(CQE_STATUS, RB_STATUS_OK) | RB_PUT(CQE_TICKET, ticket + 1), __ATOMIC_RELEASE);
 }

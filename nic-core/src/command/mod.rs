@@ -11,6 +11,7 @@ mod engine_comm;
 mod engine_op;
 mod engine_queue;
 mod engine_return;
+pub(crate) mod in_line;
 mod status;
 mod stream;
 mod transport_events;
@@ -299,6 +300,7 @@ impl Core {
             conn: None,
             pins: [None, None],
             va: d.local_va.0,
+            in_line: false,
             timeout_us: if d.timeout_us == 0 {
                 default
             } else {
@@ -358,6 +360,15 @@ impl Core {
             Opcode::Send => self.counters.tx_bytes += bytes,
             Opcode::Recv => self.counters.rx_bytes += bytes,
             _ => {}
+        }
+        if work.in_line {
+            return self.finish_in_line(
+                work.permit,
+                ringbell_nic_abi::GpuVa(work.va),
+                status,
+                bytes,
+                detail,
+            );
         }
         self.finish(work.permit, status, bytes, detail);
     }

@@ -259,6 +259,8 @@ impl Core {
             va: d.local_va,
             len: d.len,
         };
+        let place = self.in_line(queue, ticket, &buffer);
+        let (in_line, buffer) = (place.is_some(), place.unwrap_or(buffer));
         let some = d.flags.contains(Flags::SOME);
         self.dma.carrier = stream.transport;
         let mut dma = Dma {
@@ -272,10 +274,14 @@ impl Core {
             if let Some(s) = self.sessions.at(slot) {
                 s.rx_bytes += u64::from(n);
             }
+            if in_line {
+                return self.finish_in_line(permit(), d.local_va, Status::Ok, n.into(), 0);
+            }
             return self.finish(permit(), Status::Ok, n.into(), 0);
         }
         let token = self.works.insert(Work {
             permit: permit(),
+            in_line,
             opcode: Opcode::Recv,
             session: slot,
             chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
