@@ -379,6 +379,11 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
             "no mapping could be made: GDRCopy: ",
             "mmap: ",
             "takes the BAR as I/O memory",
+            "any process may use it",
+            "the driver promises no atomics with the CPU",
+            "writes from outside need a flush",
+            "32 (CUDA_DEVICE_MAX_CONNECTIONS)",
+            "every kernel is loaded when the GPU is opened",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }

@@ -5,6 +5,8 @@ mod card;
 mod gdrcopy;
 mod gpu;
 mod host;
+#[cfg(feature = "cuda")]
+mod rules;
 
 use std::path::{Path, PathBuf};
 

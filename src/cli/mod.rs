@@ -69,10 +69,26 @@ pub(crate) fn main() -> ExitCode {
         // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
         std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());
     }
+    share_no_work_queues();
     let done = trace::start().and_then(|()| run(cli.command));
     match done {
         Ok(exit) => exit.into(),
         Err(error) => problem::print(&error).into(),
+    }
+}
+
+/// Streams share eight of the GPU's work queues, so that of nine kernels that wait one may hold up another. The driver
+/// reads the variable when it starts, and so do the ranks that `run` starts; a service for several processes shares its
+/// queues among its clients, who would be fewer.
+fn share_no_work_queues() {
+    #[cfg(feature = "cuda")]
+    {
+        use ringbell::parts::cuda_kernels::cuda::CONNECTIONS_VARIABLE;
+        let set = |name| std::env::var_os(name).is_some();
+        if !set(CONNECTIONS_VARIABLE) && !set("CUDA_MPS_PIPE_DIRECTORY") {
+            // No thread runs yet.
+            std::env::set_var(CONNECTIONS_VARIABLE, "32");
+        }
     }
 }
 

@@ -317,6 +317,17 @@ pub unsafe extern "C" fn cuEventElapsedTime_v2(
     })
 }
 
+/// By its name before CUDA 12.8, which drivers keep.
+#[no_mangle]
+pub unsafe extern "C" fn cuEventElapsedTime(
+    ms: *mut f32,
+    start: *mut c_void,
+    end: *mut c_void,
+) -> Result {
+    // SAFETY: the caller's arguments.
+    unsafe { cuEventElapsedTime_v2(ms, start, end) }
+}
+
 /// Queues a copy; addresses as numbers, for a closure that runs on another thread.
 fn copy_later(s: &Stream, to: u64, from: u64, bytes: usize, write: bool) {
     s.host(move || {

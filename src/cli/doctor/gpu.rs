@@ -81,6 +81,7 @@ fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
             format!("{why}; RINGBELL_GPU_MEMORY chooses: auto, gdrcopy, dmabuf, copy, slots"),
         ),
     });
+    checks.extend(super::rules::checks(cuda));
     checks
 }
 

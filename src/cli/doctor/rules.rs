@@ -1,0 +1,240 @@
+//! What of a real GPU, its driver and the environment decides how kernels and NIC may work beside each other (ADR 26).
+
+use ringbell::parts::cuda_kernels::cuda::{
+    ComputeMode, CudaGpu, Facts, WriteOrder, CONNECTIONS_VARIABLE,
+};
+
+use super::{Check, Verdict};
+
+pub(super) fn checks(cuda: &CudaGpu) -> Vec<Check> {
+    of(&cuda.facts())
+}
+
+fn of(facts: &Facts) -> Vec<Check> {
+    vec![
+        sharing(facts),
+        atomics(facts),
+        order(facts),
+        work_queues(facts),
+        loading(facts),
+    ]
+}
+
+/// Who may use it, and for how long at a time.
+fn sharing(facts: &Facts) -> Check {
+    const NAME: &str = "GPU sharing";
+    let instead =
+        |found: &str, used: &str, why: &str| Check::new(NAME, Verdict::Instead, found, used, why);
+    if facts.watchdog {
+        return instead(
+            "a watchdog ends kernels after a few seconds",
+            "kernels, as long as none waits longer",
+            "a screen hangs on this GPU (KERNEL_EXEC_TIMEOUT), and a kernel that waits too long loses the whole context: set time-outs of queues and calls below a second, or use a GPU without a screen",
+        );
+    }
+    match facts.compute_mode {
+        ComputeMode::OneProcess if facts.mps != Some(true) => instead(
+            "one process at a time may use it",
+            "this process; ranks as threads, not as processes",
+            "compute mode EXCLUSIVE_PROCESS: a second process gets CUDA_ERROR_DEVICE_UNAVAILABLE; `nvidia-smi -c 0` (as root) lets all in",
+        ),
+        ComputeMode::Prohibited => instead(
+            "no process may use it",
+            "nothing",
+            "compute mode PROHIBITED; `nvidia-smi -c 0` (as root) lets all in",
+        ),
+        _ if facts.wsl => instead(
+            "Windows holds it (WSL)",
+            "kernels, whose launches the driver may put off",
+            "under WSL launches are batched, and of two kernels that wait for each other one may not have started: use a Linux driver for NICs beside this GPU",
+        ),
+        _ => {
+            let mut found = String::from("any process may use it, as long as it wants");
+            if facts.mps == Some(true) {
+                found.push_str("; by the Multi-Process Service");
+            }
+            if facts.partition {
+                found.push_str("; a part of a GPU");
+            }
+            let why = match facts.mps {
+                Some(true) => "kernels of several processes run at the same time; one that fails ends all clients of the service",
+                _ => "kernels of several processes take turns: ranks on one GPU that wait for each other are quicker as threads of one process, or under the Multi-Process Service",
+            };
+            let used = format!(
+                "{} multiprocessors, {} copy engines",
+                facts.multiprocessors, facts.copy_engines
+            );
+            Check::new(NAME, Verdict::Ok, found, used, why)
+        }
+    }
+}
+
+/// Memory that CPU and kernels share.
+fn atomics(facts: &Facts) -> Check {
+    const NAME: &str = "GPU and host memory";
+    let place = match (facts.unified_addresses, facts.same_pointer) {
+        (true, true) => "one address space, registered memory at the host's addresses",
+        (true, false) => "one address space, registered memory elsewhere for kernels",
+        (false, _) => "address spaces of their own",
+    };
+    if facts.native_atomics || facts.host_compare_and_swap == Some(true) {
+        let used = "queues that kernels and host threads may use at the same time";
+        let why = format!("{place}; a kernel's compare-and-swap there is one for the CPU too");
+        return Check::new(NAME, Verdict::Ok, "atomic for CPU and GPU", used, why);
+    }
+    let found = match facts.host_compare_and_swap {
+        Some(_) => "a kernel's atomics are none for the CPU",
+        None => "the driver promises no atomics with the CPU",
+    };
+    Check::new(
+        NAME,
+        Verdict::Instead,
+        found,
+        "a queue either for kernels or for host threads",
+        format!("{place}; kernels and host threads that post to one queue at the same time could be given the same ticket: give each a queue of its own (not tried on real GPUs yet)"),
+    )
+}
+
+/// Writes to GPU memory that do not come from its kernels.
+fn order(facts: &Facts) -> Check {
+    const NAME: &str = "GPU write order";
+    let found = match facts.write_order {
+        WriteOrder::None => "writes from outside need a flush",
+        WriteOrder::Owner => "its kernels see writes from outside in order",
+        WriteOrder::AllDevices => "all GPUs see writes from outside in order",
+    };
+    let mut why = String::from("a completion is stored to host memory when the copies before it have ended, or, where memory is mapped, when a byte has been read back");
+    why.push_str(match (facts.direct_rdma, facts.host_flush) {
+        (false, _) => "; no other device can reach this GPU's memory",
+        (true, true) => "; other devices can reach it, and the host could flush their writes",
+        (true, false) => "; other devices can reach it, and the host cannot flush their writes",
+    });
+    Check::new(
+        NAME,
+        Verdict::Ok,
+        found,
+        "an event or a read before each completion",
+        why,
+    )
+}
+
+/// What streams share.
+fn work_queues(facts: &Facts) -> Check {
+    const NAME: &str = "GPU work queues";
+    let used = "streams made ahead; copies of a higher priority, which have theirs";
+    match facts.connections {
+        Some(n) if n < 8 => Check::new(
+            NAME,
+            Verdict::Instead,
+            format!("{n} for all streams ({CONNECTIONS_VARIABLE})"),
+            used,
+            format!("a kernel that waits holds up kernels of other streams behind it, until its deadline ends it with TIMED_OUT; unset {CONNECTIONS_VARIABLE}, or set it to 32"),
+        ),
+        Some(n) => Check::new(
+            NAME,
+            Verdict::Ok,
+            format!("{n} ({CONNECTIONS_VARIABLE})"),
+            used,
+            "kernels that wait for each other are in streams of their own, up to so many of them",
+        ),
+        None => Check::new(
+            NAME,
+            Verdict::Ok,
+            "as many as the driver takes (8)",
+            used,
+            format!("with more than 8 kernels that wait, one may hold up another until its deadline: set {CONNECTIONS_VARIABLE}=32 before the program starts"),
+        ),
+    }
+}
+
+fn loading(facts: &Facts) -> Check {
+    let found = match facts.lazy_loading {
+        Some(true) => "lazy",
+        Some(false) => "eager (CUDA_MODULE_LOADING)",
+        None => "the driver does not say",
+    };
+    Check::new(
+        "GPU kernel loading",
+        Verdict::Ok,
+        found,
+        "every kernel is loaded when the GPU is opened",
+        "the first launch of a kernel that is not loaded yet waits for all others; kernels of other libraries in the same program need CUDA_MODULE_LOADING=EAGER",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn h200() -> Facts {
+        Facts {
+            multiprocessors: 132,
+            copy_engines: 3,
+            compute_mode: ComputeMode::Shared,
+            watchdog: false,
+            integrated: false,
+            unified_addresses: true,
+            same_pointer: true,
+            native_atomics: false,
+            host_compare_and_swap: None,
+            direct_rdma: true,
+            host_flush: true,
+            write_order: WriteOrder::Owner,
+            mps: Some(false),
+            lazy_loading: Some(true),
+            connections: None,
+            wsl: false,
+            partition: false,
+        }
+    }
+
+    #[test]
+    fn what_limits_programs_is_told_with_what_to_do() {
+        type Change = fn(&mut Facts);
+        let cases: [(Change, &str, &str); 7] = [
+            (|f| f.watchdog = true, "GPU sharing", "time-outs"),
+            (
+                |f| f.compute_mode = ComputeMode::OneProcess,
+                "GPU sharing",
+                "nvidia-smi -c 0",
+            ),
+            (
+                |f| f.compute_mode = ComputeMode::Prohibited,
+                "GPU sharing",
+                "nvidia-smi -c 0",
+            ),
+            (|f| f.wsl = true, "GPU sharing", "Linux driver"),
+            (|_| (), "GPU and host memory", "queue of its own"),
+            (
+                |f| f.host_compare_and_swap = Some(false),
+                "GPU and host memory",
+                "queue of its own",
+            ),
+            (
+                |f| f.connections = Some(1),
+                "GPU work queues",
+                "TIMED_OUT; unset CUDA_DEVICE_MAX_CONNECTIONS",
+            ),
+        ];
+        for (change, name, words) in cases {
+            let mut facts = h200();
+            change(&mut facts);
+            let checks = of(&facts);
+            let check = checks.iter().find(|c| c.name == name).expect("a line");
+            assert_eq!(check.verdict, Verdict::Instead, "{check:?}");
+            assert!(check.why.contains(words), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_said_to_be() {
+        let mut facts = h200();
+        facts.host_compare_and_swap = Some(true);
+        facts.compute_mode = ComputeMode::OneProcess;
+        facts.mps = Some(true);
+        facts.connections = Some(32);
+        for check in of(&facts) {
+            assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
+        }
+    }
+}
