@@ -412,3 +412,40 @@ fn a_child_process_is_told_that_it_has_no_gpu() {
         }
     });
 }
+
+#[test]
+fn memory_that_a_host_function_drops_goes_later() {
+    let name = "memory_that_a_host_function_drops_goes_later";
+    under_mock(name, "memory=16777216,patience=5000", || {
+        let gpu = open();
+        let before = waits();
+        let stream = gpu.stream();
+        for _ in 0..4 {
+            // More than half of the memory: the next round needs what this one has dropped.
+            let memory = gpu.alloc(9 << 20).unwrap();
+            stream.host(move || drop(memory));
+            stream.synchronize(PATIENCE).unwrap();
+        }
+        assert_eq!(waits(), before);
+    });
+}
+
+#[test]
+fn an_error_of_a_program_s_own_value_does_not_reach_the_nic() {
+    let name = "an_error_of_a_program_s_own_value_does_not_reach_the_nic";
+    under_mock(name, "", || {
+        let gpu = open();
+        let memory = gpu.alloc(4096).unwrap();
+        let stream = gpu.context().default_stream();
+        let slice = stream.clone_htod(&[1_u32, 2, 3]).unwrap();
+        use cudarc::driver::DevicePtr;
+        let (raw, _) = slice.device_ptr(&stream);
+        // SAFETY: allocated above. Freed behind its owner's back, so that dropping it fails.
+        unsafe { cudarc::driver::result::free_sync(raw) }.unwrap();
+        drop(slice);
+        memory.write(0, &[3; 8]).unwrap();
+        assert!(gpu.context().bind_to_thread().is_err(), "it was an error");
+        drop(memory);
+        assert!(gpu.alloc(4096).is_ok());
+    });
+}

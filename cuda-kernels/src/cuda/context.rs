@@ -84,9 +84,7 @@ impl Context {
         if let Some(e) = self.yard.lost() {
             return Err(e.clone());
         }
-        self.cuda
-            .bind_to_thread()
-            .map_err(|e| self.note(refused("cuCtxSetCurrent", e)))
+        driver::make_current(self.cuda.cu_ctx()).map_err(|e| self.note(e))
     }
 
     /// Checks a call's result and remembers when the context is lost.

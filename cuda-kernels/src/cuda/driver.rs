@@ -116,6 +116,19 @@ pub(super) fn load() -> Result<(), CudaError> {
         .clone()
 }
 
+/// Makes a context current on this thread. Not by `cudarc`, which would answer here with an error that one of its own
+/// values met when a program dropped it elsewhere.
+pub(super) fn make_current(context: sys::CUcontext) -> Result<(), CudaError> {
+    let mut now = std::ptr::null_mut();
+    // SAFETY: the pointer is to a live handle.
+    check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut now) })?;
+    if now == context {
+        return Ok(());
+    }
+    // SAFETY: a context that the caller keeps.
+    check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(context) })
+}
+
 /// Turns a result of the driver into an error.
 pub(super) fn check(call: &'static str, result: CUresult) -> Result<(), CudaError> {
     let code = result as u32;

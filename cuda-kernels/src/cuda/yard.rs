@@ -71,12 +71,15 @@ struct Slot {
 }
 
 impl Slot {
-    /// Whether it has done all it was given.
+    /// Whether it has done all it was given. A host function of a stream, which may ask nothing, does not learn it.
     fn idle(&self) -> bool {
+        use CUresult::{CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_READY};
+        if self.captures {
+            return false;
+        }
         // SAFETY: a live stream of the current context.
-        !self.captures
-            && unsafe { sys::cuStreamQuery(self.stream as CUstream) }
-                != CUresult::CUDA_ERROR_NOT_READY
+        let r = unsafe { sys::cuStreamQuery(self.stream as CUstream) };
+        !matches!(r, CUDA_ERROR_NOT_READY | CUDA_ERROR_NOT_PERMITTED)
     }
 }
 
@@ -134,7 +137,7 @@ impl Yard {
     }
 
     fn bind(&self) -> bool {
-        self.lost.get().is_none() && self.cuda.bind_to_thread().is_ok()
+        self.lost.get().is_none() && driver::make_current(self.cuda.cu_ctx()).is_ok()
     }
 
     /// A stream that nobody else uses and that waits for no other.
@@ -144,10 +147,12 @@ impl Yard {
             slot.held = true;
             return Ok(slot.stream as CUstream);
         }
+        // Not with the lock, which whoever gives something back needs: this may take as long as a kernel runs.
+        drop(all);
         let mut slot = create()?;
         slot.held = true;
         let stream = slot.stream as CUstream;
-        all.push(slot);
+        lock(&self.streams).push(slot);
         Ok(stream)
     }
 
