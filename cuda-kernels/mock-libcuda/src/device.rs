@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::{
     call, faults, gpu, put, ready, strict, Result, INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE,
-    NOT_INITIALIZED, NO_DEVICE, UNKNOWN,
+    NOT_INITIALIZED, NOT_PERMITTED, NO_DEVICE, UNKNOWN,
 };
 
 /// The one context.
@@ -219,12 +219,18 @@ pub unsafe extern "C" fn cuModuleGetLoadingMode(mode: *mut c_uint) -> Result {
 
 #[no_mangle]
 pub unsafe extern "C" fn cuCtxGetCurrent(ctx: *mut *mut c_void) -> Result {
+    if crate::IN_HOST_FUNCTION.get() {
+        return NOT_PERMITTED;
+    }
     // SAFETY: the caller's pointer.
     call(|| unsafe { put(ctx, CURRENT.get() as *mut c_void) })
 }
 
 #[no_mangle]
 pub unsafe extern "C" fn cuCtxSetCurrent(ctx: *mut c_void) -> Result {
+    if crate::IN_HOST_FUNCTION.get() {
+        return NOT_PERMITTED;
+    }
     CURRENT.set(ctx as usize);
     0
 }

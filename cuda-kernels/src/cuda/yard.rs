@@ -215,7 +215,7 @@ impl Yard {
 
     /// Gives something back, now or when the kernels that run have ended.
     pub(super) fn give_back(&self, waste: Waste) {
-        if !self.bind() {
+        if self.lost.get().is_some() {
             return; // Gone with the context.
         }
         lock(&self.waste).push(waste);
