@@ -98,6 +98,15 @@ fn close(context: &Context, base: u64) {
     context.yard.give_back(Waste::Opened(base));
 }
 
+/// The call itself. Only for what was opened, so that the driver has it.
+///
+/// # Safety
+/// Opened by us once for each close, and a context is current.
+pub(super) unsafe fn close_handle(base: u64) -> CUresult {
+    // SAFETY: the caller's promise.
+    unsafe { sys::cuIpcCloseMemHandle(base) }
+}
+
 /// The driver's name of a GPU; zeros when it has none.
 fn uuid(context: &Context) -> [u8; 16] {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };

@@ -21,6 +21,7 @@ use cudarc::driver::CudaContext;
 
 use super::driver;
 use super::error::CudaError;
+use super::ipc;
 use super::module::Builtin;
 
 /// Streams that are made when a GPU is first opened.
@@ -55,7 +56,7 @@ impl Waste {
                 Waste::Device(va) => sys::cuMemFree_v2(va),
                 Waste::Pinned(base) => sys::cuMemFreeHost(base as *mut c_void),
                 Waste::Registered(base, _) => sys::cuMemHostUnregister(base as *mut c_void),
-                Waste::Opened(va) => sys::cuIpcCloseMemHandle(va),
+                Waste::Opened(va) => ipc::close_handle(va),
                 Waste::Module(module) => sys::cuModuleUnload(module as CUmodule),
             }
         };
