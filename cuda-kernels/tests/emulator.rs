@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::test_gpu::{emulated_only, files, module};
+use common::test_gpu::{emulated_only, files, module, prebuilt_only};
 use common::PATIENCE;
 use ringbell_cuda_kernels::{Gpu, GpuBuffer, KernelArg, LaunchError};
 
@@ -64,7 +64,7 @@ fn barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps() {
 /// Machines without a context switch of their own use ucontext; here it is forced.
 #[test]
 fn the_portable_context_switch_passes_too() {
-    if emulated_only("a real GPU switches lanes by itself") {
+    if emulated_only("a real GPU switches lanes by itself") || prebuilt_only() {
         return;
     }
     let gpu = common::gpu();

@@ -6,11 +6,11 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, kernels, root, suite, venv};
+use crate::{counts, gpu, kernels, root, suite, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 7] = [
+pub(crate) const STEPS: [Step; 8] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
@@ -18,6 +18,7 @@ pub(crate) const STEPS: [Step; 7] = [
     ("doctests", doctests),
     ("tests", || workspace(&[])),
     ("cuda", suite::over_mock),
+    ("bundle", gpu::rehearse),
 ];
 
 /// Longest time that one example may take, its compilation not counted.

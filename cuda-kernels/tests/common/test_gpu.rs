@@ -37,6 +37,17 @@ pub fn emulated_only(why: &str) -> bool {
     skip
 }
 
+/// Whether to skip a test that builds kernels with flags of its own: not where they were all built before.
+pub fn prebuilt_only() -> bool {
+    let skip = std::env::var_os(KERNELS).is_some();
+    if skip {
+        println!(
+            "SKIPPED: it builds kernels by itself, and {KERNELS} has those that were built before"
+        );
+    }
+    skip
+}
+
 /// A small GPU for a test.
 pub fn gpu() -> Gpu {
     if on_cuda() {

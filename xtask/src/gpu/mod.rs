@@ -12,18 +12,22 @@ mod summary;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
 pub(crate) use self::run::{run as run_bundle, RunArgs};
-use crate::root;
-use crate::steps::command;
-use crate::suite::PROGRAMS;
+use crate::steps::{command_within, Outcome};
+use crate::suite::{use_mock, PROGRAMS};
 use crate::tools::find;
+use crate::{root, test};
 
 /// Most bytes of a bundle: what a person sends without thinking.
 const MOST_BYTES: u64 = 64 << 20;
+
+/// Longest that one of the two runs in CI may take; each takes seconds on an idle machine.
+const REHEARSAL: Duration = Duration::from_secs(300);
 
 /// What a machine without Rust starts.
 const SCRIPT: &str = r#"#!/bin/sh
@@ -65,29 +69,43 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
     Ok(status.success())
 }
 
+/// Builds the bundle as it is developed and runs it in short form, as a person would: on the emulated GPU, and by CUDA over
+/// the mock driver.
+pub(crate) fn rehearse() -> Result<Outcome> {
+    let out = root().join("target/gpu/rehearsal");
+    build(&out, true)?;
+    for gpu in ["emulated", "cuda"] {
+        let mut script = Command::new("sh");
+        script.arg(out.join("run")).args(["--short", "--gpu", gpu]);
+        script
+            .arg("--results")
+            .arg(out.join(format!("results-{gpu}")));
+        if gpu == "cuda" {
+            use_mock(&mut script)?;
+        }
+        command_within(&mut script, REHEARSAL)?;
+    }
+    Ok(Outcome::Passed)
+}
+
 fn build(out: &Path, dev: bool) -> Result<()> {
     let profile: &[&str] = if dev { &[] } else { &["--release"] };
-    let cargo = || {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(root());
-        cargo
-    };
-    command(cargo().args(["build", "--bin", "ringbell"]).args(profile))?;
-    let folder = root()
-        .join("target")
-        .join(if dev { "debug" } else { "release" });
     for sub in ["bin", "tests"] {
         let dir = out.join(sub);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    place(&folder.join("ringbell"), &out.join("bin/ringbell"))?;
+    let built = executables(&cargo_test(profile)?);
+    place(
+        find_in(&built, "ringbell", "ringbell")?,
+        &out.join("bin/ringbell"),
+    )?;
     let runner = std::env::current_exe().context("this program has no path")?;
     place(&runner, &out.join("bin/runner"))?;
     let mut tests = suite::Tests::new();
-    for (test, path) in programs(cargo(), profile)? {
-        let placed = out.join("tests").join(test);
-        place(&path, &placed)?;
-        tests.insert(test.to_owned(), suite::list(&placed)?);
+    for program in &PROGRAMS {
+        let placed = out.join("tests").join(program.name);
+        place(find_in(&built, program.package, program.target)?, &placed)?;
+        tests.insert(program.name.to_owned(), suite::list(&placed)?);
     }
     suite::kernels(&out.join("tests/kernels"))?;
     let resources = root().join("target/kernels/resources.json");
@@ -126,8 +144,9 @@ fn build(out: &Path, dev: bool) -> Result<()> {
     Ok(())
 }
 
-/// The suite's test programs that cargo has built, by their name in the bundle.
-fn programs(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, PathBuf)>> {
+/// Builds the suite's programs, and with them the command, which tests of its package want; gives what cargo has said.
+fn cargo_test(profile: &[&str]) -> Result<String> {
+    let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
     cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
     cargo.args(profile);
@@ -138,7 +157,7 @@ fn programs(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, P
         cargo.args(["--test", target]);
     }
     println!(
-        "$ cargo test --workspace --no-run ({} test binaries)",
+        "$ cargo test --workspace --no-run ({} test programs)",
         PROGRAMS.len()
     );
     let built = cargo
@@ -148,24 +167,21 @@ fn programs(mut cargo: Command, profile: &[&str]) -> Result<Vec<(&'static str, P
     if !built.status.success() {
         bail!("the tests do not build: {}", built.status);
     }
-    let text = String::from_utf8_lossy(&built.stdout);
-    let found = executables(&text);
-    PROGRAMS
-        .iter()
-        .map(|test| {
-            let path = found
-                .iter()
-                .find(|(package, target, _)| package == test.package && target == test.target);
-            match path {
-                Some((_, _, path)) => Ok((test.name, path.clone())),
-                None => bail!("cargo built no test `{}` of {}", test.target, test.package),
-            }
-        })
-        .collect()
+    Ok(String::from_utf8_lossy(&built.stdout).into_owned())
+}
+
+type Built = (String, String, PathBuf);
+
+fn find_in<'a>(built: &'a [Built], package: &str, target: &str) -> Result<&'a Path> {
+    let found = built.iter().find(|(p, t, _)| p == package && t == target);
+    match found {
+        Some((_, _, path)) => Ok(path),
+        None => bail!("cargo built no `{target}` of {package}"),
+    }
 }
 
 /// Package, target and path of each executable that cargo tells of.
-fn executables(messages: &str) -> Vec<(String, String, PathBuf)> {
+fn executables(messages: &str) -> Vec<Built> {
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok())
@@ -216,7 +232,7 @@ fn pack(out: &Path) -> Result<PathBuf> {
     let status = Command::new("tar")
         .arg("-C")
         .arg(parent)
-        .arg("--exclude=results")
+        .arg("--exclude=results*")
         .arg("-czf")
         .arg(&packed)
         .arg(name)

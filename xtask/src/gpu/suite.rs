@@ -139,9 +139,12 @@ fn judge(end: End, said: &str) -> End {
     if end != End::Passed {
         return end;
     }
-    let skip = said.lines().find_map(|l| l.split_once("SKIPPED on CUDA: "));
+    let skip = said.lines().find_map(|l| {
+        let (_, rest) = l.split_once("SKIPPED")?;
+        Some(rest.split_once(": ")?.1)
+    });
     match skip {
-        Some((_, why)) => End::Skipped(why.to_owned()),
+        Some(why) => End::Skipped(why.to_owned()),
         None if said.contains("1 passed") => End::Passed,
         // A process that runs no test ends well too.
         None => End::Failed("it did not say that one test has passed".into()),
