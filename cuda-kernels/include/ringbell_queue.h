@@ -194,8 +194,8 @@ RB_DEVICE void take_from_line(const rb_u64 *line, rb_u32 bytes) {
   }
 }
 
-/* Copies the completion of `ticket` and frees its slot, if it has arrived. */
-RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
+/* Copies the completion of `ticket`, if it has arrived; its slot stays taken. */
+RB_DEVICE bool look(const rb_queue &q, rb_u32 ticket, completion *c) {
   const rb_u64 *line = line_of(q, ticket);
   rb_u64 w0, bytes;
   load_pair_acquire(line, &w0, &bytes);
@@ -206,21 +206,28 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
   rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
   /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */
   c->status = status < RB_STATUS_COUNT ? status : RB_STATUS_NIC_SILENT;
-  release(q, ticket);
   return true;
+}
+
+/* The same, and frees the slot. */
+RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
+  bool there = look(q, ticket, c);
+  if (there) release(q, ticket);
+  return there;
 }
 
 /* Waits for the completion of `ticket`; NIC_SILENT when the NIC has not kept its own deadline by
  * more than the queue's grace. The slot of a silent ticket is not given back: the NIC may still
- * write its line. */
-RB_DEVICE completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
+ * write its line. With KEEP no slot is, until the caller releases it. */
+template <bool KEEP = false> RB_DEVICE completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
   completion c;
-  if (poll(q, ticket, &c)) return c;
+  auto there = [&] { return KEEP ? look(q, ticket, &c) : poll(q, ticket, &c); };
+  if (there()) return c;
   const rb_u64 *line = line_of(q, ticket);
   bounded_wait w(rb_u64(effective_timeout(q, timeout_us)) + q.silent_grace_us);
   for (;;) {
     bool in_time = w.turn(q, line, ticket + 1);
-    if (poll(q, ticket, &c)) return c;
+    if (there()) return c;
     if (!in_time) return completion{RB_STATUS_NIC_SILENT, 0, 0};
   }
 }

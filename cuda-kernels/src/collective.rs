@@ -23,6 +23,11 @@ pub struct CommHandle {
     pub algo_kinds: u16,
     /// Wire type of operations that ask for none.
     pub wire: WireType,
+    /// Pinned memory of the host through which small all-reduces of kernels go: a source and a result for each slot of
+    /// the queue.
+    pub staging: GpuVa,
+    /// Bytes of such a source, a multiple of 16; 0: there is none.
+    pub staging_bytes: u32,
 }
 
 impl From<CommHandle> for KernelArg {
@@ -32,6 +37,10 @@ impl From<CommHandle> for KernelArg {
             | u32::from(c.wire.code()) << 8
             | u32::from(c.algo_kinds) << 16;
         for v in [c.comm, c.rank, c.size, defaults] {
+            bytes.extend_from_slice(&v.to_ne_bytes());
+        }
+        bytes.extend_from_slice(&c.staging.0.to_ne_bytes());
+        for v in [c.staging_bytes, 0] {
             bytes.extend_from_slice(&v.to_ne_bytes());
         }
         KernelArg::Bytes(bytes)

@@ -28,6 +28,8 @@ fn comm(nic: &MockNic) -> CommHandle {
         // As if a broadcast had it, and a message and nothing not.
         algo_kinds: 1 << CollectiveKind::AllReduce.code() | 1 << CollectiveKind::Broadcast.code(),
         wire: WireType::Bf16,
+        staging: GpuVa(0),
+        staging_bytes: 0,
     }
 }
 

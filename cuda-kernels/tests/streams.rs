@@ -11,7 +11,8 @@ use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{Gpu, GpuBuffer};
 use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{
-    Algorithm, CollectiveKind as K, CollectiveSpec, DataType, ReduceOp, Status, StreamRef, WireType,
+    Algorithm, CollectiveKind as K, CollectiveSpec, DataType, GpuVa, ReduceOp, Status, StreamRef,
+    WireType,
 };
 
 const T: u32 = 60_000_000;
@@ -233,6 +234,8 @@ fn streamed_operations_say_which_operands_are_streams() {
         // Messages have no algorithm.
         algo_kinds: u16::MAX >> 1,
         wire: WireType::Same,
+        staging: GpuVa(0),
+        staging_bytes: 0,
     };
     let args = [
         comm.into(),

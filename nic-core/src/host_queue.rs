@@ -94,6 +94,11 @@ impl HostQueue {
         self.id
     }
 
+    /// Slots of a ring.
+    pub fn depth(&self) -> u32 {
+        self.config.depth
+    }
+
     /// What a kernel holds. Valid while this queue, or the NIC, lives.
     pub fn handle(&self) -> QueueHandle {
         // Before the kernel can ring; and the rescue thread starts to look for that.

@@ -19,7 +19,7 @@ const ID_BYTES: usize = 128;
 /// `RB_SPLIT_NOCOLOR`
 const NO_COLOUR: u32 = u32::MAX;
 /// Bytes of `rb_comm`.
-const HANDLE_BYTES: usize = 112;
+const HANDLE_BYTES: usize = 128;
 
 /// `rb_unique_id`: the text, with a zero behind it.
 #[repr(C)]

@@ -3,12 +3,12 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
-use ringbell_cuda_kernels::{LaunchError, Posted, Stream};
-use ringbell_nic_abi::{Algorithm, CollectiveKind};
+use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
+use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
 use ringbell_nic_core::HostQueue;
@@ -22,10 +22,14 @@ use super::{
     CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
     UniqueId,
 };
-use crate::Nic;
+use crate::{DeviceBuffer, Nic};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Most bytes of a kernel's all-reduce that passes through pinned memory beside a real GPU, unless something else is asked
+/// for. Not measured.
+const KERNEL_STAGING: u32 = 16 << 10;
 
 /// What a communicator and its requests share.
 #[derive(Debug)]
@@ -47,9 +51,41 @@ pub(super) struct Inner {
     /// Before the NIC: streams post on them.
     streams: StreamQueues,
     results: Results,
+    /// For small all-reduces of kernels, from the first handle on; `None` where they need none.
+    staging: OnceLock<Option<DeviceBuffer>>,
 }
 
 impl Inner {
+    /// Bytes of an operand that passes through pinned memory.
+    fn staging_bytes(&self) -> u32 {
+        let bytes = self.options.kernel_staging.unwrap_or_else(|| {
+            let far = self.nic.gpu().kind() == GpuKind::Cuda;
+            if far {
+                KERNEL_STAGING
+            } else {
+                0
+            }
+        });
+        bytes & !15
+    }
+
+    fn staging(&self) -> Option<&DeviceBuffer> {
+        let made = self.staging.get_or_init(|| {
+            let bytes = u64::from(self.staging_bytes()) * 2 * u64::from(self.queue.depth());
+            if bytes == 0 {
+                return None;
+            }
+            match self.nic.alloc_pinned(bytes) {
+                Ok(memory) => Some(memory),
+                Err(error) => {
+                    tracing::warn!(%error, bytes, "small all-reduces of kernels go by the copy engine: no pinned memory");
+                    None
+                }
+            }
+        });
+        made.as_ref()
+    }
+
     pub(super) fn orphan(&self, ticket: u32) {
         self.orphans
             .lock()
@@ -226,6 +262,7 @@ impl Communicator {
             orphans: Mutex::new(Vec::new()),
             streams: StreamQueues::default(),
             results: Results::default(),
+            staging: OnceLock::new(),
         };
         let comm = Communicator {
             inner: Arc::new(inner),
@@ -442,6 +479,7 @@ impl Communicator {
     /// What a kernel needs to run collectives itself: pass it as an argument of type `rb_comm`. Valid
     /// while this communicator lives.
     pub fn handle(&self) -> CommHandle {
+        let staging = self.inner.staging();
         CommHandle {
             queue: self.inner.queue.handle(),
             comm: self.inner.id.session().0,
@@ -450,6 +488,8 @@ impl Communicator {
             algo: self.inner.options.algo,
             algo_kinds: kinds_with(self.inner.options.algo),
             wire: self.inner.options.wire,
+            staging: staging.map_or(GpuVa(0), DeviceBuffer::va),
+            staging_bytes: staging.map_or(0, |_| self.inner.staging_bytes()),
         }
     }
 

@@ -23,6 +23,10 @@ pub struct CommOptions {
     pub settings: CollectiveSettings,
     /// Port of the NIC at which it serves collectives.
     pub port: u16,
+    /// Most bytes of an all-reduce of a kernel whose operands pass through pinned memory of the host, copied by the kernel's
+    /// own lanes; a multiple of 16, 0 for none, `None` for what suits the GPU: 16 KiB beside one whose memory only its
+    /// copy engine reaches, else none. It takes twice as much for each slot of the queue.
+    pub kernel_staging: Option<u32>,
 }
 
 impl Default for CommOptions {
@@ -34,6 +38,7 @@ impl Default for CommOptions {
             wire: WireType::Same,
             settings: CollectiveSettings::default(),
             port: COLLECTIVE_PORT,
+            kernel_staging: None,
         }
     }
 }

@@ -661,7 +661,7 @@ int main(int argc, char **argv) {
     if (argc != 2) return 100;
     CHECK(sizeof(rb_unique_id) == 128 && sizeof(rb_job) == 32 && sizeof(rb_comm_config) == 160 && sizeof(rb_done) == 16);
     CHECK(sizeof(rb_operation) == 88 && offsetof(rb_operation, src) == 40 && offsetof(rb_operation, after) == 72);
-    CHECK(sizeof(rb_comm) == 112 && offsetof(rb_comm, comm) == 96);
+    CHECK(sizeof(rb_comm) == 128 && offsetof(rb_comm, comm) == 96);
     threads(argv[1]);
     processes(argv, 1, 0);
     /* The one that serves dies: another takes over. */

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ringbell::abi::{GpuVa, Status};
 use ringbell::{
-    CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, KernelArg, KernelStream,
-    Operation, ReduceOp, Span, WireType,
+    CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, GpuKind, KernelArg,
+    KernelStream, Operation, ReduceOp, Span, WireType,
 };
 
 use super::data::Shape;
@@ -292,7 +292,13 @@ impl Rank {
             KernelArg::from(&self.times),
             KernelArg::from(&self.control),
         ];
-        self.run_kernel("rb_perf_collective", 1, 1, &args)?;
+        // Lanes copy the operands of small ones where the GPU has no quicker way to the NIC; an emulated GPU's lanes
+        // would only take turns.
+        let lanes = match self.comm.nic().gpu().kind() {
+            GpuKind::Cuda => 512,
+            _ => 1,
+        };
+        self.run_kernel("rb_perf_collective", 1, lanes, &args)?;
         self.kernel_samples(s, iters)
     }
 
