@@ -8,6 +8,8 @@ mod device;
 mod floor;
 mod hll;
 mod limits;
+#[cfg(feature = "cuda")]
+mod nccl;
 pub(super) mod pair;
 mod send;
 mod serve;
@@ -77,6 +79,13 @@ enum Bench {
     Barrier(collective::Args),
     /// Every rank sends to the next one, and receives from the one before
     SendRecv(collective::Args),
+    /// All-reduce by NCCL alone, several ranks on one GPU; `all-reduce --beside nccl` compares
+    #[cfg(feature = "cuda")]
+    Nccl(nccl::Args),
+    /// The process that NCCL runs in; started by the program itself
+    #[cfg(feature = "cuda")]
+    #[command(hide = true)]
+    NcclWorker,
     /// Reports of one benchmark side by side, with ratios: ours and those of `cargo xtask peers`
     Compare(compare::Args),
 }
@@ -107,6 +116,10 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::Scatter(args) => collective::run(Kind::Scatter, &args),
         Bench::Barrier(args) => collective::run(Kind::Barrier, &args),
         Bench::SendRecv(args) => collective::run(Kind::Send, &args),
+        #[cfg(feature = "cuda")]
+        Bench::Nccl(args) => nccl::run(&args),
+        #[cfg(feature = "cuda")]
+        Bench::NcclWorker => nccl::work(),
         Bench::Compare(args) => compare::run(&args),
     }
 }

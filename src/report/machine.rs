@@ -19,6 +19,8 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
         parameter: None,
         ranks: None,
         notes: Vec::new(),
+        placement: None,
+        peers: Vec::new(),
         limits: Limits::default(),
     }
 }

@@ -16,6 +16,8 @@ mod table;
 pub(crate) use output::{emit, emit_text, OutputArgs};
 pub(crate) use plot::{svg as draw, Axis, Plot, Scale};
 pub(crate) use progress::Progress;
+#[cfg(feature = "cuda")]
+pub(crate) use schema::Peer;
 pub(crate) use schema::{Limits, Meta, Report, Row};
 pub(crate) use sizes::{parse_size, size_text, SweepArgs};
 pub(crate) use stats::Samples;

@@ -46,8 +46,41 @@ pub(crate) struct Meta {
     /// What ran, and who did it, in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
+    /// Where the ranks ran, when something else ran beside them in the same way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) placement: Option<String>,
+    /// What ran beside it, in the same placement.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) peers: Vec<Peer>,
     /// What the machine could do at best, measured in the same run.
     pub(crate) limits: Limits,
+}
+
+/// A peer of a measurement: another library, which did the same in the same run.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Peer {
+    /// Its name: `NCCL`.
+    pub(crate) name: String,
+    /// Its version; none when it was not found.
+    pub(crate) version: Option<String>,
+    /// What carried its bytes, as it was told to: `shm`, `socket`.
+    pub(crate) transport: String,
+    /// What it says itself that carried them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) carriers: Vec<String>,
+    /// Where its ranks ran.
+    pub(crate) placement: String,
+    /// The file that it was loaded from.
+    pub(crate) library: Option<String>,
+    /// Variables of its environment.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Most blocks of its kernel on each rank; none when it does not say.
+    pub(crate) blocks: Option<u32>,
+    /// Why rows are missing, if some are.
+    pub(crate) why: Option<String>,
+    /// One row for each size that it has done.
+    pub(crate) rows: Vec<Row>,
 }
 
 /// What the machine could do at best, measured in the same run.

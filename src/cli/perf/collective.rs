@@ -1,10 +1,10 @@
 //! `ringbell perf all-reduce` and the other collectives, in the form of nccl-tests.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
-mod data;
-mod rank;
-mod table;
-mod usage;
+pub(super) mod data;
+pub(super) mod rank;
+pub(super) mod table;
+pub(super) mod usage;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::{
-    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, Job, JobError,
-    Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
+    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, GpuKind, Job,
+    JobError, Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
 };
+
+use serde::{Deserialize, Serialize};
 
 use self::data::Shape;
 use self::rank::{Plan, Rank};
@@ -37,25 +39,25 @@ const START: Duration = Duration::from_secs(120);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    sweep: SweepArgs,
+    pub(super) sweep: SweepArgs,
     /// Ranks, each with a NIC and a GPU of its own
     #[arg(short = 'R', long, visible_short_alias = 'g', default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    ranks: u32,
+    pub(super) ranks: u32,
     /// Type of the elements
     #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
-    datatype: DataType,
+    pub(super) datatype: DataType,
     /// Reduction
     #[arg(short = 'o', long = "op", default_value = "sum", value_name = "sum|prod|min|max", value_parser = redop)]
-    op: ReduceOp,
+    pub(super) op: ReduceOp,
     /// Root of broadcast, reduce, gather and scatter
     #[arg(short = 'r', long, default_value_t = 0, value_name = "RANK")]
     root: u32,
     /// Ranks are processes (the default; with the `local` transport as fast as threads)
     #[arg(long, conflicts_with = "threads")]
-    procs: bool,
+    pub(super) procs: bool,
     /// Ranks are threads of this process
     #[arg(long)]
-    threads: bool,
+    pub(super) threads: bool,
     /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` local first
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
     transport: TransportSpec,
@@ -70,25 +72,29 @@ pub(crate) struct Args {
     algo: Algorithm,
     /// Type that f32 elements have on the wire
     #[arg(long, default_value = "same", value_name = "same|bf16|f16", value_parser = wire)]
-    wire: WireType,
+    pub(super) wire: WireType,
     /// A thread of each NIC polls; who waits does not step it
     #[arg(long)]
     dedicated: bool,
     /// A kernel posts and waits, not the host
     #[arg(long)]
-    from_kernel: bool,
+    pub(super) from_kernel: bool,
     /// Engines at every rank's communicator, one behind the other, as in `checksum|hll:p=14`: taps only
     #[arg(long, value_name = "ENGINES", value_parser = engine)]
-    engine: Option<String>,
+    pub(super) engine: Option<String>,
     /// What the engines see: `input` and `output` each operation's source and result, `sent` and `received` the messages (none of which go directly then)
     #[arg(long, default_value = "output", value_name = "input|output|sent|received", value_parser = place, requires = "engine")]
     engine_at: Place,
     /// Source and destination are kernels' streams: a block of each rank's kernel pushes, another pops. For all-reduce, broadcast, reduce and send-recv
     #[arg(long, conflicts_with = "from_kernel")]
-    streams: bool,
+    pub(super) streams: bool,
     /// Bytes of a stream's ring
     #[arg(long, default_value = "16K", value_name = "SIZE", requires = "streams", value_parser = parse_size)]
     ring: u64,
+    /// Operations stand one behind the other in a stream of the GPU, and times are those of all by their number, as in
+    /// nccl-tests. Without, the host posts one, waits for it, and times each
+    #[arg(long, conflicts_with_all = ["streams", "from_kernel"])]
+    pub(super) queued: bool,
     /// A setting of the communicator, e.g. segment_bytes=64K or whole_sources=4K; may be given several times
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = usage::setting)]
     settings: Vec<usage::Setting>,
@@ -97,13 +103,16 @@ pub(crate) struct Args {
     no_limits: bool,
     /// Time-out of each operation, in seconds
     #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    pub(super) timeout: u64,
+    #[cfg(feature = "cuda")]
     #[command(flatten)]
-    output: OutputArgs,
+    pub(super) beside: super::nccl::beside::BesideArgs,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 /// A name of the contract as command lines have it.
-fn spelled(name: &str) -> String {
+pub(super) fn spelled(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
 
@@ -125,12 +134,12 @@ fn by_name<T: Copy>(
     Err(format!("`{text}` is not {what}; write one of {names}"))
 }
 
-fn dtype(text: &str) -> Result<DataType, String> {
+pub(super) fn dtype(text: &str) -> Result<DataType, String> {
     let all = DataType::ALL.iter().map(|d| (*d, d.name()));
     by_name(text, "a type of elements", all)
 }
 
-fn redop(text: &str) -> Result<ReduceOp, String> {
+pub(super) fn redop(text: &str) -> Result<ReduceOp, String> {
     let all = ReduceOp::ALL.iter().map(|o| (*o, o.name()));
     by_name(text, "a reduction", all)
 }
@@ -167,16 +176,20 @@ fn wire(text: &str) -> Result<WireType, String> {
 }
 
 /// One size: bytes as the table has them, and elements as the operation counts them.
-#[derive(Debug, Clone, Copy)]
-struct Step {
-    bytes: u64,
-    count: u64,
-    warmup: u64,
-    iters: u64,
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(super) struct Step {
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+    pub(super) warmup: u64,
+    pub(super) iters: u64,
 }
 
 /// Measures a collective.
 pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
+    #[cfg(feature = "cuda")]
+    if let Some(peer) = args.beside.peer() {
+        return super::nccl::beside::run(kind, args, peer);
+    }
     match Job::from_env() {
         Ok(job) => {
             usage::check(kind, args, job.size())?;
@@ -284,7 +297,18 @@ fn in_processes(
 
 /// The sizes, with the iterations that each gets: all ranks must come to the same.
 fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
-    let mut sweep = args.sweep.clone();
+    steps_of(kind, &args.sweep, args.datatype, args.streams, ranks)
+}
+
+/// The same from what they depend on.
+pub(super) fn steps_of(
+    kind: CollectiveKind,
+    sweep: &SweepArgs,
+    datatype: DataType,
+    streams: bool,
+    ranks: u32,
+) -> Result<Vec<Step>> {
+    let mut sweep = sweep.clone();
     if sweep.step.is_none() && sweep.min.is_none() && sweep.max.is_none() && sweep.factor == 2 {
         // A glance over all sizes, in seconds.
         sweep.factor = 4;
@@ -292,10 +316,10 @@ fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
     let sizes = match kind {
         CollectiveKind::Barrier => vec![0],
         // Elements that pass through kernels' hands, some thousand at a time.
-        _ if args.streams => sweep.sizes(1 << 10, 4 << 20).map_err(|e| anyhow!(e))?,
+        _ if streams => sweep.sizes(1 << 10, 4 << 20).map_err(|e| anyhow!(e))?,
         _ => sweep.sizes(1 << 10, 64 << 20).map_err(|e| anyhow!(e))?,
     };
-    let size = args.datatype.bytes();
+    let size = datatype.bytes();
     let blocks = match Shape::has_blocks(kind) {
         true => u64::from(ranks),
         false => 1,
@@ -325,7 +349,7 @@ fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
 }
 
 /// Bytes on the wire for each byte of the size, as nccl-tests counts them.
-fn bus_factor(kind: CollectiveKind, ranks: u32) -> f64 {
+pub(super) fn bus_factor(kind: CollectiveKind, ranks: u32) -> f64 {
     use CollectiveKind as K;
     let n = f64::from(ranks);
     match kind {
@@ -383,6 +407,7 @@ fn one_rank(
         check: args.sweep.checks(),
         wire: args.wire,
         gpu: args.from_kernel,
+        queued: args.queued,
         ring: args.streams.then_some(args.ring),
         timeout,
     };
@@ -466,7 +491,7 @@ fn one_rank(
     Ok(if wrong > 0 { Exit::WrongData } else { Exit::Ok })
 }
 
-fn name(kind: CollectiveKind) -> &'static str {
+pub(super) fn name(kind: CollectiveKind) -> &'static str {
     use CollectiveKind as K;
     match kind {
         K::AllReduce => "all-reduce",
@@ -522,13 +547,16 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
         "a kernel posts, pushes and pops"
     } else if args.from_kernel {
         "a kernel posts and waits"
+    } else if args.queued {
+        "a stream of the GPU holds all operations; times are those of all by their number"
     } else {
         "the host posts and waits"
     };
-    let mut notes = vec![format!(
-        "{} rank(s), {ranks_are}, a software NIC and an emulated GPU each; {by}",
-        info.ranks
-    )];
+    let gpu = match nic.gpu().kind() {
+        GpuKind::Emulated => "a software NIC and an emulated GPU each",
+        _ => "a software NIC each, all on one GPU",
+    };
+    let mut notes = vec![format!("{} rank(s), {ranks_are}, {gpu}; {by}", info.ranks)];
     if args.streams {
         notes.push(format!(
             "operands: kernels' streams, {} bytes of ring each, windows of {} bytes",

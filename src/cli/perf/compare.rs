@@ -27,12 +27,12 @@ pub(crate) struct Args {
 }
 
 /// A place in the table: size and series.
-type Key = (u64, String);
+pub(super) type Key = (u64, String);
 
 /// Medians of one report.
-struct Column {
-    name: String,
-    rows: BTreeMap<Key, Row>,
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) rows: BTreeMap<Key, Row>,
 }
 
 /// Compares, prints and draws.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         )
         .into());
     }
-    print!("{}", table(&reports, &columns));
+    print!("{}", table(&reports, &columns, false));
     if let Some(path) = &args.svg {
         let svg = draw(&together(first, &columns), &plot(first, args.latency))?;
         std::fs::write(path, svg)
@@ -104,7 +104,7 @@ fn read(path: &Path) -> Result<Report> {
 }
 
 /// One row for each place: the one of median time.
-fn medians(rows: &[Row]) -> BTreeMap<Key, Row> {
+pub(super) fn medians(rows: &[Row]) -> BTreeMap<Key, Row> {
     let mut places: BTreeMap<Key, Vec<Row>> = BTreeMap::new();
     for r in rows {
         let key = (r.size_bytes, r.series.clone().unwrap_or_default());
@@ -120,8 +120,8 @@ fn medians(rows: &[Row]) -> BTreeMap<Key, Row> {
         .collect()
 }
 
-/// The header, a line for each place, and what the ratios mean.
-fn table(reports: &[Report], columns: &[Column]) -> String {
+/// The header, a line for each place, and what the ratios mean. `lone`: also places that no peer has.
+pub(super) fn table(reports: &[Report], columns: &[Column], lone: bool) -> String {
     let m = &reports[0].meta;
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -157,20 +157,23 @@ fn table(reports: &[Report], columns: &[Column]) -> String {
             .iter()
             .filter_map(|c| Some((c.name.as_str(), c.rows.get(key)?)))
             .min_by(|a, b| a.1.p50_us.total_cmp(&b.1.p50_us));
-        let Some((name, best)) = best else {
+        if best.is_none() && !lone {
             continue;
-        };
+        }
         let _ = write!(out, "  {:>8} {:>13}", size_text(key.0), key.1);
         for c in columns {
             let cell = c.rows.get(key).map_or_else(String::new, cell);
             let _ = write!(out, " {cell:>20}");
         }
-        let _ = writeln!(
-            out,
-            " {:>7.2}x {:>7.2}x  {name}",
-            own.p50_us / best.p50_us,
-            best.p50_us / own.p50_us,
-        );
+        let _ = match best {
+            Some((name, best)) => writeln!(
+                out,
+                " {:>7.2}x {:>7.2}x  {name}",
+                own.p50_us / best.p50_us,
+                best.p50_us / own.p50_us,
+            ),
+            None => writeln!(out, " {:>8} {:>8}  none", "", ""),
+        };
     }
     let _ = writeln!(
         out,
@@ -185,7 +188,7 @@ fn cell(r: &Row) -> String {
 }
 
 /// All columns as one report, whose series are the columns' names.
-fn together(first: &Report, columns: &[Column]) -> Report {
+pub(super) fn together(first: &Report, columns: &[Column]) -> Report {
     let mut report = first.clone();
     report.rows.clear();
     for c in columns {
@@ -201,7 +204,7 @@ fn together(first: &Report, columns: &[Column]) -> Report {
     report
 }
 
-fn plot(first: &Report, latency: bool) -> Plot {
+pub(super) fn plot(first: &Report, latency: bool) -> Plot {
     Plot {
         title: format!("{}, {}", first.meta.benchmark, first.meta.machine),
         x: Axis::Size,
@@ -250,11 +253,15 @@ mod tests {
             column("slow", &slow),
             column("fast", &fast),
         ];
-        let text = table(&[own, slow, fast], &columns);
+        let reports = [own, slow, fast];
+        let text = table(&reports, &columns, false);
         let line = text.lines().find(|l| l.contains("1K")).expect("a row");
         assert!(line.contains("0.50x") && line.contains("2.00x"), "{line}");
         assert!(line.ends_with("fast"), "{line}");
         assert!(!text.contains("  64 "), "no peer has that size: {text}");
+        let text = table(&reports, &columns, true);
+        let line = text.lines().find(|l| l.contains("  64 ")).expect("a row");
+        assert!(line.ends_with("none"), "{line}");
     }
 
     #[test]

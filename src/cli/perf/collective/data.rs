@@ -7,22 +7,22 @@ use ringbell::{CollectiveKind, DataType, ReduceOp};
 
 /// What an operation is done with: the same on all ranks but for `rank`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    pub(super) kind: CollectiveKind,
-    pub(super) dtype: DataType,
-    pub(super) op: ReduceOp,
+pub(in crate::cli::perf) struct Shape {
+    pub(in crate::cli::perf) kind: CollectiveKind,
+    pub(in crate::cli::perf) dtype: DataType,
+    pub(in crate::cli::perf) op: ReduceOp,
     /// Elements, or what they are on the wire, hold whole numbers up to 256 only.
-    pub(super) narrow: bool,
-    pub(super) ranks: u32,
-    pub(super) rank: u32,
-    pub(super) root: u32,
+    pub(in crate::cli::perf) narrow: bool,
+    pub(in crate::cli::perf) ranks: u32,
+    pub(in crate::cli::perf) rank: u32,
+    pub(in crate::cli::perf) root: u32,
     /// Elements, per rank where the operation has a block per rank.
-    pub(super) count: u64,
+    pub(in crate::cli::perf) count: u64,
 }
 
 impl Shape {
     /// Whether source or destination has a block for each rank.
-    pub(super) fn has_blocks(kind: CollectiveKind) -> bool {
+    pub(in crate::cli::perf) fn has_blocks(kind: CollectiveKind) -> bool {
         use CollectiveKind as K;
         matches!(
             kind,
@@ -31,7 +31,7 @@ impl Shape {
     }
 
     /// Elements of the source and of the destination on this rank.
-    pub(super) fn lengths(&self) -> (u64, u64) {
+    pub(in crate::cli::perf) fn lengths(&self) -> (u64, u64) {
         use CollectiveKind as K;
         let (one, all) = (self.count, self.count * u64::from(self.ranks));
         let at_root = |n| if self.rank == self.root { n } else { 0 };
@@ -95,12 +95,22 @@ impl Shape {
     }
 
     /// Elements `from..to` of the source, as bytes.
-    pub(super) fn source(&self, from: u64, to: u64) -> Vec<u8> {
+    pub(in crate::cli::perf) fn source(&self, from: u64, to: u64) -> Vec<u8> {
         encode(self.dtype, (from..to).map(|i| self.value(self.rank, i)))
     }
 
+    /// Elements `from..to` of the destination that are not what they should be.
+    pub(in crate::cli::perf) fn differences(&self, from: u64, to: u64, got: &[u8]) -> u64 {
+        let (size, want) = (self.dtype.bytes() as usize, self.result(from, to));
+        if got == want {
+            return 0;
+        }
+        let both = got.chunks(size).zip(want.chunks(size));
+        both.filter(|(g, w)| g != w).count() as u64
+    }
+
     /// Elements `from..to` that the destination must hold, as bytes.
-    pub(super) fn result(&self, from: u64, to: u64) -> Vec<u8> {
+    pub(in crate::cli::perf) fn result(&self, from: u64, to: u64) -> Vec<u8> {
         // The sum over many ranks is the same again every so often: 13 · 2^11 elements at most.
         encode(self.dtype, (from..to).map(|i| self.expected(i)))
     }

@@ -14,7 +14,9 @@ use super::data::Shape;
 use crate::report::Samples;
 
 /// Elements that are made or looked at together.
-const CHUNK: u64 = 64 << 10;
+pub(in crate::cli::perf) const CHUNK: u64 = 64 << 10;
+/// How often a queue of operations is timed.
+pub(in crate::cli::perf) const ROUNDS: u64 = 5;
 /// Bytes behind the buffers' data: the control words.
 const CONTROL: u64 = 4096;
 
@@ -29,6 +31,8 @@ pub(super) struct Plan {
     pub(super) wire: WireType,
     /// By a kernel's hand instead of the host's.
     pub(super) gpu: bool,
+    /// One behind the other in a stream of the GPU, instead of one at a time.
+    pub(super) queued: bool,
     /// Bytes of the rings when operands are kernels' streams.
     pub(super) ring: Option<u64>,
     pub(super) timeout: Duration,
@@ -137,14 +141,14 @@ impl Rank {
             // What is not overwritten is seen.
             let stale = vec![0xa5; (CHUNK * size) as usize];
             pieces(dst, |from, to| {
-                Ok(self
-                    .dst
-                    .write(from * size, &stale[..((to - from) * size) as usize])?)
+                self.dst
+                    .write(from * size, &stale[..((to - from) * size) as usize])
             })?;
         }
         pieces(src, |from, to| {
-            Ok(buffer.write(at + from * size, &s.source(from, to))?)
-        })
+            buffer.write(at + from * size, &s.source(from, to))
+        })?;
+        Ok(())
     }
 
     /// Elements of the destination that are not what they should be.
@@ -158,12 +162,8 @@ impl Rank {
         pieces(s.lengths().1, |from, to| {
             let mut got = vec![0; ((to - from) * size) as usize];
             self.dst.read(at + from * size, &mut got)?;
-            let want = s.result(from, to);
-            if got != want {
-                let both = got.chunks(size as usize).zip(want.chunks(size as usize));
-                wrong += both.filter(|(g, w)| g != w).count() as u64;
-            }
-            Ok(())
+            wrong += s.differences(from, to, &got);
+            anyhow::Ok(())
         })?;
         Ok(wrong)
     }
@@ -211,9 +211,8 @@ impl Rank {
             let zeros = vec![0; (CHUNK * size) as usize];
             let (a, b) = s.lengths();
             pieces(a.max(b), |from, to| {
-                Ok(self
-                    .dst
-                    .write(from * size, &zeros[..((to - from) * size) as usize])?)
+                self.dst
+                    .write(from * size, &zeros[..((to - from) * size) as usize])
             })?;
         } else if !self.plan.check {
             self.fill(&s, false)?;
@@ -221,6 +220,7 @@ impl Rank {
         let mut samples = match (&self.streams, self.plan.gpu) {
             (Some(streams), _) => self.time_streamed(&s, streams, warmup, iters)?,
             (None, true) => self.time_kernel(&s, src, dst, warmup, iters)?,
+            (None, false) if self.plan.queued => self.time_queued(&s, src, dst, warmup, iters)?,
             (None, false) => self.time_host(&s, src, dst, warmup, iters)?,
         };
         if self.plan.check && !in_place {
@@ -261,6 +261,39 @@ impl Rank {
             let now = Instant::now();
             samples.push((now - last).as_nanos() as f64);
             last = now;
+        }
+        Ok(samples)
+    }
+
+    /// One behind the other in the stream: the time of all, by their number.
+    fn time_queued(
+        &self,
+        s: &Shape,
+        src: Span,
+        dst: Span,
+        warmup: u64,
+        iters: u64,
+    ) -> Result<Samples> {
+        let stream = self.comm.nic().gpu().stream();
+        let o = Operation::by_kind(s.kind, s.dtype, s.op, src, dst, s.count, s.root)
+            .timeout(self.plan.timeout);
+        // The last of them waits for all before it.
+        let patience = self.plan.timeout.saturating_mul(2);
+        let run = |n: u64| -> Result<()> {
+            let queued = (0..n).map(|_| self.comm.enqueue(&o, &stream));
+            let queued = queued.collect::<Result<Vec<_>, _>>()?;
+            for operation in queued.iter().rev() {
+                operation.wait(patience)?;
+            }
+            Ok(())
+        };
+        run(warmup)?;
+        self.comm.barrier()?;
+        let mut samples = Samples::with_capacity(ROUNDS as usize);
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            run(iters)?;
+            samples.push(start.elapsed().as_nanos() as f64 / iters.max(1) as f64);
         }
         Ok(samples)
     }
@@ -419,7 +452,10 @@ fn word(buffer: &DeviceBuffer, at: u64) -> Result<u64> {
 }
 
 /// Calls `f` for chunk after chunk of `0..n`.
-fn pieces(n: u64, mut f: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
+pub(in crate::cli::perf) fn pieces<E>(
+    n: u64,
+    mut f: impl FnMut(u64, u64) -> Result<(), E>,
+) -> Result<(), E> {
     let mut from = 0;
     while from < n {
         let to = n.min(from + CHUNK);

@@ -6,20 +6,20 @@ use std::fmt::Write as _;
 use crate::report::{Report, Row};
 
 /// Series names, as peers have them.
-pub(super) const OUT_OF_PLACE: &str = "out of place";
-pub(super) const IN_PLACE: &str = "in place";
+pub(in crate::cli::perf) const OUT_OF_PLACE: &str = "out of place";
+pub(in crate::cli::perf) const IN_PLACE: &str = "in place";
 
 /// What stands beside the sizes.
-pub(super) struct Columns {
-    pub(super) dtype: String,
-    pub(super) redop: String,
-    pub(super) root: String,
+pub(in crate::cli::perf) struct Columns {
+    pub(in crate::cli::perf) dtype: String,
+    pub(in crate::cli::perf) redop: String,
+    pub(in crate::cli::perf) root: String,
     /// Elements by size.
-    pub(super) counts: BTreeMap<u64, u64>,
+    pub(in crate::cli::perf) counts: BTreeMap<u64, u64>,
 }
 
 /// The head, in comment lines.
-pub(super) fn head(report: &Report, notes: &[String]) -> String {
+pub(in crate::cli::perf) fn head(report: &Report, notes: &[String]) -> String {
     let m = &report.meta;
     let mut out = String::new();
     let _ = writeln!(
@@ -35,7 +35,7 @@ pub(super) fn head(report: &Report, notes: &[String]) -> String {
 }
 
 /// The rows, and the closing line.
-pub(super) fn body(report: &Report, columns: &Columns) -> String {
+pub(in crate::cli::perf) fn body(report: &Report, columns: &Columns) -> String {
     let mut out = String::new();
     let memcpy = !report.meta.limits.memcpy_gbs_by_size.is_empty();
     let _ = writeln!(out, "#\n#{:>51}{OUT_OF_PLACE:>40}{IN_PLACE:>37}", "");

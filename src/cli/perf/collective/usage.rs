@@ -12,7 +12,7 @@ use crate::cli::{Exit, Problem};
 use crate::report::parse_size;
 
 /// Arguments that contradict each other, or that this collective among so many ranks cannot have.
-pub(super) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
+pub(in crate::cli::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind == CollectiveKind::Send && ranks < 2 {
         return usage("send-recv needs two ranks".into(), "give -R 2 or more");

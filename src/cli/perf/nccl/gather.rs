@@ -1,0 +1,511 @@
+//! Starts the processes that NCCL runs in, listens to them, and ends them when their time is up. Whatever NCCL
+//! does, rows that were measured before stay, and the reason for those that are missing is told.
+#![allow(clippy::disallowed_methods)] // The program: waits for its workers, with deadlines.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process_group, Pid, Signal};
+
+use super::super::collective::table::{IN_PLACE, OUT_OF_PLACE};
+use super::super::collective::{bus_factor, Step};
+use super::log::{self, Told};
+use super::order::{Event, Order, Timed};
+use super::placement::{environment, reported, Placement, Setting};
+use crate::report::Row;
+
+/// How long the other ranks may still speak when one has failed: their words may be the cause.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long communicators may take to be destroyed when all is done.
+const TEARDOWN: Duration = Duration::from_secs(5);
+/// How long a process may take to die when it is killed.
+const END: Duration = Duration::from_secs(10);
+/// Longest that a library and a GPU may take to be looked at.
+const LOOK: Duration = Duration::from_secs(60);
+/// Lines of a worker that are kept for the reason of its end.
+const KEPT: usize = 5;
+
+/// What a look at a library has found.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    pub(super) library: PathBuf,
+    pub(super) version: i32,
+    pub(super) gpu: String,
+    pub(super) sms: i32,
+}
+
+/// Why a library cannot be used.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    /// No library can: there is no GPU.
+    Gpu(String),
+    /// Another one might.
+    Library(String),
+}
+
+/// Opens the GPU and loads a library, in a process of its own.
+///
+/// # Errors
+/// Why that does not work.
+pub(super) fn look(library: &Path, device: usize) -> Result<Found, Unusable> {
+    let order = Order::look(library.to_owned(), device);
+    let none = |_: &Order| BTreeMap::new();
+    let mut workers = Workers::start([order], none).map_err(Unusable::Library)?;
+    let mut found = None;
+    let mut failed = None;
+    let deadline = Instant::now() + LOOK;
+    while workers.left > 0 {
+        match workers.next(deadline) {
+            Some((_, Said::Event(Event::Loaded { version, gpu, sms }))) => {
+                let library = library.to_owned();
+                found = Some(Found {
+                    library,
+                    version,
+                    gpu,
+                    sms,
+                });
+            }
+            Some((_, Said::Event(Event::NoGpu { why }))) => return Err(Unusable::Gpu(why)),
+            Some((_, Said::Event(Event::Failed { why, .. }))) => failed = Some(why),
+            Some(_) => {}
+            None => {
+                let why = format!("it cannot be loaded within {} s", LOOK.as_secs());
+                return Err(Unusable::Library(why));
+            }
+        }
+    }
+    match (failed, found) {
+        (Some(why), _) => Err(Unusable::Library(why)),
+        (None, Some(found)) => Ok(found),
+        (None, None) => Err(Unusable::Library(workers.end_of(0))),
+    }
+}
+
+/// A sweep that is to be run.
+pub(super) struct Sweep<'a> {
+    /// With all ranks; the workers' own are filled in.
+    pub(super) order: Order,
+    pub(super) placement: Placement,
+    pub(super) setting: Setting<'a>,
+    /// Longest that it may take.
+    pub(super) limit: Duration,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub(super) struct Outcome {
+    pub(super) rows: Vec<Row>,
+    pub(super) told: Told,
+    pub(super) settings: BTreeMap<String, String>,
+    /// Why rows are missing.
+    pub(super) why: Option<String>,
+}
+
+/// Runs it.
+pub(super) fn run(sweep: &Sweep<'_>) -> Outcome {
+    let all: Vec<u32> = (0..sweep.order.ranks).collect();
+    let groups: Vec<Vec<u32>> = match sweep.placement {
+        Placement::Threads => vec![all],
+        Placement::Processes => all.into_iter().map(|r| vec![r]).collect(),
+    };
+    let vars = |own: &[u32]| environment(&sweep.setting, own);
+    let mut outcome = Outcome {
+        settings: reported(&vars(&groups[0])),
+        ..Outcome::default()
+    };
+    let orders = groups.into_iter().map(|own| Order {
+        own,
+        ..sweep.order.clone()
+    });
+    let mut state = State::default();
+    match Workers::start(orders, |order| vars(&order.own)) {
+        Ok(mut workers) => outcome.why = listen(&mut workers, sweep, &mut state).err(),
+        Err(why) => outcome.why = Some(why),
+    }
+    outcome.rows = state.rows(&sweep.order);
+    if let Some(folder) = sweep.setting.log.parent() {
+        outcome.told = log::read(folder);
+    }
+    outcome
+}
+
+/// What the ranks have said.
+#[derive(Debug, Default)]
+struct State {
+    up: BTreeSet<u32>,
+    done: BTreeSet<u32>,
+    ended: BTreeSet<u32>,
+    times: BTreeMap<(u64, bool), BTreeMap<u32, Timed>>,
+}
+
+impl State {
+    /// What all ranks have done: the slowest one's times.
+    fn rows(&self, order: &Order) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for step in &order.steps {
+            for in_place in [false, true] {
+                let Some(times) = self.times.get(&(step.bytes, in_place)) else {
+                    continue;
+                };
+                if times.len() == order.ranks as usize {
+                    rows.push(row(step, in_place, order.ranks, times));
+                }
+            }
+        }
+        rows
+    }
+
+    /// What is waited for, when the time is up.
+    fn waiting_for(&self, order: &Order) -> String {
+        if self.up.len() < order.ranks as usize {
+            let missing: Vec<String> = (0..order.ranks)
+                .filter(|r| !self.up.contains(r))
+                .map(|r| r.to_string())
+                .collect();
+            return format!(
+                "the communicator has not come up (rank(s) {} are missing)",
+                missing.join(", ")
+            );
+        }
+        let full = |step: &Step, in_place: bool| {
+            let times = self.times.get(&(step.bytes, in_place));
+            times.is_some_and(|t| t.len() == order.ranks as usize)
+        };
+        for step in &order.steps {
+            for (in_place, form) in [(false, OUT_OF_PLACE), (true, IN_PLACE)] {
+                if !full(step, in_place) {
+                    return format!("{} bytes, {form}, are not done", step.bytes);
+                }
+            }
+        }
+        "all sizes are done, but the communicator is not destroyed".into()
+    }
+}
+
+fn row(step: &Step, in_place: bool, ranks: u32, times: &BTreeMap<u32, Timed>) -> Row {
+    let most = |of: fn(&Timed) -> f64| times.values().map(of).fold(0.0, f64::max);
+    let p50_us = most(|t| t.p50_us);
+    let gbs = step.bytes as f64 / p50_us.max(1e-3) / 1e3;
+    Row {
+        series: Some(if in_place { IN_PLACE } else { OUT_OF_PLACE }.into()),
+        size_bytes: step.bytes,
+        count: step.iters,
+        time_us: most(|t| t.mean_us),
+        p50_us,
+        p99_us: most(|t| t.p99_us),
+        algbw_gbs: gbs,
+        busbw_gbs: gbs * bus_factor(ringbell::CollectiveKind::AllReduce, ranks),
+        wrong: times.values().map(|t| t.wrong).sum(),
+        ..Row::default()
+    }
+}
+
+fn listen(workers: &mut Workers, sweep: &Sweep<'_>, state: &mut State) -> Result<(), String> {
+    let order = &sweep.order;
+    let start = Instant::now();
+    let (end, up) = (
+        start + sweep.limit,
+        start + Duration::from_secs(order.timeout_s),
+    );
+    let mut failed: Option<String> = None;
+    let mut deadline = end;
+    while workers.left > 0 {
+        let all_up = state.up.len() == order.ranks as usize;
+        let all_ended = state.ended.len() == order.ranks as usize;
+        let until = if all_up { deadline } else { deadline.min(up) };
+        match workers.next(until) {
+            None if failed.is_some() || all_ended => break,
+            None => {
+                let waited = start.elapsed().as_secs();
+                let what = state.waiting_for(order);
+                return Err(format!("ended after {waited} s: {what}"));
+            }
+            Some((_, Said::Event(event))) => match event {
+                Event::Id { id } => workers.pass_on(&id),
+                Event::Up { rank } => drop(state.up.insert(rank)),
+                Event::Row {
+                    rank,
+                    bytes,
+                    in_place,
+                    timed,
+                } => {
+                    let times = state.times.entry((bytes, in_place)).or_default();
+                    times.insert(rank, timed);
+                }
+                Event::Done { rank } => {
+                    state.done.insert(rank);
+                    if state.done.len() == order.ranks as usize {
+                        deadline = end.min(Instant::now() + TEARDOWN);
+                    }
+                }
+                Event::Ended { rank } => drop(state.ended.insert(rank)),
+                Event::Failed { rank, why } => {
+                    let who = rank.map_or_else(String::new, |r| format!("rank {r}: "));
+                    let said = failed.get_or_insert_with(String::new);
+                    if !said.is_empty() {
+                        said.push_str("; ");
+                    }
+                    *said += &format!("{who}{why}");
+                    deadline = deadline.min(Instant::now() + LAST_WORDS);
+                }
+                Event::NoGpu { why } => {
+                    failed.get_or_insert(why);
+                }
+                Event::Loaded { .. } | Event::Checked { .. } => {}
+            },
+            Some((i, Said::End)) => {
+                let over = workers.all[i].own.iter().all(|r| state.ended.contains(r));
+                if !over && failed.is_none() {
+                    failed = Some(workers.end_of(i));
+                    deadline = deadline.min(Instant::now() + LAST_WORDS);
+                }
+            }
+            Some((_, Said::Line(_))) => {}
+        }
+    }
+    match failed {
+        Some(why) => Err(why),
+        None => Ok(()),
+    }
+}
+
+/// What comes from a worker.
+enum Said {
+    Event(Event),
+    /// Something else, on either of its outputs.
+    Line(String),
+    /// Its standard output has ended.
+    End,
+}
+
+struct Worker {
+    own: Vec<u32>,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    /// Its last lines that are no events.
+    lines: VecDeque<String>,
+}
+
+/// The processes of a run. Dropping it ends those that are left.
+struct Workers {
+    all: Vec<Worker>,
+    said: Receiver<(usize, Said)>,
+    /// Those whose output has not ended.
+    left: usize,
+}
+
+impl Workers {
+    fn start(
+        orders: impl IntoIterator<Item = Order>,
+        vars: impl Fn(&Order) -> BTreeMap<String, String>,
+    ) -> Result<Workers, String> {
+        let exe = std::env::current_exe().map_err(|e| format!("this program has no path: {e}"))?;
+        let (tell, said) = channel();
+        let mut workers = Workers {
+            all: Vec::new(),
+            said,
+            left: 0,
+        };
+        for (i, order) in orders.into_iter().enumerate() {
+            let mut child = Command::new(&exe)
+                .args(["perf", "nccl-worker"])
+                .envs(vars(&order))
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                // What NCCL starts itself is ended with it.
+                .process_group(0)
+                .spawn()
+                .map_err(|e| format!("cannot start {}: {e}", exe.display()))?;
+            let mut stdin = child.stdin.take();
+            let line = serde_json::to_string(&order).map_err(|e| e.to_string())? + "\n";
+            if let Some(to) = &mut stdin {
+                // A worker that is gone already says so by its end.
+                let _ = to.write_all(line.as_bytes());
+            }
+            if let Some(out) = child.stdout.take() {
+                read_lines(i, out, tell.clone(), true);
+                workers.left += 1;
+            }
+            if let Some(err) = child.stderr.take() {
+                read_lines(i, err, tell.clone(), false);
+            }
+            workers.all.push(Worker {
+                own: order.own,
+                child,
+                stdin,
+                lines: VecDeque::new(),
+            });
+        }
+        Ok(workers)
+    }
+
+    /// What comes next; `None` when nothing has come until the deadline.
+    fn next(&mut self, deadline: Instant) -> Option<(usize, Said)> {
+        let wait = deadline.saturating_duration_since(Instant::now());
+        match self.said.recv_timeout(wait) {
+            Ok((i, said)) => {
+                match &said {
+                    Said::End => self.left -= 1,
+                    Said::Line(text) => {
+                        let lines = &mut self.all[i].lines;
+                        lines.push_back(text.clone());
+                        if lines.len() > KEPT {
+                            lines.pop_front();
+                        }
+                    }
+                    Said::Event(_) => {}
+                }
+                Some((i, said))
+            }
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
+        }
+    }
+
+    /// Tells the ranks of the other processes where to meet.
+    fn pass_on(&mut self, id: &str) {
+        for w in self.all.iter_mut().filter(|w| !w.own.contains(&0)) {
+            if let Some(to) = &mut w.stdin {
+                let _ = to.write_all(format!("{id}\n").as_bytes());
+            }
+        }
+    }
+
+    /// How a process whose output has ended did so itself, in words.
+    fn end_of(&mut self, i: usize) -> String {
+        let w = &mut self.all[i];
+        let deadline = Instant::now() + END;
+        let status = loop {
+            match w.child.try_wait() {
+                Ok(Some(status)) => break Some(status),
+                Ok(None) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                _ => break None,
+            }
+        };
+        // Its last lines may come behind its end.
+        let soon = Instant::now() + Duration::from_millis(100);
+        while let Ok((j, said)) = self
+            .said
+            .recv_timeout(soon.saturating_duration_since(Instant::now()))
+        {
+            match said {
+                Said::Line(text) => self.all[j].lines.push_back(text),
+                Said::End => self.left -= 1,
+                Said::Event(_) => {}
+            }
+        }
+        let w = &self.all[i];
+        let ranks: Vec<String> = w.own.iter().map(u32::to_string).collect();
+        let how = match status {
+            None => "does not end".to_owned(),
+            Some(s) => match (s.code(), s.signal()) {
+                (Some(code), _) => format!("has ended with status {code}"),
+                (None, Some(signal)) => format!("was ended by signal {signal}"),
+                (None, None) => "has ended".to_owned(),
+            },
+        };
+        let mut text = match ranks.is_empty() {
+            true => format!("its process {how}"),
+            false => format!("the process of rank(s) {} {how}", ranks.join(", ")),
+        };
+        for line in &w.lines {
+            text += &format!("; it said `{line}`");
+        }
+        text
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for w in &mut self.all {
+            if let Ok(None) = w.child.try_wait() {
+                if let Some(group) = i32::try_from(w.child.id()).ok().and_then(Pid::from_raw) {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
+            }
+        }
+        // A process may be in the driver for a while, whose own matter it is to stop its kernels.
+        let deadline = Instant::now() + END;
+        for w in &mut self.all {
+            while matches!(w.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Said)>, events: bool) {
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        let mut bytes = Vec::new();
+        // Bytes, not text: NCCL may print what is no UTF-8.
+        while from.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
+            let text = String::from_utf8_lossy(&bytes).trim().to_owned();
+            bytes.clear();
+            let event = match events {
+                true => serde_json::from_str(&text).ok(),
+                false => None,
+            };
+            let said = match event {
+                Some(event) => Said::Event(event),
+                None if text.is_empty() => continue,
+                None => Said::Line(text),
+            };
+            if to.send((i, said)).is_err() {
+                return;
+            }
+        }
+        if events {
+            let _ = to.send((i, Said::End));
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timed(p50_us: f64, wrong: Option<u64>) -> Timed {
+        Timed {
+            mean_us: p50_us,
+            p50_us,
+            p99_us: p50_us,
+            wrong,
+        }
+    }
+
+    #[test]
+    fn a_row_is_of_all_ranks_and_the_slowest_counts() {
+        let mut order = Order::look("x".into(), 0);
+        order.ranks = 2;
+        order.steps = vec![Step {
+            bytes: 1000,
+            count: 250,
+            warmup: 1,
+            iters: 3,
+        }];
+        let mut state = State::default();
+        assert!(state
+            .waiting_for(&order)
+            .contains("rank(s) 0, 1 are missing"));
+        state.up.extend([0, 1]);
+        let times = state.times.entry((1000, false)).or_default();
+        times.insert(0, timed(2.0, Some(0)));
+        assert!(state.rows(&order).is_empty(), "one rank is no row");
+        let missing = state.waiting_for(&order);
+        assert!(missing.contains("1000 bytes, out of place"), "{missing}");
+        let times = state.times.entry((1000, false)).or_default();
+        times.insert(1, timed(4.0, Some(3)));
+        let rows = state.rows(&order);
+        assert_eq!((rows[0].p50_us, rows[0].wrong), (4.0, Some(3)));
+        assert_eq!(rows[0].busbw_gbs, 0.25);
+        assert!(state.waiting_for(&order).contains("in place"));
+    }
+}

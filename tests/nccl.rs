@@ -1,0 +1,438 @@
+//! NCCL measured beside our all-reduce: the whole way, with a mock driver where libcuda would be and a mock NCCL
+//! where `libnccl.so.2` would be. The mock really sums, among threads and among processes, and is told to misbehave.
+#![cfg(feature = "cuda")]
+#![allow(clippy::disallowed_methods)] // Tests at the edge.
+
+mod common;
+
+use std::io::Write as _;
+use std::os::unix::fs::{symlink, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::{run, text};
+use serde_json::Value;
+
+/// A folder with what a machine with GPU and NCCL has, and the command that finds it there.
+struct Machine {
+    folder: PathBuf,
+}
+
+impl Machine {
+    fn new(test: &str) -> Machine {
+        let name = format!("nccl-{test}-{}", std::process::id());
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = std::fs::remove_dir_all(&folder);
+        for sub in ["lib", "bin"] {
+            std::fs::create_dir_all(folder.join(sub)).expect("the target folder can be written");
+        }
+        let m = Machine { folder };
+        for name in ["libcuda.so", "libcuda.so.1", "libnvrtc.so"] {
+            m.link("libringbell_mock_libcuda.so", &format!("lib/{name}"));
+        }
+        m
+    }
+
+    fn with_nccl(test: &str) -> Machine {
+        let m = Machine::new(test);
+        m.link("libringbell_mock_libnccl.so", "lib/libnccl.so.2");
+        m
+    }
+
+    /// A link to a library that cargo has put beside this test.
+    fn link(&self, library: &str, name: &str) {
+        let test = std::env::current_exe().expect("a test has a path");
+        let beside = test.with_file_name(library);
+        assert!(beside.is_file(), "{} was not built", beside.display());
+        symlink(beside, self.folder.join(name)).expect("a fresh folder");
+    }
+
+    fn script(&self, name: &str, body: &str) {
+        let file = self.folder.join("bin").join(name);
+        std::fs::write(&file, format!("#!/bin/sh\n{body}\n")).expect("a fresh folder");
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))
+            .expect("our own file");
+    }
+
+    /// `ringbell --gpu cuda perf ...` on this machine, on which NCCL has these faults.
+    fn perf(&self, faults: &str, args: &str) -> Command {
+        // By `env`: the loader's path is this program's alone, and not that of whatever starts it.
+        let mut c = Command::new("env");
+        let path = std::env::var("PATH").unwrap_or_default();
+        c.arg(format!("LD_LIBRARY_PATH={}/lib", self.folder.display()))
+            .arg(env!("CARGO_BIN_EXE_ringbell"))
+            .args(["--gpu", "cuda", "perf"])
+            .args(args.split_whitespace())
+            .env("PATH", format!("{}/bin:{path}", self.folder.display()))
+            .env("RINGBELL_MOCK_NCCL", faults)
+            .env("TMPDIR", &self.folder)
+            .env_remove("RINGBELL_RANK")
+            .env_remove("RINGBELL_NCCL");
+        c
+    }
+
+    /// Runs it, with a report.
+    fn report(&self, faults: &str, args: &str) -> (Output, Value) {
+        let json = self.folder.join("report.json");
+        let _ = std::fs::remove_file(&json);
+        let out = run(self.perf(faults, args).arg("--json").arg(&json));
+        let report = std::fs::read_to_string(&json).unwrap_or_default();
+        (out, serde_json::from_str(&report).unwrap_or(Value::Null))
+    }
+
+    /// Nothing is left of what the command has made.
+    fn is_clean(&self) -> bool {
+        let left = std::fs::read_dir(&self.folder).expect("our folder");
+        let names = left
+            .flatten()
+            .map(|e| e.file_name().to_string_lossy().into_owned());
+        names.filter(|n| n.starts_with("ringbell-")).count() == 0
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Small, odd and few.
+const QUICK: &str = "-b 4 -e 40004 -i 20000 -n 2 -w 1";
+
+fn beside(more: &str) -> String {
+    format!("all-reduce --beside nccl --no-limits {QUICK} {more}")
+}
+
+fn rows(peer: &Value) -> usize {
+    peer["rows"].as_array().map_or(0, Vec::len)
+}
+
+#[test]
+fn both_sides_are_measured_as_threads_over_both_transports() {
+    let m = Machine::with_nccl("threads");
+    let (out, report) = m.report("", &beside("-R 3"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let meta = &report["meta"];
+    assert!(meta["gpu"].as_str().is_some_and(|g| g.contains("Mock GPU")));
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    let peers = meta["peers"].as_array().expect("peers");
+    assert_eq!(peers.len(), 2, "{said}");
+    for (peer, (transport, via)) in peers
+        .iter()
+        .zip([("shm", "SHM/"), ("socket", "NET/Socket")])
+    {
+        assert_eq!(peer["version"], "2.30.3");
+        assert_eq!(peer["transport"], transport);
+        assert_eq!(peer["placement"], meta["placement"]);
+        assert_eq!(peer["blocks"], 4, "{said}");
+        assert!(peer["carriers"][0]
+            .as_str()
+            .is_some_and(|c| c.starts_with(via)));
+        assert_eq!(peer["settings"]["NCCL_P2P_DISABLE"], "1");
+        assert_eq!(peer["settings"]["NCCL_MULTI_RANK_GPU_ENABLE"], "1");
+        assert_eq!(peer["why"], Value::Null, "{said}");
+        assert_eq!(rows(peer), 6, "{said}");
+        for row in peer["rows"].as_array().expect("rows") {
+            assert_eq!(row["wrong"], 0, "{said}");
+        }
+    }
+    for word in [
+        "threads of one process",
+        "NCCL shm",
+        "NCCL socket",
+        "40004 ",
+        "time ratio = ringbell / best peer",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    assert!(m.is_clean());
+}
+
+#[test]
+fn ranks_are_processes_when_asked_and_operations_may_be_queued() {
+    let m = Machine::with_nccl("processes");
+    let (out, report) = m.report("", &beside("--procs -d i32 -o max --queued"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("time-sliced contexts, both sides"), "{said}");
+    assert!(said.contains("processes, a software NIC each"), "{said}");
+    assert!(
+        said.contains("times are those of all by their number"),
+        "{said}"
+    );
+    for peer in report["meta"]["peers"].as_array().expect("peers") {
+        assert_eq!((rows(peer), &peer["why"]), (6, &Value::Null), "{said}");
+    }
+}
+
+#[test]
+fn an_older_nccl_gets_processes_that_claim_hosts_of_their_own() {
+    let m = Machine::with_nccl("older");
+    let (out, report) = m.report("version=22809", &beside(""));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let [shm, socket] = [0, 1].map(|i| &report["meta"]["peers"][i]);
+    assert!(
+        shm["why"].as_str().is_some_and(|w| w.contains("2.28.9")),
+        "{said}"
+    );
+    assert_eq!((rows(shm), rows(socket)), (0, 6), "{said}");
+    assert_eq!(socket["settings"]["NCCL_HOSTID"], "one for each rank");
+    assert!(said.contains("time-sliced contexts, both sides"), "{said}");
+    // One process has one name for its host, so threads are refused, with what would help.
+    let out = run(&mut m.perf("version=22809", &format!("nccl --threads {QUICK}")));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("2.30 allows several"), "{said}");
+    let (out, report) = m.report("version=22809", &beside("--threads"));
+    assert_eq!(
+        out.status.code(),
+        Some(1),
+        "nothing to compare with: {}",
+        text(&out)
+    );
+    assert_eq!(rows(&report["meta"]["peers"][1]), 0);
+}
+
+/// The mock is as strict as NCCL: without our environment, the same ranks are refused.
+#[test]
+fn without_permission_two_ranks_on_a_gpu_are_refused() {
+    let m = Machine::with_nccl("refused");
+    let mut worker = m
+        .perf("", "nccl-worker")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let order = r#"{"library": "libnccl.so.2", "device": 0, "ranks": 2, "own": [0, 1], "dtype": "f32", "op": "sum",
+        "steps": [], "check": true, "queued": false, "timeout_s": 20}"#;
+    let mut stdin = worker.stdin.take().expect("a pipe");
+    writeln!(stdin, "{}", order.replace('\n', " ")).expect("it listens");
+    let out = worker.wait_with_output().expect("it ends");
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert!(said.contains("Duplicate GPU detected"), "{said}");
+    assert!(said.contains("invalid usage (5)"), "{said}");
+}
+
+#[test]
+fn a_missing_nccl_is_an_error_that_says_what_was_searched_or_a_remark() {
+    let m = Machine::new("missing");
+    m.script("python3", &format!("echo {}/nothing", m.folder.display()));
+    let (out, report) = m.report("", &beside(""));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(4), "{said}");
+    assert_eq!(report, Value::Null, "nothing was measured");
+    for word in [
+        "libnccl.so.2 of the dynamic loader",
+        "packages of python3",
+        "pip install nvidia-nccl-cu13",
+        "RINGBELL_NCCL",
+    ] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let asked = beside("").replace("nccl", "nccl-if-found");
+    let (out, report) = m.report("", &asked);
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    let why = report["meta"]["peers"][0]["why"].as_str().unwrap_or("");
+    assert!(why.contains("no usable NCCL was found"), "{why}");
+}
+
+#[test]
+fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
+    let m = Machine::new("found");
+    let nccl = format!("nccl {QUICK}");
+    // A wheel of PyPI.
+    let packages = m.folder.join("site-packages");
+    std::fs::create_dir_all(packages.join("nvidia/nccl/lib")).expect("a fresh folder");
+    m.link(
+        "libringbell_mock_libnccl.so",
+        "site-packages/nvidia/nccl/lib/libnccl.so.2",
+    );
+    m.script("python3", &format!("echo {}", packages.display()));
+    let (out, report) = m.report("", &nccl);
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let library = report["meta"]["peers"][0]["library"].as_str().unwrap_or("");
+    assert!(Path::new(library).starts_with(&packages), "{library}");
+    // What is named is the only one.
+    m.link("libringbell_mock_libcuda.so", "lib/other.so");
+    let out = run(m
+        .perf("", &nccl)
+        .env("RINGBELL_NCCL", m.folder.join("lib/other.so")));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(4), "{said}");
+    assert!(said.contains("no function ncclGetVersion"), "{said}");
+    let folder = packages.join("nvidia/nccl/lib");
+    let out = run(m.perf("", &nccl).arg("--nccl").arg(folder));
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+}
+
+/// Longest operation where one hangs: long enough for communicators to come up on a busy machine.
+const PATIENCE: &str = "--timeout 4";
+
+/// Rows that are left, and what is said. A rank that is ended may have owed the row before.
+fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
+    let (out, report) = m.report(faults, &format!("nccl {more} {QUICK}"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(1), "{faults} {more}: {said}");
+    let rows = report["rows"].as_array().map_or(usize::MAX, Vec::len);
+    assert!(
+        (most.saturating_sub(1)..=most).contains(&rows),
+        "{faults} {more}: {rows} rows: {said}"
+    );
+    assert!(said.contains(why), "{faults} {more}: {said}");
+}
+
+#[test]
+fn when_nccl_fails_rows_stay_and_the_reason_is_told() {
+    let m = Machine::with_nccl("fails");
+    for (faults, most, why) in [
+        ("init-error=2", 0, "unhandled system error (2)"),
+        ("op-error=3:20000", 2, "internal error"),
+        ("async-error=6:40000", 4, "remote process exited"),
+        ("die=40000", 4, "was ended by signal 6"),
+    ] {
+        for placement in ["--threads", "--procs"] {
+            assert_rows(&m, faults, placement, most, why);
+        }
+    }
+    assert!(m.is_clean());
+}
+
+#[test]
+fn a_nccl_that_hangs_is_ended() {
+    let m = Machine::with_nccl("hangs");
+    let up = format!("--threads {PATIENCE}");
+    assert_rows(&m, "init-hang", &up, 0, "rank(s) 0, 1 are missing");
+    let late = "an all-reduce has not ended after 4 s";
+    let op = format!("--procs {PATIENCE}");
+    assert_rows(&m, "op-hang=20000", &op, 2, late);
+    // And one that does not come to its own deadline.
+    let all = "--timeout 60 --limit 4";
+    assert_rows(
+        &m,
+        "op-hang=20000",
+        all,
+        2,
+        "ended after 4 s: 20004 bytes, out of place",
+    );
+    assert!(m.is_clean());
+}
+
+#[test]
+fn the_other_transport_and_our_side_are_measured_beside_one_that_hangs() {
+    let m = Machine::with_nccl("beside-hang");
+    let (out, report) = m.report("op-hang=40000", &beside(PATIENCE));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    for peer in report["meta"]["peers"].as_array().expect("peers") {
+        assert_eq!(rows(peer), 4, "{said}");
+        let why = peer["why"].as_str().unwrap_or("");
+        assert!(why.contains("has not ended"), "{said}");
+    }
+    // The largest size has our figure alone.
+    let line = said.lines().find(|l| l.contains("none")).unwrap_or("");
+    assert!(line.contains("39.1K") || line.contains("40004"), "{said}");
+}
+
+#[test]
+fn sizes_stay_when_only_the_end_hangs() {
+    let m = Machine::with_nccl("end-hangs");
+    let (out, report) = m.report("destroy-hang", &format!("nccl {QUICK}"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6), "{said}");
+    assert!(said.contains("communicator is not destroyed"), "{said}");
+}
+
+#[test]
+fn wrong_sums_are_seen() {
+    let m = Machine::with_nccl("wrong");
+    let (out, report) = m.report("wrong=40000", &format!("nccl -R 3 {QUICK}"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(3), "{said}");
+    let rows = report["rows"].as_array().expect("rows");
+    let wrong: Vec<u64> = rows.iter().filter_map(|r| r["wrong"].as_u64()).collect();
+    // One element of the last rank, seen after the first and after the last run out of place.
+    assert_eq!(wrong, [0, 0, 0, 0, 2, 1], "{said}");
+    let (out, _) = m.report("wrong=40000", &beside(""));
+    assert_eq!(out.status.code(), Some(3), "{}", text(&out));
+}
+
+#[test]
+fn mps_is_found_or_started_and_ended() {
+    let m = Machine::with_nccl("mps");
+    // As NVIDIA's: a service in the foreground, and commands on standard input.
+    m.script(
+        "nvidia-cuda-mps-control",
+        r#"dir=${CUDA_MPS_PIPE_DIRECTORY:-/nonexistent}
+if [ "$1" = -f ]; then
+  echo "$$" > "$dir/control"
+  while [ -e "$dir/control" ]; do sleep 0.05; done
+  exit 0
+fi
+read -r command
+[ -e "$dir/control" ] || exit 1
+echo "$command" >> "$dir/../../said"
+[ "$command" = quit ] && rm "$dir/control"
+exit 0"#,
+    );
+    let (out, report) = m.report("", &beside("--procs"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    assert!(
+        said.contains("MPS does not run; --mps starts one"),
+        "{said}"
+    );
+    let (out, again) = m.report("", &beside("--procs --mps"));
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(0), "{said}");
+    let place = |r: &Value| r["meta"]["placement"].as_str().unwrap_or("").to_owned();
+    assert!(place(&report).contains("time-sliced"), "{said}");
+    assert!(
+        place(&again).contains("co-resident by MPS (one of our own)"),
+        "{said}"
+    );
+    let pipe = &again["meta"]["peers"][0]["settings"]["CUDA_MPS_PIPE_DIRECTORY"];
+    assert!(
+        pipe.as_str().is_some_and(|p| p.ends_with("/pipe")),
+        "{pipe}"
+    );
+    let told = std::fs::read_to_string(m.folder.join("said")).expect("it was spoken to");
+    assert!(told.ends_with("quit\n"), "{told}");
+    assert!(m.is_clean());
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_before_anything_runs() {
+    let m = Machine::with_nccl("usage");
+    for (args, exit, why) in [
+        (
+            "all-gather --beside nccl",
+            2,
+            "measures all-reduce, not all-gather",
+        ),
+        (
+            "all-reduce --beside nccl --streams",
+            2,
+            "ask for what NCCL has not",
+        ),
+        ("all-reduce --beside mpi", 2, "nccl-if-found"),
+    ] {
+        let out = run(&mut m.perf("", args));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(exit), "{args}: {said}");
+        assert!(said.contains(why), "{args}: {said}");
+    }
+    let mut emulated = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+    emulated.args(["--gpu", "emulated", "perf", "nccl"]);
+    let out = run(&mut emulated);
+    let said = text(&out);
+    assert_eq!(out.status.code(), Some(4), "{said}");
+    assert!(said.contains("NCCL needs a real GPU"), "{said}");
+}
