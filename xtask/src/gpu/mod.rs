@@ -29,6 +29,9 @@ const MOST_BYTES: u64 = 64 << 20;
 /// Longest that one of the two runs in CI may take; each takes seconds on an idle machine.
 const REHEARSAL: Duration = Duration::from_secs(300);
 
+/// Where in a bundle NCCL lies, if it is in it.
+const NCCL: &str = "lib/libnccl.so.2";
+
 /// What a machine without Rust starts.
 const SCRIPT: &str = r#"#!/bin/sh
 # Checks Ringbell on this machine's GPU, then measures. `./run --help` tells the options.
@@ -55,7 +58,7 @@ pub(crate) struct Args {
 /// Builds, and runs where that is asked for; false when a step of the run failed.
 pub(crate) fn main(args: &Args) -> Result<bool> {
     let out = root().join(&args.out);
-    build(&out, args.dev)?;
+    build(&out, args.dev, args.run.nccl.as_deref())?;
     if !args.here {
         println!("copy it to a machine with a GPU, unpack it there, and start `./run`");
         return Ok(true);
@@ -73,7 +76,7 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
 /// the mock driver.
 pub(crate) fn rehearse() -> Result<Outcome> {
     let out = root().join("target/gpu/rehearsal");
-    build(&out, true)?;
+    build(&out, true, None)?;
     for gpu in ["emulated", "cuda"] {
         let mut script = Command::new("sh");
         script.arg(out.join("run")).args(["--short", "--gpu", gpu]);
@@ -88,7 +91,7 @@ pub(crate) fn rehearse() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-fn build(out: &Path, dev: bool) -> Result<()> {
+fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
     let profile: &[&str] = if dev { &[] } else { &["--release"] };
     for sub in ["bin", "tests"] {
         let dir = out.join(sub);
@@ -108,6 +111,7 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         tests.insert(program.name.to_owned(), suite::list(&placed)?);
     }
     suite::kernels(&out.join("tests/kernels"))?;
+    pack_nccl(out, nccl)?;
     let resources = root().join("target/kernels/resources.json");
     let resources = match std::fs::read_to_string(&resources) {
         Ok(text) => serde_json::from_str(&text)
@@ -135,12 +139,37 @@ fn build(out: &Path, dev: bool) -> Result<()> {
         packed.display(),
         bytes as f64 / f64::from(1 << 20)
     );
+    if bytes > MOST_BYTES && nccl.is_some() {
+        bail!(
+            "{} has {bytes} bytes with NCCL in it; a bundle has at most 64 MiB: leave --nccl away here, and start `./run --nccl PATH` on the machine",
+            packed.display()
+        );
+    }
     if bytes > MOST_BYTES {
         bail!(
             "{} has {bytes} bytes; a bundle has at most 64 MiB: leave a test out, or strip more",
             packed.display()
         );
     }
+    Ok(())
+}
+
+/// Copies NCCL into the bundle, or removes that of an earlier one.
+fn pack_nccl(out: &Path, nccl: Option<&Path>) -> Result<()> {
+    let to = out.join(NCCL);
+    let _ = std::fs::remove_file(&to);
+    let Some(from) = nccl else {
+        return Ok(());
+    };
+    let dir = out.join("lib");
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    std::fs::copy(from, &to).with_context(|| {
+        format!(
+            "cannot copy {} to {}; --nccl names a libnccl.so.2",
+            from.display(),
+            to.display()
+        )
+    })?;
     Ok(())
 }
 
@@ -294,5 +323,20 @@ not json
                 "/t/cuda-2".into()
             )
         );
+    }
+
+    #[test]
+    fn nccl_comes_into_a_bundle_and_goes_again() {
+        let out = std::env::temp_dir().join(format!("rb-gpu-nccl-{}", std::process::id()));
+        std::fs::create_dir_all(&out).unwrap();
+        let from = out.join("some-libnccl");
+        std::fs::write(&from, b"a library").unwrap();
+        pack_nccl(&out, Some(&from)).unwrap();
+        assert_eq!(std::fs::read(out.join(NCCL)).unwrap(), b"a library");
+        pack_nccl(&out, None).unwrap();
+        assert!(!out.join(NCCL).exists());
+        let e = pack_nccl(&out, Some(Path::new("/nonexistent"))).unwrap_err();
+        assert!(e.to_string().contains("--nccl"), "{e}");
+        std::fs::remove_dir_all(&out).unwrap();
     }
 }

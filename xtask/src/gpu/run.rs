@@ -30,6 +30,10 @@ pub(crate) struct HereArgs {
     /// Run these steps alone, where time is short
     #[arg(long, value_name = "GROUP", value_enum)]
     only: Vec<Group>,
+    /// NCCL's libnccl.so.2 to measure beside ours. `cargo xtask gpu` puts it into the bundle, which the libraries on PyPI
+    /// are too large for; `./run` takes it where it is [default: the bundle's, else searched on the machine]
+    #[arg(long, value_name = "PATH")]
+    pub(super) nccl: Option<PathBuf>,
     /// Where results go
     #[arg(long, default_value = "results", value_name = "FOLDER")]
     results: PathBuf,
@@ -105,6 +109,14 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     }
     let files = out.join("files");
     std::fs::create_dir_all(&files).with_context(|| format!("cannot make {}", files.display()))?;
+    if let Some(nccl) = nccl(&args.here, &bundle)? {
+        for step in &mut steps {
+            if step.args.iter().any(|a| a == "--beside") {
+                step.args
+                    .extend(["--nccl".to_owned(), nccl.display().to_string()]);
+            }
+        }
+    }
     let done = all(&steps, &args.here.gpu, &out)?;
     let machine = machine();
     let results = summary::results(&done, &about, &machine, &args.here.gpu, args.here.short);
@@ -113,6 +125,18 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     write(&out.join("table.md"), &table)?;
     println!("\n{table}\nresults: {}", out.display());
     Ok(!done.iter().any(|d| matches!(d.end, End::Failed(_))))
+}
+
+/// The NCCL that was named, else the bundle's; without either it is searched on the machine.
+fn nccl(here: &HereArgs, bundle: &Path) -> Result<Option<PathBuf>> {
+    if let Some(named) = &here.nccl {
+        let found = named.canonicalize();
+        return Ok(Some(found.with_context(|| {
+            format!("--nccl: there is no {}", named.display())
+        })?));
+    }
+    let packed = bundle.join(super::NCCL);
+    Ok(packed.is_file().then_some(packed))
 }
 
 fn write(file: &Path, text: &str) -> Result<()> {
@@ -156,7 +180,8 @@ fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
         let report = step
             .report
             .as_ref()
-            .filter(|_| end == End::Passed)
+            // Of one that failed as well, if it came to writing one: wrong values are marked in it.
+            .filter(|_| !matches!(end, End::Skipped(_)))
             .and_then(|file| std::fs::read_to_string(file).ok())
             .and_then(|text| serde_json::from_str(&text).ok())
             .unwrap_or(account);

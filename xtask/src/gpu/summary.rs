@@ -44,6 +44,7 @@ pub(super) fn results(
         .collect();
     let reports = Value::Object(reports);
     let comparisons = comparisons(&reports, &about["kernels"]);
+    let remarks = remarks(&reports);
     json!({
         "commit": about["commit"],
         "profile": about["profile"],
@@ -52,6 +53,7 @@ pub(super) fn results(
         "short": short,
         "steps": steps,
         "comparisons": comparisons,
+        "remarks": remarks,
         "reports": reports,
     })
 }
@@ -67,7 +69,9 @@ fn row(report: &Value, series: Option<&str>, percentile: Option<f64>) -> Option<
 }
 
 fn number(row: Option<&Value>, field: &str) -> Option<f64> {
-    row?[field].as_f64().filter(|v| v.is_finite() && *v > 0.0)
+    // How fast something is that is wrong does not matter.
+    let row = row.filter(|r| r["wrong"].as_u64().unwrap_or(0) == 0)?;
+    row[field].as_f64().filter(|v| v.is_finite() && *v > 0.0)
 }
 
 fn shown(value: Option<f64>, unit: &str) -> String {
@@ -138,7 +142,7 @@ fn comparisons(reports: &Value, kernels: &Value) -> Vec<Value> {
         "≥ 0.85×",
     ));
     for ranks in [2, 4] {
-        all_reduce(&mut lines, &reports[format!("all-reduce-{ranks}")], ranks);
+        all_reduce(&mut lines, reports, ranks);
     }
     for sms in [1, 8, 32, 132] {
         let hll = row(&reports[format!("hll-{sms}")], None, None);
@@ -160,7 +164,7 @@ fn comparisons(reports: &Value, kernels: &Value) -> Vec<Value> {
         lines.push(json!({
             "what": format!("{kernel}: registers of a lane, shared bytes"),
             "measured": format!("{}, {}; one block, 0 SMs between calls", told(most("registers")), told(most("shared_bytes"))),
-            "against": "NCCL, NVSHMEM: not measured",
+            "against": "NVSHMEM: not measured",
             "ratio": null,
             "target": "≤ 1 SM",
         }));
@@ -168,44 +172,109 @@ fn comparisons(reports: &Value, kernels: &Value) -> Vec<Value> {
     lines
 }
 
-fn all_reduce(lines: &mut Vec<Value>, report: &Value, ranks: u32) {
-    let empty = Vec::new();
-    let rows = report["rows"].as_array().unwrap_or(&empty);
-    if rows.is_empty() {
-        lines.push(line(
-            &format!("all-reduce f32, {ranks} ranks"),
-            None,
-            "NCCL",
-            None,
-            "GB/s",
-            "≥ 1.5× busbw",
-        ));
+/// Reports of all-reduce among so many ranks, small sizes first.
+fn all_reduces(reports: &Value, ranks: u32) -> [&Value; 2] {
+    ["all-reduce-small", "all-reduce"].map(|name| &reports[format!("{name}-{ranks}")])
+}
+
+fn list(v: &Value) -> &[Value] {
+    v.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A peer's name, version and transport.
+fn peer_name(peer: &Value) -> String {
+    let words = ["name", "version", "transport"].map(|f| peer[f].as_str().unwrap_or(""));
+    let words: Vec<&str> = words.into_iter().filter(|w| !w.is_empty()).collect();
+    words.join(" ")
+}
+
+fn all_reduce(lines: &mut Vec<Value>, reports: &Value, ranks: u32) {
+    let target = |small| match small {
+        true => ("p50_us", "µs", "≤ 0.5× time"),
+        false => ("busbw_gbs", "GB/s", "≥ 1.5× busbw"),
+    };
+    let reports = all_reduces(reports, ranks);
+    if reports.iter().all(|r| list(&r["rows"]).is_empty()) {
+        let what = format!("all-reduce f32, {ranks} ranks");
+        lines.push(line(&what, None, "NCCL", None, "GB/s", "≥ 1.5× busbw"));
     }
-    for r in rows {
-        let size = r["size_bytes"].as_u64().unwrap_or(0);
-        let form = r["series"].as_str().unwrap_or("form not said");
-        let what = format!("all-reduce f32, {ranks} ranks, {} KiB, {form}", size >> 10);
-        // NCCL is not run by us yet: its column says so.
-        lines.push(if size < 64 << 10 {
-            line(
-                &what,
-                number(Some(r), "time_us"),
-                "NCCL",
-                None,
-                "µs",
-                "≤ 0.5× time",
-            )
-        } else {
-            line(
-                &what,
-                number(Some(r), "busbw_gbs"),
-                "NCCL",
-                None,
-                "GB/s",
-                "≥ 1.5× busbw",
-            )
-        });
+    for report in reports {
+        for r in list(&report["rows"]) {
+            let size = r["size_bytes"].as_u64().unwrap_or(0);
+            let form = r["series"].as_str().unwrap_or("form not said");
+            let what = format!("all-reduce f32, {ranks} ranks, {} KiB, {form}", size >> 10);
+            let (field, unit, wanted) = target(size < 64 << 10);
+            let own = number(Some(r), field);
+            let peers = list(&report["meta"]["peers"]);
+            if peers.is_empty() {
+                lines.push(line(&what, own, "NCCL", None, unit, wanted));
+            }
+            for peer in peers {
+                let same =
+                    |p: &&Value| p["size_bytes"] == r["size_bytes"] && p["series"] == r["series"];
+                let its = number(list(&peer["rows"]).iter().find(same), field);
+                lines.push(line(&what, own, &peer_name(peer), its, unit, wanted));
+            }
+        }
+        // What NCCL says of itself; registers only a profiler would tell.
+        for peer in list(&report["meta"]["peers"]) {
+            if let Some(blocks) = peer["blocks"].as_u64() {
+                lines.push(json!({
+                    "what": format!("SMs of an all-reduce while it runs, {ranks} ranks"),
+                    "measured": "none: no kernel runs",
+                    "against": format!("{}: up to {blocks} block(s) on each rank, by its log; registers not measured", peer_name(peer)),
+                    "ratio": null,
+                    "target": "0 SMs",
+                }));
+            }
+        }
     }
+}
+
+/// Where ranks ran, what NCCL was and how it was set, and why figures of it are missing.
+fn remarks(reports: &Value) -> Vec<String> {
+    let mut remarks = Vec::new();
+    for ranks in [2, 4] {
+        for report in all_reduces(reports, ranks) {
+            let meta = &report["meta"];
+            if let Some(place) = meta["placement"].as_str() {
+                remarks.push(format!("All-reduce, {ranks} ranks: {place}."));
+            }
+            for peer in list(&meta["peers"]) {
+                let mut text = format!("{}, {ranks} ranks", peer_name(peer));
+                if let Some(library) = peer["library"].as_str() {
+                    text += &format!(": {library}");
+                }
+                let by: Vec<&str> = list(&peer["carriers"])
+                    .iter()
+                    .filter_map(Value::as_str)
+                    .collect();
+                if !by.is_empty() {
+                    text += &format!(", via {} as it says", by.join(", "));
+                }
+                let set = peer["settings"].as_object().into_iter().flatten();
+                let set: Vec<String> = set
+                    .map(|(n, v)| format!("`{n}={}`", v.as_str().unwrap_or("")))
+                    .collect();
+                if !set.is_empty() {
+                    text += &format!(", with {}", set.join(" "));
+                }
+                text += ".";
+                if let Some(why) = peer["why"].as_str() {
+                    text += &format!(" Not as asked: {why}.");
+                }
+                remarks.push(text);
+            }
+        }
+    }
+    // Small and large sizes mostly have the same to say.
+    let mut said = Vec::new();
+    for remark in remarks {
+        if !said.contains(&remark) {
+            said.push(remark);
+        }
+    }
+    said
 }
 
 /// The table for docs/results.
@@ -249,6 +318,10 @@ pub(super) fn table(results: &Value) -> String {
             text(&l["target"])
         );
     }
+    out.push('\n');
+    for remark in list(&results["remarks"]) {
+        out += &format!("- {}\n", text(remark));
+    }
     out += "\n| step | end | s |\n|---|---|---|\n";
     for s in results["steps"].as_array().into_iter().flatten() {
         let why = s["why"]
@@ -279,6 +352,49 @@ mod tests {
     }
 
     #[test]
+    fn nccl_stands_beside_ours_by_size_form_and_transport() {
+        let row = |size: u64, p50: f64, bus: f64, wrong: u64| json!({"series": "in place", "size_bytes": size, "p50_us": p50, "busbw_gbs": bus, "wrong": wrong});
+        let peer = |transport: &str, rows: Vec<Value>| {
+            json!({"name": "NCCL", "version": "2.30.7", "transport": transport, "rows": rows,
+                "library": "/x/libnccl.so.2", "settings": {"NCCL_P2P_DISABLE": "1"}})
+        };
+        let mut shm = peer("shm", vec![row(1024, 20.0, 1.0, 0)]);
+        shm["blocks"] = 4.into();
+        shm["carriers"] = json!(["SHM/direct"]);
+        let small = json!({
+            "meta": {"placement": "threads of one process", "peers": [shm]},
+            "rows": [row(1024, 5.0, 1.0, 0)],
+        });
+        let mut socket = peer("socket", vec![row(1 << 20, 9.0, 2.0, 7)]);
+        socket["why"] = "it hung".into();
+        let large = json!({
+            "meta": {"placement": "threads of one process", "peers": [socket, peer("shm", vec![row(1 << 20, 9.0, 4.0, 0)])]},
+            "rows": [row(1 << 20, 8.0, 10.0, 0)],
+        });
+        let all = [
+            done("all-reduce-small-2", End::Passed, small),
+            // Wrong sums of NCCL fail the step, and its figures do not count.
+            done("all-reduce-2", End::Failed("wrong".into()), large),
+        ];
+        let results = results(&all, &json!({}), &json!({}), "cuda", false);
+        let table = table(&results);
+        for want in [
+            "1 KiB, in place | 5.00 µs | NCCL 2.30.7 shm: 20.0 µs | 0.25× | ≤ 0.5× time |",
+            "1024 KiB, in place | 10.0 GB/s | NCCL 2.30.7 socket: not measured | – |",
+            "1024 KiB, in place | 10.0 GB/s | NCCL 2.30.7 shm: 4.00 GB/s | 2.50× | ≥ 1.5× busbw |",
+            "none: no kernel runs | NCCL 2.30.7 shm: up to 4 block(s) on each rank",
+            "- All-reduce, 2 ranks: threads of one process.",
+            "via SHM/direct as it says, with `NCCL_P2P_DISABLE=1`.",
+            "NCCL 2.30.7 socket, 2 ranks: /x/libnccl.so.2, with `NCCL_P2P_DISABLE=1`. Not as asked: it hung.",
+            "all-reduce f32, 4 ranks | not measured | NCCL: not measured |",
+        ] {
+            assert!(table.contains(want), "no `{want}` in\n{table}");
+        }
+        let place = "- All-reduce, 2 ranks: threads";
+        assert_eq!(table.matches(place).count(), 1, "said once: {table}");
+    }
+
+    #[test]
     fn ratios_are_of_the_same_run_and_what_lacks_is_said() {
         let floor = json!({"rows": [
             {"series": "flag", "parameter": 1.0, "p50_us": 9.0, "p99_us": 9.0},
@@ -290,8 +406,8 @@ mod tests {
             json!({"rows": [{"series": "empty", "parameter": 50.0, "p50_us": 2.4, "p99_us": 6.0}]});
         let bw = json!({"rows": [{"size_bytes": 64 << 20, "algbw_gbs": 36.0}]});
         let reduced = json!({"rows": [
-            {"series": "in place", "size_bytes": 1024, "time_us": 7.5},
-            {"series": "out of place", "size_bytes": 1 << 20, "busbw_gbs": 21.5},
+            {"series": "in place", "size_bytes": 1024, "p50_us": 7.5},
+            {"series": "out of place", "size_bytes": 1 << 20, "busbw_gbs": 21.5, "wrong": 0},
         ]});
         let all = [
             done("floor", End::Passed, floor),

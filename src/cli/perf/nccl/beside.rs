@@ -13,7 +13,7 @@ use super::super::collective::{self, name, steps_of, usage};
 use super::super::compare::{medians, plot, table, together, Column};
 use super::gather::{Found, Outcome};
 use super::mps::Mps;
-use super::placement::{is_impossible, Carrier, Placement};
+use super::placement::{is_impossible, Carrier, Placement, SEVERAL_RANKS};
 use super::{device, find, measure, notes, peer, service, Folder, NcclArgs, Task};
 use crate::cli::{Exit, Problem};
 use crate::report::{draw, emit_text, machine, OutputArgs, Peer, Report};
@@ -118,8 +118,8 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     };
     let placement = match &ready {
         Ok((_, found)) => Placement::choose(args.threads, args.procs, found.version),
-        Err(_) if args.threads => Placement::Threads,
-        Err(_) => Placement::Processes,
+        // As beside one that can have both.
+        Err(_) => Placement::choose(args.threads, args.procs, SEVERAL_RANKS),
     };
     let (mps, no_mps) = match &ready {
         Ok(_) => service(placement, args.beside.nccl.mps),

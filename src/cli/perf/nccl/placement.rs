@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 /// First version that allows several ranks on one GPU.
-const SEVERAL_RANKS: i32 = 23_000;
+pub(super) const SEVERAL_RANKS: i32 = 23_000;
 
 /// First words of what a version cannot do.
 const IMPOSSIBLE: &str = "not possible";
