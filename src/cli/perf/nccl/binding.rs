@@ -1,4 +1,4 @@
-//! The ten functions of NCCL that a measurement calls, found in a shared object when it runs. Signatures as in
+//! The eight functions of NCCL that a measurement calls, found in a shared object when it runs. Signatures as in
 //! `nccl.h`; they are the same from NCCL 2.13 to 2.32.
 #![allow(unsafe_code)] // A C library.
 
