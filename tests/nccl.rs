@@ -199,21 +199,25 @@ fn an_older_nccl_gets_processes_that_claim_hosts_of_their_own() {
 #[test]
 fn without_permission_two_ranks_on_a_gpu_are_refused() {
     let m = Machine::with_nccl("refused");
-    let mut worker = m
-        .perf("", "nccl-worker")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let order = r#"{"library": "libnccl.so.2", "device": 0, "ranks": 2, "own": [0, 1], "dtype": "f32", "op": "sum",
-        "steps": [], "check": true, "queued": false, "timeout_s": 20}"#;
-    let mut stdin = worker.stdin.take().expect("a pipe");
-    writeln!(stdin, "{}", order.replace('\n', " ")).expect("it listens");
-    let out = worker.wait_with_output().expect("it ends");
-    let said = text(&out);
-    assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("Duplicate GPU detected"), "{said}");
-    assert!(said.contains("invalid usage (5)"), "{said}");
+    let order = r#"{"library": "libnccl.so.2", "device": 0, "ranks": 2, "own": [0, 1], "dtype": "f32", "op": "sum", "steps": [], "check": true, "queued": false, "timeout_s": 20}"#;
+    for (version, why) in [
+        ("version=22809", "Duplicate GPU detected"),
+        ("version=23007", "Set NCCL_MULTI_RANK_GPU_ENABLE=1"),
+    ] {
+        let mut worker = m
+            .perf(version, "nccl-worker")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let mut stdin = worker.stdin.take().expect("a pipe");
+        writeln!(stdin, "{order}").expect("it listens");
+        let out = worker.wait_with_output().expect("it ends");
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert!(said.contains("invalid usage (5)"), "{said}");
+    }
 }
 
 #[test]

@@ -163,10 +163,13 @@ fn init(ranks: c_int, id: &UniqueId, rank: c_int) -> std::result::Result<Comm, (
             return Err((INVALID_USAGE, why));
         }
         if !allowed && (other.host, other.gpu) == (hello.host, hello.gpu) {
-            let why = format!(
-                "Duplicate GPU detected : rank {rank} and rank {} both on CUDA device fe1f0",
-                other.rank
-            );
+            let why = match f.version >= 23_000 {
+                true => "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration.".into(),
+                false => format!(
+                    "Duplicate GPU detected : rank {rank} and rank {} both on CUDA device fe1f0",
+                    other.rank
+                ),
+            };
             return Err((INVALID_USAGE, why));
         }
     }

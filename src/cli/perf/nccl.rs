@@ -27,7 +27,7 @@ use anyhow::{Context, Result};
 use ringbell::{CollectiveKind, DataType, GpuChoice, ReduceOp};
 
 use self::gather::{Found, Outcome, Sweep, Unusable};
-use self::library::{candidates, NotFound, Passed};
+use self::library::{first, in_python, Candidate, NotFound, Passed};
 use self::mps::Mps;
 use self::order::Order;
 use self::placement::{version_text, Carrier, Placement, Setting};
@@ -98,27 +98,43 @@ fn device() -> Result<usize> {
     }
 }
 
-/// The first library that can be loaded, with what it and the GPU say of themselves.
+/// The first library that can be loaded, with what it and the GPU say of themselves. One that was named is the only one.
 fn find(args: &NcclArgs, device: usize) -> Result<Found> {
-    let (places, mut searched) = candidates(args.nccl.as_deref());
-    let mut looked = Vec::new();
-    for place in places {
-        match gather::look(&place.path, device) {
-            Ok(found) => return Ok(found),
-            Err(Unusable::Gpu(why)) => {
-                let advice =
-                    "`ringbell doctor` says what the GPU lacks; NCCL runs on real GPUs only";
-                let what = format!("NCCL needs a GPU: {why}");
-                return Err(Problem::new(Exit::Environment, what, advice).into());
-            }
-            Err(Unusable::Library(why)) => {
-                let name = format!("{} of {}", place.path.display(), place.said_by);
-                looked.push(Passed::new(name, why));
-            }
+    let asked = args.nccl.as_deref();
+    let mut searched = Vec::new();
+    if let Some(found) = try_one(&first(asked), device, &mut searched)? {
+        return Ok(found);
+    }
+    let more = match asked {
+        Some(_) => Vec::new(),
+        None => in_python().unwrap_or_else(|none| {
+            searched.push(none);
+            Vec::new()
+        }),
+    };
+    for place in more {
+        if let Some(found) = try_one(&place, device, &mut searched)? {
+            return Ok(found);
         }
     }
-    looked.append(&mut searched);
-    Err(NotFound { searched: looked }.problem().into())
+    Err(NotFound { searched }.problem().into())
+}
+
+/// A place; why it is passed over is added to what was searched. Without a GPU there is no use in going on.
+fn try_one(place: &Candidate, device: usize, searched: &mut Vec<Passed>) -> Result<Option<Found>> {
+    match gather::look(&place.path, device) {
+        Ok(found) => Ok(Some(found)),
+        Err(Unusable::Gpu(why)) => {
+            let advice = "`ringbell doctor` says what the GPU lacks; NCCL runs on real GPUs only";
+            let what = format!("NCCL needs a GPU: {why}");
+            Err(Problem::new(Exit::Environment, what, advice).into())
+        }
+        Err(Unusable::Library(why)) => {
+            let name = format!("{} of {}", place.path.display(), place.said_by);
+            searched.push(Passed::new(name, why));
+            Ok(None)
+        }
+    }
 }
 
 /// What is measured, whoever does it.

@@ -23,34 +23,38 @@ pub(super) struct Candidate {
     pub(super) said_by: String,
 }
 
-/// Places in the order in which they are tried, and those that turned out to be nothing, with the reason.
-pub(super) fn candidates(asked: Option<&Path>) -> (Vec<Candidate>, Vec<Passed>) {
-    if let Some(path) = asked {
-        // A folder is as good as the file in it.
-        let path = match path.is_dir() {
-            true => path.join(NAME),
-            false => path.to_owned(),
-        };
-        let said_by = "--nccl (or RINGBELL_NCCL)".to_owned();
-        return (vec![Candidate { path, said_by }], Vec::new());
+/// What was named, else what the dynamic loader finds.
+pub(super) fn first(asked: Option<&Path>) -> Candidate {
+    match asked {
+        Some(path) => Candidate {
+            // A folder is as good as the file in it.
+            path: match path.is_dir() {
+                true => path.join(NAME),
+                false => path.to_owned(),
+            },
+            said_by: "--nccl (or RINGBELL_NCCL)".into(),
+        },
+        None => Candidate {
+            path: NAME.into(),
+            said_by: "the dynamic loader".into(),
+        },
     }
-    let mut found = vec![Candidate {
-        path: NAME.into(),
-        said_by: "the dynamic loader".into(),
-    }];
-    let mut passed = Vec::new();
-    match python_folders() {
-        Ok(folders) => {
-            let before = found.len();
-            found.extend(in_packages(&folders));
-            if found.len() == before {
-                let why = format!("none of its {} folders has nvidia/nccl/lib", folders.len());
-                passed.push(Passed::new("packages of python3", why));
-            }
+}
+
+/// Those among the packages of the python3 on PATH.
+///
+/// # Errors
+/// Why there is none.
+pub(super) fn in_python() -> Result<Vec<Candidate>, Passed> {
+    let place = "packages of python3";
+    let folders = python_folders().map_err(|why| Passed::new(place, why))?;
+    match in_packages(&folders) {
+        none if none.is_empty() => {
+            let why = format!("none of its {} folders has nvidia/nccl/lib", folders.len());
+            Err(Passed::new(place, why))
         }
-        Err(why) => passed.push(Passed::new("packages of python3", why)),
+        found => Ok(found),
     }
-    (found, passed)
 }
 
 /// Where the wheels nvidia-nccl-cu12 and nvidia-nccl-cu13 put it.
@@ -150,13 +154,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_place_is_the_only_one_and_a_folder_means_the_file_in_it() {
-        let (found, passed) = candidates(Some(Path::new("/nowhere/libnccl.so.2")));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].path, Path::new("/nowhere/libnccl.so.2"));
-        assert!(passed.is_empty());
-        let (found, _) = candidates(Some(Path::new("/tmp")));
-        assert_eq!(found[0].path, Path::new("/tmp/libnccl.so.2"));
+    fn a_folder_means_the_file_in_it() {
+        let named = first(Some(Path::new("/nowhere/libnccl.so.2")));
+        assert_eq!(named.path, Path::new("/nowhere/libnccl.so.2"));
+        let folder = first(Some(Path::new("/tmp")));
+        assert_eq!(folder.path, Path::new("/tmp/libnccl.so.2"));
+        assert_eq!(first(None).path, Path::new("libnccl.so.2"));
     }
 
     #[test]
