@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{run, text};
 use serde_json::Value;
@@ -342,6 +343,27 @@ fn the_other_transport_and_our_side_are_measured_beside_one_that_hangs() {
     // The largest size has our figure alone.
     let line = said.lines().find(|l| l.contains("none")).unwrap_or("");
     assert!(line.contains("39.1K") || line.contains("40004"), "{said}");
+}
+
+/// As the runner of the bundle does when a step takes too long.
+#[test]
+fn whoever_ends_the_command_has_what_was_measured_so_far() {
+    let m = Machine::with_nccl("ended");
+    let json = m.folder.join("report.json");
+    let args = beside("--timeout 60 --limit 100");
+    let mut command = m.perf("op-hang=40000", &args);
+    command.arg("--json").arg(&json).stdout(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !json.exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().expect("our own child");
+    child.wait().expect("it is dead");
+    let text = std::fs::read_to_string(&json).expect("our side was written");
+    let report: Value = serde_json::from_str(&text).expect("whole");
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(6));
+    assert_eq!(report["meta"]["peers"], Value::Null);
 }
 
 #[test]

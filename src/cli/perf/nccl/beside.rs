@@ -11,7 +11,6 @@ use ringbell::{CollectiveKind, Job, JobError, WireType, GPU_VARIABLE};
 
 use super::super::collective::{self, name, steps_of, usage};
 use super::super::compare::{medians, plot, table, together, Column};
-use super::gather::{Found, Outcome};
 use super::mps::Mps;
 use super::placement::{is_impossible, Carrier, Placement, SEVERAL_RANKS};
 use super::{device, find, measure, notes, peer, service, Folder, NcclArgs, Task};
@@ -129,17 +128,26 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     let gpu = ready.as_ref().ok().map(|(n, _)| *n);
     let mut own = ours(placement, gpu, mps.as_ref(), task.limit)?;
     own.meta.notes.extend(no_mps);
-    own.meta.peers = match &ready {
-        Ok((n, found)) => nccl(&task, found, *n, placement, &place, mps.as_ref())?,
-        Err(why) => vec![Peer {
+    own.meta.notes.push(format!("placement: {place}"));
+    own.meta.placement = Some(place.clone());
+    keep(&own, &args.output)?;
+    match &ready {
+        Ok((n, found)) => {
+            // One that fails does not stop the other.
+            for carrier in Carrier::ALL {
+                let pipe = mps.as_ref().and_then(Mps::pipe);
+                let outcome = measure(&task, found, *n, carrier, placement, pipe.as_deref())?;
+                own.meta.peers.push(peer(found, carrier, &place, outcome));
+                keep(&own, &args.output)?;
+            }
+        }
+        Err(why) => own.meta.peers.push(Peer {
             name: "NCCL".into(),
-            placement: place.clone(),
+            placement: place,
             why: Some(why.clone()),
             ..Peer::default()
-        }],
-    };
-    own.meta.notes.push(format!("placement: {place}"));
-    own.meta.placement = Some(place);
+        }),
+    }
     show(&own, args)?;
     let peers = &own.meta.peers;
     let wrong = |rows: &[crate::report::Row]| rows.iter().any(|r| r.wrong.unwrap_or(0) > 0);
@@ -157,21 +165,20 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     })
 }
 
-/// NCCL over each of its transports; one that fails does not stop the other.
-fn nccl(
-    task: &Task,
-    found: &Found,
-    device: usize,
-    placement: Placement,
-    place: &str,
-    mps: Option<&Mps>,
-) -> Result<Vec<Peer>> {
-    let pipe = mps.and_then(Mps::pipe);
-    let one = |carrier: Carrier| {
-        let outcome: Outcome = measure(task, found, device, carrier, placement, pipe.as_deref())?;
-        Ok(peer(found, carrier, place, outcome))
+/// Writes what there is so far: whoever ends this command has that.
+fn keep(own: &Report, output: &OutputArgs) -> Result<()> {
+    let Some(path) = output.json.as_deref().filter(|p| *p != Path::new("-")) else {
+        return Ok(());
     };
-    Carrier::ALL.into_iter().map(one).collect()
+    let text = serde_json::to_string_pretty(own).context("cannot express the report as JSON")?;
+    // Never half of one.
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let written = std::fs::write(&part, text + "\n").and_then(|()| std::fs::rename(&part, path));
+    written.with_context(|| {
+        let path = path.display();
+        format!("cannot write {path}; check the path given to --json")
+    })
 }
 
 /// Our side, by this command without what concerns both.
