@@ -23,7 +23,7 @@ use super::engine::{Engine, Refused, PATIENCE};
 use super::error::CudaError;
 use super::handles::Pinned;
 use super::mapper::{GpuMapper, GpuMapping, READ_BY_MAPPING};
-use super::near::NearPool;
+use super::near::NearBlock;
 use super::pinned::PinnedMapping;
 use super::yard::Waste;
 use crate::gpu::GpuError;
@@ -51,7 +51,6 @@ pub(super) struct CudaMemory {
     /// The host's own copies, which must not wait for the NIC's.
     host: Mutex<Engine>,
     /// Words of kernels.
-    near: Arc<NearPool>,
     /// Whether the last allocation was mapped, or why not.
     outcome: Mutex<Option<Result<(), String>>>,
 }
@@ -71,7 +70,6 @@ impl CudaMemory {
         Ok(CudaMemory {
             dma: Mutex::new(Engine::new(context.clone(), slots)?),
             host: Mutex::new(Engine::new(context.clone(), 16)?),
-            near: NearPool::new(context.clone()),
             context,
             mapper,
             ranges: RwLock::default(),
@@ -400,7 +398,7 @@ impl DmaMemory for CudaMemory {
 
     fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
         let bytes: Vec<u8> = initial.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        let block = self.near.block(bytes.len());
+        let block = NearBlock::new(self.context.clone(), bytes.len());
         let block = block.map_err(std::io::Error::other)?;
         let written = lock(&self.host).write_all(block.va(), &bytes);
         written.map_err(std::io::Error::other)?;
