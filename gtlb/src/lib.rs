@@ -47,6 +47,7 @@ mod directory;
 pub mod fault;
 pub mod gtlb;
 mod keys;
+pub mod loan;
 pub mod memory;
 pub mod mmu;
 pub mod page_table;
@@ -60,6 +61,7 @@ mod window;
 pub use bank::{GtlbStats, MapError, VA_END};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
+pub use loan::{Borrow, BorrowState, Loan, NotReached, Reach};
 pub use memory::{
     Announce, BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted,
     Window,

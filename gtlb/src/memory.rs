@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringbell_nic_abi::GpuVa;
 
+use crate::loan::{Borrow, Loan, NotReached};
+
 /// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
 /// that it was not granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,6 +66,14 @@ pub enum DmaOp<'a> {
         /// Source, on the NIC.
         from: &'a [u8],
     },
+    /// From memory to memory, past the NIC: spans of one length that do not overlap. `from` may lie in memory
+    /// that was [borrowed](DmaMemory::borrow).
+    Copy {
+        /// Source.
+        from: BusSpan,
+        /// Destination.
+        to: BusSpan,
+    },
 }
 
 /// Answer to [`DmaMemory::submit`].
@@ -90,6 +100,14 @@ pub enum BusError {
     /// The memory has no room for another pending operation: poll, then submit again.
     #[error("too many DMA operations in flight; poll before the next")]
     Busy,
+    /// The memory cannot copy between these two places by itself: read and write instead.
+    #[error("the memory cannot copy from {from:#x} to {to:#x} by itself; read and write instead")]
+    NoCopy {
+        /// First byte of the source.
+        from: u64,
+        /// First byte of the destination.
+        to: u64,
+    },
     /// The device that the memory belongs to does not work any more.
     #[error("the memory's device is lost; its own error says why")]
     Lost,
@@ -235,8 +253,9 @@ pub trait DmaMemory: Send + Sync {
     /// Fetches the bytes of a finished pending read, once.
     fn take(&self, id: DmaId, into: &mut [u8]);
 
-    /// Makes a completion visible after every write submitted before it, and not earlier: data
-    /// first, then the word that announces it.
+    /// Makes a completion visible after every write and copy submitted before it, and not earlier: data
+    /// first, then the word that announces it. So an operation that was cancelled while a copy of its own was in
+    /// flight is announced when nothing writes its buffer any more.
     fn publish(&self, announce: Announce);
 
     /// The whole memory mapped for the CPU, when it is; then every operation is `Done` at once.
@@ -278,5 +297,23 @@ pub trait DmaMemory: Send + Sync {
     /// What NICs of the same host and user may map, for the `local` transport.
     fn exports(&self) -> Vec<Export<'_>> {
         Vec::new()
+    }
+
+    /// Names the allocation around a span for NICs of the same host whose memory may then copy out of it.
+    ///
+    /// # Errors
+    /// [`NotReached`]: why it stays staged.
+    fn lend(&self, span: BusSpan) -> Result<Loan, NotReached> {
+        let _ = span;
+        Err(NotReached::OtherKind)
+    }
+
+    /// Starts to borrow what another memory has lent. Never waits: see [`Borrow::state`].
+    ///
+    /// # Errors
+    /// [`NotReached`], when that is known at once.
+    fn borrow(&self, loan: &Loan) -> Result<Box<dyn Borrow>, NotReached> {
+        let _ = loan;
+        Err(NotReached::OtherKind)
     }
 }

@@ -6,6 +6,7 @@
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
+mod arrivals;
 mod passage;
 
 use std::collections::VecDeque;
@@ -18,7 +19,11 @@ use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 use crate::board::{self, Board};
 use crate::copy;
 use crate::engine::{Delivered, Direction, Engines, PIECE};
-use crate::transport::{Buffer, ConnId, DmaAccess, Foreign, Mover, ReadStatus, StageRoom};
+use crate::transport::{
+    Buffer, ConnId, DmaAccess, Fetched, Foreign, Landed, Landing, Mover, NotLanded, ReadStatus,
+    StageRoom,
+};
+use arrivals::Arrival;
 use passage::{Own, Peers};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
@@ -55,6 +60,10 @@ pub(crate) struct DmaState {
     pub(crate) board: Board,
     window: Option<Window>,
     pending: VecDeque<PendingRead>,
+    /// Bytes on their way out of a peer's memory.
+    arrivals: Vec<Arrival>,
+    /// Last number given to one of them.
+    arrived: u64,
     polls: u64,
     /// Engines on the paths of streams.
     pub(crate) engines: Engines,
@@ -66,6 +75,8 @@ pub(crate) struct DmaState {
     pub(crate) copied: u64,
     /// Those of them that were read into NIC memory for a peer.
     pub(crate) staged: u64,
+    /// Those of them that went from memory to memory past the host.
+    pub(crate) direct: u64,
 }
 
 impl DmaState {
@@ -75,12 +86,15 @@ impl DmaState {
             memory,
             board,
             pending: VecDeque::new(),
+            arrivals: Vec::new(),
+            arrived: 0,
             polls: 0,
             engines: Engines::default(),
             piece: Vec::new(),
             carrier: 0,
             copied: 0,
             staged: 0,
+            direct: 0,
         }
     }
 
@@ -101,8 +115,11 @@ impl DmaState {
             if let Some(p) = pieces.into_iter().find(|p| p.id == Some(id)) {
                 self.memory.take(id, &mut p.bytes);
                 p.id = None;
+            } else {
+                self.arrived(id);
             }
         }
+        self.forget_arrivals();
         let polls = self.polls;
         self.pending.retain(|r| {
             let wanted = r.ticket != ORPHAN && polls - r.touched < ORPHAN_POLLS;
@@ -132,14 +149,13 @@ impl DmaState {
 
     /// Whether an operation on the region is in flight.
     pub(crate) fn is_busy(&self, region: u32) -> bool {
-        self.pending
-            .iter()
-            .any(|r| r.region == region && r.pieces.iter().any(|p| p.id.is_some()))
+        let reads = |r: &PendingRead| r.region == region && r.pieces.iter().any(|p| p.id.is_some());
+        self.pending.iter().any(reads) || self.lands_in(region)
     }
 
     /// Operations in flight, over all regions.
     pub(crate) fn in_flight(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.arrivals.len()
     }
 }
 
@@ -452,6 +468,26 @@ impl DmaAccess for Dma<'_> {
             self.state.staged += u64::from(len);
         }
         Ok(status)
+    }
+
+    fn land(&mut self, from: BusSpan, buffer: &Buffer, at: u64) -> Result<Landing, NotLanded> {
+        self.start_landing(from, buffer, at)
+    }
+
+    fn landed(&mut self, ticket: u64) -> Result<Landed, Fault> {
+        self.end_landing(ticket)
+    }
+
+    fn fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
+        self.state.start_fetch(from)
+    }
+
+    fn fetched(&mut self, ticket: u64) -> Fetched {
+        self.state.end_fetch(ticket)
+    }
+
+    fn is_reading(&self, bus: u64, len: u64) -> bool {
+        self.state.reads_from(bus, len)
     }
 
     fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {

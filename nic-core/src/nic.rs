@@ -116,7 +116,13 @@ impl NicBuilder {
             local.validate_with(&self.config)?;
             let mut exports = self.memory.exports();
             exports.extend(board.export());
-            let t = LocalTransport::new(&local, self.config.ip, &exports, wake.clone())?;
+            let t = LocalTransport::new(
+                &local,
+                self.config.ip,
+                &exports,
+                self.memory.clone(),
+                wake.clone(),
+            )?;
             transports.insert(0, Box::new(t));
         }
         let mut fds = Vec::new();
@@ -333,15 +339,18 @@ impl Nic {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        self.core(|c| c.mmu.register(pd, va, len, access))
+        let region = self.core(|c| c.mmu.register(pd, va, len, access))?;
+        self.lend_region(&region);
+        Ok(region)
     }
 
     /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
-    /// until DMA in flight has ended, and after `deregister_timeout` quarantines the region.
+    /// until DMA in flight has ended and no peer copies from its allocation any more, and after `deregister_timeout`
+    /// quarantines the region.
     ///
     /// # Errors
-    /// [`DeregisterError::Pinned`] when the region was quarantined: its memory must not be reused;
-    /// call again later.
+    /// [`DeregisterError::Pinned`] or [`DeregisterError::Borrowed`] when the region was quarantined: its memory must not
+    /// be reused; call again later.
     pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
         match self.core(|c| c.mmu.begin_deregister(lkey)) {
             // Begun by an earlier call that ended in quarantine: try to finish.
@@ -356,15 +365,18 @@ impl Nic {
                     let pins = c.mmu.pins_of(lkey);
                     return Err(DeregisterError::Pinned { lkey, pins });
                 }
+                c.end_loan(lkey)?;
                 c.mmu.finish_deregister(lkey)
             });
             match done {
-                Err(DeregisterError::Pinned { .. }) if Instant::now() < deadline => {
+                Err(DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })
+                    if Instant::now() < deadline =>
+                {
                     if !self.step() {
                         std::thread::yield_now();
                     }
                 }
-                Err(e @ DeregisterError::Pinned { .. }) => {
+                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })) => {
                     self.core(|c| c.mmu.quarantine(lkey))?;
                     tracing::error!(%lkey, "memory is still in use; the region is quarantined");
                     return Err(e);
@@ -522,13 +534,16 @@ impl Nic {
             if exports > 0 {
                 "local peers copy straight out of it: one copy for a matched receive, two when early"
             } else {
-                "nothing to map: local sends go through NIC memory in two copies"
+                "nothing to map: local peers copy what is lent to them by their own engines, the rest goes through NIC memory in two copies"
             }
         );
+        for line in self.core(|c| c.describe_loans()) {
+            let _ = writeln!(out, "memory: {line}");
+        }
         let _ = writeln!(
             out,
-            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged",
-            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes, c.staged_bytes
+            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged, {} B from memory to memory past the host",
+            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes, c.staged_bytes, c.direct_bytes
         );
         let (used, total) = self.nic_memory();
         let _ = writeln!(

@@ -18,7 +18,10 @@ use ringbell_nic_abi::GpuVa;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::memory::{self, PAGE};
-use crate::{call, gpu, lock, put, ready, Result, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE};
+use crate::{
+    call, gpu, lock, put, ready, Result, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE,
+    NOT_SUPPORTED,
+};
 
 /// CUipcMemHandle.
 #[derive(Clone, Copy)]
@@ -86,6 +89,9 @@ pub(crate) fn forget(id: u64) {
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut Handle, va: u64) -> Result {
     call(|| {
         ready()?;
+        if crate::faults().no_ipc {
+            return Err(NOT_SUPPORTED);
+        }
         let (id, len) = memory::shareable(va).ok_or(INVALID_VALUE)?;
         let mut state = lock(&STATE);
         if let std::collections::btree_map::Entry::Vacant(e) = state.given.entry(id) {
@@ -168,6 +174,9 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         }
         if pid == std::process::id() {
             return Err(INVALID_CONTEXT);
+        }
+        if crate::faults().ipc_waits {
+            crate::stream::synchronize_all()?;
         }
         let mut state = lock(&STATE);
         let at = match state.open.get_mut(&(pid, id)) {

@@ -83,6 +83,10 @@ pub struct Faults {
     pub no_words: bool,
     /// `other-gpu`: the GPU has another name (UUID) than that of processes without this fault.
     pub other_gpu: bool,
+    /// `no-ipc`: no memory can be shared with other processes.
+    pub no_ipc: bool,
+    /// `ipc-waits`: to open memory of another process waits for all kernels of this one.
+    pub ipc_waits: bool,
     /// `memory=BYTES`: of the GPU.
     pub memory: Option<u64>,
     /// `init=CODE`: what cuInit answers.
@@ -130,6 +134,8 @@ impl Faults {
                 ("no-pinning", _) => f.no_pinning = true,
                 ("no-words", _) => f.no_words = true,
                 ("other-gpu", _) => f.other_gpu = true,
+                ("no-ipc", _) => f.no_ipc = true,
+                ("ipc-waits", _) => f.ipc_waits = true,
                 ("dmabuf", _) => f.dmabuf = true,
                 ("no-io-memory", _) => f.no_io_memory = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),

@@ -404,6 +404,23 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 }
 
 #[no_mangle]
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+    to: u64,
+    from: u64,
+    bytes: usize,
+    s: *mut c_void,
+) -> Result {
+    call(|| {
+        ready()?;
+        if !is_device(to, bytes) || !is_device(from, bytes) {
+            return Err(INVALID_VALUE);
+        }
+        copy_later(&stream(s)?, to, from, bytes, true);
+        Ok(())
+    })
+}
+
+#[no_mangle]
 pub unsafe extern "C" fn cuLaunchHostFunc(
     s: *mut c_void,
     f: Option<unsafe extern "C" fn(*mut c_void)>,

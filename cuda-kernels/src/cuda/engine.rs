@@ -19,6 +19,9 @@ use super::handles::{Pinned, RawEvent, RawStream};
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 64 << 10;
 
+/// Most copies inside the GPU in flight: each has an event, and a launch queue that is full blocks its thread.
+const COPIES: usize = 64;
+
 /// Longest wait for a copy: seconds, because another process may use the GPU in turns.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -32,6 +35,10 @@ enum Flight {
         id: DmaId,
         slots: Vec<u32>,
         len: usize,
+    },
+    /// Inside the GPU: without slots.
+    Copy {
+        id: DmaId,
     },
     Announce(Announce),
 }
@@ -48,6 +55,8 @@ pub(super) struct Engine {
     flight: VecDeque<(Flight, Option<RawEvent>)>,
     done: VecDeque<DmaId>,
     read: HashMap<DmaId, (Vec<u32>, usize)>,
+    /// Copies inside the GPU in flight.
+    copies: usize,
     next: u64,
 }
 
@@ -75,6 +84,7 @@ impl Engine {
             flight: VecDeque::new(),
             done: VecDeque::new(),
             read: HashMap::new(),
+            copies: 0,
             next: 0,
         })
     }
@@ -146,6 +156,26 @@ impl Engine {
         Ok(id)
     }
 
+    /// Starts to copy inside the GPU, between addresses of its context.
+    pub(super) fn copy(&mut self, to: u64, from: u64, len: u64) -> Result<DmaId, Refused> {
+        if self.copies >= COPIES {
+            return Err(Refused::Busy);
+        }
+        self.context.bind()?;
+        // SAFETY: the caller has checked both ranges, which stay until the event behind.
+        let r = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, len as usize, self.stream.stream) };
+        self.context.check("cuMemcpyDtoDAsync", r)?;
+        let (id, event) = (self.id(), self.stream.record()?);
+        self.copies += 1;
+        self.flight.push_back((Flight::Copy { id }, Some(event)));
+        Ok(id)
+    }
+
+    /// Takes no notice of a finished operation.
+    pub(super) fn forget(&mut self, id: DmaId) {
+        self.done.retain(|d| *d != id);
+    }
+
     /// Lets the announcement out behind every write submitted so far.
     pub(super) fn announce(&mut self, announce: Announce) {
         if self.flight.is_empty() && self.context.lost().is_none() {
@@ -173,6 +203,10 @@ impl Engine {
                 }
                 Some((Flight::Read { id, slots, len }, _)) => {
                     self.read.insert(id, (slots, len));
+                    self.done.push_back(id);
+                }
+                Some((Flight::Copy { id }, _)) => {
+                    self.copies -= 1;
                     self.done.push_back(id);
                 }
                 Some((Flight::Announce(announce), _)) => announce.store(),
@@ -258,7 +292,7 @@ impl Engine {
 }
 
 impl Refused {
-    fn into_cuda(self) -> CudaError {
+    pub(super) fn into_cuda(self) -> CudaError {
         match self {
             Refused::Cuda(e) => e,
             Refused::Busy => CudaError::Stuck {

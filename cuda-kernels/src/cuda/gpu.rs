@@ -69,10 +69,12 @@ impl CudaGpu {
         let context = Arc::new(Context::new(config.ordinal)?);
         let kernels = Arc::new(Kernels::load(context.clone())?);
         let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
+        let (memory, imports) = (Arc::new(memory), Arc::default());
+        memory.lending().belongs_to(&memory, &imports);
         let inner = Arc::new(CudaBackend {
-            memory: Arc::new(memory),
+            memory,
             kernels,
-            imports: Arc::default(),
+            imports,
             context,
             pinned: config.pinned,
         });
@@ -149,7 +151,7 @@ impl Backend for CudaBackend {
     fn describe(&self) -> String {
         let c = &self.context;
         format!(
-            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; pinned memory: {}; operations in streams: {}{}",
+            "{} (GPU {}, sm_{}{}, driver for CUDA {}.{}); {}; memory: {}; between NICs of this machine: {}; pinned memory: {}; operations in streams: {}{}",
             c.device.name,
             c.device.ordinal,
             c.device.capability.0,
@@ -158,6 +160,7 @@ impl Backend for CudaBackend {
             c.driver % 1000 / 10,
             self.kernels.origin.describe(),
             self.way(),
+            self.memory.between_nics(),
             c.placement.describe(),
             match &c.words {
                 Ok(()) => "by stream memory operations".into(),

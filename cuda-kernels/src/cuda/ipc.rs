@@ -22,7 +22,7 @@ use super::yard::Waste;
 use crate::gpu::SharedMemory;
 
 /// A number that no other process has, whoever gets our process number later.
-fn process() -> u64 {
+pub(super) fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
     *PROCESS.get_or_init(|| {
         let mut bytes = [0_u8; 8];
@@ -108,7 +108,7 @@ pub(super) unsafe fn close_handle(base: u64) -> CUresult {
 }
 
 /// The driver's name of a GPU; zeros when it has none.
-fn uuid(context: &Context) -> [u8; 16] {
+pub(super) fn uuid(context: &Context) -> [u8; 16] {
     let mut uuid = sys::CUuuid { bytes: [0; 16] };
     if driver::has("cuDeviceGetUuid_v2") {
         // SAFETY: the pointer is to a live value; the device is the context's.
@@ -133,18 +133,18 @@ fn needed() -> Result<(), CudaError> {
     }
 }
 
-/// Names `len` bytes from `va` for other processes.
-pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
-    needed()?;
-    let (base, _) = adopt::check(context, va, len)?;
-    // A bool in the interface, and older than any driver that is used; the rest of the word stays 0.
-    let mut capable = 0_u32;
-    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
-    let known = adopt::attribute(context, va, which, &mut capable)?;
-    if known && capable & 0xff == 0 {
-        let why = "the driver shares only memory of cuMemAlloc: none of a pool, of cuMemCreate or of another process";
-        return Err(CudaError::NotExportable { va, why });
-    }
+/// An allocation, and the part of it that was asked for.
+pub(super) struct Named {
+    /// Base and size of the allocation.
+    pub(super) base: u64,
+    pub(super) size: u64,
+    /// Without a handle.
+    pub(super) shared: SharedMemory,
+}
+
+/// What identifies `len` bytes from `va`, without asking for a handle.
+pub(super) fn name(context: &Context, va: GpuVa, len: u64) -> Result<Named, CudaError> {
+    let (base, size) = adopt::check(context, va, len)?;
     let mut identity = 0_u64;
     // SAFETY: the attribute has 64 bits, and the pointer is to a live word of them.
     context.check("cuPointerGetAttribute", unsafe {
@@ -154,9 +154,33 @@ pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemo
             va.0,
         )
     })?;
+    let shared = SharedMemory {
+        handle: [0; 64],
+        gpu: uuid(context),
+        pid: std::process::id(),
+        process: process(),
+        identity,
+        offset: va.0 - base,
+        len,
+    };
+    Ok(Named { base, size, shared })
+}
+
+/// Names `len` bytes from `va` for other processes.
+pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
+    needed()?;
+    let named = name(context, va, len)?;
+    // A bool in the interface, and older than any driver that is used; the rest of the word stays 0.
+    let mut capable = 0_u32;
+    let which = CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE;
+    let known = adopt::attribute(context, va, which, &mut capable)?;
+    if known && capable & 0xff == 0 {
+        let why = "the driver shares only memory of cuMemAlloc: none of a pool, of cuMemCreate or of another process";
+        return Err(CudaError::NotExportable { va, why });
+    }
     let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
     // SAFETY: the pointer is to a live handle; the base of an allocation of the current context.
-    match unsafe { sys::cuIpcGetMemHandle(&mut handle, base) } {
+    match unsafe { sys::cuIpcGetMemHandle(&mut handle, named.base) } {
         CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_NOT_SUPPORTED => {
             let why = "the driver gives no handle for it (cuIpcGetMemHandle)";
             return Err(CudaError::NotExportable { va, why });
@@ -165,24 +189,23 @@ pub(super) fn share(context: &Context, va: GpuVa, len: u64) -> Result<SharedMemo
     }
     Ok(SharedMemory {
         handle: handle.reserved.map(|b| b as u8),
-        gpu: uuid(context),
-        pid: std::process::id(),
-        process: process(),
-        identity,
-        offset: va.0 - base,
-        len,
+        ..named.shared
     })
 }
 
 /// Opens an allocation, or counts one more user of an open one. The base and the size here.
-fn import(gpu: &CudaGpu, shared: &SharedMemory) -> Result<(Import, u64, u64), CudaError> {
-    let (context, memory) = gpu.parts();
+pub(super) fn import(
+    context: &Arc<Context>,
+    memory: &Arc<CudaMemory>,
+    imports: &Arc<Imports>,
+    shared: &SharedMemory,
+) -> Result<(Import, u64, u64), CudaError> {
+    needed()?;
     let key = Key {
         handle: shared.handle,
         process: shared.process,
         identity: shared.identity,
     };
-    let imports = gpu.imports();
     let hold = || Import {
         key,
         imports: imports.clone(),
@@ -248,7 +271,7 @@ impl CudaGpu {
     /// what is read and written then (`cuIpcOpenMemHandle`).
     pub unsafe fn open_shared(&self, shared: &SharedMemory) -> Result<ForeignMemory, CudaError> {
         needed()?;
-        let (pid, context) = (shared.pid, self.parts().0);
+        let (pid, (context, memory)) = (shared.pid, self.parts());
         if shared.process == process() {
             return Err(CudaError::SameProcess { pid });
         }
@@ -256,7 +279,7 @@ impl CudaGpu {
         if own != shared.gpu && own != [0; 16] && shared.gpu != [0; 16] {
             return Err(CudaError::OtherGpu { pid });
         }
-        let (import, base, size) = import(self, shared)?;
+        let (import, base, size) = import(context, memory, self.imports(), shared)?;
         let inside = shared.offset.checked_add(shared.len);
         if inside.is_none_or(|end| end > size) {
             return Err(CudaError::Stale { pid });

@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use cudarc::driver::sys;
 use ringbell_gtlb::{
-    Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Exposed, PageTable, Submitted, PAGE_BYTES,
+    Announce, Borrow, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Exposed, Loan, NotReached,
+    PageTable, Submitted, PAGE_BYTES,
 };
 use ringbell_nic_abi::GpuVa;
 
@@ -22,6 +23,7 @@ use super::driver;
 use super::engine::{Engine, Refused, PATIENCE};
 use super::error::CudaError;
 use super::handles::Pinned;
+use super::lend::Lending;
 use super::mapper::{GpuMapper, GpuMapping, READ_BY_MAPPING};
 use super::near::NearBlock;
 use super::pinned::PinnedMapping;
@@ -38,6 +40,8 @@ struct Range {
     /// What the driver gave, to be freed: more than the range when it was not aligned.
     owned: Option<u64>,
     mapping: Option<Box<dyn GpuMapping>>,
+    /// Memory of the host, at an address of the GPU.
+    pinned: bool,
 }
 
 /// All of a GPU's memory that a NIC may reach.
@@ -46,6 +50,9 @@ pub(super) struct CudaMemory {
     context: Arc<Context>,
     mapper: Option<Arc<dyn GpuMapper>>,
     ranges: RwLock<BTreeMap<u64, Range>>,
+    /// Allocations that other NICs of this process have lent: base to bytes and users.
+    lent_here: Mutex<BTreeMap<u64, (u64, usize)>>,
+    lending: Lending,
     /// The NIC's.
     dma: Mutex<Engine>,
     /// The host's own copies, which must not wait for the NIC's.
@@ -73,6 +80,8 @@ impl CudaMemory {
             context,
             mapper,
             ranges: RwLock::default(),
+            lent_here: Mutex::default(),
+            lending: Lending::default(),
             outcome: Mutex::new(None),
         })
     }
@@ -127,6 +136,7 @@ impl CudaMemory {
                 len,
                 owned: Some(base),
                 mapping: self.map(va, len),
+                pinned: false,
             },
         );
         Ok(GpuVa(va))
@@ -153,6 +163,7 @@ impl CudaMemory {
                 len,
                 owned: None,
                 mapping: Some(Box::new(mapping)),
+                pinned: true,
             },
         );
         Ok(GpuVa(va))
@@ -196,6 +207,7 @@ impl CudaMemory {
                 len,
                 owned: None,
                 mapping: None,
+                pinned: false,
             },
         );
         Ok(())
@@ -209,12 +221,16 @@ impl CudaMemory {
         f: impl FnOnce(Option<&dyn GpuMapping>, u64) -> R,
     ) -> Option<R> {
         let all = self.ranges();
-        let (first, range) = all.range(..=va).next_back()?;
-        let offset = va - first;
-        if offset.checked_add(len)? > range.len {
-            return None;
+        let found = all.range(..=va).next_back();
+        let inside = |first: &u64, r: &Range| {
+            let end = (va - first).checked_add(len);
+            end.is_some_and(|end| end <= r.len)
+        };
+        match found.filter(|(first, range)| inside(first, range)) {
+            Some((first, range)) => Some(f(range.mapping.as_deref(), va - first)),
+            None if self.is_near(va, len) => Some(f(None, 0)),
+            None => None,
         }
-        Some(f(range.mapping.as_deref(), offset))
     }
 
     /// Copies from the host.
@@ -294,7 +310,8 @@ impl Drop for CudaMemory {
         let all = std::mem::take(&mut *self.ranges.write().unwrap_or_else(PoisonError::into_inner));
         if lock(&self.dma).drain(PATIENCE) {
             let owned = all.into_values().filter_map(|r| r.owned);
-            owned.for_each(|base| self.release(base));
+            let all = owned.chain(self.lending.scratch());
+            all.for_each(|base| self.release(base));
         }
     }
 }
@@ -308,7 +325,95 @@ impl From<Refused> for BusError {
     }
 }
 
+/// Memory that other NICs borrow, and that is borrowed from them.
 impl CudaMemory {
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn lending(&self) -> &Lending {
+        &self.lending
+    }
+
+    /// Whether `len` bytes lie inside one range on the GPU itself.
+    pub(super) fn is_on_gpu(&self, va: u64, len: u64) -> bool {
+        let all = self.ranges();
+        let inside = |(first, r): (&u64, &Range)| {
+            !r.pinned && (va - first).checked_add(len).is_some_and(|n| n <= r.len)
+        };
+        all.range(..=va).next_back().is_some_and(inside)
+    }
+
+    /// Whether another NIC of this process has lent `len` bytes from `va`.
+    fn is_near(&self, va: u64, len: u64) -> bool {
+        let near = lock(&self.lent_here);
+        let found = near.range(..=va).next_back();
+        found.is_some_and(|(base, (size, _))| {
+            (va - base).checked_add(len).is_some_and(|n| n <= *size)
+        })
+    }
+
+    pub(super) fn note_near(&self, base: u64, size: u64) {
+        lock(&self.lent_here).entry(base).or_insert((size, 0)).1 += 1;
+    }
+
+    pub(super) fn forget_near(&self, base: u64) {
+        let mut near = lock(&self.lent_here);
+        if let Some((_, users)) = near.get_mut(&base) {
+            *users -= 1;
+            if *users == 0 {
+                near.remove(&base);
+            }
+        }
+    }
+
+    /// Copies between two pages of its own, which stay allocated: to free them would wait for every kernel.
+    pub(super) fn first_copy(&self, patience: std::time::Duration) -> Result<u64, CudaError> {
+        self.context.bind()?;
+        let base = self.allocate(2 * PAGE_BYTES, 2 * PAGE_BYTES)?;
+        let mut engine = lock(&self.host);
+        // A few bytes and many, aligned or not, may be different code of the driver.
+        for (to, len) in [(PAGE_BYTES, PAGE_BYTES), (PAGE_BYTES + 1, 3)] {
+            let started = engine.copy(base + to, base, len);
+            let id = started.map_err(super::engine::Refused::into_cuda)?;
+            if !engine.drain(patience) {
+                // The scratch stays: something may still write it.
+                return Err(CudaError::Stuck {
+                    what: "a first copy inside its memory",
+                    waited_ms: patience.as_millis() as u64,
+                });
+            }
+            engine.forget(id);
+        }
+        Ok(base)
+    }
+
+    fn submit_copy(&self, from: BusSpan, to: BusSpan) -> Result<Submitted, BusError> {
+        let refuse = |s: BusSpan| BusError::OutOfRange {
+            addr: s.addr.value(),
+            len: s.len,
+        };
+        if from.len != to.len {
+            return Err(refuse(from));
+        }
+        let (source, target) = (from.addr.value(), to.addr.value());
+        // Stores through a mapping come first.
+        let flush = |m: Option<&dyn GpuMapping>, _| m.map_or((), |m| m.flush());
+        self.with(source, from.len, flush)
+            .ok_or_else(|| refuse(from))?;
+        self.with(target, to.len, flush).ok_or_else(|| refuse(to))?;
+        let on_gpu = self.is_on_gpu(source, from.len) || self.is_near(source, from.len);
+        if !on_gpu || !self.is_on_gpu(target, to.len) {
+            let (from, to) = (source, target);
+            return Err(BusError::NoCopy { from, to });
+        }
+        if from.len == 0 {
+            return Ok(Submitted::Done);
+        }
+        let id = lock(&self.dma).copy(target, source, from.len)?;
+        Ok(Submitted::Pending(id))
+    }
+
     fn submit_read(
         &self,
         mapping: Option<&dyn GpuMapping>,
@@ -355,6 +460,7 @@ impl DmaMemory for CudaMemory {
         let (span, len) = match &op {
             DmaOp::Read { from, into } => (*from, into.len()),
             DmaOp::Write { to, from } => (*to, from.len()),
+            DmaOp::Copy { from, to } => return self.submit_copy(*from, *to),
         };
         let refuse = BusError::OutOfRange {
             addr: span.addr.value(),
@@ -369,6 +475,7 @@ impl DmaMemory for CudaMemory {
         self.with(span.addr.value(), span.len, |mapping, offset| match op {
             DmaOp::Read { from, into } => self.submit_read(mapping, offset, from, into),
             DmaOp::Write { to, from } => self.submit_write(mapping, offset, to, from),
+            DmaOp::Copy { from, to } => self.submit_copy(from, to),
         })
         .ok_or(refuse)?
     }
@@ -388,6 +495,14 @@ impl DmaMemory for CudaMemory {
             }
         }
         lock(&self.dma).announce(announce);
+    }
+
+    fn lend(&self, span: BusSpan) -> Result<Loan, NotReached> {
+        self.lend_around(span)
+    }
+
+    fn borrow(&self, loan: &Loan) -> Result<Box<dyn Borrow>, NotReached> {
+        self.borrow_from(loan)
     }
 
     /// Pins the memory and maps it for the GPU (`cuMemHostRegister`, portable and device-mapped).

@@ -35,6 +35,8 @@ mod handles;
 #[cfg(feature = "cuda")]
 mod ipc;
 #[cfg(feature = "cuda")]
+mod lend;
+#[cfg(feature = "cuda")]
 mod mapper;
 #[cfg(feature = "cuda")]
 mod memory;
@@ -70,6 +72,8 @@ pub use error::{CudaError, DRIVER_NEEDED};
 pub use facts::{ComputeMode, Facts, WriteOrder, CONNECTIONS_VARIABLE};
 #[cfg(feature = "cuda")]
 pub use gpu::{CudaConfig, CudaGpu};
+#[cfg(feature = "cuda")]
+pub use lend::GPU_COPIES_VARIABLE;
 #[cfg(feature = "cuda")]
 pub use mapper::{FirstOf, GpuMapper, GpuMapping};
 #[cfg(feature = "cuda")]

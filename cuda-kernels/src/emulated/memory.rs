@@ -241,6 +241,12 @@ impl DmaMemory for EmulatedMemory {
                 // SAFETY: as for the read.
                 unsafe { ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
             }
+            DmaOp::Copy { from, to } => {
+                let source = self.bus_at(from, to.len as usize)?;
+                let target = self.bus_at(to, from.len as usize)?;
+                // SAFETY: as for the read; `copy` allows spans to overlap.
+                unsafe { ptr::copy(source.cast_const(), target, to.len as usize) };
+            }
         }
         Ok(Submitted::Done)
     }

@@ -129,6 +129,12 @@ impl Second {
             .collect()
     }
 
+    /// Ends it as a crash does, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
     /// Closes its input and waits until it has ended well.
     pub fn end(&mut self) {
         drop(self.input.take());

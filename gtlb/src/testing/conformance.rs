@@ -75,10 +75,11 @@ impl Patience {
 /// # Panics
 /// With the name of the rule that the memory breaks.
 pub fn check(make: &dyn Fn() -> Subject) {
-    let checks: [fn(&mut Rig); 7] = [
+    let checks: [fn(&mut Rig); 8] = [
         what_is_written_can_be_read,
         reads_see_what_kernels_wrote,
         data_comes_before_its_announcement,
+        copies_keep_their_order,
         announcements_keep_their_order,
         what_is_not_backed_is_refused,
         a_window_shows_the_same_bytes,
@@ -189,6 +190,29 @@ impl Rig {
             }
         }
         ids
+    }
+
+    /// Copies; the pieces are still pending. `false`: this memory does not.
+    fn copy(&mut self, from: u64, to: u64, len: usize) -> bool {
+        let mut done = 0;
+        while done < len {
+            let source = self.spans(from + done as u64, len - done)[0];
+            let target = self.spans(to + done as u64, len - done)[0];
+            let n = source.len.min(target.len);
+            let patience = Patience::new();
+            loop {
+                let (from, to) = (source.prefix(n), target.prefix(n));
+                match self.subject.memory.submit(DmaOp::Copy { from, to }) {
+                    Ok(_) => break,
+                    Err(BusError::NoCopy { .. }) => return false,
+                    Err(BusError::Busy) => self.poll(),
+                    Err(e) => panic!("a copy inside registered memory was refused: {e}"),
+                }
+                patience.check("the memory stays busy while it is polled");
+            }
+            done += n as usize;
+        }
+        true
     }
 
     fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
@@ -339,6 +363,37 @@ fn data_comes_before_its_announcement(rig: &mut Rig) {
     }
 }
 
+fn copies_keep_their_order(rig: &mut Rig) {
+    let half = rig.len / 2;
+    let lines = lines(12);
+    for (i, line) in lines.iter().enumerate() {
+        let len = 1 + rig.rng.below(if i % 2 == 0 { 64 } else { 150_000 }) as usize;
+        let from = rig.rng.below(half - len as u64);
+        let to = half + rig.rng.below(half - len as u64);
+        let bytes = rig.rng.bytes(len);
+        // The copy follows the write that it reads, and is followed by the announcement.
+        rig.write(from, &bytes);
+        if !rig.copy(from, to, len) {
+            return; // optional: read and write instead
+        }
+        publish(rig, line, 7);
+        let patience = Patience::new();
+        // Acquire: pairs with the Release in `Announce::store`.
+        while line[0].load(Ordering::Acquire) == 0 {
+            rig.poll();
+            patience.check("the announcement behind a copy never came");
+        }
+        assert!(
+            rig.peek(to, len) == bytes,
+            "an announcement was seen before the copy of {len} bytes that it stands behind"
+        );
+        assert!(
+            rig.read(to, len) == bytes,
+            "a read has overtaken a copy of {len} bytes"
+        );
+    }
+}
+
 fn announcements_keep_their_order(rig: &mut Rig) {
     let lines = lines(32);
     for (i, line) in lines.iter().enumerate() {
@@ -383,6 +438,7 @@ fn what_is_not_backed_is_refused(rig: &mut Rig) {
                     "{span:?}: {answer:?}"
                 );
             };
+            let inside = rig.spans(0, PAGE_BYTES as usize)[0].prefix(span.len);
             let memory = &rig.subject.memory;
             refused(memory.submit(DmaOp::Write {
                 to: span,
@@ -392,6 +448,13 @@ fn what_is_not_backed_is_refused(rig: &mut Rig) {
                 from: span,
                 into: &mut bytes,
             }));
+            let part = span.prefix(inside.len);
+            for (from, to) in [(part, inside), (inside, part)] {
+                let answer = memory.submit(DmaOp::Copy { from, to });
+                if !matches!(answer, Err(BusError::NoCopy { .. })) {
+                    refused(answer);
+                }
+            }
             assert!(
                 bytes.iter().all(|b| *b == 0xee),
                 "a refused read has written"

@@ -2,11 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::host::check_length;
 use super::{HostMemory, Rng};
-use crate::memory::{Announce, BusError, DmaId, DmaMemory, DmaOp, Submitted};
+use crate::loan::{Borrow, BorrowState, Loan, NotReached, TOKEN_BYTES};
+use crate::memory::{Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
 
 /// Operations that may be pending before [`BusError::Busy`].
 const MAX_PENDING: usize = 64;
@@ -18,8 +20,54 @@ const MAX_PENDING: usize = 64;
 /// every write before it, and announcements among themselves.
 #[derive(Debug)]
 pub struct DelayedMemory {
-    host: HostMemory,
+    host: Arc<HostMemory>,
     state: Mutex<State>,
+    lends: bool,
+    held: AtomicBool,
+    /// Borrowings that were not given back.
+    borrowed: Arc<AtomicUsize>,
+    /// Copies that were carried out.
+    copies: AtomicUsize,
+}
+
+/// Borrowed from a memory over the same bytes: open after a few looks.
+#[derive(Debug)]
+struct Borrowed {
+    bus: u64,
+    looks: AtomicUsize,
+    closed: bool,
+    count: Arc<AtomicUsize>,
+}
+
+impl Borrow for Borrowed {
+    fn state(&self) -> BorrowState {
+        // Relaxed: a count, which orders nothing.
+        match self.looks.load(Ordering::Relaxed) {
+            0 if self.closed => BorrowState::Closed,
+            0 => BorrowState::Open { bus: self.bus },
+            n => {
+                self.looks.store(n - 1, Ordering::Relaxed);
+                BorrowState::Opening
+            }
+        }
+    }
+
+    fn close(&mut self) {
+        if !std::mem::replace(&mut self.closed, true) {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+            *self.looks.get_mut() += 2;
+        }
+    }
+
+    fn is_foreign(&self) -> bool {
+        false
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 #[derive(Debug)]
@@ -33,28 +81,54 @@ struct State {
 
 #[derive(Debug)]
 enum Op {
-    Write { id: DmaId, bus: u64, bytes: Vec<u8> },
-    Read { id: DmaId, bus: u64, len: usize },
+    Write {
+        id: DmaId,
+        bus: u64,
+        bytes: Vec<u8>,
+    },
+    Read {
+        id: DmaId,
+        bus: u64,
+        len: usize,
+    },
+    Copy {
+        id: DmaId,
+        from: BusSpan,
+        to: BusSpan,
+    },
     Announce(Announce),
 }
 
+/// A range that is touched, none when it is empty.
+type Range = (u64, u64);
+
+fn meet((a, b): Range, (c, d): Range) -> bool {
+    a < d && c < b
+}
+
+fn range(span: BusSpan) -> Range {
+    (span.addr.value(), span.addr.value() + span.len)
+}
+
 impl Op {
-    fn range(&self) -> (u64, u64) {
+    /// What it reads, and what it writes.
+    fn ranges(&self) -> (Range, Range) {
         match self {
-            Op::Write { bus, bytes, .. } => (*bus, *bus + bytes.len() as u64),
-            Op::Read { bus, len, .. } => (*bus, *bus + *len as u64),
-            Op::Announce(_) => (0, 0),
+            Op::Write { bus, bytes, .. } => ((0, 0), (*bus, *bus + bytes.len() as u64)),
+            Op::Read { bus, len, .. } => ((*bus, *bus + *len as u64), (0, 0)),
+            Op::Copy { from, to, .. } => (range(*from), range(*to)),
+            Op::Announce(_) => ((0, 0), (0, 0)),
         }
     }
 
     /// Whether `self` must wait for `earlier`.
     fn after(&self, earlier: &Op) -> bool {
-        let ((a, b), (c, d)) = (self.range(), earlier.range());
+        let ((r, w), (er, ew)) = (self.ranges(), earlier.ranges());
         match (self, earlier) {
-            (Op::Announce(_), Op::Read { .. }) | (Op::Read { .. }, Op::Read { .. }) => false,
+            (Op::Announce(_), Op::Read { .. }) => false,
             (Op::Announce(_), _) => true,
             (_, Op::Announce(_)) => false,
-            _ => a < d && c < b,
+            _ => meet(w, ew) || meet(r, ew) || meet(w, er),
         }
     }
 }
@@ -65,8 +139,12 @@ impl DelayedMemory {
     /// # Errors
     /// As [`HostMemory::new`].
     pub fn new(len: u64, seed: u64) -> io::Result<DelayedMemory> {
-        Ok(DelayedMemory {
-            host: HostMemory::new(len)?,
+        Ok(DelayedMemory::over(Arc::new(HostMemory::new(len)?), seed))
+    }
+
+    fn over(host: Arc<HostMemory>, seed: u64) -> DelayedMemory {
+        DelayedMemory {
+            host,
             state: Mutex::new(State {
                 rng: Rng::new(seed),
                 next: 0,
@@ -74,7 +152,40 @@ impl DelayedMemory {
                 finished: Vec::new(),
                 read: HashMap::new(),
             }),
-        })
+            lends: true,
+            held: AtomicBool::new(false),
+            borrowed: Arc::default(),
+            copies: AtomicUsize::new(0),
+        }
+    }
+
+    /// The same bytes with operations of their own: what another NIC beside the same GPU has. The two lend to
+    /// each other.
+    pub fn beside(&self, seed: u64) -> DelayedMemory {
+        DelayedMemory::over(self.host.clone(), seed)
+    }
+
+    /// The same, which lends nothing and borrows nothing.
+    pub fn alone(self) -> DelayedMemory {
+        DelayedMemory {
+            lends: false,
+            ..self
+        }
+    }
+
+    /// Carries nothing out while held.
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
+    /// What it has borrowed and not given back.
+    pub fn borrowed(&self) -> usize {
+        self.borrowed.load(Ordering::Relaxed)
+    }
+
+    /// Copies inside memory that it has carried out.
+    pub fn copies(&self) -> usize {
+        self.copies.load(Ordering::Relaxed)
     }
 
     /// The bytes as they are now: without what is still pending.
@@ -99,7 +210,7 @@ impl State {
         DmaId(self.next)
     }
 
-    fn carry_out_one(&mut self, host: &HostMemory) {
+    fn carry_out_one(&mut self, host: &HostMemory, copies: &AtomicUsize) {
         let ready: Vec<usize> = (0..self.pending.len())
             .filter(|i| {
                 let op = &self.pending[*i];
@@ -124,6 +235,11 @@ impl State {
                 let mut bytes = vec![0; len];
                 host.peek(bus, &mut bytes).expect("checked when submitted");
                 self.read.insert(id, bytes);
+                self.finished.push(id);
+            }
+            Some(Op::Copy { id, from, to }) => {
+                host.copy(from, to).expect("checked when submitted");
+                copies.fetch_add(1, Ordering::Relaxed);
                 self.finished.push(id);
             }
             Some(Op::Announce(announce)) => announce.store(),
@@ -159,6 +275,18 @@ impl DmaMemory for DelayedMemory {
                     bytes: from.to_vec(),
                 }
             }
+            DmaOp::Copy { from, to } => {
+                check_length(from, to.len as usize)?;
+                for span in [from, to] {
+                    self.host
+                        .peek(span.addr.value(), &mut vec![0; span.len as usize])?;
+                }
+                Op::Copy {
+                    id: state.id(),
+                    from,
+                    to,
+                }
+            }
         };
         let id = DmaId(state.next);
         state.pending.push_back(op);
@@ -167,8 +295,13 @@ impl DmaMemory for DelayedMemory {
 
     fn poll(&self) -> Option<DmaId> {
         let mut state = self.lock();
-        for _ in 0..state.rng.below(3) {
-            state.carry_out_one(&self.host);
+        let most = if self.held.load(Ordering::Relaxed) {
+            1
+        } else {
+            3
+        };
+        for _ in 0..state.rng.below(most) {
+            state.carry_out_one(&self.host, &self.copies);
         }
         if state.finished.is_empty() {
             return None;
@@ -185,7 +318,44 @@ impl DmaMemory for DelayedMemory {
         into.copy_from_slice(&bytes);
     }
 
+    fn lend(&self, _span: BusSpan) -> Result<Loan, NotReached> {
+        if !self.lends {
+            return Err(NotReached::OtherKind);
+        }
+        let mut token = [0; TOKEN_BYTES];
+        token[..8].copy_from_slice(&self.name().to_le_bytes());
+        Ok(Loan {
+            key: 1,
+            bus: self.host.bus(),
+            len: self.host.len(),
+            token,
+        })
+    }
+
+    fn borrow(&self, loan: &Loan) -> Result<Box<dyn Borrow>, NotReached> {
+        if !self.lends {
+            return Err(NotReached::OtherKind);
+        }
+        if loan.token[..8] != self.name().to_le_bytes() {
+            return Err(NotReached::OtherGpu);
+        }
+        self.borrowed.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Borrowed {
+            bus: loan.bus,
+            looks: AtomicUsize::new(3),
+            closed: false,
+            count: self.borrowed.clone(),
+        }))
+    }
+
     fn publish(&self, announce: Announce) {
         self.lock().pending.push_back(Op::Announce(announce));
+    }
+}
+
+impl DelayedMemory {
+    /// What two memories over the same bytes have in common. Memories of tests live in one process.
+    fn name(&self) -> u64 {
+        Arc::as_ptr(&self.host) as u64
     }
 }

@@ -95,6 +95,16 @@ impl HostMemory {
         Ok(())
     }
 
+    /// Copies bytes inside, past the NIC.
+    pub(super) fn copy(&self, from: BusSpan, to: BusSpan) -> Result<(), BusError> {
+        check_length(from, to.len as usize)?;
+        let source = self.at(from.addr.value(), from.len)?;
+        let target = self.at(to.addr.value(), to.len)?;
+        // SAFETY: `at` has checked both ranges; `copy` allows them to overlap.
+        unsafe { std::ptr::copy(source.cast_const(), target, to.len as usize) };
+        Ok(())
+    }
+
     fn at(&self, bus: u64, len: u64) -> Result<*mut u8, BusError> {
         let offset = bus
             .checked_sub(BUS_BASE)
@@ -122,6 +132,9 @@ impl DmaMemory for HostMemory {
             DmaOp::Write { to, from } => {
                 check_length(to, from.len())?;
                 self.poke(to.addr.value(), from)?;
+            }
+            DmaOp::Copy { from, to } => {
+                self.copy(from, to)?;
             }
         }
         Ok(Submitted::Done)

@@ -60,6 +60,9 @@ pub struct Counters {
     /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
     /// copied.
     pub staged_bytes: u64,
+    /// Payload bytes that the memory's own engine copied out of a peer's memory, past host and NIC memory; a part of
+    /// the copied.
+    pub direct_bytes: u64,
     /// Times that an engine was found slower than it declares or than its stream.
     pub engines_slow: u64,
     /// Streams that ended inside an item of an engine, and engines that have failed.
@@ -93,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) conns: HashMap<(usize, ConnId), u32>,
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
     pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
+    /// Memory that local peers copy from by themselves.
+    pub(crate) lending: crate::memory::lend::Lending,
     copies: VecDeque<CopyJob>,
     /// Streams that the NIC itself receives, by the work that is posted for each.
     returns: HashMap<WorkToken, engine_return::Returning>,
@@ -127,6 +132,7 @@ impl Core {
             conns: HashMap::new(),
             listeners: HashMap::new(),
             lingering: HashMap::new(),
+            lending: Default::default(),
             copies: VecDeque::new(),
             returns: HashMap::new(),
             next_return: 0,

@@ -53,6 +53,7 @@ impl Core {
         Counters {
             copied_bytes: self.dma.copied,
             staged_bytes: self.dma.staged,
+            direct_bytes: self.dma.direct,
             events_lost: self.events.lost(),
             ..self.counters
         }

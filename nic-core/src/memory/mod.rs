@@ -18,6 +18,7 @@
 //! [`BOARD_BUS`]: crate::board::BOARD_BUS
 
 mod host;
+pub(crate) mod lend;
 mod on_nic;
 mod populate;
 mod share;

@@ -13,7 +13,7 @@ use crate::board::HOST_BUS;
 use crate::Nic;
 
 /// The next export's number. Relaxed: only uniqueness matters, the NIC's lock orders the rest.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+pub(super) static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Nic {
     /// Lets local peers map host memory. Returns the number that names it from now on.

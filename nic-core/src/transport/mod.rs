@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use crate::engine::Delivered;
 use crate::engine::Direction;
-use ringbell_gtlb::{BusSpan, Export, Fault};
+use ringbell_gtlb::{BusError, BusSpan, Export, Fault, Loan};
 use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
 /// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
@@ -239,6 +239,66 @@ pub enum ReadStatus {
     Pending,
 }
 
+/// Whether bytes of a peer's memory are on their way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Landing {
+    /// No room for another operation: try again in a later step.
+    Busy,
+    /// The first `len` of them are.
+    Started {
+        /// Names them.
+        ticket: u64,
+        /// Bytes, at least one.
+        len: u64,
+    },
+}
+
+/// Whether they have arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Landed {
+    /// In place.
+    Done,
+    /// Ask again.
+    Pending,
+    /// Nobody has asked for too long, and they were forgotten.
+    Lost,
+}
+
+/// The same for bytes that were fetched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Fetched {
+    /// Here they are.
+    Bytes(Vec<u8>),
+    /// Ask again.
+    Pending,
+    /// As [`Landed::Lost`].
+    Lost,
+}
+
+/// Why bytes of a peer's memory do not land.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotLanded {
+    /// The buffer's fault.
+    Fault(Fault),
+    /// The peer's memory, or the device.
+    Bus(BusError),
+}
+
+impl From<Fault> for NotLanded {
+    fn from(fault: Fault) -> NotLanded {
+        NotLanded::Fault(fault)
+    }
+}
+
+impl From<BusError> for NotLanded {
+    fn from(e: BusError) -> NotLanded {
+        NotLanded::Bus(e)
+    }
+}
+
 /// Room in NIC memory that a transport uses for payloads on their way; local peers reach it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StageRoom {
@@ -298,6 +358,50 @@ pub trait DmaAccess {
     ) -> Result<ReadStatus, Fault> {
         let _ = (offset, to, len, ticket);
         Err(Fault::NoTranslation { va: buffer.va })
+    }
+
+    /// Starts to move bytes of a peer's memory, borrowed here at `from`, to `offset` of the buffer: as many as are
+    /// contiguous, in one go from memory to memory where it can copy by itself.
+    ///
+    /// # Errors
+    /// [`NotLanded`]; nothing was started.
+    fn land(&mut self, from: BusSpan, buffer: &Buffer, offset: u64) -> Result<Landing, NotLanded> {
+        let (from, to) = (from.addr.value(), buffer.va.0.wrapping_add(offset));
+        Err(NotLanded::Bus(BusError::NoCopy { from, to }))
+    }
+
+    /// Asks for what [`land`](DmaAccess::land) has started, in every step until it is over. Bytes that nobody asks for any
+    /// more may still arrive: no later than an announcement that is published after them.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the buffer.
+    fn landed(&mut self, ticket: u64) -> Result<Landed, Fault> {
+        let _ = ticket;
+        Ok(Landed::Lost)
+    }
+
+    /// Starts to read bytes of a peer's memory into the NIC, for what is no buffer.
+    ///
+    /// # Errors
+    /// [`BusError`]; nothing was started.
+    fn fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
+        let addr = from.addr.value();
+        Err(BusError::NoCopy {
+            from: addr,
+            to: addr,
+        })
+    }
+
+    /// Asks for what [`fetch`](DmaAccess::fetch) has started.
+    fn fetched(&mut self, ticket: u64) -> Fetched {
+        let _ = ticket;
+        Fetched::Lost
+    }
+
+    /// Whether something is on its way out of a range of the bus that belongs to a peer.
+    fn is_reading(&self, bus: u64, len: u64) -> bool {
+        let _ = (bus, len);
+        false
     }
 
     /// Whether an engine is on the path of a connection's bytes: those that arrive go through
@@ -522,7 +626,18 @@ pub trait Transport: Send {
         Ok(())
     }
 
-    /// Takes shared memory back: no new reference names it, and peers are asked to unmap it.
+    /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Transport::share). Whoever
+    /// cannot is sent copies.
+    fn lend(&mut self, id: u64, loan: &Loan) {
+        let _ = (id, loan);
+    }
+
+    /// Which of this NIC's memory peers copy from by themselves, and why not the rest: a line for each peer.
+    fn describe_loans(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Takes shared or lent memory back: no new reference names it, and peers are asked to unmap it.
     fn withdraw(&mut self, id: u64) {
         let _ = id;
     }

@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::Status;
 
+use super::land::{Fetching, InFlight};
 use super::stage::Stage;
 use crate::transport::{ConnId, ListenerId, RecvWork, SendWork, TransportEvent};
 
@@ -46,6 +47,8 @@ pub(super) struct TxSend {
 pub(super) struct RxRecv {
     pub(super) work: RecvWork,
     pub(super) done: u32,
+    /// Bytes behind those that are on their way.
+    pub(super) landing: u32,
 }
 
 /// Bytes that have arrived and were not taken.
@@ -118,6 +121,10 @@ pub(super) struct Conn {
     pub(super) staging: Staging,
     pub(super) refs_waiting: u32,
     pub(super) early_bytes: usize,
+    /// Bytes of the first segments that are on their way into receives.
+    pub(super) landing: InFlight,
+    /// A read of some for what is no receive.
+    pub(super) fetching: Option<Fetching>,
     /// An engine holds bytes for the next receive.
     pub(super) held: bool,
     /// Where bytes that leave lie while an engine sees them; empty without one.
@@ -165,6 +172,8 @@ impl Conn {
             staging: Staging::default(),
             refs_waiting: 0,
             early_bytes: 0,
+            landing: InFlight::default(),
+            fetching: None,
             held: false,
             piece: Vec::new(),
             spans_taken: 0,
@@ -247,6 +256,8 @@ impl Conn {
 
     /// Forgets what has arrived.
     pub(super) fn drop_segs(&mut self) {
+        self.forget_landing();
+        self.fetching = None;
         self.segs.clear();
         let staged = self.staging.len();
         self.staging.consume(staged);

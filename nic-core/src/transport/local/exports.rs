@@ -14,28 +14,38 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringbell_gtlb::Export;
+use ringbell_gtlb::loan::TOKEN_BYTES;
+use ringbell_gtlb::{Export, Loan, NotReached};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
 };
 
 use super::link::LinkState;
+use super::loans::Loans;
 use super::rendezvous::ExportInfo;
-use super::LocalTransport;
+use super::{LocalTransport, MAX_SHARED};
 use crate::board::HOST_BUS;
 use crate::descriptors;
 use crate::shmem::Mapping;
 
-/// Most host exports of one NIC that a link tells of, so that a peer's table of mappings stays bounded.
-/// What comes later is staged.
-const MAX_SHARED: usize = 4096;
 const MAGIC: u32 = 0x4e42_5221;
 const BYTES: usize = 40;
+/// An offer has a token behind it.
+const LONGEST: usize = BYTES + TOKEN_BYTES;
 
 /// What one side tells the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Note {
+#[allow(clippy::large_enum_variant)] // Few, and short-lived.
+pub(super) enum Note {
+    /// Not sent: there is nothing to say yet.
+    Nothing,
+    /// Borrow this if you can.
+    Lend { id: u64, loan: Loan },
+    /// It is borrowed: refer to it.
+    Reached { id: u64 },
+    /// It cannot be borrowed: do not refer to it.
+    Unreached { id: u64, why: NotReached },
     /// Map this; its descriptor comes along.
     Share { id: u64, info: ExportInfo },
     /// Unmap it and say so.
@@ -47,38 +57,63 @@ enum Note {
 impl Note {
     fn id(self) -> u64 {
         match self {
-            Note::Share { id, .. } | Note::Withdraw { id } | Note::Released { id } => id,
+            Note::Nothing => 0,
+            Note::Share { id, .. }
+            | Note::Lend { id, .. }
+            | Note::Reached { id }
+            | Note::Unreached { id, .. }
+            | Note::Withdraw { id }
+            | Note::Released { id } => id,
         }
     }
 
-    fn encode(self) -> [u8; BYTES] {
+    fn encode(self) -> Vec<u8> {
+        let none = ExportInfo::default();
         let (kind, info) = match self {
-            Note::Share { info, .. } => (1_u32, info),
-            Note::Withdraw { .. } => (2, ExportInfo::default()),
-            Note::Released { .. } => (3, ExportInfo::default()),
+            Note::Nothing => (0_u32, none),
+            Note::Share { info, .. } => (1, info),
+            Note::Withdraw { .. } => (2, none),
+            Note::Released { .. } => (3, none),
+            Note::Lend { loan, .. } => {
+                let (file_offset, bus, len) = (loan.key, loan.bus, loan.len);
+                let info = ExportInfo {
+                    file_offset,
+                    bus,
+                    len,
+                };
+                (4, info)
+            }
+            Note::Reached { .. } => (5, none),
+            Note::Unreached { why, .. } => {
+                let len = why.code();
+                (6, ExportInfo { len, ..none })
+            }
         };
-        let mut b = [0; BYTES];
-        b[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        b[4..8].copy_from_slice(&kind.to_le_bytes());
-        let words = [self.id(), info.file_offset, info.bus, info.len];
-        for (at, word) in b[8..].chunks_exact_mut(8).zip(words) {
-            at.copy_from_slice(&word.to_le_bytes());
+        let mut b = Vec::with_capacity(LONGEST);
+        b.extend(MAGIC.to_le_bytes());
+        b.extend(kind.to_le_bytes());
+        for word in [self.id(), info.file_offset, info.bus, info.len] {
+            b.extend(word.to_le_bytes());
+        }
+        if let Note::Lend { loan, .. } = self {
+            b.extend(loan.token);
         }
         b
     }
 
     fn decode(b: &[u8]) -> Option<Note> {
-        let b: &[u8; BYTES] = b.try_into().ok()?;
+        let (b, token) = b.split_at_checked(BYTES)?;
         let word = |at: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&b[at..at + 8]);
             u64::from_le_bytes(w)
         };
         let (head, id) = (word(0), word(8));
-        if head as u32 != MAGIC {
+        let kind = head >> 32;
+        if head as u32 != MAGIC || token.is_empty() == (kind == 4) {
             return None;
         }
-        Some(match head >> 32 {
+        Some(match kind {
             1 => Note::Share {
                 id,
                 info: ExportInfo {
@@ -89,6 +124,20 @@ impl Note {
             },
             2 => Note::Withdraw { id },
             3 => Note::Released { id },
+            4 => Note::Lend {
+                id,
+                loan: Loan {
+                    key: word(16),
+                    bus: word(24),
+                    len: word(32),
+                    token: token.try_into().ok()?,
+                },
+            },
+            5 => Note::Reached { id },
+            6 => Note::Unreached {
+                id,
+                why: NotReached::from_code(word(32))?,
+            },
             _ => return None,
         })
     }
@@ -119,6 +168,8 @@ pub(super) struct Shared {
     notes: VecDeque<Note>,
     /// The peer's, by bus address.
     mapped: BTreeMap<u64, Mapped>,
+    /// Memory that no CPU maps, of both.
+    pub(super) loans: Loans,
 }
 
 impl Shared {
@@ -149,10 +200,26 @@ impl Shared {
         }
     }
 
+    pub(super) fn queue_lend(&mut self, id: u64, loan: Loan) {
+        if self.told.len() + self.notes.len() < MAX_SHARED {
+            self.notes.push_back(Note::Lend { id, loan });
+        }
+    }
+
+    /// Says these too.
+    pub(super) fn queue(&mut self, notes: Vec<Note>) {
+        self.notes.extend(notes);
+    }
+
     fn queue_withdraw(&mut self, id: u64) {
         // Not told yet: never will be.
-        self.notes
-            .retain(|n| !matches!(n, Note::Share { id: i, .. } if *i == id));
+        self.notes.retain(
+            |n| !matches!(n, Note::Share { id: i, .. } | Note::Lend { id: i, .. } if *i == id),
+        );
+        if self.loans.take_back(id) {
+            self.leaving.push(id);
+            self.notes.push_back(Note::Withdraw { id });
+        }
         let was_told = self.told.iter().find(|(_, (_, i))| *i == id);
         if let Some(bus) = was_told.map(|(bus, _)| *bus) {
             self.told.remove(&bus);
@@ -165,6 +232,19 @@ impl Shared {
     fn take(&mut self, note: Note, fd: Option<OwnedFd>) -> bool {
         match (note, fd) {
             (Note::Share { id, info }, Some(fd)) => self.map(id, info, fd),
+            (Note::Reached { id }, None) => {
+                self.loans.answered(id, Ok(()));
+                true
+            }
+            (Note::Unreached { id, why }, None) => {
+                tracing::info!(id, %why, "a peer does not copy from our memory by itself; it is staged");
+                self.loans.answered(id, Err(why));
+                // It may cross a withdrawal, and says as much as its answer.
+                self.leaving.retain(|i| *i != id);
+                true
+            }
+            // Confirmed when it is closed.
+            (Note::Withdraw { id }, None) if self.loans.give_back(id) => true,
             (Note::Withdraw { id }, None) => {
                 // Unmapped here and now: nothing of this link is being copied between two packets.
                 self.mapped.retain(|_, m| m.id != id);
@@ -227,7 +307,8 @@ impl LocalTransport {
 
     /// Takes host memory back from every peer.
     pub(super) fn withdraw_host(&mut self, id: u64) {
-        if self.host_exports.remove(&id).is_none() {
+        let lent = self.loans.remove(&id).is_some();
+        if self.host_exports.remove(&id).is_none() && !lent {
             return;
         }
         for i in 0..self.links.len() {
@@ -252,6 +333,9 @@ impl LocalTransport {
         };
         for (id, e) in &self.host_exports {
             l.shared.queue_share(*id, e.info);
+        }
+        for (id, loan) in &self.loans {
+            l.shared.queue_lend(*id, *loan);
         }
         self.send_notes(link);
     }
@@ -286,6 +370,9 @@ impl LocalTransport {
             if let Note::Share { id, info } = note {
                 l.shared.told.insert(info.bus, (info.len, id));
             }
+            if let Note::Lend { id, loan } = note {
+                l.shared.loans.offer(id, loan);
+            }
         }
     }
 
@@ -295,7 +382,7 @@ impl LocalTransport {
             let Some(l) = self.links[link].as_mut() else {
                 return false;
             };
-            let mut bytes = [0; BYTES + 1];
+            let mut bytes = [0; LONGEST + 1];
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = RecvAncillaryBuffer::new(&mut space);
             let got = rustix::net::recvmsg(
@@ -323,6 +410,18 @@ impl LocalTransport {
             let Some(note) = note.filter(|_| fds.len() <= 1) else {
                 return false;
             };
+            if let (Note::Lend { id, loan }, true) = (note, fds.is_empty()) {
+                match l.shared.loans.borrow(id, loan, &*self.memory) {
+                    Some(Note::Nothing) => {}
+                    Some(answer) => l.shared.notes.push_back(answer),
+                    None => {
+                        self.violations += 1;
+                        tracing::warn!(peer = %l.peer, id, "memory that overlaps other memory was lent; the link is cut");
+                        return false;
+                    }
+                }
+                continue;
+            }
             if !l.shared.take(note, fds.pop()) {
                 self.violations += 1;
                 tracing::warn!(peer = %l.peer, ?note, "a note that breaks the rules; the link is cut");

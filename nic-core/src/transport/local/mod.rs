@@ -13,8 +13,9 @@
 //! No message costs a system call: the sockets, which only tell of strangers and of dead peers, are
 //! looked at every 200 µs at most, and a peer's wake descriptor is written only when it sleeps.
 //!
-//! A memory that the peer cannot map (a DMA engine in front of it, bytes of the program's own) goes
-//! through NIC memory, piece by piece ([`stage`]): two copies.
+//! Memory that no CPU maps is lent ([`loans`]): the receiver's own engine copies out of it, from GPU to GPU memory
+//! ([`land`]), one copy. What cannot be lent, nor mapped (bytes of the program's own) goes through NIC memory, piece by
+//! piece ([`stage`]): two copies.
 //!
 //! Limits. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
@@ -22,8 +23,10 @@
 mod conn;
 mod exports;
 mod incoming;
+mod land;
 mod link;
 mod links;
+mod loans;
 mod packet;
 mod receive;
 mod rendezvous;
@@ -41,7 +44,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::Export;
+use ringbell_gtlb::{DmaMemory, Export, Loan};
 use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
@@ -59,6 +62,9 @@ use rendezvous::ExportInfo;
 pub use rendezvous::LocalError;
 use transmit::{Out, Stop};
 
+/// Most host exports of one NIC that a link tells of, and most loans, so that a peer's tables stay bounded.
+/// What comes later is staged.
+const MAX_SHARED: usize = 4096;
 /// Packets taken from one link in one step.
 const BATCH: usize = 64;
 /// Steps between two looks for bytes that wait without a receive.
@@ -73,7 +79,6 @@ struct Slot {
 }
 
 /// See the module text.
-#[derive(Debug)]
 pub struct LocalTransport {
     config: LocalConfig,
     ip: Ipv4Addr,
@@ -86,6 +91,10 @@ pub struct LocalTransport {
     export_fds: Vec<OwnedFd>,
     /// Host memory that peers may map, by number.
     host_exports: BTreeMap<u64, HostExport>,
+    /// Memory that peers may borrow, by number.
+    loans: BTreeMap<u64, Loan>,
+    /// What borrows memory of peers.
+    memory: Arc<dyn DmaMemory>,
     links: Vec<Option<Link>>,
     conns: Vec<Slot>,
     free: VecDeque<u32>,
@@ -105,6 +114,15 @@ pub struct LocalTransport {
     violations: u64,
 }
 
+impl std::fmt::Debug for LocalTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LocalTransport")
+            .field("ip", &self.ip)
+            .field("links", &self.links)
+            .finish_non_exhaustive()
+    }
+}
+
 impl LocalTransport {
     /// Opens the rendezvous for a NIC.
     ///
@@ -113,14 +131,15 @@ impl LocalTransport {
     pub(crate) fn new(
         config: &LocalConfig,
         ip: Ipv4Addr,
-        memory: &[Export<'_>],
+        exported: &[Export<'_>],
+        memory: Arc<dyn DmaMemory>,
         wake: Arc<WakeCell>,
     ) -> Result<LocalTransport, LocalError> {
         config.validate()?;
         let system = |what: &'static str| move |source| LocalError::System { what, source };
         let mut exports = Vec::new();
         let mut export_fds = Vec::new();
-        for e in memory {
+        for e in exported {
             exports.push(ExportInfo {
                 file_offset: e.file_offset,
                 bus: e.bus,
@@ -146,6 +165,8 @@ impl LocalTransport {
             exports,
             export_fds,
             host_exports: BTreeMap::new(),
+            loans: BTreeMap::new(),
+            memory,
             links: Vec::new(),
             conns: Vec::new(),
             free: VecDeque::new(),
@@ -298,7 +319,7 @@ impl LocalTransport {
                     moved: false,
                 };
                 match receive::fill(&mut c, &mut io) {
-                    Fill::Done => {}
+                    Fill::Done | Fill::Lent => {}
                     Fill::Budget => again = true,
                     Fill::Broken => broken = true,
                 }
@@ -413,7 +434,10 @@ impl LocalTransport {
             let ok = receive::stage_early(c, limit, &mut io);
             let staged = io.moved;
             moved |= staged;
-            if !ok {
+            if ok == receive::Early::Again && !staged && !std::mem::replace(&mut c.waiting, true) {
+                self.waiting.push(id);
+            }
+            if ok == receive::Early::Broken {
                 let (link, peer) = (c.link, c.peer_id);
                 self.send_rst(link, peer);
                 self.reset_conn(id);
@@ -560,7 +584,11 @@ impl Transport for LocalTransport {
         match self.conn(conn.0) {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {
-                c.recvs.push_back(RxRecv { work, done: 0 });
+                c.recvs.push_back(RxRecv {
+                    work,
+                    done: 0,
+                    landing: 0,
+                });
                 let wants_step = !c.segs.is_empty() || c.peer_fin || c.held;
                 if wants_step {
                     self.activate(conn.0);
@@ -573,7 +601,12 @@ impl Transport for LocalTransport {
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.conn(conn.0)?;
         if let Some(i) = c.recvs.iter().position(|r| r.work.token == token) {
-            return c.recvs.remove(i).map(|r| r.done.into());
+            let r = c.recvs.remove(i)?;
+            if r.landing > 0 {
+                c.forget_landing();
+                self.activate(conn.0);
+            }
+            return Some(r.done.into());
         }
         let i = c.sends.iter().position(|s| s.work.token == token)?;
         let s = c.sends.remove(i)?;
@@ -638,6 +671,7 @@ impl Transport for LocalTransport {
         if now >= self.sockets_at {
             self.sockets_at = now.plus(SOCKETS_EVERY);
             moved |= self.look_at_sockets(now);
+            moved |= self.advance_loans(dma);
         }
         for i in 0..self.links.len() {
             moved |= self.take_packets(i, dma);
@@ -688,7 +722,8 @@ impl Transport for LocalTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let notes = self.links.iter().flatten().any(|l| l.shared.is_waiting());
+        let waits = |l: &Link| l.shared.is_waiting() || l.shared.loans.is_moving();
+        let notes = self.links.iter().flatten().any(waits);
         let stuck = notes || !self.active.is_empty() || !self.waiting.is_empty();
         let shaking = self
             .links
@@ -719,6 +754,14 @@ impl Transport for LocalTransport {
 
     fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         self.share_host(id, memory)
+    }
+
+    fn lend(&mut self, id: u64, loan: &Loan) {
+        self.lend_out(id, loan);
+    }
+
+    fn describe_loans(&self) -> Vec<String> {
+        self.loans_in_words()
     }
 
     fn withdraw(&mut self, id: u64) {

@@ -7,6 +7,7 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, RxRecv, Seg};
+use super::land;
 use super::link::Link;
 use super::through;
 use crate::board::{BOARD_BUS, HOST_BUS};
@@ -27,7 +28,20 @@ pub(super) enum Fill {
     Done,
     /// The step's budget is used up.
     Budget,
+    /// Bytes in memory of the peer that is not mapped here come next.
+    Lent,
     /// The peer broke the rules, or took its buffer back: the stream ends.
+    Broken,
+}
+
+/// How a look for early bytes ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Early {
+    /// They are here, or must wait for their receive.
+    Done,
+    /// Some are being read.
+    Again,
+    /// As [`Fill::Broken`].
     Broken,
 }
 
@@ -149,6 +163,11 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
         if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
             c.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
+        } else if end == Fill::Lent {
+            match land::fill(c, io) {
+                Fill::Done => continue,
+                other => return other,
+            }
         }
         if end == Fill::Budget {
             return end;
@@ -200,7 +219,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 }
                 let n = want.min(u64::from(*len)).min(*io.budget);
                 let Some(src) = io.link.resolve(*bus, n) else {
-                    result = Fill::Broken;
+                    result = Fill::Lent;
                     break;
                 };
                 copy_in(io.dma, &buffer, done.into(), src, n, streaming)?;
@@ -290,23 +309,26 @@ fn copy_in(
 }
 
 /// Copies small payloads that wait without a receive, so that two sides that both send first do not
-/// wait for each other. `false`: the stream is broken.
-pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> bool {
+/// wait for each other.
+pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> Early {
     for i in 0..c.segs.len() {
         let Seg::Ref { bus, len } = c.segs[i] else {
             continue;
         };
         if c.early_bytes + len as usize > limit {
-            return true;
+            return Early::Done;
         }
         let Some(src) = io.link.resolve(bus, len.into()) else {
-            return false;
+            return match land::fetch(c, i, limit - c.early_bytes, io) {
+                Fill::Broken => Early::Broken,
+                _ => Early::Again,
+            };
         };
         let mut bytes = vec![0u8; len as usize];
         // SAFETY: the source lies in a mapped export (checked by `resolve`), the destination is ours.
         unsafe { copy::copy(bytes.as_mut_ptr(), src, bytes.len()) };
         if io.link.is_revoked(c.peer_id) {
-            return false;
+            return Early::Broken;
         }
         io.dma.count_copied(len.into());
         c.early_bytes += bytes.len();
@@ -316,5 +338,5 @@ pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> bool {
         c.tell_now |= is_staged(bus);
         io.moved = true;
     }
-    true
+    Early::Done
 }

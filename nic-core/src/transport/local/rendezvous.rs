@@ -17,7 +17,7 @@ use rustix::net::{
 };
 
 /// Version of the handshake and of everything in the shared segment.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const MAGIC: u32 = 0x4c42_5221;
 /// Most exports of one memory.
 pub(super) const MAX_EXPORTS: usize = 64;

@@ -7,8 +7,12 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Seg};
+use super::land;
 use super::receive::{fail_front, recv_done, wants_streaming, Fill, In};
 use crate::transport::Foreign;
+
+/// Most bytes that are read at once out of memory that is not mapped here.
+const LENT_PIECE: usize = 256 << 10;
 
 /// Fills waiting receives with what leaves the engine.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
@@ -90,7 +94,11 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 }
                 let n = u64::from(*len).min(*io.budget);
                 let Some(from) = io.link.resolve(*bus, n) else {
-                    return Ok(Fill::Broken);
+                    // The engine sees bytes, so they are read into the NIC first.
+                    match land::fetch(c, 0, LENT_PIECE, io) {
+                        Fill::Done => continue,
+                        other => return Ok(other),
+                    }
                 };
                 let (link, peer) = (io.link, c.peer_id);
                 let src = Foreign {

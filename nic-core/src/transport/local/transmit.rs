@@ -149,17 +149,20 @@ pub(super) enum Progress {
     Again,
 }
 
-/// Whether the peer can reach a payload. One look is enough: a region lies in one memory.
-fn is_exported(payload: &Payload, out: &mut Out<'_>) -> Result<bool, Fault> {
+/// Whether the peer can reach a payload. One look is enough: a region lies in one memory. An engine at our end
+/// reads what leaves, which takes memory that is mapped here, or NIC memory.
+fn is_exported(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<bool, Fault> {
     let Payload::Memory(buffer) = payload else {
         return Ok(false);
     };
-    let bus = out.dma.span(buffer, 0)?.addr.value();
+    let span = out.dma.span(buffer, 0)?;
+    let bus = span.addr.value();
     if bus >= HOST_BUS {
         return Ok(out.link.shared.reaches(bus));
     }
     let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
-    Ok(out.exports.iter().any(inside))
+    let mapped = out.exports.iter().any(inside);
+    Ok(mapped || !watched && out.link.shared.loans.reaches(bus, span.len))
 }
 
 /// Shows an engine what a packet announces. It lies in our GPU memory, where the peer fetches it; nobody
@@ -195,7 +198,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let len = s.work.payload.len();
     let mut small = matches!(s.work.payload, Payload::Inline { .. })
         || (len <= INLINE_SEND && !s.by_ref && !s.staged);
-    if !small && !s.by_ref && !s.staged && !is_exported(&s.work.payload, out)? {
+    if !small && !s.by_ref && !s.staged && !is_exported(&s.work.payload, on_path, out)? {
         // Without room in NIC memory: in lines, slowly, rather than not at all.
         small = !stage::open(c, out);
         c.sends[c.next_send].staged = !small;

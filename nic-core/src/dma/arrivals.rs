@@ -1,0 +1,169 @@
+//! Bytes on their way out of a peer's memory that no CPU maps: by the memory's own copies, else by reads.
+//!
+//! A copy that nobody waits for any more (its receive was cancelled, its connection broke) still ends: until then its
+//! region counts as busy, and announcements stand behind it (`DmaMemory::publish`).
+
+use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaOp, Fault, Submitted};
+use ringbell_nic_abi::GpuVa;
+
+use super::{at, Dma, DmaState, ORPHAN_POLLS};
+use crate::board::BOARD_BUS;
+use crate::transport::{Buffer, DmaAccess, Fetched, Landed, Landing, NotLanded};
+
+/// Most bytes of one copy from memory to memory: a receive that is cancelled waits for no more than a few.
+const COPIED: u64 = 16 << 20;
+/// Most bytes of one read on behalf of memory that cannot be copied to: a few slots of a copy engine.
+const READ: u64 = 256 << 10;
+
+/// One run on its way.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    ticket: u64,
+    from: BusSpan,
+    /// While it is in flight.
+    id: Option<DmaId>,
+    /// Where it goes; without, it is fetched.
+    to: Option<(Buffer, u64)>,
+    /// What was read; without, the memory copies by itself.
+    bytes: Option<Vec<u8>>,
+    touched: u64,
+}
+
+impl DmaState {
+    /// An operation has ended that is no read of our own memory.
+    pub(super) fn arrived(&mut self, id: DmaId) {
+        let Some(a) = self.arrivals.iter_mut().find(|a| a.id == Some(id)) else {
+            return;
+        };
+        a.id = None;
+        if let Some(bytes) = &mut a.bytes {
+            self.memory.take(id, bytes);
+        }
+    }
+
+    /// Drops what has arrived and nobody asks for.
+    pub(super) fn forget_arrivals(&mut self) {
+        let polls = self.polls;
+        self.arrivals
+            .retain(|a| a.id.is_some() || polls - a.touched < ORPHAN_POLLS);
+    }
+
+    /// Whether a copy or a read is on its way into a region.
+    pub(super) fn lands_in(&self, region: u32) -> bool {
+        let into = |a: &Arrival| a.to.is_some_and(|(b, _)| b.region == region);
+        self.arrivals.iter().any(|a| a.id.is_some() && into(a))
+    }
+
+    /// Whether something is on its way out of a range of the bus.
+    pub(super) fn reads_from(&self, bus: u64, len: u64) -> bool {
+        let meets = |s: BusSpan| {
+            let first = s.addr.value();
+            first < bus.saturating_add(len) && bus < first.saturating_add(s.len)
+        };
+        self.arrivals
+            .iter()
+            .any(|a| a.id.is_some() && meets(a.from))
+    }
+
+    fn note(
+        &mut self,
+        from: BusSpan,
+        answer: Submitted,
+        to: Option<(Buffer, u64)>,
+        bytes: Option<Vec<u8>>,
+    ) -> Landing {
+        self.arrived += 1;
+        self.arrivals.push(Arrival {
+            ticket: self.arrived,
+            from,
+            id: match answer {
+                Submitted::Done => None,
+                Submitted::Pending(id) => Some(id),
+            },
+            to,
+            bytes,
+            touched: self.polls,
+        });
+        Landing::Started {
+            ticket: self.arrived,
+            len: from.len,
+        }
+    }
+
+    fn start_read(
+        &mut self,
+        from: BusSpan,
+        to: Option<(Buffer, u64)>,
+    ) -> Result<Landing, BusError> {
+        let from = from.prefix(READ);
+        let mut bytes = vec![0; from.len as usize];
+        let into = &mut bytes;
+        match self.memory.submit(DmaOp::Read { from, into }) {
+            Ok(answer) => Ok(self.note(from, answer, to, Some(bytes))),
+            Err(BusError::Busy) => Ok(Landing::Busy),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn start_fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
+        self.start_read(from, None)
+    }
+
+    pub(super) fn end_fetch(&mut self, ticket: u64) -> Fetched {
+        let Some(i) = self.arrivals.iter().position(|a| a.ticket == ticket) else {
+            return Fetched::Lost;
+        };
+        self.arrivals[i].touched = self.polls;
+        if self.arrivals[i].id.is_some() {
+            return Fetched::Pending;
+        }
+        let bytes = self.arrivals.swap_remove(i).bytes.unwrap_or_default();
+        self.copied += bytes.len() as u64;
+        Fetched::Bytes(bytes)
+    }
+}
+
+impl Dma<'_> {
+    pub(super) fn start_landing(
+        &mut self,
+        from: BusSpan,
+        buffer: &Buffer,
+        offset: u64,
+    ) -> Result<Landing, NotLanded> {
+        let to = self.span(buffer, offset)?.prefix(from.len.min(COPIED));
+        let from = from.prefix(to.len);
+        let place = Some((*buffer, offset));
+        if to.addr.value() < BOARD_BUS {
+            match self.state.memory.submit(DmaOp::Copy { from, to }) {
+                Ok(answer) => return Ok(self.state.note(from, answer, place, None)),
+                Err(BusError::Busy) => return Ok(Landing::Busy),
+                Err(BusError::NoCopy { .. }) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(self.state.start_read(from, place)?)
+    }
+
+    pub(super) fn end_landing(&mut self, ticket: u64) -> Result<Landed, Fault> {
+        let all = &mut self.state.arrivals;
+        let Some(i) = all.iter().position(|a| a.ticket == ticket) else {
+            return Ok(Landed::Lost);
+        };
+        all[i].touched = self.state.polls;
+        if all[i].id.is_some() {
+            return Ok(Landed::Pending);
+        }
+        let a = all.swap_remove(i);
+        let Some((buffer, offset)) = a.to else {
+            return Err(Fault::NoTranslation { va: GpuVa(0) });
+        };
+        match a.bytes {
+            // `write` counts its own.
+            Some(bytes) => self.write(&buffer, offset, &bytes)?,
+            None => self.state.direct += a.from.len,
+        }
+        self.state.copied += a.from.len;
+        // What was pinned when the copy began is pinned until its receive retires.
+        at(&buffer, offset).map(|_| Landed::Done)
+    }
+}
