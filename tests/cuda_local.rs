@@ -93,22 +93,22 @@ impl End {
     /// Waits until what the NIC says of itself has this in it.
     fn until_it_says(&self, what: &str) {
         let start = Instant::now();
-        while !self.nic.describe().contains(what) {
+        while !self.nic.soft().describe().contains(what) {
             assert!(
                 start.elapsed() < PATIENCE,
                 "{what}: {}",
-                self.nic.describe()
+                self.nic.soft().describe()
             );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn direct(&self) -> u64 {
-        self.nic.counters().direct_bytes
+        self.nic.soft().counters().direct_bytes
     }
 
     fn staged(&self) -> u64 {
-        self.nic.counters().staged_bytes
+        self.nic.soft().counters().staged_bytes
     }
 }
 
@@ -254,7 +254,7 @@ fn copies_that_are_turned_off_are_staged() {
         );
         assert!(contents(&to, 0, 70_001) == pattern(70_001, 1));
         assert_eq!((a.direct(), b.staged()), (0, 70_001));
-        let (said, gpu) = (b.nic.describe(), b.nic.gpu().describe());
+        let (said, gpu) = (b.nic.soft().describe(), b.nic.gpu().describe());
         assert!(
             said.contains("staged for every peer, because it was turned off"),
             "{said}"
@@ -300,6 +300,7 @@ fn pinned_memory_is_staged_and_received_into() {
         assert_eq!(a.staged(), 300_007);
         assert!(a
             .nic
+            .soft()
             .describe()
             .contains("because the driver exports no such memory"));
     });
@@ -329,11 +330,11 @@ fn sender(name: &str, id: u64) {
                 continue;
             }
             b'd' => {
-                say(&end.nic.describe().replace('\n', "|"));
+                say(&end.nic.soft().describe().replace('\n', "|"));
                 continue;
             }
             b'c' => {
-                let c = end.nic.counters();
+                let c = end.nic.soft().counters();
                 say(&format!(
                     "staged {} direct {}",
                     c.staged_bytes, c.direct_bytes

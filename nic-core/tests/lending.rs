@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nic_support::*;
 use ringbell_gtlb::testing::{DelayedMemory, GpuView, Layout, Rng};
 use ringbell_gtlb::{Access, DeregisterError, MemoryRegion};
-use ringbell_nic_abi::{Completion, Descriptor, GpuVa, SessionId, Status};
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
 use ringbell_nic_core::engine::Direction;
 use ringbell_nic_core::{HostQueue, Nic};
 use ringbell_onc_engines::stream::Registry;
@@ -169,6 +169,33 @@ fn bytes_go_once_from_memory_to_memory() {
             assert_eq!(after[0].direct_bytes, before[0].direct_bytes);
         }
         assert!(nics[1].memory.copies() > 4, "{}", nics[1].memory.copies());
+    }
+}
+
+/// `COPY` inside a memory that no CPU maps never leaves it.
+#[test]
+fn a_copy_of_a_descriptor_stays_in_memory() {
+    for seed in 0..3 {
+        let dir = TempDir::new();
+        let nics = pair(&dir, seed);
+        for (len, burst) in [(1_u32, 0), (300_007, 0), (700_001, 99_991)] {
+            let data = Rng::new(seed).bytes(len as usize);
+            nics[0].write(11, &data);
+            let d = Descriptor {
+                local_va: GpuVa(BASE.0 + 11),
+                remote_va: GpuVa(BASE.0 + HALF + 5),
+                len,
+                imm: burst,
+                ..Descriptor::new(Opcode::Copy)
+            };
+            let before = nics[0].nic.counters();
+            let c = wait(&nics, 0, nics[0].post(&d));
+            assert_eq!((c.status, c.bytes), (Status::Ok, len.into()));
+            assert!(nics[0].read(HALF + 5, len as usize) == data, "{len}");
+            let after = nics[0].nic.counters();
+            assert_eq!(after.direct_bytes - before.direct_bytes, len.into());
+            assert_eq!(after.copied_bytes - before.copied_bytes, len.into());
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
         port: none(),
         transport: none(),
         progress: none(),
+        payload: None,
         parameter: None,
         ranks: None,
         notes: Vec::new(),

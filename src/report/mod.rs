@@ -18,6 +18,6 @@ pub(crate) use plot::{svg as draw, Axis, Plot, Scale};
 pub(crate) use progress::Progress;
 #[cfg(feature = "cuda")]
 pub(crate) use schema::Peer;
-pub(crate) use schema::{Limits, Meta, Report, Row};
+pub(crate) use schema::{Limits, Meta, Payload, Report, Row};
 pub(crate) use sizes::{parse_size, size_text, SweepArgs};
 pub(crate) use stats::Samples;

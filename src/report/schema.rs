@@ -37,6 +37,9 @@ pub(crate) struct Meta {
     pub(crate) transport: String,
     /// Who stepped the NIC: `waiter`, `rescue`, `dedicated`; `none`.
     pub(crate) progress: String,
+    /// How payload went between two NICs of this machine, seen from the one that measures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) payload: Option<Payload>,
     /// Name of `rows[].parameter`, when something other than the size was swept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
@@ -81,6 +84,20 @@ pub(crate) struct Peer {
     pub(crate) why: Option<String>,
     /// One row for each size that it has done.
     pub(crate) rows: Vec<Row>,
+}
+
+/// Which way payload went between two NICs of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Payload {
+    /// `mapped`: copied out of memory that both NICs map. `gpu to gpu`: by the receiver's copy engine. `staged`:
+    /// through NIC memory. `gpu to gpu, some staged`: until the peer had opened the memory.
+    pub(crate) way: String,
+    /// Bytes that this NIC has sent.
+    pub(crate) sent_bytes: u64,
+    /// Those of them that were staged.
+    pub(crate) staged_bytes: u64,
+    /// Bytes that this NIC's memory copied out of the peer's by itself.
+    pub(crate) direct_bytes: u64,
 }
 
 /// What the machine could do at best, measured in the same run.

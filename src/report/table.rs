@@ -19,6 +19,13 @@ pub(super) fn render(report: &Report) -> String {
         "# nic: {}; gpu: {}; port: {}; transport: {}; progress: {}",
         m.nic, m.gpu, m.port, m.transport, m.progress
     );
+    if let Some(p) = &m.payload {
+        let _ = writeln!(
+            out,
+            "# payload: {}; {} B sent, {} B of them staged; {} B copied out of the peer's GPU memory",
+            p.way, p.sent_bytes, p.staged_bytes, p.direct_bytes
+        );
+    }
     let mut limits = Vec::new();
     if let Some(gbs) = m.limits.memcpy_gbs {
         limits.push(format!("memcpy {gbs:.2} GB/s"));

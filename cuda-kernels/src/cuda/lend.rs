@@ -320,6 +320,20 @@ impl CudaMemory {
     }
 }
 
+impl super::gpu::CudaGpu {
+    /// Whether NICs of one machine copy this memory from GPU to GPU: tries what the first registration of a NIC does.
+    ///
+    /// # Errors
+    /// [`NotReached`]: why messages are staged, between processes at least.
+    pub fn copies_between_nics(&self, va: GpuVa, len: u64) -> Result<(), NotReached> {
+        let (context, memory) = self.parts();
+        memory.copies()?;
+        ipc::share(context, va, len)
+            .map(|_| ())
+            .map_err(|e| NotReached::from(&e))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

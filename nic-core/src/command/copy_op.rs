@@ -1,12 +1,12 @@
 //! `COPY`: bytes moved inside a protection domain by NIC DMA, in bursts.
 
-use ringbell_gtlb::Need;
-use ringbell_nic_abi::{Descriptor, PdId, Status};
+use ringbell_gtlb::{Fault, Need};
+use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Status};
 
 use super::Core;
 use crate::dma::Dma;
 use crate::permit::Permit;
-use crate::transport::{Buffer, ReadStatus, WorkToken};
+use crate::transport::{Buffer, DmaAccess, Landed, Landing, NotLanded, ReadStatus, WorkToken};
 
 /// Bytes copied before the NIC looks at its queues again.
 const STEP_BYTES: u64 = 256 << 10;
@@ -19,6 +19,8 @@ pub(super) struct CopyJob {
     dst: Buffer,
     burst: u64,
     done: u64,
+    /// What the memory's own engine is copying: ticket and bytes.
+    landing: Option<(u64, u64)>,
 }
 
 impl Core {
@@ -53,6 +55,7 @@ impl Core {
             dst,
             burst: if d.imm == 0 { u64::MAX } else { d.imm.into() },
             done: 0,
+            landing: None,
         });
     }
 
@@ -77,7 +80,20 @@ impl Core {
                 mmu: &mut self.mmu,
                 state: &mut self.dma,
             };
-            let result = dma.copy(&job.dst, &job.src, job.done, n);
+            let mut n = n;
+            let result = if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
+                dma.copy(&job.dst, &job.src, job.done, n)
+            } else {
+                n = 0;
+                let landed = by_the_memory(&mut dma, job);
+                landed.map(|l| {
+                    n = l.unwrap_or(0);
+                    match l {
+                        Some(_) => ReadStatus::Done,
+                        None => ReadStatus::Pending,
+                    }
+                })
+            };
             let (token, len) = (job.token, u64::from(job.src.len));
             match result {
                 Ok(ReadStatus::Pending) => break,
@@ -101,4 +117,33 @@ impl Core {
         }
         moved
     }
+}
+
+/// Lets a memory that no CPU maps copy by itself. The bytes that it has copied by now, once they are.
+fn by_the_memory(dma: &mut Dma<'_>, job: &mut CopyJob) -> Result<Option<u64>, Fault> {
+    if let Some((ticket, len)) = job.landing {
+        return Ok(match dma.landed(ticket)? {
+            Landed::Pending => None,
+            Landed::Lost => {
+                job.landing = None;
+                None
+            }
+            Landed::Done => {
+                job.landing = None;
+                Some(len)
+            }
+        });
+    }
+    let most = (u64::from(job.src.len) - job.done).min(job.burst);
+    let from = dma.span(&job.src, job.done)?.prefix(most);
+    match dma.land(from, &job.dst, job.done) {
+        Ok(Landing::Started { ticket, len }) => job.landing = Some((ticket, len)),
+        Ok(Landing::Busy) => {}
+        Err(NotLanded::Fault(fault)) => return Err(fault),
+        Err(NotLanded::Bus(_)) => {
+            let va = GpuVa(job.src.va.0.wrapping_add(job.done));
+            return Err(Fault::NoTranslation { va });
+        }
+    }
+    Ok(None)
 }

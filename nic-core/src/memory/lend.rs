@@ -8,6 +8,7 @@ use ringbell_nic_abi::Lkey;
 
 use super::share::NEXT;
 use crate::command::Core;
+use crate::transport::PeerLoans;
 use crate::Nic;
 
 /// An allocation, by the number that its memory gave it.
@@ -67,6 +68,14 @@ impl Nic {
     }
 }
 
+impl Nic {
+    /// Which memory local peers copy from by their own engines, and which of theirs this NIC: nothing where
+    /// memory is mapped.
+    pub fn loans(&self) -> Vec<PeerLoans> {
+        self.core(|c| c.transports.iter().flat_map(|t| t.loans()).collect())
+    }
+}
+
 impl Core {
     /// A region without operations in flight is about to go: takes its allocation back from peers when it was
     /// the last one there.
@@ -107,10 +116,8 @@ impl Core {
 
     /// What of its memory peers copy by themselves, and why not the rest: for people.
     pub(crate) fn describe_loans(&self) -> Vec<String> {
-        let mut lines: Vec<String> = Vec::new();
-        for t in &self.transports {
-            lines.extend(t.describe_loans());
-        }
+        let loans = self.transports.iter().flat_map(|t| t.loans());
+        let mut lines: Vec<String> = loans.map(|l| l.to_string()).collect();
         for why in NotReached::ALL {
             let n = self.lending.kept.values().filter(|w| **w == why).count();
             if n > 0 {

@@ -16,13 +16,13 @@
 pub mod local;
 pub mod tcp;
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 pub use crate::engine::Delivered;
 use crate::engine::Direction;
-use ringbell_gtlb::{BusError, BusSpan, Export, Fault, Loan};
+use ringbell_gtlb::{BusError, BusSpan, Export, Fault, Loan, NotReached};
 use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
 /// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
@@ -296,6 +296,42 @@ impl From<Fault> for NotLanded {
 impl From<BusError> for NotLanded {
     fn from(e: BusError) -> NotLanded {
         NotLanded::Bus(e)
+    }
+}
+
+/// Memory that no CPU maps, between this NIC and a local peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerLoans {
+    /// The peer's address.
+    pub peer: Ipv4Addr,
+    /// Allocations of ours that the peer's own engine copies from.
+    pub lent: usize,
+    /// Allocations of the peer's that ours copies from.
+    pub borrowed: usize,
+    /// Ours that the peer is opening.
+    pub opening: usize,
+    /// Ours that are staged instead, and why.
+    pub refused: Vec<NotReached>,
+}
+
+impl std::fmt::Display for PeerLoans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (peer, lent, borrowed) = (self.peer, self.lent, self.borrowed);
+        write!(
+            f,
+            "{peer} copies from {lent} allocations of ours and we from {borrowed} of its"
+        )?;
+        if self.opening > 0 {
+            write!(f, "; {} are being opened", self.opening)?;
+        }
+        for why in NotReached::ALL {
+            match self.refused.iter().filter(|w| **w == why).count() {
+                0 => {}
+                n => write!(f, "; {n} are staged, because {why}")?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -632,8 +668,8 @@ pub trait Transport: Send {
         let _ = (id, loan);
     }
 
-    /// Which of this NIC's memory peers copy from by themselves, and why not the rest: a line for each peer.
-    fn describe_loans(&self) -> Vec<String> {
+    /// Which memory is lent and borrowed, for each peer.
+    fn loans(&self) -> Vec<PeerLoans> {
         Vec::new()
     }
 

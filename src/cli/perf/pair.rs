@@ -20,7 +20,7 @@ use super::serve;
 use super::side::{failed, Side};
 use super::wire::{Plan, Run, Verdict};
 use crate::cli::{Exit, Problem};
-use crate::report::{limits, machine, Report};
+use crate::report::{limits, machine, Payload, Report};
 
 /// Default TCP port, that of perftest.
 const PORT: u16 = 18_515;
@@ -559,6 +559,27 @@ impl Client {
         let sessions = self.side.nic.soft().sessions();
         let ours = sessions.iter().find(|s| s.id == self.session);
         ours.and_then(|s| s.transport).unwrap_or("none").into()
+    }
+
+    /// Which way payload went so far; `None` when it left this machine.
+    pub(super) fn payload(&self) -> Option<Payload> {
+        let nic = self.side.nic.soft();
+        let counters = nic.counters();
+        let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
+        let mapped = self.side.nic.gpu().memory().window().is_some();
+        let lent = nic.loans().iter().any(|l| l.lent > 0);
+        let way = match (mapped, lent, staged) {
+            (true, ..) => "mapped",
+            (_, true, 0) => "gpu to gpu",
+            (_, true, _) => "gpu to gpu, some staged",
+            (_, false, _) => "staged",
+        };
+        (self.transport() == "local").then(|| Payload {
+            way: way.into(),
+            sent_bytes: sent,
+            staged_bytes: staged,
+            direct_bytes: counters.direct_bytes,
+        })
     }
 
     /// Tells the server that nothing more comes, and waits for it to end.

@@ -81,6 +81,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         progress.step();
     }
     drop(progress);
+    report.meta.payload = client.payload();
     client.end()?;
     report::emit(&report, &args.output, &plot(kind))?;
     summarise(kind, &report, &args.output);

@@ -6,13 +6,14 @@
 //! What belongs to a peer that is gone is given back without a word. See ADR 27.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use ringbell_gtlb::{Borrow, BorrowState, BusSpan, DmaMemory, Loan, NotReached, Reach};
 
 use super::exports::Note;
 use super::link::LinkState;
 use super::{LocalTransport, MAX_SHARED};
-use crate::transport::DmaAccess;
+use crate::transport::{DmaAccess, PeerLoans};
 
 /// Memory of the peer.
 #[derive(Debug)]
@@ -175,23 +176,17 @@ impl Loans {
         });
     }
 
-    /// In words, for the peer at the other end; nothing when nothing was lent.
-    fn describe(&self) -> Option<String> {
-        let (n, m) = (self.lent.len(), self.borrowed.len());
-        if n + m + self.refused.len() + self.offered.len() == 0 {
-            return None;
-        }
-        let mut text = format!("copies from {n} allocations of ours and we from {m} of its");
-        if !self.offered.is_empty() {
-            text += &format!("; {} are being opened", self.offered.len());
-        }
-        for why in NotReached::ALL {
-            let n = self.refused.values().filter(|w| **w == why).count();
-            if n > 0 {
-                text += &format!("; {n} are staged, because {why}");
-            }
-        }
-        Some(text)
+    /// For people; nothing when nothing was lent.
+    fn summary(&self, peer: Ipv4Addr) -> Option<PeerLoans> {
+        let loans = PeerLoans {
+            peer,
+            lent: self.lent.len(),
+            borrowed: self.borrowed.values().filter(|b| b.reach.is_some()).count(),
+            opening: self.offered.len(),
+            refused: self.refused.values().copied().collect(),
+        };
+        let any = loans.lent + loans.borrowed + loans.opening + loans.refused.len();
+        (any > 0).then_some(loans)
     }
 }
 
@@ -241,11 +236,10 @@ impl LocalTransport {
         moved
     }
 
-    /// A line for each peer that lends or borrows.
-    pub(super) fn loans_in_words(&self) -> Vec<String> {
+    /// Every peer that lends or borrows.
+    pub(super) fn loans_of_peers(&self) -> Vec<PeerLoans> {
         let up = self.links.iter().flatten();
         let up = up.filter(|l| l.state == LinkState::Up);
-        up.filter_map(|l| Some(format!("{} {}", l.peer, l.shared.loans.describe()?)))
-            .collect()
+        up.filter_map(|l| l.shared.loans.summary(l.peer)).collect()
     }
 }

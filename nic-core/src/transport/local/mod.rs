@@ -50,8 +50,8 @@ use ringbell_nic_abi::{InlineSend, Status};
 use crate::config::LocalConfig;
 use crate::progress::WakeCell;
 use crate::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, StageRoom,
-    Transport, TransportEvent, WorkToken,
+    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerLoans, PeerWindow, RecvWork, SendWork,
+    StageRoom, Transport, TransportEvent, WorkToken,
 };
 use conn::{Conn, Phase, RxRecv, TxSend};
 use exports::HostExport;
@@ -760,8 +760,8 @@ impl Transport for LocalTransport {
         self.lend_out(id, loan);
     }
 
-    fn describe_loans(&self) -> Vec<String> {
-        self.loans_in_words()
+    fn loans(&self) -> Vec<PeerLoans> {
+        self.loans_of_peers()
     }
 
     fn withdraw(&mut self, id: u64) {
