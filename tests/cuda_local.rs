@@ -535,7 +535,8 @@ fn to_open_memory_never_holds_up_the_message() {
             30_000_000_u32.into(),
             (&out).into(),
         ];
-        let kernel = two.end.nic.gpu().launch("rb_recv_all", 1, 32, &args);
+        let stream = two.end.nic.gpu().stream();
+        let kernel = stream.launch("rb_recv_all", 1, 32, &args);
         let kernel = kernel.expect("it starts");
         two.tell(b'a', 200_100);
         two.tell(b's', 200_001);

@@ -71,6 +71,8 @@ impl CudaGpu {
         let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
         let (memory, imports) = (Arc::new(memory), Arc::default());
         memory.lending().belongs_to(&memory, &imports);
+        // Before a kernel waits for a message. Without such copies messages are staged.
+        let _ = memory.copies();
         let inner = Arc::new(CudaBackend {
             memory,
             kernels,

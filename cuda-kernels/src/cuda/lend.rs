@@ -245,8 +245,8 @@ impl Drop for Far {
 }
 
 impl CudaMemory {
-    /// Whether memory is lent at all: a first copy inside the GPU is made, once.
-    fn copies(&self) -> Result<(), NotReached> {
+    /// Whether memory is lent at all: a first copy inside the GPU is made, once, when the GPU is opened.
+    pub(super) fn copies(&self) -> Result<(), NotReached> {
         let first = || {
             if std::env::var(GPU_COPIES_VARIABLE).is_ok_and(|v| v == "staged") {
                 return Err(NotReached::TurnedOff);
@@ -321,7 +321,7 @@ impl CudaMemory {
 }
 
 impl super::gpu::CudaGpu {
-    /// Whether NICs of one machine copy this memory from GPU to GPU: tries what the first registration of a NIC does.
+    /// Whether NICs of one machine copy this memory from GPU to GPU, of two processes too.
     ///
     /// # Errors
     /// [`NotReached`]: why messages are staged, between processes at least.
