@@ -519,7 +519,7 @@ fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
 #[test]
 fn to_open_memory_never_holds_up_the_message() {
     let name = "to_open_memory_never_holds_up_the_message";
-    under_mock(name, "ipc-waits", || {
+    under_mock(name, "may-wait", || {
         if was_sender(name) {
             return;
         }

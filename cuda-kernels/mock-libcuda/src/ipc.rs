@@ -175,9 +175,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         if pid == std::process::id() {
             return Err(INVALID_CONTEXT);
         }
-        if crate::faults().ipc_waits {
-            crate::stream::synchronize_all()?;
-        }
+        crate::strict::may_wait("cuIpcOpenMemHandle");
         let mut state = lock(&STATE);
         let at = match state.open.get_mut(&(pid, id)) {
             Some((at, users)) => {

@@ -85,8 +85,6 @@ pub struct Faults {
     pub other_gpu: bool,
     /// `no-ipc`: no memory can be shared with other processes.
     pub no_ipc: bool,
-    /// `ipc-waits`: to open memory of another process waits for all kernels of this one.
-    pub ipc_waits: bool,
     /// `memory=BYTES`: of the GPU.
     pub memory: Option<u64>,
     /// `init=CODE`: what cuInit answers.
@@ -135,7 +133,6 @@ impl Faults {
                 ("no-words", _) => f.no_words = true,
                 ("other-gpu", _) => f.other_gpu = true,
                 ("no-ipc", _) => f.no_ipc = true,
-                ("ipc-waits", _) => f.ipc_waits = true,
                 ("dmabuf", _) => f.dmabuf = true,
                 ("no-io-memory", _) => f.no_io_memory = true,
                 ("kill", name) => f.kill = Some(name.to_owned()),

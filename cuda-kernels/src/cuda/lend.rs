@@ -3,9 +3,9 @@
 //! Within a process both NICs use the GPU's primary context, so an address is the same for both. Between
 //! processes a loan carries the driver's IPC handle of the allocation ([`super::ipc`]), which the borrower opens. To
 //! open or to close one may take milliseconds, and nobody promises that it does not wait for kernels (CUDA: "any call
-//! may block or synchronize"), one of which may wait for the very message that is to be copied: so a thread of its own
-//! does both, and messages are staged until it is done.
-#![allow(unsafe_code)] // Calls into libcuda.
+//! may block or synchronize") and hold up other threads' calls meanwhile, while a kernel may wait for the very message
+//! that is to be copied: so a thread of its own does both, when none of our kernels runs, and messages are staged until then.
+#![allow(clippy::disallowed_methods)] // A thread of its own waits for kernels, in naps.
 
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -20,7 +20,8 @@ use super::ipc::{self, Import, Imports};
 use super::memory::CudaMemory;
 use crate::gpu::SharedMemory;
 
-/// Environment variable that turns copies between GPU memories of one machine off: `staged`. `auto` is the default.
+/// Environment variable for copies between GPU memories of one machine: `auto`, the default; `eager` opens memory of
+/// other processes although kernels of ours run; `staged` turns them off.
 pub const GPU_COPIES_VARIABLE: &str = "RINGBELL_GPU_COPIES";
 
 /// How long the first copy may take. It makes the driver load what it copies with, before a kernel waits for a copy:
@@ -81,6 +82,9 @@ impl From<&CudaError> for NotReached {
         }
     }
 }
+
+/// Pause between two looks whether a kernel of ours runs.
+const NAP: Duration = Duration::from_millis(1);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -176,6 +180,16 @@ fn lock(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Closes what was opened at `base`, and returns when it is closed: when the kernels that run have ended.
+fn close(memory: &CudaMemory, import: Import, base: u64) {
+    drop(import);
+    let yard = &memory.context().yard;
+    while yard.has_open(base) && yard.lost().is_none() {
+        yard.sweep();
+        std::thread::sleep(NAP);
+    }
+}
+
 impl Far {
     fn open(memory: Arc<CudaMemory>, imports: Arc<Imports>, shared: SharedMemory) -> Option<Far> {
         let slot = Arc::new(Mutex::new(Slot {
@@ -185,16 +199,31 @@ impl Far {
         }));
         let (its, here) = (slot.clone(), memory.clone());
         let job = Box::new(move || {
+            let yard = &here.context().yard;
+            let eager = std::env::var(GPU_COPIES_VARIABLE).is_ok_and(|v| v == "eager");
+            // Nothing of ours starts while the guard lives.
+            let quiet = loop {
+                let quiet = yard.quiet();
+                if quiet.is_some() || eager || lock(&its).unwanted || yard.lost().is_some() {
+                    break quiet;
+                }
+                std::thread::sleep(NAP);
+            };
+            if lock(&its).unwanted {
+                lock(&its).state = BorrowState::Closed;
+                return;
+            }
             let opened = ipc::import(here.context(), &here, &imports, &shared);
+            drop(quiet);
             let mut slot = lock(&its);
             match opened {
                 Ok((import, base, _)) if !slot.unwanted => {
                     slot.state = BorrowState::Open { bus: base };
                     slot.import = Some(import);
                 }
-                Ok((import, ..)) => {
+                Ok((import, base, _)) => {
                     drop(slot);
-                    drop(import);
+                    close(&here, import, base);
                     lock(&its).state = BorrowState::Closed;
                 }
                 Err(_) if slot.unwanted => slot.state = BorrowState::Closed,
@@ -217,16 +246,16 @@ impl Borrow for Far {
             BorrowState::Opening => slot.unwanted = true,
             BorrowState::Refused(_) => slot.state = BorrowState::Closed,
             BorrowState::Closed => {}
-            BorrowState::Open { .. } => {
+            BorrowState::Open { bus } => {
                 let Some(import) = slot.import.take() else {
                     return;
                 };
                 slot.state = BorrowState::Opening;
                 drop(slot);
-                let its = self.slot.clone();
-                // A thread that cannot be had drops the job, and with it the import: closed all the same.
+                let (its, here) = (self.slot.clone(), self.memory.clone());
+                // A thread that cannot be had drops the job, and with it the import, which is closed some time.
                 let _ = self.memory.lending().later(Box::new(move || {
-                    drop(import);
+                    close(&here, import, bus);
                     lock(&its).state = BorrowState::Closed;
                 }));
             }

@@ -186,7 +186,7 @@ impl Yard {
     }
 
     /// Nothing of ours runs, and nothing is started while the answer lives; else `None`.
-    fn quiet(&self) -> Option<RwLockWriteGuard<'_, ()>> {
+    pub(super) fn quiet(&self) -> Option<RwLockWriteGuard<'_, ()>> {
         let alone = self.starting.try_write().ok()?;
         let quiet = lock(&self.streams).iter().all(Slot::idle);
         quiet.then_some(alone)
@@ -241,6 +241,14 @@ impl Yard {
         lock(&self.waste)
             .iter()
             .any(|w| matches!(w, Waste::Registered(b, l) if *b < base + len && base < b + l))
+    }
+
+    /// Whether memory of another process at this address still waits to be closed, or is being closed.
+    pub(super) fn has_open(&self, base: u64) -> bool {
+        // Whoever closes keeps others from starting until it is done.
+        let _closed = self.start();
+        let is_it = |w: &Waste| matches!(w, Waste::Opened(b) if *b == base);
+        lock(&self.waste).iter().any(is_it)
     }
 
     /// Things that wait for kernels to end.

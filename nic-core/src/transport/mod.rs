@@ -323,7 +323,7 @@ impl std::fmt::Display for PeerLoans {
             "{peer} copies from {lent} allocations of ours and we from {borrowed} of its"
         )?;
         if self.opening > 0 {
-            write!(f, "; {} are being opened", self.opening)?;
+            write!(f, "; {} are opened when no kernel runs there", self.opening)?;
         }
         for why in NotReached::ALL {
             match self.refused.iter().filter(|w| **w == why).count() {
