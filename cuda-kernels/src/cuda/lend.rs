@@ -201,9 +201,9 @@ impl Far {
         let job = Box::new(move || {
             let yard = &here.context().yard;
             let eager = std::env::var(GPU_COPIES_VARIABLE).is_ok_and(|v| v == "eager");
-            // Nothing of ours starts while the guard lives.
+            // Nothing of ours starts while the guard lives. Without a current context streams look idle.
             let quiet = loop {
-                let quiet = yard.quiet();
+                let quiet = here.context().bind().ok().and_then(|()| yard.quiet());
                 if quiet.is_some() || eager || lock(&its).unwanted || yard.lost().is_some() {
                     break quiet;
                 }
