@@ -40,6 +40,32 @@ fn kernels_streams_and_settings_in_c99_and_in_cpp() {
     }
 }
 
+/// Runs a program of `tests/capi/` that was compiled as C99, and as C++.
+fn in_both_languages(name: &str) {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let dir = folder(&format!("capi-{name}"));
+    let library = library_folder();
+    for program in [
+        compile_c(name, &dir, &library),
+        compile_as(&["g++", "-std=c++17", "-xc++"], name, &dir, &library),
+    ] {
+        let said = succeed(Command::new(&program).arg(dir.join("local")));
+        assert!(said.contains("all checks passed"), "{said}");
+    }
+}
+
+#[test]
+fn graphs_in_c99_and_in_cpp() {
+    in_both_languages("graphs");
+}
+
+#[test]
+fn engines_in_c99_and_in_cpp() {
+    in_both_languages("engines");
+}
+
 #[test]
 fn a_c99_program_gets_what_the_header_promises() {
     if !has("gcc") {

@@ -193,6 +193,11 @@ fn error_codes_and_flags_are_the_same_on_both_sides() {
         ("collective", "RB_OP_STREAMED", "STREAMED: u32"),
         ("collective", "RB_OP_SRC_STREAM", "SRC_STREAM: u32"),
         ("collective", "RB_OP_DST_STREAM", "DST_STREAM: u32"),
+        ("engine", "RB_ENGINE_RECEIVED", "RECEIVED: u32"),
+        ("engine", "RB_ENGINE_SENT", "SENT: u32"),
+        ("engine", "RB_ENGINE_INPUT", "INPUT: u32"),
+        ("engine", "RB_ENGINE_OUTPUT", "OUTPUT: u32"),
+        ("engine", "RB_ENGINE_PER_STREAM", "PER_STREAM: u32"),
         ("comm_config", "RB_COMM_CONFIG_VERSION", "VERSION: u32"),
     ] {
         let source = read(&format!("src/capi/{file}.rs"));

@@ -349,6 +349,11 @@ fn it_tells_what_it_chose_and_why() {
 }
 
 #[test]
+fn what_kernels_of_a_stream_post_has_the_communicator_s_defaults() {
+    communicators::defaults_in_streams("defaults");
+}
+
+#[test]
 fn an_all_reduce_is_captured_once_and_replayed_with_other_data() {
     let r = communicators::ranks("graph", 3);
     let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");

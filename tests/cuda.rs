@@ -387,6 +387,21 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        // What is measured and counted beside that GPU says so.
+        let staging = [
+            "perf", "staging", "-b", "4K", "-e", "4K", "-n", "8", "--from", "gpu", "--to",
+            "gpu,host", "--json", "-",
+        ];
+        let items = common::folder("cuda-hll").join("items");
+        std::fs::write(&items, pattern(40_000, 3)).expect("a fresh folder");
+        let hll = ["hll", "--json", items.to_str().expect("a plain name")];
+        for args in [&staging[..], &hll] {
+            let text = ringbell(args);
+            let says = |gpu: &str| text.contains(&format!("\"gpu\": \"{gpu}"));
+            assert!(says("Mock GPU") && !says("emulated"), "{args:?}: {text}");
+        }
+        let text = ringbell(&[&["--gpu", "emulated"], &staging[..]].concat());
+        assert!(text.contains("\"gpu\": \"emulated\""), "{text}");
         let text = ringbell(&["--gpu", "emulated", "doctor"]);
         assert!(
             !text.contains("Mock GPU") && text.contains("--gpu"),
@@ -468,6 +483,7 @@ fn operations_in_a_stream_need_no_kernel_where_the_driver_has_memory_operations(
     let name = "operations_in_a_stream_need_no_kernel_where_the_driver_has_memory_operations";
     on_any_driver(name, "", || {
         let without_kernels = queued_sums("cuda-words");
+        communicators::defaults_in_streams("cuda-words-defaults");
         let text = GpuChoice::Auto
             .open(&NicOptions::default().gpu)
             .expect("a real GPU, or the mock's")
@@ -486,6 +502,7 @@ fn operations_in_a_stream_are_kernels_where_it_has_none() {
         "no-words",
         || {
             assert!(!queued_sums("cuda-no-words"));
+            communicators::defaults_in_streams("cuda-no-words-defaults");
             let text = GpuChoice::Auto
                 .open(&NicOptions::default().gpu)
                 .expect("the mock")

@@ -159,8 +159,27 @@ rb_result rb_stream_launch(rb_stream *stream, const char *kernel, const uint32_t
  * other result is the first failure since the last time, which the stream then forgets. When a kernel fails,
  * what is queued behind it is not run. */
 rb_result rb_stream_synchronize(rb_stream *stream, uint64_t timeout_us);
-/* What is queued still runs. NULL does nothing. */
+/* What is queued still runs; what is being captured is dropped. NULL does nothing. */
 rb_result rb_stream_destroy(rb_stream *stream);
+
+/* ---- Graphs ------------------------------------------------------------------------------------- */
+
+/* Kernels and operations of communicators, captured once and replayed many times with one call (CUDA graphs; the same on the
+ * emulated GPU). They are replayed with the arguments that they were given; memory that they use must live as long as the graph. */
+typedef struct rb_graph rb_graph;
+
+/* From now on what is put on the stream is captured, not run. RB_ERR_INVALID_ARGUMENT: it captures already. What the host does when
+ * the stream gets there cannot be captured, and is refused: two or more operations of a group (capture them one by one), and
+ * those that are to have a request. */
+rb_result rb_stream_begin_capture(rb_stream *stream);
+/* Gives what was captured. The stream runs what it is given again, also after an error. */
+rb_result rb_stream_end_capture(rb_stream *stream, rb_graph **graph);
+rb_result rb_stream_is_capturing(rb_stream *stream, int32_t *capturing);
+/* Replays it once behind what the stream holds, and behind earlier launches of the same graph. rb_stream_synchronize tells the first
+ * failure of an operation among all replays. */
+rb_result rb_graph_launch(rb_graph *graph, rb_stream *stream);
+/* Replays under way go on. NULL does nothing. */
+rb_result rb_graph_destroy(rb_graph *graph);
 
 /* ---- Sockets without a kernel of your own (FpgaNIC, appendix A.1) ---------------------------------- */
 
@@ -188,6 +207,64 @@ rb_result rb_socket_recv_some(rb_context *context, uint32_t sock, void *va, uint
 /* Half-close: no more sends, receives go on. */
 rb_result rb_socket_shutdown(rb_context *context, uint32_t sock, uint32_t timeout_us);
 rb_result rb_socket_close(rb_context *context, uint32_t sock, uint32_t timeout_us);
+
+/* ---- Engines: what the NIC computes on bytes as they pass ------------------------------------------ */
+
+#define RB_ENGINE_RECEIVED 0u /* what a socket, a queue or a communicator's messages bring */
+#define RB_ENGINE_SENT 1u     /* what they carry away */
+#define RB_ENGINE_INPUT 2u    /* at a communicator: the source of each operation */
+#define RB_ENGINE_OUTPUT 3u   /* at a communicator: the result of each operation */
+
+#define RB_ENGINE_PER_STREAM 1u /* a state for each socket of a queue, or each peer of a communicator's messages */
+
+/* Zero-initialise, set `size = sizeof(rb_engine_config)` and `spec`; 0 is a default. */
+typedef struct rb_engine_config {
+    size_t size;         /* sizeof(rb_engine_config): lets the structure grow */
+    const char *spec;    /* "hll:p=14,width=4", "checksum", "cast:f32-bf16", "filter:record=16,at=8,type=u32,op=gt,value=9";
+                          * several with | between them */
+    uint32_t place;      /* RB_ENGINE_RECEIVED, ... */
+    uint32_t item_bytes; /* items of different streams are never mixed in a state that they share; 0: it does not matter */
+    uint32_t flags;      /* RB_ENGINE_PER_STREAM or 0 */
+    uint32_t reserved;   /* 0 */
+} rb_engine_config;
+
+/* Puts an engine on the path of a connected socket, from the next byte on. Here it may also change what passes (cast, filter):
+ * then a receive of n bytes waits for n bytes behind it. RB_ERR_INVALID_ARGUMENT: no such socket, somebody is there already, or
+ * the text names no engine; so do the others. */
+rb_result rb_engine_attach_socket(rb_nic *nic, uint32_t sock, const rb_engine_config *config, uint32_t *engine);
+/* At everything that the operations of a queue of rb_queue_create receive, or send, whatever the socket. It sees, and
+ * changes nothing. */
+rb_result rb_engine_attach_queue(rb_nic *nic, const rb_queue *queue, const rb_engine_config *config, uint32_t *engine);
+/* The same at the queue of a context: the sockets' operations that are called on it. */
+rb_result rb_engine_attach_context(rb_context *context, const rb_engine_config *config, uint32_t *engine);
+/* At this rank of a communicator; other ranks need not do the same. */
+rb_result rb_engine_attach_comm(rb_communicator *comm, const rb_engine_config *config, uint32_t *engine);
+
+/* The result so far, in the engine's own format; the engine goes on. Its first `room` bytes go to `result`, its whole length to
+ * `bytes`, and bytes of an item that the end of a stream has cut off to `cut` (0: none); both may be NULL. RB_ERR_INVALID_ARGUMENT when
+ * it is longer than `room`. */
+rb_result rb_engine_result(rb_nic *nic, uint32_t engine, void *result, size_t room, size_t *bytes, uint64_t *cut);
+/* With RB_ENGINE_PER_STREAM: that of a socket, or of a peer of the communicator. */
+rb_result rb_engine_result_of_socket(rb_nic *nic, uint32_t engine, uint32_t sock, void *result, size_t room, size_t *bytes,
+                                     uint64_t *cut);
+rb_result rb_engine_result_of_rank(rb_nic *nic, uint32_t engine, uint32_t rank, void *result, size_t room, size_t *bytes,
+                                   uint64_t *cut);
+/* Ends an engine, from the next byte on, and gives its last result, or what there is room for. Engines go with their NIC. */
+rb_result rb_engine_detach(rb_nic *nic, uint32_t engine, void *result, size_t room, size_t *bytes, uint64_t *cut);
+
+/* How the result of "hll" begins; with "result=summary" it is all. */
+typedef struct rb_hll_summary {
+    double estimate;       /* different items */
+    double relative_error; /* standard error of that */
+    uint64_t items;        /* all items */
+    uint64_t image_bytes;  /* bytes of the sketch behind this */
+} rb_hll_summary;
+
+/* How the result of "checksum" begins. */
+typedef struct rb_checksum_result {
+    uint64_t crc32c;
+    uint64_t bytes; /* that it has seen */
+} rb_checksum_result;
 
 #ifdef __cplusplus
 }

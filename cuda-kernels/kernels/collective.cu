@@ -40,6 +40,19 @@ extern "C" __global__ void rb_collective(rb_comm c, rb_u32 kind, const void *src
 }
 RB_KERNEL(rb_collective)
 
+// As it, for graphs: a failure stays until the host has read it and clears `out`, however often this is replayed meanwhile.
+extern "C" __global__ void rb_collective_replayed(rb_comm c, rb_u32 kind, const void *src, void *dst, rb_u64 count, rb_u32 dtype,
+                                                  rb_u32 op, rb_u32 root, rb_u32 tag, rb_u32 algo, rb_u32 wire, rb_u32 timeout_us,
+                                                  gpu_result *out) {
+  rb::collective_options o;
+  o.timeout_us = timeout_us;
+  o.algo = algo;
+  o.wire = wire;
+  gpu_result r = by_kind(c, kind, src, dst, count, dtype, op, root, tag, o);
+  if (rb::detail::thread_index() == 0 && out->ok()) *out = r;
+}
+RB_KERNEL(rb_collective_replayed)
+
 // Runs the same operation again and again, and times it after `warmup` of them; `times` gets nanoseconds
 // of each timed one.
 extern "C" __global__ void rb_perf_collective(rb_comm c, rb_u32 kind, const void *src, void *dst, rb_u64 count, rb_u32 dtype,

@@ -110,6 +110,16 @@ impl ResultCell {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(launch.clone());
     }
 
+    /// Makes it say that all is well; no kernel may have it to write.
+    ///
+    /// # Errors
+    /// [`GpuError`].
+    pub fn clear(&self) -> Result<(), GpuError> {
+        self.cells
+            .buffer
+            .write(self.index * CELL, &[0; CELL as usize])
+    }
+
     /// What the kernel has written.
     ///
     /// # Errors

@@ -67,14 +67,18 @@ pub struct CollectiveLaunch {
 }
 
 impl CollectiveLaunch {
-    /// Queues the operation behind what the stream holds; `out` gets the `gpu_result` (24 bytes).
+    /// Queues the operation behind what the stream holds; `out` gets the `gpu_result` (24 bytes). One that is captured must
+    /// find zeros there, and keeps the first failure of all replays.
     ///
     /// # Errors
     /// [`LaunchError`]: the kernel cannot be launched.
     pub fn on(&self, stream: &Stream, comm: CommHandle, out: GpuVa) -> Result<Launch, LaunchError> {
         let s = &self.spec;
         stream.launch(
-            "rb_collective",
+            match stream.is_capturing() {
+                true => "rb_collective_replayed",
+                false => "rb_collective",
+            },
             1,
             1,
             &[

@@ -290,6 +290,11 @@ unsafe extern "C" fn rb_operation_enqueue(
         if request.is_null() {
             return stream.enqueue(&comm.comm, &o);
         }
+        if stream.stream.is_capturing() {
+            return Err(Failure::argument(
+                "`request` must be NULL while the stream captures: each replay is another operation, and rb_stream_synchronize tells how they ended",
+            ));
+        }
         let queued = comm.comm.enqueue(&o, &stream.stream);
         let queued = queued.map_err(|e| Failure::collective(&e))?;
         let patience = order.patience(&comm);

@@ -12,7 +12,7 @@ use super::failure::{entry, Failure};
 use super::handles::Table;
 use super::host::Others;
 use super::pointer::{optional_text, Out};
-use super::{comm, kernel_stream, request, socket, stream};
+use super::{comm, graph, kernel_stream, request, socket, stream};
 use crate::{DeviceBuffer, Job, Nic, NicOptions};
 
 /// `rb_nic_config`. Fields are only ever appended.
@@ -167,6 +167,7 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
         let closed = NICS.remove(nic.addr())?;
         // What uses the NIC goes before it.
         request::free_of(nic.addr());
+        graph::destroy_of(nic.addr());
         stream::destroy_of(nic.addr());
         comm::destroy_of(nic.addr());
         kernel_stream::destroy_of(nic.addr());

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell_cuda_kernels::{GpuBuffer, KernelArg, LaunchError, Stream};
-use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_abi::{GpuVa, QueueId, Status};
 use ringbell_nic_core::HostQueue;
 
 use super::failure::{entry, Failure};
@@ -49,6 +49,12 @@ struct Done {
 }
 
 static CONTEXTS: Table<Context> = Table::new("context (rb_context)");
+
+/// The queue of a context, and its NIC.
+pub(super) fn queue_of(context: usize) -> Result<(Arc<OpenNic>, QueueId), Failure> {
+    let context = CONTEXTS.get(context)?;
+    Ok((context.nic.clone(), context.queue.id()))
+}
 
 /// Ends the contexts of a NIC that is being closed.
 pub(super) fn close_contexts_of(nic: usize) {

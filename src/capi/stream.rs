@@ -5,9 +5,10 @@ use std::ffi::{c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{LaunchError, Stream};
+use ringbell_cuda_kernels::{Launch, LaunchError, Stream};
 
 use super::failure::{entry, Failure};
+use super::graph::{self, OpenGraph};
 use super::handles::Table;
 use super::kernel::{self, Arg};
 use super::nic::NICS;
@@ -23,6 +24,10 @@ pub(super) struct OpenStream {
     pub(super) stream: Stream,
     /// Operations that nobody has asked about yet.
     queued: Mutex<Vec<Enqueued>>,
+    /// Operations that have been captured so far.
+    captured: Mutex<Vec<Enqueued>>,
+    /// The last launch here of each graph, until somebody synchronises: launches of one graph end in order.
+    replays: Mutex<Vec<(Launch, Arc<OpenGraph>)>>,
     /// The first failure since the last `rb_stream_synchronize`.
     failed: Arc<Mutex<Option<Failure>>>,
 }
@@ -49,6 +54,10 @@ impl OpenStream {
         let enqueued = comm
             .enqueue(o, &self.stream)
             .map_err(|e| Failure::collective(&e))?;
+        if self.stream.is_capturing() {
+            lock(&self.captured).push(enqueued);
+            return Ok(());
+        }
         let mut queued = lock(&self.queued);
         // What has ended need not be kept until somebody synchronises.
         let ended: Vec<Enqueued> = queued.extract_if(.., |q| q.has_ended()).collect();
@@ -72,6 +81,45 @@ impl OpenStream {
         Communicator::enqueue_group(group, &self.stream, then).map_err(|e| Failure::collective(&e))
     }
 
+    pub(super) fn begin_capture(&self) -> Result<(), Failure> {
+        self.stream.begin_capture().map_err(|e| graph::refused(&e))
+    }
+
+    pub(super) fn end_capture(&self) -> Result<OpenGraph, Failure> {
+        // Also when the capture has failed: its operations go with it.
+        let operations = std::mem::take(&mut *lock(&self.captured));
+        let graph = self.stream.end_capture().map_err(|e| graph::refused(&e))?;
+        Ok(OpenGraph {
+            owner: self.owner,
+            graph,
+            operations,
+        })
+    }
+
+    /// Launches a graph; how its operations end is told by `rb_stream_synchronize`.
+    pub(super) fn replay(&self, graph: Arc<OpenGraph>) -> Result<(), Failure> {
+        let mut replays = lock(&self.replays);
+        let launch = graph.graph.launch(&self.stream);
+        let launch = launch.map_err(|e| graph::refused(&e))?;
+        replays.retain(|(_, other)| !Arc::ptr_eq(other, &graph));
+        replays.push((launch, graph));
+        Ok(())
+    }
+
+    /// Keeps the first failure among the operations of graphs whose last launch here has ended.
+    fn look_at_replays(&self) {
+        let mut replays = lock(&self.replays);
+        let ended: Vec<_> = replays
+            .extract_if(.., |(launch, _)| launch.poll().is_some())
+            .collect();
+        drop(replays);
+        for operation in ended.iter().flat_map(|(_, graph)| &graph.operations) {
+            if let Err(e) = operation.replayed() {
+                keep_first(&self.failed, Failure::collective(&e));
+            }
+        }
+    }
+
     /// Keeps the first failure among operations that have ended.
     fn look_at(&self, ended: Vec<Enqueued>) {
         for q in ended {
@@ -82,6 +130,11 @@ impl OpenStream {
     }
 
     fn synchronize(&self, timeout: Duration) -> Result<(), Failure> {
+        if self.stream.is_capturing() {
+            return Err(Failure::argument(
+                "the stream captures, and nothing of it runs; call rb_stream_end_capture and launch the graph",
+            ));
+        }
         match self.stream.synchronize(timeout) {
             Err(e @ LaunchError::TimedOut { .. }) => {
                 return Err(Failure::in_progress(e.to_string()));
@@ -100,6 +153,7 @@ impl OpenStream {
             .partition::<Vec<_>, _>(Enqueued::has_ended);
         lock(&self.queued).extend(running);
         self.look_at(ended);
+        self.look_at_replays();
         lock(&self.failed).take().map_or(Ok(()), Err)
     }
 }
@@ -117,6 +171,8 @@ unsafe extern "C" fn rb_stream_create(nic: *mut c_void, stream: *mut *mut c_void
             owner,
             stream: NICS.get(owner)?.nic.gpu().stream(),
             queued: Mutex::default(),
+            captured: Mutex::default(),
+            replays: Mutex::default(),
             failed: Arc::default(),
         });
         out.set(std::ptr::without_provenance_mut(handle));
@@ -130,7 +186,12 @@ extern "C" fn rb_stream_destroy(stream: *mut c_void) -> i32 {
         if stream.is_null() {
             return Ok(());
         }
-        STREAMS.remove(stream.addr()).map(drop)
+        let gone = STREAMS.remove(stream.addr())?;
+        if gone.stream.is_capturing() {
+            // What was captured goes with it.
+            drop(gone.end_capture());
+        }
+        Ok(())
     })
 }
 

@@ -80,12 +80,17 @@ impl Enqueued {
         self.ended(timeout)
     }
 
-    /// How the last replay of a captured operation ended, once that has been waited for.
+    /// How replays of a captured operation have ended since this was asked last, once they have been waited for: the first
+    /// that has failed, else the last.
     ///
     /// # Errors
     /// [`CollectiveError::Failed`].
     pub fn replayed(&self) -> Result<Done, CollectiveError> {
-        self.ended(Duration::ZERO)
+        let ended = self.ended(Duration::ZERO);
+        if let (Err(_), How::Kernel(kernel)) = (&ended, &self.how) {
+            kernel.out.clear()?;
+        }
+        ended
     }
 
     fn ended(&self, timeout: Duration) -> Result<Done, CollectiveError> {
@@ -157,8 +162,14 @@ impl Communicator {
             count: operation.count,
             root: operation.root,
             tag: operation.tag,
-            timeout_us: u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX),
+            // As Operation::descriptor: 0 would be the queue's default.
+            timeout_us: u32::try_from(timeout.as_micros())
+                .unwrap_or(u32::MAX)
+                .max(1),
         };
+        if stream.is_capturing() {
+            out.clear()?;
+        }
         let launch = call.on(stream, self.handle(), out.va())?;
         out.used_by(&launch);
         stream.keep((out.clone(), self.queue().clone()));

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "check.h"
+#include "nic.h"
 
 #define RANKS 3
 /* Elements of the longest test: odd, and too many for one eager message. */
@@ -38,21 +38,6 @@ static void each(struct rank *all, uint32_t n, void (*body)(struct rank *)) {
         CHECK(pthread_create(&threads[i], NULL, start, &all[i]) == 0);
     }
     for (i = 0; i < n; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
-}
-
-static rb_nic *open_nic(const char *directory, uint32_t i) {
-    char ip[32];
-    rb_nic_config config;
-    rb_nic *nic = NULL;
-    memset(&config, 0, sizeof config);
-    snprintf(ip, sizeof ip, "10.6.1.%u", i + 1);
-    config.size = sizeof config;
-    config.ip = ip;
-    config.transport = "local";
-    config.local_directory = directory;
-    config.gpu_memory_bytes = 16u << 20;
-    CHECK(rb_nic_open(&config, &nic) == 0);
-    return nic;
 }
 
 /* Element i of a rank's data: each rank's and each place's own. Sums wrap around, as the NIC's do. */
@@ -514,7 +499,7 @@ static void threads(const char *directory) {
     rb_unique_id id;
     const uint64_t counts[] = {0, 1, 2, 1023};
     uint32_t i, n;
-    for (i = 0; i < RANKS; ++i) nics[i] = open_nic(directory, i);
+    for (i = 0; i < RANKS; ++i) nics[i] = open_nic(directory, 1, i);
     arguments(nics[0]);
     for (n = 1; n <= RANKS; ++n) {
         CHECK(rb_comm_init_all(comms, nics, n, NULL) == 0);

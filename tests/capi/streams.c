@@ -1,40 +1,16 @@
 /* Kernels' streams and a communicator's settings, for C99 and for C++: this file is compiled as both.
  * usage: streams DIRECTORY MODULE ; MODULE is push_pop.cu, built by `ringbell cc`. Run by tests/capi.rs. */
-#include <pthread.h>
 #include <stdlib.h>
 
-#include "check.h"
+#include "ranks.h"
 
-#define RANKS 2
 /* Many times what the rings hold, and odd. */
 #define COUNT 20011
 #define RING 8192
 
 static const char *module;
 
-struct rank {
-    rb_nic *nic;
-    rb_communicator *comm;
-    uint32_t me;
-};
-
 static uint32_t value(uint32_t rank, uint64_t i) { return (rank + 1) * 1000003u + (uint32_t)i * 7919u; }
-
-static rb_nic *open_nic(const char *directory, uint32_t i) {
-    char ip[32];
-    rb_nic_config config;
-    rb_nic *nic = NULL;
-    memset(&config, 0, sizeof config);
-    snprintf(ip, sizeof ip, "10.6.2.%u", i + 1);
-    config.size = sizeof config;
-    config.ip = ip;
-    config.transport = "local";
-    config.local_directory = directory;
-    config.gpu_memory_bytes = 16u << 20;
-    CHECK(rb_nic_open(&config, &nic) == 0);
-    CHECK(rb_module_load(nic, module) == 0);
-    return nic;
-}
 
 static rb_operation operation(uint32_t kind, uint32_t flags, const void *src, void *dst) {
     rb_operation o;
@@ -184,28 +160,21 @@ static void settings(rb_nic **nics) {
 
 int main(int argc, char **argv) {
     rb_nic *nics[RANKS];
-    rb_communicator *comms[RANKS];
-    struct rank all[RANKS];
-    pthread_t threads[RANKS];
     rb_comm_config config = RB_COMM_CONFIG_INITIALIZER;
     uint32_t i;
     if (argc != 3) return 99;
     module = argv[2];
-    for (i = 0; i < RANKS; ++i) nics[i] = open_nic(argv[1], i);
+    for (i = 0; i < RANKS; ++i) {
+        nics[i] = open_nic(argv[1], 2, i);
+        CHECK(rb_module_load(nics[i], module) == 0);
+    }
     settings(nics);
     /* Windows of less than the rings, and messages where the host's ranks would have none. */
     config.stream_bytes = 1024;
     config.segment_bytes = 4096;
     config.whole_sources = RB_CONFIG_ZERO;
     config.direct = RB_CONFIG_ZERO;
-    CHECK(rb_comm_init_all(comms, nics, RANKS, &config) == 0);
-    for (i = 0; i < RANKS; ++i) {
-        all[i].nic = nics[i];
-        all[i].comm = comms[i];
-        all[i].me = i;
-        CHECK(pthread_create(&threads[i], NULL, ranks, &all[i]) == 0);
-    }
-    for (i = 0; i < RANKS; ++i) CHECK(pthread_join(threads[i], NULL) == 0);
+    as_ranks(nics, &config, ranks);
     for (i = 0; i < RANKS; ++i) CHECK(rb_nic_close(nics[i]) == 0);
     if (!failed) puts("all checks passed");
     return failed;

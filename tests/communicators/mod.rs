@@ -126,3 +126,62 @@ pub fn replays(c: &Communicator) {
     c.all_reduce::<u32>(&src, &sums, count, ReduceOp::Sum)
         .expect("all come");
 }
+
+/// What is queued on a stream, or captured, has the communicator's defaults: algorithm, wire type and time-out.
+pub fn defaults_in_streams(name: &str) {
+    use ringbell::abi::Status;
+    use ringbell::{Algorithm, CollectiveError, CollectiveKind, WireType};
+    let r = ranks(name, 2);
+    let defaults = CommOptions {
+        algo: Algorithm::RecursiveDoubling,
+        wire: WireType::Bf16,
+        timeout: Duration::from_millis(400),
+        ..options()
+    };
+    let comms = Communicator::init_all(&r.nics, &defaults).expect("all come");
+    each(&comms, |c| {
+        let count = 777_u64;
+        let [src, queued, replayed] = [(); 3].map(|()| c.nic().alloc(count * 4).expect("memory"));
+        // Of 24 bits, of which the wire takes 8.
+        let value = |i: u64| 1.0 + (c.rank() as f32 + 1.0) * (i as f32 + 0.3) / 1e4;
+        let mine: Vec<u8> = (0..count).flat_map(|i| value(i).to_ne_bytes()).collect();
+        src.write(0, &mine).expect("inside");
+        let stream = c.nic().gpu().stream();
+        let sum = |dst| Operation::all_reduce::<f32>(&src, dst, count, ReduceOp::Sum);
+        let patient = |o: Operation| o.timeout(PATIENCE);
+        let first = c.enqueue(&patient(sum(&queued)), &stream).expect("queued");
+        first.wait(PATIENCE * 2).expect("all come");
+        stream.begin_capture().expect("the GPU has graphs");
+        let captured = c.enqueue(&patient(sum(&replayed)), &stream);
+        let captured = captured.expect("captured");
+        let graph = stream.end_capture().expect("a kernel alone");
+        let replay = graph.launch(&stream).expect("it starts");
+        replay.wait(PATIENCE * 2).expect("it ends");
+        captured.replayed().expect("all come");
+        let chosen: Vec<_> = c.info().expect("alive").chosen;
+        let how = (CollectiveKind::AllReduce, Algorithm::RecursiveDoubling, 2);
+        assert!(chosen.contains(&how), "{chosen:?}");
+        let mut got = [vec![0; mine.len()], vec![0; mine.len()]];
+        queued.read(0, &mut got[0]).expect("inside");
+        replayed.read(0, &mut got[1]).expect("inside");
+        assert!(got[0] == got[1]);
+        let exact = |i: u64| {
+            (0..2)
+                .map(|r| 1.0 + (r as f32 + 1.0) * (i as f32 + 0.3) / 1e4)
+                .sum()
+        };
+        let exact: Vec<u8> = (0..count).map(exact).flat_map(f32::to_ne_bytes).collect();
+        assert!(got[0] != exact, "nothing was rounded on the wire");
+        // Nobody sends this; the other rank is done with all the rest.
+        c.run(&patient(Operation::barrier())).expect("all come");
+        let late = Operation::recv::<u8>(&src, 1, Some(1 - c.rank()), Some(9));
+        let late = c.enqueue(&late, &stream).expect("queued");
+        match late.wait(PATIENCE) {
+            Err(CollectiveError::Failed { status, .. }) => assert!(
+                matches!(status, Status::TimedOut | Status::CommAborted),
+                "{status}"
+            ),
+            other => panic!("{other:?}"),
+        }
+    });
+}
