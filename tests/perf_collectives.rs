@@ -194,6 +194,23 @@ fn ranks_of_a_launcher_measure_over_tcp_and_one_of_them_reports() {
 }
 
 #[test]
+fn a_launcher_that_started_another_number_of_ranks_is_contradicted() {
+    let ranks = |asked: &str| {
+        let program = env!("CARGO_BIN_EXE_ringbell");
+        let mut c = Command::new(program);
+        c.args(["run", "-n", "2", "--", program, "perf", "barrier"]);
+        run(c.args(["-R", asked]).args(QUICK))
+    };
+    let out = ranks("3");
+    let said = text(&out);
+    assert_ne!(out.status.code(), Some(0), "{said}");
+    assert!(said.contains("-R 3 asks for 3 rank(s)"), "{said}");
+    assert!(said.contains("the launcher has started 2"), "{said}");
+    let out = ranks("2");
+    assert_eq!(out.status.code(), Some(0), "{}", text(&out));
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused_with_advice() {
     for args in [
         &["all-reduce", "-d", "f8"][..],

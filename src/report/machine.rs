@@ -34,6 +34,14 @@ pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
     }
 }
 
+/// The same in two words, for sentences.
+pub(crate) fn gpu_kind(gpu: &ringbell::Gpu) -> &'static str {
+    match gpu.kind() {
+        ringbell::GpuKind::Emulated => "an emulated GPU",
+        _ => "a CUDA GPU",
+    }
+}
+
 /// Processor and kernel in one line.
 pub(crate) fn description() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo")

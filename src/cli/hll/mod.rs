@@ -21,7 +21,7 @@ use ringbell::TransportSpec;
 use serde_json::json;
 
 use super::{Exit, Problem};
-use crate::report::parse_size;
+use crate::report::{machine, parse_size};
 use kernel::Kernel;
 use path::{Path, WINDOW};
 
@@ -188,6 +188,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         speeds,
         grid: kernel.as_ref().map(Kernel::grid),
         transport: flow.transport,
+        gpu: machine::gpu_name(path.gpu()),
+        gpu_kind: machine::gpu_kind(path.gpu()),
     };
     report.print(args)?;
     Ok(Exit::Ok)
@@ -203,6 +205,9 @@ struct Counted<'a> {
     /// Blocks and lanes of the kernel, when one has counted.
     grid: Option<(u32, u32)>,
     transport: &'static str,
+    /// The GPU, and its kind in two words.
+    gpu: String,
+    gpu_kind: &'static str,
 }
 
 /// The same stream counted in one way or another, 10^9 bytes per second.
@@ -232,7 +237,7 @@ impl Counted<'_> {
                 "precision": args.sketch.precision,
                 "hash": args.sketch.hash.name(),
                 "nic": "soft",
-                "gpu": "emulated",
+                "gpu": self.gpu,
                 "transport": self.transport,
                 "input_gbs": self.read_gbs,
                 "counted_by": if self.grid.is_some() { "gpu kernel" } else { "engine" },
@@ -266,7 +271,8 @@ impl Counted<'_> {
         if let Some(Speeds { engine, plain, .. }) = self.speeds {
             writeln!(
                 out,
-                "# soft nic, emulated gpu, {}: {engine:.2} GB/s with the engine on the path, {plain:.2} without ({:.2} x)",
+                "# soft nic, {}, {}: {engine:.2} GB/s with the engine on the path, {plain:.2} without ({:.2} x)",
+                self.gpu_kind,
                 self.transport,
                 engine / plain
             )?;

@@ -40,9 +40,9 @@ const START: Duration = Duration::from_secs(120);
 pub(crate) struct Args {
     #[command(flatten)]
     pub(super) sweep: SweepArgs,
-    /// Ranks, each with a NIC and a GPU of its own
-    #[arg(short = 'R', long, visible_short_alias = 'g', default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub(super) ranks: u32,
+    /// Ranks, each with a NIC and a GPU of its own [default: 2, or as many as a launcher has started]
+    #[arg(short = 'R', long, visible_short_alias = 'g', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(super) ranks: Option<u32>,
     /// Type of the elements
     #[arg(short = 'd', long = "datatype", default_value = "f32", value_name = "f16|bf16|f32|f64|i8|i32|i64|u8|u32|u64", value_parser = dtype)]
     pub(super) datatype: DataType,
@@ -184,6 +184,13 @@ pub(super) struct Step {
     pub(super) iters: u64,
 }
 
+impl Args {
+    /// Ranks that this command starts.
+    pub(super) fn ranks(&self) -> u32 {
+        self.ranks.unwrap_or(2)
+    }
+}
+
 /// Measures a collective.
 pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     #[cfg(feature = "cuda")]
@@ -192,6 +199,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     }
     match Job::from_env() {
         Ok(job) => {
+            usage::ranks(args, &job)?;
             usage::check(kind, args, job.size())?;
             let steps = steps(kind, args, job.size())?;
             let limits = measure_limits(args, job.rank(), &steps);
@@ -200,12 +208,12 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
         Err(JobError::None) => {}
         Err(e) => return Err(e.into()),
     }
-    usage::check(kind, args, args.ranks)?;
-    let steps = steps(kind, args, args.ranks)?;
+    usage::check(kind, args, args.ranks())?;
+    let steps = steps(kind, args, args.ranks())?;
     // Before anything else runs on this machine.
     let limits = measure_limits(args, 0, &steps);
-    let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
-    let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
+    let wiring = Wiring::new(args.ranks(), args.transport, args.port.as_ref(), args.mtu)?;
+    let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks()))?;
     let id = server.id();
     let done = match args.threads {
         true => in_threads(kind, args, &wiring, &id, &steps, limits),
@@ -224,7 +232,7 @@ fn measure_limits(args: &Args, rank: u32, steps: &[Step]) -> Limits {
 }
 
 fn job_of(wiring: &Wiring, rank: u32, args: &Args, id: &UniqueId) -> Result<Job> {
-    let vars = wiring.environment(rank, args.ranks, args.transport, id);
+    let vars = wiring.environment(rank, args.ranks(), args.transport, id);
     let find = |name: &str| {
         let found = vars.iter().find(|(n, _)| *n == name);
         found.map(|(_, v)| v.clone())
@@ -240,10 +248,10 @@ fn in_threads(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
-    usage::enough_descriptors(args.ranks, args.transport)?;
+    usage::enough_descriptors(args.ranks(), args.transport)?;
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
-        for rank in 1..args.ranks {
+        for rank in 1..args.ranks() {
             let failed = &failed;
             scope.spawn(move || {
                 let done = job_of(wiring, rank, args, id)
@@ -277,8 +285,8 @@ fn in_processes(
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let mut program = vec![exe.to_string_lossy().into_owned()];
     program.extend(std::env::args().skip(1));
-    let mut ranks = Ranks::start(1..args.ranks, &program, false, |rank| {
-        wiring.environment(rank, args.ranks, args.transport, id)
+    let mut ranks = Ranks::start(1..args.ranks(), &program, false, |rank| {
+        wiring.environment(rank, args.ranks(), args.transport, id)
     })?;
     let done = one_rank(kind, args, &job_of(wiring, 0, args, id)?, steps, limits)?;
     let deadline = Instant::now() + END;

@@ -10,7 +10,7 @@ use anyhow::{anyhow, Result};
 use ringbell::abi::SessionId;
 
 use super::pair::{Client, Role, WireArgs};
-use super::serve::{rounds, session_list, stride, MANY_WINDOW};
+use super::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
 use super::wire::{Plan, Run, Verdict};
 use crate::cli::{Exit, Problem};
 use crate::report::{
@@ -159,17 +159,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
             let start = Instant::now();
             side.run(
                 "rb_perf_many_send",
-                &[
-                    (&list).into(),
-                    active.into(),
-                    (&buffer).into(),
-                    plan.len.into(),
-                    stride(plan.len).into(),
-                    MANY_WINDOW.into(),
-                    rounds.into(),
-                    plan.seed.into(),
-                    plan.timeout_us.into(),
-                ],
+                &many_args(&plan, (&list, active), &buffer, rounds),
             )?
             .ok("send on many connections")?;
             // Not when the last send retires: TCP may still hold its bytes in a buffer.

@@ -124,7 +124,7 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
             continue;
         };
         let kernel = row.kernel_gbs.map_or(String::new(), |gbs| {
-            format!("; counted by the kernel of the emulated gpu {gbs:.3} GB/s")
+            format!("; counted by the kernel on the gpu {gbs:.3} GB/s")
         });
         let line = format!(
             "# {}: engine alone {engine:.2} GB/s, stream without {stream:.2}, with {:.2}: {:.2} x min, {:.2} x one after the other{kernel}",
@@ -154,13 +154,17 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
 /// Each row as a point of three curves, or four.
 fn curves(report: &Report) -> Report {
     let mut drawn = report.clone();
+    let kernel = match report.meta.gpu.as_str() {
+        "emulated" => "gpu kernel (emulated)",
+        _ => "gpu kernel",
+    };
     drawn.rows.clear();
     for row in &report.rows {
         for (name, gbs) in [
             ("engine off", row.stream_gbs),
             ("engine on", Some(row.algbw_gbs)),
             ("engine alone", row.engine_gbs),
-            ("gpu kernel (emulated)", row.kernel_gbs),
+            (kernel, row.kernel_gbs),
         ] {
             if gbs.is_none() && name.starts_with("gpu") {
                 continue;

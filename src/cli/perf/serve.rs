@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use ringbell::abi::SessionId;
 use ringbell::parts::cuda_kernels::GpuBuffer;
 use ringbell::parts::cuda_kernels::{Slots, SlotsConfig};
-use ringbell::DeviceBuffer;
+use ringbell::{DeviceBuffer, KernelArg};
 
 use super::side::{KernelResult, Side};
 use super::wire::{Plan, Run, Verdict};
@@ -123,6 +123,26 @@ pub(super) fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
     }
 }
 
+/// What the kernels of both sides are told of a run on the first `active` connections of a list.
+pub(super) fn many_args(
+    plan: &Plan,
+    (list, active): (&DeviceBuffer, u32),
+    buffer: &DeviceBuffer,
+    rounds: u32,
+) -> [KernelArg; 9] {
+    [
+        list.into(),
+        active.into(),
+        buffer.into(),
+        plan.len.into(),
+        stride(plan.len).into(),
+        MANY_WINDOW.into(),
+        rounds.into(),
+        plan.seed.into(),
+        plan.timeout_us.into(),
+    ]
+}
+
 /// Accepts `window` more connections, and receives on them.
 fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Result<KernelResult> {
     let mut sessions = Vec::new();
@@ -137,17 +157,7 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
         for _ in 0..plan.warmup {
             let r = side.run(
                 "rb_perf_many_recv",
-                &[
-                    (&list).into(),
-                    active.into(),
-                    (&buffer).into(),
-                    plan.len.into(),
-                    stride(plan.len).into(),
-                    MANY_WINDOW.into(),
-                    rounds.into(),
-                    plan.seed.into(),
-                    plan.timeout_us.into(),
-                ],
+                &many_args(plan, (&list, active), &buffer, rounds),
             )?;
             all.messages += r.messages;
             all.wrong += r.wrong;

@@ -337,7 +337,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         rows: Vec::new(),
     };
     report.meta.nic = "soft".into();
-    report.meta.gpu = "emulated".into();
     report.meta.transport = "local".into();
     report.meta.progress = "waiter".into();
     report.meta.limits = limits::measure(&[args.max]);
@@ -347,6 +346,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         for &chunk in &args.chunk {
             progress.message(format!("pieces of {}", size_text(chunk)));
             let pair = Pair::open(args, Some(chunk))?;
+            report.meta.gpu = machine::gpu_name(pair.ends[0].nic.gpu());
             for &to in &args.to {
                 let row = pair.measure(Memory::Own, to, args.max, args.iters)?;
                 report.rows.push(Row {
@@ -363,6 +363,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .collect();
         let progress = Progress::new("staging", (sizes.len() * args.from.len()) as u64);
         let pair = Pair::open(args, args.chunk.first().copied())?;
+        report.meta.gpu = machine::gpu_name(pair.ends[0].nic.gpu());
         for &from in &args.from {
             for &to in &args.to {
                 for &size in &sizes {

@@ -11,6 +11,22 @@ use super::{name, spelled, Args};
 use crate::cli::{Exit, Problem};
 use crate::report::parse_size;
 
+/// A number of ranks that is not what a launcher has started.
+pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
+    match args.ranks {
+        Some(asked) if asked != job.size() => Err(Problem::new(
+            Exit::Usage,
+            format!(
+                "-R {asked} asks for {asked} rank(s), and the launcher has started {}",
+                job.size()
+            ),
+            "leave -R away under a launcher and tell it how many, or run the command without one",
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
 /// Arguments that contradict each other, or that this collective among so many ranks cannot have.
 pub(in crate::cli::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());

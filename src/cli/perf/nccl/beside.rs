@@ -84,7 +84,7 @@ fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
         return usage(what, "leave them away, or --beside");
     }
     match Job::from_env() {
-        Err(JobError::None) => usage::check(kind, args, args.ranks),
+        Err(JobError::None) => usage::check(kind, args, args.ranks()),
         _ => usage(
             "--beside starts its ranks itself, and a launcher has started this one".into(),
             "start the command without a launcher",
@@ -96,10 +96,10 @@ fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
 pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -> Result<Exit> {
     check(kind, args)?;
     let task = Task {
-        ranks: args.ranks,
+        ranks: args.ranks(),
         datatype: args.datatype,
         op: args.op,
-        steps: steps_of(kind, &args.sweep, args.datatype, false, args.ranks)?,
+        steps: steps_of(kind, &args.sweep, args.datatype, false, args.ranks())?,
         check: args.sweep.checks(),
         queued: args.queued,
         timeout_s: args.timeout,
