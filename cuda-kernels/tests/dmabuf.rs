@@ -1,5 +1,6 @@
 //! GPU memory mapped as a dma-buf, over the mock driver, which gives a memfd.
 #![cfg(feature = "cuda")]
+#![allow(unsafe_code)] // Allocates as a program of others would.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 #[path = "common/mock_driver.rs"]
@@ -94,6 +95,65 @@ fn stores_and_the_copy_engine_see_the_same_bytes() {
 }
 
 #[test]
+fn memory_of_others_is_mapped_where_its_pages_are_its_allocation_s_alone() {
+    let name = "memory_of_others_is_mapped_where_its_pages_are_its_allocation_s_alone";
+    under_mock(name, "dmabuf,slow-writes", || {
+        use cudarc::driver::result;
+        let gpu = gpu();
+        gpu.context().bind_to_thread().expect("a context");
+        // SAFETY: fresh allocations of the context, freed below, after what was adopted of them.
+        let (small, large) = unsafe {
+            let small = result::malloc_sync(1000).expect("memory");
+            (small, result::malloc_sync(4 << 20).expect("memory"))
+        };
+        assert_eq!(large % (64 << 10), 0, "the driver aligns large ones");
+        // SAFETY: as above.
+        let adopt = |va: u64, len: u64| unsafe { gpu.adopt(GpuVa(va), len) }.expect("the GPU's");
+
+        // Odd, across pages; a whole allocation; its last bytes.
+        for (offset, len) in [(65_530, 70_001), (0, 4 << 20), ((4 << 20) - 9, 9)] {
+            let memory = adopt(large + offset, len);
+            let way = memory.path();
+            assert!(way.starts_with("mapped for the CPU by a dma-buf"), "{way}");
+            assert_eq!(left().1, 1, "one descriptor for the mapping");
+            let bytes: Vec<u8> = (0..len).map(|i| ((i * 31 + offset) >> 3) as u8).collect();
+            memory.write(0, &bytes).expect("inside");
+            let mut got = vec![0; bytes.len()];
+            // By the copy engine where it is long, through the mapping where it is short.
+            memory.read(0, &mut got).expect("inside");
+            assert!(got == bytes);
+            let mut last = [0; 9];
+            memory.read(len - 9, &mut last).expect("inside");
+            assert_eq!(last, bytes[bytes.len() - 9..]);
+            assert!(memory.write(len - 8, &last).is_err(), "outside");
+            // What the program itself sees there.
+            let mut seen = vec![0_u8; bytes.len()];
+            // SAFETY: inside the allocation.
+            unsafe { result::memcpy_dtoh_sync(&mut seen, large + offset) }.expect("copied");
+            assert!(seen == bytes);
+            drop(memory);
+            assert_eq!(left().1, 0, "nothing stays open");
+        }
+        let memory = adopt(small + 8, 900);
+        let way = memory.path();
+        assert!(
+            way.contains("copy engine") && way.contains("reach beyond its allocation"),
+            "{way}"
+        );
+        memory.write(3, b"by the engine").expect("inside");
+        let mut got = [0; 13];
+        memory.read(3, &mut got).expect("inside");
+        assert_eq!(&got, b"by the engine");
+        drop(memory);
+        // SAFETY: allocated above; nothing adopts them any more.
+        unsafe {
+            result::free_sync(small).expect("freed");
+            result::free_sync(large).expect("freed");
+        }
+    });
+}
+
+#[test]
 fn a_gpu_with_memory_of_its_own_refuses_with_the_reason() {
     let name = "a_gpu_with_memory_of_its_own_refuses_with_the_reason";
     under_mock(name, "", || {
@@ -102,6 +162,15 @@ fn a_gpu_with_memory_of_its_own_refuses_with_the_reason() {
         let way = gpu.describe();
         assert!(
             way.contains("copy engine on a side stream, because") && way.contains("mmap: "),
+            "{way}"
+        );
+        // Memory of others goes the same way, for the same reason.
+        let stream = gpu.context().default_stream();
+        let slice = stream.alloc_zeros::<u64>(1 << 18).expect("2 MiB");
+        let adopted = gpu.adopt_slice(slice).expect("its own");
+        let way = adopted.memory().path().to_owned();
+        assert!(
+            way.starts_with("copy engine") && way.contains("mmap: "),
             "{way}"
         );
         buffer.write(5, b"by the engine").expect("in range");

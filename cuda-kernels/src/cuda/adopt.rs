@@ -14,7 +14,7 @@ use super::engine::PATIENCE;
 use super::error::CudaError;
 use super::gpu::CudaGpu;
 use super::handles::RawEvent;
-use super::ipc::Import;
+use super::ipc::{Import, OF_ANOTHER_PROCESS};
 use super::memory::CudaMemory;
 use crate::gpu::GpuError;
 
@@ -25,6 +25,7 @@ pub struct ForeignMemory {
     va: GpuVa,
     len: u64,
     memory: Arc<CudaMemory>,
+    way: String,
     /// What holds the range when several share it; without, the range ends with this.
     import: Option<Import>,
 }
@@ -35,6 +36,7 @@ impl ForeignMemory {
             va,
             len,
             memory: gpu.parts().1.clone(),
+            way: format!("copy engine on a side stream, because {OF_ANOTHER_PROCESS}"),
             import: Some(import),
         }
     }
@@ -52,6 +54,11 @@ impl ForeignMemory {
     /// Never: an empty range is refused.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// By which way the NIC reaches it, and why.
+    pub fn path(&self) -> &str {
+        &self.way
     }
 
     /// The 64 KiB pages around it. Others' memory may lie in them too: register `va` and `len` alone.
@@ -142,11 +149,12 @@ impl CudaGpu {
     /// the NIC writes it.
     pub unsafe fn adopt(&self, va: GpuVa, len: u64) -> Result<ForeignMemory, CudaError> {
         let (context, memory) = self.parts();
-        check(context, va, len)?;
-        memory.adopt(va, len)?;
+        let allocation = check(context, va, len)?;
+        let way = memory.adopt(va, len, Ok(allocation))?;
         Ok(ForeignMemory {
             va,
             len,
+            way,
             memory: memory.clone(),
             import: None,
         })

@@ -21,6 +21,10 @@ use super::memory::CudaMemory;
 use super::yard::Waste;
 use crate::gpu::SharedMemory;
 
+/// Why what was opened is not mapped for the CPU.
+pub(super) const OF_ANOTHER_PROCESS: &str =
+    "the memory is another process's, and only the process that has allocated it can map it";
+
 /// A number that no other process has, whoever gets our process number later.
 pub(super) fn process() -> u64 {
     static PROCESS: OnceLock<u64> = OnceLock::new();
@@ -242,7 +246,10 @@ pub(super) fn import(
             true if first == base => Ok(size),
             _ => Err(CudaError::Stale { pid }),
         })
-        .and_then(|size| memory.adopt(GpuVa(base), size).map(|()| size));
+        .and_then(|size| {
+            let adopted = memory.adopt(GpuVa(base), size, Err(OF_ANOTHER_PROCESS));
+            adopted.map(|_| size)
+        });
     match opened {
         Ok(size) => {
             let users = 1;

@@ -39,6 +39,32 @@ pub trait GpuMapping: Debug + Send + Sync {
     }
 }
 
+/// A part of a mapping.
+#[derive(Debug)]
+pub(super) struct PartOf {
+    pub(super) whole: Box<dyn GpuMapping>,
+    /// Where it begins there.
+    pub(super) start: u64,
+}
+
+impl GpuMapping for PartOf {
+    fn write(&self, offset: u64, from: &[u8]) {
+        self.whole.write(self.start + offset, from);
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        self.whole.read(self.start + offset, into);
+    }
+
+    fn flush(&self) {
+        self.whole.flush();
+    }
+
+    fn reads_quickly(&self) -> bool {
+        self.whole.reads_quickly()
+    }
+}
+
 /// Several mappers: each allocation is mapped by the first that can.
 #[derive(Debug, Default)]
 pub struct FirstOf {

@@ -105,6 +105,10 @@ impl CudaMemory {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn ranges_mut(&self) -> std::sync::RwLockWriteGuard<'_, BTreeMap<u64, Range>> {
+        self.ranges.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn insert(&self, va: u64, range: Range) {
         let mut all = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
         all.insert(va, range);
@@ -191,8 +195,36 @@ impl CudaMemory {
         }
     }
 
-    /// Lets the NIC reach memory that somebody else allocated and frees.
-    pub(super) fn adopt(&self, va: GpuVa, len: u64) -> Result<(), CudaError> {
+    /// Maps a range of an allocation of somebody else (its base and size), by whole pages, which must be that allocation's
+    /// alone: who else has memory in them was not asked. Or why not.
+    fn map_part(
+        &self,
+        va: u64,
+        len: u64,
+        (base, size): (u64, u64),
+    ) -> Result<Box<dyn GpuMapping>, String> {
+        let mapper = self.mapper.as_ref().ok_or("no mapping was asked for")?;
+        let first = va / PAGE_BYTES * PAGE_BYTES;
+        let end = (va + len).next_multiple_of(PAGE_BYTES);
+        if first < base || end > base + size {
+            return Err(format!(
+                "its pages of 64 KiB, {first:#x} to {end:#x}, reach beyond its allocation, {base:#x} to {:#x}; allocate whole pages (2 MiB and more are aligned)",
+                base + size
+            ));
+        }
+        let whole = mapper.map(GpuVa(first), end - first)?;
+        let start = va - first;
+        Ok(Box::new(super::mapper::PartOf { whole, start }))
+    }
+
+    /// Lets the NIC reach memory that somebody else allocated and frees; `allocation` is the base and size of what it lies in,
+    /// or why it is not to be mapped. Returns by which way the NIC reaches it, and why.
+    pub(super) fn adopt(
+        &self,
+        va: GpuVa,
+        len: u64,
+        allocation: Result<(u64, u64), &str>,
+    ) -> Result<String, CudaError> {
         let shared = self
             .ranges()
             .range(..va.0 + len)
@@ -201,6 +233,15 @@ impl CudaMemory {
         if shared {
             return Err(CudaError::Shared { va });
         }
+        let mapped = match allocation {
+            Ok(allocation) => self.map_part(va.0, len, allocation),
+            Err(why) => Err(why.to_owned()),
+        };
+        let name = || self.mapper.as_ref().map_or(String::new(), |m| m.name());
+        let way = match &mapped {
+            Ok(_) => format!("mapped for the CPU by {}", name()),
+            Err(why) => format!("copy engine on a side stream, because {why}"),
+        };
         self.insert(
             va.0,
             Range {
@@ -210,7 +251,10 @@ impl CudaMemory {
                 pinned: false,
             },
         );
-        Ok(())
+        if let (Some(range), Ok(mapping)) = (self.ranges_mut().get_mut(&va.0), mapped) {
+            range.mapping = Some(mapping);
+        }
+        Ok(way)
     }
 
     /// Calls `f` with the mapping of a range that lies inside one allocation, and the offset there.
