@@ -232,6 +232,12 @@ impl CollectiveSpec {
         (imm as u32, len as u32)
     }
 
+    /// Which of source and destination are kernels' streams by a descriptor's `len`, whatever else of it is wrong.
+    pub const fn streams(len: u32) -> (bool, bool) {
+        let l = len as u64;
+        (S_FROM_STREAM.of(l) != 0, S_TO_STREAM.of(l) != 0)
+    }
+
     /// Decodes `(imm, len)`; `None` when a code is unknown.
     pub const fn decode(imm: u32, len: u32) -> Option<CollectiveSpec> {
         let (i, l) = (imm as u64, len as u64);

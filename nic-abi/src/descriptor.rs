@@ -231,6 +231,15 @@ impl WorkQueueEntry {
         (self.0[6] & !LAP) | ((self.0[7] >> 6) & 1) << 63
     }
 
+    /// What stands where a descriptor has `local_va`, `len` and `remote_va`, also when the rest is malformed.
+    pub const fn operands(&self) -> (GpuVa, u32, GpuVa) {
+        let w = &self.0;
+        let saved = W_SAVED.of(w[7]);
+        let local = (w[1] & !LAP) | ((saved >> 1) & 1) << 63;
+        let remote = (w[3] & !LAP) | ((saved >> 3) & 1) << 63;
+        (GpuVa(local), W_LEN.of(w[2]) as u32, GpuVa(remote))
+    }
+
     /// The entry as an inline `SEND`; `None` for everything else, whatever is wrong with it included.
     ///
     /// Agrees with [`decode`](WorkQueueEntry::decode), and costs a tenth of it.
@@ -375,6 +384,7 @@ mod tests {
             assert!(e.is_valid(lap) && !e.is_valid(lap ^ LAP));
             assert_eq!(e.decode(), Ok(d));
             assert_eq!(e.wr_id(), d.wr_id);
+            assert_eq!(e.operands(), (d.local_va, d.len, d.remote_va));
         }
     }
 

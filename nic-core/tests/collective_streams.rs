@@ -452,6 +452,51 @@ fn a_hostile_kernel_spoils_its_own_operation_and_nothing_else() {
     }
 }
 
+/// Kernels on both ends of an operation that the NIC cannot even read are told at once.
+#[test]
+fn a_descriptor_that_cannot_be_read_wakes_the_kernels_of_its_streams() {
+    let mut w = World::new(2, Wire::Local, &settings(64));
+    let (from, to) = (Ring::new(&w, 0, 4096, 6, 0), Ring::new(&w, 0, 8192, 6, 0));
+    let call = Call::new(K::AllReduce, 100).of_ring(&from).to_ring(&to);
+    let good = call.descriptor(w.comms[0]).encode(0).0;
+    // A reserved bit, an unknown flag, a reserved bit of the last word, an unknown kind, no such communicator.
+    let spoils: [(usize, u64, Status, u64); 5] = [
+        (0, 1 << 24, Status::BadDescriptor, 0),
+        (0, 1 << 15, Status::BadDescriptor, 0),
+        (7, 1 << 41, Status::BadDescriptor, 7),
+        (4, 0xff, Status::BadDescriptor, 4),
+        (0, 0xff << 48, Status::BadCommunicator, 0),
+    ];
+    for (word, bits, status, detail) in spoils {
+        let mut words = good;
+        words[word] |= bits;
+        let posted = w.host(0).queue.try_post_raw(words);
+        let c = w.settle(&[(0, posted.expect("a slot"))])[0];
+        assert_eq!(c.status, status, "{bits:#x} in word {word}");
+        if status == Status::BadDescriptor {
+            assert_eq!(c.detail, detail);
+        }
+        for ring in [&from, &to] {
+            assert_eq!(state(&w, ring), status as u64, "{bits:#x} in word {word}");
+            ring.reset(&w, 0);
+        }
+    }
+    // What is no operation tells nobody, and an address where no stream can be is left alone.
+    let before = w.host(0).peek(4096, 8192);
+    let mut other = good;
+    other[0] = (other[0] & !0xff) | 0xee;
+    let mut nowhere = good;
+    nowhere[0] |= 1 << 24;
+    nowhere[1] = 64 << 20;
+    nowhere[3] = u64::MAX;
+    for words in [other, nowhere] {
+        let posted = w.host(0).queue.try_post_raw(words);
+        let c = w.settle(&[(0, posted.expect("a slot"))])[0];
+        assert_eq!(c.status, Status::BadDescriptor);
+    }
+    assert_eq!(w.host(0).peek(4096, 8192), before);
+}
+
 #[test]
 fn what_cannot_be_is_refused_and_says_why() {
     let mut w = World::new(2, Wire::Local, &settings(1024));

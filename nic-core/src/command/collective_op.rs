@@ -176,14 +176,14 @@ impl Core {
 
     pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
         let Some(spec) = CollectiveSpec::decode(d.imm, d.len) else {
-            return self.finish(permit, Status::BadDescriptor, 0, 4);
+            return self.refuse_collective(permit, pd, d, (Status::BadDescriptor, 4));
         };
         let Some(slot) = self.collectives.find(d.session.0) else {
-            return self.finish(permit, Status::BadCommunicator, 0, d.session.0.into());
+            let why = (Status::BadCommunicator, d.session.0.into());
+            return self.refuse_collective(permit, pd, d, why);
         };
-        if let Some((status, detail)) = self.collectives.ended(slot) {
-            self.refuse_streams(pd, d, &spec, status, detail);
-            return self.finish(permit, status, 0, detail);
+        if let Some(why) = self.collectives.ended(slot) {
+            return self.refuse_collective(permit, pd, d, why);
         }
         let (queue, ticket) = (permit.queue, permit.ticket);
         let after = if d.flags.contains(Flags::FENCE) {
@@ -218,26 +218,35 @@ impl Core {
                 ) {
                     self.fault(u32::MAX, detail);
                 }
-                self.refuse_streams(pd, d, &spec, status, detail);
-                self.finish(permit, status, 0, detail);
+                self.refuse_collective(permit, pd, d, (status, detail));
             }
         }
     }
 
-    /// An operation was refused: kernels that push for it, or wait to pop, need not wait for their own
-    /// time-outs.
-    fn refuse_streams(
+    /// Retires an operation that never began.
+    pub(super) fn refuse_collective(
         &mut self,
+        permit: Permit,
         pd: PdId,
         d: &Descriptor,
-        spec: &CollectiveSpec,
+        (status, detail): Refusal,
+    ) {
+        let operands = (d.local_va, d.len, d.remote_va);
+        self.refuse_streams(pd, operands, status, detail);
+        self.finish(permit, status, 0, detail);
+    }
+
+    /// An operation was refused, be it that its descriptor cannot be read: kernels that push for it, or wait to pop,
+    /// need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
+    pub(super) fn refuse_streams(
+        &mut self,
+        pd: PdId,
+        (src, len, dst): (GpuVa, u32, GpuVa),
         status: Status,
         detail: u64,
     ) {
-        for (is, va) in [
-            (spec.from_stream, d.local_va),
-            (spec.to_stream, d.remote_va),
-        ] {
+        let (from_stream, to_stream) = CollectiveSpec::streams(len);
+        for (is, va) in [(from_stream, src), (to_stream, dst)] {
             let stream = StreamRef::from_word(va.0).filter(|_| is);
             let Some(stream) = stream else { continue };
             let key = ringbell_nic_abi::Lkey(0);

@@ -268,14 +268,22 @@ impl Core {
         self.last_bad = queue << 8 | u32::from(word);
         self.events
             .push(self.now, EventKind::BadDescriptor, queue, word.into());
+        if Opcode::from_code(entry.0[0] as u8) == Some(Opcode::Collective) {
+            let pd = self.queues[permit.queue as usize].pd;
+            self.refuse_streams(pd, entry.operands(), Status::BadDescriptor, word.into());
+        }
         self.finish(permit, Status::BadDescriptor, 0, word.into());
     }
 
     fn accept(&mut self, permit: Permit, d: &Descriptor) {
-        if self.stopping {
-            return self.finish(permit, Status::ShuttingDown, 0, 0);
-        }
         let pd = self.queues[permit.queue as usize].pd;
+        if self.stopping {
+            let why = (Status::ShuttingDown, 0);
+            return match d.opcode {
+                Opcode::Collective => self.refuse_collective(permit, pd, d, why),
+                _ => self.finish(permit, why.0, 0, why.1),
+            };
+        }
         match d.opcode {
             Opcode::Nop => self.finish(permit, Status::Ok, 0, 0),
             Opcode::Send => self.send(permit, pd, d),
