@@ -8,12 +8,13 @@
 //!
 //! Prints `1048576 bytes from kernel to kernel, 0 wrong`; ends with an error otherwise.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ringbell::abi::Status;
 use ringbell::{DeviceBuffer, KernelArg, Nic, NicOptions};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -22,9 +23,7 @@ const PORT: u32 = 4791;
 const SERVER: &str = "10.77.102.1";
 
 fn main() -> Result<(), Error> {
-    let module = build(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/02_sockets_in_kernels/figure10.cu"),
-    )?;
+    let module = kernels::build("02_sockets_in_kernels/figure10.cu")?;
     let open = |ip: &str| -> Result<Nic, Error> {
         let nic = Nic::open(NicOptions {
             ip: ip.parse()?,
@@ -94,30 +93,5 @@ fn check(who: &str, end: &DeviceBuffer) -> Result<(), Error> {
         Some(Status::Ok) if bytes == BYTES => Ok(()),
         Some(status) => Err(format!("{who}: {status}, {bytes} of {BYTES} bytes").into()),
         None => Err(format!("{who}: unknown status {}", result[0]).into()),
-    }
-}
-
-/// `ringbell cc`: the kernels as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let ringbell = example
-        .ancestors()
-        .nth(2)
-        .ok_or("no target folder")?
-        .join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"])
-        .arg(source)
-        .arg("-o")
-        .arg(&module);
-    match cc.status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
     }
 }

@@ -8,13 +8,14 @@
 //!
 //! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error otherwise.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
 use ringbell::{HostQueue, KernelArg, Nic, NicOptions};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -26,10 +27,7 @@ const PORT: u32 = 7;
 const SERVER: &str = "10.77.103.1";
 
 fn main() -> Result<(), Error> {
-    let module = build(
-        &Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("examples/03_echo_server_100_connections/client.cu"),
-    )?;
+    let module = kernels::build("03_echo_server_100_connections/client.cu")?;
     let (server, client) = (open(SERVER)?, open("10.77.103.2")?);
 
     // The host opens the listening socket; any kernel may use its number.
@@ -125,30 +123,5 @@ fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
     match done.status {
         Status::Ok => Ok(done.detail),
         status => Err(status.to_string().into()),
-    }
-}
-
-/// `ringbell cc`: the kernels as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let ringbell = example
-        .ancestors()
-        .nth(2)
-        .ok_or("no target folder")?
-        .join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"])
-        .arg(source)
-        .arg("-o")
-        .arg(&module);
-    match cc.status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
     }
 }

@@ -14,14 +14,16 @@
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{split_results, Chain, EngineError, StreamEngine};
 use ringbell::{DeviceBuffer, HostQueue, Nic, NicOptions};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -120,8 +122,9 @@ fn main() -> Result<(), Error> {
     };
     let (server, client) = (open(SERVER)?, open(Ipv4Addr::new(10, 77, 106, 2))?);
     server.soft().register_engine_kind(KIND, chain)?;
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/07_distinct_words/count.cu");
-    server.gpu().load_module(&build(&source)?)?;
+    server
+        .gpu()
+        .load_module(&kernels::build("07_distinct_words/count.cu")?)?;
     let queue = server.create_queue()?;
     let data = server.alloc(items.len() as u64)?;
     let (result, end) = (server.alloc(4096)?, server.alloc(24)?);
@@ -251,23 +254,4 @@ fn connect(queue: &HostQueue) -> Result<SessionId, Error> {
         std::thread::sleep(Duration::from_millis(1));
     }
     Err(format!("nobody listens on port {PORT} of {SERVER} after 30 s").into())
-}
-
-/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
-    let ringbell = folder.join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"]).arg(source);
-    match cc.arg("-o").arg(&module).status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
-    }
 }

@@ -8,13 +8,15 @@
 //!
 //! Prints that the sums are, to the last bit, those of a serial program; ends with an error otherwise.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use ringbell::abi::Status;
 use ringbell::parts::onc_engines::program::Layout;
 use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -78,8 +80,7 @@ fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
 }
 
 fn main() -> Result<(), Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let module = build(&source.join("examples/11_kernel_stream/produce.cu"))?;
+    let module = kernels::build("11_kernel_stream/produce.cu")?;
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
             let mut options = NicOptions {
@@ -106,23 +107,4 @@ fn main() -> Result<(), Error> {
     }
     println!("{RANKS} ranks, {COUNT} values each, {RING} bytes of ring: the sums of a serial program, to the bit");
     Ok(())
-}
-
-/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
-    let ringbell = folder.join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"]).arg(source);
-    match cc.arg("-o").arg(&module).status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
-    }
 }

@@ -10,13 +10,14 @@
 #![allow(unsafe_code)] // The NIC's reduction takes pointers.
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::parts::onc_engines::reduce::fused;
 use ringbell::{DataType, DeviceBuffer, HostQueue, Nic, NicOptions, ReduceOp};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -27,9 +28,7 @@ const ROOM: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
 
 fn main() -> Result<(), Error> {
-    let module = build(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/14_resident_server/server.cu"),
-    )?;
+    let module = kernels::build("14_resident_server/server.cu")?;
     let (server, client) = (open(SERVER)?, open("10.77.114.2")?);
 
     // The host opens the listening socket, and launches the kernel once.
@@ -217,30 +216,5 @@ fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
     match done.status {
         Status::Ok => Ok(done.detail),
         status => Err(format!("{:?}: {status}", d.opcode).into()),
-    }
-}
-
-/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let ringbell = example
-        .ancestors()
-        .nth(2)
-        .ok_or("no target folder")?
-        .join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"])
-        .arg(source)
-        .arg("-o")
-        .arg(&module);
-    match cc.status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
     }
 }

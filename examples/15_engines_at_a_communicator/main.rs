@@ -12,8 +12,7 @@
 //! than four standard errors, ranks differ, or a message is not what was sent.
 
 use std::collections::HashSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use ringbell::abi::{EngineId, Status};
@@ -21,6 +20,9 @@ use ringbell::engines::checksum::ChecksumEngine;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Place, StreamEngine};
 use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+
+#[path = "../support/kernels.rs"]
+mod kernels;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -109,8 +111,7 @@ impl Machine {
 }
 
 fn main() -> Result<(), Error> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let module = build(&source.join("examples/15_engines_at_a_communicator/gather.cu"))?;
+    let module = kernels::build("15_engines_at_a_communicator/gather.cu")?;
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
             let mut options = NicOptions {
@@ -168,23 +169,4 @@ fn main() -> Result<(), Error> {
     );
     println!("{bytes} bytes went from rank to rank, each with the checksum that it was sent with");
     Ok(())
-}
-
-/// `ringbell cc`: the kernel as a shared object for the emulated GPU.
-fn build(source: &Path) -> Result<PathBuf, Error> {
-    let example = std::env::current_exe()?; // target/debug/examples/NAME
-    let folder = example.ancestors().nth(2).ok_or("no target folder")?;
-    let ringbell = folder.join("ringbell");
-    let module = example.with_extension("so");
-    let mut cc = Command::new(&ringbell);
-    cc.args(["cc", "--emulate-only"]).arg(source);
-    match cc.arg("-o").arg(&module).status() {
-        Ok(end) if end.success() => Ok(module),
-        Ok(end) => Err(format!("{} ended with {end}", ringbell.display()).into()),
-        Err(e) => Err(format!(
-            "cannot start {}: {e}; run `cargo build` first",
-            ringbell.display()
-        )
-        .into()),
-    }
 }
