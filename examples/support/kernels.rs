@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// `ringbell cc`: the kernels of a source in `examples/` as a shared object for the emulated GPU.
-pub fn build(source: &str) -> Result<PathBuf> {
+pub(crate) fn build(source: &str) -> Result<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("examples")
         .join(source);
