@@ -74,6 +74,17 @@ impl CollectiveLaunch {
     /// [`LaunchError`]: the kernel cannot be launched.
     pub fn on(&self, stream: &Stream, comm: CommHandle, out: GpuVa) -> Result<Launch, LaunchError> {
         let s = &self.spec;
+        // To a kernel, 0 is the communicator's default; the codes say that there is to be none.
+        let (algo, wire) = (
+            match s.algo {
+                Algorithm::Auto => 0,
+                algo => u32::from(algo.code()),
+            },
+            match s.wire {
+                WireType::Same => 0,
+                wire => u32::from(wire.code()),
+            },
+        );
         stream.launch(
             match stream.is_capturing() {
                 true => "rb_collective_replayed",
@@ -91,8 +102,8 @@ impl CollectiveLaunch {
                 u32::from(s.op.code()).into(),
                 self.root.into(),
                 self.tag.into(),
-                u32::from(s.algo.code()).into(),
-                u32::from(s.wire.code()).into(),
+                algo.into(),
+                wire.into(),
                 self.timeout_us.into(),
                 out.into(),
             ],

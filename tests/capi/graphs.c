@@ -42,6 +42,7 @@ static void *ranks(void *argument) {
     memset(&o, 0, sizeof o);
     o.size = sizeof o;
     o.kind = RB_COLL_BARRIER;
+    o.dtype = RB_DTYPE_U8;
     FAILS(rb_operation_enqueue(&o, r->comm, s, &request), RB_ERR_INVALID_ARGUMENT, "captures");
     CHECK(rb_group_start() == 0);
     CHECK(rb_barrier(r->comm, s) == 0 && rb_barrier(r->comm, s) == 0);
