@@ -82,10 +82,7 @@ fn every_operation_says_in_its_descriptor_what_was_asked_for() {
             Algorithm::Auto if matches!(kind, K::AllReduce | K::Broadcast) => Algorithm::Ring,
             algo => algo,
         };
-        assert_eq!(
-            (s.algo, s.wire, s.after),
-            (algo, WireType::F16, 0)
-        );
+        assert_eq!((s.algo, s.wire, s.after), (algo, WireType::F16, 0));
         if matches!(kind, K::Nop | K::Barrier) {
             assert_eq!(d.operand, 0);
             continue;

@@ -126,11 +126,6 @@ fn memory_of_others_is_mapped_where_its_pages_are_its_allocation_s_alone() {
             memory.read(len - 9, &mut last).expect("inside");
             assert_eq!(last, bytes[bytes.len() - 9..]);
             assert!(memory.write(len - 8, &last).is_err(), "outside");
-            // What the program itself sees there.
-            let mut seen = vec![0_u8; bytes.len()];
-            // SAFETY: inside the allocation.
-            unsafe { result::memcpy_dtoh_sync(&mut seen, large + offset) }.expect("copied");
-            assert!(seen == bytes);
             drop(memory);
             assert_eq!(left().1, 0, "nothing stays open");
         }
@@ -166,7 +161,7 @@ fn a_gpu_with_memory_of_its_own_refuses_with_the_reason() {
         );
         // Memory of others goes the same way, for the same reason.
         let stream = gpu.context().default_stream();
-        let slice = stream.alloc_zeros::<u64>(1 << 18).expect("2 MiB");
+        let slice = stream.clone_htod(&vec![7_u64; 1 << 18]).expect("2 MiB");
         let adopted = gpu.adopt_slice(slice).expect("its own");
         let way = adopted.memory().path().to_owned();
         assert!(
