@@ -75,7 +75,8 @@ impl Conn {
 
     /// Whether what was read out of the peer's memory may be used: it was not taken back, nor is the peer gone.
     fn still_there(&self, foreign: bool, io: &In<'_>) -> bool {
-        !io.link.is_revoked(self.peer_id) && !(foreign && io.link.is_gone())
+        let gone = foreign && io.link.is_gone();
+        !(io.link.is_revoked(self.peer_id) || gone)
     }
 
     /// Takes `n` bytes of a reference off the stream.
