@@ -130,6 +130,10 @@ const OUTSIDE: [(&str, &str); 27] = [
     ("tests/launchers.rs", "launchers of jobs"),
     ("tests/nc.rs", "the command, in network namespaces"),
     (
+        "tests/nccl.rs",
+        "brings a mock of NCCL, and the mock driver",
+    ),
+    (
         "tests/perf_collectives.rs",
         "the command; the bundle's steps run it",
     ),
@@ -215,16 +219,23 @@ fn skips_in(program: &'static str, source: &str) -> Vec<Skip> {
     skipped.collect()
 }
 
-/// A folder in which the loader finds the mock driver under its real names.
+/// A folder in which the loader finds the mock driver, and the mock NCCL, under their real names.
 fn mock_driver() -> Result<PathBuf> {
     let folder = root().join("target/mock-cuda");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
-    for name in ["libcuda.so", "libcuda.so.1", "libnvrtc.so"] {
+    let (cuda, nccl) = ("libringbell_mock_libcuda.so", "libringbell_mock_libnccl.so");
+    for (name, library) in [
+        ("libcuda.so", cuda),
+        ("libcuda.so.1", cuda),
+        ("libnvrtc.so", cuda),
+        // Measured beside our all-reduce by the bundle.
+        ("libnccl.so.2", nccl),
+    ] {
         let link = folder.join(name);
         let _ = std::fs::remove_file(&link);
         // Beside the tests, where cargo renews it.
-        let library = Path::new("../debug/deps/libringbell_mock_libcuda.so");
+        let library = Path::new("../debug/deps").join(library);
         std::os::unix::fs::symlink(library, &link)
             .with_context(|| format!("cannot link {}", link.display()))?;
     }
@@ -241,7 +252,8 @@ pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
         .env("LD_LIBRARY_PATH", paths)
         .env("RINGBELL_TEST_GPU", "cuda")
         .env("RINGBELL_GPU", "cuda")
-        .env_remove("RINGBELL_MOCK_CUDA");
+        .env_remove("RINGBELL_MOCK_CUDA")
+        .env_remove("RINGBELL_MOCK_NCCL");
     Ok(())
 }
 
