@@ -52,6 +52,8 @@ impl Device {
         }
         let context = CudaContext::new(ordinal).map_err(at("cuDevicePrimaryCtxRetain"))?;
         context.bind_to_thread().map_err(at("cuCtxSetCurrent"))?;
+        // Kept as long as the process lives: giving it back would wait for a kernel that hangs.
+        std::mem::forget(context.clone());
         // As nccl-tests has it: not behind the null stream.
         let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
             .map_err(at("cuStreamCreate"))?;
