@@ -130,10 +130,6 @@ const OUTSIDE: [(&str, &str); 27] = [
     ("tests/launchers.rs", "launchers of jobs"),
     ("tests/nc.rs", "the command, in network namespaces"),
     (
-        "tests/nccl.rs",
-        "brings a mock of NCCL, and the mock driver",
-    ),
-    (
         "tests/perf_collectives.rs",
         "the command; the bundle's steps run it",
     ),
