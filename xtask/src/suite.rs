@@ -358,7 +358,7 @@ fn runs() {
 fn other() { under_mock("y") }
 
 #[test]
-#[ignore]
+#[ignore] // A reason of its own.
 fn skips() {
     if emulated_only(
         "a reason of its own",
