@@ -71,6 +71,10 @@ fn what_is_wrong_with_a_machine_is_told_with_what_to_do() {
             let planted = std::env::var("RINGBELL_MOCK_CUDA").unwrap();
             let case = CASES.iter().find(|(fault, _)| *fault == planted);
             let text = open().unwrap_err().to_string();
+            if planted.starts_with("image=") && text.contains("the build found no nvcc") {
+                println!("{planted}: this build has no image that the driver could refuse");
+                return;
+            }
             for words in case.unwrap().1 {
                 assert!(text.contains(words), "{planted}: no `{words}` in: {text}");
             }

@@ -253,6 +253,20 @@ pub trait DmaMemory: Send + Sync {
     /// Fetches the bytes of a finished pending read, once.
     fn take(&self, id: DmaId, into: &mut [u8]);
 
+    /// A place in the order of what was submitted, for [`DmaMemory::has_landed`].
+    ///
+    /// A memory whose writes are done when `submit` returns needs neither.
+    fn mark(&self) -> u64 {
+        0
+    }
+
+    /// Whether every write and copy that was submitted before the mark has landed: whoever else reads the memory from now
+    /// on, another engine or process, sees them. A NIC asks before it tells a peer where to read.
+    fn has_landed(&self, mark: u64) -> bool {
+        let _ = mark;
+        true
+    }
+
     /// Makes a completion visible after every write and copy submitted before it, and not earlier: data
     /// first, then the word that announces it. So an operation that was cancelled while a copy of its own was in
     /// flight is announced when nothing writes its buffer any more.

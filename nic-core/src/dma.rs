@@ -528,6 +528,14 @@ impl DmaAccess for Dma<'_> {
         Ok(())
     }
 
+    fn mark(&self) -> u64 {
+        self.state.memory.mark()
+    }
+
+    fn has_landed(&self, mark: u64) -> bool {
+        self.state.memory.has_landed(mark)
+    }
+
     #[inline]
     fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault> {
         let left = u64::from(buffer.len).saturating_sub(offset);

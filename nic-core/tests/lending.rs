@@ -199,6 +199,38 @@ fn a_copy_of_a_descriptor_stays_in_memory() {
     }
 }
 
+/// What our own engine has still to write is not the peer's to read: a collective sends what it has just reduced.
+#[test]
+fn a_peer_reads_nothing_before_our_own_engine_has_written_it() {
+    for seed in 0..6 {
+        let dir = TempDir::new();
+        let nics = pair(&dir, seed);
+        let (s, r) = open(&nics, 7);
+        lent(&nics);
+        let (len, between, to) = (5000_u32, 3 * 65536 + 5, HALF + 65536 + 77);
+        let data = Rng::new(seed + 9).bytes(len as usize);
+        nics[0].write(11, &data);
+        nics[0].memory.hold(true);
+        let copying = nics[0].post(&Descriptor {
+            local_va: GpuVa(BASE.0 + 11),
+            remote_va: GpuVa(BASE.0 + between),
+            len,
+            ..Descriptor::new(Opcode::Copy)
+        });
+        until(&nics, "the copy", || nics[0].memory.pending() > 0);
+        let tr = nics[1].post(&recv(r, to, len));
+        let ts = nics[0].post(&send(s, between, len));
+        let start = Instant::now();
+        until(&nics, "time", || start.elapsed() > Duration::from_millis(5));
+        nics[0].memory.hold(false);
+        assert_eq!(wait(&nics, 1, tr).bytes, u64::from(len));
+        assert!(nics[1].read(to, len as usize) == data, "seed {seed}");
+        assert_eq!(wait(&nics, 0, ts).status, Status::Ok);
+        assert_eq!(wait(&nics, 0, copying).status, Status::Ok);
+        assert_eq!(nics[0].nic.counters().staged_bytes, 0, "by the peer");
+    }
+}
+
 /// Both ways at once, many messages in the window, lines of small ones between, receives that are cut elsewhere.
 #[test]
 fn a_window_of_messages_stays_a_stream() {

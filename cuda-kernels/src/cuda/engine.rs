@@ -176,6 +176,21 @@ impl Engine {
         self.done.retain(|d| *d != id);
     }
 
+    /// Number of the last operation that was submitted.
+    pub(super) fn mark(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether all operations up to that one have ended. They end in order.
+    pub(super) fn has_ended(&mut self, mark: u64) -> bool {
+        self.advance();
+        let mut under_way = self.flight.iter().filter_map(|(flight, _)| match flight {
+            Flight::Write { id, .. } | Flight::Read { id, .. } | Flight::Copy { id } => Some(id.0),
+            Flight::Announce(_) => None,
+        });
+        under_way.next().is_none_or(|first| first > mark)
+    }
+
     /// Lets the announcement out behind every write submitted so far.
     pub(super) fn announce(&mut self, announce: Announce) {
         if self.flight.is_empty() && self.context.lost().is_none() {

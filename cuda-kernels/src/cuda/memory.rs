@@ -532,6 +532,19 @@ impl DmaMemory for CudaMemory {
         lock(&self.dma).take_read(id, into);
     }
 
+    fn mark(&self) -> u64 {
+        for range in self.ranges().values() {
+            if let Some(m) = &range.mapping {
+                m.flush();
+            }
+        }
+        lock(&self.dma).mark()
+    }
+
+    fn has_landed(&self, mark: u64) -> bool {
+        lock(&self.dma).has_ended(mark)
+    }
+
     fn publish(&self, announce: Announce) {
         for range in self.ranges().values() {
             if let Some(m) = &range.mapping {

@@ -293,6 +293,18 @@ impl DmaMemory for DelayedMemory {
         Ok(Submitted::Pending(id))
     }
 
+    fn mark(&self) -> u64 {
+        self.lock().next
+    }
+
+    fn has_landed(&self, mark: u64) -> bool {
+        let state = self.lock();
+        !state.pending.iter().any(|op| match op {
+            Op::Write { id, .. } | Op::Copy { id, .. } => id.0 <= mark,
+            Op::Read { .. } | Op::Announce(_) => false,
+        })
+    }
+
     fn poll(&self) -> Option<DmaId> {
         let mut state = self.lock();
         let most = if self.held.load(Ordering::Relaxed) {

@@ -365,6 +365,17 @@ pub trait DmaAccess {
     /// The [`Fault`] when the address has no translation.
     fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault>;
 
+    /// A place in the order of our writes to memory that no CPU maps, for [`DmaAccess::has_landed`].
+    fn mark(&self) -> u64 {
+        0
+    }
+
+    /// Whether what was written before the mark is where a peer's engine may read it.
+    fn has_landed(&self, mark: u64) -> bool {
+        let _ = mark;
+        true
+    }
+
     /// The CPU address of a span when the memory is directly mapped.
     fn direct(&self, span: BusSpan) -> Option<*mut u8>;
 

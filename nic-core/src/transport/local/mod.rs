@@ -564,6 +564,7 @@ impl Transport for LocalTransport {
                     emitted: 0,
                     spans_end: 0,
                     by_ref: false,
+                    behind: None,
                     staged: false,
                     started: 0,
                 });

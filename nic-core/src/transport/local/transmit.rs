@@ -151,18 +151,35 @@ pub(super) enum Progress {
 
 /// Whether the peer can reach a payload. One look is enough: a region lies in one memory. An engine at our end
 /// reads what leaves, which takes memory that is mapped here, or NIC memory.
-fn is_exported(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<bool, Fault> {
+fn reach(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<Reach, Fault> {
     let Payload::Memory(buffer) = payload else {
-        return Ok(false);
+        return Ok(Reach::No);
     };
     let span = out.dma.span(buffer, 0)?;
     let bus = span.addr.value();
-    if bus >= HOST_BUS {
-        return Ok(out.link.shared.reaches(bus));
-    }
-    let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
-    let mapped = out.exports.iter().any(inside);
-    Ok(mapped || !watched && out.link.shared.loans.reaches(bus, span.len))
+    let mapped = if bus >= HOST_BUS {
+        out.link.shared.reaches(bus)
+    } else {
+        let inside = |e: &ExportInfo| bus.checked_sub(e.bus).is_some_and(|at| at < e.len);
+        out.exports.iter().any(inside)
+    };
+    Ok(match mapped {
+        true => Reach::Mapped,
+        false if bus < HOST_BUS && !watched && out.link.shared.loans.reaches(bus, span.len) => {
+            Reach::Lent
+        }
+        false => Reach::No,
+    })
+}
+
+/// How a peer reaches a payload.
+enum Reach {
+    /// It has the memory mapped.
+    Mapped,
+    /// Its engine copies out of memory that we have lent.
+    Lent,
+    /// Not at all.
+    No,
 }
 
 /// Shows an engine what a packet announces. It lies in our GPU memory, where the peer fetches it; nobody
@@ -198,10 +215,23 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let len = s.work.payload.len();
     let mut small = matches!(s.work.payload, Payload::Inline { .. })
         || (len <= INLINE_SEND && !s.by_ref && !s.staged);
-    if !small && !s.by_ref && !s.staged && !is_exported(&s.work.payload, on_path, out)? {
-        // Without room in NIC memory: in lines, slowly, rather than not at all.
-        small = !stage::open(c, out);
-        c.sends[c.next_send].staged = !small;
+    if !small && !s.by_ref && !s.staged {
+        match reach(&s.work.payload, on_path, out)? {
+            Reach::Mapped => {}
+            Reach::Lent => {
+                // Our own engine may not have written yet what the peer's is to read.
+                let s = &mut c.sends[c.next_send];
+                let mark = *s.behind.get_or_insert_with(|| out.dma.mark());
+                if !out.dma.has_landed(mark) {
+                    return Ok(Progress::Again);
+                }
+            }
+            Reach::No => {
+                // Without room in NIC memory: in lines, slowly, rather than not at all.
+                small = !stage::open(c, out);
+                c.sends[c.next_send].staged = !small;
+            }
+        }
     }
     let s = &mut c.sends[c.next_send];
     if let (true, Some(buffer)) = (s.staged, stage::memory_of(&s.work.payload)) {
