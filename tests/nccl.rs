@@ -289,7 +289,11 @@ fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
         (most.saturating_sub(1)..=most).contains(&rows),
         "{faults} {more}: {rows} rows: {said}"
     );
-    assert!(said.contains(why), "{faults} {more}: {said}");
+    // One of these: which rank tells first is the machine's affair.
+    assert!(
+        why.split('|').any(|why| said.contains(why)),
+        "{faults} {more}: {said}"
+    );
 }
 
 #[test]
@@ -299,7 +303,11 @@ fn when_nccl_fails_rows_stay_and_the_reason_is_told() {
         ("init-error=2", 0, "unhandled system error (2)"),
         ("op-error=3:20000", 2, "internal error"),
         ("async-error=6:40000", 4, "remote process exited"),
-        ("die=40000", 4, "was ended by signal 6"),
+        (
+            "die=40000",
+            4,
+            "was ended by signal 6|remote process exited",
+        ),
     ] {
         for placement in ["--threads", "--procs"] {
             assert_rows(&m, faults, placement, most, why);

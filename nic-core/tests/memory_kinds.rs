@@ -326,11 +326,16 @@ fn memory_goes_while_it_is_being_sent_and_received() {
             src.write(hosts[0], 0, &data);
             let mut dst = Some(Memory::new(hosts[1], kind, 3 << 20));
             let to = dst.as_ref().map_or(GpuVa(0), Memory::va);
+            let before = hosts.map(|h| h.nic.counters().accepted);
             let ts = (0, hosts[0].post(&from(s, src.va(), 0, 3 << 20)));
             let tr = (1, hosts[1].post(&into(r, to, 0, 3 << 20)));
-            for _ in 0..1 {
-                hosts[0].nic.step();
-                hosts[1].nic.step();
+            // A step each, unless the NIC's own thread is at it just then.
+            let start = std::time::Instant::now();
+            for (h, before) in hosts.iter().zip(before) {
+                while h.nic.counters().accepted == before {
+                    h.nic.step();
+                    assert!(start.elapsed() < std::time::Duration::from_secs(60));
+                }
             }
             let free = |m: Memory, nic: &Nic| {
                 let va = m.va();
