@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ringbell_cuda_kernels::{EntryQueue, GpuError, SocketContext, StreamEntry};
+use ringbell_cuda_kernels::{EntryQueue, GpuError, SocketContext};
+use ringbell_nic_abi::queue::PreparedEntry;
 use ringbell_nic_abi::{Completion, Descriptor};
 use ringbell_nic_core::NicError;
 
@@ -13,14 +14,8 @@ use crate::{HostQueue, Nic};
 pub(crate) struct Entries(pub(crate) HostQueue);
 
 impl EntryQueue for Entries {
-    fn prepare(&self, d: &Descriptor) -> Option<StreamEntry> {
-        let e = self.0.prepare(d)?;
-        Some(StreamEntry {
-            ticket: e.ticket,
-            word: e.word,
-            doorbell: e.doorbell,
-            done: e.done,
-        })
+    fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry> {
+        self.0.prepare(d)
     }
 
     fn poll(&self, ticket: u32) -> Option<Completion> {

@@ -6,28 +6,16 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Status};
+use ringbell_nic_abi::queue::PreparedEntry;
+use ringbell_nic_abi::{Completion, Descriptor, Status};
 
 use crate::{Event, LaunchError, Stream, WordOp};
-
-/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamEntry {
-    /// Its ticket.
-    pub ticket: u32,
-    /// First stored: this word makes the entry whole.
-    pub word: (GpuVa, u64),
-    /// Then stored: the doorbell, 32 bits.
-    pub doorbell: (GpuVa, u32),
-    /// Then waited for: 32 bits that are equal to this when the completion is there.
-    pub done: (GpuVa, u32),
-}
 
 /// A queue whose entries the host prepares and a stream makes whole. Whoever has the NIC implements it; an entry
 /// that is not whole holds up those behind it, so a queue is for one stream alone.
 pub trait EntryQueue: Debug + Send + Sync {
     /// Takes a slot and writes the entry but for its first word; `None` when no slot is free.
-    fn prepare(&self, d: &Descriptor) -> Option<StreamEntry>;
+    fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry>;
     /// The completion of a ticket when it is there; its slot is free afterwards.
     fn poll(&self, ticket: u32) -> Option<Completion>;
     /// Whether the first word of a prepared entry was stored.

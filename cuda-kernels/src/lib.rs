@@ -30,7 +30,7 @@ mod socket_context;
 
 pub use cells::{Outcome, ResultCell, ResultCells};
 pub use emulated::{EmulatedGpu, EmulatedGpuConfig, EmulatedMemory};
-pub use entry_queue::{EntryQueue, Posted, PostingStream, StreamEntry};
+pub use entry_queue::{EntryQueue, Posted, PostingStream};
 pub use fatbin::{fatbins, Fatbin};
 pub use gpu::{
     Event, Gpu, GpuBuffer, GpuError, GpuKind, Graph, Launch, ModuleError, NotShared, SharedMemory,

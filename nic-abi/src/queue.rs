@@ -13,7 +13,7 @@
 //! **Doorbells.** The value is a hint: on any *change* the NIC consumes every valid entry in order.
 //! Producers may therefore ring out of order.
 
-use crate::abi_struct;
+use crate::{abi_struct, GpuVa};
 
 abi_struct! {
     /// Device-side handle of one queue.
@@ -51,6 +51,19 @@ abi_struct! {
         /// Zero.
         reserved: u32,
     }
+}
+
+/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PreparedEntry {
+    /// Its ticket.
+    pub ticket: u32,
+    /// First stored: this word makes the entry whole.
+    pub word: (GpuVa, u64),
+    /// Then stored: the doorbell, 32 bits.
+    pub doorbell: (GpuVa, u32),
+    /// Then waited for: 32 bits that are equal to this when the completion is there.
+    pub done: (GpuVa, u32),
 }
 
 /// Returned by the wait hook: the NIC made progress, start spinning anew.

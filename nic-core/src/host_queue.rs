@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ringbell_nic_abi::bar::doorbell_offset;
 use ringbell_nic_abi::completion::COMPLETION_BYTES;
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
-use ringbell_nic_abi::queue::QueueHandle;
+use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, QueueId};
 
 use crate::card::Doorbells;
@@ -36,19 +36,6 @@ pub enum WaitError {
         /// How long the caller has waited.
         waited: Duration,
     },
-}
-
-/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PreparedEntry {
-    /// Its ticket.
-    pub ticket: u32,
-    /// First stored: this word makes the entry whole.
-    pub word: (GpuVa, u64),
-    /// Then stored: the doorbell, 32 bits.
-    pub doorbell: (GpuVa, u32),
-    /// Then waited for: 32 bits that are equal to this when the completion is there.
-    pub done: (GpuVa, u32),
 }
 
 /// A queue, its producer end, and its device handle.

@@ -39,7 +39,7 @@ mod works;
 pub use bar::BarError;
 pub use command::Counters;
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
-pub use host_queue::{HostQueue, PreparedEntry, WaitError};
+pub use host_queue::{HostQueue, WaitError};
 pub use memory::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
 };

@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
@@ -31,6 +31,35 @@ const GRACE: Duration = Duration::from_secs(2);
 /// for. Not measured.
 const KERNEL_STAGING: u32 = 16 << 10;
 
+/// Pinned memory through which small all-reduces of kernels go.
+#[derive(Debug)]
+struct Staging {
+    memory: DeviceBuffer,
+    /// Of one operand.
+    bytes: u32,
+}
+
+impl Staging {
+    /// A source and a result for each slot of the queue.
+    fn new(nic: &Nic, queue: &HostQueue, options: &CommOptions) -> Option<Staging> {
+        let bytes = options.kernel_staging.unwrap_or(match nic.gpu().kind() {
+            GpuKind::Cuda => KERNEL_STAGING,
+            _ => 0,
+        }) / 16
+            * 16;
+        if bytes == 0 {
+            return None;
+        }
+        match nic.alloc_pinned(u64::from(bytes) * 2 * u64::from(queue.depth())) {
+            Ok(memory) => Some(Staging { memory, bytes }),
+            Err(error) => {
+                tracing::warn!(%error, bytes, "small all-reduces of kernels go by the copy engine: no pinned memory");
+                None
+            }
+        }
+    }
+}
+
 /// What a communicator and its requests share.
 #[derive(Debug)]
 pub(super) struct Inner {
@@ -51,41 +80,12 @@ pub(super) struct Inner {
     /// Before the NIC: streams post on them.
     streams: StreamQueues,
     results: Results,
-    /// For small all-reduces of kernels, from the first handle on; `None` where they need none.
-    staging: OnceLock<Option<DeviceBuffer>>,
+    /// For small all-reduces of kernels; `None` where they need none. Made with the communicator: a driver may let
+    /// whoever pins memory wait for kernels that run.
+    staging: Option<Staging>,
 }
 
 impl Inner {
-    /// Bytes of an operand that passes through pinned memory.
-    fn staging_bytes(&self) -> u32 {
-        let bytes = self.options.kernel_staging.unwrap_or_else(|| {
-            let far = self.nic.gpu().kind() == GpuKind::Cuda;
-            if far {
-                KERNEL_STAGING
-            } else {
-                0
-            }
-        });
-        bytes & !15
-    }
-
-    fn staging(&self) -> Option<&DeviceBuffer> {
-        let made = self.staging.get_or_init(|| {
-            let bytes = u64::from(self.staging_bytes()) * 2 * u64::from(self.queue.depth());
-            if bytes == 0 {
-                return None;
-            }
-            match self.nic.alloc_pinned(bytes) {
-                Ok(memory) => Some(memory),
-                Err(error) => {
-                    tracing::warn!(%error, bytes, "small all-reduces of kernels go by the copy engine: no pinned memory");
-                    None
-                }
-            }
-        });
-        made.as_ref()
-    }
-
     pub(super) fn orphan(&self, ticket: u32) {
         self.orphans
             .lock()
@@ -242,6 +242,7 @@ impl Communicator {
         let mut settings = options.settings.clone();
         settings.connect_timeout = options.init_timeout;
         let queue = nic.create_queue()?;
+        let staging = Staging::new(nic, &queue, options);
         let id = nic.soft().create_communicator(&CommunicatorConfig {
             ctx,
             rank,
@@ -262,7 +263,7 @@ impl Communicator {
             orphans: Mutex::new(Vec::new()),
             streams: StreamQueues::default(),
             results: Results::default(),
-            staging: OnceLock::new(),
+            staging,
         };
         let comm = Communicator {
             inner: Arc::new(inner),
@@ -479,7 +480,7 @@ impl Communicator {
     /// What a kernel needs to run collectives itself: pass it as an argument of type `rb_comm`. Valid
     /// while this communicator lives.
     pub fn handle(&self) -> CommHandle {
-        let staging = self.inner.staging();
+        let staging = self.inner.staging.as_ref();
         CommHandle {
             queue: self.inner.queue.handle(),
             comm: self.inner.id.session().0,
@@ -488,8 +489,8 @@ impl Communicator {
             algo: self.inner.options.algo,
             algo_kinds: kinds_with(self.inner.options.algo),
             wire: self.inner.options.wire,
-            staging: staging.map_or(GpuVa(0), DeviceBuffer::va),
-            staging_bytes: staging.map_or(0, |_| self.inner.staging_bytes()),
+            staging: staging.map_or(GpuVa(0), |s| s.memory.va()),
+            staging_bytes: staging.map_or(0, |s| s.bytes),
         }
     }
 

@@ -80,24 +80,16 @@ impl Core {
                 mmu: &mut self.mmu,
                 state: &mut self.dma,
             };
-            let mut n = n;
             let result = if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
-                dma.copy(&job.dst, &job.src, job.done, n)
+                let copied = dma.copy(&job.dst, &job.src, job.done, n);
+                copied.map(|status| (status == ReadStatus::Done).then_some(n))
             } else {
-                n = 0;
-                let landed = by_the_memory(&mut dma, job);
-                landed.map(|l| {
-                    n = l.unwrap_or(0);
-                    match l {
-                        Some(_) => ReadStatus::Done,
-                        None => ReadStatus::Pending,
-                    }
-                })
+                by_the_memory(&mut dma, job)
             };
             let (token, len) = (job.token, u64::from(job.src.len));
             match result {
-                Ok(ReadStatus::Pending) => break,
-                Ok(ReadStatus::Done) => {
+                Ok(None) => break,
+                Ok(Some(n)) => {
                     job.done += n;
                     moved = true;
                     budget = budget.saturating_sub(n);

@@ -4,11 +4,10 @@
 //! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
 //! other is received, so that a slow reader closes the writer's window.
 
-use ringbell_gtlb::Access;
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 
 use super::Core;
-use crate::board::{Block, BOARD_BUS, BOARD_VA};
+use crate::board::{Block, BOARD_VA};
 use crate::engine::{Direction, EngineUseError, Return};
 use crate::session::State;
 use crate::transport::{
@@ -50,27 +49,14 @@ impl Core {
         let key = (stream.transport, stream.conn, Direction::Receive);
         let engine = self.dma.engines.on(key).ok_or(no_stream)?;
         let full = || EngineUseError::NoMemory { bytes: BUFFER };
-        let pd = self.mmu.alloc_pd().map_err(|_| full())?;
-        let Some(block) = self.dma.board.alloc(BUFFER.into()) else {
-            let _ = self.mmu.free_pd(pd);
-            return Err(full());
-        };
-        let (va, bus) = (GpuVa(BOARD_VA + block.at), BOARD_BUS + block.at);
-        let region = self
-            .mmu
-            .register_flat(pd, va, BUFFER.into(), Access::LOCAL, bus);
-        let Ok(region) = region else {
-            self.dma.board.free(block);
-            let _ = self.mmu.free_pd(pd);
-            return Err(full());
-        };
+        let (pd, lkey, block) = self.own_region(BUFFER.into()).ok_or_else(full)?;
         self.return_next(Returning {
             t: stream.transport,
             conn: stream.conn,
             engine,
             what,
             pd,
-            lkey: region.lkey,
+            lkey,
             block,
             ended: false,
             rest: Vec::new(),

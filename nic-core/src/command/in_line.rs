@@ -4,12 +4,11 @@
 //! transport gets a place in the NIC's own memory instead of the buffer, and whoever waits for the completion stores
 //! the bytes. Only in a ring that kernels alone post to: the host's waiters do not store into GPU memory.
 
-use ringbell_gtlb::Access;
 use ringbell_nic_abi::completion::IN_LINE_MAX;
 use ringbell_nic_abi::{Completion, GpuVa, Opcode, Status};
 
 use super::Core;
-use crate::board::{BOARD_BUS, BOARD_VA};
+use crate::board::BOARD_VA;
 use crate::permit::Permit;
 use crate::transport::Buffer;
 
@@ -44,21 +43,12 @@ impl Core {
     /// go the long way. They stay for as long as the NIC.
     pub(crate) fn places(&mut self, slots: u32) -> Option<Lines> {
         let len = u64::from(slots) * STRIDE;
-        let pd = self.mmu.alloc_pd().ok()?;
-        let block = self.dma.board.alloc(len)?;
-        let (va, bus) = (GpuVa(BOARD_VA + block.at), BOARD_BUS + block.at);
-        let region = self.mmu.register_flat(pd, va, len, Access::LOCAL, bus);
-        match region {
-            Ok(region) => Some(Lines {
-                region: region.lkey.0,
-                at: block.at,
-                slots,
-            }),
-            Err(_) => {
-                self.dma.board.free(block);
-                None
-            }
-        }
+        let (_, lkey, block) = self.own_region(len)?;
+        Some(Lines {
+            region: lkey.0,
+            at: block.at,
+            slots,
+        })
     }
 
     /// Where a receive arrives instead of in `buffer`, when that is better.

@@ -12,6 +12,7 @@ mod engine_op;
 mod engine_queue;
 mod engine_return;
 pub(crate) mod in_line;
+mod own_region;
 mod status;
 mod stream;
 mod transport_events;
