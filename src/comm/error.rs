@@ -156,7 +156,7 @@ fn explain(status: Status, detail: u64) -> String {
         Status::CommAborted => format!("rank {detail} aborted: {status}"),
         Status::MessageTooLarge => format!("a message of {detail} bytes: {status}"),
         Status::TimedOut => {
-            "TIMED_OUT: not all ranks came before the operation's time-out; the communicator is aborted, shrink it or make a new one, and raise the time-out if ranks are only slow".into()
+            "TIMED_OUT: the operation was not over at its time-out, though no rank is known to be gone: a rank has not called it, or is slow; the communicator is aborted, shrink it or make a new one, and raise the time-out if ranks are only slow".into()
         }
         _ => format!("{status} (detail {detail:#x})"),
     }

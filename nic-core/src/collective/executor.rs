@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ringbell_nic_abi::{GpuVa, Status, WireType};
+use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_onc_engines::program::{Layout, Place};
 
 use super::combine::{Combine, Held};
@@ -58,14 +58,15 @@ impl Job {
     }
 
     fn converts(&self) -> bool {
-        self.params.wire != WireType::Same
+        self.params.converts()
     }
 
     /// Bytes of NIC memory of one instance.
     pub(crate) fn instance_bytes(&self) -> u64 {
-        let slots = self.plan.temps + self.plan.program.scratch_chunks;
+        let slots = self.plan.slots.all(self.converts());
+        let slots = u64::from(slots) + u64::from(self.plan.program.scratch_chunks);
         let windows = self.streams.iter().filter(|s| **s).count() as u64;
-        (u64::from(slots) + windows) * self.slot_bytes
+        (slots + windows) * self.slot_bytes
     }
 
     /// Where the window of the source, or of the destination, is, behind the slots of the program.
@@ -281,7 +282,7 @@ impl Op {
     ) -> Op {
         let [input, output] = streams;
         let n = job.plan.steps.len();
-        let temps = job.plan.temps as usize;
+        let temps = job.plan.slots.all(job.converts()) as usize;
         let instance = |block| Instance {
             segment: 0,
             cursor: 0,
@@ -620,7 +621,7 @@ impl Instance {
                     if !matches!(s, Source::Net(_)) {
                         continue;
                     }
-                    match self.take(step.chunks, 0..job.plan.inbound) {
+                    match self.take(step.chunks, 0..job.plan.slots.inbound) {
                         Some(t) => temps[o] = t,
                         None => {
                             self.free(temps[0]);
@@ -664,7 +665,8 @@ impl Instance {
         let at = |inst: &Instance, p: Place| job.pieces(io, p, inst.segment, scratch);
         let mut results: Vec<(Pieces, bool)> = Vec::new();
         if converts && !step.sends.is_empty() && count > 0 {
-            let out = self.take(step.chunks, job.plan.inbound..job.plan.temps)?;
+            let slots = job.plan.slots;
+            let out = self.take(slots.run, slots.inbound..slots.all(true))?;
             self.steps[k].out = out;
             results.push((self.slot(job, io, out, count * 2), true));
         }

@@ -587,7 +587,8 @@ impl Collectives {
                 let s = &c.settings;
                 // The same on every rank: the settings are, and `most_slots` is of all ranks.
                 let share = s.scratch_bytes
-                    / (u64::from(s.segments_in_flight) * u64::from(plan.most_slots.max(1)));
+                    / (u64::from(s.segments_in_flight)
+                        * u64::from(plan.most_slots(params.converts()).max(1)));
                 let most = (share / 64 * 64).min(s.segment_bytes);
                 let (segments, windows) = match streamed {
                     false => (longest.div_ceil(most.max(1)).max(1), None),

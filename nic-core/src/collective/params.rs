@@ -29,6 +29,11 @@ pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u32 {
 }
 
 impl Params {
+    /// Whether messages have another type than the elements.
+    pub(crate) fn converts(&self) -> bool {
+        self.wire != WireType::Same
+    }
+
     /// The codes, packed.
     pub(crate) fn small(&self) -> [u32; 2] {
         let lo = u32::from(self.kind.code())

@@ -90,12 +90,9 @@ pub(crate) struct Plan {
     pub(crate) hash: u32,
     /// Source and destination may coincide as `Program::in_place` says.
     pub(crate) in_place_safe: bool,
-    /// Slots of one instance for messages, in chunks.
-    pub(crate) temps: u32,
-    /// Those of them, the first, that messages arrive in; the rest they leave from.
-    pub(crate) inbound: u32,
-    /// Slots of the rank that needs most, receive slots included: segments must be cut alike.
-    pub(crate) most_slots: u32,
+    pub(crate) slots: Slots,
+    /// Slots of the rank that needs most, as messages are and converted: segments must be cut alike.
+    most_slots: [u32; 2],
 }
 
 /// The shape of a program: it does not depend on the count.
@@ -217,16 +214,38 @@ fn needed(step: &program::Step) -> u32 {
     net * step.chunks
 }
 
-/// Slots for arriving messages, for all messages, and in all.
-fn slots(p: &Program) -> (u32, u32, u32) {
-    let most = p.steps.iter().map(needed).max().unwrap_or(0);
-    let total: u32 = p.steps.iter().map(needed).fold(0, u32::saturating_add);
-    // The same again for messages that leave in another type.
-    let sent = |s: &program::Step| if s.messages() > 0 { s.chunks } else { 0 };
-    let out = p.steps.iter().map(sent).max().unwrap_or(0);
-    let inbound = total.min(most.max(1).saturating_mul(TEMPS_AHEAD));
-    let temps = inbound + 2 * out;
-    (inbound, temps, temps + p.scratch_chunks)
+/// Slots of NIC memory that one instance has for messages, in chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slots {
+    /// Messages arrive in them.
+    pub(crate) inbound: u32,
+    /// Converted messages leave from them, `run` of them each: the longest that there is, so that a free place
+    /// is one for every message.
+    pub(crate) outbound: u32,
+    pub(crate) run: u32,
+}
+
+impl Slots {
+    /// `held` values leave at once.
+    fn of(p: &Program, held: u32) -> Slots {
+        let most = p.steps.iter().map(needed).max().unwrap_or(0);
+        let total: u32 = p.steps.iter().map(needed).fold(0, u32::saturating_add);
+        let sent = |s: &program::Step| if s.messages() > 0 { s.chunks } else { 0 };
+        let run = p.steps.iter().map(sent).max().unwrap_or(0);
+        Slots {
+            inbound: total.min(most.max(1).saturating_mul(TEMPS_AHEAD)),
+            outbound: run.saturating_mul(held),
+            run,
+        }
+    }
+
+    /// All of them, in an operation that converts messages or not.
+    pub(crate) fn all(&self, converts: bool) -> u32 {
+        match converts {
+            true => self.inbound.saturating_add(self.outbound),
+            false => self.inbound,
+        }
+    }
 }
 
 /// Chunk numbers in one space for all memory of a rank.
@@ -250,8 +269,15 @@ impl Spaces {
 impl Plan {
     fn new(programs: &[Program], proof: &Proof, shape: Shape) -> Result<Plan, PlanError> {
         let program = programs[shape.rank as usize].clone();
-        let (inbound, temps, _) = slots(&program);
-        let most_slots = programs.iter().map(|p| slots(p).2).max().unwrap_or(0);
+        // One is filled while another leaves, even where one would do.
+        let held = proof.held.max(2);
+        let most = |converts: bool| {
+            let of = |p: &Program| {
+                let slots = Slots::of(p, held).all(converts);
+                slots.saturating_add(p.scratch_chunks)
+            };
+            programs.iter().map(of).max().unwrap_or(0)
+        };
         let shift = program.in_place().filter(|_| shape.in_place);
         // In place, chunk `i` of one buffer is chunk `o` of the other.
         let size = program.input_chunks + program.output_chunks;
@@ -379,11 +405,15 @@ impl Plan {
             hash: super::params::fold([proof.hash]),
             // The proof takes a stream for memory apart from all other.
             in_place_safe: matches!(proof.in_place, InPlace::Safe) && popped + pushed == 0,
+            slots: Slots::of(&program, held),
+            most_slots: [most(false), most(true)],
             program,
             steps,
-            temps,
-            inbound,
-            most_slots,
         })
+    }
+
+    /// Slots of NIC memory of the rank that needs most.
+    pub(crate) fn most_slots(&self, converts: bool) -> u32 {
+        self.most_slots[usize::from(converts)]
     }
 }

@@ -9,11 +9,17 @@
 //!    that the program claims is proved with the result. Vector clocks (Fidge, Mattern) show that no write
 //!    touches memory whose message may still be on its way. What never runs is a cyclic wait.
 //!
+//! 4. `held`: how many slots an executor needs for messages that wait, so that no ranks wait for each
+//!    other because their slots are full.
+//!
 //! Step 3 runs once with separate buffers and, where the collective has such a form, once in place.
-//! Everything is in chunk units: a proof holds for every count of elements.
+//! Everything is in chunk units: a proof holds for every count of elements. It is of one segment; an executor
+//! gives each segment slots of its own and begins them in order on every rank, so that the first one that
+//! is not over is under way everywhere and needs none of the others.
 
 mod error;
 mod form;
+mod held;
 mod matching;
 mod memory;
 mod run;
@@ -89,6 +95,9 @@ pub struct Proof {
     pub messages_per_rank: usize,
     /// High-water mark of NIC memory: one more than the highest slot that a rank uses.
     pub scratch_chunks: u32,
+    /// Values that an executor must be able to hold for messages that it converts: with fewer slots ranks may
+    /// wait for each other's for ever.
+    pub held: u32,
     /// In place.
     pub in_place: InPlace,
     /// Order of reduction.
@@ -124,6 +133,7 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
         message_chunks: programs.iter().map(Program::sent_chunks).sum(),
         messages_per_rank: programs.iter().map(per_rank).max().unwrap_or(0),
         scratch_chunks: programs.iter().map(form::scratch_used).max().unwrap_or(0),
+        held: held::slots(programs, &messages),
         in_place,
         order: programs.first().map_or(Order::None, |p| p.order),
         hash: super::hash_all(programs),

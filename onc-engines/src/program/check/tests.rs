@@ -36,6 +36,30 @@ fn every_generated_program_is_proved_for_1_to_9_ranks_and_every_root() {
 }
 
 #[test]
+fn values_that_wait_for_their_receivers_are_counted() {
+    use Algorithm as A;
+    use CollectiveKind as K;
+    for (kind, algo, ranks, held) in [
+        // Neighbours take in the order of sending; one place is enough.
+        (K::AllReduce, A::Ring, 8, 1),
+        (K::ReduceScatter, A::Ring, 8, 1),
+        (K::AllToAll, A::Pairwise, 8, 1),
+        (K::Broadcast, A::Chain, 8, 1),
+        // All is sent before the first receive.
+        (K::AllReduce, A::Pairwise, 8, 7),
+        (K::ReduceScatter, A::Pairwise, 8, 7),
+        (K::AllGather, A::Pairwise, 16, 15),
+        (K::AllToAll, A::Linear, 16, 15),
+        // Without payload nothing is held.
+        (K::Barrier, A::RecursiveDoubling, 8, 1),
+    ] {
+        let programs = generate_all(kind, algo, ranks, 0).unwrap();
+        let proof = check(&programs, &Limits::default()).unwrap();
+        assert_eq!(proof.held, held, "{kind:?} {algo:?} {ranks}");
+    }
+}
+
+#[test]
 fn large_communicators_pass_too() {
     use Algorithm as A;
     use CollectiveKind as K;
