@@ -42,6 +42,7 @@
 //! # }
 //! ```
 
+mod announce;
 mod bank;
 mod directory;
 pub mod fault;
@@ -54,17 +55,18 @@ pub mod page_table;
 pub mod pd;
 pub mod region;
 pub mod registers;
+mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod window;
 
+pub use announce::Announce;
 pub use bank::{GtlbStats, MapError, VA_END};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
 pub use loan::{Borrow, BorrowState, Loan, NotReached, Reach};
 pub use memory::{
-    Announce, BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted,
-    Window,
+    BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, Window,
 };
 pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};

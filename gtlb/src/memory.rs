@@ -1,12 +1,12 @@
 //! The seam between the NIC and bytes: [`DmaMemory`].
-#![allow(unsafe_code)] // `Announce` stores into a queue's completion line by address.
+#![allow(unsafe_code)] // A window is an address that other threads may use too.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringbell_nic_abi::GpuVa;
 
+use crate::announce::Announce;
 use crate::loan::{Borrow, Loan, NotReached};
 
 /// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
@@ -197,39 +197,6 @@ pub struct Export<'a> {
     pub bus: u64,
     /// Bytes.
     pub len: u64,
-}
-
-/// A completion on its way to the line that announces it.
-///
-/// Words 1–3 are stored first, word 0 last with Release; it pairs with the Acquire load of word 0 in
-/// the device header (`rb::detail::poll`) and in the host's completion poll.
-#[derive(Debug, Clone, Copy)]
-pub struct Announce {
-    line: *const AtomicU64,
-    words: [u64; 4],
-}
-
-// SAFETY: the constructor's contract makes the line valid from any thread.
-unsafe impl Send for Announce {}
-
-impl Announce {
-    /// # Safety
-    /// `line` points to at least four `AtomicU64` that stay valid until the announcement was stored
-    /// or dropped, and that nobody accesses except atomically.
-    pub unsafe fn new(line: *const AtomicU64, words: [u64; 4]) -> Announce {
-        Announce { line, words }
-    }
-
-    /// Makes the completion visible. For implementations of [`DmaMemory::publish`].
-    pub fn store(self) {
-        // SAFETY: the contract of `new`.
-        let line = unsafe { std::slice::from_raw_parts(self.line, 4) };
-        for (word, value) in line[1..].iter().zip(&self.words[1..]) {
-            word.store(*value, Ordering::Relaxed);
-        }
-        // Release: pairs with the Acquire load of word 0 by the waiter.
-        line[0].store(self.words[0], Ordering::Release);
-    }
 }
 
 /// Memory that the NIC reads and writes by DMA, addressed by [`BusAddr`].

@@ -279,7 +279,6 @@ pub(crate) struct SendQueue {
     owed: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
-    pub(crate) outstanding: u32,
 }
 
 impl SendQueue {
@@ -302,7 +301,6 @@ impl SendQueue {
             seen_doorbell: config.first_ticket,
             hungry: false,
             owed: false,
-            outstanding: 0,
         }
     }
 
@@ -374,7 +372,6 @@ impl SendQueue {
     pub(crate) fn consume(&mut self) {
         let slot = self.slot(self.next);
         self.busy[slot] = true;
-        self.outstanding += 1;
         self.next = self.next.wrapping_add(1);
     }
 
@@ -383,7 +380,6 @@ impl SendQueue {
     pub(crate) fn complete(&mut self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
         let slot = self.slot(ticket);
         self.busy[slot] = false;
-        self.outstanding -= 1;
         self.announce(ticket, c.encode(ticket), memory);
     }
 
@@ -404,7 +400,6 @@ impl SendQueue {
         }
         let slot = self.slot(ticket);
         self.busy[slot] = false;
-        self.outstanding -= 1;
         let mut words = c.encode(ticket);
         words[0] |= C_IN_LINE.put(1);
         self.announce(ticket, words, memory);
@@ -427,6 +422,7 @@ mod tests {
 
     use ringbell_gtlb::testing::HostMemory;
     use ringbell_gtlb::{BusError, DmaId, DmaOp, Submitted};
+    use ringbell_nic_abi::descriptor::LAP;
     use ringbell_nic_abi::{Descriptor, Opcode};
 
     use super::*;
@@ -489,6 +485,42 @@ mod tests {
             assert_eq!(take(&mut q), Some(first));
             assert_eq!(take(&mut q), None);
             assert!(!q.owed, "all that was rung has come");
+        }
+    }
+
+    #[test]
+    fn an_entry_that_lacks_any_one_word_is_not_taken() {
+        let memory = HostMemory::new(1 << 16).expect("memory");
+        let mut q = queue(&memory, 0);
+        // Both laps: the second finds a whole entry of the first in the slot.
+        for ticket in 0..2 * DEPTH {
+            for late in 0..8 {
+                let slots = q.mem.slots();
+                let word = &slots.sq[(ticket % DEPTH) as usize * 8 + late];
+                let before = word.load(Relaxed);
+                store(&q, ticket);
+                let stored = word.swap(before, Relaxed);
+                ring(&q, ticket);
+                assert!(q.peek().is_none(), "ticket {ticket} without word {late}");
+                let slots = q.mem.slots();
+                slots.sq[(ticket % DEPTH) as usize * 8 + late].store(stored, Relaxed);
+                let (t, entry) = q.peek().expect("whole");
+                assert_eq!((t, entry.wr_id()), (ticket, ticket.into()));
+                // As it was, for the next word to be late.
+                for word in &q.mem.slots().sq[(ticket % DEPTH) as usize * 8..][..8] {
+                    word.store(word.load(Relaxed) ^ LAP, Relaxed);
+                }
+            }
+            store(&q, ticket);
+            assert_eq!(take(&mut q), Some(ticket));
+            let done = Completion {
+                status: ringbell_nic_abi::Status::Ok,
+                opcode: 0,
+                wr_id: 0,
+                bytes: 0,
+                detail: 0,
+            };
+            q.complete(ticket, &done, &memory);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Every interleaving of the two lock-free protocols, under the C11 memory model: the modules
 //! themselves, compiled with loom's atomics.
 #![allow(dead_code, unreachable_pub, missing_docs)] // The modules' other users are not here.
+#![allow(unsafe_code)] // A cell that loom watches, and `Announce`, which takes an address.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
@@ -12,9 +13,14 @@ mod slots;
 #[path = "../src/transport/local/ring.rs"]
 mod ring;
 
+#[path = "../../gtlb/src/announce.rs"]
+mod announce;
+
+use announce::Announce;
+use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
-use ringbell_nic_abi::{Completion, Descriptor, Opcode, Status};
+use ringbell_nic_abi::{Completion, Descriptor, GpuVa, Opcode, Status, WorkQueueEntry};
 use slots::Slots;
 use sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -26,8 +32,13 @@ struct Queue {
     doorbell: AtomicU32,
     /// Stands for GPU memory: written before the descriptor, read by the NIC.
     payload: Vec<AtomicU64>,
+    /// What the owner of slot 0 alone touches: loom fails when a user of the slot meets the one before.
+    owned: UnsafeCell<u32>,
     log2: u32,
 }
+
+// SAFETY: that `owned` is never touched by two threads at once is what the model checks.
+unsafe impl Sync for Queue {}
 
 impl Queue {
     fn new(log2: u32) -> Arc<Queue> {
@@ -39,6 +50,7 @@ impl Queue {
             tail: AtomicU32::new(0),
             doorbell: AtomicU32::new(0),
             payload: (0..4).map(|_| AtomicU64::new(0)).collect(),
+            owned: UnsafeCell::new(0),
             log2,
         })
     }
@@ -63,14 +75,18 @@ fn complete(q: &Queue, ticket: u32, bytes: u64) {
         bytes,
         detail: 0,
     };
-    let words = done.encode(ticket);
-    // As `Announce::store` does.
     let slots = q.slots();
-    let line = slots.line(ticket);
-    for i in 1..4 {
-        line[i].store(words[i], Ordering::Relaxed);
-    }
-    line[0].store(words[0], Ordering::Release);
+    // SAFETY: the line outlives the call, and is accessed atomically alone.
+    unsafe { Announce::new(slots.line(ticket).as_ptr(), done.encode(ticket)) }.store();
+}
+
+/// An entry that differs from an empty slot in every word, beside the lap.
+fn full_entry(q: &Queue, ticket: u32) -> WorkQueueEntry {
+    let mut d = Descriptor::new(Opcode::Send);
+    (d.local_va, d.remote_va) = (GpuVa(0x1000), GpuVa(0x2000));
+    (d.len, d.imm, d.operand) = (3, 4, 5);
+    (d.wr_id, d.timeout_us) = (6, 7);
+    d.encode(q.slots().lap(ticket))
 }
 
 fn bounded() -> loom::model::Builder {
@@ -89,15 +105,16 @@ fn a_descriptor_brings_its_payload_and_a_completion_its_answer() {
             thread::spawn(move || {
                 let t = q.slots().try_take().expect("free");
                 q.payload[0].store(77, Ordering::Relaxed);
-                let d = Descriptor::new(Opcode::Nop);
-                q.slots().publish(t, &d.encode(q.slots().lap(t)));
+                q.slots().publish(t, &full_entry(&q, t));
                 t
             })
         };
-        // The NIC may look at any time; whenever it sees the entry it must see the payload.
+        // The NIC may look at any time; whenever it sees the entry, it sees all of it and the payload.
         let mut seen = false;
         for _ in 0..2 {
-            if !seen && q.slots().peek(0).is_some() {
+            let entry = q.slots().peek(0).filter(|_| !seen);
+            if let Some(entry) = entry {
+                assert_eq!(entry, full_entry(&q, 0), "a torn entry");
                 assert_eq!(q.payload[0].load(Ordering::Relaxed), 77);
                 q.payload[1].store(88, Ordering::Relaxed);
                 complete(&q, 0, 5);
@@ -132,6 +149,32 @@ fn a_waiter_that_sees_the_completion_sees_the_data() {
             assert_eq!((c.bytes, q.payload[0].load(Ordering::Relaxed)), (8, 9));
         }
         nic.join().expect("nic");
+    });
+}
+
+#[test]
+fn who_takes_a_released_slot_meets_nothing_of_its_last_user() {
+    bounded().check(|| {
+        let q = Queue::new(0);
+        let t = q.slots().try_take().expect("free");
+        complete(&q, t, 0);
+        let last = {
+            let q = q.clone();
+            thread::spawn(move || {
+                assert!(q.slots().completion(t).is_some());
+                // SAFETY: checked by loom. Stands for every read of the line before the release.
+                assert_eq!(q.owned.with(|o| unsafe { *o }), 0);
+                q.slots().release(t);
+            })
+        };
+        for _ in 0..2 {
+            if q.slots().try_take() == Some(t + 1) {
+                // SAFETY: checked by loom. Stands for the NIC's next completion in the line.
+                q.owned.with_mut(|o| unsafe { *o = t + 1 });
+            }
+            thread::yield_now();
+        }
+        last.join().expect("the last user");
     });
 }
 

@@ -30,7 +30,8 @@ use ringbell_nic_abi::{GpuVa, Lkey};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::Rng;
-use crate::memory::{Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
+use crate::announce::Announce;
+use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
 use crate::page_table::{PageTable, PAGE_BYTES};
 use crate::{Access, Mmu, MmuConfig, Need};
 

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::host::check_length;
 use super::{HostMemory, Rng};
+use crate::announce::Announce;
 use crate::loan::{Borrow, BorrowState, Loan, NotReached, TOKEN_BYTES};
-use crate::memory::{Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
+use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
 
 /// Operations that may be pending before [`BusError::Busy`].
 const MAX_PENDING: usize = 64;

@@ -7,9 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::memory::{
-    Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
-};
+use crate::announce::Announce;
+use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window};
 
 /// Bus address of the first byte: not 0, so that an offset taken for an address is noticed.
 const BUS_BASE: u64 = 1 << 40;
