@@ -547,36 +547,34 @@ fn a_fault_names_the_address_and_the_stream_stays_whole() {
     assert_eq!(p.until(MINUTE, |p| p.a.sent(4)), (Status::NoTranslation, 0));
 }
 
-/// smoltcp draws the initial sequence number from its seeded generator (sPCG32): finds a seed whose
-/// first number is just below 2^32.
-fn seed_with_isn_near_the_wrap() -> u64 {
-    (0u64..)
-        .find(|&seed| {
-            let s = seed
-                .wrapping_mul(0xbb2e_fcec_3c39_611d)
-                .wrapping_add(0x7590_ef39);
-            // Interface::new draws an IPv4 identification first.
-            let s = s
-                .wrapping_mul(0xbb2e_fcec_3c39_611d)
-                .wrapping_add(0x7590_ef39);
-            (s >> (29 - (s >> 61))) as u32 > u32::MAX - 100_000
-        })
-        .unwrap_or(0) // the range is endless
-}
-
-#[test]
-fn sequence_numbers_wrap() {
+/// Two NICs, the clock at `now`, and the sequence numbers that the first one sends.
+fn spied(now: NicTime) -> (Pair, Arc<Mutex<Vec<u32>>>) {
     let sw = MemSwitch::private(2, 1500, Checksums::Software).unwrap(); // numbers in range
     let (port_a, port_b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let mut cfg = config(IP_A);
-    cfg.seed = seed_with_isn_near_the_wrap();
     let spy = Spy {
         inner: port_a,
         seen: Arc::clone(&seen),
     };
-    let mut p = Pair::with((Box::new(spy), Box::new(port_b)), cfg, config(IP_B));
+    let mut p = Pair::with(
+        (Box::new(spy), Box::new(port_b)),
+        config(IP_A),
+        config(IP_B),
+    );
+    p.now = now;
     p.listen(PORT);
+    (p, seen)
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    // They move on by one in 4 us: the first run tells when the second one is to begin.
+    let start = 1_000_000;
+    let (mut p, seen) = spied(NicTime(start));
+    p.connect(PORT);
+    let first = seen.lock().unwrap()[0]; // no thread has panicked
+    let to_go = u64::from(u32::MAX - 50_000).wrapping_sub(u64::from(first)) as u32;
+    let (mut p, seen) = spied(NicTime(start + u64::from(to_go) * 4_000));
     let conns = p.connect(PORT);
     p.transfer(conns, random(1, 1 << 20), 1, MINUTE);
     let seen = seen.lock().unwrap(); // no thread has panicked

@@ -12,7 +12,7 @@ use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port};
 use ringbell_nic_core::transport::{NicTime, Transport, TransportEvent};
 use ringbell_nic_core::wire::control::{echo_reply, Arp};
-use ringbell_nic_core::wire::frame::{classify, set_sequence, Frame};
+use ringbell_nic_core::wire::frame::{classify, set_acknowledgement, set_sequence, Frame};
 use ringbell_nic_core::wire::vxlan;
 use tcp_support::*;
 
@@ -33,6 +33,7 @@ fn parse_all(bytes: &[u8]) {
     if let Ok(Frame::Tcp(seg)) = classify(bytes, own, ip) {
         let mut copy = bytes[seg.tcp_at..seg.end].to_vec();
         set_sequence(&mut copy, seg.seq.wrapping_add(1));
+        set_acknowledgement(&mut copy, seg.seq, seg.window);
     }
 }
 

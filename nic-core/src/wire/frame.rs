@@ -83,6 +83,10 @@ pub struct TcpFrame {
     pub dst_port: u16,
     /// A SYN without ACK or RST: opens a connection.
     pub opens: bool,
+    /// The SYN flag.
+    pub syn: bool,
+    /// The RST flag.
+    pub rst: bool,
     /// An ACK without data, SYN, FIN or RST.
     pub pure_ack: bool,
     /// Sequence number.
@@ -168,6 +172,8 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 tcp_at: ETHERNET_HEADER + header_len,
                 end: ETHERNET_HEADER + total,
                 opens: tcp.flags & (FLAG_SYN | FLAG_ACK | FLAG_RST) == FLAG_SYN,
+                syn: tcp.flags & FLAG_SYN != 0,
+                rst: tcp.flags & FLAG_RST != 0,
             }))
         }
         1 => Ok(Frame::Icmp { src_mac: eth.src }),
@@ -181,15 +187,28 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
 /// # Panics
 /// When `tcp` is shorter than a TCP header, which [`classify`] has ruled out for its frames.
 pub fn set_sequence(tcp: &mut [u8], seq: u32) {
-    let new = seq.to_be_bytes();
+    replace(tcp, 4, &seq.to_be_bytes());
+}
+
+/// The same for acknowledgement number and window.
+///
+/// # Panics
+/// As [`set_sequence`].
+pub fn set_acknowledgement(tcp: &mut [u8], ack: u32, window: u16) {
+    replace(tcp, 8, &ack.to_be_bytes());
+    replace(tcp, 14, &window.to_be_bytes());
+}
+
+/// Puts an even number of bytes at an even place of a TCP header.
+fn replace(tcp: &mut [u8], at: usize, new: &[u8]) {
     let word = |b: &[u8], at: usize| u32::from(u16::from_be_bytes([b[at], b[at + 1]]));
     let mut sum = !word(tcp, 16) & 0xffff;
-    for half in [0, 2] {
-        sum += (!word(tcp, 4 + half) & 0xffff) + word(&new, half);
+    for half in (0..new.len()).step_by(2) {
+        sum += (!word(tcp, at + half) & 0xffff) + word(new, half);
     }
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
-    tcp[4..8].copy_from_slice(&new);
+    tcp[at..at + new.len()].copy_from_slice(new);
     tcp[16..18].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
@@ -275,6 +294,10 @@ mod tests {
             set_sequence(tcp, new);
             let packet = TcpPacket::new_unchecked(&*tcp);
             assert!(packet.verify_checksum(&src, &dst) && packet.seq_number().0 == new as i32);
+            set_acknowledgement(tcp, !new, new as u16);
+            let packet = TcpPacket::new_unchecked(&*tcp);
+            assert!(packet.verify_checksum(&src, &dst) && packet.ack_number().0 == !new as i32);
+            assert_eq!(packet.window_len(), new as u16);
             tcp[0] ^= 1;
             set_sequence(tcp, old);
             assert!(!TcpPacket::new_unchecked(&*tcp).verify_checksum(&src, &dst));

@@ -1,6 +1,8 @@
 //! Two TCP transports on a wire, in virtual time, with a mock of GPU memory.
 #![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
 
+pub mod raw;
+
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 

@@ -1,32 +1,34 @@
 //! Frames in: to their connection, to a listener, or answered by the transport itself.
 
-use std::net::SocketAddrV4;
-
 use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::IpListenEndpoint;
 
-use super::conn::{Conn, Phase};
+use super::conn::Conn;
 use super::demux::Key;
 use super::device::{Ingress, Reply};
 use super::neighbor::Resolved;
+use super::smoltcp_gaps::acceptance::Verdict;
+use super::smoltcp_gaps::guarded;
+use super::smoltcp_gaps::partial_ack::is_before;
 use super::{TcpCounters, TcpTransport};
 use crate::port::{MacAddr, Port};
 use crate::transport::{NicTime, TransportEvent};
 use crate::wire::control::{echo_reply, Arp};
-use crate::wire::frame::{classify, set_sequence, Dropped, Frame, TcpFrame};
+use crate::wire::frame::{classify, set_acknowledgement, set_sequence, Dropped, Frame, TcpFrame};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Frames taken per step: enough to acknowledge many at once, few enough to serve others soon.
 const RX_BUDGET: usize = 128;
-/// A handshake that is not over after this long is forgotten: 10 s.
-const HANDSHAKE_NS: u64 = 10_000_000_000;
 
 /// What is left to do with a frame once the port has its buffer back.
 enum After {
     Nothing,
     /// A SYN that may open a connection.
     Opens(TcpFrame, Vec<u8>),
+    /// A segment that may complete a handshake by a cookie.
+    Completes(TcpFrame, Vec<u8>),
+    /// Answer this connection's peer with a challenge ACK.
+    Challenge(usize),
     /// Answer with this many bytes of the scratch buffer, a whole frame.
     Answer(MacAddr, usize),
 }
@@ -41,7 +43,7 @@ impl TcpTransport {
             };
             self.reply.len = 0;
             let mut answer_to = MacAddr::default();
-            let mut hole = None;
+            let (mut hole, mut known) = (None, None);
             let after = match classify(frame, self.mac, self.config.ip) {
                 Ok(Frame::Tcp(seg)) => {
                     answer_to = seg.src_mac;
@@ -50,45 +52,56 @@ impl TcpTransport {
                         .find(Key::new(seg.src, seg.src_port, seg.dst_port));
                     let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
                     let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
-                    let reopens =
-                        |c: &Conn| listening && c.is_orphan() && c.state() == State::TimeWait;
+                    // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
+                    let is_new =
+                        |c: &Conn| c.next_expected().is_some_and(|n| !is_before(seg.seq, n));
+                    let reopens = |c: &Conn| {
+                        listening && c.is_orphan() && c.state() == State::TimeWait && is_new(c)
+                    };
                     match conn {
                         Some((_, c)) if c.broken => After::Nothing,
                         Some((index, c)) if !reopens(c) => {
-                            c.heard = true;
-                            c.note_ack(&seg);
-                            let mut packet = &frame[ETHERNET_HEADER..seg.end];
-                            let mended = if seg.pure_ack {
-                                c.mend_ack(seg.seq)
-                            } else {
-                                None
-                            };
-                            if let Some((seq, room)) = mended
-                                .and_then(|s| Some((s, self.scratch.get_mut(..packet.len())?)))
-                            {
-                                room.copy_from_slice(packet);
-                                set_sequence(&mut room[seg.tcp_at - ETHERNET_HEADER..], seq);
-                                packet = room;
+                            known = Some(c.neighbor);
+                            let verdict = c.judge(&seg);
+                            match verdict {
+                                Verdict::Challenge => After::Challenge(index),
+                                Verdict::Drop => After::Nothing,
+                                Verdict::Take | Verdict::TakeWithoutAck => {
+                                    c.heard = true;
+                                    let resets = seg.rst && c.state() != State::Closed;
+                                    let packet = &frame[ETHERNET_HEADER..seg.end];
+                                    let packet =
+                                        mended(c, verdict, &seg, packet, &mut self.scratch);
+                                    let mut device = Ingress {
+                                        packet: Some(packet),
+                                        reply: &mut self.reply,
+                                        caps: &self.caps,
+                                    };
+                                    let (iface, sockets) = (&mut self.iface, &mut c.sockets);
+                                    let took = guarded(|| {
+                                        iface.poll_ingress_single(t, &mut device, sockets)
+                                    });
+                                    if took.is_none() {
+                                        self.counters.defects += 1;
+                                        c.broken = true;
+                                    }
+                                    c.reset |= resets && c.state() == State::Closed;
+                                    if c.leaves_a_hole(&seg) {
+                                        hole = Some(index);
+                                    }
+                                    self.ready.resume(index);
+                                    After::Nothing
+                                }
                             }
-                            let mut device = Ingress {
-                                packet: Some(packet),
-                                reply: &mut self.reply,
-                                caps: &self.caps,
-                            };
-                            let (iface, sockets) = (&mut self.iface, &mut c.sockets);
-                            let took =
-                                guarded(|| iface.poll_ingress_single(t, &mut device, sockets));
-                            if took.is_none() {
-                                self.counters.defects += 1;
-                                c.broken = true;
-                            }
-                            if c.leaves_a_hole(&seg) {
-                                hole = Some(index);
-                            }
-                            self.ready.resume(index);
-                            After::Nothing
                         }
                         _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
+                        _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
+                            let listener = self.listeners.get(&seg.dst_port);
+                            listener.is_some_and(|l| l.expects_cookies(now))
+                        } =>
+                        {
+                            After::Completes(seg, frame[ETHERNET_HEADER..seg.end].to_vec())
+                        }
                         _ => {
                             let mut device = Ingress {
                                 packet: Some(&frame[ETHERNET_HEADER..]),
@@ -140,6 +153,8 @@ impl TcpTransport {
             match after {
                 After::Nothing => {}
                 After::Opens(seg, packet) => self.open(now, seg, &packet),
+                After::Completes(seg, packet) => self.complete(now, seg, &packet),
+                After::Challenge(index) => self.challenge(index, now),
                 After::Answer(dst, len) => {
                     send_frame(
                         &mut *self.port,
@@ -151,7 +166,9 @@ impl TcpTransport {
                 }
             }
             if self.reply.len > 0 {
-                self.send_reply(now, answer_to);
+                // Numbers of a connection go to its peer, not to whoever sent the frame.
+                let peer = known.and_then(|n| self.neighbors.mac(n));
+                self.send_reply(now, peer.unwrap_or(answer_to));
             }
             if let Some(index) = hole {
                 self.mend(index, now);
@@ -175,79 +192,6 @@ impl TcpTransport {
                 self.port.tx_commit(now, total);
             }
             None => self.counters.replies_lost += 1,
-        }
-    }
-
-    /// A SYN for a listener: makes the connection and hands it the SYN.
-    fn open(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
-        let key = Key::new(seg.src, seg.src_port, seg.dst_port);
-        // A TIME-WAIT connection of the same name gives way (RFC 9293 §3.10.7.4).
-        if let Some(old) = self.table.find(key) {
-            self.free(old);
-        }
-        self.make_room();
-        let hop = self.next_hop(seg.src);
-        let Some(listener) = self.listeners.get_mut(&seg.dst_port) else {
-            return;
-        };
-        let has_room = listener.waiting < listener.backlog && self.table.has_room();
-        // The SYN's source answers for its address until ARP says otherwise.
-        let neighbor = hop
-            .filter(|_| has_room)
-            .and_then(|ip| self.neighbors.acquire(ip, Some(seg.src_mac), now));
-        let Some(neighbor) = neighbor else {
-            // No answer, as Linux: the peer tries again while the backlog drains.
-            self.counters.overflowed += 1;
-            return;
-        };
-        let doubted = self.neighbors.doubt(neighbor, seg.src_mac, now);
-        if let Some(target) = doubted {
-            let frame = request(self.mac, self.config.ip, target);
-            send_frame(
-                &mut *self.port,
-                &mut self.counters,
-                now,
-                MacAddr::BROADCAST,
-                &frame,
-            );
-        }
-        let local = SocketAddrV4::new(self.config.ip, seg.dst_port);
-        let peer = SocketAddrV4::new(seg.src, seg.src_port);
-        let phase = Phase::Incoming(listener.id);
-        let config = &self.config;
-        let index = self.table.insert(key, |id| {
-            let mut c = Conn::new(id, local, peer, phase, neighbor, config);
-            c.deadline = Some(NicTime(now.0.saturating_add(HANDSHAKE_NS)));
-            c
-        });
-        let Some((index, c)) = index.and_then(|i| Some((i, self.table.at(i)?))) else {
-            self.neighbors.release(neighbor, usize::MAX);
-            return;
-        };
-        listener.waiting += 1;
-        let here = IpListenEndpoint {
-            addr: Some(smoltcp::wire::IpAddress::Ipv4(*local.ip())),
-            port: local.port(),
-        };
-        // A fresh socket and a port that is not zero: listening cannot fail.
-        let listens = c.socket().listen(here).is_ok();
-        let mut device = Ingress {
-            packet: Some(packet),
-            reply: &mut self.reply,
-            caps: &self.caps,
-        };
-        let t = self.clock.instant(now);
-        let (iface, sockets) = (&mut self.iface, &mut c.sockets);
-        if guarded(|| iface.poll_ingress_single(t, &mut device, sockets)).is_none() {
-            self.counters.defects += 1;
-            c.broken = true;
-        }
-        if listens && !c.broken && c.state() == State::SynReceived {
-            self.mark(index);
-        } else {
-            // A bad checksum or bad options: as if it had not come.
-            self.counters.dropped += 1;
-            self.reset_orphan(index);
         }
     }
 
@@ -314,17 +258,42 @@ impl TcpTransport {
     }
 }
 
-/// Runs smoltcp and keeps a panic of its assertions inside.
-///
-/// Fuzzing has found segments after which smoltcp's receive window is larger than its buffer, which
-/// it asserts cannot be. One hostile peer must not end the NIC of all others: the connection ends.
-pub(super) fn guarded<R>(f: impl FnOnce() -> R) -> Option<R> {
-    // The socket that was at work is never used again, except to be dropped; the interface holds no
-    // state of a packet between two calls.
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).ok()
+/// The packet as the socket is to see it: as it came, or a copy with another number.
+fn mended<'a>(
+    c: &mut Conn,
+    verdict: Verdict,
+    seg: &TcpFrame,
+    packet: &'a [u8],
+    scratch: &'a mut [u8],
+) -> &'a [u8] {
+    let without_ack = verdict == Verdict::TakeWithoutAck;
+    if seg.ack.is_some() && !without_ack {
+        c.heard_window = seg.window;
+    }
+    let sequence = match seg.pure_ack && !without_ack {
+        true => c.mend_ack(seg.seq),
+        false => None,
+    };
+    if sequence.is_none() && !without_ack {
+        return packet;
+    }
+    let Some(room) = scratch.get_mut(..packet.len()) else {
+        return packet;
+    };
+    room.copy_from_slice(packet);
+    let tcp = &mut room[seg.tcp_at - ETHERNET_HEADER..];
+    match sequence {
+        Some(seq) => set_sequence(tcp, seq),
+        None => set_acknowledgement(tcp, c.unacknowledged(), c.heard_window),
+    }
+    room
 }
 
-fn request(mac: MacAddr, ip: std::net::Ipv4Addr, target: std::net::Ipv4Addr) -> [u8; 42] {
+pub(super) fn request(
+    mac: MacAddr,
+    ip: std::net::Ipv4Addr,
+    target: std::net::Ipv4Addr,
+) -> [u8; 42] {
     let mut frame = [0; 42];
     let arp = Arp {
         request: true,
@@ -338,7 +307,7 @@ fn request(mac: MacAddr, ip: std::net::Ipv4Addr, target: std::net::Ipv4Addr) -> 
 }
 
 /// Sends a frame that the transport composed itself; it is lost when there is no room.
-fn send_frame(
+pub(super) fn send_frame(
     port: &mut dyn Port,
     counters: &mut TcpCounters,
     now: NicTime,

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
-use super::device::Clock;
 use smoltcp::iface::{SocketHandle, SocketSet};
 use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
 use super::demux::Key;
-use super::recovery::Recovery;
-use super::revive::Heard;
+use super::smoltcp_gaps::acceptance::Challenges;
+use super::smoltcp_gaps::clock::Clock;
+use super::smoltcp_gaps::partial_ack::Recovery;
 use super::TcpConfig;
 use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
 
@@ -83,14 +83,22 @@ pub(super) struct Conn {
     pub(super) last_state: State,
     /// Sequence number of the peer's first byte, once we have acknowledged its SYN.
     pub(super) peer_base: Option<u32>,
-    /// The newest acknowledgement that the peer has sent.
-    pub(super) heard_ack: Option<Heard>,
+    /// Sequence number of our first byte: one more than that of our SYN.
+    pub(super) first: u32,
+    /// Bytes put into the socket.
+    pub(super) given: u64,
+    /// The window that the peer has offered last, not scaled.
+    pub(super) heard_window: u16,
+    /// Answers to segments that somebody may have guessed.
+    pub(super) challenges: Challenges,
+    /// A reset has ended the socket.
+    pub(super) reset: bool,
     /// Losses that are being mended.
     pub(super) recovery: Recovery,
     /// When the socket is reminded of what it has forgotten.
     pub(super) revive_at: Option<NicTime>,
     /// When an idle connection starts to send keep-alive probes.
-    keep_alive_at: Option<NicTime>,
+    pub(super) keep_alive_at: Option<NicTime>,
     /// Bytes taken out of the socket.
     pub(super) taken: u64,
     /// An engine holds bytes for the next receive.
@@ -149,7 +157,11 @@ impl Conn {
             peer_closed: false,
             last_state: State::Closed,
             peer_base: None,
-            heard_ack: None,
+            first: 0,
+            given: 0,
+            heard_window: 0,
+            challenges: Challenges::default(),
+            reset: false,
             recovery: Recovery::default(),
             revive_at: None,
             keep_alive_at: None,
@@ -170,6 +182,10 @@ impl Conn {
         self.sockets.get_mut(self.handle)
     }
 
+    pub(super) fn tcp(&self) -> &Socket<'static> {
+        self.sockets.get(self.handle)
+    }
+
     /// Puts a closed socket in the place of a broken one.
     pub(super) fn replace_socket(&mut self) {
         self.sockets = SocketSet::new(Vec::with_capacity(1));
@@ -181,7 +197,7 @@ impl Conn {
     }
 
     pub(super) fn state(&self) -> State {
-        self.sockets.get::<Socket>(self.handle).state()
+        self.tcp().state()
     }
 
     pub(super) fn is_orphan(&self) -> bool {
@@ -190,7 +206,7 @@ impl Conn {
 
     /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of none.
     pub(super) fn has_news_for(&self, work: &RecvWork) -> bool {
-        let socket = self.sockets.get::<Socket>(self.handle);
+        let socket = self.tcp();
         self.phase != Phase::Open
             || work.buffer.len == 0
             || self.held
@@ -202,57 +218,15 @@ impl Conn {
 
     /// RCV.NXT. smoltcp keeps it to itself, so it is counted from outside.
     pub(super) fn next_expected(&self) -> Option<u32> {
-        let socket = self.sockets.get::<Socket>(self.handle);
+        let socket = self.tcp();
         let fin = u32::from(peer_has_closed(socket.state()));
         let bytes = self.taken + socket.recv_queue() as u64;
         Some(self.peer_base?.wrapping_add(bytes as u32).wrapping_add(fin))
     }
 
-    /// The sequence number with which smoltcp should see a pure acknowledgement, when not its own.
-    ///
-    /// smoltcp refuses one whose sequence number lies beyond the window it offered last, and then
-    /// sends no more: with a closed window, both sides wait for ever. Such a segment is in order:
-    /// the window's edge moved back by a part of the window's scale after the peer had filled it.
-    /// "Special allowance should be made to accept valid ACKs" (RFC 9293 §3.10.7.4).
-    pub(super) fn mend_ack(&self, seq: u32) -> Option<u32> {
-        let expected = self.next_expected()?;
-        let ahead = seq.wrapping_sub(expected) as usize;
-        let socket = self.sockets.get::<Socket>(self.handle);
-        // What the buffer could hold, and the largest step of the window's scale.
-        (ahead > 0 && ahead <= socket.recv_capacity() + (1 << 14)).then_some(expected)
-    }
-
-    /// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not
-    /// the stream's, in the place of the last byte sent. A receiver that misses that byte would take it.
-    ///
-    /// Not smoltcp's own time-out: it also ends connections that are merely idle.
-    pub(super) fn mind_keep_alive(&mut self, config: &TcpConfig, now: NicTime) {
-        let Some(every) = config.keep_alive else {
-            return;
-        };
-        let on = self.socket().keep_alive().is_some();
-        if self.socket().send_queue() > 0 {
-            if on {
-                self.socket().set_keep_alive(None);
-            }
-            self.keep_alive_at = None;
-        } else if !on {
-            match self.keep_alive_at {
-                Some(at) if at <= now => {
-                    let own = Clock::new(config.rto_min).duration(every);
-                    // This also sends the first probe.
-                    self.socket().set_keep_alive(Some(own));
-                    self.keep_alive_at = None;
-                }
-                Some(_) => {}
-                None => self.keep_alive_at = Some(now.plus(every)),
-            }
-        }
-    }
-
     /// Whether what TCP sends now must be answered: data, FIN or a keep-alive probe.
     pub(super) fn expects_answer(&self, config: &TcpConfig) -> bool {
-        let socket = self.sockets.get::<Socket>(self.handle);
+        let socket = self.tcp();
         let fin = matches!(
             socket.state(),
             State::FinWait1 | State::Closing | State::LastAck

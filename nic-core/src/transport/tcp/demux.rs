@@ -138,10 +138,24 @@ impl Table {
         let slot = self.slots.get_mut(index)?;
         let conn = slot.conn.take()?;
         slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
-        self.by_key.remove(&conn.key);
-        self.last = None;
+        self.forget_key(conn.key, index);
         self.free.push(index);
         Some(conn)
+    }
+
+    /// Lets another connection have the addresses of this one, which has none to talk to any more.
+    pub(super) fn detach(&mut self, index: usize) {
+        if let Some(key) = self.at(index).map(|c| c.key) {
+            self.forget_key(key, index);
+        }
+    }
+
+    fn forget_key(&mut self, key: Key, index: usize) {
+        // After a `detach` they may be another's.
+        if self.by_key.get(&key) == Some(&index) {
+            self.by_key.remove(&key);
+            self.last = None;
+        }
     }
 
     /// Whether there is such a connection, without touching it.

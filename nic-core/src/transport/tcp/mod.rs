@@ -17,26 +17,28 @@
 //! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
 //! acknowledgement.
 //!
-//! **What smoltcp forgets.** Sockets are polled only while the port has room, and reminded when they have
-//! bytes to bring over and no timer: see `revive`. After a loss they are told of the next hole of the window: see
-//! `recovery`.
+//! **smoltcp's gaps** are mended from outside: `smoltcp_gaps` lists them.
+//!
+//! **Strangers.** Half-open handshakes that fill a backlog keep no client out: see `listen`. A reset, a SYN
+//! or an acknowledgement that somebody may have guessed ends or spoils no connection (RFC 5961): see
+//! `smoltcp_gaps::acceptance`. Whoever reads the wire can still do both.
 //!
 //! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
-//! Initial sequence numbers come from a seeded generator, not from RFC 6528's keyed hash: give each
-//! NIC a seed of its own from the system's random source.
+//! Initial sequence numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random source.
 
 mod admit;
 mod conn;
 mod demux;
 mod device;
+mod isn;
+mod listen;
 mod neighbor;
 mod pump;
 mod ready;
-mod recovery;
 mod reshape;
-mod revive;
 mod service;
+mod smoltcp_gaps;
 mod timers;
 
 use std::collections::{HashMap, VecDeque};
@@ -45,17 +47,21 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
-use smoltcp::iface::{Config, Interface, SocketSet};
+use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Cidr};
+use smoltcp::wire::Ipv4Cidr;
 
 use self::conn::{Conn, Phase, Receiving, Sending};
 pub use self::demux::CONNECTIONS_MAX;
 use self::demux::{index_of, Key, Table};
-use self::device::{Clock, Ingress, Reply};
+use self::device::Reply;
+use self::isn::Keys;
+use self::listen::Listener;
 use self::neighbor::{Neighbors, Resolved};
 use self::ready::Ready;
+use self::smoltcp_gaps::clock::Clock;
+use self::smoltcp_gaps::initial_sequence;
 use self::timers::Timers;
 use super::{
     ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
@@ -91,7 +97,7 @@ pub struct TcpConfig {
     /// Shortest time after which a segment is sent again, 20 ms to 1 s: more than the peer may delay
     /// its acknowledgement. TIME-WAIT lasts ten times as long.
     pub rto_min: Duration,
-    /// Seed of sequence numbers, ephemeral ports and the demultiplexer's hash.
+    /// Key of sequence numbers and cookies, seed of ephemeral ports and of the demultiplexer's hash.
     pub seed: u64,
 }
 
@@ -171,10 +177,14 @@ pub struct TcpCounters {
     pub dropped: u64,
     /// Frames addressed to somebody else.
     pub not_ours: u64,
-    /// Segments answered with a reset, because nobody wanted them.
+    /// Segments answered with a reset, because they were of no connection.
     pub refused: u64,
-    /// SYNs dropped because a backlog was full or no connection was free.
+    /// SYNs and handshakes dropped because a backlog was full or no connection was free.
     pub overflowed: u64,
+    /// SYNs answered with a cookie, because half-open handshakes filled the backlog.
+    pub cookies: u64,
+    /// Segments answered with a challenge ACK (RFC 5961), because their numbers may have been guessed.
+    pub challenged: u64,
     /// Connections ended because smoltcp's own assertions failed on what the peer sent.
     pub defects: u64,
     /// Times that a socket was reminded of bytes for which it had no timer.
@@ -185,14 +195,6 @@ pub struct TcpCounters {
     pub replies_lost: u64,
 }
 
-#[derive(Debug)]
-struct Listener {
-    id: ListenerId,
-    backlog: usize,
-    /// Handshakes under way, and connections whose `Incoming` was not polled.
-    waiting: usize,
-}
-
 /// The TCP transport of a NIC on one port. See the module text.
 pub struct TcpTransport {
     clock: Clock,
@@ -201,6 +203,7 @@ pub struct TcpTransport {
     mac: MacAddr,
     caps: DeviceCapabilities,
     iface: Interface,
+    keys: Keys,
     /// A set without sockets: smoltcp answers what is given to it with a reset.
     nobody: SocketSet<'static>,
     table: Table,
@@ -251,24 +254,17 @@ impl TcpTransport {
         }
         let clock = Clock::new(config.rto_min);
         let caps = device::capabilities(&*port);
-        let mut seeded = Config::new(HardwareAddress::Ip);
-        seeded.random_seed = config.seed;
-        let mut reply = Reply::new();
-        let mut unused = Ingress {
-            packet: None,
-            reply: &mut reply,
-            caps: &caps,
-        };
-        let mut iface = Interface::new(seeded, &mut unused, clock.instant(NicTime(0)));
-        let cidr = IpCidr::Ipv4(Ipv4Cidr::new(config.ip, config.prefix_len));
-        // One of smoltcp's two places: it cannot be full.
-        iface.update_ip_addrs(|addrs| addrs.extend([cidr]));
+        let address = Ipv4Cidr::new(config.ip, config.prefix_len);
+        // Each connection that begins has an interface of its own for that moment.
+        let t = clock.instant(NicTime(0));
+        let iface = initial_sequence::interface_with(0, address, &caps, t);
         let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
         Ok(TcpTransport {
             port,
             mac,
             caps,
             iface,
+            keys: Keys::new(config.seed),
             nobody: SocketSet::new(Vec::new()),
             table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
             ready: Ready::default(),
@@ -280,7 +276,7 @@ impl TcpTransport {
             next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
-            reply,
+            reply: Reply::new(),
             scratch: vec![0; 2048].into(),
             resolved: Vec::new(),
             blocked: 0,
@@ -398,12 +394,7 @@ impl Transport for TcpTransport {
         }
         let id = ListenerId(self.next_listener);
         self.next_listener = self.next_listener.wrapping_add(1);
-        let listener = Listener {
-            id,
-            backlog: backlog.max(1),
-            waiting: 0,
-        };
-        self.listeners.insert(port, listener);
+        self.listeners.insert(port, Listener::new(id, backlog));
         Ok(id)
     }
 
@@ -570,7 +561,7 @@ impl Transport for TcpTransport {
         let event = self.events.pop_front()?;
         if let TransportEvent::Incoming { listener, .. } = event {
             if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
-                l.waiting = l.waiting.saturating_sub(1);
+                l.ready = l.ready.saturating_sub(1);
             }
         }
         Some(event)
@@ -604,9 +595,7 @@ impl TcpTransport {
             return;
         };
         if let Phase::Incoming(listener) = c.phase {
-            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
-                l.waiting = l.waiting.saturating_sub(1);
-            }
+            self.handshake_over(listener, false);
         }
         // Re-borrow: the listener table was needed in between.
         let Some(c) = self.table.at(index) else {

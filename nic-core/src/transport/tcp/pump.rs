@@ -219,6 +219,7 @@ impl Conn {
                     Ok(Filled::Bytes(n)) => {
                         // n <= left <= u32::MAX
                         s.done += n as u32;
+                        self.given += n as u64;
                         share -= n;
                         s.pending = None;
                         moved = true;

@@ -19,7 +19,10 @@ impl Conn {
                 return (moved, true);
             }
             match self.socket().send_slice(bytes) {
-                Ok(n) if n > 0 => dma.outgoing_gone(conn, n),
+                Ok(n) if n > 0 => {
+                    self.given += n as u64;
+                    dma.outgoing_gone(conn, n);
+                }
                 // No room, or not established yet.
                 _ => return (moved, false),
             }

@@ -7,9 +7,9 @@ use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
-use super::admit::guarded;
 use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
 use super::device::Egress;
+use super::smoltcp_gaps::guarded;
 use super::TcpTransport;
 use crate::transport::{DmaAccess, NicTime, TransportEvent};
 
@@ -177,6 +177,7 @@ impl TcpTransport {
                 // The id stays until it is closed, without its socket.
                 c.replace_socket();
                 c.phase = Phase::Dead;
+                self.table.detach(index);
                 return;
             }
             Phase::Dead | Phase::Closing => {
@@ -198,7 +199,7 @@ impl TcpTransport {
     }
 
     /// Goes on with a handshake, or gives it up.
-    fn establish(&mut self, index: usize, now: NicTime) -> bool {
+    pub(super) fn establish(&mut self, index: usize, now: NicTime) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
         };
@@ -213,8 +214,13 @@ impl TcpTransport {
                 }
                 let remote = IpEndpoint::new(IpAddress::Ipv4(*c.peer.ip()), c.peer.port());
                 let local = (IpAddress::Ipv4(*c.local.ip()), c.local.port());
-                let context = self.iface.context();
-                if c.socket().connect(context, remote, local).is_err() {
+                let isn = self.keys.initial(c.local, c.peer, now);
+                c.first = isn.wrapping_add(1);
+                let mut fresh = self.interface_with(isn, now);
+                let Some(c) = self.table.at(index) else {
+                    return false;
+                };
+                if c.socket().connect(fresh.context(), remote, local).is_err() {
                     self.fail_connect(index, Status::HostUnreachable);
                     return true;
                 }
@@ -239,20 +245,20 @@ impl TcpTransport {
             }
             Phase::Incoming(id) => {
                 let state = c.state();
-                let listener = self.listeners.values_mut().find(|l| l.id == id);
-                match listener {
-                    Some(_) if is_synchronized(state) => {
-                        c.phase = Phase::Open;
-                        c.deadline = None;
-                        self.events.push_back(TransportEvent::Incoming {
-                            listener: id,
-                            conn: c.id,
-                            peer: c.peer,
-                        });
-                        return true;
-                    }
-                    Some(_) if state == State::SynReceived && !late => return false,
-                    _ => self.reset_orphan(index),
+                let listens = self.listeners.values().any(|l| l.id == id);
+                if listens && is_synchronized(state) {
+                    c.phase = Phase::Open;
+                    c.deadline = None;
+                    self.events.push_back(TransportEvent::Incoming {
+                        listener: id,
+                        conn: c.id,
+                        peer: c.peer,
+                    });
+                    self.handshake_over(id, true);
+                } else if listens && state == State::SynReceived && !late {
+                    return false;
+                } else {
+                    self.reset_orphan(index);
                 }
                 true
             }
@@ -339,10 +345,12 @@ impl TcpTransport {
             return false;
         };
         let state = c.state();
-        let ended_in_order = matches!(
-            c.last_state,
-            State::LastAck | State::Closing | State::TimeWait
-        );
+        // Both sides have said their last byte; but for a reset, both know it.
+        let ended_in_order = match c.last_state {
+            State::LastAck | State::Closing => !c.reset,
+            State::TimeWait => true,
+            _ => false,
+        };
         let closed = state == State::Closed;
         // In TIME-WAIT the peer's FIN may still wait for its acknowledgement; who is told "closed" may
         // take the NIC away.
@@ -394,6 +402,10 @@ impl TcpTransport {
         if c.phase == Phase::Orphan && closed && c.socket().remote_endpoint().is_none() {
             self.free(index);
             return true;
+        }
+        if closed && matches!(c.phase, Phase::Open | Phase::Dead) {
+            // The program may keep the id for long; the peer may connect again from the same port.
+            self.table.detach(index);
         }
         moved
     }

@@ -1,12 +1,14 @@
-//! Several losses in one window, mended at the pace of round trips instead of time-outs.
+//! Recovery from several losses in one window at the pace of round trips instead of time-outs.
 //!
 //! smoltcp sends the first missing segment again on the third duplicate acknowledgement (RFC 5681 §3.2), but not
 //! the next one when the acknowledgement that follows is partial (RFC 6582 §3.2), and it ignores what a
 //! peer says with SACK: every further hole of the window costs a retransmission time-out. From outside, a partial
 //! acknowledgement shows as one that moves, but not to where the sender was when the recovery began. The
-//! socket then hears three duplicates of it, as in `revive`, and sends the next hole at once.
+//! socket then hears three duplicates of it, as in `lost_timer`, and sends the next hole at once.
 
-use super::conn::Conn;
+use crate::transport::tcp::conn::Conn;
+use crate::transport::tcp::TcpTransport;
+use crate::transport::NicTime;
 use crate::wire::frame::TcpFrame;
 
 /// Duplicates that tell of a loss (RFC 5681 §3.2).
@@ -14,7 +16,7 @@ const DUPLICATES: u32 = 3;
 
 /// What the peer has acknowledged, and how far a recovery goes.
 #[derive(Debug, Default)]
-pub(super) struct Recovery {
+pub(in crate::transport::tcp) struct Recovery {
     /// The end of what was sent, once something was.
     sent: Option<u32>,
     /// The newest acknowledgement and its window.
@@ -25,18 +27,18 @@ pub(super) struct Recovery {
 }
 
 /// Whether sequence number `a` comes before `b` (RFC 9293 §3.4).
-pub(super) fn is_before(a: u32, b: u32) -> bool {
+pub(in crate::transport::tcp) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
 impl Recovery {
     /// The end of what was sent.
-    pub(super) fn end(&self) -> Option<u32> {
+    pub(in crate::transport::tcp) fn end(&self) -> Option<u32> {
         self.sent
     }
 
     /// Notes segments sent: the farthest end, and how many were sent before.
-    pub(super) fn sent(&mut self, end: u32, repeated: u32) {
+    pub(in crate::transport::tcp) fn sent(&mut self, end: u32, repeated: u32) {
         // A recovery repeats one segment at a time. More at once: a time-out, after which smoltcp goes on from
         // there by itself.
         if repeated > 1 {
@@ -48,7 +50,12 @@ impl Recovery {
     }
 
     /// Notes an acknowledgement. Returns whether it leaves a hole open.
-    pub(super) fn acknowledged(&mut self, ack: u32, window: u16, pure: bool) -> bool {
+    pub(in crate::transport::tcp) fn acknowledged(
+        &mut self,
+        ack: u32,
+        window: u16,
+        pure: bool,
+    ) -> bool {
         let before = self.acked.replace((ack, window));
         match before {
             Some((b, w)) if b == ack => {
@@ -82,9 +89,19 @@ impl Recovery {
 impl Conn {
     /// Notes the acknowledgement of a segment that went to the socket. Returns whether the next hole is to
     /// be sent now.
-    pub(super) fn leaves_a_hole(&mut self, seg: &TcpFrame) -> bool {
+    pub(in crate::transport::tcp) fn leaves_a_hole(&mut self, seg: &TcpFrame) -> bool {
         let Some(ack) = seg.ack else { return false };
         self.recovery.acknowledged(ack, seg.window, seg.pure_ack)
+    }
+}
+
+impl TcpTransport {
+    /// Lets a connection send the next hole of its window again.
+    pub(in crate::transport::tcp) fn mend(&mut self, index: usize, now: NicTime) {
+        if let Some(window) = self.table.at(index).map(|c| c.heard_window) {
+            self.counters.mended += 1;
+            self.repeat_ack(index, now, &[window; 3]);
+        }
     }
 }
 
