@@ -1,5 +1,8 @@
 //! The `ringbell` command.
 
+// They panic when a reader closes the pipe; `cli::stdio` does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod report;
 

@@ -299,7 +299,7 @@ fn device_benchmarks_measure_and_verify() {
     let json: serde_json::Value = serde_json::from_str(&stdout(&out)).expect("JSON");
     assert_eq!(json["meta"]["parameter"], "percentile");
     let rows = json["rows"].as_array().expect("rows");
-    for series in ["GPU_FPGA", "CPU_FPGA", "kernel-rung", "host-launched"] {
+    for series in ["kernel-read", "host-read", "kernel-rung", "host-launched"] {
         let times: Vec<f64> = rows
             .iter()
             .filter(|r| r["series"] == series)

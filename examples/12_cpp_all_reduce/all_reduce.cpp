@@ -6,7 +6,7 @@
 //   g++ -std=c++17 -Icuda-kernels/include examples/12_cpp_all_reduce/all_reduce.cpp -Ltarget/debug -lringbell
 //       -Wl,-rpath,$PWD/target/debug -o target/all_reduce && target/all_reduce
 // Under a launcher (ringbell run, torchrun, mpirun, srun) the same program takes its rank from there:
-//   target/debug/ringbell run -n 3 target/all_reduce
+//   target/debug/ringbell run -R 3 target/all_reduce
 //
 // Prints what each rank computed, in turn; exits with 1 when something fails, 3 when data is wrong.
 #include <sys/wait.h>

@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
 
-use super::{Exit, Problem};
+use super::{stdio, Exit, Problem};
 
 /// Arguments of `ringbell cc`.
 #[derive(clap::Args)]
@@ -72,16 +72,17 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         let output = output(args, "");
         let library = link::find_library(args.library.as_deref())?;
         link::program(&args.cxx, &args.flags, &object, &library, &output)?;
-        println!(
+        stdio::line(format_args!(
             "{}: program, linked with {}",
             output.display(),
             library.display()
-        );
+        ))?;
         output
     } else {
         let output = output(args, "so");
         link::module(&args.cxx, &args.flags, &object, &output)?;
-        println!("{}: {}", output.display(), kernels_of(&output)?.join(", "));
+        let kernels = kernels_of(&output)?.join(", ");
+        stdio::line(format_args!("{}: {kernels}", output.display()))?;
         output
     };
     match find_nvcc(args) {
@@ -89,11 +90,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             for source in &args.sources {
                 let fatbin = output.with_file_name(fatbin_name(source, &output, args.sources.len()));
                 compile_fatbin(args, &nvcc, headers.path(), source, &fatbin)?;
-                println!("{}: for {}", fatbin.display(), arch_list(&args.arch));
+                let arch = arch_list(&args.arch);
+                stdio::line(format_args!("{}: for {arch}", fatbin.display()))?;
             }
         }
         None if args.no_nvcc => {}
-        None => eprintln!("note: no nvcc, so no fat binary for real GPUs (`ringbell doctor` says where it was looked for)"),
+        None => stdio::note("note: no nvcc, so no fat binary for real GPUs (`ringbell doctor` says where it was looked for)"),
     }
     Ok(Exit::Ok)
 }

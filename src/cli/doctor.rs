@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::Exit;
+use super::{stdio, Exit};
 
 /// Arguments of `ringbell doctor`.
 #[derive(clap::Args)]
@@ -94,12 +94,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         checks,
     };
     match args.json.as_deref() {
-        None => print!("{}", text(&findings)),
+        None => stdio::out(text(&findings))?,
         Some(path) => {
             let json = serde_json::to_string_pretty(&findings)
                 .context("cannot express the findings as JSON")?;
             if path == Path::new("-") {
-                println!("{json}");
+                stdio::line(json)?;
             } else {
                 std::fs::write(path, json + "\n")
                     .with_context(|| format!("cannot write {}", path.display()))?;

@@ -13,7 +13,7 @@ use ringbell_onc_engines::program::{
 };
 use serde::Serialize;
 
-use super::{Exit, Problem};
+use super::{stdio, Exit, Problem};
 use crate::report::{parse_size, size_text};
 
 /// Arguments of `ringbell explain`.
@@ -22,8 +22,9 @@ pub(crate) struct Args {
     /// broadcast, reduce, scatter, gather, all-gather, reduce-scatter, all-reduce, all-to-all or barrier
     #[arg(value_parser = collective, required_unless_present = "program", conflicts_with = "program")]
     collective: Option<CollectiveKind>,
-    /// Ranks
-    #[arg(short = 'n', long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Ranks, up to 256: table and proof grow with their square
+    #[arg(short = 'R', short_alias = 'n', long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
     ranks: u32,
     /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
     #[arg(long, value_parser = algorithm)]
@@ -126,16 +127,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         write(path, &svg, "--svg")?;
     }
     if args.text {
-        print!("{}", program::format(&explained.programs));
+        stdio::out(program::format(&explained.programs))?;
         return Ok(Exit::Ok);
     }
     match args.json.as_deref() {
-        None => print!("{}", text(&explained, args)),
+        None => stdio::out(text(&explained, args))?,
         Some(path) => {
             let json = serde_json::to_string_pretty(&json(&explained, args.size))
                 .context("cannot express the table as JSON")?;
             if path == Path::new("-") {
-                println!("{json}");
+                stdio::line(json)?;
             } else {
                 write(path, &(json + "\n"), "--json")?;
             }
@@ -349,7 +350,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_explained_as_the_paper_does() {
-        let args = args(&["all-reduce", "-n", "4", "--algo", "ring", "--size", "1M"]);
+        let args = args(&["all-reduce", "-R", "4", "--algo", "ring", "--size", "1M"]);
         let text = text(&explain(&args).unwrap(), &args);
         for part in [
             "all-reduce, ring, 4 ranks\n",

@@ -8,10 +8,12 @@ mod doctor;
 mod explain;
 mod hll;
 mod nc;
+mod open;
 mod perf;
 mod problem;
 mod regs;
 mod run;
+pub(crate) mod stdio;
 mod trace;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@
 //! Each direction has a ring, a kernel and a queue of its own, so that neither waits for the other.
 #![allow(clippy::disallowed_methods)] // A program at the edge: it waits for people and networks.
 
-use std::io::{IsTerminal as _, Read as _, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,9 @@ use ringbell::parts::cuda_kernels::pump::{Pump, PumpTimes};
 use ringbell::{Cidr, DeviceBuffer, Faults, NicOptions, PortSpec, TransportSpec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::perf::pair::{check_frames, frames_need_tcp};
 use super::perf::side::{failed, Side};
-use super::{Exit, Problem};
+use super::{stdio, Exit, Problem};
 
 /// Bytes of a ring; as much can be on the way in one direction.
 const RING: u64 = 1 << 20;
@@ -78,7 +79,7 @@ pub(crate) struct Args {
     /// Port udp: peers that prove to know this number are heard, without being listed
     #[arg(long, value_name = "NUMBER")]
     secret: Option<u64>,
-    /// Record every frame to this file (pcapng)
+    /// Record every frame to this file (pcapng). With transport auto it means tcp, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -102,9 +103,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             .and_then(|_| signal_hook::flag::register(signal, interrupted.clone()))
             .context("cannot watch for Ctrl-C")?;
     }
+    let frames = args.loss > 0.0 || args.reorder > 0.0 || args.pcap.is_some();
+    if frames {
+        check_frames(args.transport)?;
+    }
     let mut options = NicOptions {
         ip: args.ip,
-        transport: args.transport,
+        transport: frames_need_tcp(args.transport, frames),
         port: args.port.clone(),
         tap_host: args.host_ip,
         udp_secret: args.secret,
@@ -123,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let side = Side::open(options, wait.unwrap_or(CONNECT))?;
     let say = |text: String| {
         if args.verbose {
-            eprintln!("{text}");
+            stdio::note(text);
         }
     };
     let session = match host {
@@ -168,10 +173,13 @@ fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
             }
             Ok(Exit::Ok)
         }
-        Ok(End::Interrupted) => {
+        Ok(end @ (End::Interrupted | End::Unread)) => {
             side.abort(session);
             soft.flush(NOTICE);
-            Ok(Exit::Interrupted)
+            Ok(match end {
+                End::Interrupted => Exit::Interrupted,
+                _ => Exit::Ok,
+            })
         }
         Err(e) => {
             // Whoever still sends to us learns that nobody reads.
@@ -230,6 +238,8 @@ enum End {
     Both,
     /// Ctrl-C.
     Interrupted,
+    /// The reader of standard output has gone.
+    Unread,
 }
 
 /// What the two directions share.
@@ -432,9 +442,10 @@ fn receive(
         let ended = pump.ended()?;
         let n = pump.take(&mut chunk)?;
         if n > 0 {
-            out.write_all(&chunk[..n])
-                .and_then(|()| out.flush())
-                .context("cannot write standard output")?;
+            match out.write_all(&chunk[..n]).and_then(|()| out.flush()) {
+                Err(e) if e.kind() == ErrorKind::BrokenPipe => return Ok(End::Unread),
+                done => done.context("cannot write standard output")?,
+            }
             shared.moved();
             nap = Nap(0);
             continue;

@@ -65,7 +65,7 @@ impl std::error::Error for Problem {}
 
 /// Prints an error on standard error and says how to end.
 pub(crate) fn print(error: &anyhow::Error) -> Exit {
-    eprint!("{}", text(error));
+    super::stdio::note(text(error).trim_end());
     error
         .downcast_ref::<Problem>()
         .map_or(Exit::Failed, |p| p.exit)

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use ringbell::{doorbell_choice, EmulatedGpuConfig, GpuChoice};
+use ringbell::{doorbell_choice, EmulatedGpuConfig};
 use ringbell_gtlb::LARGE_PAGE_BYTES;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::GpuVa;
@@ -15,7 +15,7 @@ use ringbell_nic_core::card::pages::FilePages;
 use ringbell_nic_core::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use serde::Serialize;
 
-use super::{Exit, Problem};
+use super::{open as opened, stdio, Exit, Problem};
 use running::RunningNic;
 
 /// Arguments of `ringbell regs`.
@@ -125,6 +125,12 @@ struct Register {
     meaning: String,
 }
 
+/// Whether a register's name contains `filter`.
+fn is_known(filter: &str) -> bool {
+    let wanted = filter.to_ascii_uppercase();
+    Reg::ALL.iter().any(|row| row.2.contains(&wanted))
+}
+
 /// The map of the registers whose name contains `filter`, with the values that `nics` show.
 fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
     let wanted = filter.to_ascii_uppercase();
@@ -200,6 +206,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         )
         .into());
     }
+    if let Some(filter) = args.filter.as_deref().filter(|f| !is_known(f)) {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("no register's name contains `{filter}`"),
+            "`ringbell regs` lists them all",
+        )
+        .into());
+    }
     let mut map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
     if let (Some(shown), Some(card), true) = (&mut map.card, card, args.doorbells) {
         shown.doorbells = Some(doorbells(card)?);
@@ -208,12 +222,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         shown.pages = pages;
     }
     match args.json.as_deref() {
-        None => print!("{}", text(&map)),
+        None => stdio::out(text(&map))?,
         Some(path) => {
             let json =
                 serde_json::to_string_pretty(&map).context("cannot express the map as JSON")?;
             if path == Path::new("-") {
-                println!("{json}");
+                stdio::line(json)?;
             } else {
                 std::fs::write(path, json + "\n")
                     .with_context(|| format!("cannot write {}", path.display()))?;
@@ -270,12 +284,10 @@ fn populate(card: &CardBar, file: &Path) -> Result<String> {
 
 /// The way from the GPU that is used to the card's doorbells. Nothing is rung.
 fn doorbells(card: CardBar) -> Result<String> {
-    let chosen = GpuChoice::Auto
-        .open(&EmulatedGpuConfig {
-            memory_bytes: 2 << 20,
-            ..EmulatedGpuConfig::default()
-        })
-        .context("cannot open the GPU")?;
+    let chosen = opened::gpu(&EmulatedGpuConfig {
+        memory_bytes: 2 << 20,
+        ..EmulatedGpuConfig::default()
+    })?;
     let memory = chosen.gpu.memory();
     let policy = ProxyPolicy::default();
     let way = Doorbells::open(Arc::new(card), &*memory, doorbell_choice(), policy)?;

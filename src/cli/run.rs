@@ -15,7 +15,8 @@ use rustix::process::Signal;
 
 use self::ranks::{End, Ranks};
 use self::wiring::Wiring;
-use super::Exit;
+use super::perf::pair::mtu;
+use super::{stdio, Exit};
 
 /// How long ranks may take to end after they were asked to.
 const GRACE: Duration = Duration::from_secs(5);
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(5);
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Ranks to start
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(short = 'R', visible_short_alias = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     ranks: u32,
     /// End all ranks when they have not ended after so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "none|mem|udp")]
     port: Option<PortSpec>,
     /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES")]
+    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
     mtu: usize,
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
@@ -96,10 +97,13 @@ fn supervise(args: &Args, mut ranks: Ranks, signal: &AtomicUsize) -> Result<Exit
             if end.is_success() || (ending.is_some() && end.was_asked()) {
                 continue;
             }
-            eprintln!("ringbell: rank {rank} {end}");
+            stdio::note(format_args!("ringbell: rank {rank} {end}"));
             first.get_or_insert((rank, end));
             if !args.keep_going && ending.is_none() && ranks.left() > 0 {
-                eprintln!("ringbell: ending the other {} rank(s)", ranks.left());
+                stdio::note(format_args!(
+                    "ringbell: ending the other {} rank(s)",
+                    ranks.left()
+                ));
                 ranks.signal(Signal::TERM);
                 ending = Some((Cause::Rank, Instant::now()));
             }
@@ -114,20 +118,20 @@ fn supervise(args: &Args, mut ranks: Ranks, signal: &AtomicUsize) -> Result<Exit
         }
         if let Some(limit) = deadline.filter(|d| start.elapsed() > *d) {
             if ending.is_none() {
-                eprintln!(
+                stdio::note(format_args!(
                     "ringbell: rank(s) {} had not ended after {limit:?}; ending them",
                     ranks.names()
-                );
+                ));
                 ranks.signal(Signal::TERM);
                 ending = Some((Cause::Deadline, Instant::now()));
             }
         }
         if let Some((_, since)) = &ending {
             if since.elapsed() > GRACE {
-                eprintln!(
+                stdio::note(format_args!(
                     "ringbell: rank(s) {} do not end; killing them",
                     ranks.names()
-                );
+                ));
                 ranks.signal(Signal::KILL);
             }
         }

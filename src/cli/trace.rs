@@ -16,6 +16,8 @@ pub(crate) fn start() -> Result<()> {
             .with_max_level(level)
             .with_writer(std::io::stderr)
             .with_ansi(false)
+            // It would say so on standard error, which is what has failed.
+            .log_internal_errors(false)
             .init();
     }
     Ok(())

@@ -39,7 +39,7 @@ pub mod variables {
 #[non_exhaustive]
 pub enum JobError {
     /// Nobody has started this process as a rank.
-    #[error("this process is no rank of a job: none of RINGBELL_RANK, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK is set; start it with `ringbell run -n RANKS -- PROGRAM`")]
+    #[error("this process is no rank of a job: none of RINGBELL_RANK, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK is set; start it with `ringbell run -R RANKS -- PROGRAM`")]
     None,
     /// A launcher was found, but a variable of its is missing.
     #[error("started by {found}, but {missing} is not set; {advice}")]

@@ -1,11 +1,13 @@
 //! Where a report goes: table, JSON, SVG.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
 
 use super::{plot, table, Plot, Report};
+use crate::cli::stdio;
 
 /// Flags that say where a report goes.
 #[derive(Debug, Clone, Default, Args)]
@@ -16,6 +18,27 @@ pub(crate) struct OutputArgs {
     /// Draw the sweep as an SVG
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// The JSON object takes standard output, so that everything else moves to standard error.
+    fn to_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+
+    /// Prints a line beside the report.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn say(&self, line: impl Display) -> Result<()> {
+        match self.to_stdout() {
+            true => {
+                stdio::note(line);
+                Ok(())
+            }
+            false => stdio::line(line),
+        }
+    }
 }
 
 /// Prints the table and writes what the flags ask for.
@@ -31,18 +54,13 @@ pub(crate) fn emit(report: &Report, args: &OutputArgs, plot: &Plot) -> Result<()
 /// # Errors
 /// When a file cannot be written.
 pub(crate) fn emit_text(report: &Report, text: &str, args: &OutputArgs, plot: &Plot) -> Result<()> {
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    if to_stdout {
-        eprint!("{text}");
-    } else {
-        print!("{text}");
-    }
+    args.say(text.trim_end())?;
     if let Some(path) = &args.json {
         let mut json =
             serde_json::to_string_pretty(report).context("cannot express the report as JSON")?;
         json.push('\n');
-        if to_stdout {
-            print!("{json}");
+        if args.to_stdout() {
+            stdio::out(json)?;
         } else {
             std::fs::write(path, json).with_context(|| {
                 format!(

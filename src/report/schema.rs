@@ -130,13 +130,17 @@ pub(crate) struct Row {
     pub(crate) parameter: Option<f64>,
     /// Bytes of one message.
     pub(crate) size_bytes: u64,
-    /// Messages that were timed.
+    /// Operations that were timed: messages of a stream, calls of a collective.
     pub(crate) count: u64,
+    /// Elements of one operation, for a collective: as many as a program passes to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) elements: Option<u64>,
     /// Mean time of one message, microseconds (for latencies: half a round trip).
     pub(crate) time_us: f64,
-    /// Median, microseconds.
+    /// Median, microseconds. Where messages are in flight together (`send-bw`), of the mean time of a message in each
+    /// window, so that it compares with `time_us`.
     pub(crate) p50_us: f64,
-    /// 99th percentile, microseconds.
+    /// 99th percentile, microseconds, of the same.
     pub(crate) p99_us: f64,
     /// Payload over time, 10^9 bytes per second.
     pub(crate) algbw_gbs: f64,

@@ -11,10 +11,10 @@ pub(crate) struct SweepArgs {
     /// Largest message
     #[arg(short = 'e', long = "maxbytes", value_name = "SIZE", value_parser = parse_size)]
     pub(crate) max: Option<u64>,
-    /// Factor between two sizes
-    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR", default_value_t = 2,
+    /// Factor between two sizes [default: 2; collectives without -b, -e and -i: 4]
+    #[arg(short = 'f', long = "stepfactor", value_name = "FACTOR",
           value_parser = clap::value_parser!(u64).range(2..), conflicts_with = "step")]
-    pub(crate) factor: u64,
+    pub(crate) factor: Option<u64>,
     /// Bytes between two sizes, instead of a factor
     #[arg(short = 'i', long = "stepbytes", value_name = "SIZE", value_parser = parse_nonzero)]
     pub(crate) step: Option<u64>,
@@ -45,15 +45,15 @@ impl SweepArgs {
                 size_text(hi)
             ));
         }
+        let factor = self.factor.unwrap_or(2);
         let mut sizes = vec![lo];
         let mut size = lo;
         while let Some(next) = match self.step {
             Some(step) => size.checked_add(step),
             // A factor never leaves 0: go on from 1.
-            None => {
-                size.max(u64::from(size == 0))
-                    .checked_mul(if size == 0 { 1 } else { self.factor })
-            }
+            None => size
+                .max(u64::from(size == 0))
+                .checked_mul(if size == 0 { 1 } else { factor }),
         } {
             if next > hi {
                 break;
@@ -62,6 +62,23 @@ impl SweepArgs {
             size = next;
         }
         Ok(sizes)
+    }
+
+    /// Refuses flags of sizes for a benchmark that has but one size; `why` says so.
+    ///
+    /// # Errors
+    /// A text for the user when a size was given.
+    pub(crate) fn no_sizes(&self, why: &str) -> Result<(), String> {
+        let given = [
+            ("-b", self.min.is_some()),
+            ("-e", self.max.is_some()),
+            ("-f", self.factor.is_some()),
+            ("-i", self.step.is_some()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((flag, _)) => Err(format!("{flag} would change nothing: {why}")),
+            None => Ok(()),
+        }
     }
 
     /// Whether data is to be verified.
@@ -182,6 +199,14 @@ mod tests {
         assert_eq!(sizes(&["-i", "24"]), Ok(vec![8, 32, 56]));
         assert!(sizes(&["-b", "2", "-e", "1"]).is_err());
         assert!(sizes(&["-f", "1"]).is_err());
+        let only = |args: &[&str]| {
+            let cli = Cli::try_parse_from([&["x"], args].concat()).expect("parsed");
+            cli.sweep.no_sizes("it has one size")
+        };
+        assert_eq!(only(&["-n", "3"]), Ok(()));
+        for flag in ["-b", "-e", "-f", "-i"] {
+            assert!(only(&[flag, "8"]).is_err_and(|e| e.contains(flag)));
+        }
         assert!(sizes(&["-i", "0"]).is_err());
         assert_eq!(
             sizes(&["-b", "18446744073709551615", "-e", "18446744073709551615"]),

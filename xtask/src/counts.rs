@@ -13,7 +13,7 @@ use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
 use crate::steps::Outcome;
-use crate::{root, tools};
+use crate::{root, target, tools};
 
 /// Where the counts are recorded.
 const RECORDED: &str = "nic-core/benches/counts.json";
@@ -147,7 +147,7 @@ fn judge(recorded: &Counts, now: &Counts, tolerance: f64) -> Verdict {
 fn count() -> Result<Counts> {
     let program = build()?;
     let list = run(Command::new(&program).arg("--list"))?;
-    let dir = root().join("target/counts");
+    let dir = target().join("counts");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     let mut counts = Counts::new();
     for path in list.lines() {

@@ -1,20 +1,25 @@
 //! What is checked without running anything: format, generated files, house rules, clippy,
 //! documentation.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
 
 use crate::steps::{command, Outcome, Step};
-use crate::{gen, root, style};
+use crate::{gen, root, style, target};
+
+/// 64-bit Arm, whose vector code is that of NEON.
+const ARM: &str = "aarch64-unknown-linux-gnu";
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 7] = [
+pub(crate) const STEPS: [Step; 8] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
     ("clippy", clippy),
     ("cust", cust),
+    ("aarch64", aarch64),
     ("fuzz", fuzz),
     ("docs", docs),
 ];
@@ -50,7 +55,7 @@ fn clippy() -> Result<Outcome> {
 /// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and is
 /// content with an empty one as long as nothing is linked.
 fn cust() -> Result<Outcome> {
-    let cuda = root().join("target/no-cuda");
+    let cuda = target().join("no-cuda");
     std::fs::create_dir_all(cuda.join("lib64"))?;
     command(
         cargo()
@@ -61,13 +66,32 @@ fn cust() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
+/// The crates without C++ for 64-bit Arm, where this Rust has its standard library: device code would need a cross
+/// compiler, and nothing is linked.
+fn aarch64() -> Result<Outcome> {
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let told = Command::new(rustc)
+        .args(["--print", "target-libdir", "--target", ARM])
+        .output()?;
+    let folder = String::from_utf8_lossy(&told.stdout).trim().to_owned();
+    if !told.status.success() || !Path::new(&folder).is_dir() {
+        return Ok(Outcome::Skipped(format!(
+            "this Rust has no standard library for {ARM}; `rustup target add {ARM}` installs it"
+        )));
+    }
+    let crates =
+        ["nic-abi", "gtlb", "onc-engines", "nic-core"].map(|c| format!("--package=ringbell-{c}"));
+    command(cargo().args(["check", "--target", ARM]).args(crates))?;
+    Ok(Outcome::Passed)
+}
+
 /// The fuzz targets are a workspace of their own and need nightly to run, but not to be checked.
 fn fuzz() -> Result<Outcome> {
     command(
         cargo()
             .args(["clippy", "--manifest-path", "fuzz/Cargo.toml"])
             .args(["--locked", "--no-default-features", "--target-dir"])
-            .arg(root().join("target").join("fuzz"))
+            .arg(target().join("fuzz"))
             .args(["--", "-D", "warnings"]),
     )?;
     command(cargo().args(["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"]))?;

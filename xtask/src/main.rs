@@ -8,6 +8,9 @@ mod gpu;
 mod kernels;
 mod lint;
 mod peers;
+#[allow(dead_code)] // The program's own file, of which the sizes are used.
+#[path = "../../src/report/sizes.rs"]
+mod sizes;
 mod steps;
 mod style;
 mod suite;
@@ -16,7 +19,8 @@ mod tools;
 mod venv;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -107,6 +111,21 @@ fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
+/// Cargo's target folder, which CARGO_TARGET_DIR or cargo's configuration may have moved out of the root.
+fn target() -> PathBuf {
+    static TARGET: OnceLock<PathBuf> = OnceLock::new();
+    let told = || target_of(&mut test::cargo()).unwrap_or_else(|| root().join("target"));
+    TARGET.get_or_init(told).clone()
+}
+
+/// The target folder that this cargo would use.
+fn target_of(cargo: &mut Command) -> Option<PathBuf> {
+    let asked = cargo.args(["metadata", "--format-version=1", "--no-deps", "--offline"]);
+    let out = asked.output().ok()?;
+    let told: serde_json::Value = serde_json::from_slice(&out.stdout).ok()?;
+    Some(told["target_directory"].as_str()?.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,5 +134,42 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn the_target_folder_is_the_one_that_cargo_uses() {
+        let mut cargo = test::cargo();
+        let moved = target_of(cargo.env("CARGO_TARGET_DIR", "/moved/target"));
+        assert_eq!(moved.as_deref(), Some(Path::new("/moved/target")));
+        let mut own = test::cargo();
+        let unmoved = target_of(own.env_remove("CARGO_TARGET_DIR"));
+        assert!(unmoved.is_some_and(|folder| folder.is_absolute()));
+    }
+
+    /// What is written beside cargo's own files goes through `target()`.
+    #[test]
+    fn no_path_below_the_root_is_taken_for_the_target_folder() {
+        let wrong = ["root().join(", "\"target"].concat();
+        let mut folders = vec![root().join("xtask/src")];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = std::fs::read_to_string(&path).expect("source");
+                // `target()` itself may fall back on it.
+                let most = usize::from(path.ends_with("main.rs"));
+                assert!(text.matches(&wrong).count() <= most, "{}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn peers_reads_sizes_as_the_program_does() {
+        let parsed = Args::try_parse_from(["xtask", "peers", "-b", "1K", "-e", "2M"]);
+        assert!(matches!(parsed.map(|a| a.task), Ok(Task::Peers(_))));
+        assert!(Args::try_parse_from(["xtask", "peers", "-b", "3"]).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI, MPICH and Gloo, on one machine in one run.
 //!
-//! Each peer is installed from PyPI below `target/peers/`, runs with the flags that make it fastest,
+//! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the flags that make it fastest,
 //! and is run in turn with the others, several rounds. Each writes a report of the schema that
 //! `ringbell perf --json` keeps; `ringbell perf compare` prints the table and draws the curves.
 
@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, Context, Result};
 use serde_json::{json, Value};
 
-use crate::root;
+use crate::sizes::parse_size;
 use crate::steps::command;
 use crate::venv::install;
+use crate::{root, target};
 
 const OPEN_MPI: &str = "5.0.11";
 const MPICH: &str = "5.0.2";
@@ -30,11 +31,11 @@ pub(crate) struct Args {
     /// Ranks, all on this machine
     #[arg(short = 'R', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     ranks: u32,
-    /// Smallest size in bytes
-    #[arg(short = 'b', long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(4..))]
+    /// Smallest size in bytes; K, M and G are powers of 1,024
+    #[arg(short = 'b', long, default_value = "1K", value_name = "SIZE", value_parser = size)]
     minbytes: u64,
-    /// Largest size in bytes
-    #[arg(short = 'e', long, default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(4..))]
+    /// Largest size
+    #[arg(short = 'e', long, default_value = "64M", value_name = "SIZE", value_parser = size)]
     maxbytes: u64,
     /// Factor between two sizes
     #[arg(short = 'f', long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..))]
@@ -48,9 +49,17 @@ pub(crate) struct Args {
     /// Also Gloo, through PyTorch: downloads about 5 GB
     #[arg(long)]
     gloo: bool,
-    /// Where the reports and the picture go
-    #[arg(long, default_value = "target/peers/results")]
-    out: PathBuf,
+    /// Where the reports and the picture go [default: peers/results below cargo's target folder]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+}
+
+/// A size as `ringbell perf` reads it, of one element at least.
+fn size(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if bytes < 4 => Err("an element has 4 bytes".into()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// One competitor: its name (and its report's file name), what it is, and how it is started.
@@ -64,9 +73,19 @@ struct Peer {
 
 /// Installs, builds, runs, compares.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let dir = root().join("target/peers");
+    if args.minbytes > args.maxbytes {
+        bail!(
+            "-b {} is larger than -e {}; give the smaller size to -b",
+            args.minbytes,
+            args.maxbytes
+        );
+    }
+    let dir = target().join("peers");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let out = root().join(&args.out);
+    let out = match &args.out {
+        Some(out) => root().join(out),
+        None => dir.join("results"),
+    };
     std::fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     let mut cargo = Command::new(env!("CARGO"));
     command(
@@ -105,7 +124,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     println!();
     for (svg, extra) in [("busbw.svg", None), ("time.svg", Some("--latency"))] {
-        let mut compare = Command::new(root().join("target/release/ringbell"));
+        let mut compare = Command::new(target().join("release/ringbell"));
         compare.args(["perf", "compare"]).args(&files);
         compare.arg("--svg").arg(out.join(svg)).args(extra);
         if extra.is_some() {
@@ -125,7 +144,7 @@ fn write(file: &Path, report: &Value) -> Result<()> {
 /// Ringbell's own report of one turn.
 fn ringbell(args: &Args, out: &Path) -> Result<Value> {
     let file = out.join("turn.json");
-    let mut c = Command::new(root().join("target/release/ringbell"));
+    let mut c = Command::new(target().join("release/ringbell"));
     c.args(["perf", "all-reduce"]);
     for (flag, value) in [
         ("-R", u64::from(args.ranks)),

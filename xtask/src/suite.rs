@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::Outcome;
-use crate::{root, test};
+use crate::{root, target, test};
 
 /// A test program of the suite.
 pub(crate) struct Program {
@@ -217,7 +217,7 @@ fn skips_in(program: &'static str, source: &str) -> Vec<Skip> {
 
 /// A folder in which the loader finds the mock driver, and the mock NCCL, under their real names.
 fn mock_driver() -> Result<PathBuf> {
-    let folder = root().join("target/mock-cuda");
+    let folder = target().join("mock-cuda");
     std::fs::create_dir_all(&folder)
         .with_context(|| format!("cannot create {}", folder.display()))?;
     let (cuda, nccl) = ("libringbell_mock_libcuda.so", "libringbell_mock_libnccl.so");

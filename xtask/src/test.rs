@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, gpu, kernels, root, suite, venv};
+use crate::{counts, gpu, kernels, root, suite, target, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
@@ -124,7 +124,10 @@ fn examples() -> Result<Outcome> {
     let mut skipped = Vec::new();
     for script in &scripts {
         // 77 says, as in other test suites, that something which the script needs is missing.
-        match exit_code_within(Command::new("sh").arg(script), EXAMPLE_LIMIT)? {
+        let mut sh = Command::new("sh");
+        // Where the scripts find the command and libringbell.so.
+        sh.arg(script).env("TARGET", target().join("debug"));
+        match exit_code_within(&mut sh, EXAMPLE_LIMIT)? {
             0 => {}
             77 => skipped.push(script.display().to_string()),
             code => bail!("{} ended with exit code {code}", script.display()),

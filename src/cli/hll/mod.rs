@@ -8,7 +8,8 @@ pub(crate) mod kernel;
 mod merge;
 pub(crate) mod path;
 
-use std::io::{IsTerminal as _, Read, Write as _};
+use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Read};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
@@ -20,13 +21,15 @@ use ringbell::engines::StreamEngine;
 use ringbell::TransportSpec;
 use serde_json::json;
 
-use super::{Exit, Problem};
+use super::{stdio, Exit, Problem};
 use crate::report::{machine, parse_size};
 use kernel::Kernel;
 use path::{Path, WINDOW};
 
 /// Bytes that are streamed once more to compare speeds with and without the engine.
 const COMPARED: u64 = 256 << 20;
+/// Most messages of one such stream: small ones take about a microsecond each.
+const COMPARED_MESSAGES: u64 = 20_000;
 /// Runs of the comparison, of which the best counts.
 const COMPARISONS: usize = 3;
 
@@ -175,10 +178,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let rest = (flow.bytes % args.sketch.width as u64) as usize;
     let cut = flow.cut.or((rest > 0).then_some(rest));
     if let Some(left) = cut {
-        eprintln!(
+        stdio::note(format_args!(
             "# the input ends inside an item: its last {left} of {} bytes do not count; is --width right?",
             args.sketch.width
-        );
+        ));
     }
     let report = Counted {
         summary,
@@ -223,7 +226,7 @@ struct Speeds {
 
 impl Counted<'_> {
     fn print(&self, args: &Args) -> Result<()> {
-        let mut out = std::io::stdout().lock();
+        let mut out = String::new();
         let bounds = self.sketch.bounds(2.0);
         if args.json {
             let object = json!({
@@ -247,8 +250,7 @@ impl Counted<'_> {
                 "stream_gbs": self.speeds.map(|s| s.plain),
                 "kernel_gbs": self.speeds.and_then(|s| s.kernel),
             });
-            writeln!(out, "{object:#}")?;
-            return Ok(());
+            return stdio::line(format_args!("{object:#}"));
         }
         writeln!(
             out,
@@ -287,7 +289,7 @@ impl Counted<'_> {
                 None => writeln!(out)?,
             }
         }
-        Ok(())
+        stdio::out(out)
     }
 }
 
@@ -302,7 +304,7 @@ fn compare(
     if bytes < WINDOW * args.message {
         return Ok(None);
     }
-    let count = (COMPARED / args.message).max(4 * WINDOW);
+    let count = (COMPARED / args.message).clamp(4 * WINDOW, COMPARED_MESSAGES);
     let messages = |count: u64| {
         let mut left = count;
         move |_| {

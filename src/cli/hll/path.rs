@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, EngineId, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::{Direction, StreamEngine};
-use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Cidr, DeviceBuffer, Gpu, NicOptions, PortSpec, TransportSpec};
 
 use super::kernel::slot_bytes;
+use crate::cli::open;
 use crate::cli::perf::side::{failed, progress_for_gpu, Side};
 
 /// Messages that can be under way.
@@ -83,10 +83,7 @@ impl Path {
         // Both ends share memory: nothing can flip a bit.
         let switch = match transport {
             TransportSpec::Local => None,
-            _ => Some(Arc::new(
-                MemSwitch::shared(2, 9000, Checksums::Omitted)
-                    .context("cannot make the in-memory switch")?,
-            )),
+            _ => Some(Arc::new(open::switch(2, 9000, Checksums::Omitted)?)),
         };
         let side = |i: usize| {
             let mut options = NicOptions {

@@ -6,16 +6,15 @@ pub(super) mod rank;
 pub(super) mod table;
 pub(super) mod usage;
 
-use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{bail, Context, Result};
 use ringbell::engines::{EngineInfo, Place, Registry};
 use ringbell::{
     Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, GpuKind, Job,
-    JobError, Nic, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
+    JobError, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
 };
 
 use serde::{Deserialize, Serialize};
@@ -24,7 +23,8 @@ use self::data::Shape;
 use self::rank::{Plan, Rank};
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
-use crate::cli::Exit;
+use super::pair::mtu;
+use crate::cli::{open, Exit, Problem};
 use crate::report::{
     emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
     Scale, SweepArgs,
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "none|mem|udp")]
     port: Option<PortSpec>,
     /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES")]
+    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
     mtu: usize,
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|tree|flat|chain|linear|pairwise", value_parser = algo)]
@@ -311,21 +311,25 @@ fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
 /// The same from what they depend on.
 pub(super) fn steps_of(
     kind: CollectiveKind,
-    sweep: &SweepArgs,
+    given: &SweepArgs,
     datatype: DataType,
     streams: bool,
     ranks: u32,
 ) -> Result<Vec<Step>> {
-    let mut sweep = sweep.clone();
-    if sweep.step.is_none() && sweep.min.is_none() && sweep.max.is_none() && sweep.factor == 2 {
+    let mut sweep = given.clone();
+    if sweep.step.is_none() && sweep.min.is_none() && sweep.max.is_none() {
         // A glance over all sizes, in seconds.
-        sweep.factor = 4;
+        sweep.factor.get_or_insert(4);
     }
+    let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
     let sizes = match kind {
-        CollectiveKind::Barrier => vec![0],
+        CollectiveKind::Barrier => {
+            given.no_sizes("a barrier moves no bytes").map_err(usage)?;
+            vec![0]
+        }
         // Elements that pass through kernels' hands, some thousand at a time.
-        _ if streams => sweep.sizes(1 << 10, 4 << 20).map_err(|e| anyhow!(e))?,
-        _ => sweep.sizes(1 << 10, 64 << 20).map_err(|e| anyhow!(e))?,
+        _ if streams => sweep.sizes(1 << 10, 4 << 20).map_err(usage)?,
+        _ => sweep.sizes(1 << 10, 64 << 20).map_err(usage)?,
     };
     let size = datatype.bytes();
     let blocks = match Shape::has_blocks(kind) {
@@ -384,7 +388,7 @@ fn one_rank(
     };
     options.tcp_buffer = 1 << 20;
     options.tcp_rto_min = Duration::from_millis(20);
-    let nic = Nic::open(options).context("cannot open the NIC")?;
+    let nic = open::nic(options)?;
     let timeout = Duration::from_secs(args.timeout);
     let comm = Communicator::from_job(
         &nic,
@@ -443,6 +447,7 @@ fn one_rank(
                     .into(),
                 ),
                 size_bytes: step.bytes,
+                elements: Some(step.count),
                 count: step.iters,
                 time_us: m.mean_us,
                 p50_us: m.p50_us,
@@ -476,10 +481,6 @@ fn one_rank(
                 true => args.root.to_string(),
                 false => "-1".into(),
             },
-            counts: steps
-                .iter()
-                .map(|s| (s.bytes, s.count))
-                .collect::<BTreeMap<_, _>>(),
         };
         let text = table::head(&report, &report.meta.notes) + &table::body(&report, &columns);
         emit_text(

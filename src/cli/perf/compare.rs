@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::cli::{Exit, Problem};
+use crate::cli::{stdio, Exit, Problem};
 use crate::report::{draw, size_text, Axis, Plot, Report, Row, Scale};
 
 /// Arguments of `ringbell perf compare`.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         )
         .into());
     }
-    print!("{}", table(&reports, &columns, false));
+    stdio::out(table(&reports, &columns, false))?;
     if let Some(path) = &args.svg {
         let svg = draw(&together(first, &columns), &plot(first, args.latency))?;
         std::fs::write(path, svg)

@@ -87,7 +87,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             y_scale: Scale::Linear,
         },
     )?;
-    summarise(&report, &args.output);
+    summarise(&report, &args.output)?;
     Ok(if report.wrong() == 0 {
         Exit::Ok
     } else {
@@ -96,7 +96,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
 }
 
 /// Each row against one connection.
-fn summarise(report: &Report, output: &OutputArgs) {
+fn summarise(report: &Report, output: &OutputArgs) -> Result<()> {
     let alone = report.rows.iter().find(|r| r.parameter == Some(1.0));
     for (row, one) in report.rows.iter().filter_map(|r| Some((r, alone?))) {
         if row.parameter == Some(1.0) {
@@ -108,12 +108,9 @@ fn summarise(report: &Report, output: &OutputArgs) {
             row.series.as_deref().unwrap_or(""),
             row.algbw_gbs / one.algbw_gbs
         );
-        if output.json.as_deref() == Some(std::path::Path::new("-")) {
-            eprintln!("{line}");
-        } else {
-            println!("{line}");
-        }
+        output.say(line)?;
     }
+    Ok(())
 }
 
 /// Waits for the server to say that a run's bytes have arrived and that it begins the next.

@@ -215,8 +215,9 @@ fn latency_plot(title: &str) -> Plot {
     }
 }
 
-/// `perf doorbell`: register reads with the names of FpgaNIC Figure 3, in which `X_Y` says that X reads
-/// from Y (a kernel loads the word, the host asks the NIC for its value of that moment), and commands rung by a kernel against commands launched by the host.
+/// `perf doorbell`: register reads by a kernel, which loads the word, and by the host, which asks the NIC for its value
+/// of that moment (`GPU_FPGA` and `CPU_FPGA` of FpgaNIC Figure 3); and commands rung by a kernel against commands
+/// launched by the host.
 pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
     let progress = Progress::new("doorbell", 4);
     let alone = Alone::open((64 << 20) + u64::from(args.iters) * 16, args.dedicated)?;
@@ -224,10 +225,10 @@ pub(super) fn doorbell(args: &LatencyArgs) -> Result<Exit> {
     report.meta.limits = limits::measure(&[]);
     let register = Reg::Heartbeat.offset() as u32;
     let reads = kernel_times(&alone, "rb_perf_register", &[register], args.iters, &[])?;
-    distribution(&mut report, "GPU_FPGA", 4, reads);
+    distribution(&mut report, "kernel-read", 4, reads);
     progress.step();
     let reads = host_reads(&alone, Reg::Heartbeat.offset(), args.iters)?;
-    distribution(&mut report, "CPU_FPGA", 4, reads);
+    distribution(&mut report, "host-read", 4, reads);
     progress.step();
     let timeout = alone.side.timeout_us();
     let rung = kernel_times(

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringbell::parts::cuda_kernels::floor::{flag_round_trips, pinned_copies};
-use ringbell::{EmulatedGpuConfig, GpuChoice};
+use ringbell::EmulatedGpuConfig;
 
 use super::device::distribution;
-use crate::cli::Exit;
+use crate::cli::{open, Exit};
 use crate::report::{
     emit, limits, machine, parse_size, Axis, OutputArgs, Plot, Report, Row, Samples, Scale,
 };
@@ -46,10 +46,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         memory_bytes: args.bytes.next_multiple_of(2 << 20) + u64::from(args.iters) * 8 + (64 << 20),
         ..EmulatedGpuConfig::default()
     };
-    let gpu = GpuChoice::Auto
-        .open(&config)
-        .context("no GPU for the floor; `ringbell doctor` tells what there is")?
-        .gpu;
+    let gpu = open::gpu(&config)?.gpu;
     let mut report = Report {
         meta: machine::meta("floor"),
         rows: Vec::new(),

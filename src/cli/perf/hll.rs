@@ -10,7 +10,7 @@ use ringbell::{GpuKind, TransportSpec};
 use crate::cli::hll::kernel::{Kernel, KernelArgs};
 use crate::cli::hll::path::{Flow, Path, WINDOW};
 use crate::cli::hll::{parse, SketchArgs};
-use crate::cli::{Exit, Problem};
+use crate::cli::{stdio, Exit, Problem};
 use crate::report::{
     self, draw, limits, machine, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale,
     SweepArgs,
@@ -54,7 +54,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         // Before any NIC starts a thread: threads inherit it.
         let core = machine::cores().first().copied();
         if !core.is_some_and(machine::pin_to) {
-            eprintln!("# the kernel refused to pin this process to one core");
+            stdio::note("# the kernel refused to pin this process to one core");
         }
     }
     let path = Path::open(args.transport, largest)?;
@@ -133,10 +133,7 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
             row.algbw_gbs / engine.min(stream),
             row.algbw_gbs * (1.0 / engine + 1.0 / stream),
         );
-        match args.output.json.as_deref() == Some(std::path::Path::new("-")) {
-            true => eprintln!("{line}"),
-            false => println!("{line}"),
-        }
+        args.output.say(line)?;
     }
     if let Some(file) = &args.output.svg {
         let svg = draw(&curves(report), &plot)?;

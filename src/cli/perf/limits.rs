@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::cli::{Exit, Problem};
+use crate::cli::{stdio, Exit, Problem};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
     Scale,
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         },
     )?;
     if report.meta.limits.cacheline_pingpong_ns.is_none() {
-        eprintln!("note: no ping-pong: it needs two cores that this process may use");
+        stdio::note("note: no ping-pong: it needs two cores that this process may use");
     }
     Ok(Exit::Ok)
 }

@@ -19,7 +19,6 @@ mod placement;
 mod rank;
 mod worker;
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -337,7 +336,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         dtype: spelled(args.datatype.name()),
         redop: spelled(args.op.name()),
         root: "-1".into(),
-        counts: counts(&task.steps),
     };
     let text = table::head(&report, &report.meta.notes) + &table::body(&report, &columns);
     let plot = Plot {
@@ -358,9 +356,4 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         .into()),
         (0, _) => Ok(Exit::Ok),
     }
-}
-
-/// Elements by size.
-fn counts(steps: &[Step]) -> BTreeMap<u64, u64> {
-    steps.iter().map(|s| (s.bytes, s.count)).collect()
 }

@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Context, Result};
 use ringbell::abi::{SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
-use ringbell::parts::nic_core::port::Checksums;
+use ringbell::parts::nic_core::port::{Checksums, MTU_MAX, MTU_MIN};
 use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
 
 use super::serve;
 use super::side::{failed, Side};
 use super::wire::{Plan, Run, Verdict};
-use crate::cli::{Exit, Problem};
+use crate::cli::{open, stdio, Exit, Problem};
 use crate::report::{limits, machine, Payload, Report};
 
 /// Default TCP port, that of perftest.
@@ -51,11 +51,11 @@ pub(crate) struct WireArgs {
     #[arg(long)]
     threads: bool,
     /// Be the receiving side of another machine's (or shell's) measurement, at this NIC address
-    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["connect", "threads", "procs"])]
-    listen: Option<String>,
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["connect", "threads", "procs"], value_parser = address)]
+    listen: Option<SocketAddrV4>,
     /// Measure to the NIC at this address, where `--listen` runs
-    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"])]
-    connect: Option<String>,
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = address)]
+    connect: Option<SocketAddrV4>,
     /// Own NIC address with --connect [default: 10.77.0.2/24]
     #[arg(long, value_name = "IP/N", requires = "connect")]
     ip: Option<Cidr>,
@@ -63,9 +63,9 @@ pub(crate) struct WireArgs {
     #[arg(long, default_value = "rescue", value_name = "rescue|dedicated", value_parser = progress)]
     progress: ProgressMode,
     /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES")]
+    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
     mtu: usize,
-    /// Record every frame of TCP to this file (pcapng); with --procs those of the sending side
+    /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means tcp, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -80,11 +80,11 @@ pub(crate) struct WireArgs {
     /// Seed of faults and data
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
-    /// Time-out of each operation, in seconds
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    /// Time-out of each operation, and of finding the other side with --listen and --connect, in seconds [default: 10; --listen waits an hour for a client]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: Option<u64>,
     /// Bytes of a TCP connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
-    #[arg(long, value_name = "SIZE", value_parser = crate::report::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = tcp_buffer)]
     pub(super) tcp_buffer: Option<u64>,
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..=1000))]
@@ -119,19 +119,58 @@ pub(in crate::cli) fn probability(text: &str) -> Result<f64, String> {
     }
 }
 
-fn address(text: &str) -> Result<SocketAddrV4> {
+/// An IP MTU that port `mem` can have.
+pub(in crate::cli) fn mtu(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&mtu) => Ok(mtu),
+        _ => Err(format!(
+            "write a number of bytes from {MTU_MIN} to {MTU_MAX}"
+        )),
+    }
+}
+
+/// Bytes of a TCP buffer.
+fn tcp_buffer(text: &str) -> Result<u64, String> {
+    match crate::report::parse_size(text)? {
+        bytes if (4 << 10..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a TCP buffer holds 4K to 1G".into()),
+    }
+}
+
+/// The transport, when frames are to be lost, reordered or recorded: `auto` is then TCP.
+pub(in crate::cli) fn frames_need_tcp(transport: TransportSpec, frames: bool) -> TransportSpec {
+    match transport {
+        TransportSpec::Auto if frames => TransportSpec::Tcp,
+        other => other,
+    }
+}
+
+/// Refuses to lose, reorder or record frames where there are none.
+pub(in crate::cli) fn check_frames(transport: TransportSpec) -> Result<()> {
+    match transport {
+        TransportSpec::Local => Err(Problem::new(
+            Exit::Usage,
+            "--loss, --reorder and --pcap act on frames, and transport local has none",
+            "give --transport tcp, or leave --transport away",
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// A NIC's address, with or without a port.
+fn address(text: &str) -> Result<SocketAddrV4, String> {
     let parsed = text.parse::<SocketAddrV4>().or_else(|_| {
         text.parse::<Ipv4Addr>()
             .map(|ip| SocketAddrV4::new(ip, PORT))
     });
-    parsed.map_err(|_| {
-        Problem::new(
-            Exit::Usage,
-            format!("`{text}` is not the address of a NIC"),
-            format!("write A.B.C.D, or A.B.C.D:PORT for another port than {PORT}"),
-        )
-        .into()
-    })
+    match parsed {
+        Ok(at) if at.port() != 0 => Ok(at),
+        Ok(_) => Err("there is no port 0; write a port of 1 to 65535".into()),
+        Err(_) => Err(format!(
+            "write A.B.C.D, or A.B.C.D:PORT for another port than {PORT}"
+        )),
+    }
 }
 
 /// The measuring side, connected.
@@ -169,7 +208,7 @@ impl WireArgs {
     fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> NicOptions {
         let mut options = NicOptions {
             ip,
-            transport: self.transport,
+            transport: self.transport(),
             port,
             faults: Faults {
                 loss: self.loss,
@@ -204,7 +243,26 @@ impl WireArgs {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_secs(self.timeout)
+        Duration::from_secs(self.timeout.unwrap_or(10))
+    }
+
+    /// How long `--listen` waits for its client.
+    fn client_patience(&self) -> Duration {
+        match (&self.directory, self.timeout) {
+            // Started by a command that connects at once.
+            (Some(_), _) => START,
+            (None, Some(_)) => self.timeout(),
+            (None, None) => Duration::from_secs(3600),
+        }
+    }
+
+    /// Faults and captures act on frames, which only TCP has.
+    fn transport(&self) -> TransportSpec {
+        frames_need_tcp(self.transport, self.acts_on_frames())
+    }
+
+    fn acts_on_frames(&self) -> bool {
+        self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some()
     }
 
     fn port_or(&self, default: PortSpec) -> PortSpec {
@@ -214,18 +272,10 @@ impl WireArgs {
     /// Opens the sides that belong to this process; serves when this is the receiving side.
     /// `command` is the benchmark's name, for the process that is started.
     pub(super) fn start(&self, command: &str, memory: u64) -> Result<Role> {
-        if self.transport == TransportSpec::Local
-            && (self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some())
-        {
-            return Err(Problem::new(
-                Exit::Usage,
-                "--loss, --reorder and --pcap act on frames, and transport local has none",
-                "add --transport tcp",
-            )
-            .into());
+        if self.acts_on_frames() {
+            check_frames(self.transport)?;
         }
-        if let Some(at) = &self.listen {
-            let at = address(at)?;
+        if let Some(at) = self.listen {
             let mut options = self.options(
                 Cidr {
                     ip: *at.ip(),
@@ -239,28 +289,19 @@ impl WireArgs {
             }
             let side = Side::open(options, self.timeout())?;
             let listener = side.listen(at.port(), 1024)?;
-            eprintln!("listening on {at}");
-            serve::serve(
-                &side,
-                listener,
-                if self.directory.is_some() {
-                    START
-                } else {
-                    Duration::from_secs(3600)
-                },
-            )?;
+            stdio::note(format_args!("listening on {at}"));
+            serve::serve(&side, listener, self.client_patience())?;
             side.nic.soft().flush(Duration::from_secs(2));
             return Ok(Role::Served);
         }
-        if let Some(to) = &self.connect {
-            let to = address(to)?;
+        if let Some(to) = self.connect {
             let options = self.options(
                 self.ip.unwrap_or(CLIENT_IP),
                 self.port_or(PortSpec::None),
                 memory,
             );
             let side = Side::open(options, self.timeout())?;
-            return Client::connect(side, to, Peer::Elsewhere).map(Role::client);
+            return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
         if let Some(PortSpec::Tap(name)) = &self.port {
             return Err(Problem::new(
@@ -280,7 +321,7 @@ impl WireArgs {
 
     /// The switch between both sides, and both sides' port.
     fn ports(&self) -> Result<(Option<Arc<MemSwitch>>, PortSpec, PortSpec)> {
-        let port = match (&self.port, self.transport) {
+        let port = match (&self.port, self.transport()) {
             (Some(port), _) => port.clone(),
             (None, TransportSpec::Local) => PortSpec::None,
             (None, _) => PortSpec::Mem,
@@ -288,12 +329,11 @@ impl WireArgs {
         Ok(match port {
             PortSpec::Mem => {
                 // Both ends share memory: nothing can flip a bit, unless faults are asked for.
-                let checksums = match self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some() {
+                let checksums = match self.acts_on_frames() {
                     true => Checksums::Software,
                     false => Checksums::Omitted,
                 };
-                let switch = MemSwitch::shared(2, self.mtu, checksums)
-                    .context("cannot make the in-memory switch")?;
+                let switch = open::switch(2, self.mtu, checksums)?;
                 (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
             }
             PortSpec::Udp { bind, peers } if peers.is_empty() => {
@@ -353,6 +393,7 @@ impl WireArgs {
             client,
             SocketAddrV4::new(SERVER_IP.ip, PORT),
             Peer::Thread(thread),
+            START,
         )
     }
 
@@ -370,13 +411,13 @@ impl WireArgs {
             ])
             .args([
                 "--transport",
-                &self.transport.to_string(),
+                &self.transport().to_string(),
                 "--port",
                 &server_port.to_string(),
             ])
             .args([
                 "--timeout",
-                &self.timeout.to_string(),
+                &self.timeout().as_secs().to_string(),
                 "--seed",
                 &self.seed.to_string(),
             ])
@@ -424,7 +465,7 @@ impl WireArgs {
         options.switch = switch.map(|s| (s, 0));
         let peer = Peer::Process(child, directory);
         match Side::open(options, self.timeout()) {
-            Ok(side) => Client::connect(side, SocketAddrV4::new(SERVER_IP.ip, PORT), peer),
+            Ok(side) => Client::connect(side, SocketAddrV4::new(SERVER_IP.ip, PORT), peer, START),
             Err(e) => {
                 peer.stop();
                 Err(e)
@@ -481,7 +522,7 @@ fn ready(child: &mut Child) -> Result<()> {
             if line.starts_with("listening on ") {
                 let _ = send.send(());
             } else {
-                eprintln!("receiver: {line}");
+                stdio::note(format_args!("receiver: {line}"));
             }
         }
     });
@@ -489,19 +530,29 @@ fn ready(child: &mut Child) -> Result<()> {
     while start.elapsed() < START {
         match receive.recv_timeout(Duration::from_millis(50)) {
             Ok(()) => return Ok(()),
+            // It has closed its standard error, so it ends.
+            Err(mpsc::RecvTimeoutError::Disconnected) => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
         }
         if let Some(status) = child.try_wait()? {
-            bail!("the receiving process ended before it listened: {status}");
+            // It has said why; this command ends in the same way.
+            let code = status.code().and_then(|c| u8::try_from(c).ok());
+            return Err(Problem::new(
+                code.map_or(Exit::Failed, Exit::Program),
+                format!("the receiving process ended before it listened: {status}"),
+                "read what it said, above",
+            )
+            .into());
         }
     }
     bail!("the receiving process did not start to listen within {START:?}")
 }
 
 impl Client {
-    fn connect(side: Side, server: SocketAddrV4, peer: Peer) -> Result<Client> {
-        match side.connect(server, START) {
+    fn connect(side: Side, server: SocketAddrV4, peer: Peer, patience: Duration) -> Result<Client> {
+        match side.connect(server, patience) {
             Ok(session) => Ok(Client {
                 side,
                 session,

@@ -7,7 +7,7 @@ use ringbell::DeviceBuffer;
 use super::pair::{Client, Role, WireArgs};
 use super::serve::stride;
 use super::wire::{Plan, Run};
-use crate::cli::Exit;
+use crate::cli::{Exit, Problem};
 use crate::report::{
     self, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale, SweepArgs,
 };
@@ -24,9 +24,19 @@ pub(crate) struct Args {
     wire: WireArgs,
     #[command(flatten)]
     output: OutputArgs,
-    /// Messages in flight (send-bw, send-rate), up to 256
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
-    window: u16,
+    /// Messages in flight, up to 256 [default: send-bw 16, send-rate 64 chunks to receive into; send-lat has one]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=256))]
+    window: Option<u16>,
+}
+
+impl Args {
+    /// Messages in flight; for [`Kind::Rate`] the chunks that the receiver has posted.
+    fn window(&self, kind: Kind) -> u16 {
+        self.window.unwrap_or(match kind {
+            Kind::Rate => 64,
+            Kind::Bandwidth | Kind::Latency => 16,
+        })
+    }
 }
 
 /// Which of them.
@@ -52,17 +62,24 @@ impl Kind {
 
 /// Runs one of them.
 pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
+    let usage = |advice: &'static str| move |what| Problem::new(Exit::Usage, what, advice);
     let sizes = match kind {
         Kind::Bandwidth => args.sweep.sizes(1 << 10, 16 << 20),
         Kind::Latency => args.sweep.sizes(8, 64 << 10),
-        Kind::Rate => Ok(vec![8]),
+        Kind::Rate => {
+            let sized = args.sweep.no_sizes("messages of send-rate have 8 bytes");
+            sized.map_err(usage("leave it away, or measure send-bw"))?;
+            Ok(vec![8])
+        }
     }
-    .map_err(|what| {
-        crate::cli::Problem::new(Exit::Usage, what, "give sizes such as -b 8 -e 16M -f 2")
-    })?;
+    .map_err(usage("give sizes such as -b 8 -e 16M -f 2"))?;
+    if kind == Kind::Latency && args.window.is_some() {
+        let what = "--window would change nothing: send-lat has one message in flight".to_string();
+        return Err(usage("leave it away, or measure send-bw")(what).into());
+    }
     let largest = sizes.last().copied().unwrap_or(8);
     // Every message of the window has a place of its own on both sides.
-    let memory = (u64::from(args.window) + 2) * stride(largest) + (64 << 20);
+    let memory = (u64::from(args.window(kind)) + 2) * stride(largest) + (64 << 20);
     let client = match args.wire.start(kind.name(), memory)? {
         Role::Served => return Ok(Exit::Ok),
         Role::Client(client) => client,
@@ -84,7 +101,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
     report.meta.payload = client.payload();
     client.end()?;
     report::emit(&report, &args.output, &plot(kind))?;
-    summarise(kind, &report, &args.output);
+    summarise(kind, &report, &args.output)?;
     Ok(if report.wrong() == 0 {
         Exit::Ok
     } else {
@@ -110,14 +127,8 @@ fn plot(kind: Kind) -> Plot {
 }
 
 /// The ratios that matter, against the limits of the same run.
-fn summarise(kind: Kind, report: &Report, output: &OutputArgs) {
-    let say = |line: String| {
-        if output.json.as_deref() == Some(std::path::Path::new("-")) {
-            eprintln!("{line}");
-        } else {
-            println!("{line}");
-        }
-    };
+fn summarise(kind: Kind, report: &Report, output: &OutputArgs) -> Result<()> {
+    let say = |line: String| output.say(line);
     match kind {
         Kind::Bandwidth => {
             for row in &report.rows {
@@ -131,7 +142,7 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) {
                     say(format!(
                         "# {size}: {:.2} x one-copy memcpy of the same size ({memcpy:.2} GB/s)",
                         row.algbw_gbs / memcpy
-                    ));
+                    ))?;
                 }
             }
         }
@@ -145,7 +156,7 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) {
                     row.size_bytes,
                     row.p50_us * 1e3,
                     row.p50_us * 1e3 / ns
-                ));
+                ))?;
             }
         }
         Kind::Rate => {
@@ -154,17 +165,18 @@ fn summarise(kind: Kind, report: &Report, output: &OutputArgs) {
                     "# {:.2} million messages per second, {:.1} ns each",
                     1.0 / row.time_us,
                     row.time_us * 1e3
-                ));
+                ))?;
             }
         }
     }
+    Ok(())
 }
 
 fn measure(kind: Kind, args: &Args, client: &Client, size: u64) -> Result<Row> {
     let (count, warmup) = match kind {
         Kind::Bandwidth => {
             let count = ((1 << 29) / size.max(1)).clamp(32, 20_000);
-            (count, (count / 10).max(u64::from(args.window)))
+            (count, (count / 10).max(u64::from(args.window(kind))))
         }
         Kind::Latency => {
             let count = ((1 << 27) / size.max(1)).clamp(200, 20_000);
@@ -182,7 +194,7 @@ fn measure(kind: Kind, args: &Args, client: &Client, size: u64) -> Result<Row> {
         },
         full: false,
         len: size,
-        window: if kind == Kind::Rate { 64 } else { args.window },
+        window: args.window(kind),
         part: 0,
         warmup,
         count,
@@ -290,8 +302,13 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
     row.busbw_gbs = row.algbw_gbs;
     if take_times {
         let mut samples = read_times(&times, plan.count)?;
-        row.p50_us = samples.median() / half / 1e3;
-        row.p99_us = samples.percentile(99.0) / half / 1e3;
+        // A message of a stream is under way as long as the window ahead of it: each of those took a part.
+        let shared = match kind {
+            Kind::Bandwidth => f64::from(plan.window).min(f64::from(plan.count)),
+            _ => half,
+        };
+        row.p50_us = samples.median() / shared / 1e3;
+        row.p99_us = samples.percentile(99.0) / shared / 1e3;
     }
     Ok(row)
 }

@@ -9,7 +9,7 @@ use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
 use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicOptions, ProgressMode};
 
 use super::wire::MESSAGE_BYTES;
-use crate::cli::{Exit, Problem};
+use crate::cli::{open, Exit, Problem};
 
 /// A NIC with what a measurement needs on it.
 pub(in crate::cli) struct Side {
@@ -51,17 +51,7 @@ pub(in crate::cli) fn progress_for_gpu() -> ProgressMode {
 impl Side {
     /// Opens a NIC.
     pub(in crate::cli) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
-        let what = format!(
-            "cannot open a NIC at {} on port {}",
-            options.ip, options.port
-        );
-        let nic = Nic::open(options).map_err(|e| {
-            anyhow::Error::new(e).context(Problem::new(
-                Exit::Environment,
-                what,
-                "read the cause above; `ringbell doctor` tells what this machine offers",
-            ))
-        })?;
+        let nic = open::nic(options)?;
         let queue = nic.create_queue().context("cannot create a queue")?;
         let control = nic
             .alloc(4096)
@@ -145,7 +135,9 @@ impl Side {
             // Short: an address that nobody has is asked for again and again.
             match self.connect_within(to, 1_000_000) {
                 Ok(s) => return Ok(s),
-                Err(e) if start.elapsed() >= patience => return Err(e),
+                Err(e) if start.elapsed() >= patience => {
+                    return Err(e.context(format!("no connection within {patience:?}")))
+                }
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }

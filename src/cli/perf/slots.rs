@@ -88,6 +88,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             match measure(args, &client, size) {
                 Ok(row) => report.rows.push(Row {
                     series: Some(name.into()),
+                    wrong: row.wrong.filter(|_| args.sweep.checks()),
                     ..row
                 }),
                 Err(e) => {

@@ -13,7 +13,7 @@ use ringbell::{
     Cidr, DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicOptions, TransportSpec,
 };
 
-use crate::cli::{Exit, Problem};
+use crate::cli::{open, Exit, Problem};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
     Samples, Scale,
@@ -221,7 +221,7 @@ impl Pair {
             }
             options.gpu.memory_bytes = (2 * room).next_multiple_of(2 << 20) + (64 << 20);
             options.limits.board_bytes = (2 * room).next_multiple_of(4096) + (256 << 20);
-            let nic = Nic::open(options)?;
+            let nic = open::nic(options)?;
             let queue = nic.create_queue()?;
             Ok((nic, queue))
         };

@@ -8,7 +8,7 @@ use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{variables, PortSpec, TransportSpec, UniqueId};
 
-use crate::cli::{Exit, Problem};
+use crate::cli::{open, Exit, Problem};
 
 /// The ports of all ranks.
 pub(in crate::cli) enum Wiring {
@@ -39,9 +39,9 @@ impl Wiring {
             )
             .into()),
             PortSpec::None => Ok(Wiring::None),
-            PortSpec::Mem => MemSwitch::shared(ranks.max(2) as usize, mtu, Checksums::Omitted)
-                .map(Wiring::Mem)
-                .context("cannot make the in-memory switch between the ranks"),
+            PortSpec::Mem => {
+                open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
+            }
             PortSpec::Udp { .. } => {
                 // Bound together, so that no number is given twice; free again when this returns.
                 let sockets: Vec<UdpSocket> = (0..ranks)

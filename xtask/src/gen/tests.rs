@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
@@ -89,8 +88,8 @@ fn expected() -> Vec<(String, u64)> {
 
 /// Compiles a program that prints what the header says, and returns it by expression.
 fn ask(compiler: &str, source_name: &str, flags: &[&str]) -> (BTreeMap<String, u64>, Vec<String>) {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../target/abi-layout")
+    let dir = crate::target()
+        .join("abi-layout")
         .join(source_name.replace('.', "-"));
     std::fs::create_dir_all(&dir)
         .unwrap_or_else(|e| panic!("cannot create {}: {e}", dir.display()));

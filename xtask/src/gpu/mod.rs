@@ -21,7 +21,7 @@ pub(crate) use self::run::{run as run_bundle, RunArgs};
 use crate::steps::{command_within, Outcome};
 use crate::suite::{use_mock, PROGRAMS};
 use crate::tools::find;
-use crate::{root, test};
+use crate::{root, target, test};
 
 /// Most bytes of a bundle: what a person sends without thinking.
 const MOST_BYTES: u64 = 64 << 20;
@@ -42,9 +42,9 @@ exec ./bin/runner gpu-run --bundle . "$@"
 /// Builds a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The bundle's folder; FOLDER.tar.gz stands beside it
-    #[arg(long, default_value = "target/gpu/ringbell-gpu", value_name = "FOLDER")]
-    out: PathBuf,
+    /// The bundle's folder; FOLDER.tar.gz stands beside it [default: gpu/ringbell-gpu below cargo's target folder]
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
     /// Build with the development profile: quicker to build, worthless to measure
     #[arg(long)]
     dev: bool,
@@ -57,7 +57,10 @@ pub(crate) struct Args {
 
 /// Builds, and runs where that is asked for; false when a step of the run failed.
 pub(crate) fn main(args: &Args) -> Result<bool> {
-    let out = root().join(&args.out);
+    let out = match &args.out {
+        Some(out) => root().join(out),
+        None => target().join("gpu/ringbell-gpu"),
+    };
     build(&out, args.dev, args.run.nccl.as_deref())?;
     if !args.here {
         println!("copy it to a machine with a GPU, unpack it there, and start `./run`");
@@ -75,7 +78,7 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
 /// Builds the bundle as it is developed and runs it in short form, as a person would: on the emulated GPU, and by CUDA over
 /// the mock driver.
 pub(crate) fn rehearse() -> Result<Outcome> {
-    let out = root().join("target/gpu/rehearsal");
+    let out = target().join("gpu/rehearsal");
     build(&out, true, None)?;
     for gpu in ["emulated", "cuda"] {
         let mut script = Command::new("sh");
@@ -112,7 +115,7 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
     }
     suite::kernels(&out.join("tests/kernels"))?;
     pack_nccl(out, nccl)?;
-    let resources = root().join("target/kernels/resources.json");
+    let resources = target().join("kernels/resources.json");
     let resources = match std::fs::read_to_string(&resources) {
         Ok(text) => serde_json::from_str(&text)
             .with_context(|| format!("{} is no JSON", resources.display()))?,

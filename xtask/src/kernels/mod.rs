@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{bail, Context, Result};
 
 use self::resources::Resources;
-use crate::root;
 use crate::steps::Outcome;
 use crate::venv;
+use crate::{root, target};
 
 /// What the SDK's kernels are compiled for: A100, A10, L4 and RTX 40, H100 and H200, B200.
 const ARCHITECTURES: [u32; 5] = [80, 86, 89, 90, 100];
@@ -37,7 +37,7 @@ pub(crate) fn compile() -> Result<Outcome> {
         Ok(nvcc) => nvcc,
         Err(error) => return Ok(Outcome::Skipped(format!("no nvcc: {error:#}"))),
     };
-    let out = root().join("target/kernels");
+    let out = target().join("kernels");
     std::fs::create_dir_all(&out).with_context(|| format!("cannot create {}", out.display()))?;
     let jobs = jobs(&out)?;
     let count = jobs.len();
@@ -206,7 +206,7 @@ mod tests {
         let tutorial = read_tutorial().expect("docs/tutorial.md");
         let blocks = blocks(&tutorial);
         assert!(!blocks.is_empty());
-        let dir = root().join("target/tutorial");
+        let dir = target().join("tutorial");
         std::fs::create_dir_all(&dir).expect("a folder");
         for (i, block) in blocks.iter().enumerate() {
             let file = dir.join(format!("block_{i}.cu"));

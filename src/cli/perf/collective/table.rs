@@ -1,6 +1,5 @@
 //! The table of nccl-tests: out of place beside in place.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::report::{Report, Row};
@@ -14,8 +13,6 @@ pub(in crate::cli::perf) struct Columns {
     pub(in crate::cli::perf) dtype: String,
     pub(in crate::cli::perf) redop: String,
     pub(in crate::cli::perf) root: String,
-    /// Elements by size.
-    pub(in crate::cli::perf) counts: BTreeMap<u64, u64>,
 }
 
 /// The head, in comment lines.
@@ -43,7 +40,7 @@ pub(in crate::cli::perf) fn body(report: &Report, columns: &Columns) -> String {
         out,
         "#{:>11} {:>11} {:>7} {:>7} {:>6} {} {}{}",
         "size",
-        "count",
+        "elements",
         "type",
         "redop",
         "root",
@@ -55,7 +52,7 @@ pub(in crate::cli::perf) fn body(report: &Report, columns: &Columns) -> String {
         out,
         "#{:>11} {:>11} {:>7} {:>7} {:>6} {} {}{}",
         "(B)",
-        "(elements)",
+        "",
         "",
         "",
         "",
@@ -66,6 +63,10 @@ pub(in crate::cli::perf) fn body(report: &Report, columns: &Columns) -> String {
     let mut sizes: Vec<u64> = report.rows.iter().map(|r| r.size_bytes).collect();
     sizes.dedup();
     for size in sizes {
+        let elements = |size| {
+            let mut rows = report.rows.iter().filter(|r| r.size_bytes == size);
+            rows.find_map(|r| r.elements).unwrap_or(0)
+        };
         let of = |series: &str| {
             let mut rows = report.rows.iter();
             rows.find(|r| r.size_bytes == size && r.series.as_deref() == Some(series))
@@ -73,7 +74,7 @@ pub(in crate::cli::perf) fn body(report: &Report, columns: &Columns) -> String {
         let _ = write!(
             out,
             " {size:>11} {:>11} {:>7} {:>7} {:>6} {} {}",
-            columns.counts.get(&size).copied().unwrap_or(0),
+            elements(size),
             columns.dtype,
             columns.redop,
             columns.root,

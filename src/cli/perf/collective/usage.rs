@@ -1,6 +1,7 @@
 //! What a measurement cannot be asked for, said before anything is started.
 
 use anyhow::Result;
+use ringbell::abi::kernel_stream::MAX_LOG2;
 use ringbell::parts::onc_engines::program::algorithms;
 use ringbell::{
     descriptors, Algorithm, CollectiveKind, CollectiveSettings, DataType, Job, JobSource,
@@ -9,7 +10,7 @@ use ringbell::{
 
 use super::{name, spelled, Args};
 use crate::cli::{Exit, Problem};
-use crate::report::parse_size;
+use crate::report::{parse_size, size_text};
 
 /// A number of ranks that is not what a launcher has started.
 pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
@@ -81,7 +82,27 @@ fn check_algorithm(kind: CollectiveKind, args: &Args) -> Result<()> {
 /// Which operations can have streams for all their operands.
 fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
     use CollectiveKind as K;
-    if !args.streams || matches!(kind, K::AllReduce | K::Broadcast | K::Reduce | K::Send) {
+    if !args.streams {
+        return Ok(());
+    }
+    let window = settings(args)?.stream_bytes;
+    if !(window..=1 << MAX_LOG2).contains(&args.ring) {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!(
+                "a ring of {} bytes cannot hold the {} that a communicator moves at once",
+                size_text(args.ring),
+                size_text(window)
+            ),
+            format!(
+                "give --ring {} to {}, or a smaller window with --set stream_bytes=SIZE",
+                size_text(window),
+                size_text(1 << MAX_LOG2)
+            ),
+        )
+        .into());
+    }
+    if matches!(kind, K::AllReduce | K::Broadcast | K::Reduce | K::Send) {
         return Ok(());
     }
     Err(Problem::new(

@@ -194,6 +194,7 @@ fn row(step: &Step, in_place: bool, ranks: u32, times: &BTreeMap<u32, Timed>) ->
     Row {
         series: Some(if in_place { IN_PLACE } else { OUT_OF_PLACE }.into()),
         size_bytes: step.bytes,
+        elements: Some(step.count),
         count: step.iters,
         time_us: most(|t| t.mean_us),
         p50_us,

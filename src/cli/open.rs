@@ -1,0 +1,68 @@
+//! A NIC and a GPU for a command, and how the program ends when there is none.
+
+use anyhow::{Error, Result};
+use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
+use ringbell::parts::nic_core::port::Checksums;
+use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError, Nic, NicOptions, OpenError};
+
+use super::{Exit, Problem};
+
+const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this machine offers";
+
+/// Opens a NIC.
+///
+/// # Errors
+/// A [`Problem`]: [`Exit::Usage`] when no machine could do what was asked for, else [`Exit::Environment`].
+pub(crate) fn nic(options: NicOptions) -> Result<Nic> {
+    let what = format!(
+        "cannot open a NIC at {} on port {}",
+        options.ip, options.port
+    );
+    Nic::open(options).map_err(|e| {
+        let (exit, advice) = match &e {
+            OpenError::NoPort => (
+                Exit::Usage,
+                "give --port a port that carries TCP's frames, or leave --transport away",
+            ),
+            OpenError::Tcp(_) | OpenError::Faults(_) => (Exit::Usage, "see --help for the range"),
+            OpenError::Gpu(GpuOpenError::Variable(_)) => {
+                (Exit::Usage, "set it to auto, cuda, cuda:N or emulated")
+            }
+            _ => (Exit::Environment, ADVICE),
+        };
+        Error::new(e).context(Problem::new(exit, what, advice))
+    })
+}
+
+/// Opens the GPU that was asked for.
+///
+/// # Errors
+/// A [`Problem`] that ends with [`Exit::Environment`].
+pub(crate) fn gpu(config: &EmulatedGpuConfig) -> Result<ChosenGpu> {
+    GpuChoice::Auto.open(config).map_err(|e| {
+        Error::new(e).context(Problem::new(
+            Exit::Environment,
+            "cannot open the GPU",
+            ADVICE,
+        ))
+    })
+}
+
+/// Makes the switch of port `mem`.
+///
+/// # Errors
+/// A [`Problem`]: [`Exit::Usage`] for numbers that no switch has, else [`Exit::Environment`].
+pub(crate) fn switch(ports: usize, mtu: usize, checksums: Checksums) -> Result<MemSwitch> {
+    MemSwitch::shared(ports, mtu, checksums).map_err(|e| {
+        let (exit, advice) = match &e {
+            SwitchError::Ports { .. } => (
+                Exit::Usage,
+                "give fewer ranks, or --port udp, which connects any number",
+            ),
+            SwitchError::Mtu { .. } => (Exit::Usage, "give --mtu another number"),
+            _ => (Exit::Environment, ADVICE),
+        };
+        let what = "cannot make the in-memory switch";
+        Error::new(e).context(Problem::new(exit, what, advice))
+    })
+}
