@@ -12,7 +12,7 @@ use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, QueueId};
 
 use crate::card::Doorbells;
-use crate::progress::{wait_hook, Progress};
+use crate::progress::{wait_hook, Progress, Round};
 use crate::queue::{QueueConfig, QueueMemory};
 
 /// A host-side wait that ended without a completion.
@@ -118,6 +118,7 @@ impl HostQueue {
         let slots = self.mem.slots();
         let ticket = slots.try_take()?;
         slots.publish(ticket, &make(ticket).encode(slots.lap(ticket)));
+        self.progress.tell();
         Some(ticket)
     }
 
@@ -252,17 +253,19 @@ impl HostQueue {
         let cell = std::cell::RefCell::new(done);
         let check = || (cell.borrow_mut())();
         let mut deadline = None;
-        let mut idle = 0u32;
+        let (mut idle, mut rounds) = (0u32, 0u32);
         loop {
-            if self.progress.wait_round(idle, &check) {
-                idle = 0;
-            } else {
-                idle = idle.saturating_add(1);
-            }
+            let round = self.progress.wait_round(idle, &check);
+            idle = match round {
+                Round::Moved => 0,
+                Round::Idle | Round::Slept => idle.saturating_add(1),
+            };
             if check() {
                 return true;
             }
-            if idle % 64 == 63 || idle > 1000 {
+            // Whether or not something moves: a busy NIC must not hide that the time is up.
+            rounds = rounds.wrapping_add(1);
+            if rounds % 64 == 63 || round == Round::Slept {
                 let now = Instant::now();
                 // The deadline starts at the first clock reading: short waits read no clock.
                 let end = *deadline.get_or_insert(now + timeout);

@@ -5,6 +5,11 @@
 //! the NIC's wake descriptor and the transports' own; the others sleep on a futex that every retired
 //! operation bumps. When nobody steps, the rescue thread does.
 //!
+//! A sleep without end is announced before the last look: `deep` for what this process posts or changes
+//! (`tell`), `parked` for peers. The look reads the clock, and what it leaves under way decides how long
+//! the sleep may be. So whatever comes before the announcement is seen by the look, and what comes after it
+//! wakes the sleeper.
+//!
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
 //! word says that somebody sleeps. The word is set before the last look at the rings, with a
 //! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
@@ -39,6 +44,10 @@ const YIELDS: u32 = 400;
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
 /// "For ever": the rescue thread's sleep while nothing can happen of which nobody tells it.
 const DEEP_SLEEP: Duration = Duration::from_secs(3600);
+/// Sleep of one who could not look because somebody else was stepping: what that leaves is looked at soon.
+const SECOND_LOOK: Duration = Duration::from_micros(100);
+/// Nap of the rescue thread while no queue exists: making one wakes it.
+const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
 /// How often the rescue thread looks whether others still step.
 const RESCUE_PERIOD: Duration = Duration::from_millis(1);
 
@@ -164,6 +173,17 @@ pub struct ProgressStats {
 const NO_LEADER: u32 = 0;
 const WAITER_LEADS: u32 = 1;
 const RESCUE_LEADS: u32 = 2;
+
+/// What a round of waiting was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// Something moved.
+    Moved,
+    /// Nothing did.
+    Idle,
+    /// Nothing did, and the core was given away for a while: the caller's clock is behind.
+    Slept,
+}
 
 /// Who makes a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -292,7 +312,7 @@ impl Progress {
     /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
     #[inline]
     pub(crate) fn try_step(&self) -> Option<bool> {
-        self.try_steps(0, Who::Waiter)
+        self.try_steps(0, Who::Waiter, false)
     }
 
     /// Steps once at a time of the caller's, which replaces the clock.
@@ -315,16 +335,16 @@ impl Progress {
     }
 
     /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
-    /// again when there are some.
+    /// again when there are some. `fresh` reads the clock whenever it was read last.
     #[inline]
-    fn try_steps(&self, looks: u32, who: Who) -> Option<bool> {
+    fn try_steps(&self, looks: u32, who: Who, fresh: bool) -> Option<bool> {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
         };
         // Only ever changed under the lock: plain load and store.
         let since = self.since_clock.load(Ordering::Relaxed);
-        let now = if since >= CLOCK_EVERY || core.wants_clock {
+        let now = if fresh || since >= CLOCK_EVERY || core.wants_clock {
             self.since_clock.store(0, Ordering::Relaxed);
             Some(self.now())
         } else {
@@ -382,6 +402,9 @@ impl Progress {
     pub(crate) fn take_over(&self) {
         if self.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
             self.wake.stand_down();
+            // SeqCst: pairs with the fence in `lead`. Either `deep` is seen here, or the sleeper sees that its
+            // `parked` was taken back, and does not sleep for long.
+            fence(Ordering::SeqCst);
             if self.deep.load(Ordering::Relaxed) {
                 self.end_deep_sleep();
             }
@@ -390,40 +413,48 @@ impl Progress {
 
     /// One round of waiting until `done`. `idle` counts the caller's rounds without progress.
     #[inline]
-    pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> bool {
+    pub(crate) fn wait_round(&self, idle: u32, done: &dyn Fn() -> bool) -> Round {
         if self.dedicated {
             return self.wait_for_thread(idle);
         }
         self.take_over();
         let spin = self.policy.spin();
         let looks = if WaitPolicy::is_alone(spin) { LOOKS } else { 0 };
-        if self.try_steps(looks, Who::Waiter) == Some(true) {
-            return true;
+        if self.try_steps(looks, Who::Waiter, false) == Some(true) {
+            return Round::Moved;
         }
         if idle < spin {
             // A step is pause enough: a spin hint after each only delays what arrives meanwhile.
-            return false;
+            return Round::Idle;
         }
         self.wait_slowly(idle - spin, done)
     }
 
     /// A thread of the NIC does all the work: the waiter only looks, and makes room for it.
-    fn wait_for_thread(&self, idle: u32) -> bool {
+    fn wait_for_thread(&self, idle: u32) -> Round {
         if idle < self.policy.spin() {
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
+            return Round::Idle;
         }
-        false
+        std::thread::yield_now();
+        Round::Slept
     }
 
     #[cold]
-    fn wait_slowly(&self, rounds: u32, done: &dyn Fn() -> bool) -> bool {
+    fn wait_slowly(&self, rounds: u32, done: &dyn Fn() -> bool) -> Round {
         if self.policy.may_yield() && rounds < YIELDS {
-            self.policy.yield_now();
-            return self.try_step() == Some(true);
+            // After a long absence deadlines may have passed: the step reads the clock.
+            let long = self.policy.yield_now();
+            return match self.try_steps(0, Who::Waiter, long) {
+                Some(true) => Round::Moved,
+                _ if long => Round::Slept,
+                _ => Round::Idle,
+            };
         }
-        self.park(done)
+        match self.park(done) {
+            true => Round::Moved,
+            false => Round::Slept,
+        }
     }
 
     fn park(&self, done: &dyn Fn() -> bool) -> bool {
@@ -434,7 +465,7 @@ impl Progress {
             Ordering::Relaxed,
         ) {
             Ok(_) => {
-                let moved = self.lead(done, self.idle_nap, Who::Waiter);
+                let moved = self.lead(done, Who::Waiter);
                 // Release: pairs with the Acquire above, of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
                 if self.followers.load(Ordering::Relaxed) > 0 {
@@ -466,39 +497,62 @@ impl Progress {
         self.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Sleeps until a peer, a descriptor or a timer calls, for at most `nap`.
-    fn lead(&self, done: &dyn Fn() -> bool, nap: Duration, who: Who) -> bool {
+    /// Sleeps until a peer, a descriptor or a timer calls, for as long as [`nap`](Progress::nap) says.
+    fn lead(&self, done: &dyn Fn() -> bool, who: Who) -> bool {
+        self.deep.store(who == Who::Thread, Ordering::Relaxed);
         self.wake.parked().store(1, Ordering::Relaxed);
-        // SeqCst: pairs with the fence in `WakeCell::poke`. Either the peer sees the word, or the
-        // step below sees what the peer has written.
+        // SeqCst: pairs with the fences in `WakeCell::poke`, `tell` and `take_over`. Either they see these
+        // words, or the look below sees what they have written.
         fence(Ordering::SeqCst);
-        let moved = self.try_steps(0, who);
+        // With the clock: an operation that waits for a reading must not sleep on.
+        let moved = self.try_steps(0, who, true);
         if done() || moved == Some(true) {
-            self.wake.parked().store(0, Ordering::Relaxed);
+            self.rise();
             return true;
         }
-        let timer = match self.core.try_lock() {
-            Ok(core) => core.next_timer(),
-            Err(_) => Some(self.now().plus(Duration::from_micros(100))),
-        };
-        // Somebody else steps: what they leave behind is looked at soon.
-        let nap = if moved.is_none() {
-            nap.min(self.idle_nap)
-        } else {
-            nap
-        };
-        let nap = match timer {
-            Some(t) => nap.min(Duration::from_nanos(t.0.saturating_sub(self.now().0))),
-            None => nap,
-        };
+        let nap = self.nap(moved, who);
+        if nap < DEEP_SLEEP {
+            self.deep.store(false, Ordering::Relaxed);
+        }
         if !nap.is_zero() {
             self.slow.parks.fetch_add(1, Ordering::Relaxed);
             self.poll(nap);
         }
-        self.wake.parked().store(0, Ordering::Relaxed);
+        self.rise();
         // What woke us is due now, whatever the last clock reading says.
         self.since_clock.store(CLOCK_EVERY, Ordering::Relaxed);
         false
+    }
+
+    fn rise(&self) {
+        self.wake.parked().store(0, Ordering::Relaxed);
+        self.deep.store(false, Ordering::Relaxed);
+    }
+
+    /// How long a leader may sleep after a last look that found nothing (`None`: it could not look).
+    fn nap(&self, looked: Option<bool>, who: Who) -> Duration {
+        let soon = self.idle_nap.min(SECOND_LOOK);
+        let (timer, silent) = match (looked, self.core.try_lock()) {
+            (Some(_), Ok(core)) => match core.wants_clock {
+                true => return Duration::ZERO,
+                false => (core.next_timer(), core.may_sleep()),
+            },
+            // Somebody else steps, or has stepped before everything was there to be seen.
+            _ => return soon,
+        };
+        // Somebody has taken the announcement back: peers do not wake us any more.
+        let announced = self.wake.parked().load(Ordering::Relaxed) != 0;
+        // A kernel rings unheard, and a transport without a descriptor hears nothing.
+        let silent = silent && self.transports_wake && !self.exposed.load(Ordering::SeqCst);
+        let nap = match (who, self.has_queues.load(Ordering::Relaxed)) {
+            (Who::Thread, _) if silent && announced => DEEP_SLEEP,
+            (Who::Thread, false) if announced => NO_QUEUE_NAP,
+            _ => self.idle_nap,
+        };
+        match timer {
+            Some(t) => nap.min(Duration::from_nanos(t.0.saturating_sub(self.now().0))),
+            None => nap,
+        }
     }
 
     fn poll(&self, nap: Duration) {
@@ -524,31 +578,28 @@ impl Progress {
         self.wake.signal();
     }
 
-    /// Whether everything that can happen now wakes the rescue thread by itself: no kernel can ring a
-    /// doorbell unheard, nothing is under way, and what arrives arrives with a descriptor.
-    fn may_sleep(&self) -> bool {
-        let silent = self.transports_wake && !self.exposed.load(Ordering::SeqCst);
-        silent
-            && match self.core.try_lock() {
-                Ok(core) => core.may_sleep(),
-                Err(_) => false,
-            }
-    }
-
     /// Body of the rescue thread.
     pub(crate) fn rescue(&self) {
         let mut seen = self.waiter_steps.load(Ordering::Relaxed);
+        let mut stepped = Instant::now();
+        // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
+        let stopped = 2 * self.idle_nap + RESCUE_PERIOD;
         while !self.stop.load(Ordering::Acquire) {
             // Steps of everybody but this thread.
             let others = self.waiter_steps.load(Ordering::Relaxed);
-            if others != seen || self.leader.load(Ordering::Relaxed) == WAITER_LEADS {
-                seen = others;
+            if others != seen {
+                (seen, stepped) = (others, Instant::now());
+                std::thread::park_timeout(RESCUE_PERIOD);
+                continue;
+            }
+            let led = self.leader.load(Ordering::Relaxed) == WAITER_LEADS;
+            if led && stepped.elapsed() < stopped {
                 std::thread::park_timeout(RESCUE_PERIOD);
                 continue;
             }
             let mut idle = 0;
             while idle < SPIN_SERVANT {
-                match self.try_steps(0, Who::Thread) {
+                match self.try_steps(0, Who::Thread, false) {
                     Some(true) => idle = 0,
                     Some(false) => idle += 1,
                     None => break,
@@ -561,15 +612,7 @@ impl Progress {
                 Ordering::Relaxed,
             ) == Ok(NO_LEADER)
             {
-                let nap = match (self.has_queues.load(Ordering::Relaxed), self.may_sleep()) {
-                    (_, true) => DEEP_SLEEP,
-                    (true, false) => self.idle_nap,
-                    (false, false) => Duration::from_secs(1),
-                };
-                self.deep.store(nap == DEEP_SLEEP, Ordering::Relaxed);
-                // Whoever tells of work after the last look clears `deep`, and the sleep ends at once.
-                self.lead(&|| self.stop.load(Ordering::Acquire), nap, Who::Thread);
-                self.deep.store(false, Ordering::Relaxed);
+                self.lead(&|| self.stop.load(Ordering::Acquire), Who::Thread);
                 // Release: pairs with the Acquire of the next leader.
                 self.leader.store(NO_LEADER, Ordering::Release);
                 if self.followers.load(Ordering::Relaxed) > 0 {
@@ -585,7 +628,7 @@ impl Progress {
     pub(crate) fn dedicated(&self) {
         let mut idle = 0u32;
         while !self.stop.load(Ordering::Acquire) {
-            if self.try_steps(LOOKS, Who::Thread) == Some(true) {
+            if self.try_steps(LOOKS, Who::Thread, false) == Some(true) {
                 idle = 0;
                 continue;
             }
@@ -631,11 +674,14 @@ pub(crate) unsafe extern "C" fn wait_hook(
     // the device's own watchdog reports NIC_SILENT.
     let round = std::panic::AssertUnwindSafe(|| progress.wait_round(idle, &done));
     match std::panic::catch_unwind(round) {
-        Ok(true) => WAIT_PROGRESS,
-        Ok(false) => WAIT_IDLE,
+        Ok(Round::Moved) => WAIT_PROGRESS,
+        Ok(Round::Idle | Round::Slept) => WAIT_IDLE,
         Err(_) => {
             tracing::error!("the NIC has failed while a kernel thread stepped it");
             WAIT_IDLE
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

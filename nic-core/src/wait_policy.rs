@@ -97,8 +97,8 @@ impl WaitPolicy {
         hog == 0
     }
 
-    /// Gives the core away once, and learns from it.
-    pub(crate) fn yield_now(&self) {
+    /// Gives the core away once, and learns from it. Returns whether it was seen to be away for long.
+    pub(crate) fn yield_now(&self) -> bool {
         let (yields, lost_before) = ASKED.get();
         // Two readings of the clock are a part of what a message takes: a hog shows in the next ones.
         let timed = yields.is_multiple_of(TIMED_EVERY).then(Instant::now);
@@ -108,18 +108,21 @@ impl WaitPolicy {
             true => HOG_CROWDED,
             false => HOG,
         };
-        if timed.is_some_and(|before| before.elapsed() > hog) {
+        let long = timed.is_some_and(|before| before.elapsed() > hog);
+        if long {
             self.hog.store(HOG_MEMORY, Ordering::Relaxed);
         }
         let yields = yields + 1;
         let alone = WaitPolicy::is_alone(self.spin());
         let window = if alone { WINDOW_ALONE.0 } else { WINDOW_SHARED };
         if yields < window {
-            return ASKED.set((yields, lost_before));
+            ASKED.set((yields, lost_before));
+            return long;
         }
         let lost = times_lost();
         ASKED.set((0, lost));
         self.learn(alone, lost.wrapping_sub(lost_before));
+        long
     }
 
     fn learn(&self, alone: bool, lost: u64) {

@@ -38,7 +38,7 @@ pub(super) enum Work {
 /// What an `rb_request` is.
 pub(super) struct OpenRequest {
     owner: usize,
-    /// Its own time-out, for waits that give none.
+    /// Its own time-out, and some, for waits on a stream that give none.
     patience: Duration,
     work: Mutex<Work>,
 }
@@ -64,6 +64,11 @@ impl OpenRequest {
         // Nothing that holds the lock can panic half-way through a change.
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A wait that a caller bounds, within what the clock can add.
+fn wait_limit(us: u64) -> Duration {
+    Duration::from_micros(us.min(u64::MAX / 4000))
 }
 
 /// # Safety
@@ -104,13 +109,11 @@ unsafe extern "C" fn rb_request_wait(
         // SAFETY: by this function's contract.
         let out = unsafe { OptionalOut::new(done) };
         let request = REQUESTS.get(request.addr())?;
-        let timeout = match timeout_us {
-            0 => request.patience,
-            us => Duration::from_micros(us),
-        };
-        let result = match &mut *request.work() {
-            Work::Posted(r) => r.wait_for(timeout),
-            Work::Queued(q) => q.wait(timeout),
+        let result = match (&mut *request.work(), timeout_us) {
+            (Work::Posted(r), 0) => r.wait_to_end(),
+            (Work::Posted(r), us) => r.wait_for(wait_limit(us)),
+            (Work::Queued(q), 0) => q.wait(request.patience),
+            (Work::Queued(q), us) => q.wait(wait_limit(us)),
         };
         out.set(result.map_err(|e| Failure::collective(&e))?.into());
         Ok(())

@@ -11,6 +11,9 @@ use super::communicator::Inner;
 use super::operation::After;
 use super::CollectiveError;
 
+/// How much longer than that a NIC is waited for before it counts as silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// What an operation that ended well says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -67,14 +70,35 @@ impl Request {
         }
     }
 
-    /// Waits for the end of the operation: until its own time-out, and the queue's grace.
+    /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a busy machine it
+    /// may notice late, and is waited for.
     ///
     /// # Errors
-    /// [`CollectiveError::Failed`]: how it ended, and which rank is to blame; the buffers are yours.
-    /// [`CollectiveError::Wait`]: the NIC is silent.
+    /// [`CollectiveError::Failed`]: how it ended, and which rank is to blame; the buffers are yours, but with
+    /// `NIC_SILENT`: then the NIC has failed, and the buffers must not be used before it is gone.
     pub fn wait(mut self) -> Result<Done, CollectiveError> {
-        let patience = self.patience;
-        self.wait_for(patience)
+        self.wait_to_end()
+    }
+
+    /// As [`Request::wait`], and the request stays.
+    ///
+    /// # Errors
+    /// As [`Request::wait`].
+    pub fn wait_to_end(&mut self) -> Result<Done, CollectiveError> {
+        let end = self.wait_for(self.patience);
+        if !matches!(end, Err(CollectiveError::Wait { .. })) {
+            return end;
+        }
+        // Whoever waits steps the NIC, so time alone does not tell a NIC that has failed from a machine that was busy.
+        match self.wait_for(SILENCE) {
+            Err(CollectiveError::Wait { kind, .. }) => Err(CollectiveError::Failed {
+                kind,
+                rank: self.comm.rank,
+                status: Status::NicSilent,
+                detail: 0,
+            }),
+            end => end,
+        }
     }
 
     /// Waits at most `timeout`; may be called again.
