@@ -242,7 +242,8 @@ rb_result rb_engine_attach_comm(rb_communicator *comm, const rb_engine_config *c
 
 /* The result so far, in the engine's own format; the engine goes on. Its first `room` bytes go to `result`, its whole length to
  * `bytes`, and bytes of an item that the end of a stream has cut off to `cut` (0: none); both may be NULL. RB_ERR_INVALID_ARGUMENT when
- * it is longer than `room`. */
+ * it is longer than `room`, and when the engine has failed: then it has no result, and a stream that it changes has ended
+ * (RB_STATUS_ENGINE_FAILED here, RB_STATUS_CONNECTION_RESET at the peer). */
 rb_result rb_engine_result(rb_nic *nic, uint32_t engine, void *result, size_t room, size_t *bytes, uint64_t *cut);
 /* With RB_ENGINE_PER_STREAM: that of a socket, or of a peer of the communicator. */
 rb_result rb_engine_result_of_socket(rb_nic *nic, uint32_t engine, uint32_t sock, void *result, size_t room, size_t *bytes,

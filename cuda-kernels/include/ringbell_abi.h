@@ -60,7 +60,7 @@ typedef uint64_t rb_u64;
 /** The lap bit of every word of an entry. */
 #define RB_LAP 0x8000000000000000ull
 /** Number of status codes: they count from 0 without a gap. */
-#define RB_STATUS_COUNT 32u
+#define RB_STATUS_COUNT 33u
 /** Returned by the wait hook: nothing happened. */
 #define RB_WAIT_IDLE 0u
 /** Returned by the wait hook: the NIC made progress, spin anew. */
@@ -189,6 +189,8 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_BAD_ENGINE 30u
 /** The result does not fit the buffer; nothing was written. Detail: its size in bytes. */
 #define RB_STATUS_RESULT_TOO_LARGE 31u
+/** The engine has panicked or failed. On the path of a stream that it changes, the stream has ended; asked for its result, it has none. Detail: the engine's id. */
+#define RB_STATUS_ENGINE_FAILED 32u
 
 /* Kinds of events. */
 /** A connection waits to be accepted; session = the listener, data = ip << 16 | port of the peer. */
@@ -205,7 +207,7 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_OVERFLOW 6u
 /** Engine `session` measures less than it declares, or than its stream moves; data = bytes per second. */
 #define RB_EVENT_ENGINE_SLOW 7u
-/** A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by. */
+/** A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and a stream that it changes has ended. */
 #define RB_EVENT_ENGINE_ERROR 8u
 
 /* Collective operations. */
@@ -678,6 +680,7 @@ RB_HOST_DEVICE static inline const char *rb_status_name(rb_u32 status) {
     case RB_STATUS_CANCELLED: return "CANCELLED";
     case RB_STATUS_BAD_ENGINE: return "BAD_ENGINE";
     case RB_STATUS_RESULT_TOO_LARGE: return "RESULT_TOO_LARGE";
+    case RB_STATUS_ENGINE_FAILED: return "ENGINE_FAILED";
     default: return "UNKNOWN";
   }
 }
@@ -717,6 +720,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_CANCELLED: return "the operation was cancelled before it had begun";
     case RB_STATUS_BAD_ENGINE: return "no such engine: it was never attached, it has been detached, or the host has not registered its kind";
     case RB_STATUS_RESULT_TOO_LARGE: return "the engine's result does not fit the buffer; the detail is the size that it needs";
+    case RB_STATUS_ENGINE_FAILED: return "the engine in the detail has panicked or failed, so a stream that it changes has ended and it has no result; mend it, connect again and attach a new one";
     default: return "unknown status code; was this built against another version?";
   }
 }

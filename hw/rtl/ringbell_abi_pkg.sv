@@ -41,7 +41,7 @@ package ringbell_abi_pkg;
   // The lap bit of every word of an entry.
   localparam logic [63:0] LAP = 64'h8000000000000000;
   // Number of status codes: they count from 0 without a gap.
-  localparam logic [31:0] STATUS_COUNT = 32'h20;
+  localparam logic [31:0] STATUS_COUNT = 32'h21;
   // Returned by the wait hook: nothing happened.
   localparam logic [31:0] WAIT_IDLE = 32'h0;
   // Returned by the wait hook: the NIC made progress, spin anew.
@@ -158,7 +158,9 @@ package ringbell_abi_pkg;
     // No such engine or kind of engine in this protection domain. Detail: the number given.
     STATUS_BAD_ENGINE = 8'd30,
     // The result does not fit the buffer; nothing was written. Detail: its size in bytes.
-    STATUS_RESULT_TOO_LARGE = 8'd31
+    STATUS_RESULT_TOO_LARGE = 8'd31,
+    // The engine has panicked or failed. On the path of a stream that it changes, the stream has ended; asked for its result, it has none. Detail: the engine's id.
+    STATUS_ENGINE_FAILED = 8'd32
   } status_e;
 
   typedef enum logic [31:0] {
@@ -176,7 +178,7 @@ package ringbell_abi_pkg;
     EVENT_OVERFLOW = 32'd6,
     // Engine `session` measures less than it declares, or than its stream moves; data = bytes per second.
     EVENT_ENGINE_SLOW = 32'd7,
-    // A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by.
+    // A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and a stream that it changes has ended.
     EVENT_ENGINE_ERROR = 32'd8
   } event_kind_e;
 

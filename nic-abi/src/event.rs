@@ -19,7 +19,7 @@ coded_enum! {
         Overflow = 6 => "OVERFLOW",
         /// Engine `session` measures less than it declares, or than its stream moves; data = bytes per second.
         EngineSlow = 7 => "ENGINE_SLOW",
-        /// A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and the bytes pass it by.
+        /// A stream ended inside an item of engine `session` (data = bytes that were there), or the engine failed (data = all ones) and a stream that it changes has ended.
         EngineError = 8 => "ENGINE_ERROR",
     }
 }

@@ -70,6 +70,9 @@ coded_enum! {
         BadEngine = 30 => "BAD_ENGINE",
         /// The result does not fit the buffer; nothing was written. Detail: its size in bytes.
         ResultTooLarge = 31 => "RESULT_TOO_LARGE",
+        /// The engine has panicked or failed. On the path of a stream that it changes, the stream has ended; asked for its
+        /// result, it has none. Detail: the engine's id.
+        EngineFailed = 32 => "ENGINE_FAILED",
     }
 }
 
@@ -109,6 +112,7 @@ impl Status {
             Status::Cancelled => "the operation was cancelled before it had begun",
             Status::BadEngine => "no such engine: it was never attached, it has been detached, or the host has not registered its kind",
             Status::ResultTooLarge => "the engine's result does not fit the buffer; the detail is the size that it needs",
+            Status::EngineFailed => "the engine in the detail has panicked or failed, so a stream that it changes has ended and it has no result; mend it, connect again and attach a new one",
         }
     }
 }

@@ -20,8 +20,8 @@ use crate::board::{self, Board};
 use crate::copy;
 use crate::engine::{Delivered, Direction, Engines, PIECE};
 use crate::transport::{
-    Buffer, ConnId, DmaAccess, Fetched, Foreign, Landed, Landing, Mover, NotLanded, ReadStatus,
-    StageRoom,
+    Buffer, ConnId, DmaAccess, EngineFailed, Fetched, Foreign, Landed, Landing, Mover, NotLanded,
+    ReadStatus, StageRoom,
 };
 use arrivals::Arrival;
 use passage::{Own, Peers};
@@ -611,9 +611,9 @@ impl DmaAccess for Dma<'_> {
         delivered
     }
 
-    fn end_of_stream(&mut self, conn: ConnId) {
+    fn end_of_stream(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
         let key = (self.state.carrier, conn, Direction::Receive);
-        self.state.engines.end(key);
+        self.state.engines.end(key)
     }
 
     #[inline]
@@ -621,8 +621,8 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.reshapes(self.sending(conn))
     }
 
-    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
-        self.state.engines.reshape(self.sending(conn), by, bytes);
+    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) -> Result<(), EngineFailed> {
+        self.state.engines.reshape(self.sending(conn), by, bytes)
     }
 
     fn outgoing(&self, conn: ConnId) -> &[u8] {
@@ -634,8 +634,8 @@ impl DmaAccess for Dma<'_> {
         self.state.copied += n as u64;
     }
 
-    fn end_outgoing(&mut self, conn: ConnId) {
-        self.state.engines.end(self.sending(conn));
+    fn end_outgoing(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
+        self.state.engines.end(self.sending(conn))
     }
 
     fn depart(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {

@@ -564,7 +564,7 @@ impl Nic {
                 gbs(Some(e.rates.declared)),
                 gbs(e.rates.stream),
                 match (e.failed, e.rates.is_bottleneck() || !e.rates.keeps_promise()) {
-                    (true, _) => "; FAILED, bytes pass it by",
+                    (true, _) => "; FAILED, and a stream that it changes has ended",
                     (false, true) => "; SLOW",
                     (false, false) => "",
                 }

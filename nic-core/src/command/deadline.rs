@@ -4,7 +4,7 @@ use ringbell_nic_abi::{Opcode, Status};
 
 use super::Core;
 use crate::session::State;
-use crate::transport::WorkToken;
+use crate::transport::{ConnId, WorkToken};
 
 impl Core {
     /// Retires what is past its deadline. Returns whether anything was.
@@ -84,7 +84,7 @@ impl Core {
     }
 
     /// Ends the stream over a connection; its session stays until it is closed.
-    fn break_stream(&mut self, t: usize, conn: crate::transport::ConnId) {
+    pub(super) fn break_stream(&mut self, t: usize, conn: ConnId) {
         self.transports[t].abort(conn);
         self.forget_engines(t, conn, true);
         self.lingering.remove(&(t, conn));

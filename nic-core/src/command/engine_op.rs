@@ -11,7 +11,7 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::Core;
 use crate::collective::CommId;
 use crate::dma::Dma;
-use crate::engine::{Direction, EngineUseError, Notice, Place, Sharing, MAX_ENGINES};
+use crate::engine::{Direction, EngineUseError, Notice, Outcome, Place, Sharing, MAX_ENGINES};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
 use crate::transport::{ConnId, DmaAccess};
@@ -223,8 +223,12 @@ impl Core {
                 some => some,
             },
         };
-        let Some((result, cut)) = got else {
-            return self.finish(permit, Status::BadEngine, 0, d.operand);
+        let (result, cut) = match got {
+            Some(Outcome::Result(result, cut)) => (result, cut),
+            Some(Outcome::Failed) => {
+                return self.finish(permit, Status::EngineFailed, 0, id.0.into());
+            }
+            None => return self.finish(permit, Status::BadEngine, 0, d.operand),
         };
         let len = result.len() as u64;
         if len > u64::from(d.len) {

@@ -8,7 +8,7 @@ use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 
 use super::Core;
 use crate::board::{Block, BOARD_VA};
-use crate::engine::{Direction, EngineUseError, Return};
+use crate::engine::{Direction, EngineUseError, Outcome, Return};
 use crate::session::State;
 use crate::transport::{
     Buffer, ConnId, Mover, Payload, RecvWork, SendWork, TransportEvent, WorkToken,
@@ -137,8 +137,17 @@ impl Core {
         if status == Status::EndOfStream {
             r.ended = true;
             if r.what == Return::Result {
-                let result = self.dma.engines.result(r.engine);
-                r.rest = result.map(|(bytes, _)| bytes).unwrap_or_default();
+                match self.dma.engines.result(r.engine) {
+                    Some(Outcome::Result(bytes, _)) => r.rest = bytes,
+                    // An empty answer would look like a result.
+                    Some(Outcome::Failed) => {
+                        tracing::warn!(engine = %r.engine, "it has failed: the stream is reset in place of an answer");
+                        self.break_stream(r.t, r.conn);
+                        self.end_return(r, false);
+                        return true;
+                    }
+                    None => {}
+                }
             }
         }
         match received {

@@ -11,7 +11,7 @@ use crate::dma::Dma;
 use crate::engine::Direction;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{Buffer, ConnId, Mover, Payload, RecvWork, SendWork};
+use crate::transport::{Buffer, ConnId, EngineFailed, Mover, Payload, RecvWork, SendWork};
 use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
@@ -29,7 +29,10 @@ impl Core {
             return Err(failed);
         }
         let refusal = match &session.state {
-            State::Stream(s) if s.reset => (Status::ConnectionReset, 0),
+            State::Stream(s) if s.reset => {
+                let failed = self.dma.engines.failure_on(s.transport, s.conn);
+                failed.map_or((Status::ConnectionReset, 0), EngineFailed::status)
+            }
             State::Stream(s) => return Ok((Core::slot(id), *s)),
             State::Broken => (Status::NotConnected, 0),
             _ => (Status::BadState, id.0.into()),

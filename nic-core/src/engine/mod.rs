@@ -19,6 +19,10 @@
 //! is held, at most what one piece gives, and meanwhile the stream is not read on: the window closes. At a
 //! sender, a send counts the bytes of its buffer, and retires when what was made of them has left.
 //!
+//! **Failures.** An engine that panics, or says in `finish` that it has failed, is never called again, and has no result.
+//! A tap is passed by. A stream that the engine changes ends: operations on it with `ENGINE_FAILED`, the peer's with
+//! `CONNECTION_RESET`.
+//!
 //! **Time.** What an engine takes is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
 //! depends on it.
 
@@ -33,9 +37,9 @@ use crate::collective::CommId;
 use crate::transport::Mover;
 
 pub use meter::Rates;
-pub use path::Delivered;
 pub(crate) use path::Passage;
-pub(crate) use table::{Engines, Notice, MAX_ENGINES};
+pub use path::{Delivered, EngineFailed};
+pub(crate) use table::{Engines, Notice, Outcome, MAX_ENGINES};
 pub(crate) use watch::Sharing;
 
 /// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine
@@ -124,7 +128,7 @@ pub struct EngineInfo {
     pub rates: Rates,
     /// Bytes of an item that the end of a stream has cut off.
     pub cut: Option<usize>,
-    /// It has panicked; the bytes pass it by.
+    /// It has panicked or failed. The bytes pass a tap by; a stream that it changes has ended.
     pub failed: bool,
 }
 
@@ -199,6 +203,12 @@ pub enum EngineUseError {
     /// Each stream of that engine has a state of its own.
     #[error("each stream of {id} has a state of its own; ask for one stream's")]
     Apart {
+        /// The engine.
+        id: EngineId,
+    },
+    /// The engine has failed.
+    #[error("{id} has panicked or failed and has no result, and a stream that it changes has ended; mend it and attach a new one")]
+    Failed {
         /// The engine.
         id: EngineId,
     },

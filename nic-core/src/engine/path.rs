@@ -1,6 +1,7 @@
 //! The path of one direction of one connection: bytes in, through the engine, bytes out.
 
 use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{EngineId, Status};
 use ringbell_onc_engines::stream::{EngineError, StreamEngine};
 
 use super::meter::Meter;
@@ -18,6 +19,22 @@ pub struct Delivered {
     pub fault: Option<Fault>,
     /// The peer has taken its bytes back: the stream ends. What was written is no part of it.
     pub revoked: bool,
+    /// The engine that changes the stream has failed: the stream ends behind what was written.
+    pub failed: Option<EngineFailed>,
+}
+
+/// The engine that changes a stream has panicked or failed, so the stream must end with an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineFailed(
+    /// The engine.
+    pub EngineId,
+);
+
+impl EngineFailed {
+    /// How operations on the stream end: status and detail.
+    pub(crate) fn status(self) -> (Status, u64) {
+        (Status::EngineFailed, self.0 .0.into())
+    }
 }
 
 impl Delivered {
@@ -28,6 +45,7 @@ impl Delivered {
             written: n,
             fault: None,
             revoked: false,
+            failed: None,
         }
     }
 
@@ -38,6 +56,7 @@ impl Delivered {
             written: 0,
             fault: Some(fault),
             revoked: false,
+            failed: None,
         }
     }
 }
@@ -79,6 +98,7 @@ pub(super) struct Running {
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) cut: Option<usize>,
+    /// It has panicked, or has said so: it is never called again.
     pub(super) failed: bool,
 }
 
@@ -110,16 +130,13 @@ impl Running {
         done
     }
 
-    /// The next bytes. What leaves is appended to `out`; nothing does for a tap.
+    /// The next bytes. What leaves is appended to `out`; nothing does for a tap, or when it fails.
     pub(super) fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
         let (before, mark) = (out.len(), self.meter.work(input.len()));
         let fed = self.guarded(|e| e.process(input, out));
         if fed.is_none() {
-            // It may have appended a part: the stream goes on as it came.
+            // It may have appended a part.
             out.truncate(before);
-            if !self.is_tap {
-                out.extend_from_slice(input);
-            }
             return;
         }
         self.meter.worked(mark, input.len());
@@ -138,10 +155,13 @@ impl Running {
             Some(Ok(())) => {}
             Some(Err(error)) => {
                 tracing::warn!(%error, "an engine has lost the end of a stream");
-                self.cut = Some(match error {
-                    EngineError::CutItem { left, .. } => left,
-                    _ => 0,
-                });
+                match error {
+                    EngineError::CutItem { left, .. } => self.cut = Some(left),
+                    _ => {
+                        out.truncate(before);
+                        self.failed = true;
+                    }
+                }
             }
             None => out.truncate(before),
         }
@@ -154,6 +174,8 @@ impl Running {
 pub(super) struct Path {
     /// Slot of the engine; none when it was detached and `held` is still to be delivered.
     pub(super) engine: Option<usize>,
+    /// Its id.
+    engine_id: Option<EngineId>,
     /// Session, for people.
     pub(super) session: u32,
     /// What has left the engine and not reached memory.
@@ -165,12 +187,15 @@ pub(super) struct Path {
     /// The beginning of an item of such a stream.
     begun: Vec<u8>,
     ended: bool,
+    /// The engine that changed the stream and has failed: nothing passes any more.
+    pub(super) failed: Option<EngineFailed>,
 }
 
 impl Path {
-    pub(super) fn new(engine: Option<usize>, session: u32, item: usize) -> Path {
+    pub(super) fn new(engine: Option<(usize, EngineId)>, session: u32, item: usize) -> Path {
         Path {
-            engine,
+            engine: engine.map(|(slot, _)| slot),
+            engine_id: engine.map(|(_, id)| id),
             session,
             item: item.max(1),
             ..Path::default()
@@ -183,6 +208,7 @@ impl Path {
         *self = Path {
             held,
             held_from,
+            failed: self.failed,
             ..new
         };
     }
@@ -220,6 +246,13 @@ impl Path {
                     self.held.clear();
                     self.held_from = 0;
                 }
+            }
+            if let Some(r) = running.as_deref() {
+                self.note_failure(r);
+            }
+            if self.failed.is_some() {
+                d.failed = self.failed;
+                return d;
             }
             if d.written == room || d.taken == len {
                 return d;
@@ -266,10 +299,24 @@ impl Path {
         }
     }
 
+    /// An engine that changes the stream takes the stream with it when it fails.
+    pub(super) fn note_failure(&mut self, running: &Running) {
+        if running.failed && !running.is_tap && self.failed.is_none() {
+            self.failed = self.engine_id.map(EngineFailed);
+        }
+    }
+
     /// Takes bytes that are to leave, to be [`outgoing`](Path::outgoing) as the engine has changed them.
-    pub(super) fn reshape(&mut self, running: Option<&mut Running>, bytes: &[u8]) {
+    pub(super) fn reshape(
+        &mut self,
+        running: Option<&mut Running>,
+        bytes: &[u8],
+    ) -> Result<(), EngineFailed> {
         match running {
-            Some(r) if !r.is_tap => r.feed(bytes, &mut self.held),
+            Some(r) if !r.is_tap => {
+                r.feed(bytes, &mut self.held);
+                self.note_failure(r);
+            }
             tap => {
                 // Behind what an engine before has left.
                 self.held.extend_from_slice(bytes);
@@ -278,6 +325,7 @@ impl Path {
                 }
             }
         }
+        self.failed.map_or(Ok(()), Err)
     }
 
     /// What has left the engine and not left the NIC.
@@ -336,6 +384,7 @@ impl Path {
             }
         } else {
             r.finish(&mut self.held);
+            self.note_failure(r);
         }
     }
 }

@@ -9,7 +9,7 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::meter::Rates;
 use super::path::{Delivered, Passage, Path, Running};
 use super::watch::{Seen, Sharing, Watch, Watching};
-use super::{Direction, EngineInfo, Place};
+use super::{Direction, EngineFailed, EngineInfo, Place};
 use crate::collective::CommId;
 use crate::transport::{ConnId, Mover};
 
@@ -29,13 +29,22 @@ pub(crate) enum Notice {
     Slow(u64),
     /// An item was cut.
     Cut(u64),
-    /// It has panicked.
+    /// It has panicked or failed.
     Failed,
 }
 
 /// Calls a factory, which may be a user's. It is the NIC's alone, so nobody waits for the lock.
 fn make(factory: &Mutex<Box<Factory>>, parameter: u64) -> Option<Box<dyn StreamEngine>> {
     factory.lock().ok()?(parameter)
+}
+
+/// What an engine has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Its result, and bytes of an item that was cut.
+    Result(Vec<u8>, Option<usize>),
+    /// It has failed, and has none.
+    Failed,
 }
 
 struct Slot {
@@ -173,7 +182,7 @@ impl Engines {
     /// several streams share.
     pub(crate) fn put(&mut self, id: EngineId, key: PathKey, session: SessionId, item: usize) {
         let Some(slot) = self.slot(id) else { return };
-        let new = Path::new(Some(slot), session.0, item);
+        let new = Path::new(Some((slot, id)), session.0, item);
         match self.paths.get_mut(&key) {
             // What the engine before it has left stays in front.
             Some(path) => path.replace(new),
@@ -280,23 +289,20 @@ impl Engines {
             let mut there = watches.iter().filter(|((_, dir), _)| *dir == key.2);
             there.any(|(_, w)| w.has((key.0, key.1)))
         };
-        self.paths
-            .retain(|key, p| p.engine.is_some() || p.held() > 0 || watched(key));
+        self.paths.retain(|key, p| {
+            p.engine.is_some() || p.held() > 0 || p.failed.is_some() || watched(key)
+        });
     }
 
     /// The state of one stream of an engine that each has its own of; `None` when that stream never passed.
-    pub(crate) fn result_of(
-        &mut self,
-        id: EngineId,
-        label: u32,
-    ) -> Option<(Vec<u8>, Option<usize>)> {
+    pub(crate) fn result_of(&mut self, id: EngineId, label: u32) -> Option<Outcome> {
         let slot = self.slot(id)?;
         let of_it = self.watches.values_mut().filter(|w| w.engine == slot);
         let mut seen = of_it.flat_map(Watch::all_mut);
         let own = seen.find(|s| s.label == label)?.own.as_mut()?;
-        let mut result = Vec::new();
-        own.guarded(|e| e.result(&mut result));
-        Some((result, own.cut))
+        let outcome = Engines::outcome(own);
+        self.news = true;
+        Some(outcome)
     }
 
     /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
@@ -327,13 +333,24 @@ impl Engines {
         (running(a), watch.at(at, running(b)))
     }
 
+    /// What an engine has to say for itself.
+    fn outcome(running: &mut Running) -> Outcome {
+        let mut result = Vec::new();
+        match running.guarded(|e| e.result(&mut result)) {
+            Some(()) => Outcome::Result(result, running.cut),
+            None => Outcome::Failed,
+        }
+    }
+
     /// Ends an engine. What it holds is still delivered. Returns its last result.
-    pub(crate) fn remove(&mut self, id: EngineId) -> Option<(Vec<u8>, Option<usize>)> {
+    pub(crate) fn remove(&mut self, id: EngineId) -> Option<Outcome> {
         let slot = self.slot(id)?;
         let mut entry = self.slots[slot].entry.take()?;
         for path in self.paths.values_mut().filter(|p| p.engine == Some(slot)) {
             // A record of which only the beginning has passed cannot be judged: it is cut off.
             path.end(Some(&mut entry.running));
+            // Without it the stream would go on as it comes.
+            path.note_failure(&entry.running);
             path.engine = None;
         }
         self.watches.retain(|_, w| {
@@ -343,9 +360,7 @@ impl Engines {
             w.engine != slot
         });
         self.drop_paths();
-        let mut result = Vec::new();
-        entry.running.guarded(|e| e.result(&mut result));
-        Some((result, entry.running.cut))
+        Some(Engines::outcome(&mut entry.running))
     }
 
     /// Ends the engines of a protection domain.
@@ -358,12 +373,12 @@ impl Engines {
         }
     }
 
-    /// The result so far, and bytes of a cut item; `None` when there is no such engine.
-    pub(crate) fn result(&mut self, id: EngineId) -> Option<(Vec<u8>, Option<usize>)> {
-        let entry = self.entry(id)?;
-        let mut result = Vec::new();
-        entry.running.guarded(|e| e.result(&mut result));
-        Some((result, entry.running.cut))
+    /// The result so far; `None` when there is no such engine.
+    pub(crate) fn result(&mut self, id: EngineId) -> Option<Outcome> {
+        let outcome = Engines::outcome(&mut self.entry(id)?.running);
+        // The call may have been one too many.
+        self.news = true;
+        Some(outcome)
     }
 
     /// A connection has ended: nothing passes it any more in that direction.
@@ -416,13 +431,18 @@ impl Engines {
             return false;
         };
         let entry = path.engine.and_then(|slot| self.slots[slot].entry.as_ref());
-        path.held() > 0 || entry.is_some_and(|e| !e.running.is_tap)
+        path.held() > 0 || path.failed.is_some() || entry.is_some_and(|e| !e.running.is_tap)
     }
 
     /// Bytes that are to leave: see [`outgoing`](Engines::outgoing).
-    pub(crate) fn reshape(&mut self, key: PathKey, by: Mover, bytes: &[u8]) {
+    pub(crate) fn reshape(
+        &mut self,
+        key: PathKey,
+        by: Mover,
+        bytes: &[u8],
+    ) -> Result<(), EngineFailed> {
         let Some(path) = self.paths.get_mut(&key) else {
-            return;
+            return Ok(());
         };
         self.news = true;
         let (running, watching) =
@@ -430,7 +450,14 @@ impl Engines {
         if let Some(mut w) = watching {
             w.see(bytes);
         }
-        path.reshape(running, bytes);
+        path.reshape(running, bytes)
+    }
+
+    /// The engine whose failure has ended the stream of a connection.
+    #[cold]
+    pub(crate) fn failure_on(&self, transport: usize, conn: ConnId) -> Option<EngineFailed> {
+        let mut both = [Direction::Receive, Direction::Send].into_iter();
+        both.find_map(|d| self.paths.get(&(transport, conn, d))?.failed)
     }
 
     /// What an engine has made of bytes that leave.
@@ -463,18 +490,20 @@ impl Engines {
     }
 
     /// The stream of a path has ended.
-    pub(crate) fn end(&mut self, key: PathKey) {
-        if let Some(path) = self.paths.get_mut(&key) {
-            self.news = true;
-            let slot = path.engine;
-            path.end(Engines::running(&mut self.slots, slot));
-            for ((_, dir), w) in &mut self.watches {
-                if *dir == key.2 {
-                    let shared = Engines::running(&mut self.slots, Some(w.engine));
-                    w.end((key.0, key.1), shared);
-                }
+    pub(crate) fn end(&mut self, key: PathKey) -> Result<(), EngineFailed> {
+        let Some(path) = self.paths.get_mut(&key) else {
+            return Ok(());
+        };
+        self.news = true;
+        let slot = path.engine;
+        path.end(Engines::running(&mut self.slots, slot));
+        for ((_, dir), w) in &mut self.watches {
+            if *dir == key.2 {
+                let shared = Engines::running(&mut self.slots, Some(w.engine));
+                w.end((key.0, key.1), shared);
             }
         }
+        path.failed.map_or(Ok(()), Err)
     }
 
     /// What the host should be told, each thing once.

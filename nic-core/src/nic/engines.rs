@@ -5,7 +5,9 @@ use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Nic;
 use crate::collective::CommId;
-use crate::engine::{Direction, EngineInfo, EngineUseError, Place, Return, Sharing, MAX_ENGINES};
+use crate::engine::{
+    Direction, EngineInfo, EngineUseError, Outcome, Place, Return, Sharing, MAX_ENGINES,
+};
 
 /// What an engine has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +19,15 @@ pub struct EngineResult {
     pub cut: Option<usize>,
 }
 
+impl EngineResult {
+    fn of(id: EngineId, outcome: Outcome) -> Result<EngineResult, EngineUseError> {
+        match outcome {
+            Outcome::Result(bytes, cut) => Ok(EngineResult { bytes, cut }),
+            Outcome::Failed => Err(EngineUseError::Failed { id }),
+        }
+    }
+}
+
 impl Nic {
     /// Puts an engine on the path of an established stream, from the next byte on that passes.
     ///
@@ -24,7 +35,8 @@ impl Nic {
     /// bytes waits for `len` bytes behind the engine. In front of one that changes what leaves, a send of `len`
     /// bytes completes with `len` when all that the engine has made of them is on its way, be that more, less
     /// or nothing; what the engine keeps for the end of the stream leaves when the session is shut down or
-    /// closed.
+    /// closed. When an engine that changes the stream panics or fails, the stream ends: operations on it with
+    /// `ENGINE_FAILED`, the peer's with `CONNECTION_RESET`. A tap that fails is passed by.
     ///
     /// # Errors
     /// [`EngineUseError`]: no stream, or somebody is there already.
@@ -184,7 +196,7 @@ impl Nic {
     /// each](Nic::attach_communicator_engines).
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`], [`EngineUseError::NoRank`].
+    /// [`EngineUseError::Unknown`], [`EngineUseError::NoRank`], [`EngineUseError::Failed`].
     pub fn engine_result_of_rank(
         &self,
         id: EngineId,
@@ -200,7 +212,7 @@ impl Nic {
     /// The result so far of one stream of an engine that has a [state for each](Nic::attach_queue_engines).
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`], [`EngineUseError::NotSeen`].
+    /// [`EngineUseError::Unknown`], [`EngineUseError::NotSeen`], [`EngineUseError::Failed`].
     pub fn engine_result_of(
         &self,
         id: EngineId,
@@ -210,9 +222,8 @@ impl Nic {
             if c.dma.engines.about(id).is_none() {
                 return Err(EngineUseError::Unknown { id });
             }
-            let result = c.dma.engines.result_of(id, session.0);
-            let (bytes, cut) = result.ok_or(EngineUseError::NotSeen { id, session })?;
-            Ok(EngineResult { bytes, cut })
+            let outcome = c.dma.engines.result_of(id, session.0);
+            EngineResult::of(id, outcome.ok_or(EngineUseError::NotSeen { id, session })?)
         })
     }
 
@@ -231,14 +242,13 @@ impl Nic {
     /// The result so far.
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`]; [`EngineUseError::Apart`] when each stream has a state of its own.
+    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`]; [`EngineUseError::Apart`] when each stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
         if self.core(|c| c.dma.engines.is_apart(id)) {
             return Err(EngineUseError::Apart { id });
         }
-        let result = self.core(|c| c.dma.engines.result(id));
-        let (bytes, cut) = result.ok_or(EngineUseError::Unknown { id })?;
-        Ok(EngineResult { bytes, cut })
+        let outcome = self.core(|c| c.dma.engines.result(id));
+        EngineResult::of(id, outcome.ok_or(EngineUseError::Unknown { id })?)
     }
 
     /// Takes an engine off every path, from the next byte on, and ends it. What has left it is still
@@ -246,11 +256,11 @@ impl Nic {
     /// has passed is cut off. Returns its last result (that of no stream, when each has a state of its own).
     ///
     /// # Errors
-    /// [`EngineUseError::Unknown`].
+    /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`] when it has no result: it is detached all the same, and a
+    /// stream that it changed does not go on without it.
     pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
         let removed = self.core(|c| c.dma.engines.remove(id));
-        let (bytes, cut) = removed.ok_or(EngineUseError::Unknown { id })?;
-        Ok(EngineResult { bytes, cut })
+        EngineResult::of(id, removed.ok_or(EngineUseError::Unknown { id })?)
     }
 
     /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it with

@@ -20,8 +20,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-pub use crate::engine::Delivered;
 use crate::engine::Direction;
+pub use crate::engine::{Delivered, EngineFailed};
 use ringbell_gtlb::{BusError, BusSpan, Export, Fault, Loan, NotReached};
 use ringbell_nic_abi::{GpuVa, InlineSend, Status, INLINE_MAX};
 
@@ -500,8 +500,12 @@ pub trait DmaAccess {
     }
 
     /// A stream has ended, after everything that was handed over: the engine gives what it has kept.
-    fn end_of_stream(&mut self, conn: ConnId) {
+    ///
+    /// # Errors
+    /// [`EngineFailed`]: the stream ends with an error instead.
+    fn end_of_stream(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
         let _ = conn;
+        Ok(())
     }
 
     /// Whether the engine on the path changes bytes that leave, or one has: they go through
@@ -513,8 +517,12 @@ pub trait DmaAccess {
     }
 
     /// Hands the next bytes that are to leave to that engine, each once.
-    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
+    ///
+    /// # Errors
+    /// [`EngineFailed`]: the stream ends with an error, and nothing more of it leaves.
+    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) -> Result<(), EngineFailed> {
         let _ = (conn, by, bytes);
+        Ok(())
     }
 
     /// What it has made of them and has not left yet: at most what one call of `reshape` gives.
@@ -529,8 +537,12 @@ pub trait DmaAccess {
     }
 
     /// Nothing more will leave: what the engine has kept for the end is outgoing. Only the first call counts.
-    fn end_outgoing(&mut self, conn: ConnId) {
+    ///
+    /// # Errors
+    /// [`EngineFailed`]: the stream ends with an error instead.
+    fn end_outgoing(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
         let _ = conn;
+        Ok(())
     }
 
     /// Shows the engine on the path bytes that are leaving, each once.

@@ -14,6 +14,14 @@ pub enum EngineError {
         /// Bytes of an item.
         item: usize,
     },
+    /// It cannot give the end of its stream. A stream that it changes ends with an error at both sides.
+    #[error("engine {engine} has failed: {why}")]
+    Failed {
+        /// The engine.
+        engine: &'static str,
+        /// What has happened.
+        why: &'static str,
+    },
 }
 
 /// An engine on the path of a stream: beats in, beats out, a result.
@@ -46,7 +54,7 @@ pub trait StreamEngine: Send {
     ///
     /// # Errors
     /// [`EngineError::CutItem`] when it ended inside an item: that is dropped, the state is of the whole
-    /// items.
+    /// items. [`EngineError::Failed`] when the engine cannot go on: it is then never called again.
     fn finish(&mut self, out: &mut Vec<u8>) -> Result<(), EngineError>;
 
     /// Appends the result so far, in the engine's own format; changes nothing.

@@ -7,7 +7,7 @@ use ringbell_nic_abi::Status;
 
 use super::land::{Fetching, InFlight};
 use super::stage::Stage;
-use crate::transport::{ConnId, ListenerId, RecvWork, SendWork, TransportEvent};
+use crate::transport::{ConnId, EngineFailed, ListenerId, RecvWork, SendWork, TransportEvent};
 
 /// Spans of one connection that may be on the way.
 pub(super) const SPAN_WINDOW: u64 = 768;
@@ -140,6 +140,8 @@ pub(super) struct Conn {
     pub(super) peer_fin: bool,
     pub(super) peer_closed: bool,
     pub(super) reset: bool,
+    /// The engine that changed the stream, when its failure has ended it.
+    pub(super) failed: Option<EngineFailed>,
 }
 
 impl Conn {
@@ -186,6 +188,7 @@ impl Conn {
             peer_fin: false,
             peer_closed: false,
             reset: false,
+            failed: None,
         }
     }
 
@@ -228,8 +231,29 @@ impl Conn {
         any
     }
 
+    /// Retires all works: the stream is broken, by the peer or by an engine of ours.
+    pub(super) fn break_works(&mut self, events: &mut VecDeque<TransportEvent>) {
+        let reset = (Status::ConnectionReset, 0);
+        let end = self.failed.map_or(reset, EngineFailed::status);
+        self.end_sends(end, events);
+        self.end_recvs(end, events);
+    }
+
     /// Retires all sends with a failure.
     pub(super) fn fail_sends(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
+        self.end_sends((status, 0), events);
+    }
+
+    /// Retires all receives with a failure, or the end of the stream.
+    pub(super) fn fail_recvs(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
+        self.end_recvs((status, 0), events);
+    }
+
+    fn end_sends(
+        &mut self,
+        (status, detail): (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
         self.retire_sends(events);
         for s in self.sends.drain(..) {
             events.push_back(TransportEvent::SendDone {
@@ -237,21 +261,24 @@ impl Conn {
                 token: s.work.token,
                 status,
                 bytes: if s.by_ref { 0 } else { s.emitted.into() },
-                detail: 0,
+                detail,
             });
         }
         self.next_send = 0;
     }
 
-    /// Retires all receives with a failure, or the end of the stream.
-    pub(super) fn fail_recvs(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
+    fn end_recvs(
+        &mut self,
+        (status, detail): (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
         for r in self.recvs.drain(..) {
             events.push_back(TransportEvent::RecvDone {
                 conn: self.id,
                 token: r.work.token,
                 status,
                 bytes: r.done.into(),
-                detail: 0,
+                detail,
             });
         }
     }

@@ -272,8 +272,7 @@ impl LocalTransport {
                     if c.has_refs_out() {
                         revoke = Some(c.link);
                     }
-                    c.fail_sends(Status::ConnectionReset, &mut events);
-                    c.fail_recvs(Status::ConnectionReset, &mut events);
+                    c.break_works(&mut events);
                     c.drop_segs();
                     if !std::mem::replace(&mut c.reset, true) {
                         events.push_back(TransportEvent::Reset { conn: c.id });
@@ -354,9 +353,10 @@ impl LocalTransport {
         let (link, peer_id) = (c.link, c.peer_id);
         self.conns[slot].conn = Some(c);
         if broken {
-            self.violations += 1;
+            self.violations += u64::from(!by_us);
             self.send_rst(link, peer_id);
             self.reset_conn(id);
+        let by_us = c.failed.is_some();
         } else if gone {
             self.free_conn(id);
         }

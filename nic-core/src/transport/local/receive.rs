@@ -30,7 +30,7 @@ pub(super) enum Fill {
     Budget,
     /// Bytes in memory of the peer that is not mapped here come next.
     Lent,
-    /// The peer broke the rules, or took its buffer back: the stream ends.
+    /// The peer broke the rules, or took its buffer back, or an engine has failed: the stream ends.
     Broken,
 }
 

@@ -31,10 +31,11 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         }
         let n = (len - s.emitted).min(PIECE as u32);
         let from = s.emitted as usize;
-        match &s.work.payload {
+        let reshaped = match &s.work.payload {
             Payload::Inline { bytes, .. } => {
                 let by = s.work.by;
-                out.dma.reshape(c.id, by, &bytes[from..from + n as usize]);
+                let bytes = &bytes[from..from + n as usize];
+                out.dma.reshape(c.id, by, bytes)
             }
             Payload::Memory(buffer) => {
                 c.piece.resize(PIECE, 0);
@@ -42,8 +43,12 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
                 if out.dma.read(buffer, from as u64, piece)? == ReadStatus::Pending {
                     return Ok(Progress::Again);
                 }
-                out.dma.reshape(c.id, s.work.by, piece);
+                out.dma.reshape(c.id, s.work.by, piece)
             }
+        };
+        if let Err(failed) = reshaped {
+            c.failed = Some(failed);
+            return Ok(Progress::Failed);
         }
         s.emitted += n;
         out.moved = true;
@@ -55,7 +60,10 @@ pub(super) fn end(c: &mut Conn, out: &mut Out<'_>) -> Progress {
     if !out.dma.on_path(c.id, Direction::Send) {
         return Progress::Whole;
     }
-    out.dma.end_outgoing(c.id);
+    if let Err(failed) = out.dma.end_outgoing(c.id) {
+        c.failed = Some(failed);
+        return Progress::Failed;
+    }
     flush(c, out)
 }
 

@@ -19,7 +19,10 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     let mut result = pass(c, io);
     if result == Fill::Done && c.peer_fin && c.segs.is_empty() {
         // What the engine has kept for the end still belongs to the stream.
-        io.dma.end_of_stream(c.id);
+        if let Err(failed) = io.dma.end_of_stream(c.id) {
+            c.failed = Some(failed);
+            return Fill::Broken;
+        }
         result = pass(c, io);
         if io.dma.held(c.id) == 0 && !c.recvs.is_empty() {
             c.fail_recvs(Status::EndOfStream, io.events);
@@ -129,6 +132,10 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
         done += d.written as u32;
         if let Some(front) = c.recvs.front_mut() {
             front.done = done;
+        }
+        if d.failed.is_some() {
+            c.failed = d.failed;
+            return Ok(Fill::Broken);
         }
         if let Some(fault) = d.fault {
             return Err(fault);

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use ringbell_gtlb::Fault;
-use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Phase, SPAN_WINDOW};
 use super::link::Link;
@@ -82,6 +81,10 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
                 c.retire_sends(out.events);
                 return Stop::Again;
             }
+            Ok(Progress::Failed) => {
+                fail_stream(c, out);
+                return Stop::Done;
+            }
             Err(fault) => {
                 // Only this send fails: nothing of it has left, or the stream ends here.
                 let at = c.next_send;
@@ -115,6 +118,10 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
             Progress::Whole => {}
             Progress::Wait => return Stop::Done,
             Progress::Again => return Stop::Again,
+            Progress::Failed => {
+                fail_stream(c, out);
+                return Stop::Done;
+            }
         }
         let fin = Packet::Fin {
             dst: c.peer_id,
@@ -134,8 +141,7 @@ fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
     out.link.revoke(c.id.0);
     out.link.control.push_back(Packet::Rst { dst: c.peer_id });
     c.reset = true;
-    c.fail_sends(Status::ConnectionReset, out.events);
-    c.fail_recvs(Status::ConnectionReset, out.events);
+    c.break_works(out.events);
     c.drop_segs();
     out.events.push_back(TransportEvent::Reset { conn: c.id });
 }
@@ -147,6 +153,8 @@ pub(super) enum Progress {
     Wait,
     /// No room in the ring, or a read is pending.
     Again,
+    /// The engine that changes the stream has failed.
+    Failed,
 }
 
 /// Whether the peer can reach a payload. One look is enough: a region lies in one memory. An engine at our end

@@ -39,7 +39,12 @@ impl Conn {
         }
     }
 
-    fn recv_done(&mut self, status: Status, detail: u64, events: &mut VecDeque<TransportEvent>) {
+    pub(super) fn recv_done(
+        &mut self,
+        status: Status,
+        detail: u64,
+        events: &mut VecDeque<TransportEvent>,
+    ) {
         if let Some(r) = self.recvs.pop_front() {
             events.push_back(TransportEvent::RecvDone {
                 conn: self.id,
@@ -72,8 +77,13 @@ impl Conn {
         let socket = self.socket();
         if peer_has_closed(socket.state()) && socket.recv_queue() == 0 {
             // What the engine has kept for the end still belongs to the stream.
-            dma.end_of_stream(self.id);
-            moved |= self.pump_socket(dma, events);
+            match dma.end_of_stream(self.id) {
+                Ok(()) => moved |= self.pump_socket(dma, events),
+                Err(failed) => {
+                    self.end_by_engine(failed, events);
+                    moved = true;
+                }
+            }
         }
         self.held = dma.held(self.id) > 0;
         moved
@@ -101,6 +111,10 @@ impl Conn {
                 let d = dma.deliver(conn, by, &buffer, offset, &[], false);
                 // No more than the buffer has room for.
                 r.done += d.written as u32;
+                if let Some(failed) = d.failed {
+                    self.end_by_engine(failed, events);
+                    return true;
+                }
                 if let Some(fault) = d.fault {
                     let (status, detail) = fault.status();
                     self.recv_done(status, detail, events);
@@ -138,6 +152,10 @@ impl Conn {
                     r.done += d.written as u32;
                     self.taken += d.taken as u64;
                     moved = true;
+                    if let Some(failed) = d.failed {
+                        self.end_by_engine(failed, events);
+                        return true;
+                    }
                     if let Some(fault) = d.fault {
                         let (status, detail) = fault.status();
                         self.recv_done(status, detail, events);

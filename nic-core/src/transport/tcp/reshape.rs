@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
 
-use super::conn::Conn;
+use super::conn::{Conn, Phase};
 use crate::engine::{Direction, PIECE};
-use crate::transport::{DmaAccess, Payload, ReadStatus, TransportEvent};
+use crate::transport::{DmaAccess, EngineFailed, Payload, ReadStatus, TransportEvent};
 
 impl Conn {
     /// Hands what an engine has made to the socket. Returns whether anything moved, and whether all has.
@@ -48,7 +48,7 @@ impl Conn {
         // A pending read is repeated unchanged.
         let n = s.pending.unwrap_or(PIECE).min(PIECE).min(left);
         let from = s.done as usize;
-        match &s.work.payload {
+        let reshaped = match &s.work.payload {
             _ if n == 0 => {
                 if let Some(s) = self.sends.pop_front() {
                     events.push_back(self.send_done(&s, Status::Ok, 0));
@@ -73,6 +73,10 @@ impl Conn {
                     }
                 }
             }
+        };
+        if let Err(failed) = reshaped {
+            self.end_by_engine(failed, events);
+            return Err(true);
         }
         // n <= left <= u32::MAX
         s.done += n as u32;
@@ -80,13 +84,40 @@ impl Conn {
         Ok(())
     }
 
+    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is sent one.
+    pub(super) fn end_by_engine(
+        &mut self,
+        failed: EngineFailed,
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        let (status, detail) = failed.status();
+        while let Some(s) = self.sends.pop_front() {
+            events.push_back(self.send_done(&s, status, detail));
+        }
+        while !self.recvs.is_empty() {
+            self.recv_done(status, detail, events);
+        }
+        if self.phase == Phase::Open {
+            self.phase = Phase::Dead;
+            events.push_back(TransportEvent::Reset { conn: self.id });
+        }
+        self.socket().abort();
+    }
+
     /// After the last send: what the engine has kept for the end still belongs to the stream. Returns whether
     /// anything moved, and whether all has left.
-    pub(super) fn end_outgoing(&mut self, dma: &mut dyn DmaAccess) -> (bool, bool) {
+    pub(super) fn end_outgoing(
+        &mut self,
+        dma: &mut dyn DmaAccess,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> (bool, bool) {
         if !dma.on_path(self.id, Direction::Send) {
             return (false, true);
         }
-        dma.end_outgoing(self.id);
+        if let Err(failed) = dma.end_outgoing(self.id) {
+            self.end_by_engine(failed, events);
+            return (true, false);
+        }
         self.push_outgoing(dma)
     }
 }

@@ -128,7 +128,7 @@ impl TcpTransport {
             Phase::Connecting | Phase::Incoming(_) => {}
         }
         if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.state()) {
-            let (any, all) = c.end_outgoing(dma);
+            let (any, all) = c.end_outgoing(dma, &mut self.events);
             moved |= any;
             if all {
                 c.socket().close();
