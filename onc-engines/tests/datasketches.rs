@@ -166,6 +166,89 @@ fn other_hashes_are_refused() {
     }
 }
 
+/// Where an image of HLL mode has its history, its sums and its count.
+const HISTORY: usize = 8;
+const SUMS: [usize; 2] = [16, 24];
+const COUNT: usize = 32;
+
+#[test]
+fn what_contradicts_the_registers_is_refused() {
+    let put = |image: &[u8], at: usize, value: f64| {
+        let mut changed = image.to_vec();
+        changed[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        changed
+    };
+    let refused = |image: &[u8], what: &str| {
+        let error = Sketch::from_datasketches(image, HashKind::DataSketches).expect_err(what);
+        assert!(error.to_string().contains(what), "{what}: {error}");
+    };
+    for (precision, n) in [(4, 40), (7, 3000), (11, 20_000), (12, 150_000)] {
+        for kind in [HllType::Hll4, HllType::Hll6, HllType::Hll8] {
+            let image = theirs(precision, kind, 5, n).serialize();
+            assert_eq!(image[7] & 3, 2, "HLL mode");
+            let read = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
+            let touched = read.registers().iter().filter(|&&v| v > 0).count() as f64;
+            for at in SUMS {
+                let sum = f64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+                for value in [sum * 1.001 + 1e-6, -1.0, f64::NAN, f64::INFINITY] {
+                    refused(&put(&image, at, value), "a sum of inverse powers");
+                }
+            }
+            // Below what was certainly counted, above what the registers can have come to.
+            for value in [
+                0.0,
+                touched * 0.9,
+                n as f64 * 1e6,
+                1e300,
+                f64::INFINITY,
+                f64::NAN,
+                -1.0,
+            ] {
+                refused(&put(&image, HISTORY, value), "the history's estimate");
+            }
+            for change in [1, 0xff] {
+                let mut changed = image.clone();
+                changed[COUNT] ^= change;
+                refused(&changed, "the number of lowest registers");
+            }
+            // A register that no longer is what the sums say; the image says nothing else of it.
+            let mut changed = image.clone();
+            changed[40] ^= 1;
+            assert!(Sketch::from_datasketches(&changed, HashKind::DataSketches).is_err());
+        }
+    }
+}
+
+#[test]
+fn registers_that_no_items_leave_are_refused_and_give_no_infinity() {
+    let full = Sketch::from_registers(HashKind::DataSketches, 8, &[63; 16]).unwrap();
+    for form in [DataSketchesForm::Hll4, DataSketchesForm::Hll8] {
+        let image = full.to_datasketches(form).unwrap();
+        let error = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap_err();
+        assert!(error.to_string().contains("every register"), "{error}");
+    }
+    // One lower, and it counts.
+    let mut registers = [63; 16];
+    registers[3] = 62;
+    let high = Sketch::from_registers(HashKind::DataSketches, 8, &registers).unwrap();
+    let image = high.to_datasketches(DataSketchesForm::Hll8).unwrap();
+    let read = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
+    assert!(read.estimate().is_finite());
+}
+
+#[test]
+fn sums_that_an_image_calls_stale_are_not_looked_at() {
+    let mut image = theirs(8, HllType::Hll8, 5, 3000).serialize();
+    let registers = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
+    image[SUMS[0]..SUMS[0] + 8].copy_from_slice(&7.5f64.to_le_bytes());
+    image[COUNT] ^= 1;
+    // Out of order, and to be rebuilt: as Java leaves a union that nobody has asked yet.
+    image[5] |= 16 | 32;
+    let read = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
+    assert_eq!(read.registers(), registers.registers());
+    assert!(!read.has_history());
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
@@ -193,7 +276,7 @@ proptest! {
             let image = sketch.to_datasketches(DataSketchesForm::Hll4).unwrap();
             let again = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
             prop_assert_eq!(again.registers(), sketch.registers());
-            prop_assert!(sketch.estimate() >= 0.0);
+            prop_assert!(sketch.estimate() >= 0.0 && sketch.estimate().is_finite());
         }
     }
 

@@ -5,8 +5,9 @@
 //! form of the registers (4, 6, 8 bits). LIST and SET hold *coupons*: rank in the upper 6 bits,
 //! register number in the lower 26. HLL holds the history's estimate, the two sums of inverse powers, two
 //! counts, and the registers; with 4 bits a register, its offset from the lowest one, and 15 for the
-//! exceptions that follow as coupons. Little-endian. An image has no checksum, so a changed register goes
-//! unnoticed; everything that must agree is checked.
+//! exceptions that follow as coupons. Little-endian. An image has no checksum. What follows from the registers is held
+//! against them: both sums, the lowest register and how many have its value, and the range that a history can have come to.
+//! Registers that no number of items leaves are refused, too. A change that keeps all that goes unnoticed.
 //!
 //! All of HLL_4, HLL_6 and HLL_8 are read, in each mode, compact or not; HLL_4 and HLL_8 are written.
 //! Where the image comes from one stream it carries that stream's estimate, so both sides give the same
@@ -64,6 +65,10 @@ const FAMILY_HLL: u8 = 7;
 const EMPTY: u8 = 4;
 const COMPACT: u8 = 8;
 const OUT_OF_ORDER: u8 = 16;
+/// Sums and counts were not brought up to date after a merge (Java: `REBUILD_CURMIN_NUM_KXQ_MASK`).
+const STALE: u8 = 32;
+/// What others' sums and estimates may differ from ours by rounding, relative.
+const ROUNDING: f64 = 1e-9;
 const MODE_LIST: u8 = 0;
 const MODE_SET: u8 = 1;
 const MODE_HLL: u8 = 2;
@@ -172,12 +177,9 @@ impl Sketch {
                     1 => read_packed::<6>(image, &mut sketch)?,
                     _ => read_packed::<8>(image, &mut sketch)?,
                 }
-                let history = f64::from_bits(u64::from_le_bytes(image.bytes(8)));
-                if !(history.is_finite() && history >= 0.0) {
-                    return Err(image.wrong("the history's estimate", 8, history));
-                }
-                let in_order = image.byte(5) & OUT_OF_ORDER == 0;
-                sketch.registers.set_history(in_order.then_some(history));
+                check_sums(image, &sketch)?;
+                let history = check_history(image, &sketch)?;
+                sketch.registers.set_history(history);
             }
             other => return Err(image.wrong("the mode", 7, f64::from(other))),
         }
@@ -190,6 +192,62 @@ fn check_hash(hash: HashKind) -> Result<(), DataSketchesError> {
         HashKind::DataSketches | HashKind::DataSketchesBytes => Ok(()),
         other => Err(DataSketchesError::Hash(other.name())),
     }
+}
+
+/// That what is stored beside the registers follows from them, and that items can have left them.
+fn check_sums(image: Image<'_>, sketch: &Sketch) -> Result<(), DataSketchesError> {
+    let registers = &sketch.registers;
+    if !sketch.estimate_from_registers().is_finite() {
+        let highest = registers.values().iter().max().copied().unwrap_or(0);
+        return Err(image.wrong("every register", HLL_AT, f64::from(highest)));
+    }
+    if image.byte(5) & STALE != 0 {
+        return Ok(());
+    }
+    for (at, expected) in [(16, registers.inverse()[0]), (24, registers.inverse()[1])] {
+        let sum = image.f64(at);
+        // Not `>`: NaN agrees with nothing.
+        let agrees = (sum - expected).abs() <= ROUNDING * expected;
+        if !agrees {
+            return Err(image.wrong("a sum of inverse powers", at, sum));
+        }
+    }
+    let lowest = usize::from(image.byte(6));
+    let (count, expected) = (image.u32(32), registers.counts()[lowest]);
+    if count != expected {
+        return Err(image.wrong("the number of lowest registers", 32, f64::from(count)));
+    }
+    // With 4 bits a register it rises as soon as none is left; the other forms leave it at 0.
+    let four_bits = image.byte(7) >> 2 & 3 == 0;
+    if four_bits && expected == 0 {
+        return Err(image.wrong("the lowest register", 6, lowest as f64));
+    }
+    Ok(())
+}
+
+/// The history's estimate, when there is one, and if these registers can have it.
+///
+/// Each change of a register has added one over the probability of a change, which is at least 1 and at most what it is for
+/// the registers now. There was one for each register that is not 0, and at most as many as the values add up to. A sketch that
+/// began as a list or set has brought the estimate of its coupons, fewer than an eighth of the registers or 8.
+fn check_history(image: Image<'_>, sketch: &Sketch) -> Result<Option<f64>, DataSketchesError> {
+    let (history, registers) = (image.f64(8), &sketch.registers);
+    let in_order = image.byte(5) & OUT_OF_ORDER == 0;
+    let m = registers.values().len() as f64;
+    let touched = m - f64::from(registers.counts()[0]);
+    let changes: u64 = registers.values().iter().map(|&v| u64::from(v)).sum();
+    let largest = m / registers.inverse().iter().sum::<f64>();
+    let (least, most) = match in_order {
+        true => (touched, changes as f64 * largest + m / 8.0 + 16.0),
+        // Nobody looks at it.
+        false => (0.0, f64::MAX),
+    };
+    if !(least * (1.0 - ROUNDING)..=most * (1.0 + ROUNDING)).contains(&history)
+        || !history.is_finite()
+    {
+        return Err(image.wrong("the history's estimate", 8, history));
+    }
+    Ok(in_order.then_some(history))
 }
 
 /// An image, of which only bytes that were asked for with `need` are read.
@@ -219,6 +277,10 @@ impl Image<'_> {
 
     fn u32(self, at: usize) -> u32 {
         u32::from_le_bytes(self.bytes(at))
+    }
+
+    fn f64(self, at: usize) -> f64 {
+        f64::from_bits(u64::from_le_bytes(self.bytes(at)))
     }
 
     fn wrong(self, field: &'static str, at: usize, value: f64) -> DataSketchesError {
