@@ -69,7 +69,9 @@ pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
 };
-pub use ringbell_nic_core::{HostQueue, ProgressMode, QueueConfig, SessionInfo, WaitError};
+pub use ringbell_nic_core::{
+    HostQueue, NotDelivered, ProgressMode, QueueConfig, SessionInfo, Undelivered, WaitError,
+};
 
 /// Engines on the path: attach one to a stream ([`attach_engine`](ringbell_nic_core::Nic::attach_engine)), to a queue
 /// ([`attach_queue_engine`](ringbell_nic_core::Nic::attach_queue_engine)), or to a communicator

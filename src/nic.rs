@@ -19,7 +19,8 @@ use ringbell_nic_core::port::udp::{UdpConfig, UdpError, UdpPort, MTU_DEFAULT};
 use ringbell_nic_core::port::{MacAddr, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpConfigError, TcpTransport};
 use ringbell_nic_core::{
-    HostQueue, LocalConfig, Nic as SoftNic, NicConfig, NicError, ProgressMode, QueueConfig,
+    HostQueue, LocalConfig, Nic as SoftNic, NicConfig, NicError, NotDelivered, ProgressMode,
+    QueueConfig,
 };
 
 use crate::buffer::{AllocError, DeviceBuffer};
@@ -223,6 +224,15 @@ impl Nic {
     /// The GPU, to launch kernels on.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
+    /// Ends the NIC now, for all its clones: see [`SoftNic::close`]. Dropping the last one does the same, and only logs what
+    /// was not delivered.
+    ///
+    /// # Errors
+    /// [`NotDelivered`]: what was reported as sent and has not arrived within `limits.linger`.
+    pub fn close(&self) -> Result<(), NotDelivered> {
+        self.soft.close()
+    }
+
     }
 
     /// The GPU as CUDA knows it, when it is a real one: to adopt memory that was allocated elsewhere.

@@ -53,12 +53,16 @@ typedef struct rb_nic_config {
     uint64_t gpu_memory_bytes;   /* memory of the emulated GPU; default 256 MiB */
     uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */
     uint32_t queue_depth;        /* slots per queue, a power of two from 2 to 65,536; default 256 */
+    uint32_t linger_ms;          /* how long rb_nic_close delivers what was sent; default 5,000; RB_LINGER_NONE: not at all */
+    uint32_t reserved;           /* 0 */
 } rb_nic_config;
 
 /* Opens a software NIC with an emulated GPU. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
 /* Closes the NIC's contexts, streams, requests and communicators, ends its sessions, waits for DMA in flight
- * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing. */
+ * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing.
+ * What was sent on sockets that were closed or shut down is delivered first, for `linger_ms` at most; other sockets are reset.
+ * RB_STATUS_TIMED_OUT: something that was reported as sent has not arrived; rb_last_error() names the peers. It is closed. */
 rb_result rb_nic_close(rb_nic *nic);
 
 /* ---- GPU memory --------------------------------------------------------------------------------- */

@@ -41,7 +41,9 @@ pub struct NicConfig {
     pub event_capacity: usize,
     /// Descriptors taken from one queue in one step.
     pub batch: usize,
-    /// How long a closed session may take to deliver what was sent before it is reset.
+    /// How long a closed session may take to deliver what was sent before it is reset. When the last handle of the NIC goes,
+    /// or [`Nic::close`](crate::Nic::close) is called, sessions that were closed or half-closed get as long before the NIC
+    /// ends; 0 ends it at once. With [`ProgressMode::Manual`] nothing waits there: the program steps the NIC itself.
     pub linger: Duration,
     /// How long freeing memory waits for DMA in flight before it quarantines the region.
     pub deregister_timeout: Duration,

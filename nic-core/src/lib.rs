@@ -37,12 +37,12 @@ pub mod wire;
 mod works;
 
 pub use bar::BarError;
-pub use command::Counters;
+pub use command::{Counters, Undelivered};
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{HostQueue, WaitError};
 pub use memory::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
 };
-pub use nic::{EngineResult, Nic, NicBuilder, NicError, SessionInfo};
+pub use nic::{EngineResult, Nic, NicBuilder, NicError, NotDelivered, SessionInfo};
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;

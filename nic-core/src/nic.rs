@@ -1,6 +1,7 @@
 //! [`Nic`]: what a program holds.
 #![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
+mod closing;
 mod collectives;
 mod engines;
 
@@ -29,6 +30,7 @@ use crate::session::State;
 use crate::transport::local::{LocalError, LocalTransport};
 use crate::transport::{NicTime, Transport};
 
+pub use closing::NotDelivered;
 pub use engines::EngineResult;
 
 /// Why a NIC, a queue or a region could not be made.
@@ -170,6 +172,7 @@ impl NicBuilder {
                 bar,
                 progress,
                 thread: Mutex::new(thread),
+                ended: Mutex::new(false),
             }),
         })
     }
@@ -180,41 +183,13 @@ struct Inner {
     bar: Bar,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The NIC was closed.
+    ended: Mutex<bool>,
 }
 
-/// Steps that a NIC makes at most for its last words.
-const LAST_STEPS: u32 = 64;
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // Release: pairs with the Acquire loads in the thread bodies.
-        self.progress.stop.store(true, Ordering::Release);
-        self.progress.kick();
-        if let Ok(mut thread) = self.thread.lock() {
-            if let Some(t) = thread.take() {
-                t.thread().unpark();
-                let _ = t.join();
-            }
-        }
-        self.progress.with_core(|core| {
-            core.stopping = true;
-            core.abort_all(Status::ShuttingDown);
-        });
-        // Peers learn of it by what these steps send (what is left to send, ends, resets), or by the
-        // closed sockets.
-        for _ in 0..LAST_STEPS {
-            if self.progress.try_step() != Some(true) {
-                break;
-            }
-        }
-        // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
-        // and ports that the transports hold must not.
-        self.progress.with_core(|core| core.transports.clear());
-    }
-}
-
-/// A NIC. Clones are handles of the same one; the last drop retires everything with
-/// `SHUTTING_DOWN`.
+/// A NIC. Clones are handles of the same one; the last drop [closes](Nic::close) it: what waits retires with
+/// `SHUTTING_DOWN`, and what was sent on sessions that were closed or half-closed is delivered within
+/// [`linger`](NicConfig::linger).
 #[derive(Clone)]
 pub struct Nic {
     inner: Arc<Inner>,

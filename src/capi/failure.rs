@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use ringbell_cuda_kernels::LaunchError;
 use ringbell_nic_abi::Status;
 
-use crate::{CollectiveError, WaitError};
+use crate::{CollectiveError, NotDelivered, WaitError};
 
 /// `RB_ERR_INVALID_ARGUMENT`
 pub(super) const INVALID_ARGUMENT: i32 = -1;
@@ -104,6 +104,14 @@ impl Failure {
         Failure {
             code: i32::from(status.code()),
             text: format!("{status} ({bytes} bytes moved, detail {detail:#x})"),
+        }
+    }
+
+    /// A NIC that has ended before all that it had reported as sent arrived.
+    pub(super) fn not_delivered(lost: &NotDelivered) -> Failure {
+        Failure {
+            code: i32::from(Status::TimedOut.code()),
+            text: lost.to_string(),
         }
     }
 

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use ringbell_nic_core::HostQueue;
 
@@ -27,7 +29,14 @@ struct Config {
     gpu_memory_bytes: u64,
     default_timeout_us: u32,
     queue_depth: u32,
+    linger_ms: u32,
+    reserved: u32,
 }
+
+/// Bytes of the structure before anything was appended to it.
+const OLDEST: usize = std::mem::offset_of!(Config, linger_ms);
+/// `RB_LINGER_NONE`
+const LINGER_NONE: u32 = u32::MAX;
 
 /// What an `rb_nic` is. Buffers and queues go before the NIC.
 pub(super) struct OpenNic {
@@ -117,15 +126,25 @@ unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicO
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    // A program built against an older header has a shorter structure; nothing older exists so far.
-    if size != size_of::<Config>() {
+    // A program built against an older header has a shorter structure: what it lacks is a default.
+    if size != OLDEST && size != size_of::<Config>() {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
             size_of::<Config>()
         )));
     }
-    // SAFETY: the caller vouches for `size` bytes.
-    let c = unsafe { config.read_unaligned() };
+    let mut c = MaybeUninit::<Config>::zeroed();
+    // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: numbers and
+    // null pointers.
+    let c = unsafe {
+        std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
+        c.assume_init()
+    };
+    if c.reserved != 0 {
+        return Err(Failure::argument(
+            "config->reserved is not 0; zero the structure first",
+        ));
+    }
     // SAFETY: the caller vouches for the texts.
     let (ip, transport, port, directory) = unsafe {
         (
@@ -155,6 +174,11 @@ unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicO
     if c.queue_depth != 0 {
         options.queue.depth = c.queue_depth;
     }
+    match c.linger_ms {
+        0 => {}
+        LINGER_NONE => options.limits.linger = Duration::ZERO,
+        ms => options.limits.linger = Duration::from_millis(ms.into()),
+    }
     Ok(options)
 }
 
@@ -172,7 +196,9 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
         comm::destroy_of(nic.addr());
         kernel_stream::destroy_of(nic.addr());
         socket::close_contexts_of(nic.addr());
+        // While its buffers live: what is still delivered is read from them.
+        let ended = closed.nic.close();
         drop(closed);
-        Ok(())
+        ended.map_err(|lost| Failure::not_delivered(&lost))
     })
 }

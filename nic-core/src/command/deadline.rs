@@ -1,5 +1,7 @@
 //! Time-outs, lingering connections, reset and shutdown: everything that ends works early.
 
+use std::collections::HashSet;
+
 use ringbell_nic_abi::{Opcode, Status};
 
 use super::Core;
@@ -28,6 +30,7 @@ impl Core {
         let late: Vec<_> = late.map(|(k, _)| *k).collect();
         for (t, conn) in &late {
             self.lingering.remove(&(*t, *conn));
+            self.note_loss(*t, *conn, "the time of `linger` was up");
             self.forget_engines(*t, *conn, true);
             self.transports[*t].abort(*conn);
         }
@@ -134,11 +137,21 @@ impl Core {
             let last = self.stopping;
             self.collectives(|c, io| c.abort_all(io, status, last));
         }
+        self.abort_streams(status, &HashSet::new());
+    }
+
+    /// As [`abort_all`](Core::abort_all) for everything but collectives. The sends of what is in `keep` go on, and these
+    /// streams are closed in order.
+    pub(super) fn abort_streams(&mut self, status: Status, keep: &HashSet<(usize, ConnId)>) {
+        let kept = |conn: Option<(usize, ConnId)>| conn.is_some_and(|c| keep.contains(&c));
         for token in self.works.tokens() {
             let Some(work) = self.works.get_mut(token) else {
                 continue;
             };
             let (conn, opcode) = (work.conn, work.opcode);
+            if opcode == Opcode::Send && kept(conn) {
+                continue;
+            }
             let mut bytes = 0;
             if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
                 bytes = self.transports[t].cancel(c, token).unwrap_or(0);
@@ -167,10 +180,23 @@ impl Core {
                     self.retire(work, status, 0, 0);
                 }
             }
-            self.close_slot(slot, true);
+            let stream = self.sessions.at(slot).and_then(|s| match &s.state {
+                State::Stream(s) => Some((s.transport, s.conn)),
+                _ => None,
+            });
+            if let (Some((t, conn)), true) = (stream, self.stopping && !kept(stream)) {
+                if self.transports[t].undelivered(conn) > 0 {
+                    self.note_loss(t, conn, "its session was not closed before the NIC");
+                }
+            }
+            self.close_slot(slot, !kept(stream));
         }
-        let lingering: Vec<_> = self.lingering.drain().map(|(k, _)| k).collect();
-        for (t, conn) in lingering {
+        let rest: Vec<_> = self.lingering.keys().copied().collect();
+        for (t, conn) in rest.into_iter().filter(|k| !keep.contains(k)) {
+            self.lingering.remove(&(t, conn));
+            if self.stopping {
+                self.note_loss(t, conn, "the NIC has ended");
+            }
             self.forget_engines(t, conn, true);
             self.transports[t].abort(conn);
         }

@@ -7,6 +7,7 @@ mod collective_op;
 mod control;
 mod copy_op;
 mod deadline;
+mod end;
 mod engine_comm;
 mod engine_op;
 mod engine_queue;
@@ -37,6 +38,7 @@ use crate::session::Sessions;
 use crate::transport::{Buffer, ConnId, ListenerId, NicTime, Transport, WorkToken};
 use crate::works::{Work, Works};
 use copy_op::CopyJob;
+pub use end::Undelivered;
 
 /// Numbers that only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) conns: HashMap<(usize, ConnId), u32>,
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
     pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
+    /// What was reported as sent and has not arrived.
+    lost: Vec<Undelivered>,
     /// Memory that local peers copy from by themselves.
     pub(crate) lending: crate::memory::lend::Lending,
     copies: VecDeque<CopyJob>,
@@ -133,6 +137,7 @@ impl Core {
             conns: HashMap::new(),
             listeners: HashMap::new(),
             lingering: HashMap::new(),
+            lost: Vec::new(),
             lending: Default::default(),
             copies: VecDeque::new(),
             returns: HashMap::new(),

@@ -143,6 +143,9 @@ impl Core {
             self.retire(work, status, 0, address_word(peer));
         }
     }
+            if self.transports[t].undelivered(conn) > 0 {
+                self.note_loss(t, conn, "the peer has reset the connection");
+            }
 
     fn on_peer(&mut self, t: usize, conn: ConnId, kind: EventKind) {
         let reset = kind == EventKind::PeerReset;

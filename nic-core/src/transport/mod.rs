@@ -646,6 +646,12 @@ pub trait Transport: Send {
     /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it.
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
 
+    /// Bytes of sends that have retired with `OK` and that the peer has not confirmed to have.
+    fn undelivered(&self, conn: ConnId) -> u64 {
+        let _ = conn;
+        0
+    }
+
     /// Half-close: FIN after the queued sends.
     fn shutdown(&mut self, conn: ConnId);
 

@@ -200,6 +200,11 @@ impl Conn {
         self.tcp().state()
     }
 
+    /// Bytes in the socket's buffer that the peer has not acknowledged.
+    pub(super) fn unconfirmed(&self) -> u64 {
+        self.sockets.get::<Socket>(self.handle).send_queue() as u64
+    }
+
     pub(super) fn is_orphan(&self) -> bool {
         self.phase == Phase::Orphan
     }

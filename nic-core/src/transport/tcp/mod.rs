@@ -505,6 +505,10 @@ impl Transport for TcpTransport {
         c.recvs.remove(at).map(|r| u64::from(r.done))
     }
 
+    fn undelivered(&self, conn: ConnId) -> u64 {
+        self.table.get_by_id(conn).map_or(0, Conn::unconfirmed)
+    }
+
     fn shutdown(&mut self, conn: ConnId) {
         if let Some(c) = self.table.by_id(conn) {
             c.fin_wanted = true;

@@ -1,0 +1,112 @@
+//! The end of a NIC, by its last handle or by name.
+#![allow(clippy::disallowed_methods)] // It waits, with a deadline on the host's clock.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use super::{Inner, Nic};
+use crate::command::Undelivered;
+use crate::config::ProgressMode;
+
+/// Steps that a NIC makes at most for its last words.
+const LAST_STEPS: u32 = 64;
+/// Time between two steps that moved nothing, while peers are waited for.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// What was reported as sent and has not arrived when the NIC ended.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub struct NotDelivered {
+    /// The streams, each with its peer, its bytes and the reason.
+    pub streams: Vec<Undelivered>,
+}
+
+impl fmt::Display for NotDelivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 4;
+        write!(
+            f,
+            "{} streams ended before the peer had everything: ",
+            self.streams.len()
+        )?;
+        for (i, s) in self.streams.iter().take(SHOWN).enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(f, "{comma}{} lacks ", s.peer)?;
+            match s.bytes {
+                0 => f.write_str("the end")?,
+                n => write!(f, "{n} B and the end")?,
+            }
+            write!(f, " ({})", s.why)?;
+        }
+        if self.streams.len() > SHOWN {
+            write!(f, " and {} more", self.streams.len() - SHOWN)?;
+        }
+        f.write_str("; close sessions before the NIC, raise `linger`, or let the peer answer")
+    }
+}
+
+impl Inner {
+    /// Ends the NIC; only the first call does.
+    fn end(&self) -> Vec<Undelivered> {
+        let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *ended, true) {
+            return Vec::new();
+        }
+        // Release: pairs with the Acquire loads in the thread bodies.
+        self.progress.stop.store(true, Ordering::Release);
+        self.progress.kick();
+        if let Ok(mut thread) = self.thread.lock() {
+            if let Some(t) = thread.take() {
+                t.thread().unpark();
+                let _ = t.join();
+            }
+        }
+        // A program that steps the NIC itself also steps its peers, perhaps: waiting would wait for nothing.
+        if self.config.progress != ProgressMode::Manual && !self.config.linger.is_zero() {
+            let deadline = Instant::now() + self.config.linger;
+            self.progress.with_core(|core| core.begin_end());
+            while self.progress.with_core(|core| core.is_lingering()) && Instant::now() < deadline {
+                if self.progress.try_step() != Some(true) {
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        let lost = self.progress.with_core(|core| core.finish_end());
+        // Peers learn of it by what these steps send (what is left to send, ends, resets), or by the
+        // closed sockets.
+        for _ in 0..LAST_STEPS {
+            if self.progress.try_step() != Some(true) {
+                break;
+            }
+        }
+        // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
+        // and ports that the transports hold must not.
+        self.progress.with_core(|core| core.transports.clear());
+        lost
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // What is lost was logged.
+        self.end();
+    }
+}
+
+impl Nic {
+    /// Ends the NIC now, for all its handles, as the last drop does. Works that wait retire with `SHUTTING_DOWN`, as do all
+    /// that are posted later; sessions that are open are reset. What was sent on sessions that were closed or half-closed
+    /// is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
+    ///
+    /// # Errors
+    /// [`NotDelivered`]: what was reported as sent and has not arrived, in the NIC's whole life. The NIC has ended all the
+    /// same, and a second call has nothing to tell.
+    pub fn close(&self) -> Result<(), NotDelivered> {
+        match self.inner.end() {
+            lost if lost.is_empty() => Ok(()),
+            streams => Err(NotDelivered { streams }),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What becomes of sent bytes when a NIC goes: delivered within `linger`, or told.
+
+#![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
+
+mod nic_support;
+
+use std::time::{Duration, Instant};
+
+use nic_support::*;
+use ringbell_gtlb::testing::Rng;
+use ringbell_nic_abi::{Completion, Descriptor, SessionId, Status};
+use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::ProgressMode;
+
+/// What ends a session.
+type End = fn(SessionId) -> Descriptor;
+
+/// Bytes that are sent; a sender's buffer takes all of them at once.
+const LEN: usize = 60_000;
+
+/// Two NICs with the time that closed sessions get: the first has a thread of its own, the second as given.
+fn pair(loss: Option<f64>, linger: Duration, second: ProgressMode) -> ([Host; 2], TempDir) {
+    let dir = TempDir::new();
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+    let host = |n: u8, progress| {
+        let mut setup = Setup::new(&dir, n);
+        setup.nic.progress = progress;
+        setup.nic.linger = linger;
+        let Some(loss) = loss else {
+            return Host::new(&setup);
+        };
+        let faults = Faults {
+            loss,
+            seed: n.into(),
+            ..Faults::default()
+        };
+        let port = switch.port(usize::from(n) - 1).expect("port");
+        let port = Impair::new(port, faults).expect("faults in range");
+        let mut config = TcpConfig::new(setup.nic.ip, 24);
+        config.rto_min = Duration::from_millis(20);
+        let tcp = TcpTransport::new(Box::new(port), config).expect("transport");
+        Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+    };
+    ([host(1, ProgressMode::Rescue), host(2, second)], dir)
+}
+
+/// Waits for a completion at a host that steps by itself.
+fn wait(host: &Host, ticket: u32) -> Completion {
+    let start = Instant::now();
+    loop {
+        host.nic.step();
+        if let Some(c) = host.queue.poll(ticket) {
+            return c;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "hung");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_was_sent_before_a_close_or_a_half_close_arrives_after_the_nic_is_gone() {
+    let ways: [&[End]; 3] = [&[shutdown, close], &[close], &[shutdown]];
+    for loss in [None, Some(0.05)] {
+        for (by_name, ways) in [(false, ways), (true, ways)] {
+            for end in ways {
+                let what = format!("loss {loss:?}, {} ends, by name: {by_name}", end.len());
+                let linger = Duration::from_secs(60);
+                let ([a, b], _dir) = pair(loss, linger, ProgressMode::Rescue);
+                let (s, r) = connected(&[&a, &b], 0, 1, 7);
+                let data = Rng::new(31).bytes(LEN);
+                a.poke(0, &data);
+                // One more than comes, so that it ends with the stream.
+                let whole = recv(r, 0, LEN as u32 + 1);
+                let received = b.post(&within(whole, 60_000_000));
+                for d in [send(s, 0, LEN as u32)]
+                    .into_iter()
+                    .chain(end.iter().map(|e| e(s)))
+                {
+                    let ticket = a.post(&d);
+                    assert_eq!(wait(&a, ticket).status, Status::Ok, "{what}");
+                }
+                if by_name {
+                    a.nic.close().expect("everything arrives");
+                    let late = a.post(&socket());
+                    assert_eq!(wait(&a, late).status, Status::ShuttingDown, "{what}");
+                }
+                drop(a);
+                let c = wait(&b, received);
+                let whole = (Status::EndOfStream, LEN as u64);
+                assert_eq!((c.status, c.bytes), whole, "{what}");
+                assert!(b.peek(0, LEN) == data, "{what}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_not_delivered_in_time_is_named_with_its_peer() {
+    // The second NIC is not stepped any more once both are connected.
+    let linger = Duration::from_millis(50);
+    let ([a, b], _dir) = pair(Some(0.0), linger, ProgressMode::Manual);
+    let hosts = [&a, &b];
+    let (closed, _) = connected(&hosts, 0, 1, 7);
+    let (open, _) = connected(&hosts, 0, 1, 8);
+    let (empty, _) = connected(&hosts, 0, 1, 9);
+    connected(&hosts, 0, 1, 10);
+    quiesce(&hosts);
+    for d in [
+        send(closed, 0, LEN as u32),
+        close(closed),
+        send(open, 0, 5000),
+        shutdown(empty),
+    ] {
+        let ticket = a.post(&d);
+        assert_eq!(wait(&a, ticket).status, Status::Ok);
+    }
+    let lost = a.nic.close().expect_err("nobody takes it");
+    let mut found: Vec<_> = lost
+        .streams
+        .iter()
+        .map(|u| (u.peer.port(), u.bytes, u.transport))
+        .collect();
+    found.sort_unstable();
+    // The session that has sent nothing and was not closed has lost nothing.
+    let expected = [(7, LEN as u64, "tcp"), (8, 5000, "tcp"), (9, 0, "tcp")];
+    assert_eq!(found, expected, "{lost}");
+    let text = lost.to_string();
+    assert!(text.contains("10.0.0.2:7 lacks 60000 B"), "{text}");
+    assert!(text.contains("10.0.0.2:9 lacks the end"), "{text}");
+    assert_eq!(a.nic.close(), Ok(()), "told once");
+}
+
+#[test]
+fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
+    for (linger, first) in [(0, ProgressMode::Rescue), (3600, ProgressMode::Manual)] {
+        let dir = TempDir::new();
+        let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+        let hosts = [1, 2].map(|n: u8| {
+            let mut setup = Setup::new(&dir, n);
+            setup.nic.linger = Duration::from_secs(linger);
+            setup.nic.progress = if n == 1 { first } else { ProgressMode::Manual };
+            let port = switch.port(usize::from(n) - 1).expect("port");
+            let config = TcpConfig::new(setup.nic.ip, 24);
+            let tcp = TcpTransport::new(Box::new(port), config).expect("transport");
+            Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+        });
+        let (s, _r) = connected(&[&hosts[0], &hosts[1]], 0, 1, 7);
+        for d in [send(s, 0, LEN as u32), close(s)] {
+            let ticket = hosts[0].post(&d);
+            wait(&hosts[0], ticket);
+        }
+        let lost = hosts[0].nic.close().expect_err("nobody takes it");
+        assert_eq!(lost.streams[0].bytes, LEN as u64);
+    }
+}
