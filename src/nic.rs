@@ -186,7 +186,10 @@ impl Nic {
         config.mac = station(options.ip.ip);
         let mut builder = SoftNic::builder(config, gpu.memory()).mmu(options.mmu.clone());
         if options.transport != TransportSpec::Tcp {
-            builder = builder.local(options.local.clone());
+            let mut local = options.local.clone();
+            // Asked for by name, it may pass a network by; `auto` may not.
+            local.across_networks |= options.transport == TransportSpec::Local;
+            builder = builder.local(local);
         }
         if options.transport != TransportSpec::Local {
             match attach(&options)? {
@@ -221,9 +224,6 @@ impl Nic {
         Ok(nic)
     }
 
-    /// The GPU, to launch kernels on.
-    pub fn gpu(&self) -> &Gpu {
-        &self.gpu
     /// Ends the NIC now, for all its clones: see [`SoftNic::close`]. Dropping the last one does the same, and only logs what
     /// was not delivered.
     ///
@@ -233,6 +233,9 @@ impl Nic {
         self.soft.close()
     }
 
+    /// The GPU, to launch kernels on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 
     /// The GPU as CUDA knows it, when it is a real one: to adopt memory that was allocated elsewhere.

@@ -99,10 +99,11 @@ impl fmt::Display for PortSpec {
 /// Which transports a NIC offers and tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
-    /// `local` when the peer is a NIC of this host and user, else `tcp`.
+    /// `local` when the peer is a NIC of this host, user and network namespace, else `tcp`. What carries a session, and why,
+    /// says `SessionInfo` of `Nic::sessions`.
     #[default]
     Auto,
-    /// Only memory to memory on this host.
+    /// Only memory to memory on this host, also between network namespaces when both NICs say so.
     Local,
     /// Only TCP over the port.
     Tcp,

@@ -138,6 +138,52 @@ fn nc_carries_a_file_between_two_namespaces() {
     assert_eq!(sha256(&dir.join("a")), sha256(&dir.join("out")));
 }
 
+/// Two NICs that see one directory, in different namespaces, and a port between them.
+#[test]
+fn a_shared_directory_does_not_pass_the_wire_by() {
+    let (server, client) = match pair() {
+        Ok(pair) => pair,
+        Err(why) => skip!("{why}"),
+    };
+    let dir = folder("udp-auto");
+    let shared = dir.join("run");
+    std::fs::create_dir(&shared).expect("a folder");
+    random_file(&dir.join("a"), 1 << 20, 12);
+    for (transport, carrier) in [("auto", "tcp"), ("local", "local")] {
+        let nc = ["nc", "-v", "--transport", transport, "--port"];
+        let mut command =
+            server.ringbell(&[&nc[..], &[SERVER, "--ip", "10.77.0.1/24", "-l", "6001"]].concat());
+        command
+            .env("XDG_RUNTIME_DIR", &shared)
+            .stdin(Stdio::null())
+            .stdout(std::fs::File::create(dir.join("out")).expect("a file"));
+        let mut listener = start(command);
+        listener.says("listening on");
+        let to = [CLIENT, "--ip", "10.77.0.2/24", "10.77.0.1", "6001"];
+        let mut command = client.ringbell(&[&nc[..], &to].concat());
+        command
+            .env("XDG_RUNTIME_DIR", &shared)
+            .env("RINGBELL_DEBUG", "INFO")
+            .stdin(std::fs::File::open(dir.join("a")).expect("it was written"));
+        let said = start(command).succeeds();
+        assert!(said.contains(&format!("over {carrier}")), "{said}");
+        // Said by the NIC's own event, too, with a reason.
+        let event = said.lines().find(|l| l.contains("established"));
+        let event = event.unwrap_or_else(|| panic!("{said}"));
+        assert!(
+            event.contains(&format!("transport=\"{carrier}\"")),
+            "{event}"
+        );
+        assert!(event.contains("why="), "{event}");
+        if transport == "auto" {
+            assert!(said.contains("another network namespace"), "{said}");
+        }
+        let heard = listener.succeeds();
+        assert!(heard.contains(&format!("over {carrier}")), "{heard}");
+        assert_eq!(sha256(&dir.join("a")), sha256(&dir.join("out")));
+    }
+}
+
 #[test]
 fn wireshark_finds_no_malformed_frame_and_no_bad_checksum() {
     if !installed("tshark") {

@@ -56,6 +56,7 @@ typedef struct rb_nic_config {
     uint32_t linger_ms;          /* how long rb_nic_close delivers what was sent; default 5,000; RB_LINGER_NONE: not at all */
     uint32_t reserved;           /* 0 */
 } rb_nic_config;
+#define RB_LINGER_NONE 0xffffffffu
 
 /* Opens a software NIC with an emulated GPU. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
@@ -208,6 +209,8 @@ rb_result rb_socket_recv(rb_context *context, uint32_t sock, void *va, uint64_t 
 /* Receives what has arrived: 1 to `bytes`. */
 rb_result rb_socket_recv_some(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint64_t *received,
                               uint32_t timeout_us);
+/* What carries a socket, now: "local", "tcp", or "none" before it is connected. The text lives for ever. */
+rb_result rb_socket_transport(rb_context *context, uint32_t sock, const char **transport);
 /* Half-close: no more sends, receives go on. */
 rb_result rb_socket_shutdown(rb_context *context, uint32_t sock, uint32_t timeout_us);
 rb_result rb_socket_close(rb_context *context, uint32_t sock, uint32_t timeout_us);

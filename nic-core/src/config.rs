@@ -147,6 +147,12 @@ pub struct LocalConfig {
     pub directory: Option<PathBuf>,
     /// Job secret: NICs with different secrets refuse each other.
     pub secret: [u8; 32],
+    /// Number of the network that this NIC belongs to. NICs of different networks do not link, although they find each
+    /// other in a shared directory: there the traffic belongs on the wire. `None`: the network namespace of the thread that
+    /// makes the NIC.
+    pub network: Option<u64>,
+    /// Link NICs of other networks as well, when these allow it, too: for a program that asked for `local` by name.
+    pub across_networks: bool,
     /// Most peers (links), 1 to 4,096.
     pub max_links: usize,
     /// Most connections, 1 to 65,535.
@@ -166,6 +172,8 @@ impl Default for LocalConfig {
         LocalConfig {
             directory: None,
             secret: [0; 32],
+            network: None,
+            across_networks: false,
             max_links: 1024,
             max_conns: 8192,
             inline_window: 64 << 10,

@@ -352,6 +352,35 @@ fn receive(
     end
 }
 
+/// # Safety
+/// `transport` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_transport(
+    context: *mut c_void,
+    sock: u32,
+    transport: *mut *const c_char,
+) -> i32 {
+    entry("rb_socket_transport", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(transport, "`transport`")? };
+        let context = CONTEXTS.get(context.addr())?;
+        let sessions = context.nic.nic.soft().sessions();
+        let session = sessions.iter().find(|s| s.id.0 == sock);
+        let carrier = session.ok_or_else(|| {
+            Failure::argument(format!(
+                "no socket has the number {sock}; it was closed, perhaps"
+            ))
+        })?;
+        out.set(match carrier.transport {
+            Some("local") => c"local".as_ptr(),
+            Some("tcp") => c"tcp".as_ptr(),
+            Some(_) => c"other".as_ptr(),
+            None => c"none".as_ptr(),
+        });
+        Ok(())
+    })
+}
+
 #[no_mangle]
 extern "C" fn rb_socket_shutdown(context: *mut c_void, sock: u32, timeout_us: u32) -> i32 {
     entry("rb_socket_shutdown", || {

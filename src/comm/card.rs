@@ -6,11 +6,13 @@ use super::{BootstrapError, CollectiveError, Round};
 use crate::{Nic, PortSpec, TransportSpec};
 
 /// Bytes of a card.
-const BYTES: usize = 38;
+const BYTES: usize = 46;
 /// Can use the `local` transport.
 const LOCAL: u8 = 1;
 /// Can use `tcp`.
 const TCP: u8 = 2;
+/// Uses `local` between network namespaces, too.
+const ACROSS: u8 = 4;
 
 /// A rank's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +23,8 @@ pub(super) struct Card {
     /// Tells machines apart: the kernel's number of this boot.
     host: u64,
     user: u32,
+    /// Its network namespace; 0 where the system does not tell.
+    network: u64,
     /// Where it would serve the bootstrap.
     standby: Option<SocketAddr>,
 }
@@ -37,8 +41,12 @@ impl Card {
             .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d));
         Card {
             address: SocketAddrV4::new(nic.soft().config().ip, port),
-            transports: (u8::from(local) * LOCAL) | (u8::from(tcp) * TCP),
+            transports: (u8::from(local) * LOCAL)
+                | (u8::from(tcp) * TCP)
+                | (u8::from(transport == TransportSpec::Local) * ACROSS),
             host,
+            network: std::fs::metadata("/proc/thread-self/ns/net")
+                .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m)),
             user: rustix::process::getuid().as_raw(),
             standby,
         }
@@ -58,8 +66,9 @@ impl Card {
                 IpAddr::V6(v6) => v6,
             };
             out[20..36].copy_from_slice(&ip.octets());
-            out[36..].copy_from_slice(&at.port().to_le_bytes());
+            out[36..38].copy_from_slice(&at.port().to_le_bytes());
         }
+        out[38..].copy_from_slice(&self.network.to_le_bytes());
         out
     }
 
@@ -71,6 +80,7 @@ impl Card {
             transports: b[6],
             host: u64::from_le_bytes(b[8..16].try_into().ok()?),
             user: u32::from_le_bytes(b[16..20].try_into().ok()?),
+            network: u64::from_le_bytes(b[38..].try_into().ok()?),
             standby: {
                 let ip: [u8; 16] = b[20..36].try_into().ok()?;
                 let port = u16::from_le_bytes([b[36], b[37]]);
@@ -82,13 +92,15 @@ impl Card {
     /// What is missing between two NICs; `None`: nothing.
     fn obstacle(&self, other: &Card) -> Option<&'static str> {
         let both = self.transports & other.transports;
-        let near = self.host == other.host && self.user == other.user;
+        let near = self.host == other.host
+            && self.user == other.user
+            && (self.network == other.network || both & ACROSS != 0);
         if both & TCP != 0 || (both & LOCAL != 0 && near) {
             return None;
         }
         Some(match (near, both & LOCAL != 0) {
             (true, _) => "one offers only transport local and the other only tcp; open both with the same transport",
-            (false, true) => "they are on different hosts or belong to different users, and have no port to a network; open their NICs with port udp or tap",
+            (false, true) => "they are on different hosts or in different network namespaces, or belong to different users, and have no port to a network; open their NICs with port udp or tap",
             (false, false) => "they have no transport in common; open both with transport auto or tcp and a port",
         })
     }
@@ -148,6 +160,7 @@ mod tests {
             transports,
             host,
             user: 5,
+            network: 0x1234_5678_9abc,
             standby: Some(([10, 1, 0, n], 700 + u16::from(n)).into()),
         }
     }
@@ -177,6 +190,20 @@ mod tests {
         assert!(check_paths(&[c, card(2, LOCAL, c.host)], 0).is_ok());
         assert!(check_paths(&[c, card(2, TCP, 9)], 0).is_ok());
         says(&[c, card(2, LOCAL, 9)], "different hosts");
+        // Another network namespace is not near, unless both were asked for `local` by name.
+        let elsewhere = |transports| Card {
+            network: 8,
+            ..card(2, transports, c.host)
+        };
+        says(&[c, elsewhere(LOCAL)], "network namespaces");
+        let here = card(1, LOCAL, c.host);
+        says(&[here, elsewhere(LOCAL | ACROSS)], "network namespaces");
+        let across = Card {
+            transports: LOCAL | ACROSS,
+            ..c
+        };
+        assert!(check_paths(&[across, elsewhere(LOCAL | ACROSS)], 0).is_ok());
+        assert!(check_paths(&[c, elsewhere(LOCAL | TCP)], 0).is_ok());
         says(&[card(1, LOCAL, 9), card(2, TCP, 9)], "same transport");
         says(&[card(1, LOCAL, 8), card(2, TCP, 9)], "in common");
     }

@@ -204,6 +204,12 @@ static void sockets(rb_nic *nic, rb_nic *peer) {
         CHECK(rb_host_free(nic, sources[1]) == 0 && rb_host_free(nic, echo) == 0);
         FAILS(rb_socket_send(context, sock, data, 33, 0), RB_STATUS_NOT_REGISTERED, "NOT_REGISTERED");
     }
+    {
+        const char *carrier = NULL;
+        CHECK(rb_socket_transport(context, sock, &carrier) == 0 && strcmp(carrier, "local") == 0);
+        FAILS(rb_socket_transport(context, 0xfffffu, &carrier), RB_ERR_INVALID_ARGUMENT, "no socket has the number");
+        FAILS(rb_socket_transport(context, sock, NULL), RB_ERR_INVALID_ARGUMENT, "null pointer");
+    }
     CHECK(rb_socket_shutdown(context, sock, 0) == 0);
     FAILS(rb_socket_recv(context, sock, back, BYTES, &got, 0), RB_STATUS_END_OF_STREAM, "END_OF_STREAM");
     CHECK(rb_socket_close(context, sock, 0) == 0);

@@ -5,7 +5,7 @@ use ringbell_nic_abi::{EventKind, Opcode, Status};
 use super::control::address_word;
 use super::Core;
 use crate::session::{Incoming, Session, State};
-use crate::transport::{ConnId, TransportEvent, WorkToken};
+use crate::transport::{why_chosen, ConnId, TransportEvent, WorkToken};
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
@@ -102,11 +102,7 @@ impl Core {
         };
         let work = *work;
         let id = self.sessions.id(slot);
-        let why = if t == 0 {
-            "first in policy order"
-        } else {
-            "the transports before it cannot reach that address"
-        };
+        let why = why_chosen(&self.transports, t);
         let c = Incoming {
             transport: t,
             conn,
@@ -143,13 +139,13 @@ impl Core {
             self.retire(work, status, 0, address_word(peer));
         }
     }
-            if self.transports[t].undelivered(conn) > 0 {
-                self.note_loss(t, conn, "the peer has reset the connection");
-            }
 
     fn on_peer(&mut self, t: usize, conn: ConnId, kind: EventKind) {
         let reset = kind == EventKind::PeerReset;
         if reset && self.lingering.remove(&(t, conn)).is_some() {
+            if self.transports[t].undelivered(conn) > 0 {
+                self.note_loss(t, conn, "the peer has reset the connection");
+            }
             self.forget_engines(t, conn, true);
             return self.transports[t].abort(conn);
         }

@@ -724,3 +724,15 @@ pub trait Transport: Send {
         Vec::new()
     }
 }
+
+/// Why a connection that we have made is carried by transport number `t`, for people.
+pub(crate) fn why_chosen(transports: &[Box<dyn Transport>], t: usize) -> &'static str {
+    let name = |i: usize| transports.get(i).map_or("", |t| t.name());
+    match (name(t), t, transports.len()) {
+        (_, _, 1) => "the only transport of this NIC",
+        ("local", 0, _) => "the peer is a NIC of this host, user and network namespace; the port is not used, transport `tcp` would use it",
+        (_, 0, _) => "first in policy order",
+        _ if name(0) == "local" => "no NIC of this host, user and network namespace has that address",
+        _ => "the transports before it cannot reach that address",
+    }
+}

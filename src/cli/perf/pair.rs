@@ -573,8 +573,11 @@ impl Client {
         meta.gpu = machine::gpu_name(self.side.nic.gpu());
         meta.transport = self.transport();
         meta.port = match meta.transport.as_str() {
-            // The session does not use the port.
-            "local" => "none".into(),
+            // The session does not use the port: not silently, when one was asked for.
+            "local" => match self.side.nic.port() {
+                PortSpec::None | PortSpec::Mem => "none".into(),
+                unused => format!("none ({unused} is not used)"),
+            },
             _ => self.side.nic.port().to_string(),
         };
         meta.progress = match self.side.nic.soft().config().progress {

@@ -11,7 +11,7 @@ use super::group::{Group, Member};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, Tells, MAX_STRANGERS};
 use crate::collective::settings::{CollectiveSettings, CommError};
-use crate::transport::{ConnId, Mover, NicTime, RecvWork, TransportEvent, WorkToken};
+use crate::transport::{why_chosen, ConnId, Mover, NicTime, RecvWork, TransportEvent, WorkToken};
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
@@ -419,10 +419,9 @@ impl Fabric {
                 let link = &mut self.links[l];
                 link.state = LinkState::Up;
                 link.proven = true;
-                link.why = match t {
-                    0 => "first in policy order",
-                    _ => "the transports before it cannot reach that address",
-                };
+                link.why = why_chosen(io.transports, t);
+                let (peer, transport) = (link.peer, io.transports[t].name());
+                tracing::info!(?peer, transport, why = link.why, "link of a communicator");
                 link.queue(TxFrame {
                     ctx: 0,
                     by: Mover::NIC,

@@ -34,6 +34,7 @@ impl LocalTransport {
             secret: &self.config.secret,
             ip: self.ip,
             inline_window: self.config.inline_window as u64,
+            network: self.network,
             exports: &self.exports,
         }
     }
@@ -168,12 +169,22 @@ impl LocalTransport {
             Ok(Some(hello)) if !called && hello.ip != asked => {
                 Err(std::io::ErrorKind::InvalidData.into())
             }
+            Ok(Some(hello)) if !self.network.reaches(hello.network) => {
+                if called {
+                    rendezvous::refuse(&l.socket);
+                }
+                tracing::info!(peer = %hello.ip, "not linked by local: it is in another network namespace");
+                Err(rendezvous::elsewhere())
+            }
             Ok(Some(hello)) => l.establish(hello),
             Err(e) => Err(e),
         };
-        if let Err(e) = result {
-            descriptors::note(&e);
-            tracing::debug!(error = %e, "a stranger was refused");
+        if let Err(error) = result {
+            descriptors::note(&error);
+            match called {
+                true => tracing::debug!(%error, "a stranger was refused"),
+                false => tracing::info!(peer = %asked, %error, "not linked by local"),
+            }
             return self.kill_link(i);
         }
         if called {

@@ -8,6 +8,9 @@
 //! addresses; the receiver checks them against what the peer exports. The send retires when its
 //! bytes were taken.
 //!
+//! They must be of one network namespace, unless both were told otherwise: where somebody has put a wire between two
+//! NICs, a directory that both see is no reason to pass it by.
+//!
 //! Two NICs in one process, and a NIC that connects to itself, use the same path.
 //!
 //! No message costs a system call: the sockets, which only tell of strangers and of dead peers, are
@@ -58,8 +61,8 @@ use exports::HostExport;
 use link::{Link, LinkState};
 use packet::Packet;
 use receive::{Fill, In};
-use rendezvous::ExportInfo;
 pub use rendezvous::LocalError;
+use rendezvous::{ExportInfo, Network};
 use transmit::{Out, Stop};
 
 /// Most host exports of one NIC that a link tells of, and most loans, so that a peer's tables stay bounded.
@@ -82,6 +85,7 @@ struct Slot {
 pub struct LocalTransport {
     config: LocalConfig,
     ip: Ipv4Addr,
+    network: Network,
     directory: PathBuf,
     socket_path: PathBuf,
     listener: OwnedFd,
@@ -157,6 +161,7 @@ impl LocalTransport {
         Ok(LocalTransport {
             config: config.clone(),
             ip,
+            network: Network::of(config),
             directory,
             socket_path,
             listener,
@@ -351,12 +356,12 @@ impl LocalTransport {
         let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
         let gone = c.phase == Phase::Zombie && (c.peer_closed || c.reset || dead);
         let (link, peer_id) = (c.link, c.peer_id);
+        let by_us = c.failed.is_some();
         self.conns[slot].conn = Some(c);
         if broken {
             self.violations += u64::from(!by_us);
             self.send_rst(link, peer_id);
             self.reset_conn(id);
-        let by_us = c.failed.is_some();
         } else if gone {
             self.free_conn(id);
         }

@@ -1,7 +1,7 @@
 //! How NICs of one host and one user find and trust each other.
 //!
 //! A directory of mode 0700 holds one Unix socket per NIC, named by its IPv4 address. A newcomer
-//! connects, both sides check the other's uid, and one packet each way carries version, job secret
+//! connects, both sides check the other's uid, and one packet each way carries version, job secret, network
 //! and the descriptors of what is shared. Whoever says anything else is dropped.
 
 use std::io::{IoSlice, IoSliceMut};
@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use crate::config::LocalConfig;
 use crate::descriptors;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -17,13 +18,15 @@ use rustix::net::{
 };
 
 /// Version of the handshake and of everything in the shared segment.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const MAGIC: u32 = 0x4c42_5221;
 /// Most exports of one memory.
 pub(super) const MAX_EXPORTS: usize = 64;
 /// Segment, wake page, wake event.
 const FIXED_FDS: usize = 3;
-const HEAD: usize = 4 + 4 + 32 + 4 + 4 + 8;
+const HEAD: usize = 4 + 4 + 32 + 4 + 4 + 8 + 8 + 8;
+/// The answer to a NIC of another network.
+const ELSEWHERE: [u8; 8] = *b"RBL-NET!";
 const EXPORT: usize = 24;
 const MAX_BYTES: usize = HEAD + MAX_EXPORTS * EXPORT;
 
@@ -78,11 +81,39 @@ pub(super) struct ExportInfo {
 pub(super) struct Hello {
     pub(super) ip: Ipv4Addr,
     pub(super) inline_window: u64,
+    pub(super) network: Network,
     pub(super) exports: Vec<ExportInfo>,
     /// Segment (from the side that connects), wake page, wake event, then the exports.
     pub(super) segment: Option<OwnedFd>,
     pub(super) wake: [OwnedFd; 2],
     pub(super) export_fds: Vec<OwnedFd>,
+}
+
+/// The network of a NIC, and whether it links NICs of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Network {
+    pub(super) id: u64,
+    pub(super) across: bool,
+}
+
+impl Network {
+    /// As configured; else the network namespace of this thread. 0 where the system does not tell.
+    pub(super) fn of(config: &LocalConfig) -> Network {
+        let namespace = || {
+            let stat = rustix::fs::stat("/proc/thread-self/ns/net").ok()?;
+            // One number for both, which no other namespace has while this one lives.
+            Some(stat.st_dev.rotate_left(32) ^ stat.st_ino)
+        };
+        Network {
+            id: config.network.or_else(namespace).unwrap_or(0),
+            across: config.across_networks,
+        }
+    }
+
+    /// Whether two NICs may link.
+    pub(super) fn reaches(self, other: Network) -> bool {
+        self.id == other.id || (self.across && other.across)
+    }
 }
 
 /// The directory where NICs of this user meet.
@@ -187,6 +218,7 @@ pub(super) struct Card<'a> {
     pub(super) secret: &'a [u8; 32],
     pub(super) ip: Ipv4Addr,
     pub(super) inline_window: u64,
+    pub(super) network: Network,
     pub(super) exports: &'a [ExportInfo],
 }
 
@@ -205,6 +237,8 @@ pub(super) fn send(
     bytes.extend(u32::from(card.ip).to_le_bytes());
     bytes.extend((card.exports.len() as u32).to_le_bytes());
     bytes.extend(card.inline_window.to_le_bytes());
+    bytes.extend(card.network.id.to_le_bytes());
+    bytes.extend(u64::from(card.network.across).to_le_bytes());
     for e in card.exports {
         for v in [e.file_offset, e.bus, e.len] {
             bytes.extend(v.to_le_bytes());
@@ -223,6 +257,12 @@ pub(super) fn send(
     let iov = [IoSlice::new(&bytes)];
     rustix::net::sendmsg(s, &iov, &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
+}
+
+/// Tells a NIC of another network why its link ends.
+pub(super) fn refuse(s: &OwnedFd) {
+    // It hears of the end all the same.
+    let _ = rustix::net::send(s, &ELSEWHERE, SendFlags::NOSIGNAL);
 }
 
 /// Receives a hello. `Ok(None)`: nothing there yet. Any error: drop the stranger.
@@ -257,6 +297,9 @@ pub(super) fn recv(
     if got.flags.contains(ReturnFlags::CTRUNC) && fds.len() < FIXED_FDS + MAX_EXPORTS {
         // The buffer had room for more: it is this process that had not.
         descriptors::note_cut();
+    }
+    if bytes[..got.bytes] == ELSEWHERE {
+        return Err(elsewhere());
     }
     if got.bytes < HEAD || got.flags.intersects(cut) {
         return Err(bad("not a hello"));
@@ -296,11 +339,23 @@ pub(super) fn recv(
     Ok(Some(Hello {
         ip: Ipv4Addr::from(word32(40)),
         inline_window: word64(48),
+        network: Network {
+            id: word64(56),
+            across: word64(64) == 1,
+        },
         exports,
         segment,
         wake,
         export_fds: fds.collect(),
     }))
+}
+
+/// Why a NIC of another network is not linked.
+pub(super) fn elsewhere() -> std::io::Error {
+    std::io::Error::new(
+        std::io::ErrorKind::HostUnreachable,
+        "it is in another network namespace; give both NICs a port, or open both with transport `local`",
+    )
 }
 
 #[cfg(test)]
@@ -339,13 +394,23 @@ mod tests {
             secret: &[7; 32],
             ip: Ipv4Addr::new(10, 1, 2, 3),
             inline_window: 65536,
+            network: Network {
+                id: 77,
+                across: true,
+            },
             exports: &exports,
         };
         let fds = [fd];
         send(&a, &card, None, wake.fds().expect("memfd"), &fds).expect("send");
         let hello = recv(&b, &[7; 32], false).expect("ok").expect("there");
         assert_eq!((hello.ip, hello.inline_window), (card.ip, 65536));
-        assert_eq!(hello.exports, exports);
+        assert_eq!(
+            (hello.exports.as_slice(), hello.network),
+            (&exports[..], card.network)
+        );
+        refuse(&a);
+        let refused = recv(&b, &[7; 32], false).expect_err("a refusal");
+        assert!(refused.to_string().contains("network"), "{refused}");
         assert_eq!(hello.export_fds.len(), 1);
         send(&a, &card, None, wake.fds().expect("memfd"), &fds).expect("send");
         assert!(recv(&b, &[8; 32], false).is_err());

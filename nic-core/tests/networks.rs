@@ -1,0 +1,105 @@
+//! `local` between networks: NICs that share a directory and not a network go over the wire.
+
+#![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
+
+mod nic_support;
+
+use nic_support::*;
+use ringbell_gtlb::testing::Rng;
+use ringbell_nic_abi::Status;
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+
+/// The network of a NIC, whether it links others by name, and whether it has a port.
+#[derive(Debug, Clone, Copy)]
+struct Nic {
+    network: Option<u64>,
+    across: bool,
+    port: bool,
+}
+
+fn hosts(dir: &TempDir, nics: [Nic; 2]) -> [Host; 2] {
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+    let mut n = 0;
+    nics.map(|nic| {
+        n += 1;
+        let mut setup = Setup::new(dir, n);
+        setup.local.network = nic.network;
+        setup.local.across_networks = nic.across;
+        let port = switch.port(usize::from(n) - 1).expect("port");
+        let tcp = TcpTransport::new(Box::new(port), TcpConfig::new(setup.nic.ip, 24));
+        Host::with(&setup, |builder| {
+            let builder = builder.local(setup.local.clone());
+            match nic.port {
+                true => builder.transport(Box::new(tcp.expect("transport"))),
+                false => builder,
+            }
+        })
+    })
+}
+
+#[test]
+fn local_is_taken_within_one_network_and_the_wire_between_two() {
+    let nic = |network, across| Nic {
+        network,
+        across,
+        port: true,
+    };
+    let cases = [
+        // The namespace of this thread, as is told by the system.
+        ([nic(None, false), nic(None, false)], "local"),
+        ([nic(Some(4), false), nic(Some(4), true)], "local"),
+        ([nic(Some(4), false), nic(Some(5), false)], "tcp"),
+        ([nic(None, false), nic(Some(5), false)], "tcp"),
+        ([nic(Some(4), true), nic(Some(5), false)], "tcp"),
+        ([nic(Some(4), true), nic(Some(5), true)], "local"),
+    ];
+    for (nics, expected) in cases {
+        let dir = TempDir::new();
+        let [a, b] = &hosts(&dir, nics);
+        // In both directions, and more than what a line carries.
+        for (hosts, port) in [([a, b], 7), ([b, a], 8)] {
+            let (s, r) = connected(&hosts, 0, 1, port);
+            let data = Rng::new(5).bytes(100_000);
+            hosts[0].poke(0, &data);
+            let tr = hosts[1].post(&recv(r, 0, 100_000));
+            let ts = hosts[0].post(&send(s, 0, 100_000));
+            for c in settle(&hosts, &[(0, ts), (1, tr)]) {
+                assert_eq!((c.status, c.bytes), (Status::Ok, 100_000), "{nics:?}");
+            }
+            assert!(hosts[1].peek(0, 100_000) == data, "{nics:?}");
+            for (host, id) in [(hosts[0], s), (hosts[1], r)] {
+                let all = host.nic.sessions();
+                let info = all.iter().find(|i| i.id == id).expect("open");
+                assert_eq!(info.transport, Some(expected), "{nics:?}");
+            }
+            let all = hosts[0].nic.sessions();
+            let why = all.iter().find(|i| i.id == s).expect("open").why;
+            // It says that a port was passed by, and which was no way.
+            let word = match expected {
+                "local" => "the port is not used",
+                _ => "no NIC of this host, user and network namespace",
+            };
+            assert!(why.contains(word), "{why}");
+        }
+    }
+}
+
+#[test]
+fn without_a_port_a_nic_of_another_network_is_not_reached() {
+    let nic = |network| Nic {
+        network: Some(network),
+        across: false,
+        port: false,
+    };
+    let dir = TempDir::new();
+    let [a, b] = &hosts(&dir, [nic(4), nic(5)]);
+    let hosts = [a, b];
+    let l = listener(&hosts, 1, 7);
+    let s = session_of(call(&hosts, 0, &socket()));
+    let ip = b.nic.config().ip;
+    let c = call(&hosts, 0, &connect(s, ip, 7));
+    assert_eq!(c.status, Status::HostUnreachable);
+    assert_eq!(call(&hosts, 1, &close(l)).status, Status::Ok);
+}
