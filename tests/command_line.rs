@@ -150,6 +150,11 @@ fn a_command_line_that_no_machine_could_run_ends_with_2() {
         ("perf barrier -f 3", "-f would change nothing"),
         ("perf send-lat --window 4", "--window would change nothing"),
         ("explain all-reduce -R 1000", "1..=256"),
+        ("explain all-reduce --root 1", "has no root"),
+        ("explain all-reduce --rank 4", "from 0 to 3"),
+        ("explain --program /nowhere", "cannot read /nowhere"),
+        ("perf compare /nowhere /nowhere", "cannot read /nowhere"),
+        ("perf floor --bytes 1T", "1 byte to 4G"),
         ("regs no-such-register", "no register's name contains"),
         ("perf limits -f 1", "1 is not in 2.."),
     ] {
@@ -278,6 +283,20 @@ fn ranks_are_named_alike_by_all_commands() {
         &["perf", "all-reduce", "--help"],
     ] {
         assert!(stdout(&ringbell(args)).contains("-R, --ranks"), "{args:?}");
+    }
+}
+
+#[test]
+fn help_leaves_out_what_a_benchmark_refuses() {
+    for (benchmark, flag, shown) in [
+        ("send-bw", "--minbytes", true),
+        ("send-rate", "--minbytes", false),
+        ("barrier", "--stepbytes", false),
+        ("send-bw", "--window", true),
+        ("send-lat", "--window", false),
+    ] {
+        let help = ringbell(&["perf", benchmark, "--help"]);
+        assert_eq!(stdout(&help).contains(flag), shown, "{benchmark} {flag}");
     }
 }
 

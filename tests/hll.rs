@@ -178,3 +178,192 @@ fn the_sweep_verifies_and_reports_engine_stream_and_both() {
         assert!(drawn.contains(curve), "{curve}");
     }
 }
+
+/// What a shell command says of a file: one number.
+fn told(shell: &str) -> f64 {
+    let out = Command::new("sh")
+        .env("LC_ALL", "C")
+        .args(["-c", shell])
+        .output();
+    let out = out.expect("a shell");
+    assert!(
+        out.status.success(),
+        "{shell}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    String::from_utf8_lossy(&out.stdout)
+        .trim()
+        .parse()
+        .expect("a number")
+}
+
+/// `lines` lines of five columns; every seventh is empty, every eleventh has two columns. The values of a
+/// column repeat.
+fn table(lines: u64, last_ends: bool) -> Vec<u8> {
+    let mut text = String::new();
+    for i in 0..lines {
+        let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        match i {
+            i if i % 7 == 3 => {}
+            i if i % 11 == 5 => text.push_str(&format!("{i},short")),
+            _ => text.push_str(&format!(
+                "{},user-{},{},,größe {key}",
+                i / 3,
+                key % 9_000,
+                i % 50
+            )),
+        }
+        if i + 1 < lines || last_ends {
+            text.push('\n');
+        }
+    }
+    text.into_bytes()
+}
+
+#[test]
+fn lines_and_columns_are_counted_as_sort_and_awk_do() {
+    for (name, lines, last_ends) in [("ends", 40_000, true), ("open", 25_002, false)] {
+        let file = temporary(&format!("table-{name}.csv"));
+        std::fs::write(&file, table(lines, last_ends)).expect("written");
+        let path = file.display().to_string();
+        let count =
+            |more: &[&str]| json(&ringbell(&[&["hll", &path, "--json"], more].concat(), b""));
+        let awk = |n: u32| format!("awk -F, 'NF>={n}{{print ${n}}}' '{path}'");
+        let mut cases = vec![(vec!["--lines".to_string()], format!("cat '{path}'"))];
+        for n in [1, 2, 3, 4, 5] {
+            let args = ["--column", &n.to_string(), "--delimiter", ","];
+            cases.push((args.map(str::to_owned).to_vec(), awk(n)));
+        }
+        for (args, items) in cases {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            // awk and sort end a last line themselves, which `wc` counts.
+            let all = told(&format!("{items} | awk 1 | wc -l"));
+            let distinct = told(&format!("{items} | awk 1 | sort -u | wc -l"));
+            for more in [
+                &[][..],
+                &["--message", "1009"],
+                &["--hash", "datasketches-bytes"],
+                &["--transport", "tcp"],
+            ] {
+                let out = count(&[&args[..], more].concat());
+                assert_eq!(out["items"].as_f64(), Some(all), "{args:?} {more:?}");
+                let (estimate, error) = (out["estimate"].as_f64(), out["relative_error"].as_f64());
+                let off = estimate.expect("a number") / distinct - 1.0;
+                assert!(
+                    off.abs() <= 4.0 * error.expect("a number"),
+                    "{args:?} {more:?}: {out} {distinct}"
+                );
+                let missing = told(&format!("cat '{path}' | awk 1 | wc -l")) - all;
+                assert_eq!(out["lines_without_column"].as_f64(), Some(missing));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_line_may_be_longer_than_any_message() {
+    // Two lines that differ in their last byte alone, and one of them again.
+    let mut text = Vec::new();
+    for last in [b'x', b'y', b'x'] {
+        text.extend(std::iter::repeat_n(b'a', 3 << 20));
+        text.extend([last, b'\r', b'\n']);
+    }
+    let out = json(&ringbell(
+        &["hll", "--lines", "--json", "--message", "64K"],
+        &text,
+    ));
+    assert_eq!(
+        (
+            out["items"].as_u64(),
+            out["estimate"].as_f64().map(f64::round)
+        ),
+        (Some(3), Some(2.0))
+    );
+}
+
+#[test]
+fn text_is_not_counted_in_windows_without_a_word() {
+    let warned = |args: &[&str], input: &[u8]| {
+        let out = ringbell(args, input);
+        assert_eq!(out.status.code(), Some(0));
+        String::from_utf8_lossy(&out.stderr).contains("looks like text")
+    };
+    let text = b"alpha\nbeta\nalpha\nabc\n";
+    assert!(warned(&["hll"], text));
+    assert!(!warned(&["hll", "--lines"], text));
+    assert!(!warned(&["hll", "--column", "1"], text));
+    assert!(!warned(&["hll", "--width", "1"], text));
+    assert!(!warned(&["hll"], &twice(1 << 60, 100)));
+    for (args, part) in [
+        (
+            &["hll", "--lines", "--hash", "mix"][..],
+            "murmur3 or datasketches-bytes",
+        ),
+        (
+            &["hll", "--lines", "--hash", "datasketches"],
+            "datasketches-bytes",
+        ),
+        (&["hll", "--lines", "--width", "8"], "--width"),
+        (&["hll", "--lines", "--column", "1"], "--column"),
+        (&["hll", "--lines", "--gpu-kernel"], "--gpu-kernel"),
+        (&["hll", "--lines", "--precision", "19"], "4 to 18"),
+        (&["hll", "--delimiter", ","], "--column"),
+        (&["hll", "--column", "0"], "--column"),
+        (&["hll", "--column", "1", "--delimiter", "::"], "one byte"),
+        (
+            &["hll", "--form", "hll8", "--sketch", "never-written"],
+            "datasketches-bytes",
+        ),
+        (
+            &["hll", "merge", "x", "--hash", "mix"],
+            "datasketches-bytes",
+        ),
+        (&["hll", "/"], "directory"),
+    ] {
+        let out = ringbell(args, text);
+        let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert_eq!(out.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(part), "{args:?}: {errors}");
+    }
+}
+
+#[test]
+fn sketches_of_strings_merge_with_those_of_datasketches() {
+    let names = ["own", "foreign", "both"]
+        .map(|n| temporary(&format!("strings-{n}")).display().to_string());
+    let lines = |from: u32| -> Vec<u8> {
+        (from..from + 20_000)
+            .flat_map(|i| format!("line {i}\n").into_bytes())
+            .collect()
+    };
+    let keep = [
+        "hll",
+        "--lines",
+        "--hash",
+        "datasketches-bytes",
+        "--json",
+        "--sketch",
+    ];
+    json(&ringbell(&[&keep[..], &[&names[0]]].concat(), &lines(0)));
+    json(&ringbell(
+        &[&keep[..], &[&names[1], "--form", "hll8"]].concat(),
+        &lines(10_000),
+    ));
+    // Without its hash the other file is taken for one of numbers.
+    let merge = ["hll", "merge", &names[0], &names[1], "--json"];
+    let refused = ringbell(&merge, b"");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--hash"));
+    let more = [
+        "--hash",
+        "datasketches-bytes",
+        "--sketch",
+        &names[2],
+        "--form",
+        "hll4",
+    ];
+    let out = json(&ringbell(&[&merge[..], &more].concat(), b""));
+    let estimate = out["estimate"].as_f64().expect("a number");
+    assert!((estimate / 30_000.0 - 1.0).abs() < 0.03, "{estimate}");
+    assert_eq!(out["hash"], "datasketches-bytes");
+}

@@ -118,7 +118,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Err(Problem::new(
             Exit::Usage,
             format!("--rank {rank} of {} ranks", explained.programs.len()),
-            "ranks count from 0",
+            format!("ranks count from 0 to {}", explained.programs.len() - 1),
         )
         .into());
     }
@@ -159,8 +159,10 @@ fn explain(args: &Args) -> Result<Explained> {
     let refused = |what: String| Problem::new(Exit::Usage, what, "see `ringbell explain --help`");
     let (programs, proof) = match (&args.program, args.collective) {
         (Some(path), _) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let text = std::fs::read_to_string(path).with_context(|| {
+                let what = format!("cannot read {}", path.display());
+                Problem::new(Exit::Usage, what, "check the path given to --program")
+            })?;
             let user = UserProgram::load(&text, &limits).map_err(|error| {
                 Problem::new(
                     Exit::Failed,
@@ -171,6 +173,10 @@ fn explain(args: &Args) -> Result<Explained> {
             (user.programs().to_vec(), user.proof().clone())
         }
         (None, Some(kind)) => {
+            if args.root != 0 && !kind.has_root() {
+                let what = format!("{} has no root", spelled(kind.name()));
+                return Err(refused(what).into());
+            }
             let reach = match args.transport.as_str() {
                 "local" => Reach::OneHost,
                 _ => Reach::Network,

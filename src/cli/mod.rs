@@ -19,7 +19,7 @@ mod trace;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use ringbell::GpuChoice;
 
 pub(crate) use problem::{Exit, Problem};
@@ -62,9 +62,23 @@ enum Command {
     Run(run::Args),
 }
 
+/// The command line, with options that a benchmark shares with others and refuses left out of its help.
+fn command() -> clap::Command {
+    let without = |ids: &'static [&'static str]| {
+        move |c: clap::Command| ids.iter().fold(c, |c, id| c.mut_arg(id, |a| a.hide(true)))
+    };
+    let sizes: &[&str] = &["min", "max", "factor", "step"];
+    Cli::command().mut_subcommand("perf", |perf| {
+        perf.mut_subcommand("barrier", without(sizes))
+            .mut_subcommand("send-rate", without(sizes))
+            .mut_subcommand("send-lat", without(&["window"]))
+    })
+}
+
 /// Parses the command line and runs it.
 pub(crate) fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     // Ranks that are threads have n² links.
     ringbell::descriptors::raise_limit();
     if let Some(gpu) = cli.gpu {
@@ -110,7 +124,6 @@ fn run(command: Command) -> Result<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent_and_every_argument_is_explained() {
@@ -130,7 +143,7 @@ mod tests {
             }
             command.get_subcommands().for_each(walk);
         }
-        let command = Cli::command();
+        let command = command();
         command.clone().debug_assert();
         walk(&command);
     }

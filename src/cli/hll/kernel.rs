@@ -58,7 +58,8 @@ impl KernelArgs {
         if !self.gpu_kernel {
             return Ok(None);
         }
-        let hash = HashKind::ALL.iter().position(|h| *h == sketch.hash);
+        let asked = sketch.hash();
+        let hash = HashKind::ALL.iter().position(|h| *h == asked);
         let kernel = HllKernel {
             blocks: self.blocks,
             lanes: self.lanes,
@@ -72,7 +73,7 @@ impl KernelArgs {
         Ok(Some(Kernel {
             path,
             kernel,
-            hash: sketch.hash,
+            hash: asked,
             registers,
             work: gpu.alloc(HllKernel::work_bytes())?,
         }))

@@ -19,14 +19,29 @@ pub(crate) struct Args {
     #[arg(long = "sketch", value_name = "FILE")]
     sketch_out: Option<PathBuf>,
     /// How the union is kept
-    #[arg(long, default_value = "ringbell", value_name = "FORM")]
+    #[arg(
+        long,
+        default_value = "ringbell",
+        value_name = "FORM",
+        requires = "sketch_out"
+    )]
     form: Form,
+    /// How the items of DataSketches' files were hashed, which they do not say: `datasketches` numbers, `datasketches-bytes` strings and byte arrays
+    #[arg(long, default_value = "datasketches", value_name = "datasketches|datasketches-bytes", value_parser = foreign)]
+    hash: HashKind,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-fn read(path: &Path) -> Result<Sketch> {
+fn foreign(name: &str) -> Result<HashKind, String> {
+    match HashKind::from_name(name) {
+        Some(hash @ (HashKind::DataSketches | HashKind::DataSketchesBytes)) => Ok(hash),
+        _ => Err("write datasketches or datasketches-bytes".into()),
+    }
+}
+
+fn read(path: &Path, hash: HashKind) -> Result<Sketch> {
     let wrong = |what: String| {
         let what = format!("{}: {what}", path.display());
         Problem::new(
@@ -38,8 +53,9 @@ fn read(path: &Path) -> Result<Sketch> {
     let image = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
     match Sketch::read(&image) {
         Ok(sketch) => Ok(sketch),
-        Err(own) => Sketch::from_datasketches(&image, HashKind::DataSketches)
-            .map_err(|e| wrong(format!("{own}; {e}")).into()),
+        Err(own) => {
+            Sketch::from_datasketches(&image, hash).map_err(|e| wrong(format!("{own}; {e}")).into())
+        }
     }
 }
 
@@ -47,12 +63,13 @@ fn read(path: &Path) -> Result<Sketch> {
 pub(super) fn run(args: &Args) -> Result<Exit> {
     let mut all: Option<Sketch> = None;
     for path in &args.sketches {
-        let next = read(path)?;
+        let next = read(path, args.hash)?;
         all = Some(match all {
             None => next,
             Some(sofar) => sofar.union(&next).map_err(|e| {
                 let what = format!("{}: {e}", path.display());
-                Problem::new(Exit::Usage, what, "merge sketches of one kind")
+                let advice = "merge sketches of one kind; --hash says how the items of DataSketches' files were hashed";
+                Problem::new(Exit::Usage, what, advice)
             })?,
         });
     }

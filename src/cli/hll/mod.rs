@@ -3,10 +3,13 @@
 //! ```text
 //! file → GPU memory → NIC ─▶ NIC → [HyperLogLog] → GPU memory      (FpgaNIC §3.5, §A.3)
 //! ```
+//!
+//! Items have a fixed width, or are the lines or one column of a text ([`text`]).
 
 pub(crate) mod kernel;
 mod merge;
 pub(crate) mod path;
+mod text;
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Read};
@@ -25,6 +28,7 @@ use super::{stdio, Exit, Problem};
 use crate::report::{machine, parse_size};
 use kernel::Kernel;
 use path::{Path, WINDOW};
+use text::TextArgs;
 
 /// Bytes that are streamed once more to compare speeds with and without the engine.
 const COMPARED: u64 = 256 << 20;
@@ -43,6 +47,8 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE|-", default_value = "-")]
     file: PathBuf,
     #[command(flatten)]
+    text: TextArgs,
+    #[command(flatten)]
     sketch: SketchArgs,
     /// Print one JSON object
     #[arg(long)]
@@ -51,7 +57,12 @@ pub(crate) struct Args {
     #[arg(long = "sketch", value_name = "FILE")]
     sketch_out: Option<PathBuf>,
     /// How the sketch is kept
-    #[arg(long, default_value = "ringbell", value_name = "FORM")]
+    #[arg(
+        long,
+        default_value = "ringbell",
+        value_name = "FORM",
+        requires = "sketch_out"
+    )]
     form: Form,
     /// What carries the stream: `local` from memory to memory, `tcp` over an in-memory switch
     #[arg(long, default_value = "local", value_name = "local|tcp")]
@@ -78,9 +89,9 @@ pub(crate) struct SketchArgs {
     /// Log2 of the number of registers, 4 to 18: the standard error is 1.04 / sqrt(2^P)
     #[arg(long, default_value_t = 16, value_name = "P")]
     pub(crate) precision: u8,
-    /// How items are hashed: `mix` is fastest, `murmur3` the paper's, `datasketches` as Apache's
-    #[arg(long, default_value = "mix", value_name = "NAME", value_parser = hash)]
-    pub(crate) hash: HashKind,
+    /// How items are hashed: `mix` is fastest, `murmur3` the paper's, `datasketches` as Apache's numbers, `datasketches-bytes` as its strings and byte arrays [default: mix; of lines and columns: murmur3]
+    #[arg(long, value_name = "mix|murmur3|datasketches|datasketches-bytes", value_parser = hash)]
+    hash: Option<HashKind>,
 }
 
 fn hash(name: &str) -> Result<HashKind, String> {
@@ -95,9 +106,9 @@ fn hash(name: &str) -> Result<HashKind, String> {
 pub(crate) enum Form {
     /// Ringbell's own
     Ringbell,
-    /// Apache DataSketches, 8 bits a register; needs --hash datasketches
+    /// Apache DataSketches, 8 bits a register; needs --hash datasketches or datasketches-bytes
     Hll8,
-    /// Apache DataSketches, 4 bits a register; needs --hash datasketches
+    /// Apache DataSketches, 4 bits a register; needs --hash datasketches or datasketches-bytes
     Hll4,
 }
 
@@ -114,19 +125,24 @@ impl Form {
             Form::Hll4 => DataSketchesForm::Hll4,
         };
         sketch.to_datasketches(form).map_err(|e| {
-            let advice = "count with --hash datasketches, or keep the sketch with --form ringbell";
+            let advice = "count with --hash datasketches (numbers) or datasketches-bytes (strings), or keep the sketch with --form ringbell";
             Problem::new(Exit::Usage, e.to_string(), advice).into()
         })
     }
 }
 
 impl SketchArgs {
+    /// How items of a fixed width are hashed.
+    pub(crate) fn hash(&self) -> HashKind {
+        self.hash.unwrap_or_default()
+    }
+
     /// An engine; `image` when its result is to carry the sketch.
     pub(crate) fn engine(&self) -> Result<HllEngine> {
         let config = HllConfig {
             precision: self.precision,
             width: self.width,
-            hash: self.hash,
+            hash: self.hash(),
             image: true,
         };
         HllEngine::new(config).map_err(|e| {
@@ -136,37 +152,71 @@ impl SketchArgs {
     }
 }
 
+impl Args {
+    /// An engine for what is counted.
+    fn engine(&self) -> Result<Box<dyn StreamEngine>> {
+        let hash = self.text.hash(self.sketch.hash);
+        Ok(match self.text.engine(self.sketch.precision, hash)? {
+            Some(text) => Box::new(text),
+            None => Box::new(self.sketch.engine()?),
+        })
+    }
+
+    /// Text has few items of a fixed width: those of 4 bytes are windows on its letters.
+    fn warn_of_text(&self, start: &[u8]) {
+        let width = self.sketch.width;
+        if width > 1 && !self.text.is_text() && text::looks_like_text(start) {
+            stdio::note(format_args!(
+                "# the input looks like text, and is counted in items of {width} bytes, wherever its lines end; \
+                 --lines counts lines, --column N a column of them"
+            ));
+        }
+    }
+}
+
 /// Runs it.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     if let Some(Sub::Merge(merge)) = &args.command {
         return merge::run(merge);
     }
-    let engine = args.sketch.engine()?;
+    let engine = args.engine()?;
     if args.message == 0 || args.message > 64 << 20 {
         let what = format!("messages of {} bytes cannot be sent", args.message);
         return Err(Problem::new(Exit::Usage, what, "give --message 1 to 64M").into());
+    }
+    if args.sketch_out.is_some() {
+        // What could not be kept is not counted first.
+        let hash = args.text.hash(args.sketch.hash);
+        args.form
+            .image(&Sketch::new(args.sketch.precision, hash, 8)?)?;
     }
     let (mut input, len) = open(&args.file)?;
     let path = Path::open(args.transport, args.message)?;
     let kernel = args.kernel.open(&path, &args.sketch)?;
     let bar = bar(len);
     let mut chunk = vec![0; args.message as usize];
+    let mut is_start = true;
     let next = |offset| {
         let n = read_full(&mut input, &mut chunk)
             .with_context(|| format!("cannot read {}", args.file.display()))?;
+        if std::mem::take(&mut is_start) {
+            args.warn_of_text(&chunk[..n]);
+        }
         path.fill(offset, &chunk[..n])?;
         bar.inc(n as u64);
         Ok(n as u64)
     };
     let flow = match &kernel {
         Some(kernel) => kernel.stream(args.message, None, next)?,
-        None => path.stream(args.message, Some(Box::new(engine)), next)?,
+        None => path.stream(args.message, Some(engine), next)?,
     };
     bar.finish_and_clear();
+    let result = flow.result.as_deref().unwrap_or_default();
     let (summary, sketch) = match &kernel {
         Some(kernel) => kernel.result(flow.bytes)?,
-        None => parse(flow.result.as_deref().unwrap_or_default())?,
+        None => parse(result)?,
     };
+    let missing = args.text.is_text().then(|| text::missing(&summary, result));
     let speeds = compare(args, &path, kernel.as_ref(), flow.bytes)?;
     if let Some(out) = &args.sketch_out {
         let image = args.form.image(&sketch)?;
@@ -176,7 +226,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         })?;
     }
     let rest = (flow.bytes % args.sketch.width as u64) as usize;
-    let cut = flow.cut.or((rest > 0).then_some(rest));
+    let cut = flow.cut.or((rest > 0 && kernel.is_some()).then_some(rest));
     if let Some(left) = cut {
         stdio::note(format_args!(
             "# the input ends inside an item: its last {left} of {} bytes do not count; is --width right?",
@@ -184,6 +234,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         ));
     }
     let report = Counted {
+        missing,
         summary,
         sketch: &sketch,
         bytes: flow.bytes,
@@ -200,6 +251,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// What was counted, and how fast.
 struct Counted<'a> {
+    /// Lines without the column, of a text.
+    missing: Option<u64>,
     summary: HllSummary,
     sketch: &'a Sketch,
     bytes: u64,
@@ -236,9 +289,11 @@ impl Counted<'_> {
                 "upper": bounds.upper,
                 "items": self.summary.items,
                 "bytes": self.bytes,
-                "width": args.sketch.width,
+                "items_are": args.text.items(args.sketch.width),
+                "width": self.missing.is_none().then_some(args.sketch.width),
+                "lines_without_column": self.missing,
                 "precision": args.sketch.precision,
-                "hash": args.sketch.hash.name(),
+                "hash": self.sketch.hash().name(),
                 "nic": "soft",
                 "gpu": self.gpu,
                 "transport": self.transport,
@@ -254,8 +309,9 @@ impl Counted<'_> {
         }
         writeln!(
             out,
-            "{:.0} distinct items of {}, {:.0} to {:.0} with 95% (standard error {:.2}%)",
+            "{:.0} distinct {} of {}, {:.0} to {:.0} with 95% (standard error {:.2}%)",
             self.summary.estimate,
+            args.text.items(args.sketch.width),
             self.summary.items,
             bounds.lower,
             bounds.upper,
@@ -263,13 +319,18 @@ impl Counted<'_> {
         )?;
         writeln!(
             out,
-            "# {} bytes in items of {}, 2^{} registers, hash {}; from the input {:.2} GB/s",
+            "# {} bytes, 2^{} registers, hash {}; from the input {:.2} GB/s",
             self.bytes,
-            args.sketch.width,
             args.sketch.precision,
-            args.sketch.hash.name(),
+            self.sketch.hash().name(),
             self.read_gbs
         )?;
+        if let (Some(missing @ 1..), Some(column)) = (self.missing, args.text.column()) {
+            writeln!(
+                out,
+                "# {missing} lines have no column {column}; they are not counted"
+            )?;
+        }
         if let Some(Speeds { engine, plain, .. }) = self.speeds {
             writeln!(
                 out,
@@ -320,8 +381,7 @@ fn compare(
     let mut best = Speeds::default();
     for _ in 0..COMPARISONS {
         best.plain = best.plain.max(once(None)?);
-        let engine = args.sketch.engine()?;
-        best.engine = best.engine.max(once(Some(Box::new(engine)))?);
+        best.engine = best.engine.max(once(Some(args.engine()?))?);
         if let Some(kernel) = kernel {
             // An emulated GPU is slow: less will do.
             let count = (count / 8).max(4 * WINDOW);
@@ -336,7 +396,8 @@ fn compare(
 /// The two parts of an engine's result.
 pub(crate) fn parse(result: &[u8]) -> Result<(HllSummary, Sketch)> {
     let summary = HllSummary::read(result).context("the engine's result is too short")?;
-    let image = result.get(HllSummary::BYTES..).unwrap_or_default();
+    let end = HllSummary::BYTES.saturating_add(summary.image_bytes as usize);
+    let image = result.get(HllSummary::BYTES..end).unwrap_or_default();
     let sketch = Sketch::read(image).context("the engine's result holds no sketch")?;
     Ok((summary, sketch))
 }
@@ -345,7 +406,10 @@ fn open(file: &std::path::Path) -> Result<(Box<dyn Read>, Option<u64>)> {
     if file.as_os_str() == "-" {
         return Ok((Box::new(std::io::stdin().lock()), None));
     }
-    let opened = std::fs::File::open(file).and_then(|f| Ok((f.metadata()?, f)));
+    let opened = std::fs::File::open(file).and_then(|f| match f.metadata()? {
+        meta if meta.is_dir() => Err(std::io::ErrorKind::IsADirectory.into()),
+        meta => Ok((meta, f)),
+    });
     let (meta, f) = opened.map_err(|e| {
         let what = format!("cannot open {}: {e}", file.display());
         Problem::new(Exit::Usage, what, "give a file, or - for standard input")

@@ -91,8 +91,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 }
 
 fn read(path: &Path) -> Result<Report> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read {}; check the path", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| {
+        let what = format!("cannot read {}", path.display());
+        let advice = "give files that `ringbell perf ... --json FILE` has written";
+        Problem::new(Exit::Usage, what, advice)
+    })?;
     serde_json::from_str(&text).map_err(|e| {
         Problem::new(
             Exit::Usage,

@@ -30,14 +30,22 @@ pub(crate) struct Args {
         default_value_t = 1000
     )]
     warmup: u32,
-    /// Bytes of the copies
-    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    /// Bytes of the copies, up to 4G
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = copied)]
     bytes: u64,
     /// Copies in each direction; the best counts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// Bytes of a copy.
+fn copied(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        bytes if (1..=4 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a copy has 1 byte to 4G".into()),
+    }
 }
 
 /// Measures.

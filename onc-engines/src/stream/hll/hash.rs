@@ -64,6 +64,22 @@ impl HashKind {
         }
     }
 
+    /// Begins the hash of an item of any length. `None`: the kind hashes numbers of a fixed width.
+    ///
+    /// [`DataSketchesBytes`](HashKind::DataSketchesBytes) is what Apache DataSketches computes for a string of these
+    /// bytes as UTF-8, but that it ignores an empty one.
+    pub fn of_bytes(self) -> Option<ItemHash> {
+        let seed = match self {
+            HashKind::Murmur3 => 0,
+            HashKind::DataSketchesBytes => DATASKETCHES_SEED,
+            HashKind::Mix | HashKind::DataSketches => return None,
+        };
+        Some(ItemHash {
+            kind: self,
+            state: Murmur3::new(seed),
+        })
+    }
+
     /// Register number (before masking to the precision) and rank of one item.
     ///
     /// # Panics
@@ -229,38 +245,122 @@ pub(super) fn split<const KIND: u8, const W: usize>(item: &[u8]) -> (u32, u8) {
 
 /// MurmurHash3_x64_128 of any bytes, first 64 bits: the checksum of an image.
 pub(super) fn murmur3_of_bytes(bytes: &[u8], seed: u64) -> u64 {
-    let [c1, c2] = MURMUR;
-    let (mut h1, mut h2) = (seed, seed);
-    let scramble1 = |k: u64| k.wrapping_mul(c1).rotate_left(31).wrapping_mul(c2);
-    let scramble2 = |k: u64| k.wrapping_mul(c2).rotate_left(33).wrapping_mul(c1);
-    let word = |b: &[u8]| {
-        b.iter()
-            .rev()
-            .fold(0u64, |w, &byte| w << 8 | u64::from(byte))
-    };
-    let mut blocks = bytes.chunks_exact(16);
-    for block in &mut blocks {
-        h1 ^= scramble1(word(&block[..8]));
-        h1 = h1.rotate_left(27).wrapping_add(h2);
-        h1 = h1.wrapping_mul(5).wrapping_add(MURMUR_ADD[0]);
-        h2 ^= scramble2(word(&block[8..]));
-        h2 = h2.rotate_left(31).wrapping_add(h1);
-        h2 = h2.wrapping_mul(5).wrapping_add(MURMUR_ADD[1]);
+    let mut state = Murmur3::new(seed);
+    state.update(bytes);
+    state.finish().0
+}
+
+/// Eight bytes or fewer, little-endian.
+fn word(bytes: &[u8]) -> u64 {
+    let fold = |w: u64, &byte: &u8| w << 8 | u64::from(byte);
+    bytes.iter().rev().fold(0, fold)
+}
+
+/// MurmurHash3_x64_128 of bytes that come in pieces.
+#[derive(Debug, Clone, Copy)]
+struct Murmur3 {
+    halves: [u64; 2],
+    /// The first bytes of a block whose rest has not come.
+    carry: [u8; 16],
+    len: u64,
+}
+
+impl Murmur3 {
+    fn new(seed: u64) -> Murmur3 {
+        Murmur3 {
+            halves: [seed; 2],
+            carry: [0; 16],
+            len: 0,
+        }
     }
-    let tail = blocks.remainder();
-    if tail.len() > 8 {
-        h2 ^= scramble2(word(&tail[8..]));
+
+    fn update(&mut self, mut bytes: &[u8]) {
+        let carried = (self.len % 16) as usize;
+        self.len += bytes.len() as u64;
+        if carried > 0 {
+            let (rest, after) = bytes.split_at(bytes.len().min(16 - carried));
+            self.carry[carried..][..rest.len()].copy_from_slice(rest);
+            if carried + rest.len() < 16 {
+                return;
+            }
+            self.block(self.carry);
+            bytes = after;
+        }
+        let mut blocks = bytes.chunks_exact(16);
+        for block in &mut blocks {
+            let mut whole = [0; 16];
+            whole.copy_from_slice(block);
+            self.block(whole);
+        }
+        let rest = blocks.remainder();
+        self.carry[..rest.len()].copy_from_slice(rest);
     }
-    if !tail.is_empty() {
-        h1 ^= scramble1(word(&tail[..tail.len().min(8)]));
+
+    fn block(&mut self, block: [u8; 16]) {
+        let [c1, c2] = MURMUR;
+        let [h1, h2] = &mut self.halves;
+        *h1 ^= scramble(word(&block[..8]), 31, c1, c2);
+        *h1 = h1.rotate_left(27).wrapping_add(*h2);
+        *h1 = h1.wrapping_mul(5).wrapping_add(MURMUR_ADD[0]);
+        *h2 ^= scramble(word(&block[8..]), 33, c2, c1);
+        *h2 = h2.rotate_left(31).wrapping_add(*h1);
+        *h2 = h2.wrapping_mul(5).wrapping_add(MURMUR_ADD[1]);
     }
-    h1 ^= bytes.len() as u64;
-    h2 ^= bytes.len() as u64;
-    h1 = h1.wrapping_add(h2);
-    h2 = h2.wrapping_add(h1);
-    h1 = fmix64(h1);
-    h2 = fmix64(h2);
-    h1.wrapping_add(h2)
+
+    fn finish(self) -> (u64, u64) {
+        let [c1, c2] = MURMUR;
+        let [mut h1, mut h2] = self.halves;
+        let tail = &self.carry[..(self.len % 16) as usize];
+        if tail.len() > 8 {
+            h2 ^= scramble(word(&tail[8..]), 33, c2, c1);
+        }
+        if !tail.is_empty() {
+            h1 ^= scramble(word(&tail[..tail.len().min(8)]), 31, c1, c2);
+        }
+        h1 ^= self.len;
+        h2 ^= self.len;
+        h1 = h1.wrapping_add(h2);
+        h2 = h2.wrapping_add(h1);
+        h1 = fmix64(h1);
+        h2 = fmix64(h2);
+        h1 = h1.wrapping_add(h2);
+        (h1, h2.wrapping_add(h1))
+    }
+}
+
+fn scramble(k: u64, by: u32, first: u64, second: u64) -> u64 {
+    k.wrapping_mul(first).rotate_left(by).wrapping_mul(second)
+}
+
+/// The hash of an item of any length, whose bytes come in pieces: a line, a field. Made by [`HashKind::of_bytes`].
+#[derive(Debug, Clone, Copy)]
+pub struct ItemHash {
+    kind: HashKind,
+    state: Murmur3,
+}
+
+impl ItemHash {
+    /// Takes the next bytes of the item.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.state.update(bytes);
+    }
+
+    /// How it hashes.
+    pub fn kind(&self) -> HashKind {
+        self.kind
+    }
+
+    /// Register number before masking, and rank, of the bytes so far.
+    pub(super) fn slot_and_rank(&self) -> (u32, u8) {
+        let (h1, h2) = self.state.finish();
+        let rank = if self.kind == HashKind::Murmur3 {
+            h1
+        } else {
+            h2
+        };
+        let zeros = rank.leading_zeros() as u8;
+        (h1 as u32, zeros.min(self.kind.rank_bits(16)) + 1)
+    }
 }
 
 #[cfg(test)]
@@ -284,6 +384,29 @@ mod tests {
                 "{width}"
             );
         }
+    }
+
+    #[test]
+    fn an_item_of_any_length_is_hashed_as_one_of_its_width_however_it_is_cut() {
+        let bytes: Vec<u8> = (0..100).map(|i| i * 37 + 5).collect();
+        for kind in [HashKind::Murmur3, HashKind::DataSketchesBytes] {
+            for width in [1usize, 2, 4, 8, 16] {
+                let mut item = kind.of_bytes().expect("hashes bytes");
+                item.update(&bytes[..width]);
+                assert_eq!(item.slot_and_rank(), kind.slot_and_rank(&bytes[..width]));
+            }
+            for len in 0..bytes.len() {
+                let mut whole = kind.of_bytes().expect("hashes bytes");
+                whole.update(&bytes[..len]);
+                for piece in 1..20 {
+                    let mut item = kind.of_bytes().expect("hashes bytes");
+                    bytes[..len].chunks(piece).for_each(|p| item.update(p));
+                    assert_eq!(item.slot_and_rank(), whole.slot_and_rank(), "{len} {piece}");
+                }
+            }
+        }
+        assert!(HashKind::Mix.of_bytes().is_none());
+        assert!(HashKind::DataSketches.of_bytes().is_none());
     }
 
     #[test]

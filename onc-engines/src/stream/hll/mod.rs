@@ -75,7 +75,7 @@ mod update;
 pub use datasketches::{DataSketchesError, DataSketchesForm};
 pub use engine::{HllConfig, HllEngine, HllSummary, ENGINE_PRECISIONS};
 pub use estimate::Bounds;
-pub use hash::HashKind;
+pub use hash::{HashKind, ItemHash};
 pub use image::ImageError;
 pub use sketch::{Sketch, SketchError, PRECISIONS, WIDTHS};
 pub use update::Isa;

@@ -1,7 +1,7 @@
 //! The sketch: registers, and what they count.
 
 use super::estimate::{improved, Bounds, HISTORY_ERROR, REGISTERS_ERROR};
-use super::hash::HashKind;
+use super::hash::{HashKind, ItemHash};
 use super::registers::Registers;
 use super::update::{update, Isa};
 
@@ -168,6 +168,17 @@ impl Sketch {
     pub fn insert(&mut self, item: &[u8]) {
         assert_eq!(item.len(), self.width(), "bytes of an item");
         let (slot, rank) = self.hash.slot_and_rank(item);
+        self.registers.insert(slot, rank);
+    }
+
+    /// Takes one item of any length, by its hash. A sketch of such items is made with a width of 16, and counts what
+    /// has as many bytes as one of those.
+    ///
+    /// # Panics
+    /// When the sketch hashes otherwise.
+    pub fn insert_hashed(&mut self, item: &ItemHash) {
+        assert_eq!(item.kind(), self.hash, "hash of an item");
+        let (slot, rank) = item.slot_and_rank();
         self.registers.insert(slot, rank);
     }
 
