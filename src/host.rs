@@ -27,7 +27,7 @@ impl Nic {
     /// # Errors
     /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
     pub fn alloc_host(&self, bytes: usize) -> Result<HostBuffer, MemoryError> {
-        self.soft().alloc_host(self.pd(), bytes, Access::LOCAL)
+        self.soft().alloc_host(self.pd(), bytes, Access::COLLECTIVE)
     }
 
     /// Registers bytes that the program already has, where they are, and owns them until

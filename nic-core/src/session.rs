@@ -195,4 +195,24 @@ mod tests {
         assert!(t.get(b, PdId(1)).is_some());
         assert!(t.get(SessionId(0xff_ffff), PdId(1)).is_none());
     }
+
+    /// As long as the slot has generations: no number of reuses below that brings a stale id back.
+    #[test]
+    fn a_stale_id_is_refused_through_255_reuses_of_its_slot() {
+        let mut t = Sessions::new(1);
+        let mut stale = Vec::new();
+        let mut id = t.open(PdId(1)).expect("room");
+        for n in 0..255 {
+            stale.push(id);
+            assert!(t.close(id.0 & 0xffff).is_some());
+            id = t.open(PdId(1)).expect("room again");
+            assert!(t.get(id, PdId(1)).is_some());
+            assert_eq!(t.id(0), id);
+            for (age, old) in stale.iter().enumerate() {
+                assert!(t.get(*old, PdId(1)).is_none(), "use {age} after use {n}");
+            }
+        }
+        assert!(t.close(id.0 & 0xffff).is_some());
+        assert_eq!(t.open(PdId(1)), Some(stale[0]), "generations are 8 bits");
+    }
 }

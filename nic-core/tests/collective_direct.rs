@@ -4,8 +4,12 @@ mod collective_support;
 
 use collective_support::nic::Host;
 use collective_support::{Call, Rng, Wire, World};
-use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, ReduceOp, Status};
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{
+    Algorithm, CollectiveKind as K, Completion, DataType, Descriptor, ReduceOp, Status,
+};
 use ringbell_nic_core::collective::{CollectiveSettings, CommInfo};
+use ringbell_nic_core::HostBuffer;
 
 const IN: u64 = 4096 - 12;
 const OUT: u64 = (6 << 20) + 20;
@@ -134,6 +138,54 @@ fn all_end(done: &[Completion], status: Status, rank: u64) {
     }
 }
 
+/// Host memory that was allocated for the NIC is mapped by peers, who may need a moment for it.
+#[test]
+fn host_memory_of_the_nic_is_reached_without_messages() {
+    for access in [Access::COLLECTIVE, Access::LOCAL] {
+        let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
+        for (i, count) in [3u64, 50_000, 200_003].into_iter().enumerate() {
+            let len = count as usize * 4;
+            let mut buffers: Vec<[HostBuffer; 2]> = Vec::new();
+            let mut inputs = Vec::new();
+            for r in 0..3 {
+                let h = w.host(r);
+                let alloc = || h.nic.alloc_host(h.pd, len, access).expect("host memory");
+                let mut both = [alloc(), alloc()];
+                let mut rng = Rng(count + r as u64);
+                let data: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+                both[0].write(0, &data).expect("inside");
+                inputs.push(data);
+                buffers.push(both);
+            }
+            // At once: no peer has heard of the memory yet.
+            let call = all_reduce(count).algo(Algorithm::Direct);
+            let post = |r: usize| {
+                let d = Descriptor {
+                    local_va: buffers[r][0].va(),
+                    remote_va: buffers[r][1].va(),
+                    ..call.descriptor(w.comms[r])
+                };
+                (r, w.host(r).post(&d))
+            };
+            let tickets: Vec<_> = (0..3).map(post).collect();
+            for c in w.settle(&tickets) {
+                assert_eq!(c.status, Status::Ok, "{count}: {c:?}");
+            }
+            let want = sum_u32(&inputs);
+            for (r, b) in buffers.iter().enumerate() {
+                let mut got = vec![0; len];
+                b[1].read(0, &mut got).expect("inside");
+                assert!(got == want, "rank {r}, {count} elements");
+                let c = info(&w, r).counters;
+                assert_eq!(
+                    (c.direct + c.direct_eager, c.direct_refused),
+                    (i as u64 + 1, 0)
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_that_disagree_are_named() {
     for large in [false, true] {
@@ -157,6 +209,55 @@ fn ranks_that_disagree_are_named() {
             let done = w.settle(&tickets);
             all_end(&done, Status::Mismatch, 2);
         }
+    }
+}
+
+/// The algorithm that messages would use, asked for by one rank, is not what the others run: they store to each
+/// other's memory. Some of these programs send nothing to a rank of the others.
+#[test]
+fn a_rank_that_insists_on_messages_is_named() {
+    for (call, same) in [
+        (all_reduce(10), Algorithm::RecursiveDoubling),
+        (all_reduce(10_000), Algorithm::Pairwise),
+        (all_reduce(100_000), Algorithm::Ring),
+        (Call::new(K::Broadcast, 10), Algorithm::Flat),
+        (Call::new(K::Barrier, 0), Algorithm::RecursiveDoubling),
+    ] {
+        for others in [Algorithm::Auto, Algorithm::Direct] {
+            for odd in 0..3usize {
+                let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
+                let call = call.within(2_000_000);
+                let algo = |r| if r == odd { same } else { others };
+                let tickets: Vec<_> = (0..3)
+                    .map(|r| (r, w.post(r, &call.algo(algo(r)))))
+                    .collect();
+                let done = w.settle(&tickets);
+                // The first that differs from rank 0.
+                let named = odd.max(1) as u64;
+                all_end(&done, Status::Mismatch, named);
+                let why = info(&w, named as usize).why.expect("known");
+                assert!(
+                    why.contains("algorithm") && why.contains(same.name()),
+                    "{why}"
+                );
+            }
+        }
+    }
+}
+
+/// The program of messages is the same whoever asks for it, where there are only messages.
+#[test]
+fn without_the_ranks_memory_what_auto_takes_may_be_asked_for() {
+    let settings = CollectiveSettings {
+        direct: false,
+        ..CollectiveSettings::default()
+    };
+    let mut w = World::new(3, Wire::Local, &settings);
+    let algos = [Algorithm::Auto, Algorithm::Ring, Algorithm::Auto];
+    let post = |r: usize| (r, w.post(r, &all_reduce(100_000).algo(algos[r])));
+    let tickets: Vec<_> = (0..3).map(post).collect();
+    for c in w.settle(&tickets) {
+        assert_eq!(c.status, Status::Ok);
     }
 }
 

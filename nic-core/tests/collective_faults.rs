@@ -7,6 +7,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind as K, Completion, DataType, Red
 use ringbell_nic_core::collective::{
     CollectiveSettings, CommError, CommStatus, CommunicatorConfig, Thresholds,
 };
+use ringbell_onc_engines::program::algorithms;
 
 const MS: u64 = 1_000_000;
 
@@ -446,6 +447,52 @@ fn impossible_communicators_are_refused_with_a_reason() {
         CommError::Port { asked: 9, .. }
     ));
     nic.free_communicator(id).expect("known");
+}
+
+/// The smallest NIC memory that may be set is enough for some operations, and the others say what would be.
+#[test]
+fn nic_memory_that_is_too_small_is_named_with_what_would_do() {
+    let mut settings = CollectiveSettings {
+        direct: false,
+        segment_bytes: 64,
+        scratch_bytes: 128,
+        thresholds: Thresholds {
+            whole_sources: 128,
+            ..Thresholds::default()
+        },
+        ..CollectiveSettings::default()
+    };
+    let mut w = World::new(12, Wire::Local, &settings);
+    let call = Call::new(K::AllReduce, 100)
+        .of(DataType::U32, ReduceOp::Sum)
+        .algo(Algorithm::RecursiveDoubling)
+        .within(5_000_000);
+    let mut needed = 0;
+    for c in all(&mut w, &[call; 12]) {
+        assert_eq!(c.status, Status::NoResources, "{c:?}");
+        needed = c.detail;
+    }
+    let info = w.host(3).nic.communicator_info(w.comms[3]).expect("known");
+    let why = info.why.expect("said");
+    assert!(
+        why.contains("`scratch_bytes` is 128 bytes") && why.contains(&needed.to_string()),
+        "{why}"
+    );
+    // Nothing was begun on any rank.
+    w.run(&Call::new(K::Barrier, 0));
+    settings.scratch_bytes = needed;
+    w.comms = w.communicator(8, &(0..12).collect::<Vec<_>>(), &settings);
+    w.run(&call);
+    // What was set in the report of a user: enough, with fewer segments at once.
+    settings.scratch_bytes = 64 << 10;
+    settings.segment_bytes = 4 << 10;
+    settings.thresholds = Thresholds::default();
+    w.comms = w.communicator(9, &(0..12).collect::<Vec<_>>(), &settings);
+    for kind in K::ALL.iter().filter(|k| !algorithms(**k).is_empty()) {
+        for count in [1, 300, 20_000] {
+            w.run(&Call::new(*kind, count));
+        }
+    }
 }
 
 #[test]

@@ -445,8 +445,8 @@ fn bad_operations_are_refused_and_hurt_nobody() {
     let ok = Call::new(K::Broadcast, 4);
     let d = Call { root: 2, ..ok }.descriptor(comm);
     assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 2), "root");
-    let d = Call::new(K::Send, 4).root(0).descriptor(comm);
-    assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 0), "to itself");
+    let d = Call::new(K::Send, 4).root(7).descriptor(comm);
+    assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 7), "to nobody");
     let d = Call::new(K::Recv, 4).root(7).descriptor(comm);
     assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 7), "from nobody");
     let d = ok.algo(Algorithm::Pairwise).descriptor(comm);
@@ -702,5 +702,61 @@ fn what_nobody_counts_on_can_be_cancelled() {
             assert_eq!(c.status, Status::Ok);
         }
         assert_eq!(w.host(1).peek(9000, 5000), [3; 5000]);
+    }
+}
+
+/// Messages whose tags differ in one high bit are different messages, whoever comes first.
+#[test]
+fn tags_that_differ_in_high_bits_only_are_told_apart() {
+    let tags = [7u32, 7 | 1 << 8, 7 | 1 << 16, 7 | 1 << 24, 7 | 1 << 31];
+    for (sends, takes) in [(K::Send, K::Recv), (K::StreamSend, K::StreamRecv)] {
+        for (len, early) in [(4u64, true), (4, false), (1000, true), (1000, false)] {
+            let mut w = World::new(2, Wire::Local, &small());
+            let call = |kind, i: usize| {
+                let at = i as u64 * 4096;
+                let c = Call::new(kind, len)
+                    .of(DataType::U8, ReduceOp::Sum)
+                    .tag(tags[i])
+                    .at(at, (8 << 20) + at);
+                match kind {
+                    K::StreamSend | K::StreamRecv => c.streamed(),
+                    _ => c,
+                }
+            };
+            for i in 0..tags.len() {
+                w.host(1)
+                    .poke(i as u64 * 4096, &vec![i as u8 + 1; len as usize]);
+            }
+            let send = |w: &World, t: &mut Vec<(usize, u32)>| {
+                t.extend((0..tags.len()).map(|i| (1, w.post(1, &call(sends, i).root(0)))));
+            };
+            let take = |w: &World, t: &mut Vec<(usize, u32)>| {
+                let each = (0..tags.len()).rev();
+                t.extend(each.map(|i| (0, w.post(0, &call(takes, i).root(1)))));
+            };
+            let mut tickets = Vec::new();
+            match early {
+                true => send(&w, &mut tickets),
+                false => take(&w, &mut tickets),
+            }
+            for _ in 0..200 {
+                w.step();
+            }
+            match early {
+                true => take(&w, &mut tickets),
+                false => send(&w, &mut tickets),
+            }
+            for c in w.settle(&tickets) {
+                assert_eq!(c.status, Status::Ok, "{sends:?} {len} {early}: {c:?}");
+            }
+            for i in 0..tags.len() {
+                let got = w.host(0).peek((8 << 20) + i as u64 * 4096, len as usize);
+                assert!(
+                    got == vec![i as u8 + 1; len as usize],
+                    "{sends:?} tag {:#x}",
+                    tags[i]
+                );
+            }
+        }
     }
 }

@@ -180,6 +180,25 @@ fn matrix_tcp_8() {
     matrix(Wire::Tcp, 8, &CollectiveSettings::default(), usize::MAX);
 }
 
+/// Every pair of ranks has a TCP connection of its own: 66 of them, and 120.
+#[test]
+fn tcp_among_12_and_16_ranks() {
+    for ranks in [12, 16] {
+        let mut w = World::new(ranks, Wire::Tcp, &small());
+        for kind in K::ALL {
+            let own = algorithms(*kind)
+                .iter()
+                .filter(|a| **a != Algorithm::Direct);
+            for algo in own {
+                for count in [7, 1023] {
+                    let count = if *kind == K::Barrier { 0 } else { count };
+                    one(&mut w, *kind, *algo, count, ranks - 1);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn small_segments_and_messages_on_5_and_8_ranks() {
     for (wire, ranks) in [

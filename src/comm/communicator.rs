@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
-use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa};
+use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
 use ringbell_nic_core::HostQueue;
@@ -86,6 +86,17 @@ pub(super) struct Inner {
 }
 
 impl Inner {
+    /// What the NIC can say of an operation that has ended like this.
+    pub(super) fn why(&self, status: Status) -> Option<String> {
+        match status {
+            Status::Mismatch | Status::NoResources => {
+                let info = self.nic.soft().communicator_info(self.id);
+                info.ok().and_then(|i| i.why)
+            }
+            _ => None,
+        }
+    }
+
     pub(super) fn orphan(&self, ticket: u32) {
         self.orphans
             .lock()

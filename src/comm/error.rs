@@ -85,7 +85,7 @@ pub enum CollectiveError {
         why: String,
     },
     /// The NIC ended the operation with an error.
-    #[error("{kind:?} on rank {rank}: {}", explain(*.status, *.detail))]
+    #[error("{kind:?} on rank {rank}: {}{}", explain(*.status, *.detail), also(why.as_deref()))]
     Failed {
         /// Operation.
         kind: CollectiveKind,
@@ -95,6 +95,8 @@ pub enum CollectiveError {
         status: Status,
         /// What the status says of it.
         detail: u64,
+        /// In what ranks differ, or which setting is too small, when the NIC knows it.
+        why: Option<String>,
     },
     /// No completion came.
     #[error("{kind:?}")]
@@ -146,6 +148,11 @@ impl CollectiveError {
             _ => false,
         }
     }
+}
+
+/// What the NIC adds.
+fn also(why: Option<&str>) -> String {
+    why.map_or_else(String::new, |w| format!(" ({w})"))
 }
 
 /// The status in words, with the rank or value that its detail names.

@@ -96,6 +96,7 @@ impl Request {
                 rank: self.comm.rank,
                 status: Status::NicSilent,
                 detail: 0,
+                why: None,
             }),
             end => end,
         }
@@ -165,6 +166,7 @@ impl Request {
                 rank: self.comm.rank,
                 status,
                 detail: c.detail,
+                why: self.comm.why(status),
             }),
         }
     }

@@ -119,6 +119,7 @@ impl Enqueued {
                 rank: self.rank,
                 status,
                 detail: done.detail,
+                why: None,
             }),
         }
     }

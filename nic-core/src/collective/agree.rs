@@ -4,7 +4,7 @@ use ringbell_nic_abi::Status;
 
 use super::communicator::Dispute;
 use super::fabric::Frame;
-use super::{executor, Collectives, Io};
+use super::{executor, Collectives, Io, Reach, Task};
 
 impl Collectives {
     pub(super) fn on_seen(&mut self, io: &mut Io<'_>, slot: u32, from: u32, tag: u64, hash: u32) {
@@ -50,7 +50,10 @@ impl Collectives {
 
     pub(super) fn judge(&mut self, io: &mut Io<'_>, slot: u32) {
         let Some(c) = self.comm(slot) else { return };
-        let Some(d) = &c.dispute else { return };
+        // Before that, this rank does not know which way its operations take.
+        let Some(d) = c.dispute.as_ref().filter(|_| c.ready) else {
+            return;
+        };
         let (ctx, rank, seq, told) = (c.ctx, c.rank, d.seq, d.told);
         let ids = c.active.iter().chain(&c.queue);
         let mut mine = ids
@@ -74,7 +77,54 @@ impl Collectives {
             culprit = d.culprit();
         }
         if let Some(r) = culprit {
-            self.end(io, slot, r, Status::Mismatch);
+            return self.end(io, slot, r, Status::Mismatch);
         }
+        let settled = |c: &&mut super::Comm| c.dispute.as_ref().is_some_and(Dispute::is_settled);
+        if let Some(c) = self.comm_mut(slot).filter(settled) {
+            c.dispute = None;
+        }
+    }
+
+    /// Notes whether an operation that waits takes the direct path: messages of ranks that do not say so are
+    /// of something else, even where they would be the same messages.
+    pub(super) fn route(&mut self, slot: u32, id: u32) {
+        let direct = self.comm(slot).is_some_and(super::Comm::is_direct);
+        let Some(a) = self.ops.get_mut(id).filter(|_| direct) else {
+            return;
+        };
+        if let Task::Program { params, reach, .. } = &mut a.task {
+            if *reach != Reach::Messages {
+                params.direct = true;
+                a.params = Some(*params);
+            }
+        }
+    }
+
+    /// A communicator is ready: which way do the operations take that were posted before?
+    pub(super) fn route_all(&mut self, io: &mut Io<'_>, slot: u32) {
+        let ids: Vec<u32> = self
+            .comm(slot)
+            .map(|c| c.queue.iter().copied().collect())
+            .unwrap_or_default();
+        for id in ids {
+            self.route(slot, id);
+            let seq = self.ops.get(id).and_then(|a| a.seq);
+            if seq.is_some_and(|seq| self.was_said_otherwise(slot, id, seq)) {
+                self.dispute(io, slot, seq.unwrap_or(0));
+            }
+        }
+        self.judge(io, slot);
+    }
+
+    /// Whether a message of another operation came under the number of this one.
+    pub(super) fn was_said_otherwise(&self, slot: u32, id: u32, seq: u32) -> bool {
+        let Some(ctx) = self.comm(slot).map(|c| c.ctx) else {
+            return false;
+        };
+        let params = self.ops.get(id).and_then(|a| a.params);
+        let mut early = self.fabric.early(ctx);
+        early.any(|(_, tag, hash)| {
+            executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())
+        })
     }
 }

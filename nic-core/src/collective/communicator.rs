@@ -62,6 +62,22 @@ impl Dispute {
         None
     }
 
+    /// In what a rank differs from the first that has spoken.
+    pub(crate) fn difference(&self, rank: u32) -> Option<String> {
+        let theirs = self.said.get(rank as usize).copied().flatten()?;
+        let mut known = self.said.iter().enumerate();
+        let (other, first) = known.find_map(|(r, p)| Some((r, (*p)?)))?;
+        let what = theirs.difference(&first)?;
+        Some(format!(
+            "rank {rank} differs from rank {other} in its {what}"
+        ))
+    }
+
+    /// Whether all have spoken, and alike.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.said.iter().all(Option::is_some) && self.suspect().is_none()
+    }
+
     /// Any rank that differs from another: when not all have spoken in time.
     pub(crate) fn suspect(&self) -> Option<u32> {
         let mut known = self
@@ -94,6 +110,8 @@ pub(crate) struct Comm {
     pub(crate) deadline: Option<NicTime>,
     pub(crate) ready: bool,
     pub(crate) end: Option<End>,
+    /// Why it ended, or what an operation lacked, in words.
+    pub(crate) why: Option<String>,
     pub(crate) gone: Vec<Gone>,
     /// When each rank has last answered that it is alive.
     pub(crate) heard: Vec<Option<NicTime>>,
@@ -174,6 +192,7 @@ mod tests {
             root: 0,
             count,
             extra: 7,
+            direct: false,
         };
         let mut d = Dispute {
             seq: 0,

@@ -134,6 +134,7 @@ impl Collectives {
             ready: false,
             end: None,
             gone: Vec::new(),
+            why: None,
             heard: vec![None; c.peers.len()],
             freed: false,
             counters: CollectiveCounters::default(),
@@ -296,6 +297,7 @@ impl Collectives {
             peers: peers.collect(),
             chosen,
             counters,
+            why: c.why.clone(),
         })
     }
 }

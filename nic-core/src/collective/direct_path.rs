@@ -56,22 +56,74 @@ impl Peers for Routes<'_> {
     }
 }
 
+/// How an operation has begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Begun {
+    /// It is on the direct path, or has ended.
+    Yes,
+    /// There is no direct path.
+    No,
+    /// A peer has not said yet whether it has mapped the memory.
+    Later,
+}
+
+/// Why there are no pages.
+enum NoPages {
+    Fault(Fault),
+    /// Peers are still mapping them.
+    Later,
+}
+
+impl From<Fault> for NoPages {
+    fn from(fault: Fault) -> NoPages {
+        NoPages::Fault(fault)
+    }
+}
+
+/// Whether every peer has mapped these bytes of host memory; `None`: some have not answered.
+fn all_map_host(
+    io: &Io<'_>,
+    routes: &[Option<(usize, ConnId)>],
+    bus: u64,
+    len: u64,
+) -> Option<bool> {
+    let mut all = Some(true);
+    for (t, conn) in routes.iter().flatten() {
+        match io.transports[*t].maps_host(*conn, bus, len) {
+            Some(true) => {}
+            Some(false) => return Some(false),
+            None => all = None,
+        }
+    }
+    all
+}
+
 /// A buffer of an operation, as peers and the CPU find it.
-fn pages(io: &mut Io<'_>, exports: &[(u64, u64)], side: Side, bytes: u64) -> Result<Pages, Fault> {
+fn pages(
+    io: &mut Io<'_>,
+    exports: &[(u64, u64)],
+    routes: &[Option<(usize, ConnId)>],
+    side: Side,
+    bytes: u64,
+) -> Result<Pages, NoPages> {
     if bytes == 0 {
         let none = Access {
             exported: false,
             writable: false,
         };
-        return Pages::new(side.va, 0, none, |_| Err(Fault::BadKey { key: 0 }));
+        let none: Result<Pages, Fault> =
+            Pages::new(side.va, 0, none, |_| Err(Fault::BadKey { key: 0 }));
+        return Ok(none?);
     }
     let first = io.mmu.span(side.region, GpuVa(side.va), bytes)?;
     let (bus, len) = (first.addr.value(), first.len);
     let exported = if bus < BOARD_BUS {
         exports.iter().any(|(at, len)| bus.wrapping_sub(*at) < *len)
+    } else if bus < HOST_BUS {
+        true
     } else {
-        // Host memory is this process's own.
-        bus < HOST_BUS
+        // The program's own memory no peer maps; what was allocated for the NIC they do.
+        all_map_host(io, routes, bus, bytes).ok_or(NoPages::Later)?
     };
     let access = Access {
         exported,
@@ -84,14 +136,15 @@ fn pages(io: &mut Io<'_>, exports: &[(u64, u64)], side: Side, bytes: u64) -> Res
         let cpu = cpu.ok_or(Fault::NoTranslation { va: GpuVa(side.va) })?;
         return Ok(Pages::in_one(side.va, bytes, (cpu, bus), access));
     }
-    Pages::new(side.va, bytes, access, |offset| {
+    let pages: Result<Pages, Fault> = Pages::new(side.va, bytes, access, |offset| {
         let va = GpuVa(side.va + offset);
         let span = dma.mmu.span(side.region, va, bytes - offset)?;
         // In one piece to the page's end at least: translations are of pages.
         debug_assert!(span.len >= (bytes - offset).min(PAGE_BYTES - va.0 % PAGE_BYTES));
         let cpu = dma.direct(span).ok_or(Fault::NoTranslation { va })?;
         Ok((span.addr.value(), cpu, span.len))
-    })
+    });
+    Ok(pages?)
 }
 
 impl Collectives {
@@ -149,10 +202,10 @@ impl Collectives {
         d.ready = d.path.is_ready();
     }
 
-    /// Begins an operation on the direct path. `false`: there is none.
-    pub(super) fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
+    /// Begins an operation on the direct path.
+    pub(super) fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
         let Some(a) = self.ops.get_mut(id) else {
-            return false;
+            return Begun::No;
         };
         let Task::Program {
             params,
@@ -162,23 +215,25 @@ impl Collectives {
             ..
         } = &a.task
         else {
-            return false;
+            return Begun::No;
         };
         let c = self.comms[slot as usize].comm.as_mut();
         let Some(c) = c.filter(|c| c.is_direct()) else {
-            return false;
+            return Begun::No;
         };
         let messages = taps::shows_messages(io, slot);
-        let both = pages(io, &self.exports, *input, sides[0])
-            .and_then(|i| Ok((i, pages(io, &self.exports, *output, sides[1])?)));
+        let routes = c.direct.as_ref().map_or(&[][..], |d| &d.routes);
+        let mut of = |side: Side, bytes: u64| pages(io, &self.exports, routes, side, bytes);
+        let both = of(*input, sides[0]).and_then(|i| Ok((i, of(*output, sides[1])?)));
         let (source, result) = match both {
             Ok(both) => both,
-            Err(fault) => {
+            Err(NoPages::Later) => return Begun::Later,
+            Err(NoPages::Fault(fault)) => {
                 // As in the middle of a program: the others wait for this rank and are told.
                 a.own_end = Some(fault.status());
                 let rank = c.rank;
                 self.end(io, slot, rank, Status::CommAborted);
-                return true;
+                return Begun::Yes;
             }
         };
         let op = DirectOp {
@@ -195,7 +250,7 @@ impl Collectives {
         c.active.push(id);
         self.direct_active += 1;
         a.state = State::Direct;
-        true
+        Begun::Yes
     }
 
     /// Moves the direct paths on.

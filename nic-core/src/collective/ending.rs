@@ -17,6 +17,9 @@ impl Collectives {
         if c.end.is_some() {
             return;
         }
+        if status == Status::Mismatch {
+            c.why = c.dispute.as_ref().and_then(|d| d.difference(rank));
+        }
         c.end = Some(End {
             rank,
             status,
@@ -33,6 +36,26 @@ impl Collectives {
             rank,
             status,
         });
+    }
+
+    /// An operation has met a fault of this rank's memory.
+    pub(super) fn fault(
+        &mut self,
+        io: &mut Io<'_>,
+        slot: u32,
+        id: u32,
+        (status, detail): (Status, u64),
+    ) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        if a.seq.is_none() {
+            return self.finish(slot, id, status, 0, detail);
+        }
+        // The others wait for this rank: they are told.
+        a.own_end = Some((status, detail));
+        let rank = self.shape_of(slot).0;
+        self.end(io, slot, rank, Status::CommAborted);
     }
 
     /// Retires the operations of communicators that have ended, once nothing touches their memory.
@@ -130,6 +153,7 @@ impl Collectives {
                 c.ready = true;
                 moved = true;
                 self.join_direct(io, slot);
+                self.route_all(io, slot);
                 continue;
             }
             let deadline = *c.deadline.get_or_insert(now.plus(limit));
@@ -156,7 +180,14 @@ impl Collectives {
             return Fate::Now;
         };
         let slot = a.comm;
+        // The other end of a message of this rank to itself.
+        let partner = match &a.state {
+            State::FromItself(copy) => Some(copy.sender),
+            State::ToItself(receiver) => Some(*receiver),
+            _ => None,
+        };
         let gone = match &mut a.state {
+            State::FromItself(_) | State::ToItself(_) => true,
             State::Channel(c) => c.take_back(id, &mut self.fabric),
             State::Waiting => a.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
@@ -173,6 +204,9 @@ impl Collectives {
                 c.active.retain(|o| *o != id);
                 c.queue.retain(|o| *o != id);
                 c.counters.failed += 1;
+            }
+            if let Some(partner) = partner {
+                self.finish(slot, partner, status, 0, detail);
             }
             self.wake_leaving(slot);
             return Fate::Now;
@@ -216,10 +250,15 @@ impl Collectives {
             return false;
         }
         a.asked = Some(io.now);
-        let (slot, counts) = (a.comm, a.seq.is_some());
+        let (slot, seq) = (a.comm, a.seq);
+        let counts = seq.is_some();
         let asks = |c: &&Comm| counts && c.ready && c.end.is_none();
         if let Some(ctx) = self.comm(slot).filter(asks).map(|c| c.ctx) {
             self.fabric.tell(ctx, |from| Frame::Ask { ctx, from });
+            // Ranks that wait for each other without a message between them may run different things.
+            if let Some(seq) = seq {
+                self.dispute(io, slot, seq);
+            }
         }
         true
     }

@@ -19,6 +19,7 @@ impl Collectives {
             moved = true;
             self.on_fabric(io, e);
         }
+        self.copy_own();
         moved
     }
 
@@ -205,7 +206,11 @@ impl Collectives {
     /// Whether something under way needs more of a rank than it has sent and stored.
     fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
-        c.dispute.is_some()
+        let disputed = c
+            .dispute
+            .as_ref()
+            .and_then(super::communicator::Dispute::suspect);
+        disputed.is_some()
             || self.streams_need(c, rank)
             || self.fabric.waits_for(c.ctx, rank)
             || direct.is_some_and(|d| d.path.waits_for(rank))

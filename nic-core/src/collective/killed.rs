@@ -142,6 +142,10 @@ impl Transport for Mortal {
         let t = self.inner.as_ref().filter(|_| !self.fuse.burn())?;
         t.peer_window(conn)
     }
+    fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
+        let alive = self.inner.as_ref().filter(|_| !self.fuse.burn());
+        alive.map_or(Some(false), |t| t.maps_host(conn, bus, len))
+    }
 }
 
 /// One way to die.

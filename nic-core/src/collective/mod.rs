@@ -25,6 +25,7 @@ mod channel;
 mod combine;
 mod communicator;
 mod control;
+mod cut;
 mod direct;
 mod direct_path;
 mod ending;
@@ -35,6 +36,7 @@ mod kernel_stream;
 #[cfg(test)]
 mod killed;
 mod named;
+mod own;
 mod params;
 mod plan;
 mod settings;
@@ -54,11 +56,13 @@ use crate::board::Block;
 use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
 use channel::Channel;
 use combine::{Combine, Held};
-use communicator::{Comm, End, GRACE};
+use communicator::{Comm, Dispute, End, GRACE};
+use cut::Cut;
 use executor::{Job, Op, Progress};
 use fabric::{Fabric, RecvRequest, SendRequest, USER_TAG};
 
 pub use cancel::CancelError;
+use direct_path::Begun;
 pub(crate) use direct_path::{reach, Reach};
 pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};
@@ -176,6 +180,10 @@ enum State {
     /// A user message; the receive's number.
     Message(Option<u32>),
     Local(Box<Combine>),
+    /// A message from this rank, as it is copied.
+    FromItself(Box<own::Copy>),
+    /// The same at its sender: the receive.
+    ToItself(u32),
     Channel(Box<Channel>),
     Running(Box<Op>),
     /// On the direct path.
@@ -394,7 +402,6 @@ impl Collectives {
             c.next_seq = c.next_seq.wrapping_add(1);
             c.count(p.kind, p.algo);
         }
-        let ctx = c.ctx;
         let tap = Tap::of(&task, &streams, seen);
         let active = Active {
             token,
@@ -425,10 +432,9 @@ impl Collectives {
             c.queue.push_back(id);
         }
         if let Some(seq) = seq {
+            self.route(slot, id);
             // Ranks that are ahead have said what they run already.
-            let differs = self.fabric.early(ctx).any(|(_, tag, hash)| {
-                executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())
-            });
+            let differs = self.was_said_otherwise(slot, id, seq);
             let disputed = self.comm(slot).and_then(|c| c.dispute.as_ref());
             if differs || disputed.is_some_and(|d| d.seq == seq) {
                 self.dispute(io, slot, seq);
@@ -507,8 +513,10 @@ impl Collectives {
         if let Task::Program { reach, .. } = &a.task {
             let reach = *reach;
             if reach != Reach::Messages {
-                if self.start_direct(io, slot, id) {
-                    return true;
+                match self.start_direct(io, slot, id) {
+                    Begun::Yes => return true,
+                    Begun::Later => return false,
+                    Begun::No => {}
                 }
                 if reach == Reach::MustDirect {
                     let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
@@ -532,15 +540,20 @@ impl Collectives {
                 a.bytes = pieces.len();
                 a.state = State::Message(None);
                 c.active.push(id);
-                let ctx = c.ctx;
-                self.fabric.send(SendRequest {
-                    ctx,
+                let itself = to == c.rank;
+                let request = SendRequest {
+                    ctx: c.ctx,
                     to,
                     tag: USER_TAG | u64::from(tag),
                     hash: 0,
                     pieces,
                     key,
-                });
+                };
+                match itself {
+                    false => self.fabric.send(request),
+                    true => self.fabric.send_own(request),
+                }
+                self.copy_own();
             }
             Task::Recv { from, tag, pieces } => {
                 c.active.push(id);
@@ -554,8 +567,10 @@ impl Collectives {
                 };
                 a.state = State::Message(None);
                 let n = self.fabric.recv(io, request);
-                match (n, self.ops.get_mut(id)) {
+                let met = self.copy_own();
+                match (n.filter(|_| !met), self.ops.get_mut(id)) {
                     (Some(n), Some(a)) => a.state = State::Message(Some(n)),
+                    (None, _) if met => {}
                     (None, _) => self.finish(slot, id, Status::NoResources, 0, 1 << 18),
                     _ => {}
                 }
@@ -583,30 +598,27 @@ impl Collectives {
                     count: params.count,
                     block_chunks: plan.program.block_chunks,
                 };
-                let longest = layout.longest() * params.dtype.bytes();
                 let s = &c.settings;
-                // The same on every rank: the settings are, and `most_slots` is of all ranks.
-                let share = s.scratch_bytes
-                    / (u64::from(s.segments_in_flight)
-                        * u64::from(plan.most_slots(params.converts()).max(1)));
-                let most = (share / 64 * 64).min(s.segment_bytes);
-                let (segments, windows) = match streamed {
-                    false => (longest.div_ceil(most.max(1)).max(1), None),
-                    true => {
-                        let parts = longest.div_ceil(s.stream_bytes).max(1);
-                        let chunks = u64::from(layout.block_chunks.max(1));
-                        // Nothing at all still needs the ranks to meet.
-                        let all = if longest == 0 { 1 } else { parts * chunks };
-                        (all, Some(parts))
+                let cut = Cut::of(
+                    s,
+                    &layout,
+                    params.dtype.bytes(),
+                    slots_of(&plan, &params),
+                    streamed,
+                );
+                let Cut {
+                    segments,
+                    windows,
+                    slot_bytes,
+                    in_flight,
+                } = match cut {
+                    Ok(cut) => cut,
+                    Err(short) => {
+                        c.why = Some(short.to_string());
+                        self.finish(slot, id, Status::NoResources, 0, short.needed);
+                        return true;
                     }
                 };
-                if (most < 64 && longest > 0) || segments > executor::MAX_SEGMENTS {
-                    self.finish(slot, id, Status::NoResources, 0, c_scratch(share));
-                    return true;
-                }
-                let size = params.dtype.bytes();
-                let parts = windows.unwrap_or(segments);
-                let slot_bytes = (layout.longest().div_ceil(parts) * size).next_multiple_of(64);
                 let ends = match streams::open(io, streams) {
                     Ok(ends) => ends,
                     Err((status, detail)) => {
@@ -624,12 +636,12 @@ impl Collectives {
                     output,
                     layout,
                     segments,
-                    slot_bytes: if longest == 0 { 0 } else { slot_bytes },
+                    slot_bytes,
                     windows,
                     streams: streams.map(|s| s.is_some()),
                 };
                 let each = job.instance_bytes();
-                let want = segments.min(s.segments_in_flight.into());
+                let want = segments.min(in_flight);
                 let mut blocks: Vec<Option<Block>> = Vec::new();
                 for _ in 0..want {
                     if each == 0 {
@@ -683,6 +695,11 @@ impl Collectives {
             }
             if let (Some(seq), Some(params)) = (a.seq, a.params) {
                 c.remember(seq, params);
+                let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
+                if status == Status::Ok && c.dispute.as_ref().is_some_and(settles) {
+                    // It was asked about in vain: some rank was late.
+                    c.dispute = None;
+                }
             }
         }
         self.retired.push(Retired {
@@ -754,9 +771,10 @@ impl Collectives {
                 Ok(ReadStatus::Pending) => Ok(Progress::More),
                 Err(fault) => Err(fault.status()),
             },
+            State::FromItself(_) => return self.run_own(io, id, budget),
             State::Channel(_) => return self.run_channel(io, id),
             State::Leaving { .. } => return self.leave(io, id),
-            State::Waiting | State::Message(_) | State::Direct => return,
+            State::Waiting | State::Message(_) | State::ToItself(_) | State::Direct => return,
         };
         match result {
             Ok(Progress::Done) => self.complete(slot, id, bytes, 0),
@@ -767,19 +785,6 @@ impl Collectives {
         }
     }
 
-    fn fault(&mut self, io: &mut Io<'_>, slot: u32, id: u32, (status, detail): (Status, u64)) {
-        let Some(a) = self.ops.get_mut(id) else {
-            return;
-        };
-        if a.seq.is_none() {
-            return self.finish(slot, id, status, 0, detail);
-        }
-        // The others wait for this rank: they are told.
-        a.own_end = Some((status, detail));
-        let rank = self.shape_of(slot).0;
-        self.end(io, slot, rank, Status::CommAborted);
-    }
-
     /// Whether an event belongs to the fabric; if so it was acted on.
     #[inline]
     pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
@@ -787,7 +792,7 @@ impl Collectives {
     }
 }
 
-/// Detail of a lack of scratch: what one slot would get.
-fn c_scratch(share: u64) -> u64 {
-    share
+/// Slots of NIC memory of the rank that needs most.
+fn slots_of(plan: &Plan, params: &Params) -> u64 {
+    plan.most_slots(params.converts()).max(1).into()
 }

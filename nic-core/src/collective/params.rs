@@ -15,6 +15,8 @@ pub(crate) struct Params {
     pub(crate) count: u64,
     /// Of the program and of the settings that shape messages.
     pub(crate) extra: u32,
+    /// It takes the direct path, or has tried to: `algo` is what messages would use.
+    pub(crate) direct: bool,
 }
 
 /// FNV-1a over words, folded to 32 bits: it tells mistakes apart, not attackers.
@@ -40,7 +42,10 @@ impl Params {
             | u32::from(self.dtype.code()) << 8
             | u32::from(self.op.code()) << 16
             | u32::from(self.algo.code()) << 24;
-        [lo, self.wire.code().into()]
+        [
+            lo,
+            u32::from(self.wire.code()) | u32::from(self.direct) << 8,
+        ]
     }
 
     /// Back from the words of a frame; `None` when a code is unknown.
@@ -51,10 +56,61 @@ impl Params {
             dtype: DataType::from_code((lo >> 8) as u8)?,
             op: ReduceOp::from_code((lo >> 16) as u8)?,
             algo: Algorithm::from_code((lo >> 24) as u8)?,
-            wire: WireType::from_code(u8::try_from(hi).ok()?)?,
+            wire: WireType::from_code(hi as u8)?,
+            direct: match hi >> 8 {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
             root: tag as u32,
             extra: (tag >> 32) as u32,
             count,
+        })
+    }
+
+    /// In what it differs from another rank's, as a person reads it; `None`: in nothing.
+    pub(crate) fn difference(&self, theirs: &Params) -> Option<String> {
+        // Taken apart, so that a new field cannot be forgotten here.
+        let Params {
+            kind,
+            dtype,
+            op,
+            algo,
+            wire,
+            root,
+            count,
+            extra,
+            direct,
+        } = theirs;
+        let name = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        let number = |a: u64, b: u64| Some((a.to_string(), b.to_string()));
+        let path = |direct: bool, algo: Algorithm| match direct {
+            true => "AUTO or DIRECT, over the ranks' memory".to_owned(),
+            false => format!("{} over messages", algo.name()),
+        };
+        let (what, both) = if self.kind != *kind {
+            ("operation", name(self.kind.name(), kind.name()))
+        } else if self.count != *count {
+            ("count", number(self.count, *count))
+        } else if self.dtype != *dtype {
+            ("type", name(self.dtype.name(), dtype.name()))
+        } else if self.op != *op {
+            ("reduction", name(self.op.name(), op.name()))
+        } else if self.root != *root {
+            ("root", number(self.root.into(), (*root).into()))
+        } else if self.wire != *wire {
+            ("type on the wire", name(self.wire.name(), wire.name()))
+        } else if (self.direct, self.algo) != (*direct, *algo) {
+            let both = (path(self.direct, self.algo), path(*direct, *algo));
+            ("algorithm", Some(both))
+        } else if self.extra != *extra {
+            ("program, or whether it is streamed", None)
+        } else {
+            return None;
+        };
+        Some(match both {
+            Some((ours, theirs)) => format!("{what} ({ours}, not {theirs})"),
+            None => what.to_owned(),
         })
     }
 

@@ -348,6 +348,8 @@ pub struct CommInfo {
     pub chosen: Vec<(CollectiveKind, Algorithm, u64)>,
     /// Counts.
     pub counters: CollectiveCounters,
+    /// In what ranks differ, after `MISMATCH`; which setting is too small, after `NO_RESOURCES`.
+    pub why: Option<String>,
 }
 
 #[cfg(test)]

@@ -302,7 +302,7 @@ impl Core {
             K::Nop => Ok((Task::Nop, [None, None])),
             K::Send | K::Recv => {
                 let any = spec.kind == K::Recv && root == ANY_RANK;
-                if !any && (root >= ranks || root == rank) {
+                if !any && root >= ranks {
                     return Err(invalid(root.into()));
                 }
                 if bytes > u64::from(u32::MAX) {
@@ -543,6 +543,7 @@ impl Core {
                 false => plan.hash,
                 true => plan.hash.rotate_left(7) ^ 0x5354_5244,
             },
+            direct: false,
         };
         let task = Task::Program {
             params,

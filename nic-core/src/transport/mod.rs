@@ -691,6 +691,13 @@ pub trait Transport: Send {
         Ok(())
     }
 
+    /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`: it was told,
+    /// and has not answered yet; its answer wakes the NIC.
+    fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
+        let _ = (conn, bus, len);
+        Some(false)
+    }
+
     /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Transport::share). Whoever
     /// cannot is sent copies.
     fn lend(&mut self, id: u64, loan: &Loan) {

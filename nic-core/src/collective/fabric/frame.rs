@@ -340,6 +340,7 @@ mod tests {
             root: u32::MAX,
             count: u64::MAX,
             extra: u32::MAX,
+            direct: true,
         };
         vec![
             Frame::Hello {

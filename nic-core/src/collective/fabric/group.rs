@@ -53,6 +53,8 @@ pub(crate) enum EarlyKind {
     Buffered { buffer: Option<u32>, ready: bool },
     /// At the sender.
     Requested,
+    /// In this rank's own memory: the sender is this rank.
+    Own,
 }
 
 /// A message without a receive.

@@ -17,6 +17,7 @@ mod frame;
 mod group;
 mod link;
 mod links;
+mod own;
 mod pieces;
 
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +30,7 @@ use rustc_hash::FxHashMap;
 pub(crate) use frame::{Envelope, Frame};
 pub(crate) use group::{STREAM_TAG, USER_TAG};
 pub(crate) use link::FABRIC_TOKEN;
+pub(crate) use own::Own;
 pub(crate) use pieces::Pieces;
 
 use super::params::Params;
@@ -193,6 +195,8 @@ pub(crate) struct Fabric {
     sink: Option<Block>,
     events: VecDeque<FabricEvent>,
     done: Vec<TxKey>,
+    /// Messages of this rank to itself that have met their receives.
+    own: VecDeque<Own>,
     /// Connections that broke the protocol.
     pub(crate) violations: u64,
 }
@@ -218,6 +222,7 @@ impl Fabric {
             sink: None,
             events: VecDeque::new(),
             done: Vec::new(),
+            own: VecDeque::new(),
             violations: 0,
         }
     }
@@ -473,6 +478,10 @@ impl Fabric {
             return true;
         };
         let (ctx, to, cleared) = (s.ctx, s.to, s.cleared);
+        if self.groups.get(&ctx).is_some_and(|g| g.rank == to) {
+            self.cancel_own(ctx, id);
+            return true;
+        }
         let queued = self
             .groups
             .get(&ctx)
@@ -523,6 +532,10 @@ impl Fabric {
             g.members[from as usize].early -= 1;
         }
         let (kind, hash) = (e.kind, e.hash);
+        if kind == EarlyKind::Own {
+            self.earlies.remove(early);
+            return self.meet_own(recv, send, from, tag);
+        }
         let arriving = matches!(kind, EarlyKind::Buffered { ready: false, .. });
         if arriving {
             e.claimed = Some(0);
@@ -538,6 +551,7 @@ impl Fabric {
             e.claimed = Some(recv);
         }
         match kind {
+            EarlyKind::Own => {}
             EarlyKind::Requested => {
                 self.earlies.remove(early);
                 self.clear(recv, from, tag, len, send);

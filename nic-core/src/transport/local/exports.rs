@@ -9,7 +9,7 @@
 //! A note is sent before any reference to its memory enters the ring, so a receiver that meets an
 //! address it does not know looks at the socket once and then knows (or never will).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,7 +42,7 @@ pub(super) enum Note {
     Nothing,
     /// Borrow this if you can.
     Lend { id: u64, loan: Loan },
-    /// It is borrowed: refer to it.
+    /// It is borrowed, or mapped: refer to it.
     Reached { id: u64 },
     /// It cannot be borrowed: do not refer to it.
     Unreached { id: u64, why: NotReached },
@@ -162,6 +162,8 @@ struct Mapped {
 pub(super) struct Shared {
     /// Ours that the peer was told of: bus address to length and number.
     told: BTreeMap<u64, (u64, u64)>,
+    /// Ours that the peer has mapped: it has said so.
+    confirmed: BTreeSet<u64>,
     /// Ours that the peer may still have mapped although they were withdrawn.
     leaving: Vec<u64>,
     /// What could not be sent yet.
@@ -177,6 +179,23 @@ impl Shared {
     pub(super) fn reaches(&self, bus: u64) -> bool {
         let below = self.told.range(..=bus).next_back();
         below.is_some_and(|(at, (len, _))| bus - at < *len)
+    }
+
+    /// Whether the peer has mapped these bytes of ours; `None`: it has not answered.
+    pub(super) fn maps(&self, bus: u64, len: u64) -> Option<bool> {
+        let covers = |at: u64, size: u64| {
+            let from = bus.checked_sub(at).and_then(|from| from.checked_add(len));
+            from.is_some_and(|end| end <= size)
+        };
+        let below = self.told.range(..=bus).next_back();
+        if let Some((_, (_, id))) = below.filter(|(at, (size, _))| covers(**at, *size)) {
+            return self.confirmed.contains(id).then_some(true);
+        }
+        let waits = |n: &Note| matches!(n, Note::Share { info, .. } if covers(info.bus, info.len));
+        match self.notes.iter().any(waits) {
+            true => None,
+            false => Some(false),
+        }
     }
 
     /// Where the peer's memory at a bus address lies here.
@@ -223,6 +242,7 @@ impl Shared {
         let was_told = self.told.iter().find(|(_, (_, i))| *i == id);
         if let Some(bus) = was_told.map(|(bus, _)| *bus) {
             self.told.remove(&bus);
+            self.confirmed.remove(&id);
             self.leaving.push(id);
             self.notes.push_back(Note::Withdraw { id });
         }
@@ -233,7 +253,10 @@ impl Shared {
         match (note, fd) {
             (Note::Share { id, info }, Some(fd)) => self.map(id, info, fd),
             (Note::Reached { id }, None) => {
-                self.loans.answered(id, Ok(()));
+                match self.told.values().any(|(_, told)| *told == id) {
+                    true => drop(self.confirmed.insert(id)),
+                    false => self.loans.answered(id, Ok(())),
+                }
                 true
             }
             (Note::Unreached { id, why }, None) => {
@@ -253,6 +276,7 @@ impl Shared {
             }
             (Note::Released { id }, None) => {
                 self.leaving.retain(|i| *i != id);
+                self.confirmed.remove(&id);
                 self.told.retain(|_, (_, i)| *i != id);
                 true
             }
@@ -276,6 +300,7 @@ impl Shared {
                 map.forget_fd();
                 let len = info.len;
                 self.mapped.insert(info.bus, Mapped { id, len, map });
+                self.notes.push_back(Note::Reached { id });
             }
             refused => {
                 tracing::warn!(id, ?refused, "a peer's host memory is not mapped");

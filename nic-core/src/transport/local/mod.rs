@@ -762,6 +762,13 @@ impl Transport for LocalTransport {
         self.share_host(id, memory)
     }
 
+    fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
+        let s = self.conns.get((conn.0 & 0xffff) as usize);
+        let c = s.and_then(|s| s.conn.as_deref()).filter(|c| c.id == conn);
+        let link = c.and_then(|c| self.links[c.link].as_ref());
+        link.map_or(Some(false), |l| l.shared.maps(bus, len))
+    }
+
     fn lend(&mut self, id: u64, loan: &Loan) {
         self.lend_out(id, loan);
     }

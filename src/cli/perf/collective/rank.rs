@@ -396,6 +396,7 @@ impl Rank {
                 rank: s.rank,
                 status,
                 detail: word(&self.control, detail)?,
+                why: None,
             }
             .into()),
         }

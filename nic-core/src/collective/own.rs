@@ -1,0 +1,102 @@
+//! Messages of a rank to itself: one pass over its memory ends both operations.
+
+use ringbell_nic_abi::{DataType, ReduceOp, Status};
+
+use super::combine::Combine;
+use super::fabric::Own;
+use super::{executor, Collectives, Io, LocalPass, Pieces, State, Task};
+use crate::transport::ReadStatus;
+
+/// A message on its way from one buffer of this rank to another.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pass: Combine,
+    /// The operation that sends.
+    pub(super) sender: u32,
+    len: u64,
+    /// What the receive reports.
+    detail: u64,
+}
+
+/// Whether two messages share bytes.
+fn overlap(a: &Pieces, b: &Pieces) -> bool {
+    let meets = |x: &crate::transport::Buffer, y: &crate::transport::Buffer| {
+        x.va.0 < y.va.0 + u64::from(y.len) && y.va.0 < x.va.0 + u64::from(x.len)
+    };
+    a.iter().any(|x| b.iter().any(|y| meets(x, y)))
+}
+
+impl Collectives {
+    /// Begins to copy what has met. Whether there was anything.
+    pub(super) fn copy_own(&mut self) -> bool {
+        let mut any = false;
+        while let Some(own) = self.fabric.take_own() {
+            any = true;
+            self.begin_own(own);
+        }
+        any
+    }
+
+    fn begin_own(&mut self, own: Own) {
+        let (sender, receiver) = (executor::op_of(own.send), executor::op_of(own.recv));
+        let len = own.from.len();
+        let apart = !overlap(&own.from, &own.to);
+        let Task::Local(pass) = Task::local(LocalPass {
+            dtype: DataType::U8,
+            op: ReduceOp::Sum,
+            source: own.from,
+            result: own.to,
+            combine: false,
+            count: len,
+        }) else {
+            return;
+        };
+        let copy = Copy {
+            pass: *pass,
+            sender,
+            len,
+            detail: u64::from(own.rank) << 32 | (own.tag & 0xffff_ffff),
+        };
+        if let Some(a) = self.ops.get_mut(sender) {
+            a.state = State::ToItself(receiver);
+        }
+        let Some(a) = self.ops.get_mut(receiver) else {
+            return;
+        };
+        let slot = a.comm;
+        a.state = State::FromItself(Box::new(copy));
+        match apart {
+            true => self.wake(receiver),
+            false => self.end_own(slot, receiver, sender, Status::InvalidArgument, 0),
+        }
+    }
+
+    /// Copies on.
+    pub(super) fn run_own(&mut self, io: &mut Io<'_>, id: u32, budget: &mut u64) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let slot = a.comm;
+        let State::FromItself(copy) = &mut a.state else {
+            return;
+        };
+        let (sender, len, detail) = (copy.sender, copy.len, copy.detail);
+        match copy.pass.run(&mut io.dma(), budget) {
+            Ok(ReadStatus::Pending) => self.wake(id),
+            Ok(ReadStatus::Done) => {
+                self.finish(slot, sender, Status::Ok, len, 0);
+                self.complete(slot, id, len, detail);
+            }
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                self.end_own(slot, id, sender, status, detail);
+            }
+        }
+    }
+
+    fn end_own(&mut self, slot: u32, receiver: u32, sender: u32, status: Status, detail: u64) {
+        for id in [sender, receiver] {
+            self.finish(slot, id, status, 0, detail);
+        }
+    }
+}
