@@ -324,7 +324,8 @@ pub(super) fn steps_of(
     let usage = |what| Problem::new(Exit::Usage, what, "give sizes such as -b 1K -e 64M -f 4");
     let sizes = match kind {
         CollectiveKind::Barrier => {
-            given.no_sizes("a barrier moves no bytes").map_err(usage)?;
+            let sized = given.no_sizes("a barrier moves no bytes");
+            sized.map_err(|what| Problem::new(Exit::Usage, what, "leave it away"))?;
             vec![0]
         }
         // Elements that pass through kernels' hands, some thousand at a time.
