@@ -86,7 +86,7 @@ fn wait_for_address(n: &Namespace) {
 
 #[test]
 fn a_linux_client_and_a_listening_nc_exchange_files_at_once() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -118,7 +118,7 @@ fn a_linux_client_and_a_listening_nc_exchange_files_at_once() {
 
 #[test]
 fn nc_connects_to_a_linux_server_and_half_closes() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -138,7 +138,7 @@ fn nc_connects_to_a_linux_server_and_half_closes() {
 
 #[test]
 fn a_bad_cable_loses_no_byte() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -167,7 +167,7 @@ fn netcat_talks_to_nc_in_both_roles() {
     if !installed("nc") {
         skip!("netcat is not installed (package netcat-openbsd)");
     }
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -219,7 +219,7 @@ fn curl_gets_a_page_that_nc_serves() {
     if !installed("curl") {
         skip!("curl is not installed");
     }
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -251,7 +251,7 @@ fn curl_gets_a_page_that_nc_serves() {
 
 #[test]
 fn nc_gets_a_page_from_pythons_http_server() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -286,7 +286,7 @@ fn nc_gets_a_page_from_pythons_http_server() {
 
 #[test]
 fn nobody_there_is_told_in_time() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -304,7 +304,7 @@ fn nobody_there_is_told_in_time() {
 
 #[test]
 fn an_idle_connection_ends_with_w_and_lives_without() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
@@ -330,7 +330,7 @@ fn an_idle_connection_ends_with_w_and_lives_without() {
 
 #[test]
 fn an_interrupt_resets_the_connection_and_ends_with_130() {
-    let n = match Namespace::new() {
+    let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };

@@ -49,13 +49,29 @@ impl Namespace {
         }
         unshare.arg("-n");
         let n = Namespace::hold(unshare, user)?;
-        if !Path::new("/dev/net/tun").exists() {
-            return Err("there is no /dev/net/tun".into());
-        }
-        let up = n.command("ip").args(["link", "set", "lo", "up"]).output();
-        match up {
-            Ok(out) if out.status.success() => Ok(n),
-            Ok(out) => Err(String::from_utf8_lossy(&out.stderr).into_owned()),
+        n.ip("link set lo up")?;
+        Ok(n)
+    }
+
+    /// A new namespace in which this user can make a TAP device: `/dev/net/tun` may be there, and closed.
+    ///
+    /// # Errors
+    /// Why this machine grants none.
+    pub(crate) fn with_tap() -> Result<Namespace, String> {
+        let n = Namespace::new()?;
+        n.ip("tuntap add dev probe mode tap")
+            .map_err(|e| format!("no TAP device: {e}"))?;
+        n.ip("link del probe")?;
+        Ok(n)
+    }
+
+    fn ip(&self, args: &str) -> Result<(), String> {
+        match self.command("ip").args(args.split(' ')).output() {
+            Ok(out) if out.status.success() => Ok(()),
+            Ok(out) => {
+                let said = String::from_utf8_lossy(&out.stderr);
+                Err(format!("ip {args}: {}", said.trim()))
+            }
             Err(e) => Err(format!("`ip` (package iproute2) does not start: {e}")),
         }
     }

@@ -3,10 +3,12 @@
 //! `cargo xtask ci` is `lint` and `test`, in that order: exactly what CI runs.
 
 mod counts;
+mod fuzz;
 mod gen;
 mod gpu;
 mod kernels;
 mod lint;
+mod mutants;
 mod peers;
 #[allow(dead_code)] // The program's own file, of which the sizes are used.
 #[path = "../../src/report/sizes.rs"]
@@ -16,6 +18,7 @@ mod style;
 mod suite;
 mod test;
 mod tools;
+mod unprivileged;
 mod venv;
 
 use std::path::{Path, PathBuf};
@@ -51,12 +54,18 @@ enum Task {
     },
     /// Compile the device code with nvcc from PyPI for five architectures, and report what each kernel takes of a GPU
     Kernels,
+    /// The tests that can depend on rights, as a user without any; as root only
+    User,
     /// Instructions of the paths of small operations, under callgrind, against the recorded counts
     Counts {
         /// Record what is counted now in nic-core/benches/counts.json
         #[arg(long)]
         update: bool,
     },
+    /// The fuzz targets, each for 30 s; guided by coverage where nightly and cargo-fuzz are
+    Fuzz(fuzz::Args),
+    /// Plant faults in a sample of places, and see whether a test fails for each (cargo-mutants); not part of CI
+    Mutants(mutants::Args),
     /// All-reduce beside Open MPI and MPICH (installed from PyPI), with ratios and pictures; not part of CI
     Peers(peers::Args),
     /// Build a bundle that checks and measures Ringbell on a machine with a GPU and without Rust
@@ -91,8 +100,11 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Test { filter } => test::filtered(&filter),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
+        Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
         Task::Counts { update: true } => counts::update().map(|()| true),
         Task::Counts { update: false } => Ok(steps::run(&[("counts", counts::compare)])),
+        Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
+        Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Peers(args) => peers::run(&args).map(|()| true),
         Task::Gpu(args) => gpu::main(&args),
         Task::GpuRun(args) => gpu::run_bundle(&args),

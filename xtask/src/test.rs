@@ -6,17 +6,19 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, gpu, kernels, root, suite, target, venv};
+use crate::{counts, fuzz, gpu, kernels, root, suite, target, unprivileged, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 8] = [
+pub(crate) const STEPS: [Step; 10] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
+    ("fuzzing", fuzz::step),
     ("examples", examples),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
+    ("user", unprivileged::tests),
     ("cuda", suite::over_mock),
     ("bundle", gpu::rehearse),
 ];

@@ -1,6 +1,7 @@
 //! Which tools the tests can use here. A test that lacks one skips itself; this says so beforehand.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 /// A tool, what needs it, and the Debian package that brings it.
 const TOOLS: [(&str, &str, &str); 8] = [
@@ -37,17 +38,50 @@ pub(crate) fn report() {
             ),
         }
     }
-    let root = is_root();
-    let tun = Path::new("/dev/net/tun").exists();
-    match (root, tun) {
-        (true, true) => println!("found   root and /dev/net/tun: TAP and namespace tests run"),
-        (false, _) => println!("SKIPPED tests with TAP and network namespaces: they need root"),
-        (true, false) => println!("SKIPPED tests with TAP: there is no /dev/net/tun"),
+    for line in rights(is_root(), namespaces(), tun()) {
+        println!("{line}");
     }
 }
 
+/// What the tests with network namespaces and TAP find here. Only the peers of Linux's own TCP need root itself; the others
+/// take a user namespace.
+fn rights(root: bool, namespaces: bool, tun: bool) -> Vec<&'static str> {
+    let mut lines = Vec::new();
+    lines.push(match namespaces {
+        true => "found   network namespaces",
+        false => "MISSING network namespaces, skipped without them: TAP, VXLAN between hosts",
+    });
+    lines.push(match tun {
+        true => "found   /dev/net/tun",
+        false => "MISSING /dev/net/tun, or the right to open it; skipped without it: TAP",
+    });
+    if !root {
+        lines.push(
+            "MISSING root, skipped without it: Linux TCP peers over TAP (nic-core's tcp_linux), \
+             and the tests once more as a user without rights",
+        );
+    }
+    lines
+}
+
+/// Whether a network namespace can be made: by right as root, else inside a user namespace, as the tests do.
+fn namespaces() -> bool {
+    let mut unshare = Command::new("unshare");
+    if !is_root() {
+        unshare.arg("-r");
+    }
+    let quiet = unshare.args(["-n", "true"]).stderr(Stdio::null());
+    quiet.status().is_ok_and(|s| s.success())
+}
+
+/// Whether this user can open the device of TAP.
+fn tun() -> bool {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true).open("/dev/net/tun").is_ok()
+}
+
 /// Whether this process has the effective user id 0, as /proc tells.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_uid(&status) == Some(0)
 }
@@ -66,6 +100,18 @@ mod tests {
     fn finds_what_is_there_and_nothing_else() {
         assert!(find("sh").is_some());
         assert!(find("no-such-program-as-this").is_none());
+    }
+
+    #[test]
+    fn a_user_is_told_what_is_skipped_and_nothing_that_runs() {
+        let said = |root, namespaces, tun| rights(root, namespaces, tun).join("\n");
+        assert!(!said(true, true, true).contains("skipped"));
+        // A user with namespaces and the device runs all but what needs root itself.
+        let user = said(false, true, true);
+        assert_eq!(user.matches("skipped").count(), 1, "{user}");
+        assert!(user.contains("tcp_linux"), "{user}");
+        assert!(said(true, true, false).contains("skipped without it: TAP"));
+        assert!(said(false, false, true).contains("MISSING network namespaces"));
     }
 
     #[test]

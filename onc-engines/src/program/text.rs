@@ -97,6 +97,9 @@ pub enum TextProblem {
         /// By the header.
         ranks: u32,
     },
+    /// A program without a rank.
+    #[error("0 ranks: a program has at least one")]
+    NoRanks,
     /// A line of the header that is missing.
     #[error("the header lacks a line `{line}`")]
     Missing {
@@ -178,7 +181,12 @@ fn header_line(line: &mut Line, header: &mut Header) -> Result<(), TextError> {
         let kind = collective_named(&name).filter(|k| buffer_blocks(*k, 1, true).is_some());
         header.kind = Some(kind.ok_or_else(|| at.error(TextProblem::Collective { name }))?);
     } else if line.accept("ranks") {
-        header.ranks = Some(line.number(MOST, "the number of ranks")?);
+        let at = line.clone();
+        let ranks = line.number(MOST, "the number of ranks")?;
+        if ranks == 0 {
+            return Err(at.error(TextProblem::NoRanks));
+        }
+        header.ranks = Some(ranks);
     } else if line.accept("root") {
         header.root = line.number(MOST, "the root's rank")?;
     } else if line.accept("block") {

@@ -62,6 +62,10 @@ fn what_is_no_program_is_refused_at_its_line_and_column() {
             "line 2, column 7: 5000 is too large: at most 4096",
         ),
         (
+            "ringbell program 1\ncollective barrier\nranks 0".into(),
+            "line 3, column 7: 0 ranks: a program has at least one",
+        ),
+        (
             "ringbell program 1\nranks 2\nrank 0".into(),
             "line 3, column 6: the header lacks a line `collective NAME`",
         ),

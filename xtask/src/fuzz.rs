@@ -1,0 +1,253 @@
+//! The fuzz targets of `fuzz/`, each for a while: guided by coverage where nightly and cargo-fuzz are, else blind.
+//!
+//! Without them the targets are built on stable, and libFuzzer changes the committed seeds at random without
+//! seeing where that leads: little, but each target runs. A crash leaves its input below `target/fuzz-run/`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use anyhow::{bail, Context as _, Result};
+
+use crate::steps::{command, Outcome};
+use crate::test::cargo;
+use crate::{root, target};
+
+/// What `cargo xtask fuzz` takes.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Seconds for each target
+    #[arg(long, default_value_t = SECONDS, value_name = "N")]
+    seconds: u32,
+    /// Keep what a target has found beside its seeds in fuzz/corpus/, and begin with it the next time
+    #[arg(long)]
+    keep: bool,
+    /// Targets, by name [default: all]
+    targets: Vec<String>,
+}
+
+/// Seconds for each target in CI.
+const SECONDS: u32 = 30;
+
+/// Seconds in CI without guidance: more of them find little more.
+const BLIND_SECONDS: u32 = 5;
+
+/// libFuzzer's settings. One seed, so that two runs on one machine begin alike.
+const FLAGS: [&str; 5] = [
+    "-seed=1",
+    "-timeout=20",
+    "-rss_limit_mb=2048",
+    "-close_fd_mask=1",
+    "-print_final_stats=1",
+];
+
+/// As a step of CI.
+pub(crate) fn step() -> Result<Outcome> {
+    let guided = is_guided();
+    let seconds = if guided { SECONDS } else { BLIND_SECONDS };
+    all(&names()?, guided, seconds, false)?;
+    match guided {
+        true => Ok(Outcome::Passed),
+        false => Ok(Outcome::Skipped(
+            "no nightly with cargo-fuzz (`cargo install cargo-fuzz --locked`): each target ran for a moment without guidance".into(),
+        )),
+    }
+}
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let known = names()?;
+    if let Some(unknown) = args.targets.iter().find(|t| !known.contains(*t)) {
+        let known = Vec::from_iter(known).join(", ");
+        bail!("no fuzz target `{unknown}`; there are {known}");
+    }
+    let wanted = match args.targets.is_empty() {
+        true => known,
+        false => args.targets.iter().cloned().collect(),
+    };
+    let guided = is_guided();
+    if !guided {
+        println!(
+            "without guidance: `cargo install cargo-fuzz --locked` and a nightly toolchain give it"
+        );
+    }
+    all(&wanted, guided, args.seconds, args.keep)
+}
+
+/// The targets' names: those of their files.
+fn names() -> Result<BTreeSet<String>> {
+    let dir = root().join("fuzz/fuzz_targets");
+    let files = fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    let names = files.filter_map(|f| Some(f.ok()?.path().file_stem()?.to_str()?.to_owned()));
+    Ok(names.collect())
+}
+
+fn nightly_fuzz() -> Command {
+    let mut fuzz = Command::new("rustup");
+    fuzz.current_dir(root())
+        .args(["run", "nightly", "cargo", "fuzz"]);
+    // Ours is of another toolchain.
+    for name in [
+        "CARGO",
+        "RUSTC",
+        "RUSTUP_TOOLCHAIN",
+        "RUSTFLAGS",
+        "LD_LIBRARY_PATH",
+    ] {
+        fuzz.env_remove(name);
+    }
+    fuzz
+}
+
+/// Whether coverage can guide the fuzzer here.
+fn is_guided() -> bool {
+    let mut version = nightly_fuzz();
+    let quiet = version
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    quiet.status().is_ok_and(|s| s.success())
+}
+
+/// Builds all targets once; gives the folder with their programs.
+fn build(guided: bool, work: &Path) -> Result<PathBuf> {
+    if guided {
+        let target = work.join("guided");
+        command(nightly_fuzz().args(["build", "--target-dir"]).arg(&target))?;
+        let mut built = fs::read_dir(&target)?.filter_map(|e| Some(e.ok()?.path().join("release")));
+        // cargo-fuzz names the host's target, and cargo puts the programs below it.
+        return built
+            .find(|release| release.join("wire").is_file())
+            .context("cargo-fuzz has built no program `wire`");
+    }
+    let target = work.join("blind");
+    command(
+        cargo()
+            .args([
+                "build",
+                "--release",
+                "--locked",
+                "--manifest-path",
+                "fuzz/Cargo.toml",
+                "--target-dir",
+            ])
+            .arg(&target)
+            // As cargo-fuzz has them.
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true"),
+    )?;
+    Ok(target.join("release"))
+}
+
+/// Runs the targets, as many at once as there are cores.
+fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Result<()> {
+    let work = target().join("fuzz-run");
+    let programs = build(guided, &work)?;
+    let left = Mutex::new(names.iter());
+    let failed = Mutex::new(Vec::new());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| loop {
+                let next = left.lock().ok().and_then(|mut left| left.next());
+                let Some(name) = next else { break };
+                match one(name, &programs, &work, seconds, keep) {
+                    Ok(said) => println!("{name:<12} {said}"),
+                    Err(error) => {
+                        println!("{name:<12} FAILED: {error:#}");
+                        failed.lock().map(|mut f| f.push(name.clone())).ok();
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap_or_default();
+    if !failed.is_empty() {
+        bail!("{} failed; see target/fuzz-run/", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs one target; gives what it has done.
+fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Result<String> {
+    let found = match keep {
+        true => root().join("fuzz/corpus").join(name),
+        false => work.join("found").join(name),
+    };
+    if found.exists() && !keep {
+        fs::remove_dir_all(&found)?;
+    }
+    fs::create_dir_all(&found)?;
+    let seeds = root().join("fuzz/seeds").join(name);
+    let log_path = work.join(format!("{name}.log"));
+    let log = fs::File::create(&log_path)?;
+    let artifacts = format!("-artifact_prefix={}/{name}-", work.display());
+    let mut fuzzer = Command::new(programs.join(name));
+    fuzzer
+        .current_dir(root())
+        .args(FLAGS)
+        .args([format!("-max_total_time={seconds}"), artifacts])
+        .arg(&found);
+    if seeds.is_dir() {
+        fuzzer.arg(&seeds);
+    }
+    let status = fuzzer.stdout(Stdio::null()).stderr(log).status();
+    let status = status.with_context(|| format!("cannot start the program of {name}"))?;
+    let said = String::from_utf8_lossy(&fs::read(&log_path)?).into_owned();
+    if !status.success() {
+        let from = said.lines().count().saturating_sub(40);
+        let tail: Vec<_> = said.lines().skip(from).collect();
+        bail!(
+            "{status}; {} ends:\n{}",
+            log_path.display(),
+            tail.join("\n")
+        );
+    }
+    summary(&said)
+        .with_context(|| format!("{} has no closing line of libFuzzer", log_path.display()))
+}
+
+/// How often the target ran, and how much of the code it has seen.
+fn summary(said: &str) -> Option<String> {
+    let done = said.lines().rfind(|l| l.starts_with("Done "))?;
+    let word = |l: &str| {
+        l.split("cov: ")
+            .nth(1)?
+            .split(' ')
+            .next()
+            .map(str::to_owned)
+    };
+    let coverage = said.lines().rev().find_map(word);
+    let done = done.trim_start_matches("Done ");
+    Some(match coverage {
+        Some(cov) => format!("{done}, {cov} edges seen"),
+        None => done.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_is_built_and_has_seeds() {
+        let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).expect("the manifest");
+        for name in names().expect("targets") {
+            assert!(manifest.contains(&format!("name = \"{name}\"")), "{name}");
+            let seeds = fs::read_dir(root().join("fuzz/seeds").join(&name));
+            assert!(
+                seeds.is_ok_and(|mut s| s.next().is_some()),
+                "no seed of {name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_closing_line_is_told() {
+        let said = "#2\tINITED cov: 12 ft: 13\n#9\tNEW    cov: 34 ft: 40 corp: 2/3b\nDone 900 runs in 31 second(s)\nstat::x: 1\n";
+        let told = "900 runs in 31 second(s), 34 edges seen";
+        assert_eq!(summary(said).as_deref(), Some(told));
+        assert_eq!(summary("==1== ERROR: libFuzzer: deadly signal\n"), None);
+    }
+}

@@ -1,0 +1,245 @@
+//! The tests that can depend on rights, once more as a user who has none.
+//!
+//! Everything happens in a mount namespace of the step's own: there `/etc/passwd` has one user more, `/dev/net/tun` is closed to
+//! it, and a folder of its own lies where tests write. The machine stays as it is. The tests are those that were
+//! built before, read by the test runner from a list of them: the user needs neither cargo nor a compiler of Rust.
+
+use std::fs;
+use std::os::unix::fs::{chown, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context as _, Result};
+
+use crate::steps::{command, Outcome};
+use crate::test::{cargo, has_nextest};
+use crate::{root, tools};
+
+/// The user's number: one that neither Debian nor systemd gives to anybody.
+const USER: u32 = 60_999;
+
+/// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
+/// asks the system for nothing that a user could lack.
+const WANTED: &str = "(package(ringbell) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(card) \
+    | binary(descriptors) | binary(faults) | binary(regs_live) | binary(communicator_memory) | binary(tutorial) | binary(ringbell))) \
+    | (package(ringbell-nic-core) & (binary(tcp_linux) | test(card) | test(cache) | test(shmem) | test(port::)))";
+
+/// What is mounted before the user comes, as a file of the step's: a shell's script. `$1`: the step's folder; `$2`: cargo's; `$3`: the user's number. Folders that
+/// others cannot enter follow, up to `--`: an overlay that everybody can enter covers each. What is left is the command.
+const ENTER: &str = r#"
+step=$1 target=$2 user=$3; shift 3
+covers=0
+while [ "$1" != -- ]; do
+  # An overlay's upper folder must not lie on an overlay, so it gets a file system of its own.
+  if [ $covers = 0 ]; then mount -t tmpfs -o mode=755 tmpfs /mnt; fi
+  covers=$((covers + 1)); cover=/mnt/$covers
+  mkdir -m 755 "$cover" "$cover/upper"; mkdir "$cover/work"
+  mount -t overlay -o "lowerdir=$1,upperdir=$cover/upper,workdir=$cover/work" overlay "$1"
+  shift
+done
+shift
+mount --bind "$step/tmp" "$target/tmp"
+mount --bind "$step/passwd" /etc/passwd
+if [ -e /dev/net/tun ]; then mount --bind "$step/tun" /dev/net/tun; fi
+# Through the covers: what this shell has open is the folder below them.
+cd "$PWD"
+exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set=-all --inh-caps=-all --no-new-privs \
+  env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$step/home" LANG=C.UTF-8 "$@"
+"#;
+
+/// Whether the user has come, with what it needs and nothing else.
+const PROBE: &str = r#"
+[ "$(id -u)" != 0 ] || { echo "the user is still root" >&2; exit 1; }
+for file in "$@"; do [ -r "$file" ] || { echo "the user cannot read $file" >&2; exit 1; }; done
+[ ! -w /dev/net/tun ] || { echo "/dev/net/tun is open to the user" >&2; exit 1; }
+"#;
+
+/// As a step of CI: skipped by a user, whose tests have run without rights already, and where root lacks rights itself.
+pub(crate) fn tests() -> Result<Outcome> {
+    let skipped = |why: &str| Ok(Outcome::Skipped(why.to_owned()));
+    if !tools::is_root() {
+        return skipped("the tests have just run as a user; only root can become another one");
+    }
+    if !has_nextest() {
+        return skipped("cargo-nextest is not installed, which runs tests that were built before");
+    }
+    if let Some(tool) = ["unshare", "setpriv"]
+        .into_iter()
+        .find(|t| tools::find(t).is_none())
+    {
+        return skipped(&format!("no {tool} (Debian: util-linux)"));
+    }
+    let step = Step::prepare()?;
+    let probe = step
+        .enter()
+        .args(["sh", "-euc", PROBE, "sh"])
+        .args([&step.binaries(), &step.metadata(), &step.runner()])
+        .stdout(Stdio::null())
+        .output()
+        .context("cannot start unshare")?;
+    if !probe.status.success() {
+        let why = String::from_utf8_lossy(&probe.stderr);
+        return skipped(&format!(
+            "no user without rights can be had here: {}",
+            why.trim()
+        ));
+    }
+    command(
+        step.enter()
+            .arg(step.runner())
+            .args(["nextest", "run", "--no-fail-fast", "--binaries-metadata"])
+            .arg(step.binaries())
+            .arg("--cargo-metadata")
+            .arg(step.metadata())
+            .args(["-E", WANTED]),
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// The step's folders, and cargo's.
+struct Step {
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl Step {
+    /// Lists what is built, and makes what the user is given.
+    fn prepare() -> Result<Step> {
+        let metadata = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))?;
+        let parsed: serde_json::Value = serde_json::from_slice(&metadata)?;
+        let target = parsed["target_directory"].as_str();
+        let target = PathBuf::from(target.context("cargo metadata names no target directory")?);
+        let step = Step {
+            folder: target.join("unprivileged"),
+            target,
+        };
+        let old = &step.folder;
+        if old.exists() {
+            fs::remove_dir_all(old).with_context(|| format!("cannot remove {}", old.display()))?;
+        }
+        fs::create_dir_all(old).with_context(|| format!("cannot make {}", old.display()))?;
+        fs::set_permissions(old, fs::Permissions::from_mode(0o755))?;
+        for own in ["tmp", "home"] {
+            let own = step.folder.join(own);
+            fs::create_dir(&own)?;
+            chown(&own, Some(USER), Some(USER))?;
+        }
+        fs::create_dir_all(step.target.join("tmp"))?;
+        let mut users = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+        let home = step.folder.join("home");
+        users += &format!(
+            "ringbell-test:x:{USER}:{USER}::{}:/bin/sh\n",
+            home.display()
+        );
+        step.write("passwd", users.as_bytes(), 0o644)?;
+        step.write("tun", b"", 0o600)?;
+        step.write("enter.sh", ENTER.as_bytes(), 0o644)?;
+        let binaries = output(cargo().args([
+            "nextest",
+            "list",
+            "--workspace",
+            "--list-type",
+            "binaries-only",
+            "--message-format",
+            "json",
+        ]))?;
+        step.write("binaries.json", &binaries, 0o644)?;
+        step.write("metadata.json", &metadata, 0o644)?;
+        // It lies in a home of root's, where the user cannot come.
+        let runner = tools::find("cargo-nextest").context("cargo-nextest is not on PATH")?;
+        fs::copy(runner, step.runner())?;
+        Ok(step)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8], mode: u32) -> Result<()> {
+        let path = self.folder.join(name);
+        fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+        Ok(())
+    }
+
+    fn binaries(&self) -> PathBuf {
+        self.folder.join("binaries.json")
+    }
+
+    fn metadata(&self) -> PathBuf {
+        self.folder.join("metadata.json")
+    }
+
+    fn runner(&self) -> PathBuf {
+        self.folder.join("cargo-nextest")
+    }
+
+    /// What follows runs as the user.
+    fn enter(&self) -> Command {
+        let mut closed = closed_to_others(&root());
+        closed.extend(closed_to_others(&self.target));
+        closed.sort();
+        closed.dedup();
+        let mut enter = Command::new("unshare");
+        enter
+            .current_dir(root())
+            .args(["--mount", "--propagation", "private", "sh", "-eu"])
+            .arg(self.folder.join("enter.sh"))
+            .args([&self.folder, &self.target])
+            .arg(USER.to_string())
+            .args(closed)
+            .arg("--");
+        enter
+    }
+}
+
+/// The folder and those above it that only their owner can enter, the outermost first.
+fn closed_to_others(folder: &Path) -> Vec<PathBuf> {
+    let is_closed = |f: &&Path| fs::metadata(f).is_ok_and(|m| m.permissions().mode() & 0o001 == 0);
+    let mut closed: Vec<PathBuf> = folder
+        .ancestors()
+        .filter(is_closed)
+        .map(Path::to_owned)
+        .collect();
+    closed.reverse();
+    closed
+}
+
+fn output(command: &mut Command) -> Result<Vec<u8>> {
+    let out = command
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    anyhow::ensure!(
+        out.status.success(),
+        "{command:?} ended with {}",
+        out.status
+    );
+    Ok(out.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_that_others_cannot_enter_are_found_from_the_outside_in() {
+        let base = root().join(format!("target/closed-{}", std::process::id()));
+        let inner = base.join("open/closed/inner");
+        fs::create_dir_all(&inner).expect("folders");
+        let close = |f: &Path, mode| {
+            fs::set_permissions(f, fs::Permissions::from_mode(mode)).expect("mode")
+        };
+        let (outer, middle) = (base.clone(), base.join("open/closed"));
+        let found = |f: &Path| {
+            let all = closed_to_others(f);
+            all.into_iter()
+                .filter(|f| f.starts_with(&base))
+                .collect::<Vec<_>>()
+        };
+        for folder in [&outer, &base.join("open"), &middle, &inner] {
+            close(folder, 0o755);
+        }
+        assert_eq!(found(&inner), Vec::<PathBuf>::new());
+        close(&middle, 0o750);
+        close(&outer, 0o700);
+        assert_eq!(found(&inner), [outer.clone(), middle]);
+        fs::remove_dir_all(&base).expect("removed");
+    }
+}
