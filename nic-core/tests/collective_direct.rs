@@ -150,7 +150,7 @@ fn host_memory_of_the_nic_is_reached_without_messages() {
             for r in 0..3 {
                 let h = w.host(r);
                 let alloc = || h.nic.alloc_host(h.pd, len, access).expect("host memory");
-                let mut both = [alloc(), alloc()];
+                let both = [alloc(), alloc()];
                 let mut rng = Rng(count + r as u64);
                 let data: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
                 both[0].write(0, &data).expect("inside");

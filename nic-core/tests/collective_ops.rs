@@ -749,12 +749,12 @@ fn tags_that_differ_in_high_bits_only_are_told_apart() {
             for c in w.settle(&tickets) {
                 assert_eq!(c.status, Status::Ok, "{sends:?} {len} {early}: {c:?}");
             }
-            for i in 0..tags.len() {
+            for (i, tag) in tags.iter().enumerate() {
                 let got = w.host(0).peek((8 << 20) + i as u64 * 4096, len as usize);
                 assert!(
                     got == vec![i as u8 + 1; len as usize],
                     "{sends:?} tag {:#x}",
-                    tags[i]
+                    tag
                 );
             }
         }
