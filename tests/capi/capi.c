@@ -34,6 +34,14 @@ static void opening(const char *directory) {
     config.local_directory = directory;
     config.ip = "300.1.2.3";
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "300.1.2.3");
+    config.size = 56; /* of programs that were built before `linger_ms`; no other size is taken */
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "300.1.2.3");
+    config.size = 60;
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "size");
+    config.size = sizeof config;
+    config.reserved = 1;
+    FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "reserved");
+    config.reserved = 0;
     config.ip = "10.6.0.9";
     config.transport = "pigeon";
     FAILS(rb_nic_open(&config, &nic), RB_ERR_INVALID_ARGUMENT, "pigeon");
@@ -267,7 +275,7 @@ int main(int argc, char **argv) {
     if (argc != 3) return 100;
     /* The structures of the contract, as Rust lays them out. */
     CHECK(sizeof(rb_queue) == 96 && offsetof(rb_queue, depth_log2) == 48 && offsetof(rb_queue, wait_hook) == 64);
-    CHECK(sizeof(rb_nic_config) == 56 && offsetof(rb_nic_config, gpu_memory_bytes) == 40 &&
+    CHECK(sizeof(rb_nic_config) == 64 && offsetof(rb_nic_config, linger_ms) == 56 && offsetof(rb_nic_config, gpu_memory_bytes) == 40 &&
           offsetof(rb_nic_config, queue_depth) == 52);
     CHECK(sizeof(rb_arg) == 16 && sizeof(rb_result) == 4);
     CHECK(strcmp(rb_version(), "") > 0);
