@@ -370,3 +370,70 @@ impl Gtlb {
         self.free.pop().ok_or(ComplementaryFull)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether any page of a group is translated.
+    fn any_page(t: &Gtlb, group: u64) -> bool {
+        let pages = 0..u64::from(GROUP_PAGES);
+        let mut pages = pages.map(|p| (group << GROUP_SHIFT) + (p << PAGE_SHIFT));
+        pages.any(|va| t.lookup(va).is_some())
+    }
+
+    #[test]
+    fn a_complementary_group_that_is_handed_out_again_has_no_page_of_the_past() {
+        let config = GtlbConfig {
+            main_entries: 16,
+            complementary_entries: GROUP_PAGES,
+        };
+        let full: [u64; GROUP_PAGES as usize] =
+            std::array::from_fn(|i| (1 << 30) + i as u64 * 2 * PAGE_BYTES);
+        let mut holes = [NO_PAGE; GROUP_PAGES as usize];
+        holes[5] = 7 << 30;
+        // Each way in which the first owner may lose the group, which is the only one.
+        let losses: [fn(&mut Gtlb); 4] = [
+            |t| t.invalidate(3),
+            |t| t.insert(3, &Group::Large(0), false).unwrap(),
+            |t| t.write_large(3, 0).unwrap(),
+            // Another group of the same main entry.
+            |t| t.insert(3 + 16, &Group::Large(0), false).unwrap(),
+        ];
+        for (way, lose) in losses.into_iter().enumerate() {
+            let taken = || {
+                let mut t = Gtlb::new(config);
+                t.insert(3, &Group::Pages(Box::new(full)), false).unwrap();
+                assert!(any_page(&t, 3) && t.free_groups() == 0);
+                lose(&mut t);
+                assert_eq!(t.free_groups(), 1, "way {way}");
+                t
+            };
+            // By a pointer alone, and by a pointer and one page.
+            let mut t = taken();
+            t.write_pointer(8, 0).unwrap();
+            assert!(
+                !any_page(&t, 8),
+                "way {way}: pages of group 3 behind group 8"
+            );
+            t.write_page(2, 9 << 30).unwrap();
+            let found = (0..u64::from(GROUP_PAGES))
+                .filter(|p| t.lookup((8 << GROUP_SHIFT) + (p << PAGE_SHIFT)).is_some());
+            assert_eq!(found.collect::<Vec<_>>(), [2], "way {way}");
+            // By a group with holes.
+            let mut t = taken();
+            t.insert(8, &Group::Pages(Box::new(holes)), false).unwrap();
+            let found = (0..u64::from(GROUP_PAGES))
+                .filter(|p| t.lookup((8 << GROUP_SHIFT) + (p << PAGE_SHIFT)).is_some());
+            assert_eq!(found.collect::<Vec<_>>(), [5], "way {way}");
+        }
+        // Taken from an owner that still has it.
+        let mut t = Gtlb::new(config);
+        t.insert(3, &Group::Pages(Box::new(full)), false).unwrap();
+        t.insert(8, &Group::Pages(Box::new(holes)), true).unwrap();
+        assert!(!any_page(&t, 3));
+        let found = (0..u64::from(GROUP_PAGES))
+            .filter(|p| t.lookup((8 << GROUP_SHIFT) + (p << PAGE_SHIFT)).is_some());
+        assert_eq!(found.collect::<Vec<_>>(), [5]);
+    }
+}

@@ -225,3 +225,31 @@ fn regions_are_found_by_what_they_share() {
     mmu.finish_deregister(flat.lkey).unwrap();
     assert_eq!(at(&mmu, 8 << 20, 4096), []);
 }
+
+#[test]
+fn a_right_grants_what_it_names_and_nothing_beside_it() {
+    for bits in 0..8u32 {
+        let access = Access {
+            local_write: bits & 1 != 0,
+            remote_read: bits & 2 != 0,
+            remote_write: bits & 4 != 0,
+        };
+        let (mut mmu, pd) = mmu();
+        let registered = mmu.register(pd, va(0), KIB64, access);
+        if access.remote_write && !access.local_write {
+            assert_eq!(registered, Err(RegisterError::RemoteWriteWithoutLocal));
+            continue;
+        }
+        let mr = registered.unwrap();
+        let write = mmu.pin(pd, mr.lkey, va(0), 8, Need::Write);
+        assert_eq!(write.is_ok(), access.local_write, "{access:?}");
+        let read = mmu.pin(pd, mr.lkey, va(0), 8, Need::Read).unwrap();
+        // Not by the right to read, nor by the region's own right to write.
+        let by_peers = mmu.grants_remote_write(read.region);
+        assert_eq!(by_peers, access.remote_write, "{access:?}");
+        mmu.unpin(read);
+        if let Ok(pin) = write {
+            mmu.unpin(pin);
+        }
+    }
+}

@@ -129,6 +129,34 @@ fn strangers_are_counted_and_dropped() {
     assert_eq!(asked, 3);
 }
 
+/// Without a secret a peer is known by its address; its frames of another network are not ours all the same.
+#[test]
+fn a_known_peer_speaks_for_its_own_network_alone() {
+    let friend = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let from = friend.local_addr().unwrap(); // bound
+    let mut b = open(2, &[from], None);
+    let frame_of = |vni: u32, tag: u8| {
+        let mut d = vxlan::header(vni).to_vec();
+        let mut frame = [tag; 60];
+        crate::wire::emit_ethernet(&mut frame, MacAddr::local(2), MacAddr::local(1), 0x88b5);
+        d.extend(frame);
+        d
+    };
+    // Numbers that differ in the lowest, a middle and the highest bit, and none at all.
+    for (tag, vni) in [77 ^ 1, 77 ^ 1 << 12, 77 ^ 1 << 23, 0]
+        .into_iter()
+        .enumerate()
+    {
+        friend
+            .send_to(&frame_of(vni, tag as u8), b.local_addr())
+            .unwrap(); // loopback takes it
+    }
+    friend.send_to(&frame_of(77, 0xaa), b.local_addr()).unwrap(); // loopback takes it
+    assert_eq!(get(&mut b), Some((60, 0xaa)), "the first that is ours");
+    assert_eq!(b.counters().rx_strangers, 4);
+    assert!(b.rx_frame(NOW).is_none());
+}
+
 /// What went over the wire between friends is worth nothing to a stranger who sends it again.
 #[test]
 fn replays_from_elsewhere_are_refused() {
