@@ -347,13 +347,14 @@ impl LocalTransport {
             c.waiting = true;
             self.waiting.push(id);
         }
-        let ended = c.closing && c.fin_sent && c.sends.is_empty();
+        // A peer that has ended in order takes no FIN any more.
+        let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
+        let ended = c.closing && (c.fin_sent || dead) && c.sends.is_empty();
         if ended && c.phase == Phase::Open {
             c.phase = Phase::Zombie;
             self.events.push_back(TransportEvent::Closed { conn: c.id });
             moved = true;
         }
-        let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
         let gone = c.phase == Phase::Zombie && (c.peer_closed || c.reset || dead);
         let (link, peer_id) = (c.link, c.peer_id);
         let by_us = c.failed.is_some();
