@@ -30,6 +30,7 @@ mod buffer;
 mod capi;
 mod card;
 mod comm;
+mod debug;
 mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
@@ -45,6 +46,7 @@ pub use comm::{
     Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,
     Span, UniqueId, UniqueIdError, COLLECTIVE_PORT,
 };
+pub use debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
 pub use entries::SocketContextError;
 #[cfg(feature = "cuda")]
 pub use foreign::ForeignRegion;

@@ -106,6 +106,9 @@ impl Default for NicOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The variable that asks for events.
+    #[error(transparent)]
+    Debug(#[from] crate::DebugLevelError),
     /// The GPU.
     #[error("cannot open the GPU")]
     Gpu(#[from] GpuOpenError),
@@ -174,6 +177,7 @@ impl Nic {
     /// # Errors
     /// [`OpenError`]: which part failed, and why.
     pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
+        crate::print_events()?;
         let chosen = options.gpu_choice.open(&options.gpu)?;
         if let Some(why) = &chosen.instead_of {
             tracing::info!(%why, "the emulated GPU is used");

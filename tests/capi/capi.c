@@ -260,6 +260,8 @@ static void kernels(rb_nic *nic, const char *module) {
     FAILS(rb_launch(nic, "rb_nop", one, one, args, 4, &run), RB_ERR_INVALID_ARGUMENT, "args[1]");
     CHECK(run == NULL);
     FAILS(rb_module_load(nic, "/no/such/module.so"), RB_ERR_HOST, "/no/such/module.so");
+    /* What the loader itself has said; a bare name is a file of this folder. */
+    FAILS(rb_module_load(nic, "no-such-module.so"), RB_ERR_HOST, "./no-such-module.so: cannot open shared object file");
     if (strcmp(module, "-")) {
         CHECK(rb_module_load(nic, module) == 0);
         CHECK(rb_mem_write(nic, out, &number, sizeof number) == 0);

@@ -219,11 +219,19 @@ impl Registry {
     pub(super) fn load(&mut self, path: &Path) -> Result<(), ModuleError> {
         let refuse = |e: libloading::Error| ModuleError::Load {
             path: path.to_owned(),
-            reason: e.to_string(),
+            // "dlopen failed", and below it what the loader has said.
+            reason: match std::error::Error::source(&e) {
+                Some(cause) => format!("{e}: {cause}"),
+                None => e.to_string(),
+            },
         };
+        // The loader looks for a bare name in the system's folders; a user means the file that lies here.
+        let bare = path.parent().is_some_and(|p| p.as_os_str().is_empty());
+        let here = Path::new(".").join(path);
+        let file = if bare { &here } else { path };
         // SAFETY: loading runs the object's static constructors, which only link list nodes; a user
         // who names a file asks for its code to run.
-        let library = Arc::new(unsafe { libloading::Library::new(path) }.map_err(refuse)?);
+        let library = Arc::new(unsafe { libloading::Library::new(file) }.map_err(refuse)?);
         // SAFETY: the symbol has this type in every module (include/ringbell_emu.h).
         let module = unsafe {
             let door: libloading::Symbol<'_, unsafe extern "C" fn() -> *const CModule> =

@@ -1,0 +1,57 @@
+//! `RINGBELL_DEBUG`: what the NIC does, and why, on standard error. Off by default.
+
+use tracing_subscriber::filter::LevelFilter;
+
+/// The variable that asks for events: `INFO`, `DEBUG` or `TRACE`.
+pub const DEBUG_VARIABLE: &str = "RINGBELL_DEBUG";
+
+/// The variable names no level.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{DEBUG_VARIABLE}={text} is not a level; set it to INFO, DEBUG or TRACE, or unset it")]
+pub struct DebugLevelError {
+    text: String,
+}
+
+/// Prints the library's events (of `tracing`) to standard error when the environment asks for it. [`Nic::open`](crate::Nic::open)
+/// calls it. A program that has set a subscriber of its own keeps it.
+///
+/// # Errors
+/// [`DebugLevelError`]; then nothing is printed.
+pub fn print_events() -> Result<(), DebugLevelError> {
+    let text = std::env::var(DEBUG_VARIABLE).unwrap_or_default();
+    let level = level(&text).ok_or(DebugLevelError { text })?;
+    if level != LevelFilter::OFF {
+        // An error means that there is a subscriber already.
+        let _ = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .with_writer(std::io::stderr)
+            .with_ansi(false)
+            // It would say so on standard error, which is what has failed.
+            .log_internal_errors(false)
+            .try_init();
+    }
+    Ok(())
+}
+
+fn level(text: &str) -> Option<LevelFilter> {
+    Some(match text.to_ascii_uppercase().as_str() {
+        "" | "0" | "OFF" => LevelFilter::OFF,
+        "WARN" => LevelFilter::WARN,
+        "1" | "INFO" => LevelFilter::INFO,
+        "DEBUG" => LevelFilter::DEBUG,
+        "TRACE" => LevelFilter::TRACE,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels() {
+        assert_eq!(level("info"), Some(LevelFilter::INFO));
+        assert_eq!(level(""), Some(LevelFilter::OFF));
+        assert_eq!(level("LOUD"), None);
+    }
+}
