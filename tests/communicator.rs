@@ -286,6 +286,26 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
         small.contains("68 bytes of source") && small.contains("has 64"),
         "{small}"
     );
+    // Each misuse has a sentence of its own.
+    let any = ringbell::abi::collective::ANY_TAG;
+    let sum = |wire| Operation::all_reduce::<i32>(&b, &b, 1, ReduceOp::Sum).wire(wire);
+    for (operation, says) in [
+        (Operation::send::<i32>(&b, 1, 9, 0), "its peer is rank 9"),
+        (Operation::send::<i32>(&b, 1, 1, any), "ANY_TAG"),
+        (
+            Operation::broadcast::<i32>(&b, &b, 1, 2),
+            "its root is rank 2",
+        ),
+        (sum(ringbell::WireType::Bf16), "wire type"),
+        (Operation::copy::<i32>(&b, b.from(4), 3), "overlap"),
+        (
+            sum(ringbell::WireType::Same).timeout(Duration::from_secs(5000)),
+            "71 minutes",
+        ),
+    ] {
+        let e = comms[0].run(&operation).expect_err("a misuse").to_string();
+        assert!(e.contains(says), "{says}: {e}");
+    }
     let nothing = comms[0].run(&Operation::send::<i32>(&b, 1, 9, 0));
     let nothing = nothing.expect_err("no rank 9");
     assert_eq!(nothing.status(), Some(Status::InvalidArgument), "{nothing}");
@@ -310,14 +330,50 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
 }
 
 #[test]
+fn the_rank_that_skips_a_collective_is_named_on_all_ranks() {
+    let r = ranks("skipped", 3);
+    let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
+    let barrier = Operation::barrier().timeout(Duration::from_secs(2));
+    each(&comms[..2], |c| {
+        let e = c.run(&barrier).expect_err("rank 2 does not come");
+        assert_eq!(e.status(), Some(Status::TimedOut), "{e}");
+        let text = e.to_string();
+        assert!(
+            e.is_fatal() && text.contains("rank 2 had not called it"),
+            "{text}"
+        );
+    });
+    let e = comms[2].run(&barrier).expect_err("too late").to_string();
+    assert!(e.contains("this rank had not called it"), "{e}");
+}
+
+#[test]
 fn a_rank_that_does_not_come_is_an_error_and_not_a_hang() {
     let r = ranks("late", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     let b = r.nics[0].alloc(64).expect("memory");
     let o = Operation::all_reduce::<i32>(&b, &b, 7, ReduceOp::Sum).timeout(SHORT);
+    // A message without a partner ends alone.
+    let long = r.nics[0].alloc(16 << 10).expect("memory");
+    for lonely in [
+        // Longer than what is sent before its receive.
+        Operation::send::<i32>(&long, 4096, 1, 3),
+        Operation::recv::<i32>(&b, 7, Some(1), Some(3)),
+    ] {
+        let e = comms[0]
+            .run(&lonely.timeout(SHORT))
+            .expect_err("no partner");
+        assert_eq!(e.status(), Some(Status::TimedOut), "{e}");
+        let text = e.to_string();
+        assert!(!e.is_fatal() && text.contains("works on"), "{text}");
+        assert!(!text.contains("aborted"), "{text}");
+    }
     let e = comms[0].run(&o).expect_err("rank 1 does not come");
     assert_eq!(e.status(), Some(Status::TimedOut), "{e}");
-    assert!(e.is_fatal());
+    assert!(
+        e.is_fatal() && e.to_string().contains("rank 1 had not called it"),
+        "{e}"
+    );
     let id = ringbell::UniqueId::create().expect("a port");
     let patient = CommOptions {
         init_timeout: SHORT,

@@ -50,7 +50,7 @@ typedef struct rb_nic_config {
     const char *transport;       /* "auto" (default), "local", "tcp" */
     const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME" */
     const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
-    uint64_t gpu_memory_bytes;   /* memory of the emulated GPU; default 256 MiB */
+    uint64_t gpu_memory_bytes;   /* of the emulated GPU, unused beside a real one; default 256 MiB */
     uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */
     uint32_t queue_depth;        /* slots per queue, a power of two from 2 to 65,536; default 256 */
     uint32_t linger_ms;          /* how long rb_nic_close delivers what was sent; default 5,000; RB_LINGER_NONE: not at all */
@@ -58,7 +58,8 @@ typedef struct rb_nic_config {
 } rb_nic_config;
 #define RB_LINGER_NONE 0xffffffffu
 
-/* Opens a software NIC with an emulated GPU. `config` may be NULL. */
+/* Opens a software NIC beside a GPU: a real one where the CUDA driver finds one, else the emulated one. The variable
+ * RINGBELL_GPU (auto, cuda, cuda:N, emulated) says otherwise. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
 /* Closes the NIC's contexts, streams, requests and communicators, ends its sessions, waits for DMA in flight
  * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing.

@@ -9,9 +9,10 @@
  *   }
  *
  * On the emulated GPU (g++) the blocks run on threads of the program, each block's lanes as fibres. Under
- * nvcc the same call is `kernel<<<grid, block>>>(...)`. The NIC and its memory are the emulated ones in
- * both cases: libringbell.so has no backend for real GPUs yet, so a program for nvcc compiles (and
- * `ringbell cc` sees to that), but rb_mem_alloc's memory is not a real GPU's.
+ * nvcc the same call is `kernel<<<grid, block>>>(...)`, on the device that is current. rb_nic_open takes the real GPU
+ * where there is one, and rb_mem_alloc's memory is then that GPU's; RINGBELL_GPU=cuda:N names another, which the
+ * program must make current itself. Kernels that g++ has compiled run on the emulated GPU alone: start such a program
+ * with RINGBELL_GPU=emulated on a machine with a GPU.
  */
 #ifndef RINGBELL_HPP
 #define RINGBELL_HPP

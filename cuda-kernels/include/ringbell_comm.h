@@ -128,10 +128,13 @@ rb_result rb_comm_shrink(rb_communicator *comm, uint64_t patience_us, rb_communi
 /* Ends everything under way, on every rank, with RB_STATUS_COMM_ABORTED. The handle stays, to be shrunk or
  * destroyed. */
 rb_result rb_comm_abort(rb_communicator *comm);
-/* Waits until all ranks have come here too, at most `patience_us` (0: the time-out of making one). Over a
- * network call it before rb_comm_destroy: a NIC that is gone sends nothing again that was lost. */
+/* Waits until nothing of the communicator is under way here, at most for its time-out, and then until all ranks have
+ * come here too, at most `patience_us` (0: the time-out of making one). Over a network call it before rb_comm_destroy:
+ * a NIC that is gone sends nothing again that was lost. */
 rb_result rb_comm_finalize(rb_communicator *comm, uint64_t patience_us);
-/* Frees the communicator in the NIC, when its requests have ended or were freed. NULL does nothing. */
+/* Waits until nothing of the communicator is under way on this rank, at most for its time-out, and frees it in the NIC
+ * when its requests are freed, as ncclCommDestroy does. RB_STATUS_TIMED_OUT: operations were left; they end with
+ * RB_STATUS_ABORTED, and the handle is gone all the same. To free it at once call rb_comm_abort first. NULL does nothing. */
 rb_result rb_comm_destroy(rb_communicator *comm);
 
 rb_result rb_comm_count(rb_communicator *comm, uint32_t *count);
@@ -239,7 +242,7 @@ rb_result rb_group_end(void);
 typedef struct rb_operation {
     size_t size;                /* sizeof(rb_operation): lets the structure grow */
     uint32_t kind;              /* RB_COLL_...: also COPY (dst = src) and COMBINE (dst = dst op src) on this rank, and NOP */
-    uint32_t dtype;             /* RB_DTYPE_... */
+    uint32_t dtype;             /* RB_DTYPE_...; BARRIER and NOP have none */
     uint32_t op;                /* RB_REDOP_..., where there is a reduction */
     uint32_t root;              /* or the peer of a message, or RB_ANY_RANK */
     uint32_t tag;               /* of a message, or RB_ANY_TAG */
@@ -249,7 +252,7 @@ typedef struct rb_operation {
     const void *src;            /* as above */
     void *dst;
     uint64_t count;             /* as above */
-    uint64_t timeout_us;        /* until RB_STATUS_TIMED_OUT; at most 2^32 - 1 */
+    uint64_t timeout_us;        /* until RB_STATUS_TIMED_OUT; above 2^32 - 1 it is refused */
     rb_request *const *after;   /* starts when these requests of the same communicator have ended well */
     uint32_t after_count;       /* how many; the NIC waits for them, not this thread */
     uint32_t reserved;          /* 0 */
@@ -293,7 +296,7 @@ rb_result rb_kernel_stream_handle(rb_kernel_stream *stream, uint64_t *word);
 /* Never waits. *ended is 1 when the operation has ended, well or badly, and then the result is the operation's.
  * `done` may be NULL. Asking again and again gets there: it drives the NIC. */
 rb_result rb_request_test(rb_request *request, int32_t *ended, rb_done *done);
-/* Waits at most `timeout_us` (0: the operation's own time-out). RB_ERR_IN_PROGRESS: it has not ended, wait
+/* Waits at most `timeout_us` (0: to its end, which its own time-out brings). RB_ERR_IN_PROGRESS: it has not ended, wait
  * again. Any other result is the operation's. `done` may be NULL. */
 rb_result rb_request_wait(rb_request *request, uint64_t timeout_us, rb_done *done);
 /* Takes the operation back if no other rank counts on it yet: a message that has met no partner, or what waits for

@@ -15,6 +15,11 @@ pub const ANY_RANK: u32 = u32::MAX;
 /// Receives whatever tag comes first.
 pub const ANY_TAG: u32 = u32::MAX;
 
+/// In the detail of `TIMED_OUT`: the communicator has ended with the operation. Without it, it works on.
+pub const COMM_ENDED: u64 = 1 << 33;
+/// In the detail of `TIMED_OUT`: the low 32 bits are a rank that had not posted the operation.
+pub const RANK_ABSENT: u64 = 1 << 32;
+
 coded_enum! {
     /// Which operation.
     pub enum CollectiveKind: u8 ["COLL_"] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, GpuVa, ReduceOp, Status, WireType};
 
-use super::comm::{code, OpenComm, COMMS};
+use super::comm::{code, timeout, OpenComm, COMMS};
 use super::failure::{entry, Failure};
 use super::group;
 use super::kernel_stream;
@@ -96,7 +96,11 @@ impl Order {
     /// `after` is null or holds `after_count` handles.
     unsafe fn operation(&self, comm: &OpenComm) -> Result<Operation, Failure> {
         let kind = code(self.kind, CollectiveKind::from_code, "`kind`", "RB_COLL_")?;
-        let dtype = code(self.dtype, DataType::from_code, "`dtype`", "RB_DTYPE_")?;
+        let dtype = match kind {
+            // They move nothing: whatever stands there means nothing.
+            CollectiveKind::Barrier | CollectiveKind::Nop => DataType::U8,
+            _ => code(self.dtype, DataType::from_code, "`dtype`", "RB_DTYPE_")?,
+        };
         // Most operations have none.
         let op = match self.op {
             0 if !reduces(kind) => ReduceOp::Sum,
@@ -123,7 +127,7 @@ impl Order {
             o = o.wire(code(self.wire, WireType::from_code, "`wire`", "RB_WIRE_")?);
         }
         if self.timeout_us != 0 {
-            o = o.timeout(Duration::from_micros(self.timeout_us));
+            o = o.timeout(timeout(self.timeout_us, "`timeout_us`")?);
         }
         if self.flags & !(FENCE | STREAMED | SRC_STREAM | DST_STREAM) != 0 {
             let why = format!(

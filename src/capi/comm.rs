@@ -93,6 +93,16 @@ pub(super) fn code<T>(
     })
 }
 
+/// A time-out that a descriptor can carry.
+pub(super) fn timeout(us: u64, what: &str) -> Result<Duration, Failure> {
+    if us > u64::from(u32::MAX) {
+        return Err(Failure::argument(format!(
+            "{what} is {us} microseconds; at most 4294967295 (71 minutes) fit into a descriptor"
+        )));
+    }
+    Ok(Duration::from_micros(us))
+}
+
 /// # Safety
 /// `id` is null or may be written to.
 #[no_mangle]
@@ -310,6 +320,7 @@ extern "C" fn rb_comm_finalize(comm: *mut c_void, patience_us: u64) -> i32 {
     entry("rb_comm_finalize", || {
         let open = COMMS.get(comm.addr())?;
         let patience = patience(&open.comm, patience_us);
+        open.comm.settle().map_err(|e| Failure::collective(&e))?;
         let finished = open.comm.clone().finish(patience);
         finished.map_err(|e| Failure::collective(&e))
     })
@@ -321,7 +332,11 @@ extern "C" fn rb_comm_destroy(comm: *mut c_void) -> i32 {
         if comm.is_null() {
             return Ok(());
         }
-        COMMS.remove(comm.addr()).map(drop)
+        let open = COMMS.get(comm.addr())?;
+        // Two threads that free it at once: one of them is told so.
+        let settled = open.comm.settle();
+        COMMS.remove(comm.addr())?;
+        settled.map_err(|e| Failure::collective(&e))
     })
 }
 

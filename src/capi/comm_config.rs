@@ -1,10 +1,9 @@
 //! `rb_comm_config`: how a C program sets up a communicator.
 #![allow(unsafe_code)] // Reads a structure of C.
 
-use std::time::Duration;
-
 use ringbell_nic_abi::{Algorithm, WireType};
 
+use super::comm::timeout;
 use super::failure::Failure;
 use crate::{CollectiveSettings, CommOptions};
 
@@ -60,10 +59,10 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
         )));
     }
     if c.init_timeout_us != 0 {
-        options.init_timeout = Duration::from_micros(c.init_timeout_us);
+        options.init_timeout = timeout(c.init_timeout_us, "config->init_timeout_us")?;
     }
     if c.timeout_us != 0 {
-        options.timeout = Duration::from_micros(c.timeout_us);
+        options.timeout = timeout(c.timeout_us, "config->timeout_us")?;
     }
     if c.algo != 0 {
         options.algo = super::comm::code(c.algo, Algorithm::from_code, "config->algo", "RB_ALGO_")?;
@@ -93,6 +92,8 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn config() -> Config {

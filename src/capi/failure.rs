@@ -84,6 +84,8 @@ impl Failure {
                 _ => IN_PROGRESS,
             },
             E::Launch(LaunchError::TimedOut { .. }) => IN_PROGRESS,
+            E::Argument { .. } => i32::from(Status::InvalidArgument.code()),
+            E::Busy { .. } => i32::from(Status::TimedOut.code()),
             E::Launch(_) => KERNEL,
             E::Cancel { .. } => i32::from(Status::BadState.code()),
             E::Open(_)

@@ -27,6 +27,9 @@ use crate::{DeviceBuffer, Nic};
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Longest time-out of an operation: what a descriptor can say.
+const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
+
 /// Most bytes of a kernel's all-reduce that passes through pinned memory beside a real GPU, unless something else is asked
 /// for. Not measured.
 const KERNEL_STAGING: u32 = 16 << 10;
@@ -289,7 +292,10 @@ impl Communicator {
         let soft = self.inner.nic.soft();
         loop {
             let missing = match soft.communicator_status(self.inner.id)? {
-                CommStatus::Ready => return Ok(()),
+                CommStatus::Ready => {
+                    self.tell_transports();
+                    return Ok(());
+                }
                 // Whichever NIC of this process has none left: the ranks that wait for it are not told.
                 CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
                     return Err(self.no_descriptors());
@@ -314,6 +320,24 @@ impl Communicator {
             return Err(CollectiveError::NotConnected {
                 ranks: names.join(", "),
             });
+        }
+    }
+
+    /// Which transport reaches each rank, for `RINGBELL_DEBUG`.
+    fn tell_transports(&self) {
+        if !tracing::enabled!(tracing::Level::INFO) {
+            return;
+        }
+        let peers = self.info().map_or_else(|_| Vec::new(), |i| i.peers);
+        for p in peers.iter().filter(|p| p.rank != self.rank()) {
+            let transport = p.transport.unwrap_or("none");
+            tracing::info!(
+                rank = self.rank(),
+                peer = p.rank,
+                transport,
+                why = p.why,
+                "connected"
+            );
         }
     }
 
@@ -513,6 +537,30 @@ impl Communicator {
         }
     }
 
+    /// Waits until none of its operations is under way: those that were posted here, by kernels and by streams, and
+    /// those whose requests were dropped. At most for its time-out; an aborted communicator has none.
+    ///
+    /// # Errors
+    /// [`CollectiveError::Busy`] when operations are left.
+    pub fn settle(&self) -> Result<(), CollectiveError> {
+        let i = &*self.inner;
+        let soft = i.nic.soft();
+        let deadline = Instant::now() + i.options.timeout.min(MAX_TIMEOUT) + GRACE;
+        loop {
+            let under_way = soft.communicator_under_way(i.id, i.queue.id())?;
+            if under_way == 0 {
+                i.collect_orphans();
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(CollectiveError::Busy { under_way });
+            }
+            if !soft.step() {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        }
+    }
+
     /// Ends it together with the other ranks: waits over the bootstrap until all that are left have come
     /// here too, then lets go of it. Over one host a rank may also just end: slower ranks finish
     /// with what it has sent and stored. Over a network call this first, for a NIC that is gone sends nothing
@@ -530,7 +578,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees it now rather than when the last clone goes: says whether this was the last.
+    /// Frees it now rather than when the last clone goes: says whether this was the last. Operations that are under
+    /// way then end with ABORTED; [`settle`](Communicator::settle) waits for them.
     pub fn free(self) -> bool {
         Arc::into_inner(self.inner).is_some()
     }
@@ -543,9 +592,14 @@ impl Communicator {
     pub fn post(&self, operation: &Operation) -> Result<Request, CollectiveError> {
         let i = &self.inner;
         operation.check(i.rank, self.size())?;
+        operation.check_arguments(self.size())?;
+        let timeout = operation.timeout.unwrap_or(i.options.timeout);
+        if timeout > MAX_TIMEOUT {
+            return Err(operation.too_patient(timeout));
+        }
         let defaults = (i.options.algo, i.options.wire, i.options.timeout);
         let make = |ticket| operation.descriptor(i.id.session(), ticket, defaults);
-        let patience = operation.timeout.unwrap_or(i.options.timeout) + GRACE;
+        let patience = timeout + GRACE;
         let ticket = match i.queue.try_post_with(make) {
             Some(ticket) => ticket,
             None => self.post_when_free(make, patience, operation)?,

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use ringbell_nic_abi::collective::{COMM_ENDED, RANK_ABSENT};
 use ringbell_nic_abi::{CollectiveKind, Status};
 use ringbell_nic_core::{NicError, WaitError};
 use ringbell_onc_engines::program::UserProgramError;
@@ -84,8 +85,16 @@ pub enum CollectiveError {
         /// What is wrong.
         why: String,
     },
+    /// The NIC would refuse the operation with INVALID_ARGUMENT.
+    #[error("{kind:?}: INVALID_ARGUMENT: {why}")]
+    Argument {
+        /// Operation.
+        kind: CollectiveKind,
+        /// Which argument, and what to do.
+        why: String,
+    },
     /// The NIC ended the operation with an error.
-    #[error("{kind:?} on rank {rank}: {}{}", explain(*.status, *.detail), also(why.as_deref()))]
+    #[error("{kind:?} on rank {rank}: {}{}", explain(*.kind, *.rank, *.status, *.detail), also(why.as_deref()))]
     Failed {
         /// Operation.
         kind: CollectiveKind,
@@ -106,6 +115,12 @@ pub enum CollectiveError {
         /// What happened.
         #[source]
         source: WaitError,
+    },
+    /// Operations of a communicator that is to be freed did not end in time.
+    #[error("{under_way} operation(s) of the communicator were under way after its time-out: wait for their requests before it is freed, or abort it first")]
+    Busy {
+        /// How many.
+        under_way: usize,
     },
     /// An operation could not be taken back; it goes on, or has ended.
     #[error("{kind:?} cannot be cancelled")]
@@ -129,6 +144,7 @@ impl CollectiveError {
     pub fn status(&self) -> Option<Status> {
         match self {
             CollectiveError::Failed { status, .. } => Some(*status),
+            CollectiveError::Argument { .. } => Some(Status::InvalidArgument),
             _ => None,
         }
     }
@@ -136,12 +152,16 @@ impl CollectiveError {
     /// Whether the communicator is lost, so that it is to be shrunk or made anew.
     pub fn is_fatal(&self) -> bool {
         match self {
+            CollectiveError::Failed {
+                status: Status::TimedOut,
+                detail,
+                ..
+            } => detail & COMM_ENDED != 0,
             CollectiveError::Failed { status, .. } => matches!(
                 status,
                 Status::PeerFailed
                     | Status::CommAborted
                     | Status::Mismatch
-                    | Status::TimedOut
                     | Status::ShuttingDown
                     | Status::NicSilent
             ),
@@ -156,15 +176,39 @@ fn also(why: Option<&str>) -> String {
 }
 
 /// The status in words, with the rank or value that its detail names.
-fn explain(status: Status, detail: u64) -> String {
+fn explain(kind: CollectiveKind, rank: u32, status: Status, detail: u64) -> String {
     match status {
         Status::Mismatch => format!("rank {detail} called something else: {status}"),
         Status::PeerFailed => format!("rank {detail} failed: {status}"),
         Status::CommAborted => format!("rank {detail} aborted: {status}"),
         Status::MessageTooLarge => format!("a message of {detail} bytes: {status}"),
-        Status::TimedOut => {
-            "TIMED_OUT: the operation was not over at its time-out, though no rank is known to be gone: a rank has not called it, or is slow; the communicator is aborted, shrink it or make a new one, and raise the time-out if ranks are only slow".into()
-        }
+        Status::TimedOut => late(kind, rank, detail),
         _ => format!("{status} (detail {detail:#x})"),
+    }
+}
+
+/// What was missing when the time of an operation was up, and whether its communicator works on.
+fn late(kind: CollectiveKind, rank: u32, detail: u64) -> String {
+    const LOST: &str = "the communicator is aborted: shrink it or make a new one, and raise the time-out if ranks are only slow";
+    let absent = (detail & RANK_ABSENT != 0).then_some(detail as u32);
+    match (kind, absent) {
+        _ if detail & COMM_ENDED == 0 => {
+            let missing = match kind {
+                CollectiveKind::Send => "no rank has received the message: the peer must call recv with this rank and tag",
+                CollectiveKind::Recv => "no message has come: the peer must call send to this rank with this tag",
+                CollectiveKind::StreamSend | CollectiveKind::StreamRecv => {
+                    "nothing was moved: the peer must call the other half with this rank and tag, and the kernel use its stream"
+                }
+                _ => "what it comes after had not ended",
+            };
+            format!("TIMED_OUT: {missing}, or the time-out be longer; the communicator works on")
+        }
+        (_, Some(r)) if r == rank => {
+            format!("TIMED_OUT: this rank had not called it when the others' time was up; {LOST}")
+        }
+        (_, Some(r)) => {
+            format!("TIMED_OUT: rank {r} had not called it before the operation's time-out; {LOST}")
+        }
+        _ => format!("TIMED_OUT: the ranks were not done before the operation's time-out; {LOST}"),
     }
 }

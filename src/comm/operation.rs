@@ -371,6 +371,15 @@ impl Operation {
         }
     }
 
+    pub(super) fn too_patient(&self, timeout: Duration) -> CollectiveError {
+        CollectiveError::Misuse {
+            kind: self.spec.kind,
+            why: format!(
+                "its time-out is {timeout:?}: at most 2^32 - 1 microseconds (71 minutes) fit into a descriptor"
+            ),
+        }
+    }
+
     /// Refuses what cannot work, before the NIC sees it.
     pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), CollectiveError> {
         use CollectiveKind as K;
@@ -412,6 +421,56 @@ impl Operation {
         }
         if let After::Impossible(why) = self.after {
             return Err(misuse(format!("it cannot come after {why}")));
+        }
+        Ok(())
+    }
+
+    /// What the NIC refuses with one status, told apart in words.
+    pub(super) fn check_arguments(&self, ranks: u32) -> Result<(), CollectiveError> {
+        let kind = self.spec.kind;
+        let refused = |why| CollectiveError::Argument { kind, why };
+        self.is_runnable(ranks).map_err(refused)
+    }
+
+    fn is_runnable(&self, ranks: u32) -> Result<(), String> {
+        use CollectiveKind as K;
+        let CollectiveSpec { kind, dtype, .. } = self.spec;
+        let last = ranks.saturating_sub(1);
+        let message = matches!(kind, K::Send | K::Recv | K::StreamSend | K::StreamRecv);
+        let any = kind == K::Recv && self.root == ANY_RANK;
+        let rooted = message || matches!(kind, K::Broadcast | K::Reduce | K::Scatter | K::Gather);
+        if rooted && !any && self.root >= ranks {
+            let (what, rank) = (if message { "peer" } else { "root" }, self.root);
+            return Err(format!(
+                "its {what} is rank {rank}, and the communicator has ranks 0 to {last}"
+            ));
+        }
+        if self.tag == ANY_TAG && message && kind != K::Recv {
+            return Err("its tag is ANY_TAG, which only a receive may have".into());
+        }
+        if self.spec.wire != WireType::Same && dtype != DataType::F32 {
+            return Err(format!(
+                "its wire type is {:?}: only elements of type F32 are converted, not {dtype:?}",
+                self.spec.wire
+            ));
+        }
+        let bytes = self.count.checked_mul(dtype.bytes());
+        let Some(bytes) = bytes.filter(|b| *b < 1 << 57) else {
+            let count = self.count;
+            return Err(format!("{count} elements are more than memory can hold"));
+        };
+        if matches!(kind, K::Send | K::Recv) && bytes > u64::from(u32::MAX) {
+            return Err(format!(
+                "a message of {bytes} bytes is too long: at most 2^32 - 1, so split it"
+            ));
+        }
+        let apart = self.src.va.0.abs_diff(self.dst.va.0);
+        let same = apart == 0 && kind == K::Combine;
+        if matches!(kind, K::Copy | K::Combine) && apart < bytes && !same {
+            return Err(
+                "source and destination overlap: give it memory that does not (COMBINE may have both at one address)"
+                    .into(),
+            );
         }
         Ok(())
     }

@@ -251,6 +251,19 @@ static void chains(struct rank *r) {
     CHECK(get(r, a, 999) == 2 * sum(r->ranks, 999));
     for (i = 0; i < 4; ++i) CHECK(rb_request_free(q[i]) == 0);
 
+    /* What moves nothing has no type: zero does, and another on each rank does as well. */
+    memset(&o, 0, sizeof o);
+    o.size = sizeof o;
+    o.kind = RB_COLL_BARRIER;
+    CHECK(rb_operation_run(&o, r->comm, NULL) == 0);
+    o.dtype = r->me == 0 ? RB_DTYPE_F32 : RB_DTYPE_U8;
+    CHECK(rb_operation_run(&o, r->comm, NULL) == 0);
+    o.dtype = 0;
+    o.kind = RB_COLL_NOP;
+    CHECK(rb_operation_run(&o, r->comm, NULL) == 0);
+    o.timeout_us = UINT64_C(1) << 32;
+    FAILS(rb_operation_run(&o, r->comm, NULL), RB_ERR_INVALID_ARGUMENT, "4294967296 microseconds");
+
     o = operation(RB_COLL_ALL_REDUCE, a, a, 1000);
     CHECK(rb_operation_run(&o, r->comm, &done) == 0 && done.bytes == 4000);
     o.op = 0;
@@ -380,6 +393,17 @@ static void splits(struct rank *r) {
         CHECK(rb_comm_finalize(part, 0) == 0 && rb_comm_destroy(part) == 0);
         FAILS(rb_comm_count(part, &n), RB_ERR_INVALID_ARGUMENT, "closed before");
     }
+    /* Destroying a communicator waits for what is under way, also when its request was given back. */
+    put(r, x, 1);
+    CHECK(rb_comm_split(r->comm, 1, (int32_t)r->me, &part) == 0 && part);
+    if (r->me == 0) {
+        rb_request *q = NULL;
+        CHECK(rb_iall_reduce(x, x, 1, RB_DTYPE_U32, RB_REDOP_SUM, part, &q) == 0 && rb_request_free(q) == 0);
+    } else {
+        usleep(50000);
+        CHECK(rb_all_reduce(x, x, 1, RB_DTYPE_U32, RB_REDOP_SUM, part, NULL) == 0);
+    }
+    CHECK(rb_comm_destroy(part) == 0 && get(r, x, 0) == sum(r->ranks, 0));
     CHECK(rb_mem_free(r->nic, x) == 0);
 }
 

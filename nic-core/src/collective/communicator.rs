@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
+use ringbell_nic_abi::collective::{COMM_ENDED, RANK_ABSENT};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use super::direct_path::DirectComm;
@@ -27,6 +28,25 @@ pub(crate) struct End {
     pub(crate) until: NicTime,
     /// Its operations have retired.
     pub(crate) reaped: bool,
+}
+
+/// Detail of a collective that was not over in time, and has ended its communicator with it.
+pub(crate) fn late(absent: Option<u32>) -> u64 {
+    match absent {
+        Some(rank) => COMM_ENDED | RANK_ABSENT | u64::from(rank),
+        None => COMM_ENDED,
+    }
+}
+
+impl End {
+    /// How operations end with the communicator.
+    pub(crate) fn of_operations(&self) -> (Status, u64) {
+        let detail = match self.status {
+            Status::TimedOut => late(Some(self.rank)),
+            _ => self.rank.into(),
+        };
+        (self.status, detail)
+    }
 }
 
 /// A rank from which nothing more comes. What it has sent before still counts: the communicator ends
@@ -113,8 +133,8 @@ pub(crate) struct Comm {
     /// Why it ended, or what an operation lacked, in words.
     pub(crate) why: Option<String>,
     pub(crate) gone: Vec<Gone>,
-    /// When each rank has last answered that it is alive.
-    pub(crate) heard: Vec<Option<NicTime>>,
+    /// When each rank has last answered that it is alive, and how many collectives were posted there by then.
+    pub(crate) heard: Vec<Option<(NicTime, u32)>>,
     pub(crate) freed: bool,
     pub(crate) counters: CollectiveCounters,
     /// How often each algorithm was chosen for each collective; few pairs, so no map.

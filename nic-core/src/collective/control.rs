@@ -203,6 +203,13 @@ impl Collectives {
         })
     }
 
+    /// Operations that have not ended.
+    pub(crate) fn under_way(&self, id: CommId) -> Result<usize, CommError> {
+        let slot = self.known(id)?;
+        let c = self.comm(slot).ok_or(CommError::Unknown { id })?;
+        Ok(c.active.len() + c.queue.len())
+    }
+
     /// Ends a communicator on all ranks.
     pub(crate) fn abort(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
         let slot = self.known(id)?;

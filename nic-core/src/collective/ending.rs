@@ -2,10 +2,10 @@
 
 use ringbell_nic_abi::Status;
 
-use super::communicator::{Comm, Dispute, End, GRACE};
+use super::communicator::{late, Comm, Dispute, End, GRACE};
 use super::fabric::Frame;
 use super::{Collectives, Fate, Io, State};
-use crate::transport::{Mover, WorkToken};
+use crate::transport::{Mover, NicTime, WorkToken};
 
 impl Collectives {
     /// Ends a communicator because of `rank`, here and on all ranks.
@@ -92,7 +92,7 @@ impl Collectives {
                     if matches!(a.state, State::Waiting) {
                         self.waiting -= 1;
                     }
-                    let (status, detail) = a.own_end.unwrap_or((end.status, end.rank.into()));
+                    let (status, detail) = a.own_end.unwrap_or(end.of_operations());
                     self.finish(slot, id, status, 0, detail);
                 }
                 if let Some(c) = self.comm_mut(slot) {
@@ -229,8 +229,18 @@ impl Collectives {
             self.end(io, slot, r, Status::PeerFailed);
             return Fate::Later;
         }
+        // A rank that lives and has not called it: all are told its name.
+        let absent = self.absent(id).filter(|_| status == Status::TimedOut);
+        if let Some(r) = absent {
+            self.end(io, slot, r, Status::TimedOut);
+            return Fate::Later;
+        }
+        let ended = match status {
+            Status::TimedOut => late(None),
+            _ => detail,
+        };
         if let Some(a) = self.ops.get_mut(id) {
-            a.own_end.get_or_insert((status, detail));
+            a.own_end.get_or_insert((status, ended));
         }
         let rank = self.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
@@ -270,9 +280,20 @@ impl Collectives {
         let c = self.comm(a.comm).filter(|c| c.ready && c.end.is_none())?;
         let ranks = c.heard.iter().enumerate();
         ranks
-            .filter(|(r, at)| *r as u32 != c.rank && at.is_none_or(|at| at < asked))
+            .filter(|(r, at)| *r as u32 != c.rank && at.is_none_or(|(at, _)| at < asked))
             .map(|(r, _)| r as u32)
             .next()
+    }
+
+    /// The first rank that has answered and had not posted the operation by then.
+    fn absent(&self, id: u32) -> Option<u32> {
+        let a = self.ops.get(id)?;
+        let (asked, seq) = (a.asked?, a.seq?);
+        let ranks = self.comm(a.comm)?.heard.iter().zip(0..);
+        // Numbers wrap: one that is not ahead by less than half of them is behind.
+        let behind = |posted: u32| posted.wrapping_sub(seq.wrapping_add(1)) >= 1 << 31;
+        let is = |at: &Option<(NicTime, u32)>| at.is_some_and(|(t, n)| t >= asked && behind(n));
+        ranks.filter(|(at, _)| is(at)).map(|(_, r)| r).next()
     }
 
     /// Ends everything at once: links that hold payload are cut. With `last`, the NIC ends too: ranks

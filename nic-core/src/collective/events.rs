@@ -149,12 +149,18 @@ impl Collectives {
                 };
                 self.on_seen(io, slot, from, tag, hash);
             }
-            FabricEvent::Here { ctx, rank } => {
+            FabricEvent::Asked { ctx, rank } => {
+                let slot = self.by_ctx.get(&ctx).copied();
+                if let Some(posted) = slot.and_then(|s| self.comm(s)).map(|c| c.next_seq) {
+                    self.fabric.say_here(ctx, rank, posted);
+                }
+            }
+            FabricEvent::Here { ctx, rank, posted } => {
                 let now = io.now;
                 let slot = self.by_ctx.get(&ctx).copied();
                 let comm = slot.and_then(|s| self.comm_mut(s));
                 if let Some(at) = comm.and_then(|c| c.heard.get_mut(rank as usize)) {
-                    *at = Some(now);
+                    *at = Some((now, posted));
                 }
             }
             FabricEvent::Left { ctx, rank } => {

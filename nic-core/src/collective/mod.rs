@@ -321,8 +321,7 @@ impl Collectives {
 
     /// How a communicator has ended, if it has.
     pub(crate) fn ended(&self, slot: u32) -> Option<(Status, u64)> {
-        let end = self.comm(slot)?.end?;
-        Some((end.status, end.rank.into()))
+        Some(self.comm(slot)?.end?.of_operations())
     }
 
     /// Whether there is any communicator, or something left of one.

@@ -63,6 +63,20 @@ impl Nic {
         Ok(())
     }
 
+    /// Operations of a communicator that have not ended, whoever has posted them; a queue in which the NIC has not
+    /// looked at everything counts as one more.
+    ///
+    /// # Errors
+    /// [`CommError::Unknown`].
+    pub fn communicator_under_way(&self, id: CommId, queue: QueueId) -> Result<usize, CommError> {
+        self.core(|c| {
+            let host = c.queues.get(queue.0 as usize).map(|q| q.host as usize);
+            let rings = [Some(queue.0 as usize), host].into_iter().flatten();
+            let rung = rings.filter_map(|r| c.queues.get(r)).any(|q| q.is_rung());
+            Ok(c.collectives.under_way(id)? + usize::from(rung))
+        })
+    }
+
     /// What a communicator is doing, and with what.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ impl Fabric {
             | Frame::Abort { ctx, from, .. }
             | Frame::Leave { ctx, from }
             | Frame::Ask { ctx, from }
-            | Frame::Here { ctx, from } => (ctx, from),
+            | Frame::Here { ctx, from, .. } => (ctx, from),
         };
         let peer = self.links[link].peer;
         let Some(g) = self.groups.get_mut(&ctx).filter(|g| !g.dead) else {
@@ -134,14 +134,18 @@ impl Fabric {
                 self.events.push_back(FabricEvent::Left { ctx, rank: from });
             }
             Frame::Ask { .. } => {
-                let here = Frame::Here { ctx, from: g.rank };
                 // Once is enough, however often it asks before it listens.
-                if !self.links[link].has_queued_frame(&here) {
-                    self.frame(ctx, from, here);
+                if !self.links[link].answers(ctx) {
+                    self.events
+                        .push_back(FabricEvent::Asked { ctx, rank: from });
                 }
             }
-            Frame::Here { .. } => {
-                self.events.push_back(FabricEvent::Here { ctx, rank: from });
+            Frame::Here { posted, .. } => {
+                self.events.push_back(FabricEvent::Here {
+                    ctx,
+                    rank: from,
+                    posted,
+                });
             }
         }
         true

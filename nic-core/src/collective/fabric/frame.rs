@@ -114,8 +114,8 @@ pub(crate) enum Frame {
     Leave { ctx: u64, from: u32 },
     /// An operation of the sender's has waited for long: is the other end alive?
     Ask { ctx: u64, from: u32 },
-    /// It is.
-    Here { ctx: u64, from: u32 },
+    /// It is, and this many collectives have been posted there.
+    Here { ctx: u64, from: u32, posted: u32 },
 }
 
 /// A header that a sound peer does not send: its connection ends.
@@ -210,7 +210,7 @@ impl Frame {
             } => Words::new(12, from, status.code().into(), ctx).with(rank.into(), 0, 0, 0),
             Frame::Leave { ctx, from } => Words::new(13, from, 0, ctx),
             Frame::Ask { ctx, from } => Words::new(14, from, 0, ctx),
-            Frame::Here { ctx, from } => Words::new(15, from, 0, ctx),
+            Frame::Here { ctx, from, posted } => Words::new(15, from, posted, ctx),
         };
         let mut bytes = [0; HEADER];
         for (i, word) in w.0.iter().enumerate() {
@@ -309,7 +309,11 @@ impl Frame {
             },
             13 => Frame::Leave { ctx, from },
             14 => Frame::Ask { ctx, from },
-            15 => Frame::Here { ctx, from },
+            15 => Frame::Here {
+                ctx,
+                from,
+                posted: a,
+            },
             other => return Err(FrameError::Kind(other)),
         })
     }
@@ -393,7 +397,11 @@ mod tests {
             },
             Frame::Leave { ctx, from },
             Frame::Ask { ctx, from },
-            Frame::Here { ctx, from },
+            Frame::Here {
+                ctx,
+                from,
+                posted: 7,
+            },
         ]
     }
 

@@ -157,9 +157,10 @@ impl Link {
         !self.tx.is_empty() && self.state == LinkState::Up && !self.mute
     }
 
-    /// Whether that very frame waits to be handed over.
-    pub(crate) fn has_queued_frame(&self, frame: &Frame) -> bool {
-        self.tx.iter().any(|f| f.frame == *frame)
+    /// Whether an answer of a communicator waits to be handed over.
+    pub(crate) fn answers(&self, of: u64) -> bool {
+        let is = |f: &Frame| matches!(f, Frame::Here { ctx, .. } if *ctx == of);
+        self.tx.iter().any(|f| is(&f.frame))
     }
 
     /// Whether something waits to leave, or has not arrived for sure.

@@ -101,8 +101,10 @@ pub(crate) enum FabricEvent {
     },
     /// A rank has freed the communicator.
     Left { ctx: u64, rank: u32 },
-    /// A rank has answered that it is alive.
-    Here { ctx: u64, rank: u32 },
+    /// A rank asks whether this one is alive.
+    Asked { ctx: u64, rank: u32 },
+    /// A rank has answered that it is alive, and how many collectives were posted there.
+    Here { ctx: u64, rank: u32, posted: u32 },
 }
 
 /// What a rank tells its peers when it joins, besides what its settings say.
@@ -509,6 +511,18 @@ impl Fabric {
             );
         }
         true
+    }
+
+    /// Answers a rank that this one is alive, unless an answer is on its way.
+    pub(crate) fn say_here(&mut self, ctx: u64, to: u32, posted: u32) {
+        let Some(g) = self.groups.get(&ctx) else {
+            return;
+        };
+        let from = g.rank;
+        let link = g.members.get(to as usize).and_then(|m| m.link);
+        if link.is_some_and(|l| !self.links[l].answers(ctx)) {
+            self.frame(ctx, to, Frame::Here { ctx, from, posted });
+        }
     }
 
     /// Tells one rank, or all, of something.
