@@ -417,3 +417,6 @@ impl Plan {
         self.most_slots[usize::from(converts)]
     }
 }
+
+#[cfg(test)]
+mod tests;

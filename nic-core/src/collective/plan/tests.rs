@@ -1,0 +1,95 @@
+//! What a plan says of receives that are posted ahead, against a look at every pair of steps.
+
+use onc::program::{algorithms, Chunks};
+
+use super::*;
+
+/// Chunks of one memory that two names of it share, in place.
+fn shared(plan: &Plan, in_place: bool, a: Place, b: Place) -> Option<std::ops::Range<u32>> {
+    let common = |a: Chunks, b: Chunks, shift: (u32, u32)| {
+        let (x, y) = (a.first + shift.0, b.first + shift.1);
+        let range = x.max(y)..(x + a.count).min(y + b.count);
+        (!range.is_empty()).then_some(range)
+    };
+    match (a, b) {
+        (Place::Input(a), Place::Input(b))
+        | (Place::Output(a), Place::Output(b))
+        | (Place::Scratch(a), Place::Scratch(b)) => common(a, b, (0, 0)),
+        (Place::Input(i), Place::Output(o)) | (Place::Output(o), Place::Input(i)) => {
+            let (at_input, at_output) = plan.program.in_place().filter(|_| in_place)?;
+            // Chunk `at_input` of the input is chunk `at_output` of the output.
+            common(i, o, (at_output, at_input))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn a_receive_posted_ahead_waits_for_every_use_of_its_memory_and_for_messages_that_still_leave() {
+    let (mut waits, mut leaving) = (0, 0);
+    for kind in CollectiveKind::ALL.iter().copied() {
+        // Direct programs do not run by plans.
+        let by_messages = |a: &Algorithm| *a != Algorithm::Direct;
+        for algo in algorithms(kind).iter().copied().filter(by_messages) {
+            for (ranks, in_place) in (1..=6).flat_map(|n| [(n, false), (n, true)]) {
+                for rank in 0..ranks {
+                    let root = ranks / 2;
+                    let shape = Shape {
+                        kind,
+                        algo,
+                        ranks,
+                        rank,
+                        root,
+                        in_place,
+                    };
+                    // Some do not exist for every number of ranks.
+                    let Ok(plan) = Plans::default().of(shape) else {
+                        continue;
+                    };
+                    for (k, step) in plan.steps.iter().enumerate().filter(|(_, s)| s.lands) {
+                        let into = step.stores[0];
+                        let meets = |p: &Place| shared(&plan, in_place, *p, into).is_some();
+                        let before = || plan.steps[..k].iter().enumerate();
+                        let local = |s: &Source| match s {
+                            Source::Local(p) => Some(*p),
+                            Source::Net(_) => None,
+                        };
+                        let uses = |s: &PlanStep| {
+                            s.sources.iter().filter_map(local).any(|p| meets(&p))
+                                || s.stores.iter().any(meets)
+                        };
+                        let last = before().filter(|(_, s)| uses(s)).map(|(j, _)| j + 1).max();
+                        let what = format!("{shape:?} step {k}");
+                        assert_eq!(step.free_after as usize, last.unwrap_or(0), "{what}");
+                        // A message leaves from there, and nothing was stored over what it reads since: who stored
+                        // has waited for it.
+                        for (j, s) in before() {
+                            let Some(home) = s.home else { continue };
+                            let Some(mut rest) = shared(&plan, in_place, home, into) else {
+                                continue;
+                            };
+                            let over = |c: u32| {
+                                plan.steps[j + 1..k]
+                                    .iter()
+                                    .flat_map(|s| &s.stores)
+                                    .any(|p| {
+                                        let all = shared(&plan, in_place, *p, into);
+                                        all.is_some_and(|r| r.contains(&c))
+                                    })
+                            };
+                            if rest.any(|c| !over(c)) {
+                                assert!(step.senders.contains(&(j as u32)), "{what} and {j}");
+                                leaving += 1;
+                            }
+                        }
+                        waits += usize::from(step.free_after > 0);
+                    }
+                }
+            }
+        }
+    }
+    assert!(
+        waits > 100 && leaving > 100,
+        "{waits} {leaving}: nothing was looked at"
+    );
+}
