@@ -27,6 +27,7 @@ mod permit;
 pub mod port;
 pub mod progress;
 mod queue;
+pub mod scratch;
 mod session;
 mod shmem;
 mod slots;

@@ -52,6 +52,7 @@ use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
 use crate::progress::WakeCell;
+use crate::scratch::Held;
 use crate::transport::{
     Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerLoans, PeerWindow, RecvWork, SendWork,
     StageRoom, Transport, TransportEvent, WorkToken,
@@ -87,6 +88,7 @@ pub struct LocalTransport {
     ip: Ipv4Addr,
     network: Network,
     directory: PathBuf,
+    _held: Held,
     socket_path: PathBuf,
     listener: OwnedFd,
     epoll: OwnedFd,
@@ -155,7 +157,7 @@ impl LocalTransport {
         if exports.len() > rendezvous::MAX_EXPORTS {
             return Err(LocalError::TooManyExports { n: exports.len() });
         }
-        let directory = rendezvous::directory(config.directory.as_deref())?;
+        let (directory, held) = rendezvous::directory(config.directory.as_deref())?;
         let (listener, socket_path) = rendezvous::bind(&directory, ip)?;
         let epoll = links::new_epoll(&listener).map_err(system("an epoll instance"))?;
         Ok(LocalTransport {
@@ -163,6 +165,7 @@ impl LocalTransport {
             ip,
             network: Network::of(config),
             directory,
+            _held: held,
             socket_path,
             listener,
             epoll,

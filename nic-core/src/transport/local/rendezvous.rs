@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::LocalConfig;
 use crate::descriptors;
+use crate::scratch::{self, Held};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -116,8 +117,8 @@ impl Network {
     }
 }
 
-/// The directory where NICs of this user meet.
-pub(super) fn directory(configured: Option<&Path>) -> Result<PathBuf, LocalError> {
+/// The directory where NICs of this user meet, held so that nobody removes it as left behind.
+pub(super) fn directory(configured: Option<&Path>) -> Result<(PathBuf, Held), LocalError> {
     let uid = rustix::process::getuid();
     let path = match configured {
         Some(p) => p.to_path_buf(),
@@ -131,23 +132,29 @@ pub(super) fn directory(configured: Option<&Path>) -> Result<PathBuf, LocalError
         why,
     };
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-    let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
-    if let Err(e) = made {
-        if e.kind() != std::io::ErrorKind::AlreadyExists {
-            return Err(refuse(e.to_string()));
-        }
-    }
+    let make = || match std::fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    };
     // Not through a link: in /tmp anybody could have put one there.
-    let meta = std::fs::symlink_metadata(&path).map_err(|e| refuse(e.to_string()))?;
-    if !meta.is_dir() || meta.uid() != uid.as_raw() || meta.mode() & 0o077 != 0 {
-        return Err(refuse(format!(
-            "must be a directory of user {} with mode 0700, but is owned by {} with mode {:o}",
-            uid.as_raw(),
-            meta.uid(),
-            meta.mode() & 0o7777
-        )));
-    }
-    Ok(path)
+    let check = || match std::fs::symlink_metadata(&path) {
+        Ok(meta) if !meta.is_dir() || meta.uid() != uid.as_raw() || meta.mode() & 0o077 != 0 => {
+            Err(refuse(format!(
+                "must be a directory of user {} with mode 0700, but is owned by {} with mode {:o}",
+                uid.as_raw(),
+                meta.uid(),
+                meta.mode() & 0o7777
+            )))
+        }
+        _ => Ok(()),
+    };
+    check()?;
+    let held = scratch::hold(&path, make).map_err(|e| {
+        descriptors::note(&e);
+        refuse(e.to_string())
+    })?;
+    check()?;
+    Ok((path, held))
 }
 
 fn socket() -> std::io::Result<OwnedFd> {
