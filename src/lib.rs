@@ -38,6 +38,7 @@ mod gpu;
 mod host;
 mod nic;
 mod spec;
+mod threads;
 
 pub use buffer::{AllocError, DeviceBuffer};
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};

@@ -38,6 +38,9 @@ pub enum FloorError {
         /// Words that were not what was written.
         wrong: u64,
     },
+    /// The thread that answers the kernel.
+    #[error("cannot start a thread: {0}; raise `ulimit -u`")]
+    Thread(std::io::Error),
     /// A copy brought back other bytes.
     #[error("a copy of {bytes} bytes to GPU memory and back changed them")]
     Copy {
@@ -133,9 +136,11 @@ pub fn flag_round_trips(
     ];
     let total = u64::from(warmup) + u64::from(iterations);
     let ended = AtomicBool::new(false);
-    let done = std::thread::scope(|threads| {
+    let done = std::thread::scope(|threads| -> Result<_, FloorError> {
         let (to_gpu, from_gpu) = (flags.word(0), flags.word(APART));
-        let answering = threads.spawn(|| answer(to_gpu, from_gpu, total, timeout, &ended));
+        let answering = std::thread::Builder::new()
+            .spawn_scoped(threads, || answer(to_gpu, from_gpu, total, timeout, &ended))
+            .map_err(FloorError::Thread)?;
         // The kernel's own time-outs end it; `timeout` of each round trip bounds them all.
         let patience = timeout * 2 + Duration::from_secs(60);
         let done = gpu
@@ -144,9 +149,9 @@ pub fn flag_round_trips(
         ended.store(true, Ordering::Relaxed);
         // It returns at the latest when `timeout` passed without a word.
         let _ = answering.join();
-        done
+        Ok(done)
     });
-    done?;
+    done??;
     let end = PerfResult::read(&result, 0)?;
     if end.status != Status::Ok || end.wrong > 0 {
         return Err(FloorError::Flags {

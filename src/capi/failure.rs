@@ -93,6 +93,7 @@ impl Failure {
             | E::Load(_)
             | E::Queue(_)
             | E::Descriptors { .. }
+            | E::Thread(_)
             | E::Gpu(_) => HOST,
         };
         Failure {

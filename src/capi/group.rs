@@ -13,7 +13,7 @@ use super::comm::OpenComm;
 use super::failure::{self, Failure};
 use super::pointer::Out;
 use super::stream::OpenStream;
-use crate::{Communicator, Operation};
+use crate::{threads, Communicator, Operation};
 
 /// Makes a communicator, and gives its handle, or 0.
 type Make = Box<dyn FnOnce() -> Result<usize, Failure> + Send>;
@@ -153,15 +153,8 @@ fn run(group: Group) -> Result<(), Failure> {
 /// Makes all communicators at once: each waits for the others.
 fn make_all(makes: Vec<(Out<*mut c_void>, Make)>) -> Result<(), Failure> {
     let (outs, makes): (Vec<_>, Vec<_>) = makes.into_iter().unzip();
-    let made: Vec<Result<usize, Failure>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = makes.into_iter().map(|m| scope.spawn(m)).collect();
-        let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
-            // A panic of ours in there is one here as well.
-            t.join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
+    let made = threads::all_or_none(makes);
+    let made = made.map_err(|e| Failure::collective(&e.into()))?;
     let mut first = Ok(());
     for (out, handle) in outs.iter().zip(made) {
         match handle {

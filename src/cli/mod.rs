@@ -4,6 +4,7 @@
 //! travel as `anyhow`; one that a person can do something about is a [`Problem`].
 
 mod cc;
+mod child;
 mod doctor;
 mod explain;
 mod hll;
@@ -13,6 +14,8 @@ mod perf;
 mod problem;
 mod regs;
 mod run;
+mod scratch;
+mod secret;
 pub(crate) mod stdio;
 mod trace;
 
@@ -31,7 +34,8 @@ pub(crate) use problem::{Exit, Problem};
 /// 130 interrupted; `run` ends as the first rank that failed.
 ///
 /// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, also for programs;
-/// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error.
+/// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error;
+/// RINGBELL_UDP_SECRET is the number that --secret reads from a file.
 #[derive(Parser)]
 #[command(name = "ringbell", version)]
 struct Cli {

@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::perf::pair::{check_frames, frames_need_tcp};
 use super::perf::side::{failed, Side};
+use super::secret::SecretArgs;
 use super::{stdio, Exit, Problem};
 
 /// Bytes of a ring; as much can be on the way in one direction.
@@ -76,9 +77,8 @@ pub(crate) struct Args {
     /// Say what happens on standard error
     #[arg(short = 'v')]
     verbose: bool,
-    /// Port udp: peers that prove to know this number are heard, without being listed
-    #[arg(long, value_name = "NUMBER")]
-    secret: Option<u64>,
+    #[command(flatten)]
+    secret: SecretArgs,
     /// Record every frame to this file (pcapng). With transport auto it means tcp, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         transport: frames_need_tcp(args.transport, frames),
         port: args.port.clone(),
         tap_host: args.host_ip,
-        udp_secret: args.secret,
+        udp_secret: args.secret.read()?,
         pcap: args.pcap.clone(),
         faults: Faults {
             loss: args.loss,
@@ -305,9 +305,16 @@ fn carry(args: &Args, side: &Side, session: SessionId, interrupted: &AtomicBool)
         peer_ended: AtomicBool::new(false),
         stop: AtomicBool::new(false),
     };
-    let input = (!args.no_stdin).then(read_input);
+    let input = match args.no_stdin {
+        true => None,
+        false => Some(read_input().context("cannot start the thread that reads standard input")?),
+    };
     std::thread::scope(|scope| {
-        let sender = scope.spawn(|| send(args, side, session, outgoing, input, &shared));
+        let sender = std::thread::Builder::new()
+            .spawn_scoped(scope, || {
+                send(args, side, session, outgoing, input, &shared)
+            })
+            .context("cannot start the sending thread")?;
         let end = receive(args, &mut incoming, interrupted, &shared, || {
             sender.is_finished()
         });
@@ -331,9 +338,9 @@ fn carry(args: &Args, side: &Side, session: SessionId, interrupted: &AtomicBool)
 
 /// Reads standard input on a thread of its own: a read cannot be interrupted. An empty chunk is the
 /// end.
-fn read_input() -> Receiver<std::io::Result<Vec<u8>>> {
+fn read_input() -> std::io::Result<Receiver<std::io::Result<Vec<u8>>>> {
     let (to, from) = sync_channel(4);
-    std::thread::spawn(move || {
+    let read = move || {
         let mut input = std::io::stdin().lock();
         loop {
             let mut chunk = vec![0; CHUNK];
@@ -350,8 +357,11 @@ fn read_input() -> Receiver<std::io::Result<Vec<u8>>> {
                 return;
             }
         }
-    });
-    from
+    };
+    std::thread::Builder::new()
+        .name("nc-input".into())
+        .spawn(read)?;
+    Ok(from)
 }
 
 /// Standard input → GPU memory, until it has ended and everything was sent, or `stop`.

@@ -8,9 +8,11 @@ mod device;
 mod floor;
 mod hll;
 mod limits;
+mod memory;
 #[cfg(feature = "cuda")]
 mod nccl;
 pub(super) mod pair;
+mod receiver;
 mod send;
 mod serve;
 pub(super) mod side;

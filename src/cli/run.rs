@@ -10,11 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringbell::parts::nic_core::scratch;
 use ringbell::{BootstrapServer, PortSpec, TransportSpec};
 use rustix::process::Signal;
 
-use self::ranks::{End, Ranks};
+use self::ranks::Ranks;
 use self::wiring::Wiring;
+use super::child::End;
 use super::perf::pair::mtu;
 use super::{stdio, Exit};
 
@@ -59,6 +61,7 @@ pub(crate) struct Args {
 
 /// Starts the ranks and waits for them.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
+    scratch::sweep();
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
     let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
     let signal = Arc::new(AtomicUsize::new(0));
@@ -74,7 +77,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
         wiring.environment(rank, args.ranks, args.transport, &id)
     })
-    .and_then(|ranks| supervise(args, ranks, &signal));
+    .and_then(|ranks| supervise(args, ranks, &server, &signal));
     // Ranks that were killed leave their sockets in it.
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
@@ -87,13 +90,21 @@ enum Cause {
     Rank,
 }
 
-fn supervise(args: &Args, mut ranks: Ranks, signal: &AtomicUsize) -> Result<Exit> {
+fn supervise(
+    args: &Args,
+    mut ranks: Ranks,
+    server: &BootstrapServer,
+    signal: &AtomicUsize,
+) -> Result<Exit> {
     let start = Instant::now();
     let deadline = args.deadline.map(Duration::from_secs);
     let mut first: Option<(u32, End)> = None;
     let mut ending: Option<(Cause, Instant)> = None;
     loop {
-        for (rank, end) in ranks.reap()? {
+        for ended in ranks.reap()? {
+            let (rank, end) = (ended.rank, ended.end);
+            // Who has not joined yet is not waited for.
+            server.rank_ended(rank, &ended.brief());
             if end.is_success() || (ending.is_some() && end.was_asked()) {
                 continue;
             }

@@ -22,7 +22,7 @@ use super::{
     CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
     UniqueId,
 };
-use crate::{DeviceBuffer, Nic};
+use crate::{threads, DeviceBuffer, Nic};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);
@@ -203,24 +203,9 @@ impl Communicator {
     ) -> Result<Vec<Communicator>, CollectiveError> {
         let id = UniqueId::create()?;
         let ranks = nics.len() as u32;
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = nics
-                .iter()
-                .zip(0..)
-                .map(|(nic, rank)| {
-                    let init = move || Communicator::init(nic, &id, ranks, rank, options);
-                    scope.spawn(init)
-                })
-                .collect();
-            threads
-                .into_iter()
-                .map(|t| {
-                    // A panic of ours in there is one here as well.
-                    t.join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect()
-        })
+        let init = |(nic, rank)| move || Communicator::init(nic, &id, ranks, rank, options);
+        let made = threads::all_or_none(nics.iter().zip(0..).map(init))?;
+        made.into_iter().collect()
     }
 
     fn of_job(

@@ -77,6 +77,9 @@ pub enum CollectiveError {
         /// What they would need if all of them were in this process.
         needed: u64,
     },
+    /// The system starts no thread.
+    #[error("cannot start a thread; raise `ulimit -u`, or use fewer")]
+    Thread(#[from] std::io::Error),
     /// An operation cannot be posted like this.
     #[error("{kind:?}: {why}")]
     Misuse {

@@ -4,6 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
+use hmac::Mac as _;
+
+use super::bootstrap::proof::keyed;
+
 /// Where a job's bootstrap listens, and the secret that admits to it: NCCL's unique id.
 ///
 /// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and gives its
@@ -50,14 +54,13 @@ impl UniqueId {
         &self.secret
     }
 
-    /// A number that tells jobs of one machine apart and does not tell the secret.
-    pub(crate) fn job_tag(&self) -> u64 {
-        let (a, b) = self.secret.split_at(8);
-        let word = |b: &[u8]| b.iter().fold(0_u64, |w, x| w << 8 | u64::from(*x));
-        let mut z = word(a) ^ word(b).rotate_left(32) ^ u64::from(self.address.port()) << 17;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+    /// Bytes for one purpose of the job: all its ranks get the same, and they tell nothing of the secret nor of the
+    /// bytes for another purpose.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut mac = keyed(&self.secret);
+        mac.update(&self.address.port().to_be_bytes());
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
     }
 }
 

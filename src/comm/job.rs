@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::scratch;
 
 use super::launcher::{self, number, JobSource, Lookup};
 use super::{BootstrapError, Member, UniqueId, UniqueIdError};
@@ -186,6 +187,10 @@ impl Job {
     /// # Errors
     /// [`JobError::Switch`] when the launcher's switch is gone.
     pub fn nic_options(&self) -> Result<NicOptions, JobError> {
+        if self.rank_0_serves && self.rank == 0 {
+            // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
+            scratch::sweep();
+        }
         let mut options = self.id.nic_options(self.rank);
         options.transport = self.transport;
         options.port = self.port.clone();
@@ -211,28 +216,32 @@ impl UniqueId {
     /// How to open the NIC of a rank of this job, so that only its own ranks can meet it: an address by
     /// rank, and a directory, a network number and secrets of the job's own.
     pub fn nic_options(&self, rank: u32) -> NicOptions {
-        let tag = self.job_tag();
+        let word = |purpose| {
+            let bytes = self.derived(purpose);
+            bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
+        };
+        // What others may see (the directory's name, the network's number in each frame) tells nothing of the secrets.
         let mut options = NicOptions {
             ip: Job::address_of(rank),
-            vni: (tag >> 40) as u32 & 0xff_ffff,
-            udp_secret: Some(tag),
+            vni: word("network") as u32 & 0xff_ffff,
+            udp_secret: Some(word("udp")),
             ..NicOptions::default()
         };
         options.local.directory = Some(self.local_directory());
-        let (low, high) = options.local.secret.split_at_mut(16);
-        low.copy_from_slice(self.secret());
-        high.copy_from_slice(self.secret());
+        options.local.secret = self.derived("local");
         options
+    }
+
+    fn directory_name(&self) -> String {
+        let bytes = self.derived("directory");
+        let hex: String = bytes[..16].iter().map(|b| format!("{b:02x}")).collect();
+        format!("ringbell-job-{hex}")
     }
 
     /// Where the job's NICs find each other on this machine: the directory of the `local` transport. Its
     /// name does not tell the secret.
     pub fn local_directory(&self) -> PathBuf {
-        std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-            .unwrap_or_else(std::env::temp_dir)
-            .join(format!("ringbell-job-{:016x}", self.job_tag()))
+        scratch::base().join(self.directory_name())
     }
 }
 
@@ -500,6 +509,12 @@ mod tests {
         assert_ne!(id.local_directory(), other.local_directory());
         let options = id.nic_options(3);
         assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
+        // The directory's name is there for every user to see, the network's number for everybody on the wire.
+        let shown = format!("{}{:x}", id.local_directory().display(), options.vni);
+        let udp = options.udp_secret.expect("one");
+        assert!(!shown.contains(&format!("{udp:016x}")), "{shown}");
+        assert_ne!(options.local.secret[..16], *id.secret());
+        assert_ne!(other.nic_options(3).udp_secret, Some(udp));
         assert!(!id
             .local_directory()
             .to_string_lossy()

@@ -21,6 +21,11 @@ pub struct Enqueued {
     how: How,
 }
 
+/// Is told how a group ended.
+type Then = Box<dyn FnOnce(Result<Vec<Done>, CollectiveError>) + Send>;
+/// Operations that a stream holds together.
+type Group = (Vec<(Communicator, Operation)>, Then);
+
 /// Who posts it when the stream gets there.
 #[derive(Debug)]
 enum How {
@@ -209,15 +214,34 @@ impl Communicator {
         let real = operations
             .iter()
             .any(|(c, _)| c.nic().gpu().kind() == GpuKind::Cuda);
-        let run = move || {
+        let run = |(operations, then): Group| {
             let group: Vec<_> = operations.iter().map(|(c, o)| (c, *o)).collect();
             then(Communicator::group(&group));
         };
+        let then: Then = Box::new(then);
         match real {
             // Whoever waits steps the NIC, and so calls the driver, which a host function of a stream must not
             // (`cuLaunchHostFunc`): another thread does.
-            true => stream.host(move || drop(std::thread::spawn(run).join())),
-            false => stream.host(run),
+            true => stream.host(move || {
+                let group = Arc::new(Mutex::new(Some((operations, then))));
+                let take = |group: &Mutex<Option<Group>>| {
+                    let mut group = group.lock().unwrap_or_else(PoisonError::into_inner);
+                    group.take()
+                };
+                let theirs = group.clone();
+                let started = std::thread::Builder::new()
+                    .name("ringbell-group".into())
+                    .spawn(move || take(&theirs).map(run));
+                match started {
+                    Ok(thread) => drop(thread.join()),
+                    Err(error) => {
+                        if let Some((_, then)) = take(&group) {
+                            then(Err(error.into()));
+                        }
+                    }
+                }
+            }),
+            false => stream.host(move || run((operations, then))),
         }
         Ok(())
     }

@@ -90,7 +90,8 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
     let stop = AtomicBool::new(false);
     let total = ROUND_TRIPS * (BATCHES as u64 + 1);
     std::thread::scope(|scope| {
-        let echo = scope.spawn(|| {
+        let thread = || std::thread::Builder::new();
+        let echo = thread().spawn_scoped(scope, || {
             let pinned = machine::pin_to(far);
             for round in 1..=total {
                 if !pinned || !wait_for(&ping.0, round, &stop) {
@@ -101,7 +102,9 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
             }
             pinned
         });
-        let serve = scope.spawn(|| {
+        // Without a thread there is no number; one that waits is told.
+        let echo = echo.ok()?;
+        let serve = thread().spawn_scoped(scope, || {
             let mut samples = Samples::with_capacity(BATCHES);
             let mut done = machine::pin_to(near);
             let mut round = 0;
@@ -128,8 +131,11 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
             stop.store(true, Ordering::Relaxed);
             done.then(|| samples.median())
         });
+        if serve.is_err() {
+            stop.store(true, Ordering::Relaxed);
+        }
         let pinned = echo.join().unwrap_or(false);
-        serve.join().ok().flatten().filter(|_| pinned)
+        serve.ok()?.join().ok().flatten().filter(|_| pinned)
     })
 }
 

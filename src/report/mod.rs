@@ -5,6 +5,7 @@
 
 pub(crate) mod limits;
 pub(crate) mod machine;
+pub(crate) mod memory;
 mod output;
 mod plot;
 mod progress;

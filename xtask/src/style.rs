@@ -91,7 +91,38 @@ fn file(path: &str, text: &str) -> Vec<String> {
             breaches.push(format!("{path}:{}: no reason beside `{line}`", i + 1));
         }
     }
+    if is_product(path) {
+        breaches.extend(panicking_threads(path, text));
+    }
     breaches
+}
+
+/// What users run: no tests, mocks or tools of this repository.
+fn is_product(path: &str) -> bool {
+    let inside = path.starts_with("src/") || path.contains("/src/");
+    let other = ["tests.rs", "/tests/", "mock", "xtask/", "loom"];
+    inside && !other.iter().any(|o| path.contains(o))
+}
+
+/// Threads whose start panics when the system refuses one, before the file's tests.
+fn panicking_threads(path: &str, text: &str) -> Vec<String> {
+    let lines = text.lines().enumerate();
+    let product = lines.take_while(|(_, l)| l.trim() != "#[cfg(test)]");
+    let starts = product.filter(|(_, l)| {
+        let comment = l.trim_start().starts_with("//");
+        !comment
+            && ["thread::spawn(", "scope.spawn("]
+                .iter()
+                .any(|s| l.contains(s))
+    });
+    starts
+        .map(|(i, _)| {
+            format!(
+                "{path}:{}: panics when the system refuses a thread; use thread::Builder and handle the error",
+                i + 1
+            )
+        })
+        .collect()
 }
 
 /// Names of the crates that a manifest depends on, those of the workspace left out.
@@ -137,6 +168,27 @@ mod tests {
         let allow = concat!("#!", "[allow(unsafe_code)]");
         assert_eq!(file("a.rs", allow).len(), 1);
         assert!(file("a.rs", &format!("{allow} // Maps memory.")).is_empty());
+    }
+
+    #[test]
+    fn threads_of_the_product_start_without_a_panic() {
+        let spawn = "let t = std::thread::spawn(run);\n";
+        assert_eq!(file("src/a.rs", spawn).len(), 1);
+        assert_eq!(
+            file("nic-core/src/a/b.rs", "    scope.spawn(run);\n").len(),
+            1
+        );
+        for elsewhere in [
+            "tests/a.rs",
+            "nic-core/tests/a.rs",
+            "xtask/src/a.rs",
+            "a/src/b/tests.rs",
+        ] {
+            assert!(file(elsewhere, spawn).is_empty(), "{elsewhere}");
+        }
+        let tests = format!("fn f() {{}}\n#[cfg(test)]\nmod tests {{\n{spawn}}}\n");
+        assert!(file("src/a.rs", &tests).is_empty());
+        assert!(file("src/a.rs", &format!("/// {spawn}")).is_empty());
     }
 
     #[test]

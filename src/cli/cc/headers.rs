@@ -1,6 +1,10 @@
 //! The device headers, carried inside the program: `ringbell cc` needs no checkout.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use anyhow::Result;
+
+use crate::cli::scratch::Folder;
 
 macro_rules! headers {
     ($($name:literal),+ $(,)?) => {
@@ -30,44 +34,24 @@ headers!(
 );
 
 /// The headers in a folder of their own, which goes when this is dropped.
-pub(super) struct Unpacked(PathBuf);
+pub(super) struct Unpacked(Folder);
 
 impl Unpacked {
     /// Writes the headers.
     ///
     /// # Errors
     /// When the folder or a file cannot be written.
-    pub(super) fn new() -> std::io::Result<Unpacked> {
-        let base = std::env::temp_dir();
-        let mut number = 0_u32;
-        let dir = loop {
-            let dir = base.join(format!("ringbell-cc-{}-{number}", std::process::id()));
-            // Made anew: in a folder that anybody may write to, one that exists is somebody else's.
-            match std::fs::create_dir(&dir) {
-                Ok(()) => break dir,
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && number < 100 => {
-                    number += 1
-                }
-                Err(e) => return Err(e),
-            }
-        };
-        let unpacked = Unpacked(dir);
+    pub(super) fn new() -> Result<Unpacked> {
+        let folder = Folder::of_files("cc")?;
         for (name, text) in HEADERS {
-            std::fs::write(unpacked.0.join(name), text)?;
+            std::fs::write(folder.path().join(name), text)?;
         }
-        Ok(unpacked)
+        Ok(Unpacked(folder))
     }
 
     /// The folder.
     pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Unpacked {
-    fn drop(&mut self) {
-        // A folder that stays behind costs a few kilobytes of /tmp.
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path()
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +15,7 @@ use ringbell::{Cidr, DeviceBuffer, Gpu, NicOptions, PortSpec, TransportSpec};
 use super::kernel::slot_bytes;
 use crate::cli::open;
 use crate::cli::perf::side::{failed, progress_for_gpu, Side};
+use crate::cli::scratch::Folder;
 
 /// Messages that can be under way.
 pub(crate) const WINDOW: u64 = 8;
@@ -31,7 +31,7 @@ pub(crate) struct Path {
     from: DeviceBuffer,
     pub(super) to: DeviceBuffer,
     listener: SessionId,
-    directory: PathBuf,
+    _folder: Folder,
     /// Largest message.
     size: u64,
 }
@@ -57,12 +57,6 @@ impl Flow {
     }
 }
 
-impl Drop for Path {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.directory);
-    }
-}
-
 impl Path {
     /// The receiver's GPU.
     pub(crate) fn gpu(&self) -> &Gpu {
@@ -71,15 +65,7 @@ impl Path {
 
     /// Opens both NICs, for messages of up to `size` bytes.
     pub(crate) fn open(transport: TransportSpec, size: u64) -> Result<Path> {
-        let base =
-            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let directory = base.join(format!("ringbell-hll-{}", std::process::id()));
-        std::fs::create_dir_all(&directory)
-            .and_then(|()| {
-                let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-                std::fs::set_permissions(&directory, mode)
-            })
-            .with_context(|| format!("cannot make {}; check TMPDIR", directory.display()))?;
+        let folder = Folder::new("hll")?;
         // Both ends share memory: nothing can flip a bit.
         let switch = match transport {
             TransportSpec::Local => None,
@@ -102,7 +88,7 @@ impl Path {
                 ..NicOptions::default()
             };
             options.gpu.memory_bytes = WINDOW * slot_bytes(size) + (64 << 20);
-            options.local.directory = Some(directory.clone());
+            options.local.directory = Some(folder.to_path_buf());
             Side::open(options, PATIENCE)
         };
         let (tx, rx) = (side(0)?, side(1)?);
@@ -113,7 +99,7 @@ impl Path {
             tx,
             rx,
             listener,
-            directory,
+            _folder: folder,
             size,
         })
     }
@@ -160,7 +146,9 @@ impl Path {
             .transpose()?;
         let start = Instant::now();
         let received = std::thread::scope(|scope| {
-            let receiver = scope.spawn(move || receive(r));
+            let receiver = std::thread::Builder::new()
+                .spawn_scoped(scope, move || receive(r))
+                .context("cannot start the receiving thread")?;
             let sent = self.send(s, size, &mut next);
             drop(next);
             if sent.is_err() {

@@ -1,26 +1,28 @@
 //! `ringbell perf all-reduce` and the other collectives, in the form of nccl-tests.
-#![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
 pub(super) mod data;
 pub(super) mod rank;
 pub(super) mod table;
 pub(super) mod usage;
+mod watch;
 
 use std::net::Ipv4Addr;
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{bail, Context, Result};
+use anyhow::{Context, Result};
 use ringbell::engines::{EngineInfo, Place, Registry};
+use ringbell::parts::nic_core::scratch;
 use ringbell::{
     Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, GpuKind, Job,
-    JobError, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
+    JobError, JobSource, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
 };
 
 use serde::{Deserialize, Serialize};
 
 use self::data::Shape;
 use self::rank::{Plan, Rank};
+use self::watch::Watch;
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use super::pair::mtu;
@@ -202,6 +204,12 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
             usage::ranks(args, &job)?;
             usage::check(kind, args, job.size())?;
             let steps = steps(kind, args, job.size())?;
+            let here = match job.source() {
+                JobSource::Ringbell => job.size(),
+                // Others may have started them on other machines.
+                _ => 1,
+            };
+            usage::enough_memory(kind, here, largest(&steps))?;
             let limits = measure_limits(args, job.rank(), &steps);
             return one_rank(kind, args, &job, &steps, limits);
         }
@@ -210,17 +218,24 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
     }
     usage::check(kind, args, args.ranks())?;
     let steps = steps(kind, args, args.ranks())?;
+    usage::enough_memory(kind, args.ranks(), largest(&steps))?;
+    scratch::sweep();
     // Before anything else runs on this machine.
     let limits = measure_limits(args, 0, &steps);
     let wiring = Wiring::new(args.ranks(), args.transport, args.port.as_ref(), args.mtu)?;
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks()))?;
     let id = server.id();
     let done = match args.threads {
-        true => in_threads(kind, args, &wiring, &id, &steps, limits),
-        false => in_processes(kind, args, &wiring, &id, &steps, limits),
+        true => in_threads(kind, args, &wiring, &server, &steps, limits),
+        false => in_processes(kind, args, &wiring, &server, &steps, limits),
     };
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
+}
+
+/// Bytes of the largest size.
+fn largest(steps: &[Step]) -> u64 {
+    steps.iter().map(|s| s.bytes).max().unwrap_or(0)
 }
 
 fn measure_limits(args: &Args, rank: u32, steps: &[Step]) -> Limits {
@@ -244,33 +259,56 @@ fn in_threads(
     kind: CollectiveKind,
     args: &Args,
     wiring: &Wiring,
-    id: &UniqueId,
+    server: &BootstrapServer,
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
     usage::enough_descriptors(args.ranks(), args.transport)?;
+    let id = server.id();
     let failed = Mutex::new(None);
+    // The others wait for one that has failed no longer.
+    let fail = |rank: u32, e: anyhow::Error| {
+        server.rank_ended(rank, &format!("rank {rank}: {e:#}"));
+        let e = e.context(format!("rank {rank}"));
+        // Nothing panics while it holds the lock.
+        if let Ok(mut first) = failed.lock() {
+            first.get_or_insert(e);
+        }
+    };
+    let fail = &fail;
     std::thread::scope(|scope| {
         for rank in 1..args.ranks() {
-            let failed = &failed;
-            scope.spawn(move || {
-                let done = job_of(wiring, rank, args, id)
+            let run = move || {
+                let done = job_of(wiring, rank, args, &id)
                     .and_then(|job| one_rank(kind, args, &job, steps, Limits::default()));
                 if let Err(e) = done {
-                    let e = e.context(format!("rank {rank}"));
-                    // Nothing panics while it holds the lock.
-                    if let Ok(mut first) = failed.lock() {
-                        first.get_or_insert(e);
-                    }
+                    fail(rank, e);
                 }
-            });
+            };
+            let thread = std::thread::Builder::new().name(format!("rank-{rank}"));
+            if let Err(e) = thread.spawn_scoped(scope, run) {
+                let e = anyhow::Error::new(e).context(Problem::new(
+                    Exit::Environment,
+                    format!("cannot start a thread for rank {rank}"),
+                    "give fewer ranks with -R, or raise `ulimit -u`",
+                ));
+                server.rank_ended(rank, &format!("{e:#}"));
+                // Those that wait for rank 0 end as well.
+                server.rank_ended(0, "rank 0 was not started");
+                return Err(e);
+            }
         }
-        one_rank(kind, args, &job_of(wiring, 0, args, id)?, steps, limits)
+        let done =
+            job_of(wiring, 0, args, &id).and_then(|job| one_rank(kind, args, &job, steps, limits));
+        if let Err(e) = &done {
+            server.rank_ended(0, &format!("rank 0: {e:#}"));
+        }
+        done
     })
-    .map_err(|e| match failed.into_inner() {
+    .map_err(|e| match failed.lock().ok().and_then(|mut f| f.take()) {
         // What the others say is the cause more often than the effect.
-        Ok(Some(other)) => other.context(format!("rank 0: {e:#}")),
-        _ => e,
+        Some(other) => other.context(format!("rank 0: {e:#}")),
+        None => e,
     })
 }
 
@@ -278,29 +316,31 @@ fn in_processes(
     kind: CollectiveKind,
     args: &Args,
     wiring: &Wiring,
-    id: &UniqueId,
+    server: &BootstrapServer,
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let mut program = vec![exe.to_string_lossy().into_owned()];
     program.extend(std::env::args().skip(1));
-    let mut ranks = Ranks::start(1..args.ranks(), &program, false, |rank| {
-        wiring.environment(rank, args.ranks(), args.transport, id)
+    let id = server.id();
+    let ranks = Ranks::start(1..args.ranks(), &program, false, |rank| {
+        wiring.environment(rank, args.ranks(), args.transport, &id)
     })?;
-    let done = one_rank(kind, args, &job_of(wiring, 0, args, id)?, steps, limits)?;
-    let deadline = Instant::now() + END;
-    while ranks.left() > 0 {
-        if let Some((rank, end)) = ranks.reap()?.into_iter().find(|(_, e)| !e.is_success()) {
-            bail!("rank {rank} {end}");
+    let watch = Watch::new(ranks);
+    std::thread::scope(|scope| {
+        let _looks = watch.looks();
+        std::thread::Builder::new()
+            .name("perf-watch".into())
+            .spawn_scoped(scope, || watch.run(server))
+            .context("cannot start the thread that watches the ranks")?;
+        let done =
+            job_of(wiring, 0, args, &id).and_then(|job| one_rank(kind, args, &job, steps, limits));
+        match done {
+            Ok(exit) => watch.finish().map(|()| exit),
+            Err(e) => Err(watch.blame(e)),
         }
-        if Instant::now() > deadline {
-            bail!("rank(s) {} did not end; they were killed", ranks.names());
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    ranks.finish_output();
-    Ok(done)
+    })
 }
 
 /// The sizes, with the iterations that each gets: all ranks must come to the same.
@@ -380,7 +420,7 @@ fn one_rank(
     steps: &[Step],
     limits: Limits,
 ) -> Result<Exit> {
-    let largest = steps.iter().map(|s| s.bytes).max().unwrap_or(0);
+    let largest = largest(steps);
     let mut options = usage::attached(args, job)?;
     options.gpu.memory_bytes = (2 * largest + (16 << 20)).next_multiple_of(2 << 20);
     options.progress = match args.dedicated {

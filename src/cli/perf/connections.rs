@@ -68,10 +68,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         progress.message(n.to_string());
         match measure(args, &client, n) {
             Ok(rows) => report.rows.extend(rows),
-            Err(e) => {
-                client.abandon();
-                return Err(e);
-            }
+            Err(e) => return Err(client.abandon(e)),
         }
         progress.step();
     }
@@ -143,7 +140,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
     };
     side.tell(client.session, &plan.encode())?;
     let sessions = (0..connections)
-        .map(|_| side.connect(client.server, std::time::Duration::from_secs(10)))
+        .map(|_| side.connect(client.server, std::time::Duration::from_secs(10), || true))
         .collect::<Result<Vec<SessionId>>>()?;
     let list = session_list(side, &sessions)?;
     let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;

@@ -13,6 +13,7 @@ use ringbell::{GpuKind, NicOptions, ProgressMode, TransportSpec};
 
 use super::send::read_times;
 use super::side::{progress_for_gpu, Side};
+use crate::cli::scratch::Folder;
 use crate::cli::{Exit, Problem};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
@@ -79,24 +80,27 @@ pub(crate) struct DmaArgs {
 /// A NIC that nobody else finds, and its folder.
 struct Alone {
     side: Side,
-    folder: std::path::PathBuf,
+    _folder: Folder,
 }
 
 impl Alone {
     fn open(memory: u64, dedicated: bool) -> Result<Alone> {
-        let folder = std::env::temp_dir().join(format!("ringbell-perf-{}", std::process::id()));
+        let folder = Folder::new("perf")?;
         let mut options = NicOptions {
             transport: TransportSpec::Local,
             ..NicOptions::default()
         };
-        options.local.directory = Some(folder.clone());
+        options.local.directory = Some(folder.to_path_buf());
         options.gpu.memory_bytes = memory;
         options.progress = match dedicated {
             true => ProgressMode::Dedicated,
             false => progress_for_gpu(),
         };
         let side = Side::open(options, Duration::from_secs(5))?;
-        Ok(Alone { side, folder })
+        Ok(Alone {
+            side,
+            _folder: folder,
+        })
     }
 }
 
@@ -109,13 +113,6 @@ impl Alone {
             _ if self.side.nic.gpu().kind() == GpuKind::Cuda => "rescue",
             _ => "waiter",
         }
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        // What stays behind is an empty folder among the temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -22,7 +22,7 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use ringbell::{CollectiveKind, DataType, GpuChoice, ReduceOp};
 
 use self::gather::{Found, Outcome, Sweep, Unusable};
@@ -31,6 +31,7 @@ use self::mps::Mps;
 use self::order::Order;
 use self::placement::{version_text, Carrier, Placement, Setting};
 use super::collective::{self, spelled, table, Step};
+use crate::cli::scratch::Folder;
 use crate::cli::{Exit, Problem};
 use crate::report::{emit_text, machine, Axis, OutputArgs, Peer, Plot, Report, Scale, SweepArgs};
 
@@ -148,25 +149,6 @@ struct Task {
     limit: Duration,
 }
 
-/// A private folder, removed in the end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Result<Folder> {
-        let path = std::env::temp_dir().join(format!("ringbell-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path)
-            .with_context(|| format!("cannot make {}; check TMPDIR", path.display()))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// NCCL's part of the task over one transport.
 fn measure(
     task: &Task,
@@ -182,7 +164,7 @@ fn measure(
             ..Outcome::default()
         });
     }
-    let folder = Folder::new("nccl")?;
+    let folder = Folder::of_files("nccl")?;
     Ok(gather::run(&Sweep {
         order: Order {
             library: found.library.clone(),
@@ -202,7 +184,7 @@ fn measure(
             version: found.version,
             ranks: task.ranks,
             sms: found.sms,
-            log: &folder.0.join("log.%p"),
+            log: &folder.path().join("log.%p"),
             mps,
         },
         limit: task.limit,

@@ -1,24 +1,25 @@
 //! Who the two sides are: threads, processes, or two commands on two machines.
-#![allow(clippy::disallowed_methods)] // The program: waits for its peer with a deadline.
 
-use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{anyhow, bail, Context, Result};
+use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::{Checksums, MTU_MAX, MTU_MIN};
 use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
 
+use super::receiver::Receiver;
 use super::serve;
 use super::side::{failed, Side};
 use super::wire::{Plan, Run, Verdict};
+use crate::cli::child::dies_with_us;
+use crate::cli::scratch::Folder;
+use crate::cli::secret::SecretArgs;
 use crate::cli::{open, stdio, Exit, Problem};
 use crate::report::{limits, machine, Payload, Report};
 
@@ -33,7 +34,7 @@ const CLIENT_IP: Cidr = Cidr {
     prefix: 24,
 };
 /// How long the other side may take to appear.
-const START: Duration = Duration::from_secs(20);
+pub(super) const START: Duration = Duration::from_secs(20);
 
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
@@ -74,9 +75,8 @@ pub(crate) struct WireArgs {
     /// Let this fraction of the frames be overtaken by later ones
     #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability)]
     reorder: f64,
-    /// Port udp: peers that prove to know this number are heard, without being listed
-    #[arg(long, value_name = "NUMBER")]
-    secret: Option<u64>,
+    #[command(flatten)]
+    secret: SecretArgs,
     /// Seed of faults and data
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
@@ -186,8 +186,7 @@ pub(super) struct Client {
 
 enum Peer {
     Thread(std::thread::JoinHandle<Result<()>>),
-    /// A child and the directory that both use.
-    Process(Child, PathBuf),
+    Process(Receiver),
     Elsewhere,
 }
 
@@ -205,7 +204,7 @@ impl WireArgs {
         self.seed
     }
 
-    fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> NicOptions {
+    fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> Result<NicOptions> {
         let mut options = NicOptions {
             ip,
             transport: self.transport(),
@@ -216,7 +215,7 @@ impl WireArgs {
                 seed: self.seed,
                 ..Faults::default()
             },
-            udp_secret: self.secret,
+            udp_secret: self.secret.read()?,
             pcap: self.pcap.clone(),
             progress: self.progress,
             seed: Some(self.seed),
@@ -230,7 +229,7 @@ impl WireArgs {
         };
         options.gpu.memory_bytes = memory.max(64 << 20);
         options.local.directory = self.directory.clone();
-        options
+        Ok(options)
     }
 
     /// Both NICs belong to this command, so that no stranger's delayed acknowledgements count.
@@ -283,7 +282,7 @@ impl WireArgs {
                 },
                 self.port_or(PortSpec::None),
                 self.memory.unwrap_or(memory),
-            );
+            )?;
             if let Some(path) = &self.join_switch {
                 options.switch = Some((join(path)?, 1));
             }
@@ -299,7 +298,7 @@ impl WireArgs {
                 self.ip.unwrap_or(CLIENT_IP),
                 self.port_or(PortSpec::None),
                 memory,
-            );
+            )?;
             let side = Side::open(options, self.timeout())?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
@@ -311,6 +310,9 @@ impl WireArgs {
             )
             .into());
         }
+        let what = format!("{command} between two NICs, with messages of that size");
+        let advice = "give a smaller -e, or fewer messages in flight";
+        super::memory::enough(&what, memory.saturating_mul(2), advice)?;
         let client = if self.threads {
             self.in_threads(memory)?
         } else {
@@ -367,15 +369,15 @@ impl WireArgs {
 
     fn in_threads(&self, memory: u64) -> Result<Client> {
         let (switch, server_port, client_port) = self.ports()?;
-        let directory = self.private_directory()?;
-        let mut options = self.options(SERVER_IP, server_port, memory);
-        options.local.directory = Some(directory.clone());
+        let folder = Folder::new("perf")?;
+        let mut options = self.options(SERVER_IP, server_port, memory)?;
+        options.local.directory = Some(folder.to_path_buf());
         options.switch = switch.clone().map(|s| (s, 1));
         options.pcap = None;
         let server = Side::open(options, self.timeout())?;
         let listener = server.listen(PORT, 1024)?;
-        let mut options = self.options(CLIENT_IP, client_port, memory);
-        options.local.directory = Some(directory.clone());
+        let mut options = self.options(CLIENT_IP, client_port, memory)?;
+        options.local.directory = Some(folder.to_path_buf());
         options.switch = switch.map(|s| (s, 0));
         let client = Side::open(options, self.timeout())?;
         // The server ends last, and removes what both have found each other by.
@@ -385,7 +387,7 @@ impl WireArgs {
                 let done = serve::serve(&server, listener, START);
                 server.nic.soft().flush(Duration::from_secs(2));
                 drop(server);
-                let _ = std::fs::remove_dir_all(directory);
+                drop(folder);
                 done
             })
             .context("cannot start a thread")?;
@@ -399,7 +401,7 @@ impl WireArgs {
 
     fn in_processes(&self, command: &str, memory: u64) -> Result<Client> {
         let (switch, server_port, client_port) = self.ports()?;
-        let directory = self.private_directory()?;
+        let folder = Folder::new("perf")?;
         let exe = std::env::current_exe().context("cannot find this program's own file")?;
         let mut child = Command::new(exe);
         child
@@ -440,7 +442,7 @@ impl WireArgs {
                 "rescue"
             })
             .arg("--directory")
-            .arg(&directory)
+            .arg(folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
@@ -452,43 +454,19 @@ impl WireArgs {
                 fd.as_raw_fd()
             ));
         }
-        let mut child = child
+        dies_with_us(&mut child);
+        let child = child
             .spawn()
             .context("cannot start the receiving process")?;
-        if let Err(e) = ready(&mut child) {
-            let _ = child.kill();
-            let _ = child.wait();
-            return Err(e);
-        }
-        let mut options = self.options(CLIENT_IP, client_port, memory);
-        options.local.directory = Some(directory.clone());
+        let mut receiver = Receiver::new(child, folder);
+        receiver.ready()?;
+        let mut options = self.options(CLIENT_IP, client_port, memory)?;
+        options.local.directory = Some(receiver.folder.to_path_buf());
         options.switch = switch.map(|s| (s, 0));
-        let peer = Peer::Process(child, directory);
-        match Side::open(options, self.timeout()) {
-            Ok(side) => Client::connect(side, SocketAddrV4::new(SERVER_IP.ip, PORT), peer, START),
-            Err(e) => {
-                peer.stop();
-                Err(e)
-            }
-        }
-    }
-
-    /// A directory in which only the NICs of this run find each other.
-    fn private_directory(&self) -> Result<PathBuf> {
-        let base =
-            std::env::var_os("XDG_RUNTIME_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-        let path = base.join(format!("ringbell-perf-{}", std::process::id()));
-        std::fs::create_dir_all(&path)
-            .and_then(|()| {
-                std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700))
-            })
-            .with_context(|| {
-                format!(
-                    "cannot make {}; check XDG_RUNTIME_DIR or TMPDIR",
-                    path.display()
-                )
-            })?;
-        Ok(path)
+        let side = Side::open(options, self.timeout())?;
+        receiver.watch(&side)?;
+        let server = SocketAddrV4::new(SERVER_IP.ip, PORT);
+        Client::connect(side, server, Peer::Process(receiver), START)
     }
 }
 
@@ -510,59 +488,20 @@ fn join(path: &std::path::Path) -> Result<Arc<MemSwitch>> {
     ))
 }
 
-/// Waits until the child listens; passes on what it says on standard error.
-fn ready(child: &mut Child) -> Result<()> {
-    let stderr = child
-        .stderr
-        .take()
-        .ok_or_else(|| anyhow!("the child has no standard error"))?;
-    let (send, receive) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            if line.starts_with("listening on ") {
-                let _ = send.send(());
-            } else {
-                stdio::note(format_args!("receiver: {line}"));
-            }
-        }
-    });
-    let start = Instant::now();
-    while start.elapsed() < START {
-        match receive.recv_timeout(Duration::from_millis(50)) {
-            Ok(()) => return Ok(()),
-            // It has closed its standard error, so it ends.
-            Err(mpsc::RecvTimeoutError::Disconnected) => {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-        }
-        if let Some(status) = child.try_wait()? {
-            // It has said why; this command ends in the same way.
-            let code = status.code().and_then(|c| u8::try_from(c).ok());
-            return Err(Problem::new(
-                code.map_or(Exit::Failed, Exit::Program),
-                format!("the receiving process ended before it listened: {status}"),
-                "read what it said, above",
-            )
-            .into());
-        }
-    }
-    bail!("the receiving process did not start to listen within {START:?}")
-}
-
 impl Client {
     fn connect(side: Side, server: SocketAddrV4, peer: Peer, patience: Duration) -> Result<Client> {
-        match side.connect(server, patience) {
+        let goes_on = || match &peer {
+            Peer::Process(receiver) => receiver.ended().is_none(),
+            _ => true,
+        };
+        match side.connect(server, patience, goes_on) {
             Ok(session) => Ok(Client {
                 side,
                 session,
                 server,
                 peer,
             }),
-            Err(e) => {
-                peer.stop();
-                Err(e)
-            }
+            Err(e) => Err(peer.blame(e)),
         }
     }
 
@@ -649,6 +588,9 @@ impl Client {
             timeout_us: 0,
             seed: 0,
         };
+        if let Peer::Process(receiver) = &self.peer {
+            receiver.may_end();
+        }
         let told = self
             .side
             .tell(self.session, &plan.encode())
@@ -656,17 +598,16 @@ impl Client {
         self.side.nic.soft().flush(Duration::from_secs(2));
         match told {
             Ok(()) => self.peer.join(),
-            Err(e) => {
-                self.peer.stop();
-                Err(e)
-            }
+            Err(e) => Err(self.peer.blame(e)),
         }
     }
 
-    /// Gives the measurement up: the other side is ended if it is ours.
-    pub(super) fn abandon(self) {
+    /// Gives the measurement up because of an error: the other side is ended if it is ours. Gives the error back, with
+    /// the other side's end in front where that is the cause.
+    pub(super) fn abandon(self, error: anyhow::Error) -> anyhow::Error {
+        let error = self.peer.blame(error);
         drop(self.side);
-        self.peer.stop();
+        error
     }
 }
 
@@ -677,33 +618,15 @@ impl Peer {
             Peer::Thread(thread) => thread
                 .join()
                 .map_err(|_| anyhow!("the receiving thread panicked"))?,
-            Peer::Process(mut child, directory) => {
-                let start = Instant::now();
-                let status = loop {
-                    if let Some(status) = child.try_wait()? {
-                        break status;
-                    }
-                    if start.elapsed() > Duration::from_secs(10) {
-                        child.kill()?;
-                        child.wait()?;
-                        bail!("the receiving process did not end; it was killed");
-                    }
-                    std::thread::sleep(Duration::from_millis(5));
-                };
-                let _ = std::fs::remove_dir_all(directory);
-                match status.success() {
-                    true => Ok(()),
-                    false => bail!("the receiving process failed: {status}"),
-                }
-            }
+            Peer::Process(receiver) => receiver.join(),
         }
     }
 
-    fn stop(self) {
-        if let Peer::Process(mut child, directory) = self {
-            let _ = child.kill();
-            let _ = child.wait();
-            let _ = std::fs::remove_dir_all(directory);
+    /// Ends the other side if it is ours; gives the error back, with what ended it in front.
+    fn blame(self, error: anyhow::Error) -> anyhow::Error {
+        match self {
+            Peer::Process(receiver) => receiver.blame(error),
+            _ => error,
         }
     }
 }

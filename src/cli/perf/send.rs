@@ -90,10 +90,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         progress.message(report::size_text(*size));
         match measure(kind, args, &client, *size) {
             Ok(row) => report.rows.push(row),
-            Err(e) => {
-                client.abandon();
-                return Err(e);
-            }
+            Err(e) => return Err(client.abandon(e)),
         }
         progress.step();
     }

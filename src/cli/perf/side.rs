@@ -129,7 +129,13 @@ impl Side {
     }
 
     /// Connects, trying again until `patience` has passed: the server may still be starting.
-    pub(super) fn connect(&self, to: SocketAddrV4, patience: Duration) -> Result<SessionId> {
+    /// Ends earlier when the server does not go on.
+    pub(super) fn connect(
+        &self,
+        to: SocketAddrV4,
+        patience: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<SessionId> {
         let start = Instant::now();
         loop {
             // Short: an address that nobody has is asked for again and again.
@@ -138,6 +144,7 @@ impl Side {
                 Err(e) if start.elapsed() >= patience => {
                     return Err(e.context(format!("no connection within {patience:?}")))
                 }
+                Err(e) if !goes_on() => return Err(e),
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }

@@ -91,10 +91,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
                     wrong: row.wrong.filter(|_| args.sweep.checks()),
                     ..row
                 }),
-                Err(e) => {
-                    client.abandon();
-                    return Err(e);
-                }
+                Err(e) => return Err(client.abandon(e)),
             }
             progress.step();
         }

@@ -2,7 +2,6 @@
 //! NIC stages what a peer cannot map (in the manner of OSU's `H` and `D` flags).
 #![allow(clippy::disallowed_methods)] // Transfers are timed with the host's clock.
 
-use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use ringbell::{
     Cidr, DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicOptions, TransportSpec,
 };
 
+use crate::cli::scratch::Folder;
 use crate::cli::{open, Exit, Problem};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
@@ -191,19 +191,12 @@ impl End {
 /// Two NICs that nobody else finds, connected.
 struct Pair {
     ends: [End; 2],
-    folder: PathBuf,
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        // What stays behind is an empty folder among the temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+    _folder: Folder,
 }
 
 impl Pair {
     fn open(args: &Args, chunk: Option<u64>) -> Result<Pair> {
-        let folder = std::env::temp_dir().join(format!("ringbell-perf-{}", std::process::id()));
+        let folder = Folder::new("perf")?;
         let room = args.max * WINDOW as u64 + (4 << 20);
         let open = |n: u8| -> Result<(Nic, HostQueue)> {
             let mut options = NicOptions {
@@ -214,7 +207,7 @@ impl Pair {
                 transport: TransportSpec::Local,
                 ..NicOptions::default()
             };
-            options.local.directory = Some(folder.clone());
+            options.local.directory = Some(folder.to_path_buf());
             options.local.staging.depth = args.depth;
             if let Some(chunk) = chunk {
                 options.local.staging.chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
@@ -249,7 +242,7 @@ impl Pair {
         };
         Ok(Pair {
             ends: [end(a, qa, s), end(b, qb, r)],
-            folder,
+            _folder: folder,
         })
     }
 
@@ -281,10 +274,11 @@ impl Pair {
             dst.write(&vec![!data[0]; room])?;
             let start = Barrier::new(2);
             let ns = std::thread::scope(|scope| -> Result<f64> {
-                let sender = scope.spawn(|| {
+                let sender = std::thread::Builder::new().spawn_scoped(scope, || {
                     start.wait();
                     a.stream(Opcode::Send, src.va(), len, count)
                 });
+                let sender = sender.context("cannot start the sending thread")?;
                 start.wait();
                 let began = Instant::now();
                 b.stream(Opcode::Recv, dst.va(), len, count)?;

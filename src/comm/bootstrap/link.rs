@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::message::{Answer, Contribution, Hello, FRAME_MAX};
+use super::proof::{nonce, Handshake, CHALLENGE_BYTES};
 use super::BootstrapError;
 use crate::comm::UniqueId;
 
@@ -27,7 +28,7 @@ const PROBE: Duration = Duration::from_secs(1);
 /// A connection to the server of the moment.
 #[derive(Debug)]
 pub(super) struct Link {
-    hello: Hello,
+    who: Who,
     at: SocketAddr,
     /// `None` once it broke.
     stream: Option<TcpStream>,
@@ -36,6 +37,21 @@ pub(super) struct Link {
     successors: Vec<Option<SocketAddr>>,
     /// The successor to ask next; 0: still at the first server.
     next: usize,
+}
+
+/// What a member tells and proves on each connection.
+#[derive(Clone, Copy)]
+struct Who {
+    secret: [u8; 16],
+    rank: u32,
+    ranks: u32,
+}
+
+/// Without the secret: a log is read by others.
+impl std::fmt::Debug for Who {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "rank {} of {}", self.rank, self.ranks)
+    }
 }
 
 impl Link {
@@ -48,7 +64,7 @@ impl Link {
     ) -> Result<Link, BootstrapError> {
         let deadline = Instant::now() + timeout;
         let at = id.address();
-        let hello = Hello {
+        let who = Who {
             secret: *id.secret(),
             rank,
             ranks,
@@ -65,15 +81,19 @@ impl Link {
                         source,
                     })
                 }
+                // Waiting does not help this process.
+                Err(source) if is_shortage(&source) => {
+                    return Err(BootstrapError::NoSocket { at, source })
+                }
                 // The one that serves may start later than we.
                 Err(_) => std::thread::sleep(RETRY),
             }
         };
         let lost = |source| BootstrapError::Lost { at, source };
         let local_ip = stream.local_addr().map_err(lost)?.ip();
-        let stream = enter(stream, at, &hello, deadline + GRACE)?;
+        let stream = enter(stream, at, &who, deadline + GRACE)?;
         Ok(Link {
-            hello,
+            who,
             at,
             stream: Some(stream),
             local_ip,
@@ -147,7 +167,7 @@ impl Link {
             let left = limit.saturating_duration_since(Instant::now());
             let found = TcpStream::connect_timeout(&at, left.max(Duration::from_millis(1)))
                 .map_err(|source| BootstrapError::Lost { at, source })
-                .and_then(|stream| enter(stream, at, &self.hello, limit));
+                .and_then(|stream| enter(stream, at, &self.who, limit));
             match found {
                 Ok(stream) => {
                     tracing::info!(%at, "another rank serves the bootstrap now");
@@ -170,12 +190,12 @@ impl Link {
         if self.next == 0 {
             return dead;
         }
-        for &m in members.iter().filter(|m| **m != self.hello.rank) {
+        for &m in members.iter().filter(|m| **m != self.who.rank) {
             let Some(Some(at)) = self.successors.get(m as usize) else {
                 continue;
             };
             match TcpStream::connect_timeout(at, PROBE) {
-                Ok(_) if m < self.hello.rank => break,
+                Ok(_) if m < self.who.rank => break,
                 Ok(_) => {}
                 Err(_) => dead.push(m),
             }
@@ -184,16 +204,35 @@ impl Link {
     }
 }
 
-/// Says who we are, and waits to be let in.
+/// Whether the system has no descriptor left.
+pub(super) fn is_shortage(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Says who we are, proves it to a server that has proved itself, and waits to be let in.
 fn enter(
     mut stream: TcpStream,
     at: SocketAddr,
-    hello: &Hello,
+    who: &Who,
     deadline: Instant,
 ) -> Result<TcpStream, BootstrapError> {
     let lost = |source| BootstrapError::Lost { at, source };
     stream.set_nodelay(true).map_err(lost)?;
+    let hello = Hello {
+        rank: who.rank,
+        ranks: who.ranks,
+        nonce: nonce().map_err(lost)?,
+    };
     stream.write_all(&hello.encode()).map_err(lost)?;
+    let mut challenge = [0; CHALLENGE_BYTES];
+    fill(&mut stream, &mut challenge, deadline).map_err(lost)?;
+    let Some(handshake) = Handshake::answer(hello, &who.secret, &challenge) else {
+        return Err(BootstrapError::Stranger { at });
+    };
+    let proof = handshake.proof(&who.secret);
+    stream.write_all(&proof).map_err(lost)?;
     match receive(&mut stream, deadline).map_err(lost)? {
         Answer::Welcome => Ok(stream),
         Answer::Refused(why) => Err(BootstrapError::Refused { at, why }),

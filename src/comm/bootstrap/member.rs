@@ -191,7 +191,14 @@ impl Member {
                     format!(" (meanwhile: {notes})")
                 },
             }),
-            Answer::Gone { ranks } => Err(BootstrapError::Gone { ranks }),
+            Answer::Gone { ranks, notes } => Err(BootstrapError::Gone {
+                ranks,
+                notes: if notes.is_empty() {
+                    notes
+                } else {
+                    format!(" ({notes})")
+                },
+            }),
             Answer::Refused(why) => Err(BootstrapError::Refused { at: link.at(), why }),
             Answer::Excluded => Err(BootstrapError::Excluded { rank: self.rank }),
             Answer::Welcome => Err(link.nonsense()),

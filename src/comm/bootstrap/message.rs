@@ -1,8 +1,10 @@
 //! What members and the bootstrap's server say to each other.
 //!
-//! The first thing on a connection is a [`Hello`] of fixed length with the job's secret; a stranger is
-//! dropped after it, and nothing else of him is parsed. Then come frames: a 32-bit length, and so many
-//! bytes. All numbers are little-endian.
+//! The first thing on a connection is a [`Hello`] of fixed length. Then both ends prove that they know the job's
+//! secret (`proof`); a stranger is dropped, and nothing else of him is parsed. Then come frames: a 32-bit
+//! length, and so many bytes. All numbers are little-endian.
+
+use super::proof::{Nonce, NONCE_BYTES};
 
 /// Bytes of a [`Hello`].
 pub(super) const HELLO_BYTES: usize = 32;
@@ -13,23 +15,24 @@ pub(super) const PART_MAX: usize = 4 << 10;
 /// Most ranks of a job.
 pub(super) const RANKS_MAX: u32 = 4096;
 
-const MAGIC: [u8; 8] = *b"RBBOOT2\n";
+const MAGIC: [u8; 8] = *b"RBBOOT3\n";
 
 /// First words of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
-    pub(super) secret: [u8; 16],
     pub(super) rank: u32,
     pub(super) ranks: u32,
+    /// What the server's proof must cover.
+    pub(super) nonce: Nonce,
 }
 
 impl Hello {
     pub(super) fn encode(&self) -> [u8; HELLO_BYTES] {
         let mut out = [0; HELLO_BYTES];
         out[..8].copy_from_slice(&MAGIC);
-        out[8..24].copy_from_slice(&self.secret);
-        out[24..28].copy_from_slice(&self.rank.to_le_bytes());
-        out[28..].copy_from_slice(&self.ranks.to_le_bytes());
+        out[8..12].copy_from_slice(&self.rank.to_le_bytes());
+        out[12..16].copy_from_slice(&self.ranks.to_le_bytes());
+        out[16..].copy_from_slice(&self.nonce);
         out
     }
 
@@ -38,9 +41,9 @@ impl Hello {
         let mut r = Reader(bytes);
         (r.bytes(8)? == MAGIC).then_some(())?;
         Some(Hello {
-            secret: r.bytes(16)?.try_into().ok()?,
             rank: r.u32()?,
             ranks: r.u32()?,
+            nonce: r.bytes(NONCE_BYTES)?.try_into().ok()?,
         })
     }
 }
@@ -70,7 +73,7 @@ pub(super) struct Contribution {
 /// What the server answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// The secret was right, and the rank was free.
+    /// The proof was right, and the rank was free.
     Welcome,
     /// Not admitted, or a contribution that makes no sense; the reason.
     Refused(String),
@@ -78,8 +81,8 @@ pub(super) enum Answer {
     Done { id: u64, parts: Vec<(u32, Vec<u8>)> },
     /// The deadline passed without these ranks; and who was refused meanwhile, in words.
     Missing { ranks: Vec<u32>, notes: String },
-    /// These ranks have left.
-    Gone { ranks: Vec<u32> },
+    /// These ranks have ended; and how, in the words of the launcher.
+    Gone { ranks: Vec<u32>, notes: String },
     /// The round of survivors ended without you.
     Excluded,
 }
@@ -180,9 +183,10 @@ impl Answer {
                 put_ranks(&mut out, ranks);
                 out.extend_from_slice(notes.as_bytes());
             }
-            Answer::Gone { ranks } => {
+            Answer::Gone { ranks, notes } => {
                 out.push(5);
                 put_ranks(&mut out, ranks);
+                out.extend_from_slice(notes.as_bytes());
             }
             Answer::Excluded => out.push(6),
         }
@@ -209,7 +213,10 @@ impl Answer {
                 ranks: r.ranks()?,
                 notes: text(r.rest()),
             },
-            5 => Answer::Gone { ranks: r.ranks()? },
+            5 => Answer::Gone {
+                ranks: r.ranks()?,
+                notes: text(r.rest()),
+            },
             6 => Answer::Excluded,
             _ => return None,
         };
@@ -225,9 +232,9 @@ mod tests {
     #[test]
     fn messages_survive_and_no_prefix_of_one_is_accepted_as_another() {
         let hello = Hello {
-            secret: *b"0123456789abcdef",
             rank: 3,
             ranks: 5,
+            nonce: *b"0123456789abcdef",
         };
         assert_eq!(Hello::decode(&hello.encode()), Some(hello));
         assert_eq!(Hello::decode(&[0x47; HELLO_BYTES]), None);
@@ -251,7 +258,10 @@ mod tests {
                 ranks: vec![1, 2],
                 notes: "x".into(),
             },
-            Answer::Gone { ranks: vec![3] },
+            Answer::Gone {
+                ranks: vec![3],
+                notes: "y".into(),
+            },
             Answer::Excluded,
         ];
         for a in answers {

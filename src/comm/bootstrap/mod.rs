@@ -1,20 +1,24 @@
 //! How the ranks of a job find each other: one TCP address on the host's network.
 //!
 //! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`]). Every rank
-//! joins with the job's secret, its rank and the size of the job ([`Member::join`]), and stays connected:
-//! the closed connection is how the others learn that it ended. What ranks agree on, they agree on in
+//! joins with its rank and the size of the job ([`Member::join`]), and stays connected:
+//! the closed connection is how the others learn that it ended. A launcher that sees a rank's process end says so
+//! ([`BootstrapServer::rank_ended`]), for ranks that never came. What ranks agree on, they agree on in
 //! rounds ([`Member::all_gather`]): the table of NIC addresses, the numbers of new communicators, and
 //! after a failure who is left ([`Member::survivors`]).
 //!
 //! When the process that serves ends, the lowest rank of the job that is left takes over: each listens from the
 //! start, and all know where (`link`).
 //!
-//! The secret travels in clear: it keeps jobs and strangers apart on a network that can be trusted, and
-//! is no protection from who can read the wire.
+//! Both ends of each connection prove that they know the job's secret, by a challenge and a MAC (`proof`): the secret
+//! never travels, and who takes the bootstrap's port first, or records what passes, learns nothing. What follows is neither
+//! encrypted nor authenticated: who can change what passes on the wire can disturb a job. Against such an attacker use a
+//! network that encrypts.
 
 mod link;
 mod member;
 mod message;
+pub(super) mod proof;
 mod rounds;
 mod server;
 #[cfg(test)]
@@ -60,6 +64,21 @@ pub enum BootstrapError {
         /// Its words.
         why: String,
     },
+    /// This process has no descriptor left for a connection.
+    #[error("this process cannot open a socket to the job's bootstrap at {at}; it has too many open files, raise the limit with `ulimit -n`")]
+    NoSocket {
+        /// Where.
+        at: SocketAddr,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Who listens there does not know the job's secret.
+    #[error("what listens at {at} is not this job's bootstrap: it does not know the job's secret, and was told nothing of it; another job or another user has the port. Give every rank the same RINGBELL_ID (and RINGBELL_SECRET), or another port in RINGBELL_BOOTSTRAP")]
+    Stranger {
+        /// Where.
+        at: SocketAddr,
+    },
     /// Ranks did not come in time.
     #[error("no sign of rank(s) {} within {waited:?}{notes}; see why they did not start or are late, or raise the time-out", Ranks(.ranks))]
     Missing {
@@ -71,10 +90,12 @@ pub enum BootstrapError {
         notes: String,
     },
     /// Ranks have ended.
-    #[error("rank(s) {} of the job have ended; shrink the communicator to go on without them", Ranks(.ranks))]
+    #[error("rank(s) {} of the job have ended{notes}; shrink the communicator to go on without them", Ranks(.ranks))]
     Gone {
         /// The ranks of the job.
         ranks: Vec<u32>,
+        /// How, where the launcher has told.
+        notes: String,
     },
     /// The others have gone on without this rank.
     #[error("the other ranks went on without rank {rank} of the job, which came too late; it can only end or join a new job")]

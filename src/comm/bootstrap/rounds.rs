@@ -52,12 +52,15 @@ struct Round {
 /// Members and rounds of one job.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    secret: [u8; 16],
     /// Ranks of the job; the first member says it where the server does not know.
     ranks: Option<u32>,
     here: BTreeSet<u32>,
-    /// Ranks that have been here and left: they may not come back, their peers have given them up.
+    /// Ranks that have left or ended: they may not come back, their peers have given them up.
     gone: BTreeSet<u32>,
+    /// How ranks have ended, where a launcher has told.
+    ends: BTreeMap<u32, String>,
+    /// Why no round can end well any more.
+    broken: Option<String>,
     open: HashMap<Key, Round>,
     past: Past,
     notes: String,
@@ -69,12 +72,13 @@ pub(super) type Answers = Vec<(u32, Answer)>;
 
 impl Rounds {
     /// A job without members. `first_id` is random, so that two jobs' numbers differ.
-    pub(super) fn new(secret: [u8; 16], ranks: Option<u32>, first_id: u64, past: Past) -> Rounds {
+    pub(super) fn new(ranks: Option<u32>, first_id: u64, past: Past) -> Rounds {
         Rounds {
-            secret,
             ranks,
             here: BTreeSet::new(),
             gone: BTreeSet::new(),
+            ends: BTreeMap::new(),
+            broken: None,
             open: HashMap::new(),
             past,
             notes: String::new(),
@@ -82,7 +86,8 @@ impl Rounds {
         }
     }
 
-    fn note(&mut self, text: &str) {
+    /// Keeps what ranks that wait in vain are told.
+    pub(super) fn note(&mut self, text: &str) {
         if self.notes.len() + text.len() < NOTES_MAX && !self.notes.contains(text) {
             if !self.notes.is_empty() {
                 self.notes.push_str("; ");
@@ -91,21 +96,11 @@ impl Rounds {
         }
     }
 
-    /// Admits a member, or says why not.
+    /// Admits a member that has proved to know the secret, or says why not.
     pub(super) fn admit(&mut self, hello: &Hello) -> Result<u32, String> {
-        // Every byte is compared, so that the time tells nothing about how many were right.
-        let differing = hello
-            .secret
-            .iter()
-            .zip(&self.secret)
-            .fold(0, |d, (a, b)| d | (a ^ b));
-        if differing != 0 {
-            let why = "the secret is another job's; give every rank the same RINGBELL_ID";
-            self.note("somebody with another job's secret was refused");
-            return Err(why.into());
-        }
         let Hello { rank, ranks, .. } = *hello;
         let why = match self.ranks {
+            _ if self.broken.is_some() => return Err(self.broken.clone().unwrap_or_default()),
             _ if ranks == 0 || ranks > RANKS_MAX => {
                 format!("a job has 1 to {RANKS_MAX} ranks, not {ranks}")
             }
@@ -154,6 +149,9 @@ impl Rounds {
             );
             return vec![(rank, Answer::Refused(why))];
         }
+        if let Some(why) = &self.broken {
+            return vec![(rank, Answer::Refused(why.clone()))];
+        }
         let key = (c.kind == RoundKind::Survivors, c.tag, c.members);
         if let Some(answer) = self.past.answer(&key, rank) {
             return vec![(rank, answer)];
@@ -187,6 +185,27 @@ impl Rounds {
         }
         self.gone.insert(rank);
         self.judge_all(now)
+    }
+
+    /// A rank's process has ended, as its launcher saw it; it may never have come.
+    pub(super) fn ended(&mut self, now: Duration, rank: u32, how: String) -> Answers {
+        self.here.remove(&rank);
+        self.gone.insert(rank);
+        self.ends.insert(rank, how);
+        self.judge_all(now)
+    }
+
+    /// Ends all rounds, and those to come: the server itself cannot go on.
+    pub(super) fn break_off(&mut self, why: String) -> Answers {
+        let answer = Answer::Refused(why.clone());
+        self.broken = Some(why);
+        let waiting = std::mem::take(&mut self.open);
+        waiting
+            .into_values()
+            .flat_map(|round| round.parts.into_keys())
+            .filter(|r| self.here.contains(r))
+            .map(|r| (r, answer.clone()))
+            .collect()
     }
 
     fn judge_all(&mut self, now: Duration) -> Answers {
@@ -236,7 +255,12 @@ impl Rounds {
                 .collect();
             Answer::Done { id, parts }
         } else if !survivors && !gone.is_empty() {
-            Answer::Gone { ranks: gone }
+            let told = gone.iter().filter_map(|r| self.ends.get(r));
+            let notes: Vec<&str> = told.map(String::as_str).collect();
+            Answer::Gone {
+                notes: notes.join("; "),
+                ranks: gone,
+            }
         } else if expired {
             Answer::Missing {
                 ranks: late,
@@ -264,10 +288,8 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    const SECRET: [u8; 16] = *b"0123456789abcdef";
-
     fn job(ranks: u32) -> Rounds {
-        let mut r = Rounds::new(SECRET, None, 1 << 40, Past::default());
+        let mut r = Rounds::new(None, 1 << 40, Past::default());
         for rank in 0..ranks {
             assert_eq!(r.admit(&hello(rank, ranks)), Ok(rank));
         }
@@ -276,9 +298,9 @@ mod tests {
 
     fn hello(rank: u32, ranks: u32) -> Hello {
         Hello {
-            secret: SECRET,
             rank,
             ranks,
+            nonce: [0; 16],
         }
     }
 
@@ -331,7 +353,44 @@ mod tests {
         };
         assert_eq!(answers, [(0, late.clone()), (2, late)]);
         r.contribute(at(2000), 0, c(RoundKind::All, &all, 0));
-        assert_eq!(r.leave(at(2001), 3), [(0, Answer::Gone { ranks: vec![3] })]);
+        let gone = |notes: &str| Answer::Gone {
+            ranks: vec![3],
+            notes: notes.into(),
+        };
+        assert_eq!(r.leave(at(2001), 3), [(0, gone(""))]);
+        // Its launcher says later how it ended.
+        assert_eq!(r.ended(at(2002), 3, "rank 3 fell".into()), []);
+        let again = r.contribute(at(2003), 0, c(RoundKind::All, &all, 0));
+        assert_eq!(again, [(0, gone("rank 3 fell"))]);
+    }
+
+    #[test]
+    fn a_rank_that_ends_before_it_comes_is_not_waited_for() {
+        let mut r = Rounds::new(Some(3), 1 << 40, Past::default());
+        for rank in [0, 2] {
+            assert_eq!(r.admit(&hello(rank, 3)), Ok(rank));
+            assert_eq!(
+                r.contribute(at(0), rank, c(RoundKind::All, &[0, 1, 2], rank)),
+                []
+            );
+        }
+        let answers = r.ended(at(1), 1, "rank 1 ended with status 7".into());
+        let gone = Answer::Gone {
+            ranks: vec![1],
+            notes: "rank 1 ended with status 7".into(),
+        };
+        assert_eq!(answers, [(0, gone.clone()), (2, gone)]);
+        assert!(r.admit(&hello(1, 3)).is_err_and(|e| e.contains("left")));
+    }
+
+    #[test]
+    fn a_server_that_cannot_go_on_tells_all_that_wait_and_all_that_come() {
+        let mut r = job(2);
+        r.contribute(at(0), 0, c(RoundKind::All, &[0, 1], 0));
+        let told = Answer::Refused("no descriptors".into());
+        assert_eq!(r.break_off("no descriptors".into()), [(0, told.clone())]);
+        let next = r.contribute(at(1), 1, c(RoundKind::All, &[0, 1], 1));
+        assert_eq!(next, [(1, told)]);
     }
 
     #[test]
@@ -355,7 +414,7 @@ mod tests {
 
     #[test]
     fn a_server_that_took_over_believes_who_has_found_ranks_dead_but_not_of_those_that_came() {
-        let mut r = Rounds::new(SECRET, Some(4), 1 << 40, Past::default());
+        let mut r = Rounds::new(Some(4), 1 << 40, Past::default());
         let all = [0, 1, 2, 3];
         for rank in [1, 3] {
             assert_eq!(r.admit(&hello(rank, 4)), Ok(rank));
@@ -377,7 +436,7 @@ mod tests {
             "{again:?}"
         );
         assert!(r.admit(&hello(2, 4)).is_err_and(|e| e.contains("left")));
-        let mut next = Rounds::new(SECRET, Some(4), 1 << 41, r.past.clone());
+        let mut next = Rounds::new(Some(4), 1 << 41, r.past.clone());
         assert_eq!(next.admit(&hello(2, 4)), Ok(2));
         let late = next.contribute(at(3), 2, c(RoundKind::Survivors, &all, 2));
         assert_eq!(late, [(2, Answer::Excluded)]);
@@ -389,13 +448,6 @@ mod tests {
         for (h, word) in [
             (hello(0, 2), "twice"),
             (hello(1, 3), "the job has 3 ranks, but it has 2"),
-            (
-                Hello {
-                    secret: [0; 16],
-                    ..hello(0, 2)
-                },
-                "secret",
-            ),
             (hello(0, 0), "1 to 4096"),
         ] {
             let why = r.admit(&h).expect_err(word);

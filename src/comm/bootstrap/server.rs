@@ -6,13 +6,16 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ringbell_nic_core::descriptors;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 
+use super::link::is_shortage;
 use super::message::{Answer, Contribution, Hello, FRAME_MAX, HELLO_BYTES};
+use super::proof::{nonce, Handshake, MAC_BYTES};
 use super::rounds::{Answers, Past, Rounds};
 use super::BootstrapError;
 use crate::comm::UniqueId;
@@ -23,6 +26,12 @@ const STRANGER: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 8192;
 /// A server that ends with its job ends also when nobody comes for so long.
 const NOBODY: Duration = Duration::from_secs(3600);
+/// Pause between two attempts to take a connection for which there was no descriptor.
+const SHORTAGE_LOOK: Duration = Duration::from_millis(50);
+/// How long a member that is refused for want of descriptors may take for each word.
+const REFUSAL: Duration = Duration::from_millis(200);
+/// How long there may be no descriptor before the job is told that its bootstrap cannot go on.
+const SHORTAGE: Duration = Duration::from_millis(500);
 /// Longest frame from a member: its part, and the ranks of its round.
 const MEMBER_FRAME_MAX: usize = 64 << 10;
 
@@ -38,6 +47,14 @@ pub struct BootstrapServer {
 struct Stop {
     asked: AtomicBool,
     wake: OwnedFd,
+    /// Ranks whose processes have ended, and how.
+    ended: Mutex<Vec<(u32, String)>>,
+}
+
+impl Stop {
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
 }
 
 impl BootstrapServer {
@@ -47,7 +64,7 @@ impl BootstrapServer {
     /// # Errors
     /// [`BootstrapError::Serve`] when the address cannot be listened on.
     pub fn start(bind: SocketAddr, ranks: Option<u32>) -> Result<BootstrapServer, BootstrapError> {
-        let secret = random16().map_err(|source| BootstrapError::Serve { bind, source })?;
+        let secret = nonce().map_err(|source| BootstrapError::Serve { bind, source })?;
         BootstrapServer::start_with(bind, ranks, secret)
     }
 
@@ -86,13 +103,25 @@ impl BootstrapServer {
     pub fn id(&self) -> UniqueId {
         self.id
     }
+
+    /// Tells the job that a rank's process has ended, and how ("rank 3 ended with status 1"): the others wait for it
+    /// no longer, whether it had joined or not. For launchers.
+    pub fn rank_ended(&self, rank: u32, how: &str) {
+        self.stop
+            .ended
+            .lock()
+            // Nothing that holds the lock can panic half-way through a change.
+            .unwrap_or_else(PoisonError::into_inner)
+            .push((rank, how.into()));
+        self.stop.wake();
+    }
 }
 
 impl Drop for BootstrapServer {
     fn drop(&mut self) {
         // Release: pairs with the Acquire load in `run`.
         self.stop.asked.store(true, Ordering::Release);
-        let _ = rustix::io::write(&self.stop.wake, &1_u64.to_ne_bytes());
+        self.stop.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -102,7 +131,7 @@ impl Drop for BootstrapServer {
 /// Serves in the background until every rank has come and gone.
 pub(super) fn detach(bind: SocketAddr) -> Result<UniqueId, BootstrapError> {
     let failed = |source| BootstrapError::Serve { bind, source };
-    let secret = random16().map_err(failed)?;
+    let secret = nonce().map_err(failed)?;
     detach_with(bind, None, secret)
 }
 
@@ -118,12 +147,6 @@ pub(super) fn detach_with(
         .spawn(move || server.run())
         .map_err(|source| BootstrapError::Serve { bind, source })?;
     Ok(id)
-}
-
-fn random16() -> std::io::Result<[u8; 16]> {
-    let mut out = [0; 16];
-    rustix::rand::getrandom(&mut out, rustix::rand::GetRandomFlags::empty())?;
-    Ok(out)
 }
 
 fn prepare(
@@ -142,14 +165,18 @@ fn prepare(
     let stop = Arc::new(Stop {
         asked: AtomicBool::new(false),
         wake,
+        ended: Mutex::default(),
     });
-    let first = random16().map_err(failed)?;
+    let first = nonce().map_err(failed)?;
     let mut id = [0; 8];
     id.copy_from_slice(&first[..8]);
     let server = Server {
         listener,
         stop: stop.clone(),
-        rounds: Rounds::new(secret, ranks, u64::from_le_bytes(id), past),
+        secret,
+        rounds: Rounds::new(ranks, u64::from_le_bytes(id), past),
+        spare: spare(),
+        short_since: None,
         connections: HashMap::new(),
         next: 0,
         start: Instant::now(),
@@ -158,9 +185,16 @@ fn prepare(
     Ok((UniqueId::new(address, secret), stop, server))
 }
 
+/// A descriptor that is given up to tell those that come when there is none left.
+fn spare() -> Option<std::fs::File> {
+    std::fs::File::open("/dev/null").ok()
+}
+
 /// One connection.
 struct Connection {
     stream: TcpStream,
+    /// What was asked of somebody who said hello, until it is answered.
+    asked: Option<Handshake>,
     /// The member, once admitted.
     rank: Option<u32>,
     since: Duration,
@@ -173,7 +207,11 @@ struct Connection {
 struct Server {
     listener: TcpListener,
     stop: Arc<Stop>,
+    secret: [u8; 16],
     rounds: Rounds,
+    spare: Option<std::fs::File>,
+    /// Since when there has been no descriptor for the next connection.
+    short_since: Option<Duration>,
     connections: HashMap<u64, Connection>,
     next: u64,
     start: Instant,
@@ -182,11 +220,17 @@ struct Server {
 
 impl Server {
     fn run(mut self) {
-        // Acquire: pairs with the Release store of `drop`.
-        while !self.stop.asked.load(Ordering::Acquire) {
+        loop {
+            // Emptied before anything is looked at: what is said later wakes again.
+            let _ = rustix::io::read(&self.stop.wake, &mut [0; 8]);
+            // Acquire: pairs with the Release store of `drop`.
+            if self.stop.asked.load(Ordering::Acquire) {
+                return;
+            }
             let now = self.start.elapsed();
             let answers = self.rounds.expire(now);
             self.deliver(answers);
+            self.hear_of_ends(now);
             self.drop_silent_strangers(now);
             if self.ends_with_job && (self.rounds.is_over() || self.nobody_came(now)) {
                 return;
@@ -206,6 +250,16 @@ impl Server {
         }
     }
 
+    /// What the launcher has seen.
+    fn hear_of_ends(&mut self, now: Duration) {
+        let ended = self.stop.ended.lock();
+        let ended = std::mem::take(&mut *ended.unwrap_or_else(PoisonError::into_inner));
+        for (rank, how) in ended {
+            let answers = self.rounds.ended(now, rank, how);
+            self.deliver(answers);
+        }
+    }
+
     fn nobody_came(&self, now: Duration) -> bool {
         self.rounds.here().is_empty() && now > NOBODY
     }
@@ -219,13 +273,23 @@ impl Server {
             .min()
             .unwrap_or(now + NOBODY)
             .saturating_sub(now)
-            .min(NOBODY)
+            .min(match self.short_since {
+                Some(_) => SHORTAGE_LOOK,
+                None => NOBODY,
+            })
             // A deadline is past, not only reached, when we look again.
             + Duration::from_millis(1);
         let mut keys = Vec::new();
         let mut fds = vec![
             PollFd::new(&self.stop.wake, PollFlags::IN),
-            PollFd::new(&self.listener, PollFlags::IN),
+            // Who cannot be let in would end every wait at once.
+            PollFd::new(
+                &self.listener,
+                match self.short_since {
+                    Some(_) => PollFlags::empty(),
+                    None => PollFlags::IN,
+                },
+            ),
         ];
         for (key, c) in &self.connections {
             keys.push(*key);
@@ -251,7 +315,12 @@ impl Server {
     }
 
     fn accept(&mut self, now: Duration) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(e) => return self.on_refused_accept(now, &e),
+            };
+            self.short_since = None;
             if self.connections.len() >= CONNECTIONS_MAX || stream.set_nonblocking(true).is_err() {
                 continue;
             }
@@ -261,6 +330,7 @@ impl Server {
                 self.next,
                 Connection {
                     stream,
+                    asked: None,
                     rank: None,
                     since: now,
                     input: Vec::new(),
@@ -269,6 +339,48 @@ impl Server {
                 },
             );
         }
+    }
+
+    /// No connection, or no descriptor for it: then ranks would wait for an answer until their time is over.
+    fn on_refused_accept(&mut self, now: Duration, error: &std::io::Error) {
+        if !is_shortage(error) {
+            // Nobody is there; or somebody has gone again.
+            self.short_since = None;
+            return;
+        }
+        let since = *self.short_since.get_or_insert(now);
+        if now.saturating_sub(since) < SHORTAGE {
+            return;
+        }
+        let limit = descriptors::limit().map_or("none".into(), |l| l.to_string());
+        let why = format!("the process that serves it has no file descriptor left (its limit is {limit}); raise it with `ulimit -n`");
+        let answers = self.rounds.break_off(why.clone());
+        self.deliver(answers);
+        // Those that still come learn why, one after the other.
+        self.spare = None;
+        while let Ok((stream, _)) = self.listener.accept() {
+            let _ = self.refuse(stream, &why);
+        }
+        self.spare = spare();
+    }
+
+    /// Tells a member why it cannot be let in, and forgets it; `None` where that fails.
+    fn refuse(&self, mut stream: TcpStream, why: &str) -> Option<()> {
+        stream.set_nonblocking(false).ok()?;
+        stream.set_read_timeout(Some(REFUSAL)).ok()?;
+        stream.set_write_timeout(Some(REFUSAL)).ok()?;
+        let mut hello = [0; HELLO_BYTES];
+        stream.read_exact(&mut hello).ok()?;
+        let handshake = Handshake::new(Hello::decode(&hello)?, nonce().ok()?);
+        stream.write_all(&handshake.challenge(&self.secret)).ok()?;
+        let mut proof = [0; MAC_BYTES];
+        stream.read_exact(&mut proof).ok()?;
+        if handshake.is_proved_by(&self.secret, &proof) {
+            let mut answer = Vec::new();
+            put_frame(&mut answer, &Answer::Refused(why.into()));
+            stream.write_all(&answer).ok()?;
+        }
+        Some(())
     }
 
     fn drop_silent_strangers(&mut self, now: Duration) {
@@ -304,7 +416,15 @@ impl Server {
     }
 
     fn close(&mut self, key: u64, now: Duration) {
-        if let Some(rank) = self.connections.remove(&key).and_then(|c| c.rank) {
+        let Some(c) = self.connections.remove(&key) else {
+            return;
+        };
+        if c.asked.is_some() {
+            // A member of another job goes when our proof does not fit.
+            self.rounds
+                .note("somebody without this job's secret was refused");
+        }
+        if let Some(rank) = c.rank {
             let answers = self.rounds.leave(now, rank);
             self.deliver(answers);
         }
@@ -320,16 +440,16 @@ impl Server {
                 c.input.clear();
                 return true;
             }
-            let Some(rank) = c.rank else {
-                let Some(hello) = c.input.first_chunk::<HELLO_BYTES>() else {
+            if let Some(handshake) = &c.asked {
+                let Some(proof) = c.input.first_chunk::<MAC_BYTES>() else {
                     return true;
                 };
                 // Not one of us: no answer, nothing more of him is looked at.
-                let Some(hello) = Hello::decode(hello) else {
+                if !handshake.is_proved_by(&self.secret, proof) {
                     return false;
-                };
-                c.input.drain(..HELLO_BYTES);
-                let answer = match self.rounds.admit(&hello) {
+                }
+                c.input.drain(..MAC_BYTES);
+                let answer = match self.rounds.admit(handshake.hello()) {
                     Ok(rank) => {
                         c.rank = Some(rank);
                         Answer::Welcome
@@ -339,7 +459,23 @@ impl Server {
                         Answer::Refused(why)
                     }
                 };
+                c.asked = None;
                 put_frame(&mut c.output, &answer);
+                continue;
+            }
+            let Some(rank) = c.rank else {
+                let Some(hello) = c.input.first_chunk::<HELLO_BYTES>() else {
+                    return true;
+                };
+                // Not one of us, as above.
+                let (Some(hello), Ok(nonce)) = (Hello::decode(hello), nonce()) else {
+                    return false;
+                };
+                c.input.drain(..HELLO_BYTES);
+                let handshake = Handshake::new(hello, nonce);
+                c.output
+                    .extend_from_slice(&handshake.challenge(&self.secret));
+                c.asked = Some(handshake);
                 continue;
             };
             let Some(len) = c.input.first_chunk::<4>().map(|b| u32::from_le_bytes(*b)) else {

@@ -2,13 +2,15 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use super::*;
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// A time-out that no test can sit out.
+const HOURS: Duration = Duration::from_secs(3600);
 /// For what is to fail by the time.
 const SHORT: Duration = Duration::from_millis(150);
 
@@ -109,6 +111,88 @@ fn who_gives_a_rank_twice_or_the_wrong_secret_is_told_so() {
     assert!(Member::join(&id, 1, 2, PATIENCE).is_ok());
 }
 
+/// Says hello and proves the secret, byte by byte as a member does.
+fn admitted(stream: &mut TcpStream, id: &UniqueId, rank: u32, ranks: u32) {
+    let hello = message::Hello {
+        rank,
+        ranks,
+        nonce: [3; 16],
+    };
+    stream.write_all(&hello.encode()).expect("written");
+    let mut challenge = [0; proof::CHALLENGE_BYTES];
+    stream.read_exact(&mut challenge).expect("a challenge");
+    let handshake = proof::Handshake::answer(hello, id.secret(), &challenge).expect("the secret");
+    let proof = handshake.proof(id.secret());
+    stream.write_all(&proof).expect("written");
+}
+
+/// Who took the job's port first gets nothing that helps to join: neither the secret, nor a proof to play back.
+#[test]
+fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
+    let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    let id = UniqueId::new(squatter.local_addr().expect("bound"), *b"0123456789abcdef");
+    let (e, heard) = std::thread::scope(|s| {
+        let heard = s.spawn(|| {
+            let (mut member, _) = squatter.accept().expect("a member");
+            let mut hello = [0; message::HELLO_BYTES];
+            member.read_exact(&mut hello).expect("a hello");
+            // A proof that is none, then whatever else the member says.
+            member
+                .write_all(&[7; proof::CHALLENGE_BYTES])
+                .expect("written");
+            let mut all = hello.to_vec();
+            let _ = member.read_to_end(&mut all);
+            all
+        });
+        let e = Member::join(&id, 1, 2, PATIENCE).expect_err("not this job's bootstrap");
+        (e, heard.join().expect("no panic"))
+    });
+    assert!(matches!(e, BootstrapError::Stranger { .. }), "{e}");
+    assert!(e.to_string().contains("does not know the job's secret"));
+    assert_eq!(heard.len(), message::HELLO_BYTES, "not a word more");
+    assert!(!heard.windows(4).any(|w| w == &id.secret()[..4]));
+    // What a member of the real job has said, said again: the server's nonce is another one.
+    let server = server();
+    let id = server.id();
+    let mut first = TcpStream::connect(id.address()).expect("connects");
+    admitted(&mut first, &id, 0, 2);
+    let mut again = TcpStream::connect(id.address()).expect("connects");
+    again.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+    let hello = message::Hello {
+        rank: 1,
+        ranks: 2,
+        nonce: [3; 16],
+    };
+    again.write_all(&hello.encode()).expect("written");
+    let mut challenge = [0; proof::CHALLENGE_BYTES];
+    again.read_exact(&mut challenge).expect("a challenge");
+    // The server's own MAC reflected.
+    again
+        .write_all(&challenge[proof::NONCE_BYTES..])
+        .expect("written");
+    let mut answer = Vec::new();
+    let _ = again.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
+}
+
+#[test]
+fn a_rank_that_ends_before_it_joins_is_named_at_once_with_what_its_launcher_saw() {
+    let server = server();
+    let e = std::thread::scope(|s| {
+        let waiting = s.spawn(|| {
+            let m = Member::join(&server.id(), 0, 2, PATIENCE).expect("joins");
+            m.barrier(&[0, 1], 0, HOURS).expect_err("rank 1 has ended")
+        });
+        server.rank_ended(1, "rank 1 ended with status 7");
+        waiting.join().expect("no panic")
+    });
+    assert!(
+        matches!(&e, BootstrapError::Gone { ranks, .. } if *ranks == [1]),
+        "{e}"
+    );
+    assert!(e.to_string().contains("ended with status 7"), "{e}");
+}
+
 #[test]
 fn a_stranger_gets_no_answer_and_disturbs_nobody() {
     let server = server();
@@ -126,19 +210,14 @@ fn a_stranger_gets_no_answer_and_disturbs_nobody() {
     // A member that then talks nonsense is dropped as if it had ended.
     let id = server.id();
     let mut bad = TcpStream::connect(id.address()).expect("connects");
-    let hello = message::Hello {
-        secret: *id.secret(),
-        rank: 1,
-        ranks: 2,
-    };
-    bad.write_all(&hello.encode()).expect("written");
+    admitted(&mut bad, &id, 1, 2);
     let m = Member::join(&id, 0, 2, PATIENCE).expect("joins");
     bad.write_all(&[0xff; 64]).expect("written");
     let e = m
         .all_gather(&[0, 1], 0, &[], PATIENCE)
         .expect_err("rank 1 is out");
     assert!(
-        matches!(&e, BootstrapError::Gone { ranks } if *ranks == [1]),
+        matches!(&e, BootstrapError::Gone { ranks, .. } if *ranks == [1]),
         "{e}"
     );
 }
@@ -257,7 +336,7 @@ fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again(
     let m = members.iter().flatten().next().expect("rank 2 is left");
     let e = m.barrier(&all, 9, PATIENCE).expect_err("three have ended");
     assert!(
-        matches!(&e, BootstrapError::Gone { ranks } if *ranks == [0, 1, 3]),
+        matches!(&e, BootstrapError::Gone { ranks, .. } if *ranks == [0, 1, 3]),
         "{e}"
     );
 }

@@ -9,6 +9,7 @@ use ringbell::{
 };
 
 use super::{name, spelled, Args};
+use crate::cli::perf::memory;
 use crate::cli::{Exit, Problem};
 use crate::report::{parse_size, size_text};
 
@@ -131,6 +132,31 @@ pub(super) fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result
         format!("raise the limit (`ulimit -n {needed}`, or its hard limit in /etc/security/limits.conf), or leave --threads away: ranks that are processes need few"),
     )
     .into())
+}
+
+/// Bytes of a rank besides its buffers.
+const RANK_BYTES: u64 = 24 << 20;
+/// Bytes that each pair of ranks shares.
+const PAIR_BYTES: u64 = 1 << 20;
+/// Bytes of mapped memory for each byte of page tables.
+const PAGE_TABLES: u64 = 512;
+
+/// Refuses at once what could only end in the system's killing a rank for want of memory; all of `ranks` are here.
+pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> Result<()> {
+    let n = u64::from(ranks);
+    let buffers = largest.saturating_mul(2);
+    let needed = n
+        .saturating_mul(buffers.saturating_add(RANK_BYTES))
+        .saturating_add(n * (n - 1) / 2 * PAIR_BYTES)
+        // Each maps the memory of all.
+        .saturating_add((n * n).saturating_mul(buffers / PAGE_TABLES));
+    let what = format!(
+        "{} of {} bytes among {ranks} rank(s)",
+        name(kind),
+        size_text(largest)
+    );
+    let advice = "give a smaller -e (each rank has a source and a destination of that size), or fewer ranks with -R";
+    memory::enough(&what, needed, advice)
 }
 
 /// The rank's NIC as its launcher says, unless the command line says otherwise.

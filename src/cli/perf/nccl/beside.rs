@@ -13,7 +13,8 @@ use super::super::collective::{self, name, steps_of, usage};
 use super::super::compare::{medians, plot, table, together, Column};
 use super::mps::Mps;
 use super::placement::{is_impossible, Carrier, Placement, SEVERAL_RANKS};
-use super::{device, find, measure, notes, peer, service, Folder, NcclArgs, Task};
+use super::{device, find, measure, notes, peer, service, NcclArgs, Task};
+use crate::cli::scratch::Folder;
 use crate::cli::{Exit, Problem};
 use crate::report::{draw, emit_text, machine, OutputArgs, Peer, Report};
 
@@ -188,8 +189,8 @@ fn ours(
     mps: Option<&Mps>,
     limit: Duration,
 ) -> Result<Report> {
-    let folder = Folder::new("beside")?;
-    let json = folder.0.join("own.json");
+    let folder = Folder::of_files("nccl")?;
+    let json = folder.path().join("own.json");
     let exe = std::env::current_exe().context("cannot find this program's own file")?;
     let mut command = Command::new(exe);
     command

@@ -443,7 +443,8 @@ impl Drop for Workers {
 }
 
 fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Said)>, events: bool) {
-    std::thread::spawn(move || {
+    let (thread, failed) = (std::thread::Builder::new(), to.clone());
+    let read = move || {
         let mut from = BufReader::new(from);
         let mut bytes = Vec::new();
         // Bytes, not text: NCCL may print what is no UTF-8.
@@ -466,7 +467,14 @@ fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Sai
         if events {
             let _ = to.send((i, Said::End));
         }
-    });
+    };
+    if let Err(error) = thread.name("nccl-output".into()).spawn(read) {
+        let _ = failed.send((
+            i,
+            Said::Line(format!("no thread reads what it says: {error}")),
+        ));
+        let _ = failed.send((i, Said::End));
+    }
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::cli::scratch::Folder;
+
 /// Its control program.
 const CONTROL: &str = "nvidia-cuda-mps-control";
 /// Longest that it may take to come up, to answer, or to end.
@@ -22,7 +24,8 @@ pub(super) struct Mps {
 /// One that was started here, in folders of its own.
 struct Own {
     daemon: Child,
-    folder: PathBuf,
+    /// Goes when the service has ended.
+    folder: Folder,
 }
 
 impl Mps {
@@ -43,17 +46,16 @@ impl Mps {
     }
 
     fn start() -> Result<Mps, String> {
-        let folder = std::env::temp_dir().join(format!("ringbell-mps-{}", std::process::id()));
+        let folder = Folder::of_files("mps").map_err(|e| format!("{e:#}"))?;
         for sub in ["pipe", "log"] {
-            let dir = folder.join(sub);
-            std::fs::create_dir_all(&dir)
-                .map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+            let dir = folder.path().join(sub);
+            std::fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
         }
         // In the foreground, so that it stays ours to end, and in our process group, so that it goes when we are ended.
         let daemon = Command::new(CONTROL)
             .arg("-f")
-            .env("CUDA_MPS_PIPE_DIRECTORY", folder.join("pipe"))
-            .env("CUDA_MPS_LOG_DIRECTORY", folder.join("log"))
+            .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
+            .env("CUDA_MPS_LOG_DIRECTORY", folder.path().join("log"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -90,7 +92,7 @@ impl Mps {
 
 impl Own {
     fn pipe(&self) -> PathBuf {
-        self.folder.join("pipe")
+        self.folder.path().join("pipe")
     }
 }
 
@@ -98,7 +100,6 @@ impl Drop for Own {
     fn drop(&mut self) {
         let _ = command("quit", Some(&self.pipe()));
         let _ = wait(&mut self.daemon);
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

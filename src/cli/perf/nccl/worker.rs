@@ -76,7 +76,7 @@ pub(super) fn run() -> Result<Exit> {
     let failed = std::thread::scope(|scope| {
         let ranks = order.own.iter().map(|&rank| {
             let (nccl, order, id, lines) = (&nccl, &order, &id, &lines);
-            scope.spawn(move || {
+            let run = move || {
                 let done = rank::run(nccl, order, rank, id, &|event| tell(lines, &event));
                 if let Err(e) = &done {
                     let why = e.to_string();
@@ -84,11 +84,18 @@ pub(super) fn run() -> Result<Exit> {
                     tell(lines, &Event::Failed { rank, why });
                 }
                 done.is_err()
+            };
+            let started = std::thread::Builder::new().spawn_scoped(scope, run);
+            started.inspect_err(|e| {
+                let why = format!("cannot start a thread: {e}");
+                let rank = Some(rank);
+                tell(lines, &Event::Failed { rank, why });
             })
         });
         let ranks: Vec<_> = ranks.collect();
         // A rank that panics counts as one that failed.
-        ranks.into_iter().any(|r| r.join().unwrap_or(true))
+        let ended = |r: std::thread::ScopedJoinHandle<'_, bool>| r.join().unwrap_or(true);
+        ranks.into_iter().any(|r| r.map_or(true, ended))
     });
     Ok(if failed { Exit::Failed } else { Exit::Ok })
 }
