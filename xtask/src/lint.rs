@@ -7,16 +7,17 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::steps::{command, Outcome, Step};
-use crate::{gen, root, style, target};
+use crate::{gen, root, source, style, target};
 
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
 /// In the order of how fast they answer.
-pub(crate) const STEPS: [Step; 8] = [
+pub(crate) const STEPS: [Step; 9] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
+    ("structure", source::check),
     ("clippy", clippy),
     ("cust", cust),
     ("aarch64", aarch64),

@@ -13,6 +13,7 @@ mod peers;
 #[allow(dead_code)] // The program's own file, of which the sizes are used.
 #[path = "../../src/report/sizes.rs"]
 mod sizes;
+mod source;
 mod steps;
 mod style;
 mod suite;
@@ -73,6 +74,14 @@ enum Task {
     /// Run such a bundle (its script does)
     #[command(hide = true)]
     GpuRun(gpu::RunArgs),
+    /// Product lines by folder: code that users compile, without comments, tests, mocks and benches
+    Lines,
+    /// The module graph of the layered crates, lowest floor first; its cycles, and types that are too wide
+    Graph {
+        /// Record what is left of them in xtask/structure.txt
+        #[arg(long)]
+        update: bool,
+    },
     /// What CI runs: lint, then test
     Ci,
 }
@@ -108,6 +117,9 @@ fn run(task: Task) -> Result<bool> {
         Task::Peers(args) => peers::run(&args).map(|()| true),
         Task::Gpu(args) => gpu::main(&args),
         Task::GpuRun(args) => gpu::run_bundle(&args),
+        Task::Lines => source::lines::report().map(|()| true),
+        Task::Graph { update: true } => source::update().map(|()| true),
+        Task::Graph { update: false } => source::report().map(|()| true),
         Task::Ci => {
             tools::report();
             let all: Vec<steps::Step> = [&lint::STEPS[..], &test::STEPS[..]].concat();

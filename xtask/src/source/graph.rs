@@ -1,0 +1,441 @@
+//! The module graph of a crate: which module uses what another one defines, and the cycles in it.
+//!
+//! An edge goes from the module that names an item to the module that defines it; re-exports are followed. Modules of one
+//! folder are compared with each other: an edge between deeper modules counts for the folders that hold them. What a module
+//! and its own parent share is no edge.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use quote::ToTokens as _;
+use syn::{Item, UseTree};
+
+use super::debts::Breach;
+use super::Module;
+
+/// Names of modules from a crate's root.
+type ModulePath = Vec<String>;
+/// For each folder of modules: who uses whom among its children.
+pub(crate) type Levels = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
+
+/// All cycles of the graph.
+pub(crate) fn cycles(levels: &Levels) -> Vec<Breach> {
+    let mut out = Vec::new();
+    for (folder, graph) in levels {
+        for modules in components(graph).into_iter().filter(|c| c.len() > 1) {
+            out.push(Breach::Cycle {
+                folder: folder.join("::"),
+                modules: modules.into_iter().collect(),
+            });
+        }
+    }
+    out
+}
+
+/// The top level's modules by floor: a module stands one above the highest that it uses. Modules of a cycle share a floor.
+pub(crate) fn floors(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
+    let mut height: BTreeMap<&str, usize> = BTreeMap::new();
+    // Components come lowest first: what they use outside themselves has its height already.
+    let components = components(graph);
+    for component in &components {
+        let own = component
+            .iter()
+            .filter_map(|m| graph.get(m))
+            .flatten()
+            .filter(|u| !component.contains(u))
+            .map(|u| height.get(u.as_str()).map_or(0, |h| h + 1))
+            .max()
+            .unwrap_or(0);
+        for module in component {
+            height.insert(module, own);
+        }
+    }
+    let mut floors = vec![Vec::new(); height.values().max().map_or(0, |h| h + 1)];
+    for (module, floor) in height {
+        floors[floor].push(module.to_string());
+    }
+    floors
+}
+
+/// The edges among a crate's modules.
+pub(crate) fn levels(modules: &[Module]) -> Levels {
+    let names = Names::of(modules);
+    let mut out = Levels::new();
+    for module in modules {
+        for child in names.children(&module.path) {
+            out.entry(module.path.clone())
+                .or_default()
+                .entry(child)
+                .or_default();
+        }
+        for used in names.used(module) {
+            let shared = module
+                .path
+                .iter()
+                .zip(&used)
+                .take_while(|(a, b)| a == b)
+                .count();
+            if let (Some(from), Some(to)) = (module.path.get(shared), used.get(shared)) {
+                let level = out.entry(module.path[..shared].to_vec()).or_default();
+                level.entry(from.clone()).or_default().insert(to.clone());
+            }
+        }
+    }
+    out
+}
+
+/// What each module defines and imports, for the resolution of paths.
+pub(crate) struct Names {
+    modules: BTreeSet<ModulePath>,
+    defined: BTreeSet<(ModulePath, String)>,
+    imported: BTreeMap<(ModulePath, String), Vec<String>>,
+    globs: BTreeMap<ModulePath, Vec<Vec<String>>>,
+}
+
+impl Names {
+    pub(crate) fn of(modules: &[Module]) -> Self {
+        let mut names = Self {
+            modules: modules.iter().map(|m| m.path.clone()).collect(),
+            defined: BTreeSet::new(),
+            imported: BTreeMap::new(),
+            globs: BTreeMap::new(),
+        };
+        for module in modules {
+            for item in &module.items {
+                match item {
+                    Item::Use(import) => {
+                        for (path, alias) in leaves(&import.tree) {
+                            match alias {
+                                Some(alias) => {
+                                    names.imported.insert((module.path.clone(), alias), path);
+                                }
+                                None => names
+                                    .globs
+                                    .entry(module.path.clone())
+                                    .or_default()
+                                    .push(path),
+                            }
+                        }
+                    }
+                    other => {
+                        if let Some(name) = defines(other) {
+                            names.defined.insert((module.path.clone(), name));
+                        }
+                    }
+                }
+            }
+        }
+        names
+    }
+
+    fn children(&self, path: &[String]) -> Vec<String> {
+        self.modules
+            .iter()
+            .filter(|m| m.len() == path.len() + 1 && m.starts_with(path))
+            .filter_map(|m| m.last().cloned())
+            .collect()
+    }
+
+    /// The module that defines the type which `path` names in module `at`.
+    pub(crate) fn defined_in(&self, at: &[String], path: &[String]) -> Option<ModulePath> {
+        let name = path.last()?;
+        if path.len() == 1 && self.defined.contains(&(at.to_vec(), name.clone())) {
+            return Some(at.to_vec());
+        }
+        self.resolve(at, path, 0)
+    }
+
+    /// Modules whose items `module` names, itself left out.
+    fn used(&self, module: &Module) -> BTreeSet<ModulePath> {
+        let mut paths = Vec::new();
+        for item in &module.items {
+            match item {
+                Item::Use(import) => paths.extend(leaves(&import.tree).into_iter().map(|(p, _)| p)),
+                // Inline modules are modules of their own.
+                Item::Mod(_) => {}
+                other => written(other.to_token_stream(), &mut paths),
+            }
+        }
+        paths
+            .iter()
+            .filter_map(|p| self.resolve(&module.path, p, 0))
+            .filter(|m| *m != module.path)
+            .collect()
+    }
+
+    /// The module that defines what `path` names when it is written in module `at`; none for what lies outside the crate.
+    fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
+        // Re-exports that name each other in a ring do not compile; the bound is for what this reading takes wrongly.
+        if depth > 16 {
+            return None;
+        }
+        let mut here = at.to_vec();
+        let mut rest = path;
+        match rest.first()?.as_str() {
+            "crate" => {
+                here.clear();
+                rest = &rest[1..];
+            }
+            "self" => rest = &rest[1..],
+            "super" => {
+                while rest.first().is_some_and(|s| s == "super") {
+                    here.pop()?;
+                    rest = &rest[1..];
+                }
+            }
+            first => {
+                let known = self.modules.contains(&child(&here, first))
+                    || self
+                        .imported
+                        .contains_key(&(here.clone(), first.to_string()));
+                if !known {
+                    return None;
+                }
+            }
+        }
+        while let Some(name) = rest.first() {
+            let below = child(&here, name);
+            let key = (here.clone(), name.clone());
+            if self.modules.contains(&below) {
+                here = below;
+                rest = &rest[1..];
+            } else if self.defined.contains(&key) {
+                return Some(here);
+            } else if let Some(target) = self.imported.get(&key) {
+                let longer: Vec<String> = target.iter().chain(&rest[1..]).cloned().collect();
+                // An import of the same name from outside, such as `use std::fmt`.
+                return self.resolve(&here, &longer, depth + 1);
+            } else {
+                let through = self
+                    .globs
+                    .get(&here)
+                    .into_iter()
+                    .flatten()
+                    .find_map(|glob| {
+                        let longer: Vec<String> = glob.iter().chain(rest).cloned().collect();
+                        let module = self.resolve(&here, &longer, depth + 1)?;
+                        self.defined
+                            .contains(&(module.clone(), name.clone()))
+                            .then_some(module)
+                    });
+                return through.or(Some(here));
+            }
+        }
+        Some(here)
+    }
+}
+
+fn child(path: &[String], name: &str) -> ModulePath {
+    path.iter().cloned().chain([name.to_string()]).collect()
+}
+
+fn defines(item: &Item) -> Option<String> {
+    Some(match item {
+        Item::Const(i) => i.ident.to_string(),
+        Item::Enum(i) => i.ident.to_string(),
+        Item::Fn(i) => i.sig.ident.to_string(),
+        Item::Macro(i) => i.ident.as_ref()?.to_string(),
+        Item::Static(i) => i.ident.to_string(),
+        Item::Struct(i) => i.ident.to_string(),
+        Item::Trait(i) => i.ident.to_string(),
+        Item::Type(i) => i.ident.to_string(),
+        Item::Union(i) => i.ident.to_string(),
+        _ => return None,
+    })
+}
+
+/// The paths of an import, each with the name it gets; none for a glob.
+fn leaves(tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
+    match tree {
+        UseTree::Path(path) => leaves(&path.tree)
+            .into_iter()
+            .map(|(mut rest, name)| {
+                rest.insert(0, path.ident.to_string());
+                // `use a::b::{self}` gives the name `b`.
+                match rest.last().map(String::as_str) {
+                    Some("self") if rest.len() > 1 => {
+                        rest.pop();
+                        let name = name
+                            .filter(|n| n != "self")
+                            .or_else(|| rest.last().cloned());
+                        (rest, name)
+                    }
+                    _ => (rest, name),
+                }
+            })
+            .collect(),
+        UseTree::Name(name) => vec![(vec![name.ident.to_string()], Some(name.ident.to_string()))],
+        UseTree::Rename(as_) => {
+            vec![(vec![as_.ident.to_string()], Some(as_.rename.to_string()))]
+        }
+        UseTree::Glob(_) => vec![(Vec::new(), None)],
+        UseTree::Group(group) => group.items.iter().flat_map(leaves).collect(),
+    }
+}
+
+/// Paths that begin with `crate`, `self`, `super` or a module's name, as they stand in code and inside macros.
+fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
+    let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+    let colons = |i: usize| {
+        let colon =
+            |t: Option<&TokenTree>| matches!(t, Some(TokenTree::Punct(p)) if p.as_char() == ':');
+        colon(tokens.get(i)) && colon(tokens.get(i + 1))
+    };
+    let mut i = 0;
+    while i < tokens.len() {
+        match &tokens[i] {
+            TokenTree::Group(group) => written(group.stream(), paths),
+            TokenTree::Ident(first) if i < 2 || !colons(i - 2) => {
+                let mut path = vec![first.to_string()];
+                while let (true, Some(TokenTree::Ident(next))) = (colons(i + 1), tokens.get(i + 3))
+                {
+                    path.push(next.to_string());
+                    i += 3;
+                }
+                if path.len() > 1 {
+                    paths.push(path);
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+}
+
+/// Strongly connected components (Tarjan), those that others depend on first.
+fn components(graph: &BTreeMap<String, BTreeSet<String>>) -> Vec<Vec<String>> {
+    struct Search<'a> {
+        graph: &'a BTreeMap<String, BTreeSet<String>>,
+        index: BTreeMap<&'a str, usize>,
+        low: BTreeMap<&'a str, usize>,
+        stack: Vec<&'a str>,
+        out: Vec<Vec<String>>,
+    }
+    impl<'a> Search<'a> {
+        fn visit(&mut self, node: &'a str) {
+            let order = self.index.len();
+            self.index.insert(node, order);
+            self.low.insert(node, order);
+            self.stack.push(node);
+            for next in self.graph.get(node).into_iter().flatten() {
+                if !self.index.contains_key(next.as_str()) {
+                    self.visit(next);
+                    let low = self.low[node].min(self.low[next.as_str()]);
+                    self.low.insert(node, low);
+                } else if self.stack.contains(&next.as_str()) {
+                    let low = self.low[node].min(self.index[next.as_str()]);
+                    self.low.insert(node, low);
+                }
+            }
+            if self.low[node] == order {
+                let from = self.stack.iter().position(|n| *n == node).unwrap_or(0);
+                let mut component: Vec<String> =
+                    self.stack.drain(from..).map(str::to_string).collect();
+                component.sort();
+                self.out.push(component);
+            }
+        }
+    }
+    let mut search = Search {
+        graph,
+        index: BTreeMap::new(),
+        low: BTreeMap::new(),
+        stack: Vec::new(),
+        out: Vec::new(),
+    };
+    for node in graph.keys() {
+        if !search.index.contains_key(node.as_str()) {
+            search.visit(node);
+        }
+    }
+    search.out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn module(path: &[&str], text: &str) -> Module {
+        Module {
+            path: path.iter().map(|s| s.to_string()).collect(),
+            file: PathBuf::new(),
+            inline: false,
+            items: syn::parse_file(text).unwrap().items,
+        }
+    }
+
+    fn edges(modules: &[Module]) -> Vec<String> {
+        let mut out = Vec::new();
+        for (folder, graph) in levels(modules) {
+            for (from, used) in graph {
+                out.extend(
+                    used.iter()
+                        .map(|to| format!("{}:{from}>{to}", folder.join("::"))),
+                );
+            }
+        }
+        out
+    }
+
+    #[test]
+    fn a_planted_cycle_is_found_and_named() {
+        let mut modules = vec![
+            module(&[], "mod a; mod b; mod c; pub use a::A;"),
+            module(&["a"], "use crate::b::B; pub struct A(B);"),
+            module(&["b"], "pub struct B; fn f() { crate::c::run() }"),
+            module(&["c"], "pub fn run() {}"),
+        ];
+        assert!(cycles(&levels(&modules)).is_empty());
+        // Through a re-export of the root, inside a macro.
+        modules[3] = module(&["c"], "pub fn run() { log!(\"{}\", crate::A::NAME) }");
+        let found = cycles(&levels(&modules));
+        assert_eq!(
+            found,
+            [Breach::Cycle {
+                folder: String::new(),
+                modules: ["a", "b", "c"].map(str::to_string).into()
+            }]
+        );
+    }
+
+    #[test]
+    fn edges_lie_between_the_folders_that_hold_the_modules() {
+        let modules = [
+            module(&[], "mod a; mod b;"),
+            module(&["a"], "mod x; mod y; pub struct Own;"),
+            module(
+                &["a", "x"],
+                "use super::{y::{self, Y as Why}, Own}; use crate::b::*; use std::fmt;",
+            ),
+            module(&["a", "y"], "pub struct Y;"),
+            module(&["b"], "pub struct B;"),
+        ];
+        assert_eq!(edges(&modules), [":a>b", "a:x>y"]);
+    }
+
+    #[test]
+    fn a_name_comes_from_where_it_is_defined_not_from_where_it_is_imported() {
+        let modules = [
+            module(&[], "mod a; mod b; mod c;"),
+            module(&["a"], "use crate::b::B; use super::c::*; fn f(b: B) {}"),
+            module(&["b"], "pub use crate::c::B;"),
+            module(&["c"], "pub struct B;"),
+        ];
+        assert_eq!(edges(&modules), [":a>c", ":b>c"]);
+    }
+
+    #[test]
+    fn floors_stand_on_what_they_use() {
+        let graph: BTreeMap<String, BTreeSet<String>> = [
+            ("a", vec!["b", "c"]),
+            ("b", vec!["c"]),
+            ("c", vec!["d"]),
+            ("d", vec!["c"]),
+        ]
+        .into_iter()
+        .map(|(k, v)| (k.to_string(), v.into_iter().map(str::to_string).collect()))
+        .collect();
+        assert_eq!(floors(&graph), [vec!["c", "d"], vec!["b"], vec!["a"]]);
+    }
+}

@@ -1,0 +1,156 @@
+//! The module tree of a crate, read with `syn`: what the product is, without tests, mocks and benches.
+//!
+//! A module that is compiled only for tests (`cfg(test)`, the feature `testing`, `doctest`) is left out with everything below it.
+
+mod debts;
+mod graph;
+pub(crate) mod lines;
+mod shape;
+
+pub(crate) use debts::{check, report, update};
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{bail, Context, Result};
+use syn::{Attribute, Item};
+
+use crate::root;
+
+/// One module: its path from the crate's root, the file that holds it, and the items that belong to the product.
+pub(crate) struct Module {
+    /// Names from the crate's root; empty for the root itself.
+    pub(crate) path: Vec<String>,
+    /// Relative to the repository's root.
+    pub(crate) file: PathBuf,
+    /// Whether it lies inside another module's file.
+    pub(crate) inline: bool,
+    /// Its items; bodies of inline modules included.
+    pub(crate) items: Vec<Item>,
+}
+
+/// Modules of the crate whose root file is `file` (relative to the repository), the root first.
+///
+/// # Errors
+///
+/// When a file cannot be read or parsed, with its name.
+pub(crate) fn modules(file: &Path) -> Result<Vec<Module>> {
+    let mut out = Vec::new();
+    let folder = file.parent().map(Path::to_path_buf).unwrap_or_default();
+    load(file, &folder, &[], &mut out)?;
+    Ok(out)
+}
+
+fn load(file: &Path, folder: &Path, path: &[String], out: &mut Vec<Module>) -> Result<()> {
+    let absolute = root().join(file);
+    let text = std::fs::read_to_string(&absolute)
+        .with_context(|| format!("cannot read {}", absolute.display()))?;
+    let parsed =
+        syn::parse_file(&text).with_context(|| format!("cannot parse {}", file.display()))?;
+    if for_tests(&parsed.attrs) {
+        return Ok(());
+    }
+    add(file, folder, path, false, parsed.items, out)
+}
+
+fn add(
+    file: &Path,
+    folder: &Path,
+    path: &[String],
+    inline: bool,
+    items: Vec<Item>,
+    out: &mut Vec<Module>,
+) -> Result<()> {
+    let items: Vec<Item> = items
+        .into_iter()
+        .filter(|i| !for_tests(attributes(i)))
+        .collect();
+    let mut below = Vec::new();
+    for item in &items {
+        let Item::Mod(module) = item else { continue };
+        let name = module.ident.to_string();
+        let path: Vec<String> = path.iter().cloned().chain([name.clone()]).collect();
+        below.push((module.clone(), name, path));
+    }
+    out.push(Module {
+        path: path.to_vec(),
+        file: file.to_path_buf(),
+        inline,
+        items,
+    });
+    for (module, name, path) in below {
+        let inner = folder.join(&name);
+        if let Some((_, items)) = module.content {
+            add(file, &inner, &path, true, items, out)?;
+            continue;
+        }
+        let beside = folder.join(format!("{name}.rs"));
+        let (child, child_folder) = match explicit_path(&module.attrs) {
+            Some(given) => {
+                let child = file.parent().unwrap_or(Path::new("")).join(given);
+                let below = child.parent().map(Path::to_path_buf).unwrap_or_default();
+                (child, below)
+            }
+            None if root().join(&beside).exists() => (beside, inner),
+            None if root().join(inner.join("mod.rs")).exists() => (inner.join("mod.rs"), inner),
+            None => bail!("{}: no file for module {name}", file.display()),
+        };
+        load(&child, &child_folder, &path, out)?;
+    }
+    Ok(())
+}
+
+fn explicit_path(attributes: &[Attribute]) -> Option<String> {
+    attributes.iter().find_map(|a| match &a.meta {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
+            syn::Expr::Lit(syn::ExprLit {
+                lit: syn::Lit::Str(text),
+                ..
+            }) => Some(text.value()),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// Whether an item is compiled for tests alone.
+pub(crate) fn for_tests(attributes: &[Attribute]) -> bool {
+    attributes.iter().any(|a| {
+        let syn::Meta::List(list) = &a.meta else {
+            return a.path().is_ident("test");
+        };
+        if !list.path.is_ident("cfg") {
+            return false;
+        }
+        let condition = list.tokens.to_string();
+        let negated = condition.starts_with("not");
+        let words: Vec<&str> = condition
+            .split(|c: char| !c.is_alphanumeric() && c != '_')
+            .collect();
+        let testing = words
+            .iter()
+            .any(|w| matches!(*w, "test" | "testing" | "doctest" | "loom"));
+        testing && !negated
+    })
+}
+
+/// The attributes of an item, whichever its kind.
+pub(crate) fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(i) => &i.attrs,
+        Item::Enum(i) => &i.attrs,
+        Item::ExternCrate(i) => &i.attrs,
+        Item::Fn(i) => &i.attrs,
+        Item::ForeignMod(i) => &i.attrs,
+        Item::Impl(i) => &i.attrs,
+        Item::Macro(i) => &i.attrs,
+        Item::Mod(i) => &i.attrs,
+        Item::Static(i) => &i.attrs,
+        Item::Struct(i) => &i.attrs,
+        Item::Trait(i) => &i.attrs,
+        Item::TraitAlias(i) => &i.attrs,
+        Item::Type(i) => &i.attrs,
+        Item::Union(i) => &i.attrs,
+        Item::Use(i) => &i.attrs,
+        _ => &[],
+    }
+}
