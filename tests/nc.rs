@@ -92,8 +92,8 @@ fn a_linux_client_and_a_listening_nc_exchange_files_at_once() {
     };
     let dir = folder("nc-listen");
     let path = |name: &str| dir.join(name);
-    random_file(&path("a"), net::file_bytes(), 1);
-    random_file(&path("b"), net::file_bytes(), 2);
+    random_file(&path("a"), net::FILE_BYTES, 1);
+    random_file(&path("b"), net::FILE_BYTES, 2);
     let mut command = n.ringbell(&nc(&["-l", "5000"]));
     command
         .stdin(file(&path("a")))
@@ -116,6 +116,31 @@ fn a_linux_client_and_a_listening_nc_exchange_files_at_once() {
     assert_eq!(sha256(&path("b")), sha256(&path("b-received")));
 }
 
+/// More than every window, buffer and counter of 16 bits on the way: sequence numbers of TCP go through a sixteenth of
+/// their range.
+#[test]
+fn a_quarter_of_a_gibibyte_goes_over_a_tap_device() {
+    let n = match Namespace::with_tap() {
+        Ok(n) => n,
+        Err(why) => skip!("{why}"),
+    };
+    let dir = folder("nc-large");
+    let path = |name: &str| dir.join(name);
+    random_file(&path("a"), 256 << 20, 9);
+    random_file(&path("b"), 1, 10);
+    let mut command = n.ringbell(&nc(&["-l", "5010"]));
+    command
+        .stdin(file(&path("b")))
+        .stdout(created(&path("a-received")));
+    let mut ours = start(command);
+    ours.says("listening");
+    let (from, to) = (path("a"), path("b-received"));
+    let args = ["connect", "10.99.0.2", "5010", text(&from), text(&to)];
+    start(n.python(BOTH_WAYS, &args)).succeeds();
+    ours.succeeds();
+    assert_eq!(sha256(&path("a")), sha256(&path("a-received")));
+}
+
 #[test]
 fn nc_connects_to_a_linux_server_and_half_closes() {
     let n = match Namespace::with_tap() {
@@ -124,7 +149,7 @@ fn nc_connects_to_a_linux_server_and_half_closes() {
     };
     let dir = folder("nc-connect");
     let path = |name: &str| dir.join(name);
-    random_file(&path("a"), net::file_bytes(), 3);
+    random_file(&path("a"), net::FILE_BYTES, 3);
     let mut server = start(n.python(ECHO_AFTER_END, &["0.0.0.0", "5001"]));
     server.says("serving");
     let mut command = n.ringbell(&nc(&["10.99.0.1", "5001"]));
@@ -173,8 +198,8 @@ fn netcat_talks_to_nc_in_both_roles() {
     };
     let dir = folder("nc-netcat");
     let path = |name: &str| dir.join(name);
-    random_file(&path("a"), net::file_bytes(), 5);
-    random_file(&path("b"), net::file_bytes(), 6);
+    random_file(&path("a"), net::FILE_BYTES, 5);
+    random_file(&path("b"), net::FILE_BYTES, 6);
     for role in ["listen", "connect"] {
         let (ours, theirs) = if role == "listen" {
             let mut command = n.ringbell(&nc(&["-l", "5003"]));

@@ -116,7 +116,7 @@ fn nc_carries_a_file_between_two_namespaces() {
         Err(why) => skip!("{why}"),
     };
     let dir = folder("udp-nc");
-    random_file(&dir.join("a"), net::file_bytes(), 11);
+    random_file(&dir.join("a"), net::FILE_BYTES, 11);
     let nc = ["nc", "-v", "--transport", "tcp", "--port"];
     let mut command =
         server.ringbell(&[&nc[..], &[SERVER, "--ip", "10.77.0.1/24", "-l", "6000"]].concat());

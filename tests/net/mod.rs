@@ -333,13 +333,8 @@ impl Drop for Folder {
     }
 }
 
-/// Bytes of the files that are sent: 16 MiB, or 256 MiB with `RINGBELL_TEST_LARGE=1`.
-pub(crate) fn file_bytes() -> usize {
-    match std::env::var("RINGBELL_TEST_LARGE").as_deref() {
-        Ok("1") => 256 << 20,
-        _ => 16 << 20,
-    }
-}
+/// Bytes of the files that are sent: 16 MiB.
+pub(crate) const FILE_BYTES: usize = 16 << 20;
 
 /// Writes a file of pseudo-random bytes, other ones for each seed, and a length that nothing divides.
 pub(crate) fn random_file(path: &Path, bytes: usize, seed: u64) {
