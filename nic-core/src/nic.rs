@@ -244,6 +244,12 @@ impl Nic {
         self.inner.progress.with_core(f)
     }
 
+    /// What peers write to wake this NIC.
+    #[cfg(test)]
+    pub(crate) fn wake_cell(&self) -> Arc<WakeCell> {
+        self.inner.progress.wake.clone()
+    }
+
     /// Steps the NIC once unless another thread is at it. Returns whether anything moved. With
     /// [`ProgressMode::Dedicated`] that thread does all the work, and this makes room for it.
     pub fn step(&self) -> bool {

@@ -247,49 +247,6 @@ fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
     ok(&a.queue, a.post(&close(s)));
 }
 
-/// The peer's packet wakes a NIC whose waiter sleeps: nothing else does here for a minute.
-#[test]
-fn a_message_wakes_a_waiter_that_takes_no_naps() {
-    let dir = TempDir::new();
-    let [a, b] = [1u8, 2].map(|n| {
-        let mut setup = Setup::new(&dir, n);
-        setup.nic.progress = ProgressMode::Rescue;
-        setup.nic.idle_nap = Duration::from_secs(3600);
-        Host::new(&setup)
-    });
-    let (s, r) = connected(&[&a, &b], 0, 1, 7);
-    for i in 1..4u8 {
-        a.poke(0, &[i; 100]);
-        let before = b.nic.progress_stats().parks;
-        let ticket = b.post(&Descriptor {
-            timeout_us: 60_000_000,
-            ..recv(r, 0, 100)
-        });
-        std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| ok(&b.queue, ticket));
-            let start = Instant::now();
-            // Asleep: it has parked, and nothing of it moves any more.
-            let now = || {
-                let s = b.nic.progress_stats();
-                (s.parks, s.steps, s.yields)
-            };
-            loop {
-                let then = now();
-                std::thread::sleep(Duration::from_millis(200));
-                if then.0 > before && then == now() {
-                    break;
-                }
-                assert!(start.elapsed() < LIMIT, "awake: {}", b.nic.describe());
-            }
-            let start = Instant::now();
-            ok(&a.queue, a.post(&send(s, 0, 100)));
-            waiter.join().expect("woken");
-            assert!(start.elapsed() < LIMIT, "its own timer has woken it");
-        });
-        assert_eq!(b.peek(0, 100), [i; 100]);
-    }
-}
-
 #[test]
 fn a_dedicated_thread_needs_no_waiter() {
     let dir = TempDir::new();

@@ -1,5 +1,8 @@
 //! Wake-ups that come at the worst moment, and a waiter that stops while it leads.
 
+#[path = "../../tests/nic_support/mod.rs"]
+mod support;
+
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::mpsc;
@@ -196,4 +199,33 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
             "{steps} steps beside a waiter that has stopped"
         );
     });
+}
+
+/// No nap hides it here: nothing of the receiver runs.
+#[test]
+fn what_a_peer_sends_wakes_a_nic_that_has_announced_its_sleep() {
+    use support::*;
+    let dir = TempDir::new();
+    let [a, b] = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let wake = b.nic.wake_cell();
+    for (message, len) in [(send_inline(s, b"inline"), 6), (send(s, 0, 100), 100)] {
+        quiesce(&[&a, &b]);
+        wake.drain();
+        wake.parked().store(1, Ordering::Relaxed);
+        let ticket = a.post(&message);
+        for _ in 0..10 {
+            a.nic.step();
+        }
+        assert_eq!(wake.parked().load(Ordering::Relaxed), 0, "it was not woken");
+        let mut told = [PollFd::new(&wake.event, PollFlags::IN)];
+        let now = timespec(Duration::ZERO);
+        assert_eq!(
+            rustix::event::poll(&mut told, Some(&now)),
+            Ok(1),
+            "its descriptor is not readable"
+        );
+        let taken = b.post(&recv(r, 200, len));
+        settle(&[&a, &b], &[(0, ticket), (1, taken)]);
+    }
 }

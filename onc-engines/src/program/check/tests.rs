@@ -250,6 +250,65 @@ mod planted {
         );
     }
 
+    /// Rank 0 sends a slot's value and overwrites the slot when it has heard of rank 1.
+    fn overwriting_after_a_message(of_rank_1: Vec<Step>) -> Vec<Program> {
+        let mut p = generate_all(K::AllGather, A::Pairwise, 2, 0).unwrap();
+        for program in &mut p {
+            program.algo = A::User;
+            program.scratch_chunks = 1;
+        }
+        let mut steps = vec![
+            one(
+                Operand::input(0),
+                vec![Target::output(0), Target::scratch(0)],
+            ),
+            one(Operand::scratch(0), vec![Target::to(1)]),
+        ];
+        let heard = of_rank_1.iter().filter(|s| s.messages() > 0).count();
+        for i in 0..heard {
+            let result = if i + 1 == heard {
+                Target::output(1)
+            } else {
+                Target::scratch(0)
+            };
+            steps.push(one(Operand::from(1), vec![result]));
+        }
+        if heard == 1 {
+            steps[2].results.push(Target::scratch(0));
+        }
+        p[0].steps = steps;
+        p[1].steps = of_rank_1;
+        p
+    }
+
+    fn one(operand: Operand, results: Vec<Target>) -> Step {
+        Step {
+            round: 0,
+            operands: vec![operand],
+            results,
+            chunks: 1,
+        }
+    }
+
+    #[test]
+    fn overwrite_just_before_the_step_that_takes_the_message() {
+        // Rank 1 sends in the step before the one that takes: it was not there yet.
+        let p = overwriting_after_a_message(vec![
+            one(Operand::input(0), vec![Target::output(1), Target::to(0)]),
+            one(Operand::from(0), vec![Target::output(0)]),
+        ]);
+        assert_eq!(
+            refused(&p),
+            "rank 0, step 2: overwrites chunk 0 of scratch[0], while the message to rank 1 that step 1 sends from it may not have been taken: use another slot, or receive something first that tells that it was"
+        );
+        // What it sends in the very step that takes tells that it was taken.
+        let p = overwriting_after_a_message(vec![
+            one(Operand::from(0), vec![Target::output(0), Target::to(0)]),
+            one(Operand::input(0), vec![Target::output(1), Target::to(0)]),
+        ]);
+        assert!(check(&p, &Limits::default()).is_ok(), "{}", refused(&p));
+    }
+
     #[test]
     fn wrong_root() {
         let mut p = generate_all(K::Broadcast, A::Chain, 3, 1).unwrap();
