@@ -4,8 +4,10 @@
 //! secret (`proof`); a stranger is dropped, and nothing else of him is parsed. Then come frames: a 32-bit
 //! length, and so many bytes. All numbers are little-endian.
 
-use super::proof::{Nonce, NONCE_BYTES};
-
+/// Bytes of a nonce.
+pub(super) const NONCE_BYTES: usize = 16;
+/// A number that is used once.
+pub(super) type Nonce = [u8; NONCE_BYTES];
 /// Bytes of a [`Hello`].
 pub(super) const HELLO_BYTES: usize = 32;
 /// Longest frame: a result of 4,096 ranks with 4 KiB each.

@@ -13,17 +13,12 @@ use hmac::{Hmac, Mac as _};
 use rustix::rand::{getrandom, GetRandomFlags};
 use sha2::Sha256;
 
-use super::message::Hello;
+use super::message::{Hello, Nonce, NONCE_BYTES};
 
-/// Bytes of a nonce.
-pub(super) const NONCE_BYTES: usize = 16;
 /// Bytes of a MAC.
 pub(super) const MAC_BYTES: usize = 32;
 /// Bytes of a CHALLENGE.
 pub(super) const CHALLENGE_BYTES: usize = NONCE_BYTES + MAC_BYTES;
-
-/// A number that is used once.
-pub(super) type Nonce = [u8; NONCE_BYTES];
 
 /// Draws one.
 pub(super) fn nonce() -> std::io::Result<Nonce> {

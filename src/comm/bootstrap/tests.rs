@@ -168,7 +168,7 @@ fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
     again.read_exact(&mut challenge).expect("a challenge");
     // The server's own MAC reflected.
     again
-        .write_all(&challenge[proof::NONCE_BYTES..])
+        .write_all(&challenge[message::NONCE_BYTES..])
         .expect("written");
     let mut answer = Vec::new();
     let _ = again.read_to_end(&mut answer);

@@ -8,8 +8,7 @@
 //! addresses; the receiver checks them against what the peer exports. The send retires when its
 //! bytes were taken.
 //!
-//! They must be of one network namespace, unless both were told otherwise: where somebody has put a wire between two
-//! NICs, a directory that both see is no reason to pass it by.
+//! They link within one network namespace only, unless both were opened with `local` by name.
 //!
 //! Two NICs in one process, and a NIC that connects to itself, use the same path.
 //!
