@@ -103,3 +103,28 @@ fn without_a_port_a_nic_of_another_network_is_not_reached() {
     assert_eq!(c.status, Status::HostUnreachable);
     assert_eq!(call(&hosts, 1, &close(l)).status, Status::Ok);
 }
+
+/// The address of a Unix socket has 108 bytes.
+#[test]
+fn a_directory_with_a_long_name_serves_as_well() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.path()).expect("a directory");
+    let [a, b] = [1, 2].map(|n| {
+        let mut setup = Setup::new(&dir, n);
+        setup.local.directory = Some(dir.path().join("d".repeat(150)));
+        Host::new(&setup)
+    });
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    a.poke(0, b"far down");
+    let tickets = [(1, b.post(&recv(r, 0, 8))), (0, a.post(&send(s, 0, 8)))];
+    let ends = settle(&[&a, &b], &tickets);
+    assert!(ends.iter().all(|c| c.status == Status::Ok), "{ends:?}");
+    assert_eq!(b.peek(0, 8), b"far down");
+    // A third one finds the address taken, though the path is long.
+    let mut third = Setup::new(&dir, 2);
+    third.local.directory = Some(dir.path().join("d".repeat(150)));
+    let nic = ringbell_nic_core::Nic::builder(third.nic.clone(), a.memory.clone())
+        .local(third.local.clone())
+        .build();
+    assert!(nic.is_err());
+}

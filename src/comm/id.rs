@@ -4,10 +4,6 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use hmac::Mac as _;
-
-use super::bootstrap::proof::keyed;
-
 /// Where a job's bootstrap listens, and the secret that admits to it: NCCL's unique id.
 ///
 /// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and gives its
@@ -52,15 +48,6 @@ impl UniqueId {
     /// What admits to it.
     pub fn secret(&self) -> &[u8; 16] {
         &self.secret
-    }
-
-    /// Bytes for one purpose of the job: all its ranks get the same, and they tell nothing of the secret nor of the
-    /// bytes for another purpose.
-    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
-        let mut mac = keyed(&self.secret);
-        mac.update(&self.address.port().to_be_bytes());
-        mac.update(purpose.as_bytes());
-        mac.finalize().into_bytes().into()
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) const KERNELS: [(&str, &str); 2] = [
 ];
 
 /// Test files of the two packages that are no part of the suite, with the reason.
-const OUTSIDE: [(&str, &str); 27] = [
+const OUTSIDE: [(&str, &str); 30] = [
     (
         "tests/stream_sockets.rs",
         "brings the mock driver, with stream memory operations and without",
@@ -120,11 +120,13 @@ const OUTSIDE: [(&str, &str); 27] = [
         "compiles programs; no compiler is needed on a machine with a GPU",
     ),
     ("tests/cli.rs", "options, texts and exit codes"),
+    ("tests/command_line.rs", "options, texts and exit codes"),
     (
         "tests/cuda_faults.rs",
         "stops and kills processes that use the mock driver",
     ),
     ("tests/descriptors.rs", "limits of the process"),
+    ("tests/ends.rs", "ends and kills processes of the command"),
     ("tests/faults.rs", "processes and networks"),
     ("tests/hll.rs", "the command; the bundle's steps run it"),
     ("tests/launchers.rs", "launchers of jobs"),
@@ -136,6 +138,10 @@ const OUTSIDE: [(&str, &str); 27] = [
     (
         "tests/perf_sweeps.rs",
         "the command; the bundle's steps run it",
+    ),
+    (
+        "tests/progress.rs",
+        "callers that post and stop, as threads and as processes",
     ),
     (
         "tests/regs_live.rs",

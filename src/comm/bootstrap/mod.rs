@@ -18,7 +18,7 @@
 mod link;
 mod member;
 mod message;
-pub(super) mod proof;
+mod proof;
 mod rounds;
 mod server;
 #[cfg(test)]

@@ -13,6 +13,8 @@ use hmac::{Hmac, Mac as _};
 use rustix::rand::{getrandom, GetRandomFlags};
 use sha2::Sha256;
 
+use crate::comm::id::UniqueId;
+
 use super::message::{Hello, Nonce, NONCE_BYTES};
 
 /// Bytes of a MAC.
@@ -107,8 +109,19 @@ impl Handshake {
     }
 }
 
+impl UniqueId {
+    /// Bytes for one purpose of the job: all its ranks get the same, and they tell nothing of the secret nor of the
+    /// bytes for another purpose.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut mac = keyed(self.secret());
+        mac.update(&self.address().port().to_be_bytes());
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+}
+
 /// HMAC-SHA-256 under a job's secret.
-pub(in crate::comm) fn keyed(secret: &[u8; 16]) -> Hmac<Sha256> {
+fn keyed(secret: &[u8; 16]) -> Hmac<Sha256> {
     // A key that is shorter than SHA-256's block counts as filled up with zeros: RFC 2104 §2.
     let mut block = [0; 64];
     block[..secret.len()].copy_from_slice(secret);

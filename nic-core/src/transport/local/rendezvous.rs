@@ -7,12 +7,13 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::config::LocalConfig;
 use crate::descriptors;
 use crate::scratch::{self, Held};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -163,10 +164,33 @@ fn socket() -> std::io::Result<OwnedFd> {
     Ok(s)
 }
 
-fn address(dir: &Path, ip: Ipv4Addr) -> std::io::Result<(PathBuf, SocketAddrUnix)> {
-    let path = dir.join(format!("{ip}.sock"));
-    let addr = SocketAddrUnix::new(&path)?;
-    Ok((path, addr))
+/// Where a NIC's socket lies, and its address.
+struct Place {
+    path: PathBuf,
+    addr: SocketAddrUnix,
+    /// An address has 108 bytes. A longer path goes through this descriptor of its directory.
+    _directory: Option<OwnedFd>,
+}
+
+impl Place {
+    fn new(dir: &Path, ip: Ipv4Addr) -> std::io::Result<Place> {
+        let name = format!("{ip}.sock");
+        let path = dir.join(&name);
+        let (addr, directory) = match SocketAddrUnix::new(&path) {
+            Ok(addr) => (addr, None),
+            Err(_) => {
+                let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+                let short = format!("/proc/self/fd/{}/{name}", fd.as_raw_fd());
+                (SocketAddrUnix::new(short)?, Some(fd))
+            }
+        };
+        Ok(Place {
+            path,
+            addr,
+            _directory: directory,
+        })
+    }
 }
 
 /// Listens under an address. A socket that a dead process has left behind is replaced.
@@ -175,27 +199,27 @@ pub(super) fn bind(dir: &Path, ip: Ipv4Addr) -> Result<(OwnedFd, PathBuf), Local
         what: "a Unix socket",
         source,
     };
-    let (path, addr) = address(dir, ip).map_err(system)?;
+    let place = Place::new(dir, ip).map_err(system)?;
     if connect(dir, ip).is_ok() {
         return Err(LocalError::AddressInUse { ip });
     }
     // Nobody answers there: at most a dead file.
-    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(&place.path);
     let s = socket().map_err(system)?;
-    match rustix::net::bind(&s, &addr) {
+    match rustix::net::bind(&s, &place.addr) {
         Ok(()) => {}
         Err(rustix::io::Errno::ADDRINUSE) => return Err(LocalError::AddressInUse { ip }),
         Err(e) => return Err(system(e.into())),
     }
     rustix::net::listen(&s, 128).map_err(|e| system(e.into()))?;
-    Ok((s, path))
+    Ok((s, place.path))
 }
 
 /// Connects to the NIC with that address, if there is one.
 pub(super) fn connect(dir: &Path, ip: Ipv4Addr) -> std::io::Result<OwnedFd> {
-    let (_, addr) = address(dir, ip)?;
+    let place = Place::new(dir, ip)?;
     let s = socket()?;
-    rustix::net::connect(&s, &addr)?;
+    rustix::net::connect(&s, &place.addr)?;
     is_ours(&s)?;
     Ok(s)
 }

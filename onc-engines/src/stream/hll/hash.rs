@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn an_item_of_any_length_is_hashed_as_one_of_its_width_however_it_is_cut() {
-        let bytes: Vec<u8> = (0..100).map(|i| i * 37 + 5).collect();
+        let bytes: Vec<u8> = (0..100u32).map(|i| (i * 37 + 5) as u8).collect();
         for kind in [HashKind::Murmur3, HashKind::DataSketchesBytes] {
             for width in [1usize, 2, 4, 8, 16] {
                 let mut item = kind.of_bytes().expect("hashes bytes");
