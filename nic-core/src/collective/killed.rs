@@ -7,7 +7,7 @@
 #![allow(clippy::disallowed_methods)] // What is shared with the tests outside has deadlines.
 
 #[path = "../../tests/collective_support/mod.rs"]
-mod support;
+pub(crate) mod support;
 
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

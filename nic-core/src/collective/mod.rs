@@ -34,7 +34,7 @@ mod executor;
 mod fabric;
 mod kernel_stream;
 #[cfg(test)]
-mod killed;
+pub(crate) mod killed;
 mod named;
 mod own;
 mod params;

@@ -1,8 +1,5 @@
 //! Wake-ups that come at the worst moment, and a waiter that stops while it leads.
 
-#[path = "../../tests/nic_support/mod.rs"]
-mod support;
-
 use std::net::SocketAddrV4;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::mpsc;
@@ -204,7 +201,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
 /// No nap hides it here: nothing of the receiver runs.
 #[test]
 fn what_a_peer_sends_wakes_a_nic_that_has_announced_its_sleep() {
-    use support::*;
+    use crate::collective::killed::support::nic::*;
     let dir = TempDir::new();
     let [a, b] = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
