@@ -106,6 +106,20 @@ pub enum TextProblem {
         /// Which.
         line: &'static str,
     },
+    /// A root of a collective that has none.
+    #[error("{kind} has no root: leave the line out")]
+    NoRoot {
+        /// As spelled in texts.
+        kind: String,
+    },
+    /// A root beyond the ranks.
+    #[error("rank {root} cannot be the root of {ranks} ranks: write one below {ranks}")]
+    Root {
+        /// As written.
+        root: u32,
+        /// Ranks that there are.
+        ranks: u32,
+    },
     /// A step that moves nothing to nowhere.
     #[error("a step without operand and result")]
     EmptyStep,
@@ -116,10 +130,11 @@ const MOST: u32 = 4096;
 
 /// What the header says.
 #[derive(Default)]
-struct Header {
+struct Header<'a> {
     kind: Option<ringbell_nic_abi::CollectiveKind>,
     ranks: Option<u32>,
-    root: u32,
+    /// With its place: what it must be is known only with the other lines.
+    root: Option<(u32, Line<'a>)>,
     block: u32,
     order: Option<Order>,
 }
@@ -174,7 +189,7 @@ pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     }
 }
 
-fn header_line(line: &mut Line, header: &mut Header) -> Result<(), TextError> {
+fn header_line<'a>(line: &mut Line<'a>, header: &mut Header<'a>) -> Result<(), TextError> {
     if line.accept("collective") {
         let at = line.clone();
         let name = line.name("the name of a collective")?;
@@ -188,7 +203,8 @@ fn header_line(line: &mut Line, header: &mut Header) -> Result<(), TextError> {
         }
         header.ranks = Some(ranks);
     } else if line.accept("root") {
-        header.root = line.number(MOST, "the root's rank")?;
+        let at = line.clone();
+        header.root = Some((line.number(MOST, "the root's rank")?, at));
     } else if line.accept("block") {
         header.block = line.number(MOST, "the number of chunks of a block")?;
     } else if line.accept("order") {
@@ -212,6 +228,16 @@ fn start(line: &mut Line, header: &Header, next: u32) -> Result<Program, TextErr
     let missing = |name| line.error(TextProblem::Missing { line: name });
     let kind = header.kind.ok_or_else(|| missing("collective NAME"))?;
     let ranks = header.ranks.ok_or_else(|| missing("ranks N"))?;
+    let root = match &header.root {
+        Some((_, at)) if !kind.has_root() => {
+            let kind = spelled(kind.name());
+            return Err(at.error(TextProblem::NoRoot { kind }));
+        }
+        Some((root, at)) if *root >= ranks => {
+            return Err(at.error(TextProblem::Root { root: *root, ranks }));
+        }
+        given => given.as_ref().map_or(0, |(root, _)| *root),
+    };
     let at = line.clone();
     let rank = line.number(u32::MAX, "a rank")?;
     if rank != next || rank >= ranks {
@@ -223,13 +249,13 @@ fn start(line: &mut Line, header: &Header, next: u32) -> Result<Program, TextErr
         0
     };
     // In range: both factors are at most MOST.
-    let (input, output) = buffer_blocks(kind, ranks, rank == header.root).unwrap_or((0, 0));
+    let (input, output) = buffer_blocks(kind, ranks, rank == root).unwrap_or((0, 0));
     Ok(Program {
         kind,
         algo: Algorithm::User,
         ranks,
         rank,
-        root: header.root,
+        root,
         block_chunks: header.block,
         input_chunks: input * header.block,
         output_chunks: output * header.block,

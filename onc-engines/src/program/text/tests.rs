@@ -66,6 +66,14 @@ fn what_is_no_program_is_refused_at_its_line_and_column() {
             "line 3, column 7: 0 ranks: a program has at least one",
         ),
         (
+            "ringbell program 1\nroot 1\ncollective all-gather\nranks 2\nrank 0".into(),
+            "line 2, column 6: all-gather has no root: leave the line out",
+        ),
+        (
+            "ringbell program 1\ncollective broadcast\nroot 2\nranks 2\nrank 0".into(),
+            "line 3, column 6: rank 2 cannot be the root of 2 ranks: write one below 2",
+        ),
+        (
             "ringbell program 1\nranks 2\nrank 0".into(),
             "line 3, column 6: the header lacks a line `collective NAME`",
         ),
