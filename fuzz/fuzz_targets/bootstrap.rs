@@ -1,4 +1,4 @@
-//! Messages of a job's bootstrap, from whoever reaches its port: refused, or read and written again alike.
+//! Messages of a job's bootstrap, from any peer that reaches its port: refused, or read and written again alike.
 //!
 //! Input: which message (1 byte), its bytes.
 #![no_main]

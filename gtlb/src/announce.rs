@@ -21,7 +21,7 @@ unsafe impl Send for Announce {}
 impl Announce {
     /// # Safety
     /// `line` points to at least four `AtomicU64` that stay valid until the announcement was stored
-    /// or dropped, and that nobody accesses except atomically.
+    /// or dropped, and that all accesses to it are atomic.
     pub unsafe fn new(line: *const AtomicU64, words: [u64; 4]) -> Announce {
         Announce { line, words }
     }

@@ -7,7 +7,7 @@
 //!
 //! A sleep without end is announced before the last look: `deep` for what this process posts or changes
 //! (`tell`), `parked` for peers. The look reads the clock, and what it leaves under way decides how long
-//! the sleep may be. So whatever comes before the announcement is seen by the look, and what comes after it
+//! the sleep may be. What comes before the announcement is seen by the look, and what comes after it
 //! wakes the sleeper.
 //!
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`

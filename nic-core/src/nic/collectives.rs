@@ -63,7 +63,7 @@ impl Nic {
         Ok(())
     }
 
-    /// Operations of a communicator that have not ended, whoever has posted them; a queue in which the NIC has not
+    /// Operations of a communicator that have not ended, from every queue; a queue in which the NIC has not
     /// looked at everything counts as one more.
     ///
     /// # Errors

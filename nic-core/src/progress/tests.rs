@@ -126,7 +126,7 @@ fn what_is_posted_just_before_the_sleep_is_done_though_its_opcode_needs_the_cloc
             tell.send(q.try_post(&d)).expect("the test waits");
         });
         let ticket = told.recv().expect("posted").expect("room");
-        // Nobody waits: a look at the line steps nothing.
+        // No thread waits: a look at the line steps nothing.
         let mut ended = None;
         until(|| {
             ended = queue.poll(ticket);
