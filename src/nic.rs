@@ -178,6 +178,8 @@ impl Nic {
     /// [`OpenError`]: which part failed, and why.
     pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
         crate::print_events()?;
+        // For communicators: it takes a descriptor, which may be lacking later.
+        let _ = crate::comm::host();
         let chosen = options.gpu_choice.open(&options.gpu)?;
         if let Some(why) = &chosen.instead_of {
             tracing::info!(%why, "the emulated GPU is used");

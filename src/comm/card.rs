@@ -1,6 +1,7 @@
 //! What ranks tell each other of their NICs when a job begins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::sync::OnceLock;
 
 use super::{BootstrapError, CollectiveError, Round};
 use crate::{Nic, PortSpec, TransportSpec};
@@ -29,22 +30,36 @@ pub(super) struct Card {
     standby: Option<SocketAddr>,
 }
 
+/// Tells machines apart: the kernel's number of this boot; 0 where it cannot be read.
+///
+/// It is read once, when the first NIC is opened: a process that has run out of descriptors since is still of this
+/// machine.
+pub(crate) fn host() -> u64 {
+    static HOST: OnceLock<u64> = OnceLock::new();
+    if let Some(known) = HOST.get() {
+        return *known;
+    }
+    match std::fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Ok(boot) => *HOST.get_or_init(|| {
+            boot.bytes()
+                .filter_map(|b| char::from(b).to_digit(16))
+                .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d))
+        }),
+        Err(_) => 0,
+    }
+}
+
 impl Card {
     pub(super) fn of(nic: &Nic, port: u16, standby: Option<SocketAddr>) -> Card {
         let (transport, frames) = (nic.transport(), nic.port());
         let local = transport != TransportSpec::Tcp;
         let tcp = transport != TransportSpec::Local && *frames != PortSpec::None;
-        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let host = boot
-            .bytes()
-            .filter_map(|b| char::from(b).to_digit(16))
-            .fold(0_u64, |h, d| h.rotate_left(4) ^ u64::from(d));
         Card {
             address: SocketAddrV4::new(nic.soft().config().ip, port),
             transports: (u8::from(local) * LOCAL)
                 | (u8::from(tcp) * TCP)
                 | (u8::from(transport == TransportSpec::Local) * ACROSS),
-            host,
+            host: host(),
             network: std::fs::metadata("/proc/thread-self/ns/net")
                 .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m)),
             user: rustix::process::getuid().as_raw(),

@@ -24,6 +24,7 @@ mod stream;
 mod stream_queue;
 
 pub use bootstrap::{BootstrapError, BootstrapServer, Member, Round};
+pub(crate) use card::host;
 pub use communicator::Communicator;
 pub use element::Element;
 pub use error::CollectiveError;
