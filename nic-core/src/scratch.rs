@@ -73,7 +73,7 @@ fn try_hold(path: &Path) -> std::io::Result<Held> {
     match flock(&dir, FlockOperation::NonBlockingLockShared) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => return Err(ErrorKind::WouldBlock.into()),
-        // A file system without locks: then nobody can lock it alone, and it is not removed either.
+        // A file system without locks: then no process can lock it alone, and it is not removed either.
         Err(error) => tracing::debug!(%error, path = %path.display(), "cannot be locked"),
     }
     match is_at(&dir, path)? {

@@ -144,7 +144,7 @@ fn a_kernel_that_gets_its_queue_just_before_the_sleep_is_heard() {
             let _ = queue.handle();
         }
     });
-    // Its doorbell wakes nobody, so the NIC looks again and again.
+    // Its doorbell wakes no thread, so the NIC looks again and again.
     let before = nic.progress_stats().parks;
     until(|| nic.progress_stats().parks >= before + 10);
 }

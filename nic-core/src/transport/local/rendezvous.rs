@@ -118,7 +118,7 @@ impl Network {
     }
 }
 
-/// The directory where NICs of this user meet, held so that nobody removes it as left behind.
+/// The directory where NICs of this user meet, held so that no process removes it as left behind.
 pub(super) fn directory(configured: Option<&Path>) -> Result<(PathBuf, Held), LocalError> {
     let uid = rustix::process::getuid();
     let path = match configured {

@@ -166,7 +166,7 @@ impl TcpTransport {
                 }
             }
             if self.reply.len > 0 {
-                // Numbers of a connection go to its peer, not to whoever sent the frame.
+                // Numbers of a connection go to its peer, not to the sender of the frame.
                 let peer = known.and_then(|n| self.neighbors.mac(n));
                 self.send_reply(now, peer.unwrap_or(answer_to));
             }

@@ -21,7 +21,7 @@
 //!
 //! **Strangers.** Half-open handshakes that fill a backlog keep no client out: see `listen`. A reset, a SYN
 //! or an acknowledgement that somebody may have guessed ends or spoils no connection (RFC 5961): see
-//! `smoltcp_gaps::acceptance`. Whoever reads the wire can still do both.
+//! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
 //!
 //! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
