@@ -18,7 +18,8 @@ use ringbell_gtlb::testing::Layout;
 use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Opcode, Status,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommId, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::ProgressMode;
 
 const RUNS: usize = 9;

@@ -14,10 +14,9 @@ use std::os::fd::BorrowedFd;
 use ringbell_gtlb::Export;
 use ringbell_nic_abi::GpuVa;
 
-use crate::config::ConfigError;
 use crate::copy;
 use crate::shmem::Mapping;
-use crate::transport::Buffer;
+use crate::types::Buffer;
 
 /// Bus address of the board's first byte.
 pub(crate) const BOARD_BUS: u64 = 1 << 61;
@@ -218,17 +217,6 @@ pub(crate) fn host_at_bus(bus: u64, len: u64) -> Option<*mut u8> {
     va.checked_add(len)?;
     // Only a flat region, for which its owner has vouched, is translated to such an address.
     Some(std::ptr::with_exposed_provenance_mut(va as usize))
-}
-
-/// Checks the setting `board_bytes`.
-pub(crate) fn check_bytes(len: u64) -> Result<(), ConfigError> {
-    if (1 << 20..=1 << 40).contains(&len) && len.is_multiple_of(4096) {
-        return Ok(());
-    }
-    Err(ConfigError {
-        setting: "board_bytes",
-        why: format!("{len} is not a multiple of 4096 between 1 MiB and 1 TiB"),
-    })
 }
 
 #[cfg(test)]

@@ -82,6 +82,16 @@ fn within(setting: &'static str, v: usize, lo: usize, hi: usize) -> Result<(), C
     Err(ConfigError { setting, why })
 }
 
+fn check_board_bytes(len: u64) -> Result<(), ConfigError> {
+    if (1 << 20..=1 << 40).contains(&len) && len.is_multiple_of(4096) {
+        return Ok(());
+    }
+    Err(ConfigError {
+        setting: "board_bytes",
+        why: format!("{len} is not a multiple of 4096 between 1 MiB and 1 TiB"),
+    })
+}
+
 impl NicConfig {
     /// Checks every setting.
     ///
@@ -97,7 +107,7 @@ impl NicConfig {
         within("max_sessions", self.max_sessions, 1, 65536)?;
         within("event_capacity", self.event_capacity, 1, 1 << 20)?;
         within("batch", self.batch, 1, 4096)?;
-        crate::board::check_bytes(self.board_bytes)?;
+        check_board_bytes(self.board_bytes)?;
         if self.ip.is_unspecified() || self.ip.is_multicast() || self.ip.is_broadcast() {
             return Err(ConfigError {
                 setting: "ip",

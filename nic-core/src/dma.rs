@@ -6,6 +6,7 @@
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
+mod access;
 mod arrivals;
 mod passage;
 
@@ -18,11 +19,9 @@ use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
 use crate::board::{self, Board};
 use crate::copy;
-use crate::engine::{Delivered, Direction, Engines, PIECE};
-use crate::transport::{
-    Buffer, ConnId, DmaAccess, EngineFailed, Fetched, Foreign, Landed, Landing, Mover, NotLanded,
-    ReadStatus, StageRoom,
-};
+use crate::engine::{Delivered, Direction, EngineFailed, Engines, PIECE};
+use crate::types::{Buffer, ConnId, Owner};
+pub use access::{DmaAccess, Fetched, Foreign, Landed, Landing, NotLanded, ReadStatus, StageRoom};
 use arrivals::Arrival;
 use passage::{Own, Peers};
 
@@ -569,7 +568,7 @@ impl DmaAccess for Dma<'_> {
     fn deliver(
         &mut self,
         conn: ConnId,
-        by: Mover,
+        by: Owner,
         buffer: &Buffer,
         offset: u64,
         src: &[u8],
@@ -594,7 +593,7 @@ impl DmaAccess for Dma<'_> {
     fn deliver_foreign(
         &mut self,
         conn: ConnId,
-        by: Mover,
+        by: Owner,
         buffer: &Buffer,
         offset: u64,
         src: &Foreign<'_>,
@@ -621,7 +620,7 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.reshapes(self.sending(conn))
     }
 
-    fn reshape(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) -> Result<(), EngineFailed> {
+    fn reshape(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
         self.state.engines.reshape(self.sending(conn), by, bytes)
     }
 
@@ -638,12 +637,12 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.end(self.sending(conn))
     }
 
-    fn depart(&mut self, conn: ConnId, by: Mover, bytes: &[u8]) {
+    fn depart(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
         let key = (self.state.carrier, conn, Direction::Send);
         self.state.engines.observe(key, by, bytes);
     }
 
-    fn depart_staged(&mut self, conn: ConnId, by: Mover, bus: u64, len: u32) {
+    fn depart_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
         // A peer may have NIC memory mapped: what the engine sees must not change under it.
         let mut piece = [0; PIECE];
         let mut done = 0;

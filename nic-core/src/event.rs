@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{Event, EventKind};
 
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// A bounded queue of events. When it is full the newest is lost and counted; the reader learns the
 /// number from an `Overflow` event and from the gap in the sequence numbers.

@@ -17,7 +17,7 @@ mod command;
 mod config;
 mod copy;
 pub mod descriptors;
-mod dma;
+pub mod dma;
 pub mod engine;
 mod event;
 mod host_queue;
@@ -33,7 +33,9 @@ mod shmem;
 mod slots;
 mod sync;
 pub mod transport;
+pub mod types;
 mod wait_policy;
+mod wake;
 pub mod wire;
 mod works;
 

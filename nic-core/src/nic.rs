@@ -21,14 +21,17 @@ use ringbell_nic_abi::{Event, GpuVa, Lkey, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{Bar, BarError, Target};
 use crate::board::Board;
+use crate::card::Registers;
 use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
-use crate::progress::{Progress, ProgressStats, WakeCell};
+use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
 use crate::transport::local::{LocalError, LocalTransport};
-use crate::transport::{NicTime, Transport};
+use crate::transport::Transport;
+use crate::types::NicTime;
+use crate::wake::WakeCell;
 
 pub use closing::NotDelivered;
 pub use engines::EngineResult;
@@ -396,7 +399,7 @@ impl Nic {
             for ring in std::iter::once(&kernels).chain(&own) {
                 let mut ring = SendQueue::new(ring.clone(), pd, id, host, &config);
                 if !ring.mem.is_shared() {
-                    ring.lines = c.places(config.depth);
+                    ring.scatter = c.places(config.depth);
                 }
                 c.queues.push(ring);
             }
@@ -632,5 +635,14 @@ impl Nic {
         }
         self.inner.bar.store(offset, value);
         Ok(())
+    }
+}
+
+impl Registers for Nic {
+    fn read_register(&self, reg: Reg) -> Result<u32, BarError> {
+        self.bar_read32(reg.offset())
+    }
+    fn write_register(&self, reg: Reg, value: u32) -> Result<(), BarError> {
+        self.bar_write32(reg.offset(), value)
     }
 }

@@ -16,20 +16,19 @@
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
 
-use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError, Weak};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::command::Core;
-use crate::shmem::Mapping;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wait_policy::WaitPolicy;
+use crate::wake::WakeCell;
 
 /// Steps between two readings of the clock.
 const CLOCK_EVERY: u32 = 16;
@@ -50,100 +49,6 @@ const SECOND_LOOK: Duration = Duration::from_micros(100);
 const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
 /// How often the rescue thread looks whether others still step.
 const RESCUE_PERIOD: Duration = Duration::from_millis(1);
-
-/// How a NIC is woken: a word in memory that peers can map, and a descriptor that they can write.
-#[derive(Debug)]
-pub(crate) struct WakeCell {
-    page: Mapping,
-    event: OwnedFd,
-}
-
-/// Device and inode of a file: no two files have the same while both are open.
-type FileId = (u64, u64);
-
-/// The cells of this process's NICs. Only cells made here get in, so that no peer can put its own
-/// descriptor in the place of another NIC's.
-static OWN: Mutex<BTreeMap<FileId, Weak<WakeCell>>> = Mutex::new(BTreeMap::new());
-
-fn file_of(fd: BorrowedFd<'_>) -> std::io::Result<FileId> {
-    let stat = rustix::fs::fstat(fd)?;
-    Ok((stat.st_dev, stat.st_ino))
-}
-
-/// Offset of the `parked` word.
-const PARKED: usize = 0;
-/// Bytes of a wake page.
-pub(crate) const WAKE_BYTES: usize = 4096;
-
-impl WakeCell {
-    pub(crate) fn new() -> std::io::Result<Arc<WakeCell>> {
-        let page = Mapping::memfd("ringbell-wake", WAKE_BYTES)?;
-        let file = page.fd().map(file_of).transpose()?;
-        let cell = Arc::new(WakeCell {
-            page,
-            event: rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-        });
-        if let (Some(file), Ok(mut own)) = (file, OWN.lock()) {
-            own.retain(|_, c| c.strong_count() > 0);
-            own.insert(file, Arc::downgrade(&cell));
-        }
-        Ok(cell)
-    }
-
-    /// The cell of a peer, from the descriptors it has sent. That of a NIC of this process is the very
-    /// same, and costs neither a descriptor nor a mapping.
-    pub(crate) fn of_peer(page: OwnedFd, event: OwnedFd) -> std::io::Result<Arc<WakeCell>> {
-        let file = file_of(page.as_fd())?;
-        if let Some(own) = OWN.lock().ok().and_then(|o| o.get(&file)?.upgrade()) {
-            return Ok(own);
-        }
-        // A blocking descriptor would let a peer stop us in `write`.
-        rustix::fs::fcntl_setfl(&event, rustix::fs::OFlags::NONBLOCK)?;
-        let mut page = Mapping::of_peer(page, 0, WAKE_BYTES, true)?;
-        page.forget_fd();
-        Ok(Arc::new(WakeCell { page, event }))
-    }
-
-    /// The page and the event descriptor, to be sent to a peer.
-    pub(crate) fn fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
-        Some([self.page.fd()?, self.event.as_fd()])
-    }
-
-    fn parked(&self) -> &AtomicU32 {
-        &self.page.words32(PARKED, 1)[0]
-    }
-
-    /// Wakes the owner if it sleeps. Returns whether that took a system call.
-    pub(crate) fn poke(&self) -> bool {
-        // SeqCst: orders what was written to the rings before the look at `parked`; pairs with the
-        // fence in `Progress::lead`.
-        fence(Ordering::SeqCst);
-        if self.parked().load(Ordering::Relaxed) == 0
-            || self.parked().swap(0, Ordering::Relaxed) == 0
-        {
-            return false;
-        }
-        self.signal();
-        true
-    }
-
-    /// Peers need not wake the owner any more.
-    #[inline]
-    fn stand_down(&self) {
-        if self.parked().load(Ordering::Relaxed) != 0 {
-            self.parked().store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn signal(&self) {
-        // A full counter is readable as well: nothing is lost when the write would block.
-        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-    }
-
-    fn drain(&self) {
-        let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
-    }
-}
 
 /// How often the slow paths were taken.
 #[derive(Debug, Default)]
@@ -557,14 +462,14 @@ impl Progress {
 
     fn poll(&self, nap: Duration) {
         const MOST: usize = 16;
-        let fds = std::iter::once(&self.wake.event).chain(&self.fds);
+        let fds = std::iter::once(self.wake.event()).chain(&self.fds);
         let mut set: [Option<PollFd<'_>>; MOST] = Default::default();
         let mut n = 0;
         for (slot, fd) in set.iter_mut().zip(fds) {
             *slot = Some(PollFd::new(fd, PollFlags::IN));
             n += 1;
         }
-        let filler = PollFd::new(&self.wake.event, PollFlags::IN);
+        let filler = PollFd::new(self.wake.event(), PollFlags::IN);
         let mut list: [PollFd<'_>; MOST] =
             std::array::from_fn(|i| set[i].take().unwrap_or_else(|| filler.clone()));
         let _ = rustix::event::poll(&mut list[..n], Some(&timespec(nap)));

@@ -7,6 +7,8 @@
 //! themselves, whose `released` and `tail` lie in the GPU's memory, and the host has another (docs/adr/0023).
 #![allow(unsafe_code)] // Completion lines by address, and views that live as long as their mapping.
 
+mod scatter;
+
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
@@ -16,10 +18,10 @@ use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::{bar as layout, Completion, GpuVa, PdId, QueueId, WorkQueueEntry};
 
 use crate::bar::Bar;
-use crate::command::in_line::Lines;
 use crate::shmem::Mapping;
 use crate::slots::Slots;
-use crate::transport::Mover;
+use crate::types::Owner;
+pub(crate) use scatter::ScatterSlots;
 
 /// Shape of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,8 +270,8 @@ pub(crate) struct SendQueue {
     pub(crate) queue: QueueId,
     /// Index of the host's ring; this one, where the host has none for itself.
     pub(crate) host: u32,
-    /// Where small receives arrive that go into completion lines.
-    pub(crate) lines: Option<Lines>,
+    /// Where small receives arrive that end inside their completion lines.
+    pub(crate) scatter: Option<ScatterSlots>,
     pub(crate) default_timeout_us: u32,
     next: u32,
     seen_doorbell: u32,
@@ -295,7 +297,7 @@ impl SendQueue {
             pd,
             queue,
             host,
-            lines: None,
+            scatter: None,
             default_timeout_us: config.default_timeout_us,
             next: config.first_ticket,
             seen_doorbell: config.first_ticket,
@@ -306,8 +308,8 @@ impl SendQueue {
 
     /// How engines know what this ring's operations move: by the queue.
     #[inline]
-    pub(crate) fn mover(&self) -> Mover {
-        Mover::queue(self.queue.0)
+    pub(crate) fn mover(&self) -> Owner {
+        Owner::queue(self.queue.0)
     }
 
     /// A copy of the next entry when there is one and its completion line is free. Costs one load

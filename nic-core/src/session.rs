@@ -9,7 +9,7 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::{PdId, SessionId, Status};
 
-use crate::transport::{ConnId, ListenerId, WorkToken};
+use crate::types::{ConnId, ListenerId, WorkToken};
 
 /// A connection that a transport has accepted and no `ACCEPT` has taken yet.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use ringbell_gtlb::Pin;
 use ringbell_nic_abi::{Opcode, SessionId};
 
 use crate::permit::Permit;
-use crate::transport::{ConnId, NicTime, WorkToken};
+use crate::types::{ConnId, NicTime, WorkToken};
 
 const TICK_SHIFT: u32 = 16;
 const BUCKETS: usize = 4096;

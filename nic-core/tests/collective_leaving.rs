@@ -6,7 +6,7 @@ mod collective_support;
 use collective_support::{Call, Rng, Wire, World};
 use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus};
-use ringbell_nic_core::transport::NicTime;
+use ringbell_nic_core::types::NicTime;
 
 const OUT: u64 = 6 << 20;
 

@@ -9,8 +9,9 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind as K, DataType, Descriptor, EngineId, EngineSpec, EngineTarget,
     GpuVa, Opcode, ReduceOp, SessionId, Status, WireType,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommId};
+use ringbell_nic_core::collective::CollectiveSettings;
 use ringbell_nic_core::engine::{EngineUseError, Place};
+use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::QueueConfig;
 use ringbell_onc_engines::stream::{Registry, StreamEngine};
 

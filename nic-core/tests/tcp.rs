@@ -12,7 +12,8 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{Buffer, NicTime, Transport, TransportEvent, WorkToken};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{Buffer, NicTime, WorkToken};
 use tcp_support::*;
 
 #[test]

@@ -9,7 +9,8 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::{ConnId, NicTime, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{ConnId, NicTime};
 use tcp_support::raw::{drain, Hand, Raw, Segment, ACK, FIN, OPTIONS, RST, SYN};
 use tcp_support::*;
 

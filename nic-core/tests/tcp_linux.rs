@@ -16,7 +16,8 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::MacAddr;
-use ringbell_nic_core::transport::{Buffer, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::Buffer;
 use tcp_support::live::{missing, ok, run, tap, Live, Namespace, HOST, NIC, PATIENCE};
 use tcp_support::random;
 

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use ringbell_nic_abi::Status;
-use ringbell_nic_core::transport::{Buffer, ConnId, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{Buffer, ConnId};
 use tcp_support::live::{missing, run, tap, Live, Namespace, NIC};
 use tcp_support::PORT;
 

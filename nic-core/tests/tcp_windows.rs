@@ -9,7 +9,7 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{Buffer, NicTime};
+use ringbell_nic_core::types::{Buffer, NicTime};
 use tcp_support::*;
 
 /// A cable of 100 µs, so that bytes are under way when a window closes.

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
-use ringbell_nic_core::collective::{CommId, CommInfo, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
+use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::HostQueue;
 use ringbell_onc_engines::program::{Limits, UserProgram};
 

@@ -15,8 +15,9 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, GpuVa, Opcode, Status,
 };
 use ringbell_nic_core::collective::{
-    CollectiveCounters, CollectiveSettings, CommId, CommStatus, CommunicatorConfig,
+    CollectiveCounters, CollectiveSettings, CommStatus, CommunicatorConfig,
 };
+use ringbell_nic_core::types::CommId;
 
 /// Bytes of each half of a rank's memory: sources, then results.
 pub const HALF: u64 = 4 << 20;

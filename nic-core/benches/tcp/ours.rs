@@ -4,12 +4,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::{
-    Buffer, ConnId, DmaAccess, Mover, NicTime, Payload, ReadStatus, RecvWork, SendWork, Transport,
-    TransportEvent, WorkToken,
-};
+use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 
 /// One region of memory.
 struct Memory(Vec<u8>);
@@ -108,13 +107,13 @@ impl Ours {
         let buffer = Ours::buffer(message);
         let send = SendWork {
             token: WorkToken(conn as u64),
-            by: Mover::NIC,
+            by: Owner::NIC,
             payload: Payload::Memory(buffer),
             push: true,
         };
         let recv = RecvWork {
             token: WorkToken(conn as u64),
-            by: Mover::NIC,
+            by: Owner::NIC,
             buffer,
             some: false,
         };

@@ -14,7 +14,6 @@ use ringbell_nic_abi::GpuVa;
 use super::pages::{PageSourceError, PageTableSource};
 use super::CardBar;
 use crate::bar::BarError;
-use crate::Nic;
 
 /// Pages of a group.
 const GROUP: usize = (LARGE_PAGE_BYTES / PAGE_BYTES) as usize;
@@ -45,15 +44,6 @@ impl Registers for CardBar {
     }
     fn write_register(&self, reg: Reg, value: u32) -> Result<(), BarError> {
         self.write(reg, value)
-    }
-}
-
-impl Registers for Nic {
-    fn read_register(&self, reg: Reg) -> Result<u32, BarError> {
-        self.bar_read32(reg.offset())
-    }
-    fn write_register(&self, reg: Reg, value: u32) -> Result<(), BarError> {
-        self.bar_write32(reg.offset(), value)
     }
 }
 

@@ -3,7 +3,7 @@
 use ringbell_nic_abi::Status;
 
 use super::{Collectives, State};
-use crate::transport::WorkToken;
+use crate::types::WorkToken;
 
 /// An operation that cannot be cancelled; it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -15,7 +15,7 @@ use super::executor::{Progress, Side};
 use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
 use crate::dma::Dma;
-use crate::transport::Buffer;
+use crate::types::Buffer;
 
 /// Messages of one operation that may be under way.
 const IN_FLIGHT: usize = 8;

@@ -9,8 +9,8 @@ use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce;
 
 use super::fabric::Pieces;
-use crate::dma::Dma;
-use crate::transport::{Buffer, DmaAccess, ReadStatus};
+use crate::dma::{Dma, DmaAccess, ReadStatus};
+use crate::types::Buffer;
 
 /// Bytes of one element type at most, so that the bounce buffers stay in the first-level cache.
 const BLOCK: usize = 8 << 10;

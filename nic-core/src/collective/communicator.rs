@@ -12,7 +12,7 @@ use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use super::State;
 use crate::board::{Block, Space};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// Operations whose parameters are remembered after their end: a rank that disagrees may be late.
 const HISTORY: usize = 64;

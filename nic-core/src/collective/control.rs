@@ -10,12 +10,13 @@ use super::communicator::Comm;
 use super::direct_path::DirectComm;
 use super::fabric::{Frame, Tells};
 use super::{
-    CollectiveCounters, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, PeerInfo,
-    Slot, MAX_RANKS,
+    CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, Slot,
+    MAX_RANKS,
 };
 use super::{Collectives, Io};
 use crate::board::{Space, BOARD_BUS, BOARD_VA};
-use crate::transport::Mover;
+use crate::types::CommId;
+use crate::types::Owner;
 
 /// Most communicators of one NIC.
 const MAX_COMMS: usize = 1 << 12;
@@ -105,7 +106,7 @@ impl Collectives {
         let tells = Tells {
             hash: agreement(c),
             area,
-            by: Mover::communicator(slot as u32),
+            by: Owner::communicator(slot as u32),
         };
         let opened = self
             .fabric

@@ -7,7 +7,9 @@ use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 use super::direct::{Access, Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
 use super::{taps, Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
 use crate::board::{BOARD_BUS, HOST_BUS};
-use crate::transport::{ConnId, DmaAccess, PeerWindow, Transport};
+use crate::dma::DmaAccess;
+use crate::transport::{PeerWindow, Transport};
+use crate::types::ConnId;
 
 /// Unit of addresses in `Join` frames.
 const AREA_UNIT: u64 = 128;

@@ -5,7 +5,7 @@ use ringbell_nic_abi::Status;
 use super::communicator::{late, Comm, Dispute, End, GRACE};
 use super::fabric::Frame;
 use super::{Collectives, Fate, Io, State};
-use crate::transport::{Mover, NicTime, WorkToken};
+use crate::types::{NicTime, Owner, WorkToken};
 
 impl Collectives {
     /// Ends a communicator because of `rank`, here and on all ranks.
@@ -117,7 +117,7 @@ impl Collectives {
             self.ending -= usize::from(c.end.is_some());
             io.dma.board.free(c.scratch);
             // Its engines live on, so that they can be asked.
-            for by in [Mover::communicator(slot), Mover::operands(slot)] {
+            for by in [Owner::communicator(slot), Owner::operands(slot)] {
                 io.dma.engines.unwatch(by);
             }
             if let Some(d) = c.direct {

@@ -18,7 +18,8 @@ use super::params::Params;
 use super::plan::{Plan, PlanStep, Source};
 use super::taps::Viewer;
 use crate::board::Block;
-use crate::transport::{Buffer, ReadStatus};
+use crate::dma::ReadStatus;
+use crate::types::Buffer;
 
 /// Steps for which receives are posted ahead.
 const LOOK_AHEAD: u32 = 8;

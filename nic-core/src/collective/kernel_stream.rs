@@ -10,7 +10,7 @@ use ringbell_nic_abi::{GpuVa, Status, StreamRef};
 
 use super::fabric::Pieces;
 use crate::dma::Dma;
-use crate::transport::Buffer;
+use crate::types::Buffer;
 
 /// A status and what it says, when a stream cannot go on.
 pub(crate) type Refusal = (Status, u64);

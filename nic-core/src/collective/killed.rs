@@ -19,10 +19,9 @@ use ringbell_nic_abi::{
 use support::{Call, Rng, Wire, World};
 
 use super::CollectiveSettings;
-use crate::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerWindow, RecvWork, SendWork, Transport,
-    TransportEvent, WorkToken,
-};
+use crate::dma::DmaAccess;
+use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
 const MS: u64 = 1_000_000;
 const OUT: u64 = 1 << 20;

@@ -53,7 +53,9 @@ pub use ringbell_onc_engines::program::Thresholds;
 use rustc_hash::FxHashMap;
 
 use crate::board::Block;
-use crate::transport::{NicTime, ReadStatus, TransportEvent, WorkToken};
+use crate::dma::ReadStatus;
+use crate::transport::TransportEvent;
+use crate::types::{NicTime, WorkToken};
 use channel::Channel;
 use combine::{Combine, Held};
 use communicator::{Comm, Dispute, End, GRACE};
@@ -70,8 +72,8 @@ pub(crate) use kernel_stream::StreamSide;
 pub(crate) use params::Params;
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub use settings::{
-    CollectiveCounters, CollectiveSettings, CommError, CommId, CommInfo, CommStatus,
-    CommunicatorConfig, PeerInfo, MAX_RANKS,
+    CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus, CommunicatorConfig,
+    PeerInfo, MAX_RANKS,
 };
 use slab::Slab;
 pub(crate) use taps::Seen;

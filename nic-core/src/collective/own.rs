@@ -5,7 +5,7 @@ use ringbell_nic_abi::{DataType, ReduceOp, Status};
 use super::combine::Combine;
 use super::fabric::Own;
 use super::{executor, Collectives, Io, LocalPass, Pieces, State, Task};
-use crate::transport::ReadStatus;
+use crate::dma::ReadStatus;
 
 /// A message on its way from one buffer of this rank to another.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Copy {
 
 /// Whether two messages share bytes.
 fn overlap(a: &Pieces, b: &Pieces) -> bool {
-    let meets = |x: &crate::transport::Buffer, y: &crate::transport::Buffer| {
+    let meets = |x: &crate::types::Buffer, y: &crate::types::Buffer| {
         x.va.0 < y.va.0 + u64::from(y.len) && y.va.0 < x.va.0 + u64::from(x.len)
     };
     a.iter().any(|x| b.iter().any(|y| meets(x, y)))

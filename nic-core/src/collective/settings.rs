@@ -3,21 +3,11 @@
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use ringbell_nic_abi::{Algorithm, CollectiveKind, SessionId, Status};
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 use ringbell_onc_engines::program::Thresholds;
 
 use crate::config::ConfigError;
-
-/// A communicator of a NIC: what a `COLLECTIVE` descriptor names in its session field.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CommId(pub u32);
-
-impl CommId {
-    /// The value of the descriptor's session field.
-    pub const fn session(self) -> SessionId {
-        SessionId(self.0)
-    }
-}
+use crate::types::CommId;
 
 /// Most ranks of one communicator.
 pub const MAX_RANKS: usize = 1024;

@@ -20,8 +20,9 @@ use ringbell_nic_abi::{EngineId, PdId, Status};
 
 use super::combine::locate;
 use super::{Collectives, Io, Pieces, Side, State, StreamSide, Task};
+use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, Place, PIECE};
-use crate::transport::{Buffer, DmaAccess, Mover, ReadStatus};
+use crate::types::{Buffer, Owner};
 
 /// Bytes that one operation shows before the NIC looks at everything else again.
 const STEP: u64 = 256 << 10;
@@ -48,7 +49,7 @@ pub(super) struct Tap {
 /// An engine that is shown something of one operation, and stays the same.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Viewer {
-    by: Mover,
+    by: Owner,
     direction: Direction,
     engine: EngineId,
     /// Its operation, so that items of different ones are not mixed.

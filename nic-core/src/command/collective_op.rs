@@ -15,7 +15,8 @@ use crate::collective::{
 };
 use crate::dma::Dma;
 use crate::permit::Permit;
-use crate::transport::{Buffer, TransportEvent, WorkToken};
+use crate::transport::TransportEvent;
+use crate::types::{Buffer, WorkToken};
 
 /// Why an operation is refused.
 type Refusal = (Status, u64);

@@ -7,7 +7,7 @@ use ringbell_nic_abi::{Descriptor, Flags, PdId, SessionId, Status};
 use super::{Core, Lingering};
 use crate::permit::Permit;
 use crate::session::{Incoming, Listening, State, Stream};
-use crate::transport::WorkToken;
+use crate::types::WorkToken;
 
 /// Backlog when the descriptor gives none.
 const DEFAULT_BACKLOG: usize = 16;
@@ -178,7 +178,7 @@ impl Core {
         token: WorkToken,
         remote: SocketAddrV4,
         first: usize,
-        deadline: crate::transport::NicTime,
+        deadline: crate::types::NicTime,
         mut last: Status,
     ) {
         for i in first..self.transports.len() {

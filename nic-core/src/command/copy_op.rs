@@ -4,9 +4,9 @@ use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Status};
 
 use super::Core;
-use crate::dma::Dma;
+use crate::dma::{Dma, DmaAccess, Landed, Landing, NotLanded, ReadStatus};
 use crate::permit::Permit;
-use crate::transport::{Buffer, DmaAccess, Landed, Landing, NotLanded, ReadStatus, WorkToken};
+use crate::types::{Buffer, WorkToken};
 
 /// Bytes copied before the NIC looks at its queues again.
 const STEP_BYTES: u64 = 256 << 10;

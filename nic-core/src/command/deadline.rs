@@ -6,7 +6,7 @@ use ringbell_nic_abi::{Opcode, Status};
 
 use super::Core;
 use crate::session::State;
-use crate::transport::{ConnId, WorkToken};
+use crate::types::{ConnId, WorkToken};
 
 impl Core {
     /// Retires what is past its deadline. Returns whether anything was.

@@ -7,7 +7,7 @@ use ringbell_nic_abi::Status;
 
 use super::Core;
 use crate::session::State;
-use crate::transport::ConnId;
+use crate::types::ConnId;
 
 /// Most losses that are kept to be told; each is logged.
 const LOST_MAX: usize = 1024;

@@ -4,8 +4,8 @@ use ringbell_nic_abi::{EngineId, PdId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
-use crate::collective::CommId;
 use crate::engine::{EngineUseError, Place, Sharing, MAX_ENGINES};
+use crate::types::CommId;
 
 impl Core {
     /// Puts an engine at a communicator: for operations that are taken from a queue from now on, or messages from the next

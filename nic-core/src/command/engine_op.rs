@@ -9,12 +9,11 @@ use ringbell_nic_abi::{
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
-use crate::collective::CommId;
-use crate::dma::Dma;
+use crate::dma::{Dma, DmaAccess};
 use crate::engine::{Direction, EngineUseError, Notice, Outcome, Place, Sharing, MAX_ENGINES};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{ConnId, DmaAccess};
+use crate::types::{CommId, ConnId};
 
 impl Core {
     /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.

@@ -6,7 +6,7 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::Core;
 use crate::engine::{Direction, EngineUseError, Sharing, MAX_ENGINES};
 use crate::queue::SendQueue;
-use crate::transport::Mover;
+use crate::types::Owner;
 
 impl Core {
     /// The protection domain of a queue; `None` when there is no such queue in `pd`.
@@ -47,7 +47,7 @@ impl Core {
         if self.dma.engines.is_apart(engine) {
             return Err(EngineUseError::Apart { id: engine });
         }
-        let by = Mover::queue(queue.0);
+        let by = Owner::queue(queue.0);
         if let Some(id) = self.dma.engines.watcher(by, direction) {
             return Err(EngineUseError::Watched { queue, id });
         }

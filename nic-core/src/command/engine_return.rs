@@ -10,9 +10,8 @@ use super::Core;
 use crate::board::{Block, BOARD_VA};
 use crate::engine::{Direction, EngineUseError, Outcome, Return};
 use crate::session::State;
-use crate::transport::{
-    Buffer, ConnId, Mover, Payload, RecvWork, SendWork, TransportEvent, WorkToken,
-};
+use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
+use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
 /// Marks works that are ours; those of descriptors stay below.
 const RETURN_TOKEN: u64 = 1 << 62;
@@ -81,7 +80,7 @@ impl Core {
         if !r.ended {
             let work = RecvWork {
                 token,
-                by: Mover::NIC,
+                by: Owner::NIC,
                 buffer: buffer(BUFFER),
                 some: true,
             };
@@ -103,7 +102,7 @@ impl Core {
     fn return_send(&mut self, token: WorkToken, r: &Returning, payload: Payload) {
         let work = SendWork {
             token,
-            by: Mover::NIC,
+            by: Owner::NIC,
             payload,
             push: true,
         };

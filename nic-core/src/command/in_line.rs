@@ -8,55 +8,24 @@ use ringbell_nic_abi::completion::IN_LINE_MAX;
 use ringbell_nic_abi::{Completion, GpuVa, Opcode, Status};
 
 use super::Core;
-use crate::board::BOARD_VA;
 use crate::permit::Permit;
-use crate::transport::Buffer;
-
-/// Bytes from place to place.
-const STRIDE: u64 = 32;
-
-/// A place in NIC memory for each slot of a ring.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lines {
-    region: u32,
-    at: u64,
-    slots: u32,
-}
-
-impl Lines {
-    fn at(&self, ticket: u32) -> u64 {
-        self.at + u64::from(ticket & (self.slots - 1)) * STRIDE
-    }
-
-    /// Where the receive of a ticket arrives.
-    fn buffer(&self, ticket: u32, len: u32) -> Buffer {
-        Buffer {
-            region: self.region,
-            va: GpuVa(BOARD_VA + self.at(ticket)),
-            len,
-        }
-    }
-}
+use crate::queue::ScatterSlots;
+use crate::types::Buffer;
 
 impl Core {
     /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up, and its receives
     /// go the long way. They stay for as long as the NIC.
-    pub(crate) fn places(&mut self, slots: u32) -> Option<Lines> {
-        let len = u64::from(slots) * STRIDE;
-        let (_, lkey, block) = self.own_region(len)?;
-        Some(Lines {
-            region: lkey.0,
-            at: block.at,
-            slots,
-        })
+    pub(crate) fn places(&mut self, slots: u32) -> Option<ScatterSlots> {
+        let (_, lkey, block) = self.own_region(ScatterSlots::bytes(slots))?;
+        Some(ScatterSlots::new(lkey, block, slots))
     }
 
     /// Where a receive arrives instead of in `buffer`, when that is better.
     pub(super) fn in_line(&self, queue: u32, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
-        let lines = self.queues[queue as usize].lines.as_ref()?;
+        let slots = self.queues[queue as usize].scatter.as_ref()?;
         let fits = buffer.len as usize <= IN_LINE_MAX;
         (fits && !self.dma.is_mapped() && !self.mmu.is_flat(buffer.region))
-            .then(|| lines.buffer(ticket, buffer.len))
+            .then(|| slots.buffer(ticket, buffer.len))
     }
 
     /// Retires a receive that arrived in NIC memory and belongs at `va`.
@@ -73,12 +42,12 @@ impl Core {
             return self.finish(permit, status, 0, detail);
         }
         let (queue, ticket) = (permit.queue as usize, permit.ticket);
-        let Some(lines) = self.queues[queue].lines.filter(|_| bytes != 0) else {
+        let Some(slots) = self.queues[queue].scatter.filter(|_| bytes != 0) else {
             return self.finish(permit, status, bytes, detail);
         };
         let mut payload = [0; IN_LINE_MAX];
         let n = (bytes as usize).min(IN_LINE_MAX);
-        self.dma.board.read(lines.at(ticket), &mut payload[..n]);
+        self.dma.board.read(slots.at(ticket), &mut payload[..n]);
         let words: [u64; IN_LINE_MAX / 8] = std::array::from_fn(|i| {
             let mut word = [0; 8];
             word.copy_from_slice(&payload[i * 8..][..8]);

@@ -10,7 +10,7 @@ use ringbell_nic_abi::ABI_VERSION;
 
 use super::{Core, Counters};
 use crate::bar::Bar;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// How old the page may grow while the NIC is stepped.
 const REFRESH: Duration = Duration::from_millis(20);

@@ -8,10 +8,11 @@ use ringbell_nic_abi::{
 
 use super::Core;
 use crate::dma::Dma;
-use crate::engine::Direction;
+use crate::engine::{Direction, EngineFailed};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
-use crate::transport::{Buffer, ConnId, EngineFailed, Mover, Payload, RecvWork, SendWork};
+use crate::transport::{Payload, RecvWork, SendWork};
+use crate::types::{Buffer, ConnId, Owner};
 use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
@@ -157,7 +158,7 @@ impl Core {
 
     /// Puts the stream of an operation before the engine on its queue, when there is one.
     #[inline]
-    fn show_watcher(&mut self, by: Mover, direction: Direction, id: SessionId, s: Stream) {
+    fn show_watcher(&mut self, by: Owner, direction: Direction, id: SessionId, s: Stream) {
         if self.dma.engines.is_watched(by, direction) {
             let key = (s.transport, s.conn, direction);
             self.dma.engines.show(by, key, id.0);

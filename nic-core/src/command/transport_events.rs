@@ -5,7 +5,8 @@ use ringbell_nic_abi::{EventKind, Opcode, Status};
 use super::control::address_word;
 use super::Core;
 use crate::session::{Incoming, Session, State};
-use crate::transport::{why_chosen, ConnId, TransportEvent, WorkToken};
+use crate::transport::{why_chosen, TransportEvent};
+use crate::types::{ConnId, WorkToken};
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {

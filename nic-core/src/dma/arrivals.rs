@@ -8,7 +8,8 @@ use ringbell_nic_abi::GpuVa;
 
 use super::{at, Dma, DmaState, ORPHAN_POLLS};
 use crate::board::BOARD_BUS;
-use crate::transport::{Buffer, DmaAccess, Fetched, Landed, Landing, NotLanded};
+use crate::dma::{DmaAccess, Fetched, Landed, Landing, NotLanded};
+use crate::types::Buffer;
 
 /// Most bytes of one copy from memory to memory: a receive that is cancelled waits for no more than a few.
 const COPIED: u64 = 16 << 20;

@@ -5,8 +5,9 @@ use ringbell_gtlb::Fault;
 
 use super::{at, Dma};
 use crate::copy;
+use crate::dma::{DmaAccess, Foreign};
 use crate::engine::{Passage, PIECE, TAPPED, TAPPED_AROUND};
-use crate::transport::{Buffer, DmaAccess, Foreign};
+use crate::types::Buffer;
 
 /// Bytes in the NIC's own memory, which nobody changes: the engine reads them where they lie.
 pub(super) struct Own<'a, 'd> {

@@ -5,7 +5,7 @@
 //! GPU memory ─▶ [engine] ─▶ transport ─▶ network        Direction::Send
 //! ```
 //!
-//! An engine sits where a transport hands bytes to [`DmaAccess`](crate::transport::DmaAccess): behind
+//! An engine sits where a transport hands bytes to [`DmaAccess`](crate::dma::DmaAccess): behind
 //! TCP's reassembly, so that each byte enters once and in order whatever the wire did. The transports
 //! know only that somebody is on the path; what is done there is here.
 //!
@@ -33,8 +33,7 @@ mod watch;
 
 use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 
-use crate::collective::CommId;
-use crate::transport::Mover;
+use crate::types::{CommId, Owner};
 
 pub use meter::Rates;
 pub(crate) use path::Passage;
@@ -87,12 +86,12 @@ impl Place {
     }
 
     /// Where engines of the communicator in a slot are looked up.
-    pub(crate) const fn at(self, slot: u32) -> (Mover, Direction) {
+    pub(crate) const fn at(self, slot: u32) -> (Owner, Direction) {
         match self {
-            Place::Input => (Mover::operands(slot), Direction::Send),
-            Place::Output => (Mover::operands(slot), Direction::Receive),
-            Place::Sent => (Mover::communicator(slot), Direction::Send),
-            Place::Received => (Mover::communicator(slot), Direction::Receive),
+            Place::Input => (Owner::operands(slot), Direction::Send),
+            Place::Output => (Owner::operands(slot), Direction::Receive),
+            Place::Sent => (Owner::communicator(slot), Direction::Send),
+            Place::Received => (Owner::communicator(slot), Direction::Receive),
         }
     }
 }

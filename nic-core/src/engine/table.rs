@@ -10,8 +10,7 @@ use super::meter::Rates;
 use super::path::{Delivered, Passage, Path, Running};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
-use crate::collective::CommId;
-use crate::transport::{ConnId, Mover};
+use crate::types::{CommId, ConnId, Owner};
 
 /// Engines that a NIC can have.
 pub(crate) const MAX_ENGINES: usize = 4096;
@@ -92,7 +91,7 @@ pub(crate) struct Engines {
     slots: Vec<Slot>,
     paths: HashMap<PathKey, Path>,
     /// Engines on queues and communicators.
-    watches: HashMap<(Mover, Direction), Watch>,
+    watches: HashMap<(Owner, Direction), Watch>,
     kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
     /// Something happened that the host is to be told.
     news: bool,
@@ -194,12 +193,12 @@ impl Engines {
 
     /// Whether an engine watches what operations of that owner move.
     #[inline]
-    pub(crate) fn is_watched(&self, by: Mover, direction: Direction) -> bool {
+    pub(crate) fn is_watched(&self, by: Owner, direction: Direction) -> bool {
         !self.watches.is_empty() && self.watches.contains_key(&(by, direction))
     }
 
     /// The engine that watches a queue or communicator.
-    pub(crate) fn watcher(&self, by: Mover, direction: Direction) -> Option<EngineId> {
+    pub(crate) fn watcher(&self, by: Owner, direction: Direction) -> Option<EngineId> {
         self.watches
             .get(&(by, direction))
             .map(|w| self.id(w.engine))
@@ -210,7 +209,7 @@ impl Engines {
     pub(crate) fn watch(
         &mut self,
         id: EngineId,
-        (by, of): (Mover, u32),
+        (by, of): (Owner, u32),
         direction: Direction,
         how: Sharing,
     ) {
@@ -221,7 +220,7 @@ impl Engines {
     }
 
     /// A stream on which operations of a watched owner are posted. `label`: its session, or the peer's rank.
-    pub(crate) fn show(&mut self, by: Mover, key: PathKey, label: u32) {
+    pub(crate) fn show(&mut self, by: Owner, key: PathKey, label: u32) {
         let Some(watch) = self.watches.get_mut(&(by, key.2)) else {
             return;
         };
@@ -241,7 +240,7 @@ impl Engines {
     }
 
     /// Nothing moves for that owner any more: its engines see nothing, and live on.
-    pub(crate) fn unwatch(&mut self, by: Mover) {
+    pub(crate) fn unwatch(&mut self, by: Owner) {
         for direction in [Direction::Receive, Direction::Send] {
             if let Some(mut watch) = self.watches.remove(&(by, direction)) {
                 if let Some(shared) = Engines::running(&mut self.slots, Some(watch.engine)) {
@@ -260,7 +259,7 @@ impl Engines {
     }
 
     /// Bytes of memory that an operation of a communicator takes in or gives out.
-    pub(crate) fn see(&mut self, by: Mover, direction: Direction, op: u32, bytes: &[u8]) {
+    pub(crate) fn see(&mut self, by: Owner, direction: Direction, op: u32, bytes: &[u8]) {
         let Some(watch) = self.watches.get_mut(&(by, direction)) else {
             return;
         };
@@ -274,7 +273,7 @@ impl Engines {
     }
 
     /// The operation has no more: an item that it has begun is cut.
-    pub(crate) fn end_operation(&mut self, by: Mover, direction: Direction, op: u32) {
+    pub(crate) fn end_operation(&mut self, by: Owner, direction: Direction, op: u32) {
         if let Some(watch) = self.watches.get_mut(&(by, direction)) {
             self.news = true;
             let shared = Engines::running(&mut self.slots, Some(watch.engine));
@@ -308,9 +307,9 @@ impl Engines {
     /// The engine of a path, and what watches the owner of an operation on it, which no engine is twice.
     fn both<'a>(
         slots: &'a mut [Slot],
-        watches: &'a mut HashMap<(Mover, Direction), Watch>,
+        watches: &'a mut HashMap<(Owner, Direction), Watch>,
         on_path: Option<usize>,
-        by: Mover,
+        by: Owner,
         key: PathKey,
     ) -> (Option<&'a mut Running>, Option<Watching<'a>>) {
         let watch = if watches.is_empty() {
@@ -408,7 +407,7 @@ impl Engines {
     pub(crate) fn deliver(
         &mut self,
         key: PathKey,
-        by: Mover,
+        by: Owner,
         room: usize,
         io: &mut impl Passage,
     ) -> Delivered {
@@ -438,7 +437,7 @@ impl Engines {
     pub(crate) fn reshape(
         &mut self,
         key: PathKey,
-        by: Mover,
+        by: Owner,
         bytes: &[u8],
     ) -> Result<(), EngineFailed> {
         let Some(path) = self.paths.get_mut(&key) else {
@@ -474,7 +473,7 @@ impl Engines {
     }
 
     /// Bytes that pass without a stop.
-    pub(crate) fn observe(&mut self, key: PathKey, by: Mover, bytes: &[u8]) {
+    pub(crate) fn observe(&mut self, key: PathKey, by: Owner, bytes: &[u8]) {
         let Some(path) = self.paths.get_mut(&key) else {
             return;
         };

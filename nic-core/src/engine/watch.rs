@@ -11,7 +11,7 @@ use ringbell_onc_engines::stream::StreamEngine;
 
 use super::path::{Path, Running};
 use super::table::Told;
-use crate::transport::ConnId;
+use crate::types::ConnId;
 
 /// Makes the engine of one more stream.
 pub(crate) type PerStream = dyn Fn() -> Option<Box<dyn StreamEngine>> + Send;

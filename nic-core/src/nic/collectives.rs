@@ -5,8 +5,9 @@ use ringbell_onc_engines::program::Program;
 
 use super::Nic;
 use crate::collective::{
-    CancelError, CommError, CommId, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
+    CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
+use crate::types::CommId;
 
 impl Nic {
     /// Makes a communicator, of which this NIC is one rank. Returns at once: the ranks find each other

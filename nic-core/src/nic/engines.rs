@@ -4,10 +4,10 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Nic;
-use crate::collective::CommId;
 use crate::engine::{
     Direction, EngineInfo, EngineUseError, Outcome, Place, Return, Sharing, MAX_ENGINES,
 };
+use crate::types::CommId;
 
 /// What an engine has come to.
 #[derive(Debug, Clone, PartialEq, Eq)]

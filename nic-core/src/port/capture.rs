@@ -15,7 +15,7 @@ use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::{DataLink, PcapError};
 
 use super::{Checksums, MacAddr, Port, PortCounters};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// Nanoseconds: 10^-9, pcapng §4.2 `if_tsresol`.
 const NANOSECONDS: u8 = 9;

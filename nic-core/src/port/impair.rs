@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::{Checksums, MacAddr, Port, PortCounters};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
 /// Frames that may be under way in the impaired cable; then the port pushes back.

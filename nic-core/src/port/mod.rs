@@ -28,7 +28,7 @@ pub mod udp;
 
 use std::os::fd::BorrowedFd;
 
-use crate::transport::NicTime;
+use crate::types::NicTime;
 pub use crate::wire::MacAddr;
 
 /// Largest IP MTU of a port, as in smoltcp's `max_transmission_unit`.

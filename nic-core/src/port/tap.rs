@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
 use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
 /// How a TAP device is opened.

@@ -20,7 +20,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
 use self::proof::{Kind, Proof, CONTROL};
 use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::vxlan::{self, VXLAN_HEADER};
 use crate::wire::ETHERNET_HEADER;
 

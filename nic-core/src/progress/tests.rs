@@ -7,14 +7,15 @@ use std::sync::mpsc;
 use ringbell_gtlb::testing::HostMemory;
 use ringbell_gtlb::{Mmu, MmuConfig};
 use ringbell_nic_abi::{Descriptor, Opcode, SessionId, Status};
+use rustix::event::EventfdFlags;
 
 use super::*;
 use crate::board::Board;
 use crate::config::NicConfig;
+use crate::dma::DmaAccess;
 use crate::queue::QueueConfig;
-use crate::transport::{
-    ConnId, DmaAccess, ListenerId, RecvWork, SendWork, Transport, TransportEvent,
-};
+use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
+use crate::types::{ConnId, ListenerId};
 use crate::{HostQueue, Nic};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -44,7 +45,7 @@ impl Transport for Asked {
     fn is_quiet(&self) -> bool {
         true
     }
-    fn cancel(&mut self, _: ConnId, _: crate::transport::WorkToken) -> Option<u64> {
+    fn cancel(&mut self, _: ConnId, _: crate::types::WorkToken) -> Option<u64> {
         None
     }
     fn shutdown(&mut self, _: ConnId) {}
@@ -215,7 +216,7 @@ fn what_a_peer_sends_wakes_a_nic_that_has_announced_its_sleep() {
             a.nic.step();
         }
         assert_eq!(wake.parked().load(Ordering::Relaxed), 0, "it was not woken");
-        let mut told = [PollFd::new(&wake.event, PollFlags::IN)];
+        let mut told = [PollFd::new(wake.event(), PollFlags::IN)];
         let now = timespec(Duration::ZERO);
         assert_eq!(
             rustix::event::poll(&mut told, Some(&now)),

@@ -14,12 +14,12 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Completion, DataType, Descriptor, GpuVa, Lkey,
     Opcode, ReduceOp, Rkey, Status, WireType,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommId, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::NicTime;
+use ringbell_nic_core::types::{CommId, NicTime};
 
 /// What carries the messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

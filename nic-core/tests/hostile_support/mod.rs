@@ -23,11 +23,10 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind as K, CollectiveSpec, DataType, Descriptor, GpuVa, Lkey, Opcode,
     ReduceOp, Rkey, Status,
 };
-use ringbell_nic_core::collective::{CollectiveSettings, CommId, CommStatus, CommunicatorConfig};
-use ringbell_nic_core::transport::{
-    ConnId, DmaAccess, ListenerId, NicTime, Payload, RecvWork, SendWork, Transport, TransportEvent,
-    WorkToken,
-};
+use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
+use ringbell_nic_core::dma::DmaAccess;
+use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 /// Where the NIC's GPU memory begins, and how much there is.

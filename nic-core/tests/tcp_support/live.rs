@@ -11,7 +11,8 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{ConnId, NicTime, Transport, TransportEvent};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::{ConnId, NicTime};
 
 use super::Side;
 

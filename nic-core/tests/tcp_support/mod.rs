@@ -9,13 +9,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, Mover, NicTime, Payload, ReadStatus, RecvWork, SendWork,
-    Transport, TransportEvent, WorkToken,
-};
+use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 pub const IP_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const IP_B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -150,7 +149,7 @@ impl Side {
             conn,
             SendWork {
                 token: WorkToken(token),
-                by: Mover::NIC,
+                by: Owner::NIC,
                 payload: Payload::Memory(buffer),
                 push: true,
             },
@@ -161,7 +160,7 @@ impl Side {
             conn,
             RecvWork {
                 token: WorkToken(token),
-                by: Mover::NIC,
+                by: Owner::NIC,
                 buffer,
                 some,
             },

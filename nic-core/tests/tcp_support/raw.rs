@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::TcpConfig;
-use ringbell_nic_core::transport::{ConnId, NicTime, Transport};
+use ringbell_nic_core::transport::Transport;
+use ringbell_nic_core::types::{ConnId, NicTime};
 
 use super::{config, Side, IP_A, IP_B, PORT};
 

@@ -46,7 +46,8 @@ use ringbell_nic_abi::{CollectiveKind, DataType, ReduceOp};
 
 use crate::board::{Block, Board};
 pub(crate) use crate::sync;
-use crate::transport::{NicTime, PeerWindow};
+use crate::transport::PeerWindow;
+use crate::types::NicTime;
 use area::Area;
 pub(crate) use area::AreaPool;
 pub(crate) use pages::{Access, Pages};

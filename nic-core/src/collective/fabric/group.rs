@@ -7,7 +7,7 @@ use std::net::SocketAddrV4;
 use rustc_hash::FxHashMap;
 
 use crate::board::Block;
-use crate::transport::Mover;
+use crate::types::Owner;
 
 /// Messages of one rank that may wait for a receive; more is no program but a fault.
 pub(crate) const MAX_EARLY: usize = 1 << 16;
@@ -91,7 +91,7 @@ impl UserRecv {
 pub(crate) struct Group {
     pub(crate) ctx: u64,
     /// Whose its payloads are to engines.
-    pub(crate) by: Mover,
+    pub(crate) by: Owner,
     pub(crate) rank: u32,
     /// Hash of what all ranks must be given alike.
     pub(crate) hash: u32,

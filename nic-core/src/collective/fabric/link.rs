@@ -8,7 +8,8 @@ use ringbell_nic_abi::{InlineSend, SessionId};
 use super::frame::{Frame, HEADER};
 use super::pieces::Pieces;
 use crate::board::Block;
-use crate::transport::{ConnId, Mover, NicTime, Payload, RecvWork, SendWork, Transport, WorkToken};
+use crate::transport::{Payload, RecvWork, SendWork, Transport};
+use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
 /// Tokens of works that belong to the fabric; the command layer's own never have this bit.
 pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
@@ -33,7 +34,7 @@ pub(crate) enum TxKey {
 pub(crate) struct TxFrame {
     pub(crate) ctx: u64,
     /// Whose payload it is.
-    pub(crate) by: Mover,
+    pub(crate) by: Owner,
     pub(crate) frame: Frame,
     pub(crate) payload: Pieces,
     pub(crate) key: TxKey,
@@ -73,9 +74,9 @@ pub(crate) enum Rx {
         into: Dest,
         token: u64,
         /// The piece that the transport fills.
-        piece: crate::transport::Buffer,
+        piece: crate::types::Buffer,
         /// Pieces after that.
-        rest: VecDeque<crate::transport::Buffer>,
+        rest: VecDeque<crate::types::Buffer>,
         /// Bytes to be dropped after the pieces.
         surplus: u64,
     },
@@ -193,7 +194,7 @@ impl Link {
                 let token = self.hand(next_token, &f, 0, push);
                 let work = SendWork {
                     token,
-                    by: Mover::NIC,
+                    by: Owner::NIC,
                     payload,
                     push,
                 };
@@ -285,7 +286,7 @@ impl Link {
         &mut self,
         transport: &mut dyn Transport,
         next_token: &mut u64,
-        buffer: crate::transport::Buffer,
+        buffer: crate::types::Buffer,
     ) {
         *next_token += 1;
         self.rx = Rx::Header(*next_token);
@@ -293,7 +294,7 @@ impl Link {
             self.conn,
             RecvWork {
                 token: WorkToken(FABRIC_TOKEN | *next_token),
-                by: Mover::NIC,
+                by: Owner::NIC,
                 buffer,
                 some: false,
             },

@@ -11,7 +11,8 @@ use super::group::{Group, Member};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, Tells, MAX_STRANGERS};
 use crate::collective::settings::{CollectiveSettings, CommError};
-use crate::transport::{why_chosen, ConnId, Mover, NicTime, RecvWork, TransportEvent, WorkToken};
+use crate::transport::{why_chosen, RecvWork, TransportEvent};
+use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
 /// Time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
@@ -306,7 +307,7 @@ impl Fabric {
         (*token, *piece) = (self.next_token, buffer);
         let work = RecvWork {
             token: WorkToken(super::FABRIC_TOKEN | self.next_token),
-            by: group.map_or(Mover::NIC, |g| g.by),
+            by: group.map_or(Owner::NIC, |g| g.by),
             buffer,
             some: false,
         };
@@ -424,7 +425,7 @@ impl Fabric {
                 tracing::info!(?peer, transport, why = link.why, "link of a communicator");
                 link.queue(TxFrame {
                     ctx: 0,
-                    by: Mover::NIC,
+                    by: Owner::NIC,
                     frame: Frame::Hello { from: me },
                     payload: Pieces::default(),
                     key: TxKey::None,

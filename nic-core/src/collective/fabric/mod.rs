@@ -37,7 +37,8 @@ use super::params::Params;
 use super::slab::Slab;
 use crate::board::Block;
 use crate::dma::{Dma, DmaState};
-use crate::transport::{ConnId, ListenerId, Mover, NicTime, Transport};
+use crate::transport::Transport;
+use crate::types::{ConnId, ListenerId, NicTime, Owner};
 use group::{Early, EarlyKind, Group, UserRecv};
 use link::{Link, LinkState, TxFrame, TxKey};
 
@@ -115,7 +116,7 @@ pub(crate) struct Tells {
     /// Its area of the direct path; 0: it has none.
     pub(crate) area: u32,
     /// Whose its payloads are to engines; no peer is told of that.
-    pub(crate) by: Mover,
+    pub(crate) by: Owner,
 }
 
 /// A message to be sent.

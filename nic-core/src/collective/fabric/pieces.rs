@@ -1,6 +1,6 @@
 //! The memory of one message: one buffer as a rule, several when its chunks do not adjoin.
 
-use crate::transport::Buffer;
+use crate::types::Buffer;
 
 /// Buffers that together make a message, in order.
 #[derive(Debug, Clone, Default)]

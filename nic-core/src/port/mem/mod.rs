@@ -25,7 +25,7 @@ use self::ring::{Receiver, Sender};
 pub use self::segment::PORTS_MAX;
 use self::segment::{Segment, Shape, Slot};
 use super::{Checksums, MacAddr, Port, PortCounters};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
 /// After this long without a movement of its reader, a full ring drops: 100 ms.

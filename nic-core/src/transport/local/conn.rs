@@ -7,7 +7,9 @@ use ringbell_nic_abi::Status;
 
 use super::land::{Fetching, InFlight};
 use super::stage::Stage;
-use crate::transport::{ConnId, EngineFailed, ListenerId, RecvWork, SendWork, TransportEvent};
+use crate::engine::EngineFailed;
+use crate::transport::{RecvWork, SendWork, TransportEvent};
+use crate::types::{ConnId, ListenerId};
 
 /// Spans of one connection that may be on the way.
 pub(super) const SPAN_WINDOW: u64 = 768;

@@ -10,7 +10,7 @@ use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Seg};
 use super::receive::{fail_front, recv_done, Fill, In};
-use crate::transport::{Fetched, Landed, Landing, NotLanded};
+use crate::dma::{Fetched, Landed, Landing, NotLanded};
 
 /// Runs of one connection that are on their way at once: an engine goes on with the next while one is looked at.
 const AT_ONCE: usize = 8;

@@ -12,9 +12,10 @@ use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer};
 use crate::board::HOST_BUS;
-use crate::progress::WakeCell;
 use crate::shmem::Mapping;
-use crate::transport::{NicTime, PeerWindow};
+use crate::transport::PeerWindow;
+use crate::types::NicTime;
+use crate::wake::WakeCell;
 
 /// Lines per direction: 32 KiB, which stays in a core's private cache.
 const LINES: usize = 512;

@@ -13,7 +13,7 @@ use super::link::{Link, LinkState};
 use super::rendezvous::{self, Card};
 use super::{LocalTransport, Phase};
 use crate::descriptors;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// Key of the listening socket in the epoll set; links have their index.
 const DOOR: u64 = u64::MAX;

@@ -13,7 +13,8 @@ use ringbell_gtlb::{Borrow, BorrowState, BusSpan, DmaMemory, Loan, NotReached, R
 use super::exports::Note;
 use super::link::LinkState;
 use super::{LocalTransport, MAX_SHARED};
-use crate::transport::{DmaAccess, PeerLoans};
+use crate::dma::DmaAccess;
+use crate::transport::PeerLoans;
 
 /// Memory of the peer.
 #[derive(Debug)]

@@ -50,12 +50,11 @@ use ringbell_gtlb::{DmaMemory, Export, Loan};
 use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
-use crate::progress::WakeCell;
+use crate::dma::{DmaAccess, StageRoom};
 use crate::scratch::Held;
-use crate::transport::{
-    Buffer, ConnId, DmaAccess, ListenerId, NicTime, PeerLoans, PeerWindow, RecvWork, SendWork,
-    StageRoom, Transport, TransportEvent, WorkToken,
-};
+use crate::transport::{PeerLoans, PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use crate::wake::WakeCell;
 use conn::{Conn, Phase, RxRecv, TxSend};
 use exports::HostExport;
 use link::{Link, LinkState};

@@ -12,8 +12,10 @@ use super::link::Link;
 use super::through;
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
+use crate::dma::DmaAccess;
 use crate::engine::Direction;
-use crate::transport::{Buffer, DmaAccess, TransportEvent};
+use crate::transport::TransportEvent;
+use crate::types::Buffer;
 
 /// Bytes that one step copies by reference before it looks at everything else again.
 pub(super) const STEP_BYTES: u64 = 1 << 20;

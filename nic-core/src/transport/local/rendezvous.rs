@@ -414,7 +414,7 @@ mod tests {
     #[test]
     fn a_hello_arrives_whole_and_another_secret_is_refused() {
         let (a, b) = pair();
-        let wake = crate::progress::WakeCell::new().expect("wake cell");
+        let wake = crate::wake::WakeCell::new().expect("wake cell");
         let exports = [ExportInfo {
             file_offset: 4096,
             bus: 1 << 40,

@@ -9,8 +9,9 @@ use ringbell_gtlb::Fault;
 use super::conn::Conn;
 use super::packet::{Packet, INLINE};
 use super::transmit::{Out, Progress};
+use crate::dma::ReadStatus;
 use crate::engine::{Direction, PIECE};
-use crate::transport::{Payload, ReadStatus};
+use crate::transport::Payload;
 
 /// Moves the first send that was not emitted through the engine.
 pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {

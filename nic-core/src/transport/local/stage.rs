@@ -13,8 +13,10 @@ use ringbell_gtlb::Fault;
 use super::conn::{Conn, SPAN_WINDOW};
 use super::packet::{Packet, SPANS};
 use super::transmit::{Out, Progress};
+use crate::dma::{ReadStatus, StageRoom};
 use crate::engine::Direction;
-use crate::transport::{Buffer, Payload, ReadStatus, StageRoom};
+use crate::transport::Payload;
+use crate::types::Buffer;
 
 /// Rooms that wait for their next connection before the rest goes back to NIC memory.
 pub(super) const SPARE_ROOMS: usize = 8;

@@ -9,7 +9,7 @@ use ringbell_nic_abi::Status;
 use super::conn::{Conn, Seg};
 use super::land;
 use super::receive::{fail_front, recv_done, wants_streaming, Fill, In};
-use crate::transport::Foreign;
+use crate::dma::Foreign;
 
 /// Most bytes that are read at once out of memory that is not mapped here.
 const LENT_PIECE: usize = 256 << 10;

@@ -11,10 +11,10 @@ use super::rendezvous::ExportInfo;
 use super::{reshape, stage};
 use crate::board::HOST_BUS;
 use crate::config::StagingConfig;
+use crate::dma::{DmaAccess, ReadStatus, StageRoom};
 use crate::engine::{Direction, PIECE};
-use crate::transport::{
-    Buffer, ConnId, DmaAccess, Mover, Payload, ReadStatus, StageRoom, TransportEvent,
-};
+use crate::transport::{Payload, TransportEvent};
+use crate::types::{Buffer, ConnId, Owner};
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
 /// acknowledgement, and the send retires at once.
@@ -194,7 +194,7 @@ enum Reach {
 /// may write it before the send retires. Copied piece by piece, because a kernel that does so all the same
 /// must not make the engine see bytes change.
 fn depart(
-    (conn, by): (ConnId, Mover),
+    (conn, by): (ConnId, Owner),
     buffer: &Buffer,
     range: std::ops::Range<u32>,
     piece: &mut Vec<u8>,

@@ -11,7 +11,8 @@ use super::smoltcp_gaps::acceptance::Challenges;
 use super::smoltcp_gaps::clock::Clock;
 use super::smoltcp_gaps::partial_ack::Recovery;
 use super::TcpConfig;
-use crate::transport::{ConnId, ListenerId, NicTime, RecvWork, SendWork};
+use crate::transport::{RecvWork, SendWork};
+use crate::types::{ConnId, ListenerId, NicTime};
 
 /// How long an acknowledgement waits for company: time for a kernel to answer what it received.
 /// RFC 9293 §3.8.6.3 allows 500 ms; a GPU answers sooner.

@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::conn::Conn;
-use crate::transport::ConnId;
+use crate::types::ConnId;
 
 /// Remote address and port, and local port. The local address is the transport's only one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

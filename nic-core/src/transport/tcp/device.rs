@@ -10,7 +10,7 @@ use smoltcp::time::Instant;
 
 use super::smoltcp_gaps::partial_ack::is_before;
 use crate::port::{Checksums, MacAddr, Port};
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.

@@ -16,7 +16,7 @@ use std::net::SocketAddrV4;
 
 use siphasher::sip::SipHasher24;
 
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// Sizes of segments that a cookie can tell; the next smaller one stands for the rest. The peer's links
 /// decide: 536 (RFC 9293 §3.7.1), tunnels, Ethernet without and with VLANs or PPPoE, jumbo frames.

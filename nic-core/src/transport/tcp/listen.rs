@@ -29,7 +29,7 @@ use super::smoltcp_gaps::initial_sequence;
 use super::smoltcp_gaps::partial_ack::is_before;
 use super::TcpTransport;
 use crate::port::MacAddr;
-use crate::transport::{ListenerId, NicTime};
+use crate::types::{ListenerId, NicTime};
 use crate::wire::frame::TcpFrame;
 
 /// A handshake that is not over after this long is forgotten: 10 s.

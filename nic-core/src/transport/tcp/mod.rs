@@ -63,11 +63,10 @@ use self::ready::Ready;
 use self::smoltcp_gaps::clock::Clock;
 use self::smoltcp_gaps::initial_sequence;
 use self::timers::Timers;
-use super::{
-    ConnId, DmaAccess, ListenerId, NicTime, RecvWork, SendWork, Transport, TransportEvent,
-    WorkToken,
-};
+use super::{RecvWork, SendWork, Transport, TransportEvent};
+use crate::dma::DmaAccess;
 use crate::port::{MacAddr, Port};
+use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// First ephemeral port (RFC 6335 §6).
 const EPHEMERAL_FIRST: u16 = 49_152;

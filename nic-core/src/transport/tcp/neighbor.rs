@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use crate::port::MacAddr;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::control::Arp;
 
 /// How often an address is asked for.

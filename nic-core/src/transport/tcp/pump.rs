@@ -11,8 +11,9 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
 use super::conn::{peer_has_closed, Conn, Sending};
-use crate::engine::Direction;
-use crate::transport::{Delivered, DmaAccess, Payload, ReadStatus, TransportEvent};
+use crate::dma::{DmaAccess, ReadStatus};
+use crate::engine::{Delivered, Direction};
+use crate::transport::{Payload, TransportEvent};
 
 /// How a step into the transmit buffer went.
 enum Filled {

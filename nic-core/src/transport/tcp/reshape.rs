@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use ringbell_nic_abi::Status;
 
 use super::conn::{Conn, Phase};
-use crate::engine::{Direction, PIECE};
-use crate::transport::{DmaAccess, EngineFailed, Payload, ReadStatus, TransportEvent};
+use crate::dma::{DmaAccess, ReadStatus};
+use crate::engine::{Direction, EngineFailed, PIECE};
+use crate::transport::{Payload, TransportEvent};
 
 impl Conn {
     /// Hands what an engine has made to the socket. Returns whether anything moved, and whether all has.

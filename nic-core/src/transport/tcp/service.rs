@@ -11,7 +11,9 @@ use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
 use super::device::Egress;
 use super::smoltcp_gaps::guarded;
 use super::TcpTransport;
-use crate::transport::{DmaAccess, NicTime, TransportEvent};
+use crate::dma::DmaAccess;
+use crate::transport::TransportEvent;
+use crate::types::NicTime;
 
 /// Segments that one service may send while few connections wait.
 const TX_BUDGET: usize = 128;

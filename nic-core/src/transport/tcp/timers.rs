@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// Timers by connection index.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use smoltcp::socket::tcp::{Socket, State};
 
 use crate::transport::tcp::conn::{is_synchronized, Conn};
 use crate::transport::tcp::TcpTransport;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::frame::TcpFrame;
 
 /// At most so many challenge ACKs for a connection in this time (RFC 5961 §7). Not one count for all

@@ -2,7 +2,7 @@
 
 use smoltcp::time::Instant;
 
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// smoltcp's clock: it counts microseconds, and runs `rate` times as fast as the NIC's.
 ///

@@ -10,7 +10,7 @@ use crate::transport::tcp::conn::Conn;
 use crate::transport::tcp::device::Ingress;
 use crate::transport::tcp::listen::emit;
 use crate::transport::tcp::TcpTransport;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 /// An IPv4 and a TCP header, the options of a SYN, and a byte.
 const PACKET: usize = 80;

@@ -3,7 +3,7 @@
 use super::clock::Clock;
 use crate::transport::tcp::conn::Conn;
 use crate::transport::tcp::TcpConfig;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 impl Conn {
     /// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not

@@ -12,7 +12,7 @@
 
 use crate::transport::tcp::conn::{is_synchronized, Conn};
 use crate::transport::tcp::TcpTransport;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 
 impl Conn {
     /// Whether the socket has bytes to bring over and, with no timer of its own, would not.

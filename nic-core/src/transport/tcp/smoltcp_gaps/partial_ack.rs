@@ -8,7 +8,7 @@
 
 use crate::transport::tcp::conn::Conn;
 use crate::transport::tcp::TcpTransport;
-use crate::transport::NicTime;
+use crate::types::NicTime;
 use crate::wire::frame::TcpFrame;
 
 /// Duplicates that tell of a loss (RFC 5681 §3.2).

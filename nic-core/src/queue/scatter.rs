@@ -1,0 +1,47 @@
+//! NIC memory in which small receives of a ring arrive that end inside their completion lines.
+
+use ringbell_nic_abi::{GpuVa, Lkey};
+
+use crate::board::{Block, BOARD_VA};
+use crate::types::Buffer;
+
+/// Bytes from one slot's place to the next.
+const STRIDE: u64 = 32;
+
+/// A place in NIC memory for each slot of a ring.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ScatterSlots {
+    region: u32,
+    first: u64,
+    slots: u32,
+}
+
+impl ScatterSlots {
+    /// Bytes of NIC memory for a ring of so many slots.
+    pub(crate) fn bytes(slots: u32) -> u64 {
+        u64::from(slots) * STRIDE
+    }
+
+    /// The places of a ring in a block of [`bytes`](ScatterSlots::bytes), registered under a key.
+    pub(crate) fn new(lkey: Lkey, block: Block, slots: u32) -> ScatterSlots {
+        ScatterSlots {
+            region: lkey.0,
+            first: block.at,
+            slots,
+        }
+    }
+
+    /// Offset in NIC memory of a ticket's place.
+    pub(crate) fn at(&self, ticket: u32) -> u64 {
+        self.first + u64::from(ticket & (self.slots - 1)) * STRIDE
+    }
+
+    /// Where the receive of a ticket arrives.
+    pub(crate) fn buffer(&self, ticket: u32, len: u32) -> Buffer {
+        Buffer {
+            region: self.region,
+            va: GpuVa(BOARD_VA + self.at(ticket)),
+            len,
+        }
+    }
+}

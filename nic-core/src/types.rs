@@ -1,0 +1,97 @@
+//! Values that every layer shares: NIC time, ids, pinned buffers, owners of operations.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::{GpuVa, SessionId};
+
+/// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct NicTime(pub u64);
+
+impl NicTime {
+    /// This time plus a duration, saturating.
+    pub fn plus(self, d: Duration) -> NicTime {
+        NicTime(
+            self.0
+                .saturating_add(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
+/// A connection inside one transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// A listening port inside one transport.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ListenerId(pub u32);
+
+/// The command layer's name for a posted send or receive; returned when it retires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WorkToken(pub u64);
+
+/// A communicator of a NIC: what a `COLLECTIVE` descriptor names in its session field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommId(pub u32);
+
+impl CommId {
+    /// The value of the descriptor's session field.
+    pub const fn session(self) -> SessionId {
+        SessionId(self.0)
+    }
+}
+
+/// A range of GPU memory that was checked against its region and pinned by the command layer.
+///
+/// `region` is the MMU's handle of the pinned region; a transport only hands it back to
+/// [`DmaAccess`](crate::dma::DmaAccess).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    /// Pinned region.
+    pub region: u32,
+    /// First byte.
+    pub va: GpuVa,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Whose operation a work is: engines are attached to queues and communicators as well as to streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u32);
+
+impl Owner {
+    /// The NIC's own: nobody watches it.
+    pub const NIC: Owner = Owner(u32::MAX);
+    /// Bits above all numbers of queues (at most 512) and of communicators.
+    const COMMUNICATOR: u32 = 1 << 31;
+    const OPERANDS: u32 = 1 << 30;
+
+    /// A descriptor of a queue.
+    pub const fn queue(queue: u32) -> Owner {
+        Owner(queue & !(Owner::COMMUNICATOR | Owner::OPERANDS))
+    }
+
+    /// A message of the communicator in a slot of the NIC.
+    pub(crate) const fn communicator(slot: u32) -> Owner {
+        Owner(slot | Owner::COMMUNICATOR)
+    }
+
+    /// What the operations of that communicator take in and give out: no transport moves it.
+    pub(crate) const fn operands(slot: u32) -> Owner {
+        Owner(slot | Owner::OPERANDS)
+    }
+
+    /// What operations take in or give out, not what messages carry.
+    pub(crate) const fn is_operands(self) -> bool {
+        self.0 & (Owner::COMMUNICATOR | Owner::OPERANDS) == Owner::OPERANDS
+    }
+
+    /// The queue, when it is one's.
+    pub(crate) const fn as_queue(self) -> Option<u32> {
+        if self.0 & (Owner::COMMUNICATOR | Owner::OPERANDS) == 0 {
+            Some(self.0)
+        } else {
+            None
+        }
+    }
+}
