@@ -9,7 +9,7 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_onc_engines::stream::Registry;
+use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
 /// Two NICs that reach each other.
 pub(crate) struct Subject {
@@ -143,4 +143,72 @@ pub(crate) fn model(spec: &str, data: &[u8], end: bool) -> (Vec<u8>, Vec<u8>) {
     let mut result = Vec::new();
     engine.result(&mut result);
     (if engine.is_tap() { data.to_vec() } else { out }, result)
+}
+
+/// How an engine fails.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum How {
+    /// It panics on the byte behind so many.
+    After(usize),
+    /// It panics at the end of the stream.
+    AtTheEnd,
+    /// It says at the end of the stream that it has failed.
+    Reported,
+    /// It panics when it is asked for its result.
+    WhenAsked,
+}
+
+/// Passes on what comes until it fails; a tap, or one that could change the stream.
+pub(crate) struct Brittle {
+    pub(crate) how: How,
+    pub(crate) seen: usize,
+    pub(crate) tap: bool,
+}
+
+/// One that could change the stream.
+pub(crate) fn brittle(how: How) -> Box<Brittle> {
+    Box::new(Brittle {
+        how,
+        seen: 0,
+        tap: false,
+    })
+}
+
+impl StreamEngine for Brittle {
+    fn name(&self) -> &'static str {
+        "brittle"
+    }
+    fn declared_rate(&self) -> f64 {
+        1.0
+    }
+    fn is_tap(&self) -> bool {
+        self.tap
+    }
+    fn output_bound(&self, input: usize) -> usize {
+        input
+    }
+    fn process(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        self.seen += input.len();
+        if !self.tap {
+            out.extend_from_slice(input);
+        }
+        assert!(
+            !matches!(self.how, How::After(n) if self.seen > n),
+            "enough"
+        );
+    }
+    fn finish(&mut self, _out: &mut Vec<u8>) -> Result<(), EngineError> {
+        assert!(self.how != How::AtTheEnd, "no end");
+        match self.how {
+            How::Reported => Err(EngineError::Failed {
+                engine: "brittle",
+                why: "as the test wants it",
+            }),
+            _ => Ok(()),
+        }
+    }
+    fn result(&self, _into: &mut Vec<u8>) {
+        assert!(self.how != How::WhenAsked, "no result");
+    }
+    fn reset(&mut self) {}
 }
