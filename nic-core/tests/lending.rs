@@ -34,6 +34,8 @@ impl Late {
     fn new(dir: &TempDir, n: u8, memory: DelayedMemory) -> Late {
         let mut s = Setup::new(dir, n);
         s.nic.deregister_timeout = Duration::from_millis(300);
+        // Slots are used in order: a send that waits keeps those behind it.
+        s.queue.depth = 4096;
         let memory = Arc::new(memory);
         let nic = Nic::builder(s.nic, memory.clone()).local(s.local).build();
         let nic = nic.expect("NIC");
@@ -395,6 +397,81 @@ fn an_engine_at_either_end_sees_every_byte() {
         assert!(nics[1].read(HALF, out.len()) == out, "{spec} at {at}");
         let got = nics[at].nic.engine_result(id).expect("there").bytes;
         assert!(got == result, "{spec} at {at}");
+    }
+}
+
+/// What was read early into the NIC is given back to the byte: the whole window is used again and again.
+#[test]
+fn the_window_of_what_is_read_early_is_given_back() {
+    let dir = TempDir::new();
+    let nics = pair(&dir, 3);
+    let (s, r) = open(&nics, 7);
+    lent(&nics);
+    let window = Setup::new(&dir, 1).local.early_window as u64;
+    let quarter = window / 4;
+    let data = Rng::new(3).bytes(window as usize);
+    nics[0].write(0, &data);
+    for round in 0..20 {
+        // Each send ends only when its bytes were read, because no receive is there.
+        let sends: Vec<u32> = (0..4)
+            .map(|i| nics[0].post(&send(s, i * quarter, quarter as u32)))
+            .collect();
+        for t in sends {
+            assert_eq!(wait(&nics, 0, t).status, Status::Ok, "round {round}");
+        }
+        let t = nics[1].post(&recv(r, HALF, window as u32));
+        assert_eq!(wait(&nics, 1, t).status, Status::Ok, "round {round}");
+        assert!(nics[1].read(HALF, window as usize) == data, "round {round}");
+    }
+}
+
+/// Aborted while the peer's engine copies, and no word of it comes through to the peer: what was copied is not delivered.
+#[test]
+fn a_buffer_taken_back_while_it_is_copied_is_no_message() {
+    const LEN: u32 = 6000;
+    for early in [false, true] {
+        let dir = TempDir::new();
+        let nics = pair(&dir, 1);
+        let (s, r) = open(&nics, 7);
+        let (fill, drain) = open(&nics, 8);
+        lent(&nics);
+        nics[0].write(0, &[1; LEN as usize]);
+        let receive = recv(r, HALF, LEN);
+        let waiting = (!early).then(|| nics[1].post(&receive));
+        nics[1].memory.hold(true);
+        let sent = nics[0].post(&send(s, 0, LEN));
+        until(&nics, "a copy", || nics[1].memory.pending() > 0);
+        // The peer stands still from here on, and the ring to it is filled by another connection.
+        let alone = |t: u32, most: u32| {
+            (0..most).find_map(|_| {
+                nics[0].nic.step();
+                nics[0].queue.poll(t)
+            })
+        };
+        while alone(nics[0].post(&send_inline(fill, &[9; 40])), 1000).is_some() {}
+        nics[0].post(&abort(s));
+        let ended = alone(sent, 1_000_000).expect("it ends without the peer");
+        assert_eq!(ended.status, Status::Aborted);
+        // The buffer is the program's again before the engine reads it.
+        nics[0].write(0, &[2; LEN as usize]);
+        nics[1].memory.hold(false);
+        for _ in 0..200 {
+            nics[1].nic.step();
+        }
+        let waiting = waiting.unwrap_or_else(|| nics[1].post(&receive));
+        let start = Instant::now();
+        let c = loop {
+            nics[1].nic.step();
+            if let Some(c) = nics[1].queue.poll(waiting) {
+                break c;
+            }
+            assert!(start.elapsed() < LIMIT, "hung");
+        };
+        let got = (c.status, c.bytes);
+        assert_eq!(got, (Status::ConnectionReset, 0), "early: {early}");
+        // The other connection goes on.
+        let t = nics[1].post(&recv(drain, HALF, 40));
+        assert_eq!(wait(&nics, 1, t).status, Status::Ok);
     }
 }
 
