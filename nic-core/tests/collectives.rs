@@ -3,9 +3,10 @@
 mod collective_support;
 
 use collective_support::{Call, Rng, Wire, World};
-use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, Status};
 use ringbell_nic_core::collective::CollectiveSettings;
-use ringbell_onc_engines::program::algorithms;
+use ringbell_nic_core::types::NicTime;
+use ringbell_onc_engines::program::{algorithms, parse};
 
 const IN: u64 = 64;
 const OUT: u64 = (8 << 20) + 4;
@@ -262,5 +263,73 @@ fn thirty_two_ranks() {
         (K::AllToAll, Algorithm::Pairwise),
     ] {
         one(&mut w, kind, algo, 33, 17);
+    }
+}
+
+/// Rank 0 passes a block on from where another one lands later. Its program knows that the first has left from what
+/// rank 1 sends back, and not from the order of what rank 2 sends.
+const PASSED_ON: &str = "ringbell program 1
+collective all-gather
+ranks 3
+rank 0
+0: input[0] -> output[0], net 1
+1: input[0] -> net 2
+2: net 2 -> output[1], net 1
+3: net 1 -> output[2]
+4: net 2 -> output[1]
+rank 1
+0: input[0] -> output[1], net 2
+1: net 0 -> output[0]
+2: net 0 -> output[2], net 0
+rank 2
+0: input[0] -> output[2], net 0
+1: net 1 -> output[1], net 0
+2: net 0 -> output[0]
+";
+
+#[test]
+fn no_message_lands_where_another_still_leaves() {
+    let programs = parse(PASSED_ON).expect("a program");
+    let settings = CollectiveSettings {
+        // Messages wait at their sender until they are taken.
+        eager_max: 64,
+        ..CollectiveSettings::default()
+    };
+    let count = 6000;
+    for wire in [Wire::Local, Wire::Tcp] {
+        // Rank 1 stands still for a while, from each moment of the operation.
+        for moment in 0..60 {
+            let mut w = World::new(3, wire, &settings);
+            for r in 0..3 {
+                w.host(r).nic.load_program(programs.clone()).expect("right");
+            }
+            let inputs: Vec<_> = (0..3).map(|r| input(r, count, 9)).collect();
+            for (r, data) in inputs.iter().enumerate() {
+                w.host(r).poke(IN, &bytes(data));
+            }
+            let call = Call::new(K::AllGather, count as u64)
+                .algo(Algorithm::User)
+                .of(DataType::U32, ReduceOp::Sum)
+                .at(IN, OUT);
+            let tickets: Vec<_> = (0..3).map(|r| (r, w.post(r, &call))).collect();
+            (0..moment).for_each(|_| {
+                w.step();
+            });
+            for _ in 0..200 {
+                w.now += 1000;
+                for r in [0, 2] {
+                    w.host(r).nic.step_at(NicTime(w.now));
+                }
+            }
+            for (r, c) in w.settle(&tickets).iter().enumerate() {
+                assert_eq!(c.status, Status::Ok, "{wire:?} {moment} rank {r}: {c:?}");
+                let got = words(&w.host(r).peek(OUT, 3 * 4 * count));
+                let expected = model(K::AllGather, r, 0, count, &inputs);
+                assert!(
+                    got == expected,
+                    "{wire:?} {moment}: rank {r} has other bytes"
+                );
+            }
+        }
     }
 }
