@@ -255,7 +255,10 @@ fn taken_back(back: Back, taken: Taken) {
             break;
         }
     }
-    assert!(hosts[0].queue.poll(sent).is_none(), "{what}");
+    // A busy machine may take longer for this than the time-out; then the peer is told, which is right as well.
+    if back != Back::TimeOut {
+        assert!(hosts[0].queue.poll(sent).is_none(), "{what}");
+    }
     let expected = match back {
         Back::Abort => {
             hosts[0].post(&abort(s));
