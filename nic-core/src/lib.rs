@@ -43,9 +43,10 @@ pub use bar::BarError;
 pub use command::{Counters, Undelivered};
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{HostQueue, WaitError};
-pub use memory::{
-    FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
+pub use memory::{FreeError, MemoryError, MemoryKind, PeerLoans, PointerInfo, RangeError, Sharer};
+pub use nic::{
+    EngineResult, HostBuffer, HostRegion, Nic, NicBuffer, NicBuilder, NicError, NotDelivered,
+    SessionInfo,
 };
-pub use nic::{EngineResult, Nic, NicBuilder, NicError, NotDelivered, SessionInfo};
 pub use permit::leaked_permits;
 pub use queue::QueueConfig;

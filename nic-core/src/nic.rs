@@ -2,22 +2,21 @@
 #![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
 mod closing;
-mod collectives;
-mod engines;
+mod compute;
+mod describe;
+mod host_buffer;
+mod memory;
+mod nic_buffer;
 
-use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringbell_gtlb::{
-    Access, DeregisterError, DmaMemory, MapError, MemoryRegion, Mmu, MmuConfig, PageTable, PdError,
-    RegisterError, UnmapError,
-};
+use ringbell_gtlb::{DmaMemory, Mmu, MmuConfig};
 use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
-use ringbell_nic_abi::{Event, GpuVa, Lkey, PdId, QueueId, SessionId, Status};
+use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{Bar, BarError, Target};
 use crate::board::Board;
@@ -34,7 +33,9 @@ use crate::types::NicTime;
 use crate::wake::WakeCell;
 
 pub use closing::NotDelivered;
-pub use engines::EngineResult;
+pub use compute::EngineResult;
+pub use host_buffer::{HostBuffer, HostRegion};
+pub use nic_buffer::NicBuffer;
 
 /// Why a NIC, a queue or a region could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -276,100 +277,6 @@ impl Nic {
         self.core(|c| c.next_timer())
     }
 
-    /// A new protection domain.
-    ///
-    /// # Errors
-    /// [`PdError`] when there are too many.
-    pub fn alloc_pd(&self) -> Result<PdId, PdError> {
-        self.core(|c| c.mmu.alloc_pd())
-    }
-
-    /// Frees an empty protection domain; its engines end.
-    ///
-    /// # Errors
-    /// [`PdError`] when it is unknown or regions are left.
-    pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
-        self.core(|c| {
-            c.mmu.free_pd(pd)?;
-            c.dma.engines.remove_all_of(pd);
-            Ok(())
-        })
-    }
-
-    /// Makes the pages of GPU memory known to the GTLB.
-    ///
-    /// # Errors
-    /// [`MapError`]; nothing was changed.
-    pub fn map(&self, table: &PageTable) -> Result<(), MapError> {
-        self.core(|c| c.mmu.map(table))
-    }
-
-    /// Forgets pages before the GPU frees them.
-    ///
-    /// # Errors
-    /// [`UnmapError`] while a region covers a part of them.
-    pub fn unmap(&self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
-        self.core(|c| c.mmu.unmap(va, len))
-    }
-
-    /// Registers memory that queues of `pd` may then use.
-    ///
-    /// # Errors
-    /// [`RegisterError`]; nothing was changed.
-    pub fn register(
-        &self,
-        pd: PdId,
-        va: GpuVa,
-        len: u64,
-        access: Access,
-    ) -> Result<MemoryRegion, RegisterError> {
-        let region = self.core(|c| c.mmu.register(pd, va, len, access))?;
-        self.lend_region(&region);
-        Ok(region)
-    }
-
-    /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
-    /// until DMA in flight has ended and no peer copies from its allocation any more, and after `deregister_timeout`
-    /// quarantines the region.
-    ///
-    /// # Errors
-    /// [`DeregisterError::Pinned`] or [`DeregisterError::Borrowed`] when the region was quarantined: its memory must not
-    /// be reused; call again later.
-    pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
-        match self.core(|c| c.mmu.begin_deregister(lkey)) {
-            // Begun by an earlier call that ended in quarantine: try to finish.
-            Ok(()) | Err(DeregisterError::AlreadyBegun { .. }) => {}
-            Err(e) => return Err(e),
-        }
-        let deadline = Instant::now() + self.inner.config.deregister_timeout;
-        loop {
-            let done = self.core(|c| {
-                c.retire_region(lkey.0);
-                if c.dma.is_busy(lkey.0) {
-                    let pins = c.mmu.pins_of(lkey);
-                    return Err(DeregisterError::Pinned { lkey, pins });
-                }
-                c.end_loan(lkey)?;
-                c.mmu.finish_deregister(lkey)
-            });
-            match done {
-                Err(DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })
-                    if Instant::now() < deadline =>
-                {
-                    if !self.step() {
-                        std::thread::yield_now();
-                    }
-                }
-                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })) => {
-                    self.core(|c| c.mmu.quarantine(lkey))?;
-                    tracing::error!(%lkey, "memory is still in use; the region is quarantined");
-                    return Err(e);
-                }
-                other => return other,
-            }
-        }
-    }
-
     /// A new queue whose descriptors reach the regions of `pd`.
     ///
     /// # Errors
@@ -418,6 +325,20 @@ impl Nic {
             .store(true, Ordering::Relaxed);
         self.inner.progress.kick();
         Ok(queue)
+    }
+
+    /// Ends the NIC now, for all its handles, as the last drop does. Works that wait retire with `SHUTTING_DOWN`, as do all
+    /// that are posted later; sessions that are open are reset. What was sent on sessions that were closed or half-closed
+    /// is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
+    ///
+    /// # Errors
+    /// [`NotDelivered`]: what was reported as sent and has not arrived, in the NIC's whole life. The NIC has ended all the
+    /// same, and a second call has nothing to tell.
+    pub fn close(&self) -> Result<(), NotDelivered> {
+        match self.inner.end() {
+            lost if lost.is_empty() => Ok(()),
+            streams => Err(NotDelivered { streams }),
+        }
     }
 
     /// The oldest unread event.
@@ -493,98 +414,7 @@ impl Nic {
 
     /// The NIC in words: settings, transports, counters, and per session what carries it and why.
     pub fn describe(&self) -> String {
-        let (names, window, exports) = self.core(|c| {
-            let names: Vec<_> = c.transports.iter().map(|t| t.name()).collect();
-            let m = &c.dma.memory;
-            (names.join(", "), m.window().is_some(), m.exports().len())
-        });
-        let (n, p, c) = (self.config(), self.progress_stats(), self.counters());
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "nic {} soft, progress {:?} (spin {}, {} parks, {} wakes)",
-            n.ip, n.progress, p.spin, p.parks, p.wakes
-        );
-        let _ = writeln!(out, "transports in policy order: {names}");
-        let _ = writeln!(
-            out,
-            "memory: {}, {exports} exports ({})",
-            if window {
-                "directly mapped"
-            } else {
-                "by DMA engine"
-            },
-            if exports > 0 {
-                "local peers copy straight out of it: one copy for a matched receive, two when early"
-            } else {
-                "nothing to map: local peers copy what is lent to them by their own engines, the rest goes through NIC memory in two copies"
-            }
-        );
-        for line in self.core(|c| c.describe_loans()) {
-            let _ = writeln!(out, "memory: {line}");
-        }
-        let _ = writeln!(
-            out,
-            "descriptors: {} accepted, {} retired; payload: {} B sent, {} B received, {} B copied, {} B of them staged, {} B from memory to memory past the host",
-            c.accepted, c.retired, c.tx_bytes, c.rx_bytes, c.copied_bytes, c.staged_bytes, c.direct_bytes
-        );
-        let (used, total) = self.nic_memory();
-        let _ = writeln!(
-            out,
-            "NIC memory: {used} of {total} B in use; nothing is pinned, so `ulimit -l` does not matter"
-        );
-        for e in self.engines() {
-            let gbs = |r: Option<f64>| r.map_or("-".into(), |r| format!("{:.2}", r / 1e9));
-            let _ = writeln!(
-                out,
-                "{}: {} on {} streams, {} B in, {} B out; {} GB/s measured, {} promised; the stream without it {}{}",
-                e.id,
-                e.name,
-                e.streams.len(),
-                e.bytes_in,
-                e.bytes_out,
-                gbs(e.rates.engine),
-                gbs(Some(e.rates.declared)),
-                gbs(e.rates.stream),
-                match (e.failed, e.rates.is_bottleneck() || !e.rates.keeps_promise()) {
-                    (true, _) => "; FAILED, and a stream that it changes has ended",
-                    (false, true) => "; SLOW",
-                    (false, false) => "",
-                }
-            );
-        }
-        for id in self.communicators() {
-            let Ok(i) = self.communicator_info(id) else {
-                continue;
-            };
-            let c = i.counters;
-            let _ = writeln!(
-                out,
-                "communicator {:#x}: rank {} of {}, {:?}; {} B of NIC memory; {} operations ended well, {} not; {} eager messages, {} by rendezvous",
-                i.ctx, i.rank, i.ranks, i.status, i.nic_memory, c.completed, c.failed, c.eager, c.rendezvous
-            );
-        }
-        for s in self.sessions() {
-            let show = |a: Option<SocketAddrV4>| a.map_or("-".into(), |a| a.to_string());
-            let _ = writeln!(
-                out,
-                "{}: {} over {}, {} -> {}, {} B sent, {} B received; {}",
-                s.id,
-                s.state,
-                s.transport.unwrap_or("-"),
-                show(s.local),
-                show(s.peer),
-                s.tx_bytes,
-                s.rx_bytes,
-                if s.why.is_empty() {
-                    "no transport chosen yet"
-                } else {
-                    s.why
-                }
-            );
-        }
-        out
+        describe::describe(self)
     }
 
     /// A name of the file that this NIC's BAR lies in, while the NIC lives:

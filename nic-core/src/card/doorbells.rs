@@ -115,7 +115,10 @@ impl Doorbells {
         };
         tracing::warn!(card = %card.path().display(), why, "a thread of the host rings for kernels");
         Ok(Doorbells {
-            way: Way::Proxy(Proxy::start(card.clone(), memory, policy)?),
+            way: Way::Proxy(
+                Proxy::start(card.clone(), memory, policy)
+                    .map_err(|(what, source)| DoorbellError::System { what, source })?,
+            ),
             why,
             card,
         })

@@ -20,7 +20,7 @@ use ringbell_gtlb::{DmaMemory, Exposed};
 use ringbell_nic_abi::bar::{doorbell_offset, Reg, BAR_BYTES, MAGIC, MAX_QUEUES};
 use ringbell_nic_abi::GpuVa;
 
-use super::{CardBar, DoorbellError};
+use super::CardBar;
 use crate::shmem::Mapping;
 
 /// Between two copies of the status registers: reading one of a card takes about a microsecond.
@@ -190,6 +190,9 @@ impl Shared {
     }
 }
 
+/// What the system refused, and its answer.
+pub(super) type Refused = (&'static str, std::io::Error);
+
 /// See the text of the module.
 #[derive(Debug)]
 pub(super) struct Proxy {
@@ -204,8 +207,8 @@ impl Proxy {
         card: Arc<CardBar>,
         memory: &dyn DmaMemory,
         policy: ProxyPolicy,
-    ) -> Result<Proxy, DoorbellError> {
-        let system = |what| move |source| DoorbellError::System { what, source };
+    ) -> Result<Proxy, Refused> {
+        let system = |what| move |source| (what, source);
         let page =
             Mapping::anonymous(BAR_BYTES.next_multiple_of(4096)).map_err(system("memory"))?;
         let exposed = page.expose(memory).map_err(system("pinned memory"))?;

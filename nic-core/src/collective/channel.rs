@@ -11,9 +11,10 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{GpuVa, Status};
 
-use super::executor::{Progress, Side};
+use super::executor::Progress;
 use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
+use super::params::Side;
 use crate::dma::Dma;
 use crate::types::Buffer;
 

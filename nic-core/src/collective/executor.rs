@@ -14,7 +14,7 @@ use ringbell_onc_engines::program::{Layout, Place};
 use super::combine::{Combine, Held};
 use super::fabric::{Fabric, Io, Pieces, RecvRequest, SendRequest};
 use super::kernel_stream::{Refusal, StreamEnd};
-use super::params::Params;
+use super::params::{Params, Side};
 use super::plan::{Plan, PlanStep, Source};
 use super::taps::Viewer;
 use crate::board::Block;
@@ -23,13 +23,6 @@ use crate::types::Buffer;
 
 /// Steps for which receives are posted ahead.
 const LOOK_AHEAD: u32 = 8;
-
-/// A buffer of the operation.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Side {
-    pub(crate) region: u32,
-    pub(crate) va: u64,
-}
 
 /// What of an operation does not change.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use support::{Call, Rng, Wire, World};
 
 use super::CollectiveSettings;
 use crate::dma::DmaAccess;
+use crate::memory::Sharer;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
@@ -69,6 +70,8 @@ impl Mortal {
         self.inner.as_mut().filter(|_| !self.fuse.is_blown())
     }
 }
+
+impl Sharer for Mortal {}
 
 impl Transport for Mortal {
     fn name(&self) -> &'static str {

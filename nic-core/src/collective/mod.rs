@@ -66,10 +66,9 @@ use fabric::{Fabric, RecvRequest, SendRequest, USER_TAG};
 pub use cancel::CancelError;
 use direct_path::Begun;
 pub(crate) use direct_path::{reach, Reach};
-pub(crate) use executor::Side;
 pub(crate) use fabric::{Io, Pieces};
 pub(crate) use kernel_stream::StreamSide;
-pub(crate) use params::Params;
+pub(crate) use params::{Params, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub use settings::{
     CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus, CommunicatorConfig,

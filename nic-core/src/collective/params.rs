@@ -1,6 +1,13 @@
-//! What ranks must agree on before they move a byte of an operation.
+//! The parameters of an operation: what ranks must agree on before they move a byte, and its buffers.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
+
+/// A buffer of the operation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Side {
+    pub(crate) region: u32,
+    pub(crate) va: u64,
+}
 
 /// Parameters of a collective operation. Every rank must give the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

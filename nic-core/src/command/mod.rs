@@ -32,6 +32,7 @@ use crate::collective::Collectives;
 use crate::config::NicConfig;
 use crate::dma::{Dma, DmaState};
 use crate::event::EventQueue;
+use crate::memory::exports::Exports;
 use crate::permit::Permit;
 use crate::queue::SendQueue;
 use crate::session::Sessions;
@@ -103,7 +104,7 @@ pub(crate) struct Core {
     /// What was reported as sent and has not arrived.
     lost: Vec<Undelivered>,
     /// Memory that local peers copy from by themselves.
-    pub(crate) lending: crate::memory::lend::Lending,
+    pub(crate) exports: Exports,
     copies: VecDeque<CopyJob>,
     /// Streams that the NIC itself receives, by the work that is posted for each.
     returns: HashMap<WorkToken, engine_return::Returning>,
@@ -139,7 +140,7 @@ impl Core {
             listeners: HashMap::new(),
             lingering: HashMap::new(),
             lost: Vec::new(),
-            lending: Default::default(),
+            exports: Exports::default(),
             copies: VecDeque::new(),
             returns: HashMap::new(),
             next_return: 0,

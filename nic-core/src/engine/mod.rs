@@ -28,6 +28,7 @@
 
 mod meter;
 mod path;
+mod running;
 mod table;
 mod watch;
 
@@ -38,7 +39,8 @@ use crate::types::{CommId, Owner};
 pub use meter::Rates;
 pub(crate) use path::Passage;
 pub use path::{Delivered, EngineFailed};
-pub(crate) use table::{Engines, Notice, Outcome, MAX_ENGINES};
+pub(crate) use running::Notice;
+pub(crate) use table::{Engines, Outcome, MAX_ENGINES};
 pub(crate) use watch::Sharing;
 
 /// Bytes that pass an engine at once. Half of a core's first-level cache of data, so that what the engine

@@ -2,9 +2,8 @@
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, Status};
-use ringbell_onc_engines::stream::{EngineError, StreamEngine};
 
-use super::meter::Meter;
+use super::running::Running;
 use super::watch::Watching;
 use super::{PIECE, TAPPED};
 
@@ -85,87 +84,6 @@ pub(crate) trait Passage {
     /// Most bytes that are passed to a tap at once.
     fn most(&self) -> usize {
         TAPPED
-    }
-}
-
-/// An engine and what it has done.
-pub(super) struct Running {
-    pub(super) engine: Box<dyn StreamEngine>,
-    pub(super) name: &'static str,
-    pub(super) declared: f64,
-    pub(super) is_tap: bool,
-    pub(super) meter: Meter,
-    pub(super) bytes_in: u64,
-    pub(super) bytes_out: u64,
-    pub(super) cut: Option<usize>,
-    /// It has panicked, or has said so: it is never called again.
-    pub(super) failed: bool,
-}
-
-impl Running {
-    pub(super) fn new(engine: Box<dyn StreamEngine>) -> Running {
-        Running {
-            name: engine.name(),
-            declared: engine.declared_rate(),
-            is_tap: engine.is_tap(),
-            engine,
-            meter: Meter::default(),
-            bytes_in: 0,
-            bytes_out: 0,
-            cut: None,
-            failed: false,
-        }
-    }
-
-    /// Calls the engine, which may be a user's: a panic must not end the NIC. `None` when it has failed.
-    pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut dyn StreamEngine) -> R) -> Option<R> {
-        if self.failed {
-            return None;
-        }
-        let engine = &mut *self.engine;
-        let call = std::panic::AssertUnwindSafe(|| f(engine));
-        // Whatever state a panic has left is never looked at again.
-        let done = std::panic::catch_unwind(call).ok();
-        self.failed = done.is_none();
-        done
-    }
-
-    /// The next bytes. What leaves is appended to `out`; nothing does for a tap, or when it fails.
-    pub(super) fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
-        let (before, mark) = (out.len(), self.meter.work(input.len()));
-        let fed = self.guarded(|e| e.process(input, out));
-        if fed.is_none() {
-            // It may have appended a part.
-            out.truncate(before);
-            return;
-        }
-        self.meter.worked(mark, input.len());
-        self.bytes_in += input.len() as u64;
-        self.bytes_out += if self.is_tap {
-            input.len()
-        } else {
-            out.len() - before
-        } as u64;
-    }
-
-    /// The end of a stream.
-    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
-        let before = out.len();
-        match self.guarded(|e| e.finish(out)) {
-            Some(Ok(())) => {}
-            Some(Err(error)) => {
-                tracing::warn!(%error, "an engine has lost the end of a stream");
-                match error {
-                    EngineError::CutItem { left, .. } => self.cut = Some(left),
-                    _ => {
-                        out.truncate(before);
-                        self.failed = true;
-                    }
-                }
-            }
-            None => out.truncate(before),
-        }
-        self.bytes_out += (out.len() - before) as u64;
     }
 }
 
@@ -290,7 +208,7 @@ impl Path {
                     }
                     if let Some(r) = tap {
                         r.meter.moved(mark, n);
-                        Path::tap(&mut self.begun, self.item, r, piece);
+                        r.tap(&mut self.begun, self.item, piece);
                     }
                     d.taken += n;
                     d.written += n;
@@ -321,7 +239,7 @@ impl Path {
                 // Behind what an engine before has left.
                 self.held.extend_from_slice(bytes);
                 if let Some(r) = tap {
-                    Path::tap(&mut self.begun, self.item, r, bytes);
+                    r.tap(&mut self.begun, self.item, bytes);
                 }
             }
         }
@@ -345,28 +263,7 @@ impl Path {
     /// Shows bytes that pass to a tap.
     pub(super) fn observe(&mut self, running: &mut Running, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
-            Path::tap(&mut self.begun, self.item, running, piece);
-        }
-    }
-
-    pub(super) fn tap(begun: &mut Vec<u8>, item: usize, running: &mut Running, mut piece: &[u8]) {
-        if item > 1 {
-            if !begun.is_empty() {
-                let (rest, after) = piece.split_at(piece.len().min(item - begun.len()));
-                begun.extend_from_slice(rest);
-                piece = after;
-                if begun.len() < item {
-                    return;
-                }
-                running.feed(begun, &mut Vec::new());
-                begun.clear();
-            }
-            let (whole, cut) = piece.split_at(piece.len() - piece.len() % item);
-            begun.extend_from_slice(cut);
-            piece = whole;
-        }
-        if !piece.is_empty() {
-            running.feed(piece, &mut Vec::new());
+            running.tap(&mut self.begun, self.item, piece);
         }
     }
 

@@ -7,7 +7,8 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::meter::Rates;
-use super::path::{Delivered, Passage, Path, Running};
+use super::path::{Delivered, Passage, Path};
+use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
 use crate::types::{CommId, ConnId, Owner};
@@ -20,17 +21,6 @@ pub(crate) type PathKey = (usize, ConnId, Direction);
 
 /// Makes an engine for a kernel that names its kind.
 pub(crate) type Factory = dyn Fn(u64) -> Option<Box<dyn StreamEngine>> + Send;
-
-/// What the host is told of an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Notice {
-    /// It has become slow, or was found to be: bytes per second.
-    Slow(u64),
-    /// An item was cut.
-    Cut(u64),
-    /// It has panicked or failed.
-    Failed,
-}
 
 /// Calls a factory, which may be a user's. It is the NIC's alone, so nobody waits for the lock.
 fn make(factory: &Mutex<Box<Factory>>, parameter: u64) -> Option<Box<dyn StreamEngine>> {
@@ -55,34 +45,6 @@ struct Entry {
     pd: PdId,
     running: Running,
     told: Told,
-}
-
-/// What the host has been told of an engine.
-#[derive(Debug, Default)]
-pub(super) struct Told {
-    slow: bool,
-    failed: bool,
-    cut: Option<usize>,
-}
-
-impl Told {
-    /// What it should be told now.
-    fn news(&mut self, r: &Running) -> Option<Notice> {
-        if r.failed && !std::mem::replace(&mut self.failed, true) {
-            return Some(Notice::Failed);
-        }
-        if r.cut != self.cut {
-            self.cut = r.cut;
-            return r.cut.map(|left| Notice::Cut(left as u64));
-        }
-        if self.slow {
-            return None;
-        }
-        let rates = r.meter.rates(r.declared);
-        self.slow = !rates.keeps_promise() || rates.is_bottleneck();
-        let measured = rates.engine.filter(|_| self.slow);
-        measured.map(|rate| Notice::Slow(rate as u64))
-    }
 }
 
 /// All engines of a NIC.

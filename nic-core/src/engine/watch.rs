@@ -9,8 +9,7 @@ use std::collections::HashMap;
 
 use ringbell_onc_engines::stream::StreamEngine;
 
-use super::path::{Path, Running};
-use super::table::Told;
+use super::running::{Running, Told};
 use crate::types::ConnId;
 
 /// Makes the engine of one more stream.
@@ -170,7 +169,7 @@ impl Watching<'_> {
     /// Bytes that pass.
     pub(super) fn see(&mut self, bytes: &[u8]) {
         for piece in bytes.chunks(super::PIECE) {
-            Path::tap(self.begun, self.item, self.running, piece);
+            self.running.tap(self.begun, self.item, piece);
         }
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Because a CUDA kernel and its host program share one address space, an address alone says which
 //! kind it is, so that each call takes any of them, interior addresses included (key 0 finds the
-//! region). [`Nic::pointer_info`] tells, like `cudaPointerGetAttributes`.
+//! region). [`Nic::pointer_info`](crate::Nic::pointer_info) tells, like `cudaPointerGetAttributes`.
 //!
 //! Nothing is pinned on a software NIC: a page that the system swaps out comes back when the NIC
 //! touches it, so `ulimit -l` does not matter. What registration does is *populate*: it makes every
@@ -17,20 +17,16 @@
 //! [`HOST_BUS`]: crate::board::HOST_BUS
 //! [`BOARD_BUS`]: crate::board::BOARD_BUS
 
-mod host;
-pub(crate) mod lend;
-mod on_nic;
+pub(crate) mod exports;
 mod populate;
-mod share;
 
-pub use host::{HostBuffer, HostRegion};
-pub use on_nic::NicBuffer;
+pub use exports::{PeerLoans, Sharer};
+pub(crate) use populate::populate;
 
-use ringbell_gtlb::{Access, DeregisterError, MemoryRegion, RegionInfo, RegisterError};
-use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+use ringbell_gtlb::{DeregisterError, MemoryRegion, RegionInfo, RegisterError};
+use ringbell_nic_abi::{GpuVa, Lkey};
 
 use crate::board::{BOARD_BUS, HOST_BUS};
-use crate::Nic;
 
 /// What kind of memory an address lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +49,7 @@ impl std::fmt::Display for MemoryKind {
     }
 }
 
-/// What the NIC knows of an address; see [`Nic::pointer_info`].
+/// What the NIC knows of an address; see [`Nic::pointer_info`](crate::Nic::pointer_info).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PointerInfo {
@@ -173,7 +169,7 @@ pub struct RangeError {
 }
 
 impl RangeError {
-    fn check(offset: u64, bytes: usize, len: u64) -> Result<(), RangeError> {
+    pub(crate) fn check(offset: u64, bytes: usize, len: u64) -> Result<(), RangeError> {
         let bytes = bytes as u64;
         match offset.checked_add(bytes) {
             Some(end) if end <= len => Ok(()),
@@ -182,67 +178,13 @@ impl RangeError {
     }
 }
 
-fn kind_of(info: &RegionInfo) -> MemoryKind {
+/// Which memory a region is of.
+pub(crate) fn kind_of(info: &RegionInfo) -> MemoryKind {
     match info.flat {
         None => MemoryKind::Gpu,
         Some(bus) if bus >= HOST_BUS => MemoryKind::Host,
         Some(bus) if bus >= BOARD_BUS => MemoryKind::Nic,
         // Below the board lies what the GPU's driver reports.
         Some(_) => MemoryKind::Gpu,
-    }
-}
-
-impl Nic {
-    /// What lies at an address, as queues of `pd` see it: start, interior or last byte of a region.
-    /// `None` when no region in service covers it, also after the region was freed.
-    pub fn pointer_info(&self, pd: PdId, va: GpuVa) -> Option<PointerInfo> {
-        self.core(|c| {
-            let info = c.mmu.overlapping(pd, va, 1).find(|r| r.live)?;
-            Some(PointerInfo {
-                kind: kind_of(&info),
-                region: info.region,
-                offset: va.0 - info.region.va.0,
-                operations: info.pins,
-            })
-        })
-    }
-
-    /// Registers host memory in its range of the bus, unless a byte of it is registered already.
-    fn register_identity(
-        &self,
-        pd: PdId,
-        va: GpuVa,
-        len: u64,
-        access: Access,
-    ) -> Result<MemoryRegion, MemoryError> {
-        self.core(|c| {
-            let other = c.mmu.overlapping(pd, va, len).next();
-            match other {
-                Some(o) if !o.live => Err(MemoryError::StillFreeing {
-                    va,
-                    len,
-                    other: o.region.va,
-                    operations: o.pins,
-                }),
-                Some(o) if (o.region.va, o.region.len) == (va, len) => {
-                    Err(MemoryError::AlreadyRegistered {
-                        va,
-                        len,
-                        lkey: o.region.lkey,
-                    })
-                }
-                Some(o) => Err(MemoryError::Overlaps {
-                    va,
-                    len,
-                    kind: kind_of(&o),
-                    other: o.region.va,
-                    other_len: o.region.len,
-                }),
-                None => {
-                    Ok(c.mmu
-                        .register_flat(pd, va, len, access, HOST_BUS.saturating_add(va.0))?)
-                }
-            }
-        })
     }
 }

@@ -13,7 +13,7 @@ use super::MemoryError;
 /// A DMA to an address without a page would end the process; and the first touch of a page costs
 /// microseconds, which belong here and not into the first message. A kernel before Linux 5.14 has no
 /// such advice; there the pages are taken as they are.
-pub(super) fn populate(ptr: *mut u8, len: usize, write: bool) -> Result<(), MemoryError> {
+pub(crate) fn populate(ptr: *mut u8, len: usize, write: bool) -> Result<(), MemoryError> {
     let (advice, need) = match write {
         true => (Advice::LinuxPopulateWrite, "written"),
         false => (Advice::LinuxPopulateRead, "read"),

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use super::{Inner, Nic};
+use super::Inner;
 use crate::command::Undelivered;
 use crate::config::ProgressMode;
 
@@ -49,7 +49,7 @@ impl fmt::Display for NotDelivered {
 
 impl Inner {
     /// Ends the NIC; only the first call does.
-    fn end(&self) -> Vec<Undelivered> {
+    pub(super) fn end(&self) -> Vec<Undelivered> {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *ended, true) {
             return Vec::new();
@@ -92,21 +92,5 @@ impl Drop for Inner {
     fn drop(&mut self) {
         // What is lost was logged.
         self.end();
-    }
-}
-
-impl Nic {
-    /// Ends the NIC now, for all its handles, as the last drop does. Works that wait retire with `SHUTTING_DOWN`, as do all
-    /// that are posted later; sessions that are open are reset. What was sent on sessions that were closed or half-closed
-    /// is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
-    ///
-    /// # Errors
-    /// [`NotDelivered`]: what was reported as sent and has not arrived, in the NIC's whole life. The NIC has ended all the
-    /// same, and a second call has nothing to tell.
-    pub fn close(&self) -> Result<(), NotDelivered> {
-        match self.inner.end() {
-            lost if lost.is_empty() => Ok(()),
-            streams => Err(NotDelivered { streams }),
-        }
     }
 }

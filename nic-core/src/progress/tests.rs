@@ -13,6 +13,7 @@ use super::*;
 use crate::board::Board;
 use crate::config::NicConfig;
 use crate::dma::DmaAccess;
+use crate::memory::Sharer;
 use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{ConnId, ListenerId};
@@ -28,6 +29,8 @@ struct Asked {
     hook: Hook,
     silent: OwnedFd,
 }
+
+impl Sharer for Asked {}
 
 impl Transport for Asked {
     fn name(&self) -> &'static str {

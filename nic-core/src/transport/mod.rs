@@ -16,13 +16,13 @@
 pub mod local;
 pub mod tcp;
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use ringbell_gtlb::{Export, Loan, NotReached};
 use ringbell_nic_abi::{InlineSend, Status, INLINE_MAX};
 
 use crate::dma::DmaAccess;
+use crate::memory::Sharer;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 /// What a send carries.
@@ -148,42 +148,6 @@ pub enum TransportEvent {
     },
 }
 
-/// Memory that no CPU maps, between this NIC and a local peer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PeerLoans {
-    /// The peer's address.
-    pub peer: Ipv4Addr,
-    /// Allocations of ours that the peer's own engine copies from.
-    pub lent: usize,
-    /// Allocations of the peer's that ours copies from.
-    pub borrowed: usize,
-    /// Ours that the peer is opening.
-    pub opening: usize,
-    /// Ours that are staged instead, and why.
-    pub refused: Vec<NotReached>,
-}
-
-impl std::fmt::Display for PeerLoans {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (peer, lent, borrowed) = (self.peer, self.lent, self.borrowed);
-        write!(
-            f,
-            "{peer} copies from {lent} allocations of ours and we from {borrowed} of its"
-        )?;
-        if self.opening > 0 {
-            write!(f, "; {} are opened when no kernel runs there", self.opening)?;
-        }
-        for why in NotReached::ALL {
-            match self.refused.iter().filter(|w| **w == why).count() {
-                0 => {}
-                n => write!(f, "; {n} are staged, because {why}")?,
-            }
-        }
-        Ok(())
-    }
-}
-
 /// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.
 ///
 /// Only what the peer's NIC has granted may be touched: a bus address comes from a record that it
@@ -199,7 +163,7 @@ pub trait PeerWindow {
 }
 
 /// A stream transport. See the module text for the rules.
-pub trait Transport: Send {
+pub trait Transport: Sharer + Send {
     /// Short name: `local`, `tcp`.
     fn name(&self) -> &'static str;
 
@@ -296,43 +260,11 @@ pub trait Transport: Send {
         None
     }
 
-    /// Lets peers map host memory, from now on and under a number that is never used again; whoever
-    /// cannot is sent copies.
-    ///
-    /// # Errors
-    /// What the system refused; then no peer was told.
-    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
-        let _ = (id, memory);
-        Ok(())
-    }
-
     /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`: it was told,
     /// and has not answered yet; its answer wakes the NIC.
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
         let _ = (conn, bus, len);
         Some(false)
-    }
-
-    /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Transport::share). Whoever
-    /// cannot is sent copies.
-    fn lend(&mut self, id: u64, loan: &Loan) {
-        let _ = (id, loan);
-    }
-
-    /// Which memory is lent and borrowed, for each peer.
-    fn loans(&self) -> Vec<PeerLoans> {
-        Vec::new()
-    }
-
-    /// Takes shared or lent memory back: no new reference names it, and peers are asked to unmap it.
-    fn withdraw(&mut self, id: u64) {
-        let _ = id;
-    }
-
-    /// Peers that have not confirmed to have unmapped withdrawn memory. Those that are gone do not count.
-    fn holders(&self, id: u64) -> usize {
-        let _ = id;
-        0
     }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP

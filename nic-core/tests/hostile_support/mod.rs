@@ -27,6 +27,7 @@ use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, Communicator
 use ringbell_nic_core::dma::DmaAccess;
 use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
+use ringbell_nic_core::Sharer;
 use ringbell_nic_core::{HostQueue, Nic, NicConfig, ProgressMode, QueueConfig};
 
 /// Where the NIC's GPU memory begins, and how much there is.
@@ -132,6 +133,8 @@ impl Played {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
+
+impl Sharer for Played {}
 
 impl Transport for Played {
     fn name(&self) -> &'static str {

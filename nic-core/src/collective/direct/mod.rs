@@ -36,6 +36,7 @@ mod pass;
 mod plan;
 mod ranges;
 mod record;
+mod steps;
 #[cfg(test)]
 mod tests;
 

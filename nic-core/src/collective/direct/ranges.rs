@@ -1,6 +1,6 @@
 //! A plan in bytes: for one count and type. Programs repeat their calls, so the last one is kept.
 
-use super::plan::{Chunks, Plan};
+use super::steps::{Chunks, Plan};
 use super::DirectParams;
 
 /// Where a step's value begins in a rank's buffer.

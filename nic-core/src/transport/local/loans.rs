@@ -14,7 +14,7 @@ use super::exports::Note;
 use super::link::LinkState;
 use super::{LocalTransport, MAX_SHARED};
 use crate::dma::DmaAccess;
-use crate::transport::PeerLoans;
+use crate::memory::PeerLoans;
 
 /// Memory of the peer.
 #[derive(Debug)]

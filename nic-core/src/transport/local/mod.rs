@@ -51,8 +51,9 @@ use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
 use crate::dma::{DmaAccess, StageRoom};
+use crate::memory::{PeerLoans, Sharer};
 use crate::scratch::Held;
-use crate::transport::{PeerLoans, PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
+use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase, RxRecv, TxSend};
@@ -456,6 +457,28 @@ impl LocalTransport {
     }
 }
 
+impl Sharer for LocalTransport {
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+        self.share_host(id, memory)
+    }
+
+    fn lend(&mut self, id: u64, loan: &Loan) {
+        self.lend_out(id, loan);
+    }
+
+    fn loans(&self) -> Vec<PeerLoans> {
+        self.loans_of_peers()
+    }
+
+    fn withdraw(&mut self, id: u64) {
+        self.withdraw_host(id);
+    }
+
+    fn holders(&self, id: u64) -> usize {
+        self.holders_of(id)
+    }
+}
+
 impl Transport for LocalTransport {
     fn name(&self) -> &'static str {
         "local"
@@ -760,31 +783,11 @@ impl Transport for LocalTransport {
         Some(link)
     }
 
-    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
-        self.share_host(id, memory)
-    }
-
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
         let s = self.conns.get((conn.0 & 0xffff) as usize);
         let c = s.and_then(|s| s.conn.as_deref()).filter(|c| c.id == conn);
         let link = c.and_then(|c| self.links[c.link].as_ref());
         link.map_or(Some(false), |l| l.shared.maps(bus, len))
-    }
-
-    fn lend(&mut self, id: u64, loan: &Loan) {
-        self.lend_out(id, loan);
-    }
-
-    fn loans(&self) -> Vec<PeerLoans> {
-        self.loans_of_peers()
-    }
-
-    fn withdraw(&mut self, id: u64) {
-        self.withdraw_host(id);
-    }
-
-    fn holders(&self, id: u64) -> usize {
-        self.holders_of(id)
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

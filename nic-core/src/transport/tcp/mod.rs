@@ -65,6 +65,7 @@ use self::smoltcp_gaps::initial_sequence;
 use self::timers::Timers;
 use super::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::dma::DmaAccess;
+use crate::memory::Sharer;
 use crate::port::{MacAddr, Port};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
@@ -378,6 +379,8 @@ fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
     }
     Ok(())
 }
+
+impl Sharer for TcpTransport {}
 
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {

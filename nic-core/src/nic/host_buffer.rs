@@ -1,20 +1,18 @@
 //! Host memory for the NIC: [`HostBuffer`] owns its bytes, [`HostRegion`] borrows somebody else's.
 #![allow(unsafe_code)] // Raw copies: the NIC may write the memory at any time.
 
-use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use ringbell_gtlb::{Access, Exposed, MemoryRegion};
-use ringbell_nic_abi::{GpuVa, PdId};
+use ringbell_gtlb::{Exposed, MemoryRegion};
+use ringbell_nic_abi::GpuVa;
 
-use super::populate::populate;
-use super::{FreeError, MemoryError, RangeError};
+use super::Nic;
 use crate::copy;
+use crate::memory::{FreeError, RangeError};
 use crate::shmem::Mapping;
-use crate::Nic;
 
 /// The address of host memory as descriptors name it: the pointer itself.
-fn va_of(ptr: *mut u8) -> GpuVa {
+pub(super) fn va_of(ptr: *mut u8) -> GpuVa {
     // Exposed, because the NIC makes pointers from addresses again.
     GpuVa(ptr.expose_provenance() as u64)
 }
@@ -33,6 +31,14 @@ pub struct HostRegion {
 }
 
 impl HostRegion {
+    pub(super) fn new(nic: Nic, region: MemoryRegion) -> HostRegion {
+        HostRegion {
+            nic,
+            region,
+            ended: false,
+        }
+    }
+
     /// Keys and range.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
@@ -67,7 +73,7 @@ impl Drop for HostRegion {
 
 /// What holds the bytes of a [`HostBuffer`].
 #[derive(Debug)]
-enum Store {
+pub(super) enum Store {
     /// Pages of their own.
     Shared(Mapping),
     /// A slice on the heap that was given to us.
@@ -80,14 +86,14 @@ unsafe impl Send for Store {}
 unsafe impl Sync for Store {}
 
 impl Store {
-    fn ptr(&self) -> *mut u8 {
+    pub(super) fn ptr(&self) -> *mut u8 {
         match self {
             Store::Shared(m) => m.base(),
             Store::Heap(p) => p.as_ptr().cast(),
         }
     }
 
-    fn into_heap(self) -> Option<Box<[u8]>> {
+    pub(super) fn into_heap(self) -> Option<Box<[u8]>> {
         match self {
             Store::Shared(_) => None,
             // SAFETY: made by `Box::into_raw`, and given back once.
@@ -116,6 +122,20 @@ pub struct HostBuffer {
 }
 
 impl HostBuffer {
+    pub(super) fn new(nic: Nic, region: MemoryRegion, store: Store) -> HostBuffer {
+        HostBuffer {
+            nic,
+            region,
+            store: Some(store),
+            shared: None,
+        }
+    }
+
+    /// Local peers may map it under a number.
+    pub(super) fn set_shared(&mut self, id: u64) {
+        self.shared = Some(id);
+    }
+
     /// Keys and range.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
@@ -229,110 +249,6 @@ impl Drop for HostBuffer {
             Ok(store) => drop(store.and_then(Store::into_heap)),
             Err(error) => {
                 tracing::error!(va = %self.region.va, %error, "host memory is kept from reuse");
-            }
-        }
-    }
-}
-
-impl Nic {
-    /// Registers memory of this process that lives elsewhere, so that queues of `pd` can send from it
-    /// and receive into it, at any interior address. Pages are populated, nothing is pinned.
-    ///
-    /// # Errors
-    /// [`MemoryError`]: a byte is registered already, or a page is not mapped or forbids the access.
-    ///
-    /// # Safety
-    /// Until the region was dropped (or [`HostRegion::end`] was called), the `len` bytes at `ptr` stay
-    /// mapped, and the program accesses them while an operation uses them only as it would share
-    /// them with another thread: no `&[u8]` over bytes being received, no `&mut [u8]` over any.
-    pub unsafe fn register_host(
-        &self,
-        pd: PdId,
-        ptr: NonNull<u8>,
-        len: usize,
-        access: Access,
-    ) -> Result<HostRegion, MemoryError> {
-        let va = va_of(ptr.as_ptr());
-        if len > 0 {
-            populate(ptr.as_ptr(), len, access.local_write)?;
-        }
-        Ok(HostRegion {
-            region: self.register_identity(pd, va, len as u64, access)?,
-            nic: self.clone(),
-            ended: false,
-        })
-    }
-
-    /// Allocates zeroed host memory for the NIC, on pages of its own: a sealed memfd, which local peers
-    /// map at once, so that a message from or to it is copied once.
-    ///
-    /// # Errors
-    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
-    pub fn alloc_host(
-        &self,
-        pd: PdId,
-        len: usize,
-        access: Access,
-    ) -> Result<HostBuffer, MemoryError> {
-        let system = |source| MemoryError::System {
-            len: len as u64,
-            source,
-        };
-        let map = Mapping::memfd("ringbell-host", len.max(1)).map_err(system)?;
-        let fd = map.fd().map(|fd| fd.try_clone_to_owned());
-        let fd = fd.transpose().map_err(system)?;
-        let mut buffer = self.host_buffer(pd, Store::Shared(map), len, access)?;
-        if let Some(fd) = fd {
-            buffer.shared = Some(
-                self.share_host(fd.as_fd(), buffer.region())
-                    .map_err(system)?,
-            );
-        }
-        Ok(buffer)
-    }
-
-    /// Takes bytes that the program has, registers them where they are, and owns them from now on;
-    /// [`HostBuffer::into_bytes`] gives them back.
-    ///
-    /// # Errors
-    /// [`MemoryError`], as [`Nic::register_host`]; the bytes are lost then.
-    pub fn adopt_host(
-        &self,
-        pd: PdId,
-        bytes: impl Into<Box<[u8]>>,
-        access: Access,
-    ) -> Result<HostBuffer, MemoryError> {
-        let bytes: Box<[u8]> = bytes.into();
-        let len = bytes.len();
-        let Some(slice) = NonNull::new(Box::into_raw(bytes)) else {
-            unreachable!("a box is never null");
-        };
-        self.host_buffer(pd, Store::Heap(slice), len, access)
-    }
-
-    fn host_buffer(
-        &self,
-        pd: PdId,
-        store: Store,
-        len: usize,
-        access: Access,
-    ) -> Result<HostBuffer, MemoryError> {
-        let made = match len {
-            0 => Ok(()),
-            _ => populate(store.ptr(), len, true),
-        };
-        let made =
-            made.and_then(|()| self.register_identity(pd, va_of(store.ptr()), len as u64, access));
-        match made {
-            Ok(region) => Ok(HostBuffer {
-                nic: self.clone(),
-                region,
-                store: Some(store),
-                shared: None,
-            }),
-            Err(e) => {
-                drop(store.into_heap());
-                Err(e)
             }
         }
     }

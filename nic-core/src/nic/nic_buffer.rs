@@ -1,11 +1,11 @@
 //! [`NicBuffer`]: a piece of the NIC's own memory.
 
-use ringbell_gtlb::{Access, MemoryRegion};
-use ringbell_nic_abi::{GpuVa, PdId};
+use ringbell_gtlb::MemoryRegion;
+use ringbell_nic_abi::GpuVa;
 
-use super::{FreeError, MemoryError, RangeError};
-use crate::board::{Block, BOARD_BUS, BOARD_VA};
-use crate::Nic;
+use super::Nic;
+use crate::board::{Block, BOARD_VA};
+use crate::memory::{FreeError, RangeError};
 
 /// Bytes that one copy moves before it lets the NIC work again.
 const COPY_STEP: usize = 1 << 20;
@@ -25,6 +25,14 @@ pub struct NicBuffer {
 }
 
 impl NicBuffer {
+    pub(super) fn new(nic: Nic, region: MemoryRegion, block: Block) -> NicBuffer {
+        NicBuffer {
+            nic,
+            region,
+            block: Some(block),
+        }
+    }
+
     /// Keys and range.
     pub fn region(&self) -> &MemoryRegion {
         &self.region
@@ -98,50 +106,5 @@ impl Drop for NicBuffer {
         if let Err(error) = self.end() {
             tracing::error!(va = %self.region.va, %error, "NIC memory is kept from reuse");
         }
-    }
-}
-
-impl Nic {
-    /// Bytes of NIC memory in use (buffers, engines, payloads on their way), and in all.
-    pub fn nic_memory(&self) -> (u64, u64) {
-        self.core(|c| (c.dma.board.used(), c.dma.board.len()))
-    }
-
-    /// Allocates NIC memory, which starts with zeros, and registers it.
-    ///
-    /// # Errors
-    /// [`MemoryError::NicMemoryFull`], or a limit of the MMU.
-    pub fn alloc_on_nic(
-        &self,
-        pd: PdId,
-        len: u64,
-        access: Access,
-    ) -> Result<NicBuffer, MemoryError> {
-        let (region, block) = self.core(|c| {
-            let board = &mut c.dma.board;
-            let (used, total) = (board.used(), board.len());
-            let full = MemoryError::NicMemoryFull { len, used, total };
-            let block = board.alloc(len).ok_or(full)?;
-            let va = GpuVa(BOARD_VA + block.at);
-            let made = c
-                .mmu
-                .register_flat(pd, va, len, access, BOARD_BUS + block.at);
-            match made {
-                Ok(region) => {
-                    // What an earlier owner has left is nobody's business.
-                    c.dma.board.zero(block);
-                    Ok((region, block))
-                }
-                Err(e) => {
-                    c.dma.board.free(block);
-                    Err(MemoryError::from(e))
-                }
-            }
-        })?;
-        Ok(NicBuffer {
-            nic: self.clone(),
-            region,
-            block: Some(block),
-        })
     }
 }

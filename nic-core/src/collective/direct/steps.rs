@@ -1,0 +1,139 @@
+//! What this rank reads and writes, from the `DIRECT` programs, by rank and chunk.
+
+use ringbell_nic_abi::Algorithm;
+use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};
+
+use super::DirectParams;
+
+/// A run of chunks of a rank's buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Chunks {
+    pub(super) rank: u32,
+    /// Of the destination buffer, not the source.
+    pub(super) output: bool,
+    first: u32,
+}
+
+impl Chunks {
+    /// First element.
+    pub(super) fn start(&self, layout: &Layout) -> u64 {
+        layout.chunk(self.first).start
+    }
+}
+
+/// One pass: sources combined, stored to all destinations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct PlanStep {
+    pub(super) sources: Vec<Chunks>,
+    pub(super) destinations: Vec<Chunks>,
+    chunks: u32,
+}
+
+impl PlanStep {
+    /// Elements of the value.
+    pub(super) fn elements(&self, layout: &Layout) -> u64 {
+        // The value has as many elements as any of its places.
+        let Some(place) = self.destinations.first().or(self.sources.first()) else {
+            return 0;
+        };
+        layout.chunk(place.first + self.chunks - 1).end - layout.chunk(place.first).start
+    }
+}
+
+/// All that this rank does.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Plan {
+    block_chunks: u32,
+    input_blocks: u32,
+    output_blocks: u32,
+    pub(super) steps: Vec<PlanStep>,
+}
+
+impl Plan {
+    pub(super) fn layout(&self, p: &DirectParams) -> Layout {
+        Layout {
+            count: p.count,
+            block_chunks: self.block_chunks,
+        }
+    }
+
+    /// Bytes of the source buffers; ranks that have one have the same.
+    pub(super) fn input_bytes(&self, p: &DirectParams) -> u64 {
+        let elements = p.count.saturating_mul(self.input_blocks.into());
+        elements.saturating_mul(p.dtype.bytes())
+    }
+
+    /// Bytes of the largest destination buffer of any rank.
+    pub(super) fn output_bytes(&self, p: &DirectParams) -> u64 {
+        let elements = p.count.saturating_mul(self.output_blocks.into());
+        elements.saturating_mul(p.dtype.bytes())
+    }
+}
+
+/// Both plans of a kind and root.
+#[derive(Debug)]
+pub(super) struct Shape {
+    /// This rank's own steps.
+    pub(super) push: Plan,
+    /// The parts of all ranks' steps whose results are this rank's.
+    pub(super) pull: Plan,
+}
+
+/// `None` when the operation has no such program; the caller has chosen `DIRECT` only where it has.
+pub(super) fn build(p: &DirectParams, rank: u32, ranks: u32) -> Option<Shape> {
+    let all = generate_all(p.kind, Algorithm::Direct, ranks, p.root).ok()?;
+    let mine = all.get(rank as usize)?;
+    let blocks = |chunks: fn(&Program) -> u32| {
+        let most = all.iter().map(chunks).max().unwrap_or(0);
+        most / mine.block_chunks.max(1)
+    };
+    let (input_blocks, output_blocks) = (blocks(|p| p.input_chunks), blocks(|p| p.output_chunks));
+    let plan = |steps| Plan {
+        block_chunks: mine.block_chunks,
+        input_blocks,
+        output_blocks,
+        steps,
+    };
+    let push = mine.steps.iter().map(|s| step(mine, s, None)).collect();
+    let pull = all
+        .iter()
+        .flat_map(|q| q.steps.iter().map(move |s| step(q, s, Some(rank))))
+        .filter(|s| !s.destinations.is_empty())
+        .collect();
+    Some(Shape {
+        push: plan(push),
+        pull: plan(pull),
+    })
+}
+
+/// A step of `program`; with `only`, the part of it whose results are that rank's.
+fn step(
+    program: &Program,
+    step: &ringbell_onc_engines::program::Step,
+    only: Option<u32>,
+) -> PlanStep {
+    let place = |rank: u32, place: Place| Chunks {
+        rank,
+        output: matches!(place, Place::Output(_)),
+        first: place.chunks().first,
+    };
+    let source = |o: &Operand| match *o {
+        Operand::Local(p) => Some(place(program.rank, p)),
+        Operand::Peer { rank, place: p } => Some(place(rank, p)),
+        // `DIRECT` programs have no other operands (the checker's rule).
+        Operand::Net { .. } | Operand::Stream => None,
+    };
+    let destination = |t: &Target| match *t {
+        Target::Local(p) => Some(place(program.rank, p)),
+        Target::Peer { rank, place: p } => Some(place(rank, p)),
+        Target::Net { .. } | Target::Stream => None,
+    };
+    let destinations = step.results.iter().filter_map(destination);
+    PlanStep {
+        sources: step.operands.iter().filter_map(source).collect(),
+        destinations: destinations
+            .filter(|d| only.is_none_or(|r| r == d.rank))
+            .collect(),
+        chunks: step.chunks,
+    }
+}

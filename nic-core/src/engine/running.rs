@@ -1,0 +1,147 @@
+//! An engine that is attached: its calls, what it has done, and what the host has been told of it.
+
+use ringbell_onc_engines::stream::{EngineError, StreamEngine};
+
+use super::meter::Meter;
+
+/// An engine and what it has done.
+pub(super) struct Running {
+    pub(super) engine: Box<dyn StreamEngine>,
+    pub(super) name: &'static str,
+    pub(super) declared: f64,
+    pub(super) is_tap: bool,
+    pub(super) meter: Meter,
+    pub(super) bytes_in: u64,
+    pub(super) bytes_out: u64,
+    pub(super) cut: Option<usize>,
+    /// It has panicked, or has said so: it is never called again.
+    pub(super) failed: bool,
+}
+
+impl Running {
+    pub(super) fn new(engine: Box<dyn StreamEngine>) -> Running {
+        Running {
+            name: engine.name(),
+            declared: engine.declared_rate(),
+            is_tap: engine.is_tap(),
+            engine,
+            meter: Meter::default(),
+            bytes_in: 0,
+            bytes_out: 0,
+            cut: None,
+            failed: false,
+        }
+    }
+
+    /// Calls the engine, which may be a user's: a panic must not end the NIC. `None` when it has failed.
+    pub(super) fn guarded<R>(&mut self, f: impl FnOnce(&mut dyn StreamEngine) -> R) -> Option<R> {
+        if self.failed {
+            return None;
+        }
+        let engine = &mut *self.engine;
+        let call = std::panic::AssertUnwindSafe(|| f(engine));
+        // Whatever state a panic has left is never looked at again.
+        let done = std::panic::catch_unwind(call).ok();
+        self.failed = done.is_none();
+        done
+    }
+
+    /// The next bytes. What leaves is appended to `out`; nothing does for a tap, or when it fails.
+    pub(super) fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) {
+        let (before, mark) = (out.len(), self.meter.work(input.len()));
+        let fed = self.guarded(|e| e.process(input, out));
+        if fed.is_none() {
+            // It may have appended a part.
+            out.truncate(before);
+            return;
+        }
+        self.meter.worked(mark, input.len());
+        self.bytes_in += input.len() as u64;
+        self.bytes_out += if self.is_tap {
+            input.len()
+        } else {
+            out.len() - before
+        } as u64;
+    }
+
+    /// The end of a stream.
+    pub(super) fn finish(&mut self, out: &mut Vec<u8>) {
+        let before = out.len();
+        match self.guarded(|e| e.finish(out)) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                tracing::warn!(%error, "an engine has lost the end of a stream");
+                match error {
+                    EngineError::CutItem { left, .. } => self.cut = Some(left),
+                    _ => {
+                        out.truncate(before);
+                        self.failed = true;
+                    }
+                }
+            }
+            None => out.truncate(before),
+        }
+        self.bytes_out += (out.len() - before) as u64;
+    }
+
+    /// Shows bytes that pass to a tap, items of `item` bytes whole; `begun` keeps the beginning of one.
+    pub(super) fn tap(&mut self, begun: &mut Vec<u8>, item: usize, mut piece: &[u8]) {
+        if item > 1 {
+            if !begun.is_empty() {
+                let (rest, after) = piece.split_at(piece.len().min(item - begun.len()));
+                begun.extend_from_slice(rest);
+                piece = after;
+                if begun.len() < item {
+                    return;
+                }
+                self.feed(begun, &mut Vec::new());
+                begun.clear();
+            }
+            let (whole, cut) = piece.split_at(piece.len() - piece.len() % item);
+            begun.extend_from_slice(cut);
+            piece = whole;
+        }
+        if !piece.is_empty() {
+            self.feed(piece, &mut Vec::new());
+        }
+    }
+}
+
+/// What the host is told of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// It has become slow, or was found to be: bytes per second.
+    Slow(u64),
+    /// An item was cut.
+    Cut(u64),
+    /// It has panicked or failed.
+    Failed,
+}
+
+/// What the host has been told of an engine.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    slow: bool,
+    failed: bool,
+    cut: Option<usize>,
+}
+
+impl Told {
+    /// What it should be told now.
+    pub(super) fn news(&mut self, r: &Running) -> Option<Notice> {
+        if r.failed && !std::mem::replace(&mut self.failed, true) {
+            return Some(Notice::Failed);
+        }
+        if r.cut != self.cut {
+            self.cut = r.cut;
+            return r.cut.map(|left| Notice::Cut(left as u64));
+        }
+        if self.slow {
+            return None;
+        }
+        let rates = r.meter.rates(r.declared);
+        self.slow = !rates.keeps_promise() || rates.is_bottleneck();
+        let measured = rates.engine.filter(|_| self.slow);
+        measured.map(|rate| Notice::Slow(rate as u64))
+    }
+}

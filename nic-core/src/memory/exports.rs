@@ -1,0 +1,199 @@
+//! Memory of this NIC that local peers map or copy from: host memory, and allocations that no CPU maps.
+//!
+//! Peers are told when it is registered, and asked for it before it goes. [`Sharer`] is what that asks of transports.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringbell_gtlb::{DeregisterError, Export, Loan, NotReached};
+use ringbell_nic_abi::Lkey;
+
+/// The next export's number. Relaxed: only uniqueness matters, the NIC's lock orders the rest.
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+/// Memory that no CPU maps, between this NIC and a local peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerLoans {
+    /// The peer's address.
+    pub peer: Ipv4Addr,
+    /// Allocations of ours that the peer's own engine copies from.
+    pub lent: usize,
+    /// Allocations of the peer's that ours copies from.
+    pub borrowed: usize,
+    /// Ours that the peer is opening.
+    pub opening: usize,
+    /// Ours that are staged instead, and why.
+    pub refused: Vec<NotReached>,
+}
+
+impl std::fmt::Display for PeerLoans {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (peer, lent, borrowed) = (self.peer, self.lent, self.borrowed);
+        write!(
+            f,
+            "{peer} copies from {lent} allocations of ours and we from {borrowed} of its"
+        )?;
+        if self.opening > 0 {
+            write!(f, "; {} are opened when no kernel runs there", self.opening)?;
+        }
+        for why in NotReached::ALL {
+            match self.refused.iter().filter(|w| **w == why).count() {
+                0 => {}
+                n => write!(f, "; {n} are staged, because {why}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lets peers reach memory of this NIC, and takes it back. A transport whose peers reach none has nothing to do.
+pub trait Sharer {
+    /// Lets peers map host memory, from now on and under a number that is never used again; whoever
+    /// cannot is sent copies.
+    ///
+    /// # Errors
+    /// What the system refused; then no peer was told.
+    fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
+        let _ = (id, memory);
+        Ok(())
+    }
+
+    /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Sharer::share). Whoever
+    /// cannot is sent copies.
+    fn lend(&mut self, id: u64, loan: &Loan) {
+        let _ = (id, loan);
+    }
+
+    /// Which memory is lent and borrowed, for each peer.
+    fn loans(&self) -> Vec<PeerLoans> {
+        Vec::new()
+    }
+
+    /// Takes shared or lent memory back: no new reference names it, and peers are asked to unmap it.
+    fn withdraw(&mut self, id: u64) {
+        let _ = id;
+    }
+
+    /// Peers that have not confirmed to have unmapped withdrawn memory. Those that are gone do not count.
+    fn holders(&self, id: u64) -> usize {
+        let _ = id;
+        0
+    }
+}
+
+/// Lets local peers map memory that a file holds. Returns the number that names it from now on.
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn share<S: Sharer + ?Sized>(
+    memory: &Export<'_>,
+    sharers: &mut [Box<S>],
+) -> std::io::Result<u64> {
+    let id = NEXT.fetch_add(1, Ordering::Relaxed);
+    sharers.iter_mut().try_for_each(|s| s.share(id, memory))?;
+    Ok(id)
+}
+
+/// Peers that still hold memory which was withdrawn.
+pub(crate) fn holders<S: Sharer + ?Sized>(id: u64, sharers: &[Box<S>]) -> usize {
+    sharers.iter().map(|s| s.holders(id)).sum()
+}
+
+/// An allocation, by the number that its memory gave it.
+#[derive(Debug)]
+struct Lent {
+    /// Its number towards peers.
+    id: u64,
+    /// Regions inside.
+    regions: usize,
+    /// Peers were asked for it back.
+    withdrawn: bool,
+}
+
+/// Allocations that no CPU maps, each lent while a region of it is registered.
+#[derive(Debug, Default)]
+pub(crate) struct Exports {
+    by_key: BTreeMap<u64, Lent>,
+    by_region: HashMap<u32, u64>,
+    /// Regions that are not lent, and why.
+    kept: HashMap<u32, NotReached>,
+}
+
+impl Exports {
+    /// A region was registered inside of what its memory lends.
+    pub(crate) fn lend<S: Sharer + ?Sized>(
+        &mut self,
+        lkey: Lkey,
+        loan: &Loan,
+        sharers: &mut [Box<S>],
+    ) {
+        self.by_region.insert(lkey.0, loan.key);
+        let lent = self.by_key.entry(loan.key).or_insert_with(|| Lent {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            regions: 0,
+            withdrawn: false,
+        });
+        lent.regions += 1;
+        // One that was asked back for a region in quarantine stays staged.
+        if lent.regions == 1 {
+            sharers.iter_mut().for_each(|s| s.lend(lent.id, loan));
+        }
+    }
+
+    /// A region was registered that cannot be lent: what peers get of it is staged.
+    pub(crate) fn keep(&mut self, lkey: Lkey, why: NotReached) {
+        self.kept.insert(lkey.0, why);
+    }
+
+    /// A region with so many operations in flight is about to go: takes its allocation back from peers when it was the
+    /// last one there.
+    ///
+    /// # Errors
+    /// [`DeregisterError::Borrowed`] until they have given it back.
+    pub(crate) fn end<S: Sharer + ?Sized>(
+        &mut self,
+        lkey: Lkey,
+        in_flight: u32,
+        sharers: &mut [Box<S>],
+    ) -> Result<(), DeregisterError> {
+        let Some(&key) = self.by_region.get(&lkey.0) else {
+            self.kept.remove(&lkey.0);
+            return Ok(());
+        };
+        if in_flight > 0 {
+            // What is on its way still needs it.
+            return Ok(());
+        }
+        if let Some(lent) = self.by_key.get_mut(&key) {
+            if lent.regions > 1 && !lent.withdrawn {
+                lent.regions -= 1;
+                self.by_region.remove(&lkey.0);
+                return Ok(());
+            }
+            let id = lent.id;
+            if !std::mem::replace(&mut lent.withdrawn, true) {
+                sharers.iter_mut().for_each(|s| s.withdraw(id));
+            }
+            let peers = holders(id, sharers);
+            if peers > 0 {
+                return Err(DeregisterError::Borrowed { lkey, peers });
+            }
+            lent.regions -= 1;
+            if lent.regions == 0 {
+                self.by_key.remove(&key);
+            }
+        }
+        self.by_region.remove(&lkey.0);
+        Ok(())
+    }
+
+    /// How many regions are staged for every peer, and why: for people.
+    pub(crate) fn kept(&self) -> impl Iterator<Item = (usize, NotReached)> + '_ {
+        NotReached::ALL.into_iter().filter_map(|why| {
+            let n = self.kept.values().filter(|w| **w == why).count();
+            (n > 0).then_some((n, why))
+        })
+    }
+}

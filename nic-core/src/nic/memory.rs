@@ -1,0 +1,360 @@
+//! Memory through the control path: domains, pages, regions, and the bytes that a NIC allocates.
+#![allow(unsafe_code)] // `register_host` is for its caller to keep.
+#![allow(clippy::disallowed_methods)] // Deregistering waits, with a deadline on the host's clock.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::ptr::NonNull;
+use std::time::Instant;
+
+use ringbell_gtlb::{
+    Access, DeregisterError, Export, MapError, MemoryRegion, PageTable, PdError, RegisterError,
+    UnmapError,
+};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+
+use super::host_buffer::{va_of, Store};
+use super::{HostBuffer, HostRegion, Nic, NicBuffer};
+use crate::board::{BOARD_BUS, BOARD_VA, HOST_BUS};
+use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerLoans, PointerInfo};
+use crate::shmem::Mapping;
+
+impl Nic {
+    /// A new protection domain.
+    ///
+    /// # Errors
+    /// [`PdError`] when there are too many.
+    pub fn alloc_pd(&self) -> Result<PdId, PdError> {
+        self.core(|c| c.mmu.alloc_pd())
+    }
+
+    /// Frees an empty protection domain; its engines end.
+    ///
+    /// # Errors
+    /// [`PdError`] when it is unknown or regions are left.
+    pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
+        self.core(|c| {
+            c.mmu.free_pd(pd)?;
+            c.dma.engines.remove_all_of(pd);
+            Ok(())
+        })
+    }
+
+    /// Makes the pages of GPU memory known to the GTLB.
+    ///
+    /// # Errors
+    /// [`MapError`]; nothing was changed.
+    pub fn map(&self, table: &PageTable) -> Result<(), MapError> {
+        self.core(|c| c.mmu.map(table))
+    }
+
+    /// Forgets pages before the GPU frees them.
+    ///
+    /// # Errors
+    /// [`UnmapError`] while a region covers a part of them.
+    pub fn unmap(&self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
+        self.core(|c| c.mmu.unmap(va, len))
+    }
+
+    /// Registers memory that queues of `pd` may then use.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; nothing was changed.
+    pub fn register(
+        &self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, RegisterError> {
+        let region = self.core(|c| c.mmu.register(pd, va, len, access))?;
+        self.lend_region(&region);
+        Ok(region)
+    }
+
+    /// Frees a region. Operations that wait on it retire with `REGION_FREED`; the call steps the NIC
+    /// until DMA in flight has ended and no peer copies from its allocation any more, and after `deregister_timeout`
+    /// quarantines the region.
+    ///
+    /// # Errors
+    /// [`DeregisterError::Pinned`] or [`DeregisterError::Borrowed`] when the region was quarantined: its memory must not
+    /// be reused; call again later.
+    pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
+        match self.core(|c| c.mmu.begin_deregister(lkey)) {
+            // Begun by an earlier call that ended in quarantine: try to finish.
+            Ok(()) | Err(DeregisterError::AlreadyBegun { .. }) => {}
+            Err(e) => return Err(e),
+        }
+        let deadline = Instant::now() + self.config().deregister_timeout;
+        loop {
+            let done = self.core(|c| {
+                c.retire_region(lkey.0);
+                if c.dma.is_busy(lkey.0) {
+                    let pins = c.mmu.pins_of(lkey);
+                    return Err(DeregisterError::Pinned { lkey, pins });
+                }
+                let pins = c.mmu.pins_of(lkey);
+                c.exports.end(lkey, pins, &mut c.transports)?;
+                c.mmu.finish_deregister(lkey)
+            });
+            match done {
+                Err(DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })
+                    if Instant::now() < deadline =>
+                {
+                    if !self.step() {
+                        std::thread::yield_now();
+                    }
+                }
+                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })) => {
+                    self.core(|c| c.mmu.quarantine(lkey))?;
+                    tracing::error!(%lkey, "memory is still in use; the region is quarantined");
+                    return Err(e);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// What lies at an address, as queues of `pd` see it: start, interior or last byte of a region.
+    /// `None` when no region in service covers it, also after the region was freed.
+    pub fn pointer_info(&self, pd: PdId, va: GpuVa) -> Option<PointerInfo> {
+        self.core(|c| {
+            let info = c.mmu.overlapping(pd, va, 1).find(|r| r.live)?;
+            Some(PointerInfo {
+                kind: kind_of(&info),
+                region: info.region,
+                offset: va.0 - info.region.va.0,
+                operations: info.pins,
+            })
+        })
+    }
+
+    /// Registers host memory in its range of the bus, unless a byte of it is registered already.
+    fn register_identity(
+        &self,
+        pd: PdId,
+        va: GpuVa,
+        len: u64,
+        access: Access,
+    ) -> Result<MemoryRegion, MemoryError> {
+        self.core(|c| {
+            let other = c.mmu.overlapping(pd, va, len).next();
+            match other {
+                Some(o) if !o.live => Err(MemoryError::StillFreeing {
+                    va,
+                    len,
+                    other: o.region.va,
+                    operations: o.pins,
+                }),
+                Some(o) if (o.region.va, o.region.len) == (va, len) => {
+                    Err(MemoryError::AlreadyRegistered {
+                        va,
+                        len,
+                        lkey: o.region.lkey,
+                    })
+                }
+                Some(o) => Err(MemoryError::Overlaps {
+                    va,
+                    len,
+                    kind: kind_of(&o),
+                    other: o.region.va,
+                    other_len: o.region.len,
+                }),
+                None => {
+                    Ok(c.mmu
+                        .register_flat(pd, va, len, access, HOST_BUS.saturating_add(va.0))?)
+                }
+            }
+        })
+    }
+
+    /// Registers memory of this process that lives elsewhere, so that queues of `pd` can send from it
+    /// and receive into it, at any interior address. Pages are populated, nothing is pinned.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: a byte is registered already, or a page is not mapped or forbids the access.
+    ///
+    /// # Safety
+    /// Until the region was dropped (or [`HostRegion::end`] was called), the `len` bytes at `ptr` stay
+    /// mapped, and the program accesses them while an operation uses them only as it would share
+    /// them with another thread: no `&[u8]` over bytes being received, no `&mut [u8]` over any.
+    pub unsafe fn register_host(
+        &self,
+        pd: PdId,
+        ptr: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<HostRegion, MemoryError> {
+        let va = va_of(ptr.as_ptr());
+        if len > 0 {
+            populate(ptr.as_ptr(), len, access.local_write)?;
+        }
+        let region = self.register_identity(pd, va, len as u64, access)?;
+        Ok(HostRegion::new(self.clone(), region))
+    }
+
+    /// Allocates zeroed host memory for the NIC, on pages of its own: a sealed memfd, which local peers
+    /// map at once, so that a message from or to it is copied once.
+    ///
+    /// # Errors
+    /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
+    pub fn alloc_host(
+        &self,
+        pd: PdId,
+        len: usize,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let system = |source| MemoryError::System {
+            len: len as u64,
+            source,
+        };
+        let map = Mapping::memfd("ringbell-host", len.max(1)).map_err(system)?;
+        let fd = map.fd().map(|fd| fd.try_clone_to_owned());
+        let fd = fd.transpose().map_err(system)?;
+        let mut buffer = self.host_buffer(pd, Store::Shared(map), len, access)?;
+        if let Some(fd) = fd {
+            let id = self.share_host(fd.as_fd(), buffer.region());
+            buffer.set_shared(id.map_err(system)?);
+        }
+        Ok(buffer)
+    }
+
+    /// Takes bytes that the program has, registers them where they are, and owns them from now on;
+    /// [`HostBuffer::into_bytes`] gives them back.
+    ///
+    /// # Errors
+    /// [`MemoryError`], as [`Nic::register_host`]; the bytes are lost then.
+    pub fn adopt_host(
+        &self,
+        pd: PdId,
+        bytes: impl Into<Box<[u8]>>,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let bytes: Box<[u8]> = bytes.into();
+        let len = bytes.len();
+        let Some(slice) = NonNull::new(Box::into_raw(bytes)) else {
+            unreachable!("a box is never null");
+        };
+        self.host_buffer(pd, Store::Heap(slice), len, access)
+    }
+
+    fn host_buffer(
+        &self,
+        pd: PdId,
+        store: Store,
+        len: usize,
+        access: Access,
+    ) -> Result<HostBuffer, MemoryError> {
+        let made = match len {
+            0 => Ok(()),
+            _ => populate(store.ptr(), len, true),
+        };
+        let made =
+            made.and_then(|()| self.register_identity(pd, va_of(store.ptr()), len as u64, access));
+        match made {
+            Ok(region) => Ok(HostBuffer::new(self.clone(), region, store)),
+            Err(e) => {
+                drop(store.into_heap());
+                Err(e)
+            }
+        }
+    }
+
+    /// Bytes of NIC memory in use (buffers, engines, payloads on their way), and in all.
+    pub fn nic_memory(&self) -> (u64, u64) {
+        self.core(|c| (c.dma.board.used(), c.dma.board.len()))
+    }
+
+    /// Allocates NIC memory, which starts with zeros, and registers it.
+    ///
+    /// # Errors
+    /// [`MemoryError::NicMemoryFull`], or a limit of the MMU.
+    pub fn alloc_on_nic(
+        &self,
+        pd: PdId,
+        len: u64,
+        access: Access,
+    ) -> Result<NicBuffer, MemoryError> {
+        let (region, block) = self.core(|c| {
+            let board = &mut c.dma.board;
+            let (used, total) = (board.used(), board.len());
+            let full = MemoryError::NicMemoryFull { len, used, total };
+            let block = board.alloc(len).ok_or(full)?;
+            let va = GpuVa(BOARD_VA + block.at);
+            let made = c
+                .mmu
+                .register_flat(pd, va, len, access, BOARD_BUS + block.at);
+            match made {
+                Ok(region) => {
+                    // What an earlier owner has left is nobody's business.
+                    c.dma.board.zero(block);
+                    Ok((region, block))
+                }
+                Err(e) => {
+                    c.dma.board.free(block);
+                    Err(MemoryError::from(e))
+                }
+            }
+        })?;
+        Ok(NicBuffer::new(self.clone(), region, block))
+    }
+
+    /// Which memory local peers copy from by their own engines, and which of theirs this NIC: nothing where
+    /// memory is mapped.
+    pub fn loans(&self) -> Vec<PeerLoans> {
+        self.core(|c| c.transports.iter().flat_map(|t| t.loans()).collect())
+    }
+
+    /// Lends the allocation around a region, if its memory is one that peers borrow.
+    fn lend_region(&self, region: &MemoryRegion) {
+        let asked = self.core(|c| {
+            let far = !c.dma.is_mapped() && c.transports.iter().any(|t| t.name() == "local");
+            let span = c.mmu.span(region.lkey.0, region.va, region.len);
+            span.ok().filter(|_| far).map(|s| (s, c.dma.memory.clone()))
+        });
+        let Some((span, memory)) = asked else { return };
+        // Without the NIC's lock: a driver takes its time.
+        match memory.lend(span) {
+            Ok(loan) if loan.covers(span.addr.value(), span.len) => {
+                self.core(|c| c.exports.lend(region.lkey, &loan, &mut c.transports));
+            }
+            Ok(_) => {}
+            Err(why) => {
+                tracing::info!(va = %region.va, %why, "memory is not lent to local peers; it is staged");
+                self.core(|c| c.exports.keep(region.lkey, why));
+            }
+        }
+    }
+
+    /// Lets local peers map host memory. Returns the number that names it from now on.
+    fn share_host(&self, fd: BorrowedFd<'_>, region: &MemoryRegion) -> std::io::Result<u64> {
+        let memory = Export {
+            fd,
+            file_offset: 0,
+            bus: HOST_BUS + region.va.0,
+            len: region.len,
+        };
+        self.core(|c| exports::share(&memory, &mut c.transports))
+    }
+
+    /// Takes host memory back from peers, and waits until each has unmapped it or is gone.
+    ///
+    /// # Errors
+    /// [`FreeError::Mapped`] when one has not after `deregister_timeout`.
+    pub(super) fn withdraw_host(&self, id: u64, va: GpuVa) -> Result<(), FreeError> {
+        let waited = self.config().deregister_timeout;
+        let deadline = Instant::now() + waited;
+        self.core(|c| c.transports.iter_mut().for_each(|t| t.withdraw(id)));
+        loop {
+            let peers = self.core(|c| exports::holders(id, &c.transports));
+            if peers == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(FreeError::Mapped { va, peers, waited });
+            }
+            if !self.step() {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
