@@ -74,19 +74,19 @@ impl LocalTransport {
                         if c.phase == Phase::Zombie || c.reset {
                             break;
                         }
-                        c.refs_waiting += 1;
-                        c.segs.push_back(conn::Seg::Ref {
+                        c.rx.refs_waiting += 1;
+                        c.rx.segs.push_back(rx::Seg::Ref {
                             bus: *bus,
                             len: *len,
                         });
                     }
-                    reset = u64::from(c.refs_waiting) > conn::SPAN_WINDOW;
+                    reset = u64::from(c.rx.refs_waiting) > tx::SPAN_WINDOW;
                 }
                 Packet::Ack { spans, inline, .. } => {
-                    reset = spans > c.spans_sent || inline > c.inline_sent;
+                    reset = spans > c.tx.spans_sent || inline > c.tx.inline_sent;
                     if !reset {
-                        c.spans_acked = c.spans_acked.max(spans);
-                        c.inline_acked = c.inline_acked.max(inline);
+                        c.tx.spans_acked = c.tx.spans_acked.max(spans);
+                        c.tx.inline_acked = c.tx.inline_acked.max(inline);
                         c.retire_sends(&mut events);
                     }
                 }
@@ -101,7 +101,7 @@ impl LocalTransport {
                     gone = true;
                 }
                 Packet::Fin { closed, .. } => {
-                    if !std::mem::replace(&mut c.peer_fin, true) {
+                    if !std::mem::replace(&mut c.rx.peer_fin, true) {
                         events.push_back(TransportEvent::PeerClosed { conn: c.id });
                     }
                     if closed {
@@ -158,9 +158,9 @@ impl LocalTransport {
             moved: true,
         };
         let ok = receive::inline(c, bytes, window, &mut io);
-        let mut due = c.inline_taken - c.inline_told >= window as u64 / 4;
+        let mut due = c.rx.inline_taken - c.rx.inline_told >= window as u64 / 4;
         // An engine is on the path: it takes them from the staging buffer.
-        due |= !c.segs.is_empty() && !c.recvs.is_empty();
+        due |= !c.rx.segs.is_empty() && !c.rx.recvs.is_empty();
         if !ok {
             self.violations += 1;
             self.reset_conn(dst);
@@ -182,7 +182,7 @@ impl LocalTransport {
                 // Without DMA at hand: as if no receive were waiting.
                 Some(Packet::Inline { dst, len, bytes }) => {
                     if let Some(c) = self.conn(dst).filter(|c| c.link == link) {
-                        c.stage(&bytes[..len as usize]);
+                        c.rx.stage(&bytes[..len as usize]);
                     }
                 }
                 Some(Packet::Connect { .. }) => {}

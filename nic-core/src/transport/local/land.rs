@@ -4,95 +4,20 @@
 //! that wait, several at a time. A segment stays where it is until its bytes have landed; only then is it acknowledged.
 //! So what is cancelled meanwhile begins anew with the next receive, and nothing overtakes anything in the stream.
 
-use std::collections::VecDeque;
-
 use ringbell_nic_abi::Status;
 
-use super::conn::{Conn, Seg};
-use super::receive::{fail_front, recv_done, Fill, In};
+use super::conn::Conn;
+use super::io::{fail_front, recv_done, Fill, In};
+use super::rx::{Fetching, Run, Seg};
 use crate::dma::{Fetched, Landed, Landing, NotLanded};
 
 /// Runs of one connection that are on their way at once: an engine goes on with the next while one is looked at.
 const AT_ONCE: usize = 8;
 
-/// A run of bytes on its way into a receive.
-#[derive(Debug)]
-struct Run {
-    ticket: u64,
-    len: u32,
-    done: bool,
-    /// Out of another process, which may have ended meanwhile.
-    foreign: bool,
-}
-
-/// What of a connection is on its way: the first bytes of its segments, in order.
-#[derive(Debug, Default)]
-pub(super) struct InFlight {
-    runs: VecDeque<Run>,
-    bytes: u64,
-}
-
-/// A read for what is no receive: early bytes, or an engine's.
-#[derive(Debug)]
-pub(super) struct Fetching {
-    ticket: u64,
-    /// Where it reads, in the peer's words.
-    bus: u64,
-    foreign: bool,
-}
-
-impl Conn {
-    /// Takes no notice any more of what is on its way: it begins anew.
-    pub(super) fn forget_landing(&mut self) {
-        self.landing = InFlight::default();
-        self.recvs.iter_mut().for_each(|r| r.landing = 0);
-    }
-
-    /// The receive whose next bytes are not on their way: index and offset there.
-    fn next_receive(&self) -> Option<(usize, u32)> {
-        let open = |r: &super::conn::RxRecv| {
-            let at = r.done + r.landing;
-            at < r.work.buffer.len && !(r.work.some && at > 0)
-        };
-        let i = self.recvs.iter().position(open)?;
-        Some((i, self.recvs[i].done + self.recvs[i].landing))
-    }
-
-    /// The bytes behind those that are on their way, if they are a reference.
-    fn next_reference(&self) -> Option<(u64, u32)> {
-        let mut skip = self.landing.bytes;
-        for seg in &self.segs {
-            let Seg::Ref { bus, len } = seg else {
-                return None;
-            };
-            if skip < u64::from(*len) {
-                return Some((bus + skip, len - skip as u32));
-            }
-            skip -= u64::from(*len);
-        }
-        None
-    }
-
-    /// Whether what was read out of the peer's memory may be used: it was not taken back, nor is the peer gone.
-    fn still_there(&self, foreign: bool, io: &In<'_>) -> bool {
-        let gone = foreign && io.link.is_gone();
-        !(io.link.is_revoked(self.peer_id) || gone)
-    }
-
-    /// Takes `n` bytes of a reference off the stream.
-    fn consume_reference(&mut self, i: usize, n: u32) -> bool {
-        let Some(Seg::Ref { bus, len }) = self.segs.get_mut(i) else {
-            return false;
-        };
-        *bus += u64::from(n);
-        *len -= n.min(*len);
-        if *len == 0 {
-            self.segs.remove(i);
-            self.refs_waiting -= 1;
-            self.spans_taken += 1;
-        }
-        true
-    }
+/// Whether what was read out of the peer's memory may be used: it was not taken back, nor is the peer gone.
+fn still_there(c: &Conn, foreign: bool, io: &In<'_>) -> bool {
+    let gone = foreign && io.link.is_gone();
+    !(io.link.is_revoked(c.peer_id) || gone)
 }
 
 /// Moves what has landed on, and starts what can be started. `Done`: nothing is on its way, and the front is not for this.
@@ -100,14 +25,14 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     if !take_landed(c, io) {
         return Fill::Broken;
     }
-    while c.landing.runs.len() < AT_ONCE {
-        let (Some((i, at)), Some((bus, len))) = (c.next_receive(), c.next_reference()) else {
+    while c.rx.landing.runs.len() < AT_ONCE {
+        let (Some((i, at)), Some((bus, len))) = (c.rx.next_receive(), c.rx.next_reference()) else {
             break;
         };
-        let buffer = c.recvs[i].work.buffer;
+        let buffer = c.rx.recvs[i].work.buffer;
         let len = len.min(buffer.len - at);
         let Some((from, foreign)) = io.link.shared.loans.locate(bus, len.into()) else {
-            if c.landing.runs.is_empty() {
+            if c.rx.landing.runs.is_empty() {
                 return Fill::Broken;
             }
             // Mapped memory of the peer, behind what is on its way.
@@ -116,9 +41,9 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
         match io.dma.land(from, &buffer, at.into()) {
             Ok(Landing::Started { ticket, len }) => {
                 let len = len as u32;
-                c.recvs[i].landing += len;
-                c.landing.bytes += u64::from(len);
-                c.landing.runs.push_back(Run {
+                c.rx.recvs[i].landing += len;
+                c.rx.landing.bytes += u64::from(len);
+                c.rx.landing.runs.push_back(Run {
                     ticket,
                     len,
                     done: false,
@@ -127,7 +52,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 io.moved = true;
             }
             Ok(Landing::Busy) => return Fill::Budget,
-            Err(NotLanded::Fault(fault)) if c.landing.runs.is_empty() => {
+            Err(NotLanded::Fault(fault)) if c.rx.landing.runs.is_empty() => {
                 fail_front(c, fault, io.events);
                 io.moved = true;
                 return Fill::Done;
@@ -140,7 +65,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             }
         }
     }
-    match c.landing.runs.is_empty() {
+    match c.rx.landing.runs.is_empty() {
         true => Fill::Done,
         false => Fill::Budget,
     }
@@ -149,7 +74,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
 /// Gives the receives what has landed, in order. `false`: the stream is broken.
 fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
     let mut lost = false;
-    for run in c.landing.runs.iter_mut().filter(|r| !r.done) {
+    for run in c.rx.landing.runs.iter_mut().filter(|r| !r.done) {
         match io.dma.landed(run.ticket) {
             Ok(Landed::Done) => run.done = true,
             Ok(Landed::Pending) => {}
@@ -157,18 +82,18 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
             Err(_) => return false,
         }
     }
-    let done = c.landing.runs.iter().take_while(|r| r.done);
+    let done = c.rx.landing.runs.iter().take_while(|r| r.done);
     let (n, foreign) = done.fold((0, false), |(n, f), r| (n + 1, f || r.foreign));
     // After the copies: as the reader of a sequence lock.
-    if n > 0 && !c.still_there(foreign, io) {
+    if n > 0 && !still_there(c, foreign, io) {
         return false;
     }
-    for run in c.landing.runs.drain(..n).collect::<Vec<_>>() {
-        c.landing.bytes -= u64::from(run.len);
-        if !c.consume_reference(0, run.len) {
+    for run in c.rx.landing.runs.drain(..n).collect::<Vec<_>>() {
+        c.rx.landing.bytes -= u64::from(run.len);
+        if !c.rx.consume_reference(0, run.len) {
             return false;
         }
-        let Some(r) = c.recvs.front_mut() else {
+        let Some(r) = c.rx.recvs.front_mut() else {
             return false;
         };
         r.done += run.len;
@@ -176,14 +101,14 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
         io.moved = true;
         if r.done == r.work.buffer.len || r.work.some {
             let r = *r;
-            c.recvs.pop_front();
+            c.rx.recvs.pop_front();
             // The sender waits for its buffer.
-            c.tell_now = true;
+            c.rx.tell_now = true;
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
         }
     }
     if lost {
-        c.forget_landing();
+        c.rx.forget_landing();
     }
     true
 }
@@ -191,20 +116,20 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
 /// Reads the first bytes of a reference into the NIC, in front of what is left of it: at most `most`. `Done`: they are
 /// there; `Budget`: ask again.
 pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fill {
-    let Some(&Seg::Ref { bus, len }) = c.segs.get(i) else {
+    let Some(&Seg::Ref { bus, len }) = c.rx.segs.get(i) else {
         return Fill::Done;
     };
-    if let Some(f) = c.fetching.take().filter(|f| f.bus == bus) {
+    if let Some(f) = c.rx.fetching.take().filter(|f| f.bus == bus) {
         match io.dma.fetched(f.ticket) {
-            Fetched::Pending => c.fetching = Some(f),
+            Fetched::Pending => c.rx.fetching = Some(f),
             Fetched::Lost => {}
             Fetched::Bytes(bytes) => {
                 let n = bytes.len() as u32;
-                if !c.still_there(f.foreign, io) || n > len || !c.consume_reference(i, n) {
+                if !still_there(c, f.foreign, io) || n > len || !c.rx.consume_reference(i, n) {
                     return Fill::Broken;
                 }
-                c.early_bytes += bytes.len();
-                c.segs.insert(i, Seg::Early { bytes, at: 0 });
+                c.rx.early_bytes += bytes.len();
+                c.rx.segs.insert(i, Seg::Early { bytes, at: 0 });
                 io.moved = true;
                 return Fill::Done;
             }
@@ -217,7 +142,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
     };
     match io.dma.fetch(from) {
         Ok(Landing::Started { ticket, .. }) => {
-            c.fetching = Some(Fetching {
+            c.rx.fetching = Some(Fetching {
                 ticket,
                 bus,
                 foreign,

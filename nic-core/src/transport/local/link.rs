@@ -7,10 +7,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::exports::Shared;
 use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer};
+use super::shared::Shared;
 use crate::board::HOST_BUS;
 use crate::shmem::Mapping;
 use crate::transport::PeerWindow;

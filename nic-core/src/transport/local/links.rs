@@ -237,7 +237,7 @@ impl LocalTransport {
         self.for_each_user(i, |t, id| {
             let orderly = t
                 .conn(id)
-                .is_some_and(|c| c.peer_fin && c.phase == Phase::Open && !c.closing);
+                .is_some_and(|c| c.rx.peer_fin && c.phase == Phase::Open && !c.closing);
             if orderly {
                 let mut events = std::mem::take(&mut t.events);
                 if let Some(c) = t.conn(id) {

@@ -10,9 +10,8 @@ use std::net::Ipv4Addr;
 
 use ringbell_gtlb::{Borrow, BorrowState, BusSpan, DmaMemory, Loan, NotReached, Reach};
 
-use super::exports::Note;
-use super::link::LinkState;
-use super::{LocalTransport, MAX_SHARED};
+use super::note::Note;
+use super::MAX_SHARED;
 use crate::dma::DmaAccess;
 use crate::memory::PeerLoans;
 
@@ -178,7 +177,7 @@ impl Loans {
     }
 
     /// For people; nothing when nothing was lent.
-    fn summary(&self, peer: Ipv4Addr) -> Option<PeerLoans> {
+    pub(super) fn summary(&self, peer: Ipv4Addr) -> Option<PeerLoans> {
         let loans = PeerLoans {
             peer,
             lent: self.lent.len(),
@@ -201,46 +200,5 @@ impl Borrowed {
             borrow: self.borrow,
             reading: place.map(|s| (s.addr.value(), s.len)),
         }
-    }
-}
-
-impl LocalTransport {
-    /// Offers memory to every peer.
-    pub(super) fn lend_out(&mut self, id: u64, loan: &Loan) {
-        self.loans.insert(id, *loan);
-        for i in 0..self.links.len() {
-            if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
-                l.shared.queue_lend(id, *loan);
-                self.send_notes(i);
-            }
-        }
-    }
-
-    /// Goes on with what is being opened and given back.
-    pub(super) fn advance_loans(&mut self, dma: &dyn DmaAccess) -> bool {
-        let mut moved = false;
-        for i in 0..self.links.len() {
-            let Some(l) = &mut self.links[i] else {
-                continue;
-            };
-            if !l.shared.loans.is_moving() {
-                continue;
-            }
-            let mut notes = Vec::new();
-            l.shared.loans.advance(dma, &mut notes);
-            if !notes.is_empty() && l.state == LinkState::Up {
-                moved = true;
-                l.shared.queue(notes);
-                self.send_notes(i);
-            }
-        }
-        moved
-    }
-
-    /// Every peer that lends or borrows.
-    pub(super) fn loans_of_peers(&self) -> Vec<PeerLoans> {
-        let up = self.links.iter().flatten();
-        let up = up.filter(|l| l.state == LinkState::Up);
-        up.filter_map(|l| l.shared.loans.summary(l.peer)).collect()
     }
 }

@@ -25,18 +25,24 @@
 mod conn;
 mod exports;
 mod incoming;
+mod io;
 mod land;
 mod link;
 mod links;
 mod loans;
+mod note;
 mod packet;
 mod receive;
 mod rendezvous;
 mod reshape;
 pub(crate) mod ring;
+mod rx;
+mod shared;
 mod stage;
+mod stage_room;
 mod through;
 mod transmit;
+mod tx;
 pub(crate) use crate::sync;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -56,14 +62,17 @@ use crate::scratch::Held;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wake::WakeCell;
-use conn::{Conn, Phase, RxRecv, TxSend};
+use conn::{Conn, Phase};
 use exports::HostExport;
+use io::{Fill, In, Out};
 use link::{Link, LinkState};
 use packet::Packet;
-use receive::{Fill, In};
 pub use rendezvous::LocalError;
 use rendezvous::{ExportInfo, Network};
-use transmit::{Out, Stop};
+use rx::RxRecv;
+use stage_room::Stage;
+use transmit::Stop;
+use tx::TxSend;
 
 /// Most host exports of one NIC that a link tells of, and most loans, so that a peer's tables stay bounded.
 /// What comes later is staged.
@@ -234,7 +243,7 @@ impl LocalTransport {
         };
         // Whatever the peer still copies from there was revoked, or is nobody's any more.
         self.spare
-            .extend(conn.stage.take().map(stage::Stage::into_room));
+            .extend(conn.tx.stage.take().map(Stage::into_room));
         s.generation = s.generation.wrapping_add(1);
         self.free.push_back(id & 0xffff);
         if let Some(l) = &mut self.links[conn.link] {
@@ -276,11 +285,11 @@ impl LocalTransport {
                 }
                 Phase::Zombie => zombie = true,
                 Phase::Answering(_) | Phase::Open => {
-                    if c.has_refs_out() {
+                    if c.tx.has_refs_out() {
                         revoke = Some(c.link);
                     }
                     c.break_works(&mut events);
-                    c.drop_segs();
+                    c.rx.drop_segs();
                     if !std::mem::replace(&mut c.reset, true) {
                         events.push_back(TransportEvent::Reset { conn: c.id });
                     }
@@ -345,13 +354,13 @@ impl LocalTransport {
                 moved |= out.moved;
             }
         }
-        if !c.segs.is_empty() && c.recvs.is_empty() && c.refs_waiting > 0 && !c.waiting {
+        if !c.rx.segs.is_empty() && c.rx.recvs.is_empty() && c.rx.refs_waiting > 0 && !c.waiting {
             c.waiting = true;
             self.waiting.push(id);
         }
         // A peer that has ended in order takes no FIN any more.
         let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
-        let ended = c.closing && (c.fin_sent || dead) && c.sends.is_empty();
+        let ended = c.closing && (c.tx.fin_sent || dead) && c.tx.sends.is_empty();
         if ended && c.phase == Phase::Open {
             c.phase = Phase::Zombie;
             self.events.push_back(TransportEvent::Closed { conn: c.id });
@@ -426,7 +435,7 @@ impl LocalTransport {
                 continue;
             };
             c.waiting = false;
-            if !c.recvs.is_empty() || c.reset || c.phase != Phase::Open {
+            if !c.rx.recvs.is_empty() || c.reset || c.phase != Phase::Open {
                 continue;
             }
             let Some(l) = &self.links[c.link] else {
@@ -523,12 +532,12 @@ impl Transport for LocalTransport {
         let Some(c) = self.conn(conn.0) else {
             return false;
         };
-        let free = c.phase == Phase::Open && c.sends.is_empty();
-        if !free || c.reset || c.peer_closed || c.shut {
+        let free = c.phase == Phase::Open && c.tx.sends.is_empty();
+        if !free || c.reset || c.peer_closed || c.tx.shut {
             return false;
         }
         let (link, peer_id, len) = (c.link, c.peer_id, u64::from(payload.len));
-        let on_the_way = c.inline_sent - c.inline_acked + len;
+        let on_the_way = c.tx.inline_sent - c.tx.inline_acked + len;
         let Some(link) = &mut self.links[link] else {
             return false;
         };
@@ -540,7 +549,7 @@ impl Transport for LocalTransport {
             return false;
         }
         if let Some(c) = self.conn(conn.0) {
-            c.inline_sent += len;
+            c.tx.inline_sent += len;
         }
         true
     }
@@ -554,12 +563,12 @@ impl Transport for LocalTransport {
     ) -> Option<u32> {
         let quarter = self.config.inline_window as u64 / 4;
         let c = self.conn(conn.0)?;
-        if c.reset || c.closing || c.phase != Phase::Open || !c.recvs.is_empty() {
+        if c.reset || c.closing || c.phase != Phase::Open || !c.rx.recvs.is_empty() {
             return None;
         }
         let n = receive::take_staged(c, buffer, some, dma)?;
         // The window that this opens is told in a step of its own.
-        if c.inline_taken - c.inline_told >= quarter {
+        if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
         }
         Some(n)
@@ -585,11 +594,11 @@ impl Transport for LocalTransport {
             Some(c) if c.reset || c.peer_closed => {
                 self.events.push_back(done(Status::ConnectionReset));
             }
-            Some(c) if c.shut || c.phase == Phase::Zombie => {
+            Some(c) if c.tx.shut || c.phase == Phase::Zombie => {
                 self.events.push_back(done(Status::NotConnected));
             }
             Some(c) => {
-                c.sends.push_back(TxSend {
+                c.tx.sends.push_back(TxSend {
                     work,
                     emitted: 0,
                     spans_end: 0,
@@ -615,12 +624,12 @@ impl Transport for LocalTransport {
         match self.conn(conn.0) {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {
-                c.recvs.push_back(RxRecv {
+                c.rx.recvs.push_back(RxRecv {
                     work,
                     done: 0,
                     landing: 0,
                 });
-                let wants_step = !c.segs.is_empty() || c.peer_fin || c.held;
+                let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.rx.held;
                 if wants_step {
                     self.activate(conn.0);
                 }
@@ -631,19 +640,19 @@ impl Transport for LocalTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.conn(conn.0)?;
-        if let Some(i) = c.recvs.iter().position(|r| r.work.token == token) {
-            let r = c.recvs.remove(i)?;
+        if let Some(i) = c.rx.recvs.iter().position(|r| r.work.token == token) {
+            let r = c.rx.recvs.remove(i)?;
             if r.landing > 0 {
-                c.forget_landing();
+                c.rx.forget_landing();
                 self.activate(conn.0);
             }
             return Some(r.done.into());
         }
-        let i = c.sends.iter().position(|s| s.work.token == token)?;
-        let s = c.sends.remove(i)?;
-        if i < c.next_send {
-            c.next_send -= 1;
-        } else if let (true, Some(stage)) = (i == c.next_send, &mut c.stage) {
+        let i = c.tx.sends.iter().position(|s| s.work.token == token)?;
+        let s = c.tx.sends.remove(i)?;
+        if i < c.tx.next_send {
+            c.tx.next_send -= 1;
+        } else if let (true, Some(stage)) = (i == c.tx.next_send, &mut c.tx.stage) {
             stage.drop_unsent();
         }
         let (link, by_ref) = (c.link, s.by_ref);
@@ -657,7 +666,7 @@ impl Transport for LocalTransport {
 
     fn shutdown(&mut self, conn: ConnId) {
         if let Some(c) = self.conn(conn.0) {
-            c.shut = true;
+            c.tx.shut = true;
             self.activate(conn.0);
         }
     }
@@ -666,10 +675,10 @@ impl Transport for LocalTransport {
         let mut events = std::mem::take(&mut self.events);
         if let Some(c) = self.conn(conn.0) {
             // A half-close that was announced is announced again as a whole one.
-            c.fin_sent = false;
-            (c.shut, c.closing) = (true, true);
+            c.tx.fin_sent = false;
+            (c.tx.shut, c.closing) = (true, true);
             c.fail_recvs(Status::NotConnected, &mut events);
-            c.drop_segs();
+            c.rx.drop_segs();
         }
         self.events = events;
         self.activate(conn.0);
@@ -682,7 +691,7 @@ impl Transport for LocalTransport {
             c.fail_sends(Status::Aborted, &mut events);
             c.fail_recvs(Status::Aborted, &mut events);
             if c.peer_knows() {
-                tell = Some((c.link, c.peer_id, c.has_refs_out()));
+                tell = Some((c.link, c.peer_id, c.tx.has_refs_out()));
             }
         }
         self.events = events;

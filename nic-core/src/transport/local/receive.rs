@@ -1,40 +1,22 @@
 //! The receiving half of a connection: packets become bytes in the receiver's memory.
 #![allow(unsafe_code)] // Raw copies out of the peer's exported memory.
 
-use std::collections::VecDeque;
-
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
-use super::conn::{Conn, RxRecv, Seg};
+use super::conn::Conn;
+use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
 use super::land;
-use super::link::Link;
+use super::rx::{RxRecv, Seg};
 use super::through;
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
 use crate::dma::DmaAccess;
 use crate::engine::Direction;
-use crate::transport::TransportEvent;
 use crate::types::Buffer;
 
 /// Bytes that one step copies by reference before it looks at everything else again.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
-
-/// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
-const STREAM_FROM: u32 = 256 << 10;
-
-/// How filling receives ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fill {
-    /// No bytes or no receives left.
-    Done,
-    /// The step's budget is used up.
-    Budget,
-    /// Bytes in memory of the peer that is not mapped here come next.
-    Lent,
-    /// The peer broke the rules, or took its buffer back, or an engine has failed: the stream ends.
-    Broken,
-}
 
 /// How a look for early bytes ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,32 +29,13 @@ pub(super) enum Early {
     Broken,
 }
 
-/// What receiving needs besides the connection.
-pub(super) struct In<'a> {
-    pub(super) link: &'a Link,
-    pub(super) dma: &'a mut dyn DmaAccess,
-    pub(super) events: &'a mut VecDeque<TransportEvent>,
-    pub(super) budget: &'a mut u64,
-    pub(super) moved: bool,
-}
-
-pub(super) fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEvent {
-    TransportEvent::RecvDone {
-        conn: c.id,
-        token: r.work.token,
-        status,
-        bytes: r.done.into(),
-        detail,
-    }
-}
-
 /// Takes the payload of an inline packet: straight to the waiting receive, or to the staging
 /// buffer. `false`: the peer has overrun its window.
 #[inline]
 pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>) -> bool {
     let mut rest = bytes;
-    if c.segs.is_empty() && !io.dma.on_path(c.id, Direction::Receive) {
-        while let Some(r) = c.recvs.front_mut() {
+    if c.rx.segs.is_empty() && !io.dma.on_path(c.id, Direction::Receive) {
+        while let Some(r) = c.rx.recvs.front_mut() {
             if rest.is_empty() {
                 break;
             }
@@ -82,11 +45,11 @@ pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>)
                 continue;
             }
             r.done += n as u32;
-            c.inline_taken += n as u64;
+            c.rx.inline_taken += n as u64;
             rest = &rest[n..];
             if r.done == r.work.buffer.len || r.work.some {
                 let r = *r;
-                c.recvs.pop_front();
+                c.rx.recvs.pop_front();
                 io.events.push_back(recv_done(c, &r, Status::Ok, 0));
             }
         }
@@ -94,10 +57,10 @@ pub(super) fn inline(c: &mut Conn, bytes: &[u8], window: usize, io: &mut In<'_>)
     if rest.is_empty() {
         return true;
     }
-    if c.staging.len() + rest.len() > window {
+    if c.rx.staging.len() + rest.len() > window {
         return false;
     }
-    c.stage(rest);
+    c.rx.stage(rest);
     true
 }
 
@@ -111,33 +74,26 @@ pub(super) fn take_staged(
     if dma.on_path(c.id, Direction::Receive) {
         return None;
     }
-    let Some(Seg::Staged { len }) = c.segs.front_mut() else {
+    let Some(Seg::Staged { len }) = c.rx.segs.front_mut() else {
         return None;
     };
     let n = buffer.len.min(*len);
     if n < buffer.len && !some {
         return None;
     }
-    let (first, second) = c.staging.runs(n as usize);
+    let (first, second) = c.rx.staging.runs(n as usize);
     // A fault leaves the bytes where they are: the queued receive reports it.
     dma.write(buffer, 0, first).ok()?;
     if !second.is_empty() {
         dma.write(buffer, first.len() as u64, second).ok()?;
     }
-    c.staging.consume(n as usize);
-    c.inline_taken += u64::from(n);
+    c.rx.staging.consume(n as usize);
+    c.rx.inline_taken += u64::from(n);
     *len -= n;
     if *len == 0 {
-        c.segs.pop_front();
+        c.rx.segs.pop_front();
     }
     Some(n)
-}
-
-pub(super) fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<TransportEvent>) {
-    if let Some(r) = c.recvs.pop_front() {
-        let (status, detail) = fault.status();
-        events.push_back(recv_done(c, &r, status, detail));
-    }
 }
 
 /// Fills waiting receives with the bytes that have arrived.
@@ -145,9 +101,9 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     if io.dma.on_path(c.id, Direction::Receive) {
         return through::fill(c, io);
     }
-    c.held = false;
-    while let Some(&r) = c.recvs.front() {
-        if c.segs.is_empty() {
+    c.rx.held = false;
+    while let Some(&r) = c.rx.recvs.front() {
+        if c.rx.segs.is_empty() {
             break;
         }
         let before = r.done;
@@ -160,10 +116,10 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 continue;
             }
         };
-        let Some(&r) = c.recvs.front() else { break };
+        let Some(&r) = c.rx.recvs.front() else { break };
         io.moved |= r.done != before;
         if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
-            c.recvs.pop_front();
+            c.rx.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
         } else if end == Fill::Lent {
             match land::fill(c, io) {
@@ -175,7 +131,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             return end;
         }
     }
-    if c.peer_fin && c.segs.is_empty() && !c.recvs.is_empty() {
+    if c.rx.peer_fin && c.rx.segs.is_empty() && !c.rx.recvs.is_empty() {
         c.fail_recvs(Status::EndOfStream, io.events);
         io.moved = true;
     }
@@ -189,19 +145,21 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
     let mut done = r.done;
     let mut result = Fill::Done;
     while done < buffer.len {
-        let Some(seg) = c.segs.front_mut() else { break };
+        let Some(seg) = c.rx.segs.front_mut() else {
+            break;
+        };
         let want = u64::from(buffer.len - done);
         match seg {
             Seg::Staged { len } => {
-                let run = c.staging.front();
+                let run = c.rx.staging.front();
                 let n = want.min(u64::from(*len)).min(run.len() as u64) as usize;
                 io.dma.write(&buffer, done.into(), &run[..n])?;
-                c.staging.consume(n);
-                c.inline_taken += n as u64;
+                c.rx.staging.consume(n);
+                c.rx.inline_taken += n as u64;
                 done += n as u32;
                 *len -= n as u32;
                 if *len == 0 {
-                    c.segs.pop_front();
+                    c.rx.segs.pop_front();
                 }
             }
             Seg::Early { bytes, at } => {
@@ -210,8 +168,8 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 *at += n;
                 done += n as u32;
                 if *at == bytes.len() {
-                    c.early_bytes -= bytes.len();
-                    c.segs.pop_front();
+                    c.rx.early_bytes -= bytes.len();
+                    c.rx.segs.pop_front();
                 }
             }
             Seg::Ref { bus, len } => {
@@ -235,10 +193,10 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 *len -= n as u32;
                 if *len == 0 {
                     let staged = is_staged(*bus);
-                    c.segs.pop_front();
-                    c.refs_waiting -= 1;
-                    c.spans_taken += 1;
-                    c.tell_now |= staged;
+                    c.rx.segs.pop_front();
+                    c.rx.refs_waiting -= 1;
+                    c.rx.spans_taken += 1;
+                    c.rx.tell_now |= staged;
                     if staged && done < buffer.len {
                         // The acknowledgement must not wait for the rest: it makes room for it.
                         result = Fill::Budget;
@@ -246,7 +204,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 }
             }
         }
-        if let Some(r) = c.recvs.front_mut() {
+        if let Some(r) = c.rx.recvs.front_mut() {
             r.done = done;
         }
         if result != Fill::Done {
@@ -254,16 +212,6 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
         }
     }
     Ok(result)
-}
-
-/// Whether the first receive is better written around the cache: what is posted says how much is written
-/// before its bytes are likely to be read.
-pub(super) fn wants_streaming(c: &Conn, len: u32) -> bool {
-    if len < STREAM_FROM {
-        return false;
-    }
-    let posted = c.recvs.iter().map(|r| u64::from(r.work.buffer.len));
-    posted.sum::<u64>() >= copy::streaming_bytes()
 }
 
 /// Whether a span ended in the peer's NIC memory, where the peer may wait for the room.
@@ -313,15 +261,15 @@ fn copy_in(
 /// Copies small payloads that wait without a receive, so that two sides that both send first do not
 /// wait for each other.
 pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> Early {
-    for i in 0..c.segs.len() {
-        let Seg::Ref { bus, len } = c.segs[i] else {
+    for i in 0..c.rx.segs.len() {
+        let Seg::Ref { bus, len } = c.rx.segs[i] else {
             continue;
         };
-        if c.early_bytes + len as usize > limit {
+        if c.rx.early_bytes + len as usize > limit {
             return Early::Done;
         }
         let Some(src) = io.link.resolve(bus, len.into()) else {
-            return match land::fetch(c, i, limit - c.early_bytes, io) {
+            return match land::fetch(c, i, limit - c.rx.early_bytes, io) {
                 Fill::Broken => Early::Broken,
                 _ => Early::Again,
             };
@@ -333,11 +281,11 @@ pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> Early 
             return Early::Broken;
         }
         io.dma.count_copied(len.into());
-        c.early_bytes += bytes.len();
-        c.segs[i] = Seg::Early { bytes, at: 0 };
-        c.refs_waiting -= 1;
-        c.spans_taken += 1;
-        c.tell_now |= is_staged(bus);
+        c.rx.early_bytes += bytes.len();
+        c.rx.segs[i] = Seg::Early { bytes, at: 0 };
+        c.rx.refs_waiting -= 1;
+        c.rx.spans_taken += 1;
+        c.rx.tell_now |= is_staged(bus);
         io.moved = true;
     }
     Early::Done

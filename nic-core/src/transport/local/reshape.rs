@@ -7,25 +7,25 @@
 use ringbell_gtlb::Fault;
 
 use super::conn::Conn;
+use super::io::{Out, Progress};
 use super::packet::{Packet, INLINE};
-use super::transmit::{Out, Progress};
 use crate::dma::ReadStatus;
 use crate::engine::{Direction, PIECE};
 use crate::transport::Payload;
 
 /// Moves the first send that was not emitted through the engine.
 pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
-    if let Some(stage) = &mut c.stage {
+    if let Some(stage) = &mut c.tx.stage {
         // Begun before the engine came: what was read ahead is read again.
         stage.drop_unsent();
     }
-    c.sends[c.next_send].started = 0;
+    c.tx.sends[c.tx.next_send].started = 0;
     loop {
         match flush(c, out) {
             Progress::Whole => {}
             other => return Ok(other),
         }
-        let s = &mut c.sends[c.next_send];
+        let s = &mut c.tx.sends[c.tx.next_send];
         let len = s.work.payload.len();
         if s.emitted == len {
             return Ok(Progress::Whole);
@@ -39,8 +39,8 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
                 out.dma.reshape(c.id, by, bytes)
             }
             Payload::Memory(buffer) => {
-                c.piece.resize(PIECE, 0);
-                let piece = &mut c.piece[..n as usize];
+                c.tx.piece.resize(PIECE, 0);
+                let piece = &mut c.tx.piece[..n as usize];
                 if out.dma.read(buffer, from as u64, piece)? == ReadStatus::Pending {
                     return Ok(Progress::Again);
                 }
@@ -72,7 +72,7 @@ pub(super) fn end(c: &mut Conn, out: &mut Out<'_>) -> Progress {
 fn flush(c: &mut Conn, out: &mut Out<'_>) -> Progress {
     let (mut gone, mut end) = (0, Progress::Whole);
     for bytes in out.dma.outgoing(c.id).chunks(INLINE) {
-        if c.inline_sent - c.inline_acked + bytes.len() as u64 > out.link.peer_window {
+        if c.tx.inline_sent - c.tx.inline_acked + bytes.len() as u64 > out.link.peer_window {
             end = Progress::Wait;
             break;
         }
@@ -87,7 +87,7 @@ fn flush(c: &mut Conn, out: &mut Out<'_>) -> Progress {
             end = Progress::Again;
             break;
         }
-        c.inline_sent += bytes.len() as u64;
+        c.tx.inline_sent += bytes.len() as u64;
         gone += bytes.len();
     }
     if gone > 0 {

@@ -6,113 +6,24 @@
 //! first payload that needs it and given back when nothing is on the way. Two copies in all: one
 //! each side.
 
-use std::collections::VecDeque;
-
 use ringbell_gtlb::Fault;
 
-use super::conn::{Conn, SPAN_WINDOW};
+use super::conn::Conn;
+use super::io::{Out, Progress};
 use super::packet::{Packet, SPANS};
-use super::transmit::{Out, Progress};
-use crate::dma::{ReadStatus, StageRoom};
+use super::stage_room::{Stage, SHORTEST};
+use super::tx::SPAN_WINDOW;
+use crate::dma::ReadStatus;
 use crate::engine::Direction;
 use crate::transport::Payload;
 use crate::types::Buffer;
 
 /// Rooms that wait for their next connection before the rest goes back to NIC memory.
 pub(super) const SPARE_ROOMS: usize = 8;
-/// A piece is not cut shorter than this because room is scarce: acknowledgements make more.
-const SHORTEST: u32 = 4096;
-
-/// A piece of a payload in NIC memory.
-#[derive(Debug)]
-struct Piece {
-    /// Where it lies in the room.
-    at: u32,
-    len: u32,
-    /// Where it lies in the payload.
-    offset: u32,
-    /// Names its read: a cancelled read of the same bytes must not answer for this one.
-    ticket: u64,
-    filled: bool,
-    /// Its place among the spans of the connection, once it was announced.
-    span: Option<u64>,
-}
-
-/// What a connection has in NIC memory.
-#[derive(Debug)]
-pub(super) struct Stage {
-    room: StageRoom,
-    /// Where the next piece goes.
-    head: u32,
-    used: u32,
-    /// Oldest first; announced ones before those that are still being filled.
-    pieces: VecDeque<Piece>,
-}
-
-impl Stage {
-    fn new(room: StageRoom) -> Stage {
-        Stage {
-            room,
-            head: 0,
-            used: 0,
-            pieces: VecDeque::new(),
-        }
-    }
-
-    /// The room, for the next connection.
-    pub(super) fn into_room(self) -> StageRoom {
-        self.room
-    }
-
-    /// Gives up what was not announced: its send has ended.
-    pub(super) fn drop_unsent(&mut self) {
-        while self.pieces.back().is_some_and(|p| p.span.is_none()) {
-            if let Some(p) = self.pieces.pop_back() {
-                self.used -= p.len;
-                self.head = p.at;
-            }
-        }
-    }
-
-    /// Recycles what the peer has taken. Returns whether nothing is left.
-    pub(super) fn recycle(&mut self, acked: u64) -> bool {
-        let taken = |p: &Piece| p.span.is_some_and(|span| span <= acked);
-        while self.pieces.front().is_some_and(taken) {
-            self.used -= self.pieces.pop_front().map_or(0, |p| p.len);
-        }
-        self.pieces.is_empty()
-    }
-
-    /// Finds room for up to `want` bytes from `offset` of a payload.
-    fn reserve(&mut self, offset: u32, want: u32, chunk: u32, tickets: &mut u64) -> Option<u32> {
-        if self.used == 0 {
-            // Warm lines first.
-            self.head = 0;
-        }
-        let want = want.min(chunk);
-        let free = self.room.len - self.used;
-        if free == 0 || (free < want && free < SHORTEST) {
-            return None;
-        }
-        let len = want.min(free).min(self.room.len - self.head);
-        *tickets += 1;
-        self.pieces.push_back(Piece {
-            at: self.head,
-            len,
-            offset,
-            ticket: *tickets,
-            filled: false,
-            span: None,
-        });
-        self.head = (self.head + len) % self.room.len;
-        self.used += len;
-        Some(len)
-    }
-}
 
 /// Gives a connection room, when there is some. Less than asked for is better than none.
 pub(super) fn open(c: &mut Conn, out: &mut Out<'_>) -> bool {
-    if c.stage.is_some() {
+    if c.tx.stage.is_some() {
         return true;
     }
     let mut len = out.staging.chunk.saturating_mul(out.staging.depth);
@@ -123,17 +34,17 @@ pub(super) fn open(c: &mut Conn, out: &mut Out<'_>) -> bool {
             None => break None,
         }
     });
-    c.stage = room.map(Stage::new);
-    c.stage.is_some()
+    c.tx.stage = room.map(Stage::new);
+    c.tx.stage.is_some()
 }
 
 /// Moves the first send that was not emitted through the stages, as far as room and reads allow.
 pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<Progress, Fault> {
-    let (Some(stage), Some(s)) = (c.stage.as_mut(), c.sends.get_mut(c.next_send)) else {
+    let (Some(stage), Some(s)) = (c.tx.stage.as_mut(), c.tx.sends.get_mut(c.tx.next_send)) else {
         return Ok(Progress::Again);
     };
     let on_path = out.dma.on_path(c.id, Direction::Send);
-    stage.recycle(c.spans_acked);
+    stage.recycle(c.tx.spans_acked);
     s.started = s.started.max(s.emitted);
     let mut reading = false;
     // Announced pieces come first, so those before the first unsent one are done with.
@@ -163,7 +74,7 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
         if reading {
             continue;
         }
-        if c.spans_sent - c.spans_acked + SPANS as u64 > SPAN_WINDOW {
+        if c.tx.spans_sent - c.tx.spans_acked + SPANS as u64 > SPAN_WINDOW {
             return Ok(Progress::Wait);
         }
         let mut spans = [(0, 0); SPANS];
@@ -180,11 +91,11 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
         if on_path {
             out.dma.depart_staged(c.id, s.work.by, to, p.len);
         }
-        c.spans_sent += 1;
-        p.span = Some(c.spans_sent);
+        c.tx.spans_sent += 1;
+        p.span = Some(c.tx.spans_sent);
         s.by_ref = true;
         s.emitted += p.len;
-        s.spans_end = c.spans_sent;
+        s.spans_end = c.tx.spans_sent;
     }
     Ok(match s.emitted == buffer.len {
         true => Progress::Whole,

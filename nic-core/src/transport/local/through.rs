@@ -6,9 +6,10 @@
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
-use super::conn::{Conn, Seg};
+use super::conn::Conn;
+use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
 use super::land;
-use super::receive::{fail_front, recv_done, wants_streaming, Fill, In};
+use super::rx::Seg;
 use crate::dma::Foreign;
 
 /// Most bytes that are read at once out of memory that is not mapped here.
@@ -17,25 +18,25 @@ const LENT_PIECE: usize = 256 << 10;
 /// Fills waiting receives with what leaves the engine.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     let mut result = pass(c, io);
-    if result == Fill::Done && c.peer_fin && c.segs.is_empty() {
+    if result == Fill::Done && c.rx.peer_fin && c.rx.segs.is_empty() {
         // What the engine has kept for the end still belongs to the stream.
         if let Err(failed) = io.dma.end_of_stream(c.id) {
             c.failed = Some(failed);
             return Fill::Broken;
         }
         result = pass(c, io);
-        if io.dma.held(c.id) == 0 && !c.recvs.is_empty() {
+        if io.dma.held(c.id) == 0 && !c.rx.recvs.is_empty() {
             c.fail_recvs(Status::EndOfStream, io.events);
             io.moved = true;
         }
     }
-    c.held = io.dma.held(c.id) > 0;
+    c.rx.held = io.dma.held(c.id) > 0;
     result
 }
 
 /// Moves bytes until there are none, or no receives.
 fn pass(c: &mut Conn, io: &mut In<'_>) -> Fill {
-    while !c.recvs.is_empty() && (!c.segs.is_empty() || io.dma.held(c.id) > 0) {
+    while !c.rx.recvs.is_empty() && (!c.rx.segs.is_empty() || io.dma.held(c.id) > 0) {
         match fill_front(c, io) {
             Ok(Fill::Done) => {}
             Ok(other) => return other,
@@ -45,9 +46,9 @@ fn pass(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 continue;
             }
         }
-        let Some(&r) = c.recvs.front() else { break };
+        let Some(&r) = c.rx.recvs.front() else { break };
         if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
-            c.recvs.pop_front();
+            c.rx.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
         }
     }
@@ -56,7 +57,7 @@ fn pass(c: &mut Conn, io: &mut In<'_>) -> Fill {
 
 /// Moves bytes to the first receive until it is full or nothing is left.
 fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
-    let Some(&r) = c.recvs.front() else {
+    let Some(&r) = c.rx.recvs.front() else {
         return Ok(Fill::Done);
     };
     let (id, by, buffer) = (c.id, r.work.by, r.work.buffer);
@@ -64,19 +65,19 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
     let mut done = r.done;
     while done < buffer.len {
         let at_byte = u64::from(done);
-        let d = match c.segs.front_mut() {
+        let d = match c.rx.segs.front_mut() {
             // Behind what the engine holds, all segments wait.
             _ if io.dma.held(id) > 0 => io.dma.deliver(id, by, &buffer, at_byte, &[], streaming),
             None => break,
             Some(Seg::Staged { len }) => {
-                let run = c.staging.front();
+                let run = c.rx.staging.front();
                 let run = &run[..run.len().min(*len as usize)];
                 let d = io.dma.deliver(id, by, &buffer, at_byte, run, streaming);
-                c.staging.consume(d.taken);
-                c.inline_taken += d.taken as u64;
+                c.rx.staging.consume(d.taken);
+                c.rx.inline_taken += d.taken as u64;
                 *len -= d.taken as u32;
                 if *len == 0 {
-                    c.segs.pop_front();
+                    c.rx.segs.pop_front();
                 }
                 d
             }
@@ -86,8 +87,8 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                     .deliver(id, by, &buffer, at_byte, &bytes[*at..], streaming);
                 *at += d.taken;
                 if *at == bytes.len() {
-                    c.early_bytes -= bytes.len();
-                    c.segs.pop_front();
+                    c.rx.early_bytes -= bytes.len();
+                    c.rx.segs.pop_front();
                 }
                 d
             }
@@ -120,9 +121,9 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 *bus += n;
                 *len -= n as u32;
                 if *len == 0 {
-                    c.segs.pop_front();
-                    c.refs_waiting -= 1;
-                    c.spans_taken += 1;
+                    c.rx.segs.pop_front();
+                    c.rx.refs_waiting -= 1;
+                    c.rx.spans_taken += 1;
                 }
                 d
             }
@@ -130,7 +131,7 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
         io.moved |= d.taken + d.written > 0;
         // No more than the buffer has room for.
         done += d.written as u32;
-        if let Some(front) = c.recvs.front_mut() {
+        if let Some(front) = c.rx.recvs.front_mut() {
             front.done = done;
         }
         if d.failed.is_some() {

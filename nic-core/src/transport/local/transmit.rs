@@ -1,17 +1,16 @@
 //! The sending half of a connection: works become packets.
 
-use std::collections::VecDeque;
-
 use ringbell_gtlb::Fault;
 
-use super::conn::{Conn, Phase, SPAN_WINDOW};
-use super::link::Link;
+use super::conn::{Conn, Phase};
+use super::io::{Out, Progress};
 use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
+use super::stage_room::Stage;
+use super::tx::SPAN_WINDOW;
 use super::{reshape, stage};
 use crate::board::HOST_BUS;
-use crate::config::StagingConfig;
-use crate::dma::{DmaAccess, ReadStatus, StageRoom};
+use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, PIECE};
 use crate::transport::{Payload, TransportEvent};
 use crate::types::{Buffer, ConnId, Owner};
@@ -32,45 +31,32 @@ pub(super) enum Stop {
     Again,
 }
 
-/// What emitting needs besides the connection.
-pub(super) struct Out<'a> {
-    pub(super) link: &'a mut Link,
-    pub(super) dma: &'a mut dyn DmaAccess,
-    pub(super) events: &'a mut VecDeque<TransportEvent>,
-    /// What of our memory the peer has mapped.
-    pub(super) exports: &'a [ExportInfo],
-    pub(super) staging: StagingConfig,
-    /// Rooms that no connection uses.
-    pub(super) spare: &'a mut Vec<StageRoom>,
-    /// Last number given to a read.
-    pub(super) tickets: &'a mut u64,
-    pub(super) moved: bool,
-}
-
 /// Sends acknowledgement, payload and end of the stream, in this order, as far as there is room.
 pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
     if !matches!(c.phase, Phase::Open) {
         return Stop::Done;
     }
-    let due = c.spans_taken > c.spans_told
-        && (c.refs_waiting == 0 || c.tell_now || c.spans_taken - c.spans_told >= SPAN_WINDOW / 4);
-    if due || c.inline_taken - c.inline_told >= window / 4 {
+    let due = c.rx.spans_taken > c.rx.spans_told
+        && (c.rx.refs_waiting == 0
+            || c.rx.tell_now
+            || c.rx.spans_taken - c.rx.spans_told >= SPAN_WINDOW / 4);
+    if due || c.rx.inline_taken - c.rx.inline_told >= window / 4 {
         let ack = Packet::Ack {
             dst: c.peer_id,
-            spans: c.spans_taken,
-            inline: c.inline_taken,
+            spans: c.rx.spans_taken,
+            inline: c.rx.inline_taken,
         };
         if !out.link.push(&ack) {
             return Stop::Again;
         }
-        (c.spans_told, c.inline_told) = (c.spans_taken, c.inline_taken);
-        c.tell_now = false;
+        (c.rx.spans_told, c.rx.inline_told) = (c.rx.spans_taken, c.rx.inline_taken);
+        c.rx.tell_now = false;
         out.moved = true;
     }
-    while c.next_send < c.sends.len() {
+    while c.tx.next_send < c.tx.sends.len() {
         match emit(c, out) {
             Ok(Progress::Whole) => {
-                c.next_send += 1;
+                c.tx.next_send += 1;
                 out.moved = true;
             }
             Ok(Progress::Wait) => {
@@ -87,8 +73,10 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
             }
             Err(fault) => {
                 // Only this send fails: nothing of it has left, or the stream ends here.
-                let at = c.next_send;
-                let Some(s) = c.sends.remove(at) else { break };
+                let at = c.tx.next_send;
+                let Some(s) = c.tx.sends.remove(at) else {
+                    break;
+                };
                 let (status, detail) = fault.status();
                 out.events.push_back(TransportEvent::SendDone {
                     conn: c.id,
@@ -98,7 +86,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
                     detail,
                 });
                 out.moved = true;
-                if let Some(stage) = &mut c.stage {
+                if let Some(stage) = &mut c.tx.stage {
                     stage.drop_unsent();
                 }
                 if s.emitted > 0 {
@@ -109,11 +97,15 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         }
     }
     out.moved |= c.retire_sends(out.events);
-    if c.sends.is_empty() && c.stage.as_mut().is_some_and(|s| s.recycle(c.spans_acked)) {
-        out.spare
-            .extend(c.stage.take().map(stage::Stage::into_room));
+    if c.tx.sends.is_empty()
+        && c.tx
+            .stage
+            .as_mut()
+            .is_some_and(|s| s.recycle(c.tx.spans_acked))
+    {
+        out.spare.extend(c.tx.stage.take().map(Stage::into_room));
     }
-    if c.shut && !c.fin_sent && c.next_send == c.sends.len() {
+    if c.tx.shut && !c.tx.fin_sent && c.tx.next_send == c.tx.sends.len() {
         match reshape::end(c, out) {
             Progress::Whole => {}
             Progress::Wait => return Stop::Done,
@@ -130,7 +122,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         if !out.link.push(&fin) {
             return Stop::Again;
         }
-        c.fin_sent = true;
+        c.tx.fin_sent = true;
         out.moved = true;
     }
     Stop::Done
@@ -142,19 +134,8 @@ fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
     out.link.control.push_back(Packet::Rst { dst: c.peer_id });
     c.reset = true;
     c.break_works(out.events);
-    c.drop_segs();
+    c.rx.drop_segs();
     out.events.push_back(TransportEvent::Reset { conn: c.id });
-}
-
-pub(super) enum Progress {
-    /// The send has left.
-    Whole,
-    /// The peer's window is closed.
-    Wait,
-    /// No room in the ring, or a read is pending.
-    Again,
-    /// The engine that changes the stream has failed.
-    Failed,
 }
 
 /// Whether the peer can reach a payload. One look is enough: a region lies in one memory. An engine at our end
@@ -219,7 +200,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     if on_path && out.dma.reshapes(c.id) {
         return reshape::emit(c, out);
     }
-    let s = &mut c.sends[c.next_send];
+    let s = &mut c.tx.sends[c.tx.next_send];
     let len = s.work.payload.len();
     let mut small = matches!(s.work.payload, Payload::Inline { .. })
         || (len <= INLINE_SEND && !s.by_ref && !s.staged);
@@ -228,7 +209,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             Reach::Mapped => {}
             Reach::Lent => {
                 // Our own engine may not have written yet what the peer's is to read.
-                let s = &mut c.sends[c.next_send];
+                let s = &mut c.tx.sends[c.tx.next_send];
                 let mark = *s.behind.get_or_insert_with(|| out.dma.mark());
                 if !out.dma.has_landed(mark) {
                     return Ok(Progress::Again);
@@ -237,11 +218,11 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             Reach::No => {
                 // Without room in NIC memory: in lines, slowly, rather than not at all.
                 small = !stage::open(c, out);
-                c.sends[c.next_send].staged = !small;
+                c.tx.sends[c.tx.next_send].staged = !small;
             }
         }
     }
-    let s = &mut c.sends[c.next_send];
+    let s = &mut c.tx.sends[c.tx.next_send];
     if let (true, Some(buffer)) = (s.staged, stage::memory_of(&s.work.payload)) {
         return stage::emit(c, &buffer, out);
     }
@@ -249,7 +230,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         let left = len - s.emitted;
         if small {
             let n = left.min(INLINE as u32) as usize;
-            if c.inline_sent - c.inline_acked + n as u64 > out.link.peer_window {
+            if c.tx.inline_sent - c.tx.inline_acked + n as u64 > out.link.peer_window {
                 return Ok(Progress::Wait);
             }
             let mut bytes = [0u8; INLINE];
@@ -271,7 +252,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             if !out.link.push(&p) {
                 return Ok(Progress::Again);
             }
-            c.inline_sent += n as u64;
+            c.tx.inline_sent += n as u64;
             s.emitted += n as u32;
             if on_path {
                 out.dma.depart(c.id, s.work.by, &bytes[..n]);
@@ -281,7 +262,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         let Payload::Memory(buffer) = s.work.payload else {
             return Ok(Progress::Whole);
         };
-        if c.spans_sent - c.spans_acked + SPANS as u64 > SPAN_WINDOW {
+        if c.tx.spans_sent - c.tx.spans_acked + SPANS as u64 > SPAN_WINDOW {
             return Ok(Progress::Wait);
         }
         let mut spans = [(0, 0); SPANS];
@@ -307,10 +288,10 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         s.by_ref = true;
         let range = s.emitted..s.emitted + taken;
         s.emitted += taken;
-        c.spans_sent += n as u64;
-        s.spans_end = c.spans_sent;
+        c.tx.spans_sent += n as u64;
+        s.spans_end = c.tx.spans_sent;
         if on_path {
-            depart((c.id, s.work.by), &buffer, range, &mut c.piece, out.dma)?;
+            depart((c.id, s.work.by), &buffer, range, &mut c.tx.piece, out.dma)?;
             if s.emitted < len {
                 // Others get a turn.
                 return Ok(Progress::Again);
