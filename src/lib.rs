@@ -27,7 +27,6 @@
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
 mod buffer;
-mod capi;
 mod card;
 mod comm;
 mod debug;
@@ -38,7 +37,6 @@ mod gpu;
 mod host;
 mod nic;
 mod spec;
-mod threads;
 
 pub use buffer::{AllocError, DeviceBuffer};
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};

@@ -4,7 +4,6 @@
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
-mod common;
 mod communicators;
 #[path = "../cuda-kernels/tests/common/mock_driver.rs"]
 mod mock_driver;
@@ -353,76 +352,6 @@ fn ranks_reduce() {
                 assert!(got == want, "rank {rank}, {count} elements");
             }
         });
-    });
-}
-
-#[test]
-fn doctor_and_perf_use_the_gpu_that_is_there() {
-    under_mock("doctor_and_perf_use_the_gpu_that_is_there", "", || {
-        let ringbell = |args: &[&str]| {
-            let out = std::process::Command::new(env!("CARGO_BIN_EXE_ringbell"))
-                .args(args)
-                .output()
-                .expect("the program starts");
-            let text = String::from_utf8_lossy(&out.stdout).into_owned();
-            let errors = String::from_utf8_lossy(&out.stderr).into_owned();
-            assert!(out.status.success(), "{args:?}: {text}{errors}");
-            text
-        };
-        let text = ringbell(&["doctor"]);
-        assert!(
-            text.contains("Mock GPU") && text.contains("→ copy engine on a side stream"),
-            "{text}"
-        );
-        // What was tried first, with the reasons, and the doorbells of a card.
-        for part in [
-            "no mapping could be made: GDRCopy: ",
-            "mmap: ",
-            "takes the BAR as I/O memory",
-            "any process may use it",
-            "the driver promises no atomics with the CPU",
-            "writes from outside need a flush",
-            "32 (CUDA_DEVICE_MAX_CONNECTIONS)",
-            "every kernel is loaded when the GPU is opened",
-        ] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        // What is measured and counted beside that GPU says so.
-        let staging = [
-            "perf", "staging", "-b", "4K", "-e", "4K", "-n", "8", "--from", "gpu", "--to",
-            "gpu,host", "--json", "-",
-        ];
-        let items = common::folder("cuda-hll").join("items");
-        std::fs::write(&items, pattern(40_000, 3)).expect("a fresh folder");
-        let hll = ["hll", "--json", items.to_str().expect("a plain name")];
-        for args in [&staging[..], &hll] {
-            let text = ringbell(args);
-            let says = |gpu: &str| text.contains(&format!("\"gpu\": \"{gpu}"));
-            assert!(says("Mock GPU") && !says("emulated"), "{args:?}: {text}");
-        }
-        let text = ringbell(&[&["--gpu", "emulated"], &staging[..]].concat());
-        assert!(text.contains("\"gpu\": \"emulated\""), "{text}");
-        let text = ringbell(&["--gpu", "emulated", "doctor"]);
-        assert!(
-            !text.contains("Mock GPU") && text.contains("--gpu"),
-            "{text}"
-        );
-    });
-}
-
-#[test]
-fn c_programs_share_gpu_memory_between_processes() {
-    if !common::has("gcc") {
-        return;
-    }
-    under_mock("c_programs_share_gpu_memory_between_processes", "", || {
-        let dir = common::folder("capi-ipc");
-        let program = common::compile_c("ipc", &dir, &common::library_folder());
-        let mock = std::env::var("LD_LIBRARY_PATH").expect("the mock driver's folder");
-        let mut command = std::process::Command::new("env");
-        command.arg(format!("LD_LIBRARY_PATH={mock}"));
-        let said = common::succeed(command.arg(program).arg(dir.join("local")));
-        assert!(said.contains("all checks passed"), "{said}");
     });
 }
 

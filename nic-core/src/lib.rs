@@ -32,6 +32,7 @@ mod session;
 mod shmem;
 mod slots;
 mod sync;
+pub mod threads;
 pub mod transport;
 pub mod types;
 mod wait_policy;

@@ -12,7 +12,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
 use ringbell_nic_core::types::CommId;
-use ringbell_nic_core::HostQueue;
+use ringbell_nic_core::{threads, HostQueue};
 use ringbell_onc_engines::program::{Limits, UserProgram};
 
 use super::card::{self, Card};
@@ -23,7 +23,7 @@ use super::{
     CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
     UniqueId,
 };
-use crate::{threads, DeviceBuffer, Nic};
+use crate::{DeviceBuffer, Nic};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);

@@ -11,7 +11,7 @@ mod lint;
 mod mutants;
 mod peers;
 #[allow(dead_code)] // The program's own file, of which the sizes are used.
-#[path = "../../src/report/sizes.rs"]
+#[path = "../../cli/src/report/sizes.rs"]
 mod sizes;
 mod source;
 mod steps;

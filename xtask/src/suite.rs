@@ -67,8 +67,9 @@ pub(crate) const KERNELS: [(&str, &str); 2] = [
     ("count", "tests/engines_kernel/count.cu"),
 ];
 
-/// Test files of the two packages that are no part of the suite, with the reason.
-const OUTSIDE: [(&str, &str); 30] = [
+/// Test files of the two packages that are no part of the suite, with the reason. Tests of the command (`cli/`) and of the
+/// C library (`bindings/c/`) are outside as a whole: they start programs and compilers.
+const OUTSIDE: [(&str, &str); 12] = [
     (
         "tests/stream_sockets.rs",
         "brings the mock driver, with stream memory operations and without",
@@ -85,7 +86,6 @@ const OUTSIDE: [(&str, &str); 30] = [
         "tests/cuda_local.rs",
         "brings the mock driver, for processes beside one GPU",
     ),
-    ("tests/nccl.rs", "the command, beside a mock of NCCL"),
     (
         "cuda-kernels/tests/bus_traffic.rs",
         "counts accesses of the device header as g++ has compiled it",
@@ -104,52 +104,17 @@ const OUTSIDE: [(&str, &str); 30] = [
         "builds the device header under ThreadSanitizer",
     ),
     (
-        "tests/capi.rs",
-        "compiles C programs; no compiler is needed on a machine with a GPU",
-    ),
-    (
-        "tests/capi_header.rs",
-        "compiles C programs, and launches nothing",
-    ),
-    (
         "tests/card.rs",
         "brings the mock driver, which takes or refuses I/O memory",
     ),
     (
-        "tests/cc.rs",
-        "compiles programs; no compiler is needed on a machine with a GPU",
-    ),
-    ("tests/cli.rs", "options, texts and exit codes"),
-    ("tests/command_line.rs", "options, texts and exit codes"),
-    (
         "tests/cuda_faults.rs",
         "stops and kills processes that use the mock driver",
-    ),
-    ("tests/descriptors.rs", "limits of the process"),
-    ("tests/ends.rs", "ends and kills processes of the command"),
-    ("tests/faults.rs", "processes and networks"),
-    ("tests/hll.rs", "the command; the bundle's steps run it"),
-    ("tests/launchers.rs", "launchers of jobs"),
-    ("tests/nc.rs", "the command, in network namespaces"),
-    (
-        "tests/perf_collectives.rs",
-        "the command; the bundle's steps run it",
-    ),
-    (
-        "tests/perf_sweeps.rs",
-        "the command; the bundle's steps run it",
     ),
     (
         "tests/progress.rs",
         "callers that post and stop, as threads and as processes",
     ),
-    (
-        "tests/regs_live.rs",
-        "registers of the process, by the command",
-    ),
-    ("tests/run.rs", "the launcher"),
-    ("tests/tutorial.rs", "texts"),
-    ("tests/udp.rs", "network namespaces"),
 ];
 
 /// Tests of the suite that skip themselves where the GPU is one by CUDA, though they plant no fault in a driver. Who adds one

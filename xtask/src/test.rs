@@ -1,5 +1,6 @@
 //! Every test: the workspace's, those in documentation, the examples, and the kernels under nvcc.
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -42,12 +43,26 @@ pub(crate) fn has_nextest() -> bool {
         .is_ok_and(|s| s.success())
 }
 
+/// The folder of what the whole workspace's build leaves: the command, libringbell.so and the examples.
+pub(crate) fn built() -> PathBuf {
+    target().join("debug")
+}
+
+/// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
+/// features, and another build.
+fn build() -> Result<()> {
+    let kinds = ["--lib", "--bins", "--tests", "--examples"];
+    command(cargo().args(["build", "--workspace"]).args(kinds))
+}
+
 /// The workspace's tests whose name contains one of `filter`; all without.
 fn workspace(filter: &[String]) -> Result<Outcome> {
     if let Err(error) = venv::scapy() {
         println!("no scapy, the tests that use it are skipped: {error:#}");
     }
+    build()?;
     let mut tests = cargo();
+    tests.env("RINGBELL_TEST_BUILT", built());
     if has_nextest() {
         tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
     } else {
@@ -119,19 +134,17 @@ fn examples() -> Result<Outcome> {
         return Ok(Outcome::Skipped("examples/ holds no program yet".into()));
     }
     // The command and libringbell.so as well: examples with kernels or C++ of their own use them.
-    command(cargo().args(["build", "--lib", "--bins", "--examples"]))?;
+    build()?;
     for name in &names {
-        command_within(
-            cargo().args(["run", "--quiet", "--example", name]),
-            EXAMPLE_LIMIT,
-        )?;
+        let program = built().join("examples").join(name);
+        command_within(Command::new(program).current_dir(root()), EXAMPLE_LIMIT)?;
     }
     let mut skipped = Vec::new();
     for script in &scripts {
         // 77 says, as in other test suites, that something which the script needs is missing.
         let mut sh = Command::new("sh");
         // Where the scripts find the command and libringbell.so.
-        sh.arg(script).env("TARGET", target().join("debug"));
+        sh.arg(script).env("TARGET", built());
         match exit_code_within(&mut sh, EXAMPLE_LIMIT)? {
             0 => {}
             77 => skipped.push(script.display().to_string()),

@@ -4,6 +4,7 @@
 //! it, and a folder of its own lies where tests write. The machine stays as it is. The tests are those that were
 //! built before, read by the test runner from a list of them: the user needs neither cargo nor a compiler of Rust.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{chown, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result};
 
 use crate::steps::{command, Outcome};
-use crate::test::{cargo, has_nextest};
+use crate::test::{self, cargo, has_nextest};
 use crate::{root, tools};
 
 /// The user's number: one that neither Debian nor systemd gives to anybody.
@@ -20,8 +21,9 @@ const USER: u32 = 60_999;
 
 /// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
 /// asks the system for nothing that a user could lack.
-const WANTED: &str = "(package(ringbell) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(command_line) | binary(card) \
-    | binary(descriptors) | binary(faults) | binary(regs_live) | binary(communicator_memory) | binary(tutorial) | binary(progress) | binary(ends) | binary(ringbell))) \
+const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(ringbell))) \
+    | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
+    | binary(faults) | binary(regs_live) | binary(tutorial) | binary(ends) | binary(ringbell))) \
     | (package(ringbell-nic-core) & (binary(tcp_linux) | binary(tcp_scapy) | binary(networks) | test(card) | test(cache) | test(shmem) | test(port::)))";
 
 /// What is mounted before the user comes, as a file of the step's: a shell's script. `$1`: the step's folder; `$2`: cargo's; `$3`: the user's number. Folders that
@@ -84,8 +86,12 @@ pub(crate) fn tests() -> Result<Outcome> {
             why.trim()
         ));
     }
+    let mut built = OsString::from("RINGBELL_TEST_BUILT=");
+    built.push(test::built());
     command(
         step.enter()
+            .arg("env")
+            .arg(built)
             .arg(step.runner())
             .args(["nextest", "run", "--no-fail-fast", "--binaries-metadata"])
             .arg(step.binaries())

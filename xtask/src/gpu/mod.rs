@@ -100,9 +100,9 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
         let dir = out.join(sub);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
-    let built = executables(&cargo_test(profile)?);
+    let built = executables(&cargo_build(profile)?);
     place(
-        find_in(&built, "ringbell", "ringbell")?,
+        find_in(&built, "ringbell-cli", "ringbell")?,
         &out.join("bin/ringbell"),
     )?;
     let runner = std::env::current_exe().context("this program has no path")?;
@@ -177,10 +177,11 @@ fn pack_nccl(out: &Path, nccl: Option<&Path>) -> Result<()> {
 }
 
 /// Builds the suite's programs, and with them the command, which tests of its package want; gives what cargo has said.
-fn cargo_test(profile: &[&str]) -> Result<String> {
+fn cargo_build(profile: &[&str]) -> Result<String> {
     let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
-    cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
+    cargo.args(["build", "--workspace", "--message-format=json"]);
+    cargo.args(["--bin", "ringbell"]);
     cargo.args(profile);
     let mut targets: Vec<&str> = PROGRAMS.iter().map(|t| t.target).collect();
     targets.sort_unstable();
@@ -189,7 +190,7 @@ fn cargo_test(profile: &[&str]) -> Result<String> {
         cargo.args(["--test", target]);
     }
     println!(
-        "$ cargo test --workspace --no-run ({} test programs)",
+        "$ cargo build --workspace ({} test programs and the command)",
         PROGRAMS.len()
     );
     let built = cargo

@@ -1,0 +1,159 @@
+//! `rb_comm_config`: how a C program sets up a communicator.
+#![allow(unsafe_code)] // Reads a structure of C.
+
+use ringbell::abi::{Algorithm, WireType};
+
+use super::comm::timeout;
+use super::failure::Failure;
+use ringbell::{CollectiveSettings, CommOptions};
+
+/// `RB_COMM_CONFIG_VERSION`
+const VERSION: u32 = 2;
+/// `RB_CONFIG_ZERO`
+const ZERO: u64 = u64::MAX;
+
+/// `rb_comm_config`. Fields are only ever appended, with a new version.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Config {
+    size: usize,
+    init_timeout_us: u64,
+    timeout_us: u64,
+    algo: u32,
+    wire: u32,
+    port: u32,
+    version: u32,
+    settings: [u64; SETTINGS],
+}
+
+/// Settings of the structure: each is a field of `rb_comm_config`, in this order.
+const SETTINGS: usize = CollectiveSettings::NAMES.len();
+/// Bytes of the structure's first version, without settings.
+const FIRST: usize = std::mem::offset_of!(Config, settings);
+
+/// # Safety
+/// `config` is null, or valid for the bytes that its `size` says.
+pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failure> {
+    let mut options = CommOptions::default();
+    if config.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: `size` comes first in every version of the structure.
+    let size = unsafe { config.cast::<usize>().read_unaligned() };
+    if size != FIRST && size != size_of::<Config>() {
+        return Err(Failure::argument(format!(
+            "config->size is {size}, not {} = sizeof(rb_comm_config); begin with RB_COMM_CONFIG_INITIALIZER, and build against the header of this library",
+            size_of::<Config>()
+        )));
+    }
+    let mut c = Config::default();
+    // SAFETY: the caller vouches for `size` bytes, which are no more than the structure has; every bit pattern
+    // is a value of its fields.
+    unsafe {
+        std::ptr::copy_nonoverlapping(config.cast::<u8>(), (&raw mut c).cast(), size);
+    }
+    if c.version > VERSION {
+        return Err(Failure::argument(format!(
+            "config->version is {}, and this library knows versions up to {VERSION}: build against its header",
+            c.version
+        )));
+    }
+    if c.init_timeout_us != 0 {
+        options.init_timeout = timeout(c.init_timeout_us, "config->init_timeout_us")?;
+    }
+    if c.timeout_us != 0 {
+        options.timeout = timeout(c.timeout_us, "config->timeout_us")?;
+    }
+    if c.algo != 0 {
+        options.algo = super::comm::code(c.algo, Algorithm::from_code, "config->algo", "RB_ALGO_")?;
+    }
+    if c.wire != 0 {
+        options.wire = super::comm::code(c.wire, WireType::from_code, "config->wire", "RB_WIRE_")?;
+    }
+    if c.port != 0 {
+        options.port = u16::try_from(c.port).map_err(|_| {
+            Failure::argument(format!("config->port is {}; ports end at 65,535", c.port))
+        })?;
+    }
+    for (name, value) in CollectiveSettings::NAMES.into_iter().zip(c.settings) {
+        let value = match value {
+            0 => continue,
+            ZERO => 0,
+            v => v,
+        };
+        let set = options.settings.set(name, value);
+        set.map_err(|e| Failure::argument(format!("config->{name}: {}", e.why)))?;
+    }
+    // Against each other, here rather than when the ranks have met.
+    let valid = options.settings.validate();
+    valid.map_err(|e| Failure::argument(format!("config: {}: {}", e.setting, e.why)))?;
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn config() -> Config {
+        Config {
+            size: size_of::<Config>(),
+            version: VERSION,
+            ..Config::default()
+        }
+    }
+
+    fn read(c: &Config) -> Result<CommOptions, String> {
+        // SAFETY: a whole structure.
+        unsafe { options(c) }.map_err(|e| e.to_string())
+    }
+
+    fn field(name: &str) -> usize {
+        let mut all = CollectiveSettings::NAMES.iter();
+        all.position(|n| *n == name).expect("a name")
+    }
+
+    #[test]
+    fn zero_is_the_default_and_one_word_means_zero() {
+        assert_eq!(read(&config()), Ok(CommOptions::default()));
+        let mut c = config();
+        c.settings[field("direct")] = ZERO;
+        c.settings[field("segment_bytes")] = 4096;
+        c.settings[field("gather_tree")] = 7;
+        let o = read(&c).expect("valid");
+        assert!(!o.settings.direct);
+        assert_eq!(o.settings.segment_bytes, 4096);
+        assert_eq!(o.settings.thresholds.gather_tree, 7);
+    }
+
+    #[test]
+    fn a_program_built_against_the_first_header_still_works() {
+        let mut c = Config {
+            size: FIRST,
+            timeout_us: 1000,
+            ..Config::default()
+        };
+        // What lies behind the old structure is not read.
+        c.settings = [12_345; SETTINGS];
+        let o = read(&c).expect("the first version");
+        assert_eq!(o.timeout, Duration::from_millis(1));
+        assert_eq!(o.settings, CollectiveSettings::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_with_its_name() {
+        let mut c = config();
+        c.version = VERSION + 1;
+        assert!(read(&c).is_err_and(|e| e.contains("config->version")));
+        c = config();
+        c.size += 8;
+        assert!(read(&c).is_err_and(|e| e.contains("RB_COMM_CONFIG_INITIALIZER")));
+        c = config();
+        c.settings[field("direct")] = 2;
+        assert!(read(&c).is_err_and(|e| e.contains("config->direct")));
+        c = config();
+        c.settings[field("all_reduce_ring")] = 1;
+        assert!(read(&c).is_err_and(|e| e.contains("whole_sources")));
+    }
+}

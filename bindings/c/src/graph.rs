@@ -1,0 +1,88 @@
+//! Graphs for C programs: what a stream holds, captured once and replayed.
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use ringbell::parts::cuda_kernels::{Graph, LaunchError};
+
+use super::failure::{entry, Failure};
+use super::handles::Table;
+use super::pointer::Out;
+use super::stream::STREAMS;
+use ringbell::Enqueued;
+
+/// What an `rb_graph` is.
+pub(super) struct OpenGraph {
+    pub(super) owner: usize,
+    pub(super) graph: Graph,
+    /// Its operations, to be asked how replays have ended.
+    pub(super) operations: Vec<Enqueued>,
+}
+
+static GRAPHS: Table<OpenGraph> = Table::new("graph (rb_graph)");
+
+/// Ends the graphs of a NIC that is being closed.
+pub(super) fn destroy_of(nic: usize) {
+    GRAPHS.remove_where(|g| g.owner == nic);
+}
+
+/// What went wrong with a capture: mostly the caller's order of calls.
+pub(super) fn refused(e: &LaunchError) -> Failure {
+    match e {
+        LaunchError::Capture { .. } => Failure::argument(e.to_string()),
+        _ => Failure::kernel(e),
+    }
+}
+
+#[no_mangle]
+extern "C" fn rb_stream_begin_capture(stream: *mut c_void) -> i32 {
+    entry("rb_stream_begin_capture", || {
+        STREAMS.get(stream.addr())?.begin_capture()
+    })
+}
+
+/// # Safety
+/// `graph` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_stream_end_capture(stream: *mut c_void, graph: *mut *mut c_void) -> i32 {
+    entry("rb_stream_end_capture", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(graph, "`graph`")? };
+        out.set(std::ptr::null_mut());
+        let captured = STREAMS.get(stream.addr())?.end_capture()?;
+        let handle = GRAPHS.insert(captured);
+        out.set(std::ptr::without_provenance_mut(handle));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `capturing` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_stream_is_capturing(stream: *mut c_void, capturing: *mut i32) -> i32 {
+    entry("rb_stream_is_capturing", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(capturing, "`capturing`")? };
+        out.set(STREAMS.get(stream.addr())?.stream.is_capturing().into());
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_graph_launch(graph: *mut c_void, stream: *mut c_void) -> i32 {
+    entry("rb_graph_launch", || {
+        let graph: Arc<OpenGraph> = GRAPHS.get(graph.addr())?;
+        STREAMS.get(stream.addr())?.replay(graph)
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_graph_destroy(graph: *mut c_void) -> i32 {
+    entry("rb_graph_destroy", || {
+        if graph.is_null() {
+            return Ok(());
+        }
+        GRAPHS.remove(graph.addr()).map(drop)
+    })
+}

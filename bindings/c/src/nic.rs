@@ -1,0 +1,205 @@
+//! `rb_nic_open`, its forms for ranks of a job, and `rb_nic_close`.
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ringbell::parts::nic_core::HostQueue;
+
+use super::failure::{entry, Failure};
+use super::handles::Table;
+use super::host::Others;
+use super::pointer::{optional_text, Out};
+use super::{comm, graph, kernel_stream, request, socket, stream};
+use ringbell::{DeviceBuffer, Job, Nic, NicOptions};
+
+/// `rb_nic_config`. Fields are only ever appended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Config {
+    size: usize,
+    ip: *const c_char,
+    transport: *const c_char,
+    port: *const c_char,
+    local_directory: *const c_char,
+    gpu_memory_bytes: u64,
+    default_timeout_us: u32,
+    queue_depth: u32,
+    linger_ms: u32,
+    reserved: u32,
+}
+
+/// Bytes of the structure before anything was appended to it.
+const OLDEST: usize = std::mem::offset_of!(Config, linger_ms);
+/// `RB_LINGER_NONE`
+const LINGER_NONE: u32 = u32::MAX;
+
+/// What an `rb_nic` is. Buffers and queues go before the NIC.
+pub(super) struct OpenNic {
+    /// By address.
+    pub(super) buffers: Mutex<BTreeMap<u64, DeviceBuffer>>,
+    pub(super) others: Others,
+    /// Memory of other processes.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(super) opened: super::shared::real::Opened,
+    /// Held for the kernels that have their handles.
+    pub(super) queues: Mutex<Vec<HostQueue>>,
+    pub(super) nic: Nic,
+}
+
+pub(super) static NICS: Table<OpenNic> = Table::new("NIC (rb_nic)");
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open", || unsafe {
+        open(config, nic, || Ok(NicOptions::default()))
+    })
+}
+
+/// # Safety
+/// `config`, `id` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open_rank(
+    config: *const Config,
+    id: *const comm::UniqueIdText,
+    rank: u32,
+    nic: *mut *mut c_void,
+) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open_rank", || unsafe {
+        let id = comm::unique_id(id)?;
+        open(config, nic, || Ok(id.nic_options(rank)))
+    })
+}
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_void) -> i32 {
+    // SAFETY: by this function's contract.
+    entry("rb_nic_open_env", || unsafe {
+        open(config, nic, || {
+            let job = Job::from_env().map_err(|e| Failure::job(&e))?;
+            job.nic_options().map_err(|e| Failure::job(&e))
+        })
+    })
+}
+
+/// # Safety
+/// `config` and `nic` are null or valid, as `ringbell.h` says.
+unsafe fn open(
+    config: *const Config,
+    nic: *mut *mut c_void,
+    base: impl FnOnce() -> Result<NicOptions, Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: by this function's contract.
+    let out = unsafe { Out::new(nic, "`nic`")? };
+    out.set(std::ptr::null_mut());
+    // SAFETY: by this function's contract.
+    let options = unsafe { options(config, base()?)? };
+    let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
+    let handle = NICS.insert(OpenNic {
+        buffers: Mutex::default(),
+        others: Others::default(),
+        opened: Default::default(),
+        queues: Mutex::default(),
+        nic,
+    });
+    out.set(std::ptr::without_provenance_mut(handle));
+    Ok(())
+}
+
+/// What `config` says, over what `options` has.
+///
+/// # Safety
+/// `config` is null, or valid for the bytes that its `size` says.
+unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicOptions, Failure> {
+    if config.is_null() {
+        return Ok(options);
+    }
+    // SAFETY: `size` comes first in every version of the structure.
+    let size = unsafe { config.cast::<usize>().read_unaligned() };
+    // A program built against an older header has a shorter structure: what it lacks is a default.
+    if size != OLDEST && size != size_of::<Config>() {
+        return Err(Failure::argument(format!(
+            "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
+            size_of::<Config>()
+        )));
+    }
+    let mut c = MaybeUninit::<Config>::zeroed();
+    // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: numbers and
+    // null pointers.
+    let c = unsafe {
+        std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
+        c.assume_init()
+    };
+    if c.reserved != 0 {
+        return Err(Failure::argument(
+            "config->reserved is not 0; zero the structure first",
+        ));
+    }
+    // SAFETY: the caller vouches for the texts.
+    let (ip, transport, port, directory) = unsafe {
+        (
+            optional_text(c.ip, "config->ip")?,
+            optional_text(c.transport, "config->transport")?,
+            optional_text(c.port, "config->port")?,
+            optional_text(c.local_directory, "config->local_directory")?,
+        )
+    };
+    let bad =
+        |field: &str, e: ringbell::SpecError| Failure::argument(format!("config->{field}: {e}"));
+    if let Some(ip) = ip {
+        options.ip = ip.parse().map_err(|e| bad("ip", e))?;
+    }
+    if let Some(transport) = transport {
+        options.transport = transport.parse().map_err(|e| bad("transport", e))?;
+    }
+    if let Some(port) = port {
+        options.port = port.parse().map_err(|e| bad("port", e))?;
+    }
+    options.local.directory = directory.map(PathBuf::from).or(options.local.directory);
+    if c.gpu_memory_bytes != 0 {
+        options.gpu.memory_bytes = c.gpu_memory_bytes;
+    }
+    if c.default_timeout_us != 0 {
+        options.queue.default_timeout_us = c.default_timeout_us;
+    }
+    if c.queue_depth != 0 {
+        options.queue.depth = c.queue_depth;
+    }
+    match c.linger_ms {
+        0 => {}
+        LINGER_NONE => options.limits.linger = Duration::ZERO,
+        ms => options.limits.linger = Duration::from_millis(ms.into()),
+    }
+    Ok(options)
+}
+
+#[no_mangle]
+extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
+    entry("rb_nic_close", || {
+        if nic.is_null() {
+            return Ok(());
+        }
+        let closed = NICS.remove(nic.addr())?;
+        // What uses the NIC goes before it.
+        request::free_of(nic.addr());
+        graph::destroy_of(nic.addr());
+        stream::destroy_of(nic.addr());
+        comm::destroy_of(nic.addr());
+        kernel_stream::destroy_of(nic.addr());
+        socket::close_contexts_of(nic.addr());
+        // While its buffers live: what is still delivered is read from them.
+        let ended = closed.nic.close();
+        drop(closed);
+        ended.map_err(|lost| Failure::not_delivered(&lost))
+    })
+}

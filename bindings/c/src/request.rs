@@ -1,0 +1,145 @@
+//! Requests for C programs: operations under way.
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::failure::{entry, Failure};
+use super::handles::Table;
+use super::pointer::{OptionalOut, Out};
+use ringbell::{Done, Enqueued, Request};
+
+/// `rb_done`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct DoneInfo {
+    bytes: u64,
+    detail: u64,
+}
+
+impl From<Done> for DoneInfo {
+    fn from(d: Done) -> DoneInfo {
+        DoneInfo {
+            bytes: d.bytes,
+            detail: d.detail,
+        }
+    }
+}
+
+/// What is under way.
+pub(super) enum Work {
+    /// In the NIC.
+    Posted(Request),
+    /// On a stream.
+    Queued(Enqueued),
+}
+
+/// What an `rb_request` is.
+pub(super) struct OpenRequest {
+    owner: usize,
+    /// Its own time-out, and some, for waits on a stream that give none.
+    patience: Duration,
+    work: Mutex<Work>,
+}
+
+pub(super) static REQUESTS: Table<OpenRequest> = Table::new("request (rb_request)");
+
+/// Forgets the requests of a NIC that is being closed.
+pub(super) fn free_of(nic: usize) {
+    REQUESTS.remove_where(|r| r.owner == nic);
+}
+
+/// A handle for an operation that is under way.
+pub(super) fn insert(owner: usize, patience: Duration, work: Work) -> *mut c_void {
+    std::ptr::without_provenance_mut(REQUESTS.insert(OpenRequest {
+        owner,
+        patience,
+        work: Mutex::new(work),
+    }))
+}
+
+impl OpenRequest {
+    pub(super) fn work(&self) -> MutexGuard<'_, Work> {
+        // Nothing that holds the lock can panic half-way through a change.
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A wait that a caller bounds, within what the clock can add.
+fn wait_limit(us: u64) -> Duration {
+    Duration::from_micros(us.min(u64::MAX / 4000))
+}
+
+/// # Safety
+/// `ended` and `done` are null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_request_test(
+    request: *mut c_void,
+    ended: *mut i32,
+    done: *mut DoneInfo,
+) -> i32 {
+    entry("rb_request_test", || {
+        // SAFETY: by this function's contract.
+        let (ended, out) = unsafe { (Out::new(ended, "`ended`")?, OptionalOut::new(done)) };
+        let request = REQUESTS.get(request.addr())?;
+        let result = match &mut *request.work() {
+            Work::Posted(r) => r.test(),
+            Work::Queued(q) if q.has_ended() => q.wait(Duration::ZERO).map(Some),
+            Work::Queued(_) => Ok(None),
+        };
+        // One that failed has ended as well.
+        ended.set(i32::from(!matches!(result, Ok(None))));
+        if let Some(d) = result.map_err(|e| Failure::collective(&e))? {
+            out.set(d.into());
+        }
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `done` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_request_wait(
+    request: *mut c_void,
+    timeout_us: u64,
+    done: *mut DoneInfo,
+) -> i32 {
+    entry("rb_request_wait", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { OptionalOut::new(done) };
+        let request = REQUESTS.get(request.addr())?;
+        let result = match (&mut *request.work(), timeout_us) {
+            (Work::Posted(r), 0) => r.wait_to_end(),
+            (Work::Posted(r), us) => r.wait_for(wait_limit(us)),
+            (Work::Queued(q), 0) => q.wait(request.patience),
+            (Work::Queued(q), us) => q.wait(wait_limit(us)),
+        };
+        out.set(result.map_err(|e| Failure::collective(&e))?.into());
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_request_cancel(request: *mut c_void) -> i32 {
+    entry("rb_request_cancel", || {
+        let request = REQUESTS.get(request.addr())?;
+        let result = match &mut *request.work() {
+            Work::Posted(r) => r.cancel().map_err(|e| Failure::collective(&e)),
+            Work::Queued(_) => Err(Failure::argument(
+                "an operation on a stream cannot be taken back; abort the communicator instead",
+            )),
+        };
+        result
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_request_free(request: *mut c_void) -> i32 {
+    entry("rb_request_free", || {
+        if request.is_null() {
+            return Ok(());
+        }
+        REQUESTS.remove(request.addr()).map(drop)
+    })
+}

@@ -1,0 +1,153 @@
+//! GPU memory of other processes for C programs.
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::ffi::c_void;
+
+use ringbell::parts::cuda_kernels::SharedMemory;
+
+use super::failure::{entry, Failure};
+use super::nic::NICS;
+use super::pointer::Out;
+
+/// `rb_shared_mem`.
+type Shared = [u8; SharedMemory::BYTES];
+
+/// # Safety
+/// `shared` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_mem_share(
+    nic: *mut c_void,
+    va: *const c_void,
+    bytes: usize,
+    shared: *mut Shared,
+) -> i32 {
+    entry("rb_mem_share", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(shared, "`shared`")? };
+        let nic = NICS.get(nic.addr())?;
+        out.set(real::share(&nic, va.addr() as u64, bytes as u64)?.to_bytes());
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `shared` is null or may be read, `va` is null or may be written to; and as `ringbell.h` says of the memory.
+#[no_mangle]
+unsafe extern "C" fn rb_mem_open(
+    nic: *mut c_void,
+    shared: *const Shared,
+    va: *mut *mut c_void,
+) -> i32 {
+    entry("rb_mem_open", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(va, "`va`")? };
+        out.set(std::ptr::null_mut());
+        if shared.is_null() {
+            return Err(Failure::argument("`shared` is a null pointer"));
+        }
+        // SAFETY: by this function's contract; bytes need no alignment.
+        let bytes = unsafe { shared.read() };
+        let shared =
+            SharedMemory::from_bytes(&bytes).map_err(|e| Failure::argument(e.to_string()))?;
+        let nic = NICS.get(nic.addr())?;
+        // SAFETY: by this function's contract.
+        let at = unsafe { real::open(&nic, &shared)? };
+        out.set(std::ptr::with_exposed_provenance_mut(at as usize));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_mem_close(nic: *mut c_void, va: *mut c_void) -> i32 {
+    entry("rb_mem_close", || {
+        let nic = NICS.get(nic.addr())?;
+        match real::close(&nic, va.addr() as u64) {
+            true => Ok(()),
+            false => Err(Failure::argument(format!(
+                "{va:p} is not what rb_mem_open gave on this NIC; was it closed before?"
+            ))),
+        }
+    })
+}
+
+#[cfg(feature = "cuda")]
+pub(super) mod real {
+    //! By the CUDA driver.
+
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, PoisonError};
+
+    use ringbell::abi::GpuVa;
+    use ringbell::parts::cuda_kernels::cuda::{CudaGpu, ForeignMemory};
+    use ringbell::parts::cuda_kernels::{GpuError, SharedMemory};
+
+    use super::super::failure::Failure;
+    use super::super::nic::OpenNic;
+    use ringbell::ForeignRegion;
+
+    /// What is open, by address. The same part may be open several times.
+    pub(crate) type Opened = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;
+
+    fn gpu(nic: &OpenNic) -> Result<&CudaGpu, Failure> {
+        let none = || Failure::argument(GpuError::NotShareable.to_string());
+        nic.nic.cuda().ok_or_else(none)
+    }
+
+    pub(super) fn share(nic: &OpenNic, va: u64, len: u64) -> Result<SharedMemory, Failure> {
+        let shared = gpu(nic)?.share(GpuVa(va), len);
+        shared.map_err(|e| Failure::argument(e.to_string()))
+    }
+
+    /// # Safety
+    /// As `CudaGpu::open_shared`.
+    pub(super) unsafe fn open(nic: &OpenNic, shared: &SharedMemory) -> Result<u64, Failure> {
+        // SAFETY: by this function's contract.
+        let memory = unsafe { gpu(nic)?.open_shared(shared) };
+        let memory = memory.map_err(|e| Failure::host(&e))?;
+        let region = nic.nic.register_foreign(memory);
+        let region = region.map_err(|e| Failure::host(&e))?;
+        let va = region.va().0;
+        let mut opened = nic.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.entry(va).or_default().push(region);
+        Ok(va)
+    }
+
+    pub(super) fn close(nic: &OpenNic, va: u64) -> bool {
+        let mut opened = nic.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = opened.get_mut(&va).and_then(Vec::pop);
+        opened.retain(|_, regions| !regions.is_empty());
+        // Dropped without the lock: it waits for DMA in flight.
+        drop(opened);
+        last.is_some()
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+pub(super) mod real {
+    //! Nothing to share without a driver.
+
+    use ringbell::parts::cuda_kernels::{GpuError, SharedMemory};
+
+    use super::super::failure::Failure;
+    use super::super::nic::OpenNic;
+
+    pub(crate) type Opened = ();
+
+    fn none<T>() -> Result<T, Failure> {
+        Err(Failure::argument(GpuError::NotShareable.to_string()))
+    }
+
+    pub(super) fn share(_nic: &OpenNic, _va: u64, _len: u64) -> Result<SharedMemory, Failure> {
+        none()
+    }
+
+    /// # Safety
+    /// None.
+    pub(super) unsafe fn open(_nic: &OpenNic, _shared: &SharedMemory) -> Result<u64, Failure> {
+        none()
+    }
+
+    pub(super) fn close(_nic: &OpenNic, _va: u64) -> bool {
+        false
+    }
+}

@@ -1,0 +1,402 @@
+//! Sockets for programs without kernels of their own: each call is one small kernel of
+//! `kernels/sockets.cu`, on the context's stream (FpgaNIC §A.1.3).
+#![allow(unsafe_code)] // Exports functions under names of C.
+
+use std::ffi::{c_char, c_void};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringbell::abi::{GpuVa, QueueId, Status};
+use ringbell::parts::cuda_kernels::{GpuBuffer, KernelArg, LaunchError, Stream};
+use ringbell::parts::nic_core::HostQueue;
+
+use super::failure::{entry, Failure};
+use super::handles::Table;
+use super::host;
+use super::nic::{OpenNic, NICS};
+use super::pointer::{text, OptionalOut, Out};
+
+/// Bytes of `gpu_result`.
+const RESULT: usize = 24;
+/// Most bytes that one descriptor of the device header moves; longer transfers have one time-out for
+/// each piece (`MAX_PIECE`).
+const PIECE: u64 = 0xffff_0000;
+
+/// What an `rb_context` is.
+struct Context {
+    owner: usize,
+    /// Held by the operation that runs.
+    turn: Mutex<Turn>,
+    queue: HostQueue,
+    stream: Stream,
+    default_timeout_us: u32,
+    silent_grace_us: u32,
+    /// Last: everything above uses it.
+    nic: Arc<OpenNic>,
+}
+
+struct Turn {
+    /// The `gpu_result` of the kernel that runs; `None` once a kernel was given up, which may
+    /// still write to it.
+    cell: Option<GpuBuffer>,
+}
+
+/// How a kernel ended.
+struct Done {
+    session: u32,
+    bytes: u64,
+}
+
+static CONTEXTS: Table<Context> = Table::new("context (rb_context)");
+
+/// The queue of a context, and its NIC.
+pub(super) fn queue_of(context: usize) -> Result<(Arc<OpenNic>, QueueId), Failure> {
+    let context = CONTEXTS.get(context)?;
+    Ok((context.nic.clone(), context.queue.id()))
+}
+
+/// Ends the contexts of a NIC that is being closed.
+pub(super) fn close_contexts_of(nic: usize) {
+    CONTEXTS.remove_where(|c| c.owner == nic);
+}
+
+impl Context {
+    fn timeout(&self, timeout_us: u32) -> u32 {
+        match timeout_us {
+            0 => self.default_timeout_us,
+            us => us,
+        }
+    }
+
+    /// Runs a kernel to its end. `bytes` is what it tells also when it fails.
+    fn run(
+        &self,
+        kernel: &str,
+        middle: &[KernelArg],
+        timeout_us: u32,
+        pieces: u64,
+        bytes: &mut u64,
+    ) -> Result<Done, Failure> {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(cell) = &turn.cell else {
+            return Err(Failure::kernel_text(
+                "an earlier kernel of this context never ended; destroy the context and create another",
+            ));
+        };
+        let timeout_us = self.timeout(timeout_us);
+        let mut args: Vec<KernelArg> = vec![self.queue.handle().into()];
+        args.extend_from_slice(middle);
+        args.extend([timeout_us.into(), cell.into()]);
+        let launch = self
+            .stream
+            .launch(kernel, 1, 1, &args)
+            .map_err(|e| Failure::kernel(&e))?;
+        // Waiting for a slot, for the NIC, and for the watchdog: that is how long a piece may take.
+        let piece = 2 * u64::from(timeout_us) + u64::from(self.silent_grace_us);
+        let limit = Duration::from_micros(piece.saturating_mul(pieces)) + Duration::from_secs(10);
+        match launch.wait(limit) {
+            Ok(()) => {}
+            Err(e @ LaunchError::TimedOut { .. }) => {
+                // The kernel may write its result yet: the cell must never be anybody else's.
+                std::mem::forget(turn.cell.take());
+                return Err(Failure::kernel(&e));
+            }
+            Err(e) => {
+                self.stream.clear_error();
+                return Err(Failure::kernel(&e));
+            }
+        }
+        let mut raw = [0_u8; RESULT];
+        cell.read(0, &mut raw).map_err(|e| Failure::host(&e))?;
+        let word = |i: usize| {
+            let mut w = [0; 8];
+            w.copy_from_slice(&raw[i..i + 8]);
+            u64::from_le_bytes(w)
+        };
+        *bytes = word(8);
+        let code = word(0) as u32;
+        let status = u8::try_from(code).ok().and_then(Status::from_code);
+        match status.unwrap_or(Status::NicSilent) {
+            Status::Ok => Ok(Done {
+                session: (word(0) >> 32) as u32,
+                bytes: word(8),
+            }),
+            status => Err(Failure::status(status, word(8), word(16))),
+        }
+    }
+
+    /// Runs a handshake kernel.
+    fn command(
+        &self,
+        kernel: &str,
+        middle: &[KernelArg],
+        timeout_us: u32,
+    ) -> Result<Done, Failure> {
+        self.run(kernel, middle, timeout_us, 1, &mut 0)
+    }
+
+    /// Runs a transfer kernel.
+    fn transfer(
+        &self,
+        kernel: &str,
+        sock: u32,
+        va: u64,
+        bytes: u64,
+        timeout_us: u32,
+    ) -> (u64, Result<(), Failure>) {
+        let args = [sock.into(), GpuVa(va).into(), bytes.into()];
+        let pieces = bytes.div_ceil(PIECE).max(1);
+        let mut moved = 0;
+        let end = self.run(kernel, &args, timeout_us, pieces, &mut moved);
+        (moved, end.map(|_| ()))
+    }
+}
+
+/// # Safety
+/// `context` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_context_create(nic: *mut c_void, context: *mut *mut c_void) -> i32 {
+    entry("rb_context_create", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(context, "`context`")? };
+        out.set(std::ptr::null_mut());
+        let owner = nic.addr();
+        let nic = NICS.get(owner)?;
+        let queue = nic.nic.create_queue().map_err(|e| Failure::host(&e))?;
+        let gpu = nic.nic.gpu();
+        let cell = gpu.alloc(RESULT as u64).map_err(|e| Failure::host(&e))?;
+        let handle = queue.handle();
+        let made = CONTEXTS.insert(Context {
+            owner,
+            turn: Mutex::new(Turn { cell: Some(cell) }),
+            stream: gpu.stream(),
+            default_timeout_us: handle.default_timeout_us,
+            silent_grace_us: handle.silent_grace_us,
+            queue,
+            nic,
+        });
+        out.set(std::ptr::without_provenance_mut(made));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_context_destroy(context: *mut c_void) -> i32 {
+    entry("rb_context_destroy", || {
+        if context.is_null() {
+            return Ok(());
+        }
+        CONTEXTS.remove(context.addr()).map(drop)
+    })
+}
+
+/// # Safety
+/// `sock` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_open(context: *mut c_void, sock: *mut u32, timeout_us: u32) -> i32 {
+    entry("rb_socket_open", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(sock, "`sock`")? };
+        let context = CONTEXTS.get(context.addr())?;
+        out.set(context.command("rb_socket", &[], timeout_us)?.session);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_socket_listen(
+    context: *mut c_void,
+    sock: u32,
+    port: u16,
+    backlog: u32,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_listen", || {
+        let context = CONTEXTS.get(context.addr())?;
+        if backlog > u32::from(u16::MAX) {
+            return Err(Failure::argument(format!(
+                "a backlog of {backlog} connections is more than 65,535"
+            )));
+        }
+        let args = [sock.into(), u32::from(port).into(), backlog.into()];
+        context.command("rb_listen", &args, timeout_us).map(|_| ())
+    })
+}
+
+/// # Safety
+/// `conn` and `peer` are null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_accept(
+    context: *mut c_void,
+    sock: u32,
+    conn: *mut u32,
+    peer: *mut u64,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_accept", || {
+        // SAFETY: by this function's contract.
+        let (conn, peer) = unsafe { (Out::new(conn, "`conn`")?, OptionalOut::new(peer)) };
+        let context = CONTEXTS.get(context.addr())?;
+        let done = context.command("rb_accept", &[sock.into()], timeout_us)?;
+        conn.set(done.session);
+        peer.set(done.bytes);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `ip` is null or a zero-terminated string.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_connect(
+    context: *mut c_void,
+    sock: u32,
+    ip: *const c_char,
+    port: u16,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_connect", || {
+        // SAFETY: by this function's contract.
+        let ip = unsafe { text(ip, "`ip`")? };
+        let context = CONTEXTS.get(context.addr())?;
+        let to: Ipv4Addr = ip.parse().map_err(|_| {
+            Failure::argument(format!("`{ip}` is not an IPv4 address; write A.B.C.D"))
+        })?;
+        let args = [sock.into(), u32::from(to).into(), u32::from(port).into()];
+        context.command("rb_connect", &args, timeout_us).map(|_| ())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_socket_send(
+    context: *mut c_void,
+    sock: u32,
+    va: *const c_void,
+    bytes: u64,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_send", || {
+        let context = CONTEXTS.get(context.addr())?;
+        let va = va.addr() as u64;
+        // Short messages travel in the descriptor: the kernel itself reads them, and a wild address
+        // would end the process instead of being refused by the NIC.
+        if bytes > 0 {
+            inside(&context, va, bytes)?;
+        }
+        context
+            .transfer("rb_send_all", sock, va, bytes, timeout_us)
+            .1
+    })
+}
+
+/// Whether a kernel may read the range at all; whether the NIC may is the NIC's to say.
+fn inside(context: &Context, va: u64, bytes: u64) -> Result<(), Failure> {
+    if bytes > ringbell::abi::INLINE_MAX as u64 {
+        return Ok(());
+    }
+    match host::is_readable(&context.nic, va, bytes) {
+        true => Ok(()),
+        false => Err(Failure::status(Status::NotRegistered, 0, va)),
+    }
+}
+
+/// # Safety
+/// `received` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_recv(
+    context: *mut c_void,
+    sock: u32,
+    va: *mut c_void,
+    bytes: u64,
+    received: *mut u64,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_recv", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { OptionalOut::new(received) };
+        receive("rb_recv_all", context, sock, va, bytes, &out, timeout_us)
+    })
+}
+
+/// # Safety
+/// `received` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_recv_some(
+    context: *mut c_void,
+    sock: u32,
+    va: *mut c_void,
+    bytes: u64,
+    received: *mut u64,
+    timeout_us: u32,
+) -> i32 {
+    entry("rb_socket_recv_some", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { OptionalOut::new(received) };
+        receive("rb_recv_some", context, sock, va, bytes, &out, timeout_us)
+    })
+}
+
+fn receive(
+    kernel: &str,
+    context: *mut c_void,
+    sock: u32,
+    va: *mut c_void,
+    bytes: u64,
+    received: &OptionalOut<u64>,
+    timeout_us: u32,
+) -> Result<(), Failure> {
+    received.set(0);
+    let context = CONTEXTS.get(context.addr())?;
+    let (moved, end) = context.transfer(kernel, sock, va.addr() as u64, bytes, timeout_us);
+    received.set(moved);
+    end
+}
+
+/// # Safety
+/// `transport` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_transport(
+    context: *mut c_void,
+    sock: u32,
+    transport: *mut *const c_char,
+) -> i32 {
+    entry("rb_socket_transport", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(transport, "`transport`")? };
+        let context = CONTEXTS.get(context.addr())?;
+        let sessions = context.nic.nic.soft().sessions();
+        let session = sessions.iter().find(|s| s.id.0 == sock);
+        let carrier = session.ok_or_else(|| {
+            Failure::argument(format!(
+                "no socket has the number {sock}; it was closed, perhaps"
+            ))
+        })?;
+        out.set(match carrier.transport {
+            Some("local") => c"local".as_ptr(),
+            Some("tcp") => c"tcp".as_ptr(),
+            Some(_) => c"other".as_ptr(),
+            None => c"none".as_ptr(),
+        });
+        Ok(())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_socket_shutdown(context: *mut c_void, sock: u32, timeout_us: u32) -> i32 {
+    entry("rb_socket_shutdown", || {
+        let context = CONTEXTS.get(context.addr())?;
+        let args = [sock.into()];
+        context
+            .command("rb_shutdown", &args, timeout_us)
+            .map(|_| ())
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_socket_close(context: *mut c_void, sock: u32, timeout_us: u32) -> i32 {
+    entry("rb_socket_close", || {
+        let context = CONTEXTS.get(context.addr())?;
+        let args = [sock.into()];
+        context.command("rb_close", &args, timeout_us).map(|_| ())
+    })
+}

@@ -1,0 +1,113 @@
+//! The C API, from a program that gcc compiled as C99.
+#![allow(clippy::disallowed_methods)] // Starts compilers and programs.
+
+#[path = "../../../cli/tests/common/mod.rs"]
+mod common;
+mod compile;
+#[path = "../../../cuda-kernels/tests/common/mock_driver.rs"]
+mod mock_driver;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{built, folder, has, succeed};
+use compile::{c99, compile};
+use mock_driver::under_mock;
+
+#[test]
+fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
+    if !has("gcc") {
+        return;
+    }
+    let dir = folder("capi-comm");
+    let program = c99("comm", &dir);
+    let said = succeed(Command::new(&program).arg(dir.join("local")));
+    assert!(said.contains("all checks passed"), "{said}");
+}
+
+#[test]
+fn kernels_streams_and_settings_in_c99_and_in_cpp() {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let dir = folder("capi-streams");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/push_pop.cu");
+    let module = dir.join("push_pop.so");
+    let mut cc = Command::new(built().join("ringbell"));
+    cc.args(["cc", "--emulate-only"]).arg(&source);
+    succeed(cc.arg("-o").arg(&module));
+    for program in [
+        c99("streams", &dir),
+        compile(&["g++", "-std=c++17", "-xc++"], "streams", &dir),
+    ] {
+        let said = succeed(Command::new(&program).arg(dir.join("local")).arg(&module));
+        assert!(said.contains("all checks passed"), "{said}");
+    }
+}
+
+/// Runs a program of `tests/programs/` that was compiled as C99, and as C++.
+fn in_both_languages(name: &str) {
+    if !has("gcc") || !has("g++") {
+        return;
+    }
+    let dir = folder(&format!("capi-{name}"));
+    for program in [
+        c99(name, &dir),
+        compile(&["g++", "-std=c++17", "-xc++"], name, &dir),
+    ] {
+        let said = succeed(Command::new(&program).arg(dir.join("local")));
+        assert!(said.contains("all checks passed"), "{said}");
+    }
+}
+
+#[test]
+fn graphs_in_c99_and_in_cpp() {
+    in_both_languages("graphs");
+}
+
+#[test]
+fn engines_in_c99_and_in_cpp() {
+    in_both_languages("engines");
+}
+
+#[test]
+fn a_c99_program_gets_what_the_header_promises() {
+    if !has("gcc") {
+        return;
+    }
+    let dir = folder("capi");
+
+    // A kernel of the program's own, as a module.
+    let module = if has("g++") {
+        let source = dir.join("twice.cu");
+        let text = "#include \"ringbell.cuh\"\n\
+            extern \"C\" __global__ void twice(rb_u64 *x) { *x *= 2; }\nRB_KERNEL(twice)\n";
+        std::fs::write(&source, text).expect("written");
+        let mut cc = Command::new(built().join("ringbell"));
+        succeed(cc.args(["cc", "--no-nvcc"]).arg(&source));
+        dir.join("twice.so").display().to_string()
+    } else {
+        "-".into()
+    };
+
+    let program = c99("capi", &dir);
+    let meeting = dir.join("local");
+    let said = succeed(Command::new(&program).arg(&meeting).arg(&module));
+    assert!(said.contains("all checks passed"), "{said}");
+}
+
+#[test]
+fn c_programs_share_gpu_memory_between_processes() {
+    if !has("gcc") {
+        return;
+    }
+    under_mock("c_programs_share_gpu_memory_between_processes", "", || {
+        let dir = folder("capi-ipc");
+        let program = c99("ipc", &dir);
+        let mock = std::env::var("LD_LIBRARY_PATH").expect("the mock driver's folder");
+        let mut command = Command::new("env");
+        command.arg(format!("LD_LIBRARY_PATH={mock}"));
+        let said = succeed(command.arg(program).arg(dir.join("local")));
+        assert!(said.contains("all checks passed"), "{said}");
+    });
+}

@@ -1,0 +1,43 @@
+//! Tells the program which commit it was built from, for the reports, and gives the tutorial's programs to its test.
+
+use std::path::Path;
+use std::process::Command;
+
+fn git(args: &[&str]) -> Option<String> {
+    let out = Command::new("git").args(args).output().ok()?;
+    if !out.status.success() {
+        return None;
+    }
+    Some(String::from_utf8(out.stdout).ok()?.trim().to_string())
+}
+
+/// Writes each whole Rust program of the tutorial to a file: `tests/tutorial.rs` runs them as they stand there.
+fn tutorial() {
+    const TUTORIAL: &str = "../docs/tutorial.md";
+    println!("cargo::rerun-if-changed={TUTORIAL}");
+    let (Ok(text), Ok(dir)) = (std::fs::read_to_string(TUTORIAL), std::env::var("OUT_DIR")) else {
+        return;
+    };
+    let blocks = text.split("\n```rust").skip(1);
+    let blocks = blocks.filter_map(|b| Some(b.split_once('\n')?.1.split_once("\n```")?.0));
+    let programs = blocks.filter(|b| b.contains("\nfn main()"));
+    for (i, program) in programs.enumerate() {
+        let file = Path::new(&dir).join(format!("tutorial_{i}.rs"));
+        if let Err(why) = std::fs::write(&file, program) {
+            println!("cargo::warning=cannot write {}: {why}", file.display());
+        }
+    }
+}
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    tutorial();
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    // The log of HEAD grows with each commit and checkout; without one cargo would rebuild each time.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        if Path::new(&log).exists() {
+            println!("cargo::rerun-if-changed={log}");
+        }
+    }
+    println!("cargo::rustc-env=RINGBELL_COMMIT={commit}");
+}

@@ -1,0 +1,91 @@
+//! From an object file to a program or a shared object.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use object::{Object as _, ObjectSymbol as _};
+
+use super::{succeed, COMPILER};
+use crate::{Exit, Problem};
+
+const LIBRARY: &str = "libringbell.so";
+
+/// Whether the object defines `main`: then it is a program.
+pub(super) fn has_main(object: &Path) -> Result<bool> {
+    let bytes = std::fs::read(object)
+        .with_context(|| format!("the compiler has not written {}", object.display()))?;
+    let file = object::File::parse(&*bytes)
+        .with_context(|| format!("{} is no object file of this machine", object.display()))?;
+    let is_main = file
+        .symbols()
+        .any(|s| s.is_definition() && s.name() == Ok("main"));
+    Ok(is_main)
+}
+
+/// The library that was named, or the one that came with this command.
+pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(named) = named {
+        if named.is_file() && named.file_name().is_some_and(|n| n == LIBRARY) {
+            return named
+                .canonicalize()
+                .with_context(|| format!("cannot resolve {}", named.display()));
+        }
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("{} is not a file named {LIBRARY}", named.display()),
+            "give the path of the library in --library or RINGBELL_LIBRARY",
+        )
+        .into());
+    }
+    let command = std::env::current_exe().context("cannot tell where this command lies")?;
+    let folder = command.parent().unwrap_or(Path::new("."));
+    // cargo puts it beside the command; an installation has bin/ and lib/.
+    let places = [folder.join(LIBRARY), folder.join("../lib").join(LIBRARY)];
+    let found = places.iter().find(|p| p.is_file());
+    let found = found.ok_or_else(|| {
+        Problem::new(
+            Exit::Environment,
+            format!("the source has a main, but there is no {LIBRARY} to link it with in {} or ../lib", folder.display()),
+            "run `cargo build` (with --release for a release build), which puts it beside the command, or name it in --library",
+        )
+    })?;
+    found
+        .canonicalize()
+        .with_context(|| format!("cannot resolve {}", found.display()))
+}
+
+/// Links a program that finds the library where it lies now.
+pub(super) fn program(
+    cxx: &str,
+    flags: &[String],
+    object: &Path,
+    library: &Path,
+    output: &Path,
+) -> Result<()> {
+    let folder = library.parent().unwrap_or(Path::new("/"));
+    let mut command = Command::new(cxx);
+    command
+        .arg("-pthread")
+        .arg(object)
+        .arg("-o")
+        .arg(output)
+        .args(flags)
+        .arg("-L")
+        .arg(folder)
+        .arg("-lringbell")
+        .arg(format!("-Wl,-rpath,{}", folder.display()));
+    succeed(&mut command, COMPILER)
+}
+
+/// Links a shared object of kernels.
+pub(super) fn module(cxx: &str, flags: &[String], object: &Path, output: &Path) -> Result<()> {
+    let mut command = Command::new(cxx);
+    command
+        .args(["-shared", "-pthread"])
+        .arg(object)
+        .arg("-o")
+        .arg(output)
+        .args(flags);
+    succeed(&mut command, COMPILER)
+}

@@ -1,0 +1,421 @@
+//! `ringbell explain`: what a collective does, step by step, as FpgaNIC's Table 8 shows it.
+
+mod draw;
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use ringbell::abi::{Algorithm, CollectiveKind};
+use ringbell::parts::onc_engines::program::{
+    self, algorithm_named, algorithms, check, choose, collective_named, generate_all, pretty,
+    spelled, InPlace, Limits, Order, Program, Proof, Reach, Table, Thresholds, UserProgram,
+};
+use serde::Serialize;
+
+use super::{stdio, Exit, Problem};
+use crate::report::{parse_size, size_text};
+
+/// Arguments of `ringbell explain`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// broadcast, reduce, scatter, gather, all-gather, reduce-scatter, all-reduce, all-to-all or barrier
+    #[arg(value_parser = collective, required_unless_present = "program", conflicts_with = "program")]
+    collective: Option<CollectiveKind>,
+    /// Ranks, up to 256: table and proof grow with their square
+    #[arg(short = 'R', short_alias = 'n', long, value_name = "N", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=256))]
+    ranks: u32,
+    /// Algorithm [default: what the NIC chooses for this size, ranks and transport]
+    #[arg(long, value_parser = algorithm)]
+    algo: Option<Algorithm>,
+    /// Root, where the collective has one
+    #[arg(long, default_value_t = 0)]
+    root: u32,
+    /// Show this rank only; may be given several times
+    #[arg(long)]
+    rank: Vec<u32>,
+    /// Bytes of a block, for the byte counts and the choice of the algorithm
+    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = parse_size)]
+    size: u64,
+    /// How the ranks reach each other, for the choice of the algorithm: `local` on one host, else `network`
+    #[arg(long, default_value = "network", value_parser = ["local", "network"])]
+    transport: String,
+    /// Explain a program of your own instead, after checking it
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Print the programs in the form that --program reads, instead of the table
+    #[arg(long, conflicts_with = "json")]
+    text: bool,
+    /// Draw the table, with an arrow for each message, as an SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Write everything as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+fn collective(name: &str) -> Result<CollectiveKind, String> {
+    collective_named(name)
+        .filter(|kind| !algorithms(*kind).is_empty())
+        .ok_or_else(|| {
+            let all = CollectiveKind::ALL.iter();
+            let known = all.filter(|kind| !algorithms(**kind).is_empty());
+            let names: Vec<String> = known.map(|kind| spelled(kind.name())).collect();
+            format!("the collectives are {}", names.join(", "))
+        })
+}
+
+fn algorithm(name: &str) -> Result<Algorithm, String> {
+    algorithm_named(name).ok_or_else(|| {
+        let names: Vec<String> = Algorithm::ALL.iter().map(|a| spelled(a.name())).collect();
+        format!("the algorithms are {}", names.join(", "))
+    })
+}
+
+/// All that there is to say.
+struct Explained {
+    programs: Vec<Program>,
+    proof: Proof,
+    table: Table,
+}
+
+/// The JSON object.
+#[derive(Serialize)]
+struct Json {
+    collective: String,
+    algorithm: String,
+    ranks: u32,
+    root: u32,
+    /// `ring`, `other` or `none`.
+    order: String,
+    block_chunks: u32,
+    /// Whether source and destination may be one; null where the collective has no such form.
+    in_place: Option<bool>,
+    messages: usize,
+    messages_per_rank: usize,
+    /// The most that a rank sends, for blocks of `block_bytes`.
+    bytes_per_rank: u64,
+    block_bytes: u64,
+    /// Slots of NIC memory that a rank uses.
+    scratch_chunks: u32,
+    /// Identifies the programs.
+    hash: String,
+    /// By rank and column, in the notation of the paper.
+    table: Vec<Vec<String>>,
+    /// In the form that --program reads.
+    text: String,
+}
+
+/// Prints the table.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let explained = explain(args)?;
+    if let Some(rank) = args
+        .rank
+        .iter()
+        .find(|r| **r as usize >= explained.programs.len())
+    {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("--rank {rank} of {} ranks", explained.programs.len()),
+            format!("ranks count from 0 to {}", explained.programs.len() - 1),
+        )
+        .into());
+    }
+    if let Some(path) = &args.svg {
+        let svg = draw::svg(&explained.table, &title(&explained.programs[0]))?;
+        write(path, &svg, "--svg")?;
+    }
+    if args.text {
+        stdio::out(program::format(&explained.programs))?;
+        return Ok(Exit::Ok);
+    }
+    match args.json.as_deref() {
+        None => stdio::out(text(&explained, args))?,
+        Some(path) => {
+            let json = serde_json::to_string_pretty(&json(&explained, args.size))
+                .context("cannot express the table as JSON")?;
+            if path == Path::new("-") {
+                stdio::line(json)?;
+            } else {
+                write(path, &(json + "\n"), "--json")?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn write(path: &Path, text: &str, flag: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| {
+        format!(
+            "cannot write {}; check the path given to {flag}",
+            path.display()
+        )
+    })
+}
+
+fn explain(args: &Args) -> Result<Explained> {
+    let limits = Limits::default();
+    let refused = |what: String| Problem::new(Exit::Usage, what, "see `ringbell explain --help`");
+    let (programs, proof) = match (&args.program, args.collective) {
+        (Some(path), _) => {
+            let text = std::fs::read_to_string(path).with_context(|| {
+                let what = format!("cannot read {}", path.display());
+                Problem::new(Exit::Usage, what, "check the path given to --program")
+            })?;
+            let user = UserProgram::load(&text, &limits).map_err(|error| {
+                Problem::new(
+                    Exit::Failed,
+                    format!("{}: {error}", path.display()),
+                    "docs/collectives.md explains the form and what the checker wants",
+                )
+            })?;
+            (user.programs().to_vec(), user.proof().clone())
+        }
+        (None, Some(kind)) => {
+            if args.root != 0 && !kind.has_root() {
+                let what = format!("{} has no root", spelled(kind.name()));
+                return Err(refused(what).into());
+            }
+            let reach = match args.transport.as_str() {
+                "local" => Reach::OneHost,
+                _ => Reach::Network,
+            };
+            let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
+            let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);
+            let programs = generate_all(kind, algo, args.ranks, args.root)
+                .map_err(|error| refused(error.to_string()))?;
+            let proof = check(&programs, &limits).context("the generated program is refused")?;
+            (programs, proof)
+        }
+        (None, None) => return Err(refused("no collective was given".into()).into()),
+    };
+    let table = Table::new(&programs, &limits).context("the program has no table")?;
+    Ok(Explained {
+        programs,
+        proof,
+        table,
+    })
+}
+
+/// `all-reduce, ring, 4 ranks`
+fn title(p: &Program) -> String {
+    let root = if p.kind.has_root() {
+        format!(", root {}", p.root)
+    } else {
+        String::new()
+    };
+    format!(
+        "{}, {}, {} ranks{root}",
+        spelled(p.kind.name()),
+        spelled(p.algo.name()),
+        p.ranks
+    )
+}
+
+/// The most bytes that a rank sends.
+fn sent(programs: &[Program], block: u64) -> u64 {
+    let bytes = |p: &Program| {
+        let bytes = u128::from(p.sent_chunks()) * u128::from(block) / u128::from(p.block_chunks);
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    };
+    programs.iter().map(bytes).max().unwrap_or(0)
+}
+
+fn text(e: &Explained, args: &Args) -> String {
+    let (p, proof) = (&e.programs[0], &e.proof);
+    let mut out = title(p) + "\n\n";
+    let mut line = |name: &str, text: String| {
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "  {name:<11} {text}");
+    };
+    line(
+        "order",
+        match proof.order {
+            Order::Ring if p.kind == CollectiveKind::ReduceScatter => {
+                "block i is reduced from rank i on, round the ring: the bits of every default"
+            }
+            Order::Ring => {
+                "chunk i is reduced from rank i on, round the ring: the bits of every default"
+            }
+            Order::Other => "another than the ring's: bits may differ from the defaults'",
+            Order::None => "nothing is reduced",
+        }
+        .into(),
+    );
+    line(
+        "chunks",
+        format!("{} a block of {}", p.block_chunks, size_text(args.size)),
+    );
+    line(
+        "messages",
+        if p.is_direct() {
+            "none: ranks of one host read and write each other's memory in one pass, between two barriers".into()
+        } else {
+            format!(
+                "{}, at most {} from one rank, which sends {} bytes at most",
+                proof.messages,
+                proof.messages_per_rank,
+                size_text(sent(&e.programs, args.size))
+            )
+        },
+    );
+    line(
+        "NIC memory",
+        format!("{} chunks of a rank at most", proof.scratch_chunks),
+    );
+    line(
+        "in place",
+        match &proof.in_place {
+            InPlace::Safe => "yes".into(),
+            InPlace::None => "the collective has no such form".into(),
+            InPlace::Unsafe(why) => format!("no: {why}"),
+        },
+    );
+    line(
+        "proved",
+        format!(
+            "result, order, messages matched, no deadlock, no overwritten message; hash {:#018x}",
+            proof.hash
+        ),
+    );
+    out.push('\n');
+    out.push_str(&grid(e, &args.rank));
+    out.push_str(
+        "\ninput/output: G GPU memory, E network, M NIC memory, S stream; subscript: chunk; superscript: contributions\n",
+    );
+    out
+}
+
+/// The table, in columns.
+fn grid(e: &Explained, only: &[u32]) -> String {
+    let shown = |rank: usize| only.is_empty() || only.contains(&(rank as u32));
+    let mut rows = vec![vec![String::new()]];
+    rows[0].extend((0..e.table.columns()).map(|t| pretty(&format!("t_{{{t}}}"))));
+    for (rank, cells) in e.table.rows.iter().enumerate().filter(|(r, _)| shown(*r)) {
+        let mut row = vec![format!("NIC {rank}")];
+        row.extend(cells.iter().map(|c| pretty(&c.to_string())));
+        rows.push(row);
+    }
+    let width = |column: usize| {
+        let cells = rows.iter().map(|r| r[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let mut out = String::new();
+    for row in &rows {
+        let cells = row.iter().zip(&widths);
+        let padded: Vec<String> = cells.map(|(c, w)| format!("{c:<w$}")).collect();
+        out.push_str(padded.join("  ").trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+fn json(e: &Explained, block_bytes: u64) -> Json {
+    let (p, proof) = (&e.programs[0], &e.proof);
+    let row = |cells: &Vec<program::Cell>| cells.iter().map(ToString::to_string).collect();
+    Json {
+        collective: spelled(p.kind.name()),
+        algorithm: spelled(p.algo.name()),
+        ranks: p.ranks,
+        root: p.root,
+        order: format!("{:?}", proof.order).to_lowercase(),
+        block_chunks: p.block_chunks,
+        in_place: match proof.in_place {
+            InPlace::Safe => Some(true),
+            InPlace::Unsafe(_) => Some(false),
+            InPlace::None => None,
+        },
+        messages: proof.messages,
+        messages_per_rank: proof.messages_per_rank,
+        bytes_per_rank: sent(&e.programs, block_bytes),
+        block_bytes,
+        scratch_chunks: proof.scratch_chunks,
+        hash: format!("{:#018x}", proof.hash),
+        table: e.table.rows.iter().map(row).collect(),
+        text: program::format(&e.programs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(line: &[&str]) -> Args {
+        let line = ["explain"].iter().chain(line);
+        Cli::try_parse_from(line).map(|c| c.args).unwrap()
+    }
+
+    #[test]
+    fn the_ring_is_explained_as_the_paper_does() {
+        let args = args(&["all-reduce", "-R", "4", "--algo", "ring", "--size", "1M"]);
+        let text = text(&explain(&args).unwrap(), &args);
+        for part in [
+            "all-reduce, ring, 4 ranks\n",
+            "24, at most 6 from one rank, which sends 1536K bytes at most",
+            "NIC 0  G₀¹/-  (G₃¹ + E₃¹)/E₀¹",
+            "-/G₂⁴\n",
+        ] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_default_depends_on_size_and_transport() {
+        let algo = |line: &[&str]| explain(&args(line)).unwrap().programs[0].algo;
+        assert_eq!(
+            algo(&["allreduce", "--size", "64"]),
+            Algorithm::RecursiveDoubling
+        );
+        assert_eq!(algo(&["allreduce"]), Algorithm::Ring);
+        assert_eq!(
+            algo(&["allreduce", "--transport", "local"]),
+            Algorithm::Direct
+        );
+    }
+
+    #[test]
+    fn one_rank_only_and_json_of_all() {
+        let args = args(&["gather", "--root", "2", "--rank", "1", "--algo", "tree"]);
+        let e = explain(&args).unwrap();
+        let text = text(&e, &args);
+        assert!(text.contains("gather, tree, 4 ranks, root 2"));
+        assert!(text.contains("NIC 1") && !text.contains("NIC 0"));
+        let json = serde_json::to_value(json(&e, 4096)).unwrap();
+        assert_eq!(json["root"], 2);
+        assert_eq!(json["bytes_per_rank"], 8192);
+        assert_eq!(json["table"].as_array().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn wrong_arguments_say_what_there_is() {
+        let parse = |line: &[&str]| Cli::try_parse_from(["explain"].iter().chain(line));
+        let error = |line: &[&str]| parse(line).err().unwrap().to_string();
+        assert!(error(&["send"]).contains("the collectives are broadcast, reduce, scatter"));
+        assert!(error(&["barrier", "--algo", "x"]).contains("the algorithms are auto, direct"));
+        let refused = explain(&args(&["scatter", "--algo", "ring"]))
+            .err()
+            .unwrap();
+        assert_eq!(
+            refused.to_string(),
+            "scatter has no algorithm ring: choose one of flat, direct"
+        );
+    }
+
+    #[test]
+    fn the_drawing_has_every_cell_and_message() {
+        let e = explain(&args(&["all-reduce", "--algo", "ring", "-n", "3"])).unwrap();
+        let svg = draw::svg(&e.table, "title").unwrap();
+        assert!(svg.contains("(G₂¹ + E₂¹)/E₀¹"));
+        // A line for each of the 12 messages, and a head for each.
+        assert_eq!(svg.matches("<polygon").count(), 12);
+    }
+}

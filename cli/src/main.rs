@@ -1,0 +1,158 @@
+//! The command `ringbell`: one file for each subcommand.
+//!
+//! A subcommand is an `Args` structure and a `run` that returns how the program is to end. Errors
+//! travel as `anyhow`; one that a person can do something about is a [`Problem`].
+
+// They panic when a reader closes the pipe; `stdio` does not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
+mod cc;
+mod child;
+mod doctor;
+mod explain;
+mod hll;
+mod nc;
+mod open;
+mod perf;
+mod problem;
+mod regs;
+mod report;
+mod run;
+mod scratch;
+mod secret;
+mod stdio;
+mod trace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use ringbell::GpuChoice;
+
+use problem::{Exit, Problem};
+
+/// GPU kernels send and receive over a NIC, with no CPU in the control path
+///
+/// Exit codes: 0 success; 1 the operation failed; 2 wrong usage; 3 data was wrong; 4 the environment
+/// lacks what was asked for (`ringbell doctor` says what);
+/// 130 interrupted; `run` ends as the first rank that failed.
+///
+/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, also for programs;
+/// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error;
+/// RINGBELL_UDP_SECRET is the number that --secret reads from a file.
+#[derive(Parser)]
+#[command(name = "ringbell", version)]
+struct Cli {
+    /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
+    #[arg(long, global = true, env = ringbell::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
+    gpu: Option<GpuChoice>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build your own kernels: for the emulated GPU, and with nvcc for real ones
+    Cc(cc::Args),
+    /// What this machine has, what is used instead of what it lacks, and why
+    Doctor(doctor::Args),
+    /// What a collective does, step by step: its state table, its messages, and the proof that it is right
+    Explain(explain::Args),
+    /// Count the distinct items of a file while the NIC moves it to GPU memory
+    Hll(hll::Args),
+    /// Netcat whose bytes go through GPU memory and a GPU kernel
+    Nc(nc::Args),
+    /// Measure: bandwidth, latency, and the limits of the machine
+    Perf(Box<perf::Args>),
+    /// The register map of the NIC, and the values of those that run here
+    Regs(regs::Args),
+    /// Start the ranks of a job on this machine
+    Run(run::Args),
+}
+
+/// The command line, with options that a benchmark shares with others and refuses left out of its help.
+fn command() -> clap::Command {
+    let without = |ids: &'static [&'static str]| {
+        move |c: clap::Command| ids.iter().fold(c, |c, id| c.mut_arg(id, |a| a.hide(true)))
+    };
+    let sizes: &[&str] = &["min", "max", "factor", "step"];
+    Cli::command().mut_subcommand("perf", |perf| {
+        perf.mut_subcommand("barrier", without(sizes))
+            .mut_subcommand("send-rate", without(sizes))
+            .mut_subcommand("send-lat", without(&["window"]))
+    })
+}
+
+/// Parses the command line and runs it.
+fn main() -> ExitCode {
+    let matches = command().get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+    // Ranks that are threads have n² links.
+    ringbell::descriptors::raise_limit();
+    if let Some(gpu) = cli.gpu {
+        // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
+        std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());
+    }
+    share_no_work_queues();
+    let done = trace::start().and_then(|()| run(cli.command));
+    match done {
+        Ok(exit) => exit.into(),
+        Err(error) => problem::print(&error).into(),
+    }
+}
+
+/// Streams share eight of the GPU's work queues, so that of nine kernels that wait one may hold up another. The driver
+/// reads the variable when it starts, and so do the ranks that `run` starts; a service for several processes shares its
+/// queues among its clients, who would be fewer.
+fn share_no_work_queues() {
+    #[cfg(feature = "cuda")]
+    {
+        use ringbell::parts::cuda_kernels::cuda::CONNECTIONS_VARIABLE;
+        let set = |name| std::env::var_os(name).is_some();
+        if !set(CONNECTIONS_VARIABLE) && !set("CUDA_MPS_PIPE_DIRECTORY") {
+            // No thread runs yet.
+            std::env::set_var(CONNECTIONS_VARIABLE, "32");
+        }
+    }
+}
+
+fn run(command: Command) -> Result<Exit> {
+    match command {
+        Command::Cc(args) => cc::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Hll(args) => hll::run(&args),
+        Command::Nc(args) => nc::run(&args),
+        Command::Perf(args) => perf::run(*args),
+        Command::Regs(args) => regs::run(&args),
+        Command::Run(args) => run::run(&args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_argument_is_explained() {
+        fn walk(command: &clap::Command) {
+            assert!(
+                command.get_about().is_some(),
+                "{} has no help",
+                command.get_name()
+            );
+            for arg in command.get_arguments() {
+                assert!(
+                    arg.get_help().is_some(),
+                    "{} {}",
+                    command.get_name(),
+                    arg.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        let command = command();
+        command.clone().debug_assert();
+        walk(&command);
+    }
+}

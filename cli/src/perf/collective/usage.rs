@@ -1,0 +1,242 @@
+//! What a measurement cannot be asked for, said before anything is started.
+
+use anyhow::Result;
+use ringbell::abi::kernel_stream::MAX_LOG2;
+use ringbell::parts::onc_engines::program::algorithms;
+use ringbell::{
+    descriptors, Algorithm, CollectiveKind, CollectiveSettings, DataType, Job, JobSource,
+    NicOptions, PortSpec, TransportSpec, WireType,
+};
+
+use super::{name, spelled, Args};
+use crate::perf::memory;
+use crate::report::{parse_size, size_text};
+use crate::{Exit, Problem};
+
+/// A number of ranks that is not what a launcher has started.
+pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
+    match args.ranks {
+        Some(asked) if asked != job.size() => Err(Problem::new(
+            Exit::Usage,
+            format!(
+                "-R {asked} asks for {asked} rank(s), and the launcher has started {}",
+                job.size()
+            ),
+            "leave -R away under a launcher and tell it how many, or run the command without one",
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Arguments that contradict each other, or that this collective among so many ranks cannot have.
+pub(in crate::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
+    let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
+    if kind == CollectiveKind::Send && ranks < 2 {
+        return usage("send-recv needs two ranks".into(), "give -R 2 or more");
+    }
+    if args.root >= ranks {
+        return usage(
+            format!("there is no rank {} among {ranks}", args.root),
+            "give --root a rank from 0 to below -R",
+        );
+    }
+    if args.from_kernel && kind == CollectiveKind::Send {
+        return usage(
+            "send-recv is two operations at once, and --from-kernel times one".into(),
+            "leave --from-kernel away, or give --streams, or measure `perf send-bw`, which kernels drive",
+        );
+    }
+    check_streams(kind, args)?;
+    check_algorithm(kind, args)?;
+    settings(args).map(drop)
+}
+
+/// What the collective and the type of its elements cannot do.
+fn check_algorithm(kind: CollectiveKind, args: &Args) -> Result<()> {
+    let all = algorithms(kind);
+    if args.algo != Algorithm::Auto && !all.contains(&args.algo) {
+        let names: Vec<String> = all.iter().map(|a| spelled(a.name())).collect();
+        let advice = match names.is_empty() {
+            true => "leave --algo away".to_string(),
+            false => format!("give --algo one of auto, {}", names.join(", ")),
+        };
+        let what = format!(
+            "{} has no algorithm {}",
+            name(kind),
+            spelled(args.algo.name())
+        );
+        return Err(Problem::new(Exit::Usage, what, advice).into());
+    }
+    if args.wire != WireType::Same && args.datatype != DataType::F32 {
+        let dtype = spelled(args.datatype.name());
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("--wire is for f32 elements, and these are {dtype}"),
+            "leave --wire away, or give -d f32",
+        )
+        .into());
+    }
+    Ok(())
+}
+
+/// Which operations can have streams for all their operands.
+fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
+    use CollectiveKind as K;
+    if !args.streams {
+        return Ok(());
+    }
+    let window = settings(args)?.stream_bytes;
+    if !(window..=1 << MAX_LOG2).contains(&args.ring) {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!(
+                "a ring of {} bytes cannot hold the {} that a communicator moves at once",
+                size_text(args.ring),
+                size_text(window)
+            ),
+            format!(
+                "give --ring {} to {}, or a smaller window with --set stream_bytes=SIZE",
+                size_text(window),
+                size_text(1 << MAX_LOG2)
+            ),
+        )
+        .into());
+    }
+    if matches!(kind, K::AllReduce | K::Broadcast | K::Reduce | K::Send) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Exit::Usage,
+        format!(
+            "{} has operands with a block for each rank, and a stream stands for one block",
+            name(kind)
+        ),
+        "measure all-reduce, broadcast, reduce or send-recv with --streams",
+    )
+    .into())
+}
+
+/// Refuses at once what could only fail when the descriptors are used up.
+pub(super) fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result<()> {
+    let (Some(limit), true) = (descriptors::limit(), transport != TransportSpec::Tcp) else {
+        return Ok(());
+    };
+    let needed = descriptors::needed_in_one_process(ranks);
+    if needed <= limit {
+        return Ok(());
+    }
+    Err(Problem::new(
+        Exit::Environment,
+        format!("{ranks} ranks in one process need about {needed} file descriptors, and this process may have {limit}"),
+        format!("raise the limit (`ulimit -n {needed}`, or its hard limit in /etc/security/limits.conf), or leave --threads away: ranks that are processes need few"),
+    )
+    .into())
+}
+
+/// Bytes of a rank besides its buffers.
+const RANK_BYTES: u64 = 24 << 20;
+/// Bytes that each pair of ranks shares.
+const PAIR_BYTES: u64 = 1 << 20;
+/// Bytes of mapped memory for each byte of page tables.
+const PAGE_TABLES: u64 = 512;
+
+/// Refuses at once what could only end in the system's killing a rank for want of memory; all of `ranks` are here.
+pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> Result<()> {
+    let n = u64::from(ranks);
+    let buffers = largest.saturating_mul(2);
+    let needed = n
+        .saturating_mul(buffers.saturating_add(RANK_BYTES))
+        .saturating_add(n * (n - 1) / 2 * PAIR_BYTES)
+        // Each maps the memory of all.
+        .saturating_add((n * n).saturating_mul(buffers / PAGE_TABLES));
+    let what = format!(
+        "{} of {} bytes among {ranks} rank(s)",
+        name(kind),
+        size_text(largest)
+    );
+    let advice = "give a smaller -e (each rank has a source and a destination of that size), or fewer ranks with -R";
+    memory::enough(&what, needed, advice)
+}
+
+/// The rank's NIC as its launcher says, unless the command line says otherwise.
+pub(super) fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
+    let mut options = job.nic_options()?;
+    if args.transport != TransportSpec::Auto {
+        options.transport = args.transport;
+    }
+    // What `run` and this command itself have started was told its own part of the port.
+    if let (Some(port), false) = (&args.port, job.source() == JobSource::Ringbell) {
+        options.port = port.clone();
+    }
+    let missing = match options.port {
+        PortSpec::None => options.transport == TransportSpec::Tcp,
+        PortSpec::Mem => options.switch.is_none(),
+        _ => false,
+    };
+    if missing {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("{} has started the ranks, and they have no port to carry TCP's frames: only `ringbell run` makes one", job.source()),
+            "give each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,..., or leave --transport and --port away",
+        )
+        .into());
+    }
+    Ok(options)
+}
+
+/// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setting {
+    name: String,
+    value: u64,
+}
+
+pub(super) fn setting(text: &str) -> Result<Setting, String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or_else(|| format!("`{text}` is not NAME=VALUE"))?;
+    let value = parse_size(value)?;
+    // Name and value, each by itself; together they are checked when the communicator is made.
+    CollectiveSettings::default()
+        .set(name, value)
+        .map_err(|e| e.why)?;
+    let name = name.to_string();
+    Ok(Setting { name, value })
+}
+
+/// The communicator's settings.
+pub(super) fn settings(args: &Args) -> Result<CollectiveSettings> {
+    let mut settings = CollectiveSettings::default();
+    for s in &args.settings {
+        settings.set(&s.name, s.value)?;
+    }
+    settings.validate().map_err(|e| {
+        Problem::new(
+            Exit::Usage,
+            format!("{}: {}", e.setting, e.why),
+            "change one of them with --set",
+        )
+    })?;
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_a_name_and_a_value() {
+        let s = setting("segment_bytes=64K").expect("a setting");
+        assert_eq!((s.name.as_str(), s.value), ("segment_bytes", 64 << 10));
+        for (wrong, why) in [
+            ("segment_bytes", "NAME=VALUE"),
+            ("segment=1", "segment_bytes"),
+            ("direct=2", "neither 0"),
+            ("eager_max=lots", "lots"),
+        ] {
+            let e = setting(wrong).expect_err(wrong);
+            assert!(e.contains(why), "{wrong}: {e}");
+        }
+    }
+}

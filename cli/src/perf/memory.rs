@@ -1,0 +1,64 @@
+//! Measurements that this machine has no memory for, refused before anything is started.
+
+use anyhow::Result;
+use ringbell::GpuChoice;
+
+use crate::report::{memory, size_text};
+use crate::{Exit, Problem};
+
+/// One part in so many stays free: the system and other programs go on.
+const SPARE: u64 = 16;
+
+/// Refuses what needs more bytes of this machine's memory than are free. A real GPU has memory of its own.
+pub(super) fn enough(what: &str, needed: u64, advice: &str) -> Result<()> {
+    match GpuChoice::Auto.resolve() {
+        Ok(GpuChoice::Cuda(_)) => Ok(()),
+        _ => check(what, needed, memory::free(), advice),
+    }
+}
+
+fn check(what: &str, needed: u64, free: Option<memory::Free>, advice: &str) -> Result<()> {
+    let Some(free) = free else { return Ok(()) };
+    if needed <= free.bytes - free.bytes / SPARE {
+        return Ok(());
+    }
+    let (needs, has) = (rounded(needed), rounded(free.bytes));
+    let what = format!(
+        "{what} needs about {needs} bytes of memory, and {has} bytes {} are free",
+        free.of
+    );
+    Err(Problem::new(Exit::Environment, what, advice).into())
+}
+
+/// In the largest unit of which there are four: a person reads three digits.
+fn rounded(bytes: u64) -> String {
+    let unit = [1 << 40, 1 << 30, 1 << 20, 1 << 10];
+    let unit = unit.into_iter().find(|u| bytes / u >= 4).unwrap_or(1);
+    size_text(bytes / unit * unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_needed_and_what_is_free_are_named() {
+        let free = |bytes| {
+            Some(memory::Free {
+                bytes,
+                of: "of the control group /a".into(),
+            })
+        };
+        assert!(check("x", 15 << 20, free(16 << 20), "y").is_ok());
+        assert!(check("x", u64::MAX, None, "y").is_ok());
+        let e = check("all-reduce", 4 << 40, free(22 << 30), "y").expect_err("too much");
+        let e = e.to_string();
+        for word in ["all-reduce", "4T", "22G", "control group /a"] {
+            assert!(e.contains(word), "{e}");
+        }
+        assert!(
+            check("x", 16 << 20, free(16 << 20), "y").is_err(),
+            "none is spare"
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The process that NCCL runs in: `ringbell perf nccl-worker`, which only this program starts.
+
+use std::io::{BufRead as _, Write as _};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{set_parent_process_death_signal, Signal};
+
+use super::binding::{Nccl, UniqueId};
+use super::device::Device;
+use super::order::{Event, Order};
+use super::rank;
+use crate::Exit;
+
+/// A line on standard output. Whoever reads it may be gone: then this process is ended.
+fn tell(lines: &Mutex<std::io::Stdout>, event: &Event) {
+    let Ok(mut line) = serde_json::to_string(event) else {
+        return;
+    };
+    line.push('\n');
+    let mut out = lines.lock().unwrap_or_else(PoisonError::into_inner).lock();
+    let _ = out.write_all(line.as_bytes()).and_then(|()| out.flush());
+}
+
+fn line() -> Result<String> {
+    let mut line = String::new();
+    let n = std::io::stdin().lock().read_line(&mut line);
+    if n.context("cannot read standard input")? == 0 {
+        anyhow::bail!("standard input has ended; `ringbell perf nccl` starts this command itself");
+    }
+    Ok(line)
+}
+
+/// Does what the first line of standard input orders.
+pub(super) fn run() -> Result<Exit> {
+    // Nothing of it is left when the program that has started it is killed.
+    set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the parent")?;
+    let order: Order = serde_json::from_str(&line()?)
+        .context("the first line is no order; `ringbell perf nccl` starts this command itself")?;
+    let lines = Mutex::new(std::io::stdout());
+    let fail = |rank: Option<u32>, why: String| {
+        tell(&lines, &Event::Failed { rank, why });
+        Ok(Exit::Failed)
+    };
+    // Before the library: without a GPU none of them is of use.
+    let timeout = Duration::from_secs(order.timeout_s);
+    let gpu = Device::open(order.device, timeout).and_then(|d| Ok((d.name()?, d.sms()?)));
+    let (gpu, sms) = match gpu {
+        Ok(gpu) => gpu,
+        Err(e) => {
+            let why = e.to_string();
+            tell(&lines, &Event::NoGpu { why });
+            return Ok(Exit::Environment);
+        }
+    };
+    let loaded = Nccl::load(&order.library).and_then(|n| Ok((n.version()?, n)));
+    let (version, nccl) = match loaded {
+        Ok(loaded) => loaded,
+        Err(e) => return fail(None, e.to_string()),
+    };
+    tell(&lines, &Event::Loaded { version, gpu, sms });
+    if order.own.is_empty() {
+        return Ok(Exit::Ok);
+    }
+    let id = match order.own.contains(&0) {
+        true => match nccl.unique_id() {
+            Ok(id) => id,
+            Err(e) => return fail(Some(0), e.to_string()),
+        },
+        false => UniqueId::parse(&line()?).context("the second line is no id")?,
+    };
+    if order.own.contains(&0) && order.own.len() < order.ranks as usize {
+        tell(&lines, &Event::Id { id: id.text() });
+    }
+    let failed = std::thread::scope(|scope| {
+        let ranks = order.own.iter().map(|&rank| {
+            let (nccl, order, id, lines) = (&nccl, &order, &id, &lines);
+            let run = move || {
+                let done = rank::run(nccl, order, rank, id, &|event| tell(lines, &event));
+                if let Err(e) = &done {
+                    let why = e.to_string();
+                    let rank = Some(rank);
+                    tell(lines, &Event::Failed { rank, why });
+                }
+                done.is_err()
+            };
+            let started = std::thread::Builder::new().spawn_scoped(scope, run);
+            started.inspect_err(|e| {
+                let why = format!("cannot start a thread: {e}");
+                let rank = Some(rank);
+                tell(lines, &Event::Failed { rank, why });
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        // A rank that panics counts as one that failed.
+        let ended = |r: std::thread::ScopedJoinHandle<'_, bool>| r.join().unwrap_or(true);
+        ranks.into_iter().any(|r| r.map_or(true, ended))
+    });
+    Ok(if failed { Exit::Failed } else { Exit::Ok })
+}

@@ -1,0 +1,632 @@
+//! Who the two sides are: threads, processes, or two commands on two machines.
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{anyhow, Context, Result};
+use ringbell::abi::{SessionId, Status};
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::{Checksums, MTU_MAX, MTU_MIN};
+use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
+
+use super::receiver::Receiver;
+use super::serve;
+use super::side::{failed, Side};
+use super::wire::{Plan, Run, Verdict};
+use crate::child::dies_with_us;
+use crate::report::{limits, machine, Payload, Report};
+use crate::scratch::Folder;
+use crate::secret::SecretArgs;
+use crate::{open, stdio, Exit, Problem};
+
+/// Default TCP port, that of perftest.
+const PORT: u16 = 18_515;
+const SERVER_IP: Cidr = Cidr {
+    ip: Ipv4Addr::new(10, 77, 0, 1),
+    prefix: 24,
+};
+const CLIENT_IP: Cidr = Cidr {
+    ip: Ipv4Addr::new(10, 77, 0, 2),
+    prefix: 24,
+};
+/// How long the other side may take to appear.
+pub(super) const START: Duration = Duration::from_secs(20);
+
+/// Flags that say between whom, and over what.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WireArgs {
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` whichever reaches the peer first
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    transport: TransportSpec,
+    /// What carries the frames of TCP: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none` [default: mem; with --listen or --connect: none]
+    #[arg(long, value_name = "PORT")]
+    port: Option<PortSpec>,
+    /// Two processes, a NIC and a GPU each (the default)
+    #[arg(long, conflicts_with = "threads")]
+    procs: bool,
+    /// Two threads of one process, a NIC and a GPU each
+    #[arg(long)]
+    threads: bool,
+    /// Be the receiving side of another machine's (or shell's) measurement, at this NIC address
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["connect", "threads", "procs"], value_parser = address)]
+    listen: Option<SocketAddrV4>,
+    /// Measure to the NIC at this address, where `--listen` runs
+    #[arg(long, value_name = "IP[:PORT]", conflicts_with_all = ["threads", "procs"], value_parser = address)]
+    connect: Option<SocketAddrV4>,
+    /// Own NIC address with --connect [default: 10.77.0.2/24]
+    #[arg(long, value_name = "IP/N", requires = "connect")]
+    ip: Option<Cidr>,
+    /// Who steps the NIC: `rescue` the waiting kernel, else a parked thread; `dedicated` a thread that polls
+    #[arg(long, default_value = "rescue", value_name = "rescue|dedicated", value_parser = progress)]
+    progress: ProgressMode,
+    /// IP MTU of port `mem`, in bytes
+    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
+    mtu: usize,
+    /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means tcp, as do --loss and --reorder
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+    /// Lose this fraction of the frames that are sent
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability)]
+    loss: f64,
+    /// Let this fraction of the frames be overtaken by later ones
+    #[arg(long, default_value_t = 0.0, value_name = "P", value_parser = probability)]
+    reorder: f64,
+    #[command(flatten)]
+    secret: SecretArgs,
+    /// Seed of faults and data
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+    /// Time-out of each operation, and of finding the other side with --listen and --connect, in seconds [default: 10; --listen waits an hour for a client]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: Option<u64>,
+    /// Bytes of a TCP connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
+    #[arg(long, value_name = "SIZE", value_parser = tcp_buffer)]
+    pub(super) tcp_buffer: Option<u64>,
+    /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..=1000))]
+    rto_min: Option<u64>,
+    /// The switch of the process that started this one
+    #[arg(long, hide = true)]
+    join_switch: Option<PathBuf>,
+    /// Where NICs of this measurement find each other
+    #[arg(long, hide = true)]
+    directory: Option<PathBuf>,
+    /// Bytes of GPU memory
+    #[arg(long, hide = true)]
+    memory: Option<u64>,
+}
+
+fn progress(text: &str) -> Result<ProgressMode, String> {
+    match text {
+        "rescue" => Ok(ProgressMode::Rescue),
+        "dedicated" => Ok(ProgressMode::Dedicated),
+        _ => Err(format!(
+            "`{text}` is no way to step a NIC; write rescue or dedicated"
+        )),
+    }
+}
+
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
+        _ => Err(format!(
+            "`{text}` is not a probability; write a number from 0 up to, but not, 1"
+        )),
+    }
+}
+
+/// An IP MTU that port `mem` can have.
+pub(crate) fn mtu(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&mtu) => Ok(mtu),
+        _ => Err(format!(
+            "write a number of bytes from {MTU_MIN} to {MTU_MAX}"
+        )),
+    }
+}
+
+/// Bytes of a TCP buffer.
+fn tcp_buffer(text: &str) -> Result<u64, String> {
+    match crate::report::parse_size(text)? {
+        bytes if (4 << 10..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("a TCP buffer holds 4K to 1G".into()),
+    }
+}
+
+/// The transport, when frames are to be lost, reordered or recorded: `auto` is then TCP.
+pub(crate) fn frames_need_tcp(transport: TransportSpec, frames: bool) -> TransportSpec {
+    match transport {
+        TransportSpec::Auto if frames => TransportSpec::Tcp,
+        other => other,
+    }
+}
+
+/// Refuses to lose, reorder or record frames where there are none.
+pub(crate) fn check_frames(transport: TransportSpec) -> Result<()> {
+    match transport {
+        TransportSpec::Local => Err(Problem::new(
+            Exit::Usage,
+            "--loss, --reorder and --pcap act on frames, and transport local has none",
+            "give --transport tcp, or leave --transport away",
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// A NIC's address, with or without a port.
+fn address(text: &str) -> Result<SocketAddrV4, String> {
+    let parsed = text.parse::<SocketAddrV4>().or_else(|_| {
+        text.parse::<Ipv4Addr>()
+            .map(|ip| SocketAddrV4::new(ip, PORT))
+    });
+    match parsed {
+        Ok(at) if at.port() != 0 => Ok(at),
+        Ok(_) => Err("there is no port 0; write a port of 1 to 65535".into()),
+        Err(_) => Err(format!(
+            "write A.B.C.D, or A.B.C.D:PORT for another port than {PORT}"
+        )),
+    }
+}
+
+/// The measuring side, connected.
+pub(super) struct Client {
+    /// Our NIC.
+    pub(super) side: Side,
+    /// The connection that is measured.
+    pub(super) session: SessionId,
+    /// The server's NIC.
+    pub(super) server: SocketAddrV4,
+    peer: Peer,
+}
+
+enum Peer {
+    Thread(std::thread::JoinHandle<Result<()>>),
+    Process(Receiver),
+    Elsewhere,
+}
+
+/// What the command line asked for.
+pub(super) enum Role {
+    /// The receiving side has served; nothing to report.
+    Served,
+    /// Measure.
+    Client(Box<Client>),
+}
+
+impl WireArgs {
+    /// Seed of the data.
+    pub(super) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> Result<NicOptions> {
+        let mut options = NicOptions {
+            ip,
+            transport: self.transport(),
+            port,
+            faults: Faults {
+                loss: self.loss,
+                reorder: self.reorder,
+                seed: self.seed,
+                ..Faults::default()
+            },
+            udp_secret: self.secret.read()?,
+            pcap: self.pcap.clone(),
+            progress: self.progress,
+            seed: Some(self.seed),
+            tcp_buffer: self.tcp_buffer() as usize,
+            tcp_rto_min: Duration::from_millis(self.rto_min.unwrap_or(if self.both_ours() {
+                20
+            } else {
+                200
+            })),
+            ..NicOptions::default()
+        };
+        options.gpu.memory_bytes = memory.max(64 << 20);
+        options.local.directory = self.directory.clone();
+        Ok(options)
+    }
+
+    /// Both NICs belong to this command, so that no stranger's delayed acknowledgements count.
+    fn both_ours(&self) -> bool {
+        self.directory.is_some() || (self.listen.is_none() && self.connect.is_none())
+    }
+
+    fn tcp_buffer(&self) -> u64 {
+        self.tcp_buffer.unwrap_or(1 << 20)
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(self.timeout.unwrap_or(10))
+    }
+
+    /// How long `--listen` waits for its client.
+    fn client_patience(&self) -> Duration {
+        match (&self.directory, self.timeout) {
+            // Started by a command that connects at once.
+            (Some(_), _) => START,
+            (None, Some(_)) => self.timeout(),
+            (None, None) => Duration::from_secs(3600),
+        }
+    }
+
+    /// Faults and captures act on frames, which only TCP has.
+    fn transport(&self) -> TransportSpec {
+        frames_need_tcp(self.transport, self.acts_on_frames())
+    }
+
+    fn acts_on_frames(&self) -> bool {
+        self.loss > 0.0 || self.reorder > 0.0 || self.pcap.is_some()
+    }
+
+    fn port_or(&self, default: PortSpec) -> PortSpec {
+        self.port.clone().unwrap_or(default)
+    }
+
+    /// Opens the sides that belong to this process; serves when this is the receiving side.
+    /// `command` is the benchmark's name, for the process that is started.
+    pub(super) fn start(&self, command: &str, memory: u64) -> Result<Role> {
+        if self.acts_on_frames() {
+            check_frames(self.transport)?;
+        }
+        if let Some(at) = self.listen {
+            let mut options = self.options(
+                Cidr {
+                    ip: *at.ip(),
+                    prefix: 24,
+                },
+                self.port_or(PortSpec::None),
+                self.memory.unwrap_or(memory),
+            )?;
+            if let Some(path) = &self.join_switch {
+                options.switch = Some((join(path)?, 1));
+            }
+            let side = Side::open(options, self.timeout())?;
+            let listener = side.listen(at.port(), 1024)?;
+            stdio::note(format_args!("listening on {at}"));
+            serve::serve(&side, listener, self.client_patience())?;
+            side.nic.soft().flush(Duration::from_secs(2));
+            return Ok(Role::Served);
+        }
+        if let Some(to) = self.connect {
+            let options = self.options(
+                self.ip.unwrap_or(CLIENT_IP),
+                self.port_or(PortSpec::None),
+                memory,
+            )?;
+            let side = Side::open(options, self.timeout())?;
+            return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
+        }
+        if let Some(PortSpec::Tap(name)) = &self.port {
+            return Err(Problem::new(
+                Exit::Usage,
+                format!("tap:{name} leads to this machine's kernel, not to a second NIC"),
+                "use --port mem or udp between two NICs of this command, or --listen and --connect",
+            )
+            .into());
+        }
+        let what = format!("{command} between two NICs, with messages of that size");
+        let advice = "give a smaller -e, or fewer messages in flight";
+        super::memory::enough(&what, memory.saturating_mul(2), advice)?;
+        let client = if self.threads {
+            self.in_threads(memory)?
+        } else {
+            self.in_processes(command, memory)?
+        };
+        Ok(Role::client(client))
+    }
+
+    /// The switch between both sides, and both sides' port.
+    fn ports(&self) -> Result<(Option<Arc<MemSwitch>>, PortSpec, PortSpec)> {
+        let port = match (&self.port, self.transport()) {
+            (Some(port), _) => port.clone(),
+            (None, TransportSpec::Local) => PortSpec::None,
+            (None, _) => PortSpec::Mem,
+        };
+        Ok(match port {
+            PortSpec::Mem => {
+                // Both ends share memory: nothing can flip a bit, unless faults are asked for.
+                let checksums = match self.acts_on_frames() {
+                    true => Checksums::Software,
+                    false => Checksums::Omitted,
+                };
+                let switch = open::switch(2, self.mtu, checksums)?;
+                (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
+            }
+            PortSpec::Udp { bind, peers } if peers.is_empty() => {
+                // Two sockets on this host that know each other; the port numbers are free ones.
+                let ip = if bind.ip().is_unspecified() {
+                    Ipv4Addr::LOCALHOST.into()
+                } else {
+                    bind.ip()
+                };
+                let free = || -> Result<_> {
+                    Ok(UdpSocket::bind((ip, 0))
+                        .context("no free UDP port")?
+                        .local_addr()?)
+                };
+                let (a, b) = (free()?, free()?);
+                (
+                    None,
+                    PortSpec::Udp {
+                        bind: a,
+                        peers: vec![b],
+                    },
+                    PortSpec::Udp {
+                        bind: b,
+                        peers: vec![a],
+                    },
+                )
+            }
+            other => (None, other.clone(), other),
+        })
+    }
+
+    fn in_threads(&self, memory: u64) -> Result<Client> {
+        let (switch, server_port, client_port) = self.ports()?;
+        let folder = Folder::new("perf")?;
+        let mut options = self.options(SERVER_IP, server_port, memory)?;
+        options.local.directory = Some(folder.to_path_buf());
+        options.switch = switch.clone().map(|s| (s, 1));
+        options.pcap = None;
+        let server = Side::open(options, self.timeout())?;
+        let listener = server.listen(PORT, 1024)?;
+        let mut options = self.options(CLIENT_IP, client_port, memory)?;
+        options.local.directory = Some(folder.to_path_buf());
+        options.switch = switch.map(|s| (s, 0));
+        let client = Side::open(options, self.timeout())?;
+        // The server ends last, and removes what both have found each other by.
+        let thread = std::thread::Builder::new()
+            .name("perf-server".into())
+            .spawn(move || -> Result<()> {
+                let done = serve::serve(&server, listener, START);
+                server.nic.soft().flush(Duration::from_secs(2));
+                drop(server);
+                drop(folder);
+                done
+            })
+            .context("cannot start a thread")?;
+        Client::connect(
+            client,
+            SocketAddrV4::new(SERVER_IP.ip, PORT),
+            Peer::Thread(thread),
+            START,
+        )
+    }
+
+    fn in_processes(&self, command: &str, memory: u64) -> Result<Client> {
+        let (switch, server_port, client_port) = self.ports()?;
+        let folder = Folder::new("perf")?;
+        let exe = std::env::current_exe().context("cannot find this program's own file")?;
+        let mut child = Command::new(exe);
+        child
+            .args([
+                "perf",
+                command,
+                "--listen",
+                &format!("{}:{PORT}", SERVER_IP.ip),
+            ])
+            .args([
+                "--transport",
+                &self.transport().to_string(),
+                "--port",
+                &server_port.to_string(),
+            ])
+            .args([
+                "--timeout",
+                &self.timeout().as_secs().to_string(),
+                "--seed",
+                &self.seed.to_string(),
+            ])
+            .args([
+                "--loss",
+                &self.loss.to_string(),
+                "--reorder",
+                &self.reorder.to_string(),
+            ])
+            .args([
+                "--tcp-buffer",
+                &self.tcp_buffer().to_string(),
+                "--memory",
+                &memory.to_string(),
+            ])
+            .arg("--progress")
+            .arg(if self.progress == ProgressMode::Dedicated {
+                "dedicated"
+            } else {
+                "rescue"
+            })
+            .arg("--directory")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        if let Some(fd) = switch.as_ref().and_then(|s| s.fd()) {
+            // The child opens the switch's memory through this process: nothing is inherited.
+            child.arg("--join-switch").arg(format!(
+                "/proc/{}/fd/{}",
+                std::process::id(),
+                fd.as_raw_fd()
+            ));
+        }
+        dies_with_us(&mut child);
+        let child = child
+            .spawn()
+            .context("cannot start the receiving process")?;
+        let mut receiver = Receiver::new(child, folder);
+        receiver.ready()?;
+        let mut options = self.options(CLIENT_IP, client_port, memory)?;
+        options.local.directory = Some(receiver.folder.to_path_buf());
+        options.switch = switch.map(|s| (s, 0));
+        let side = Side::open(options, self.timeout())?;
+        receiver.watch(&side)?;
+        let server = SocketAddrV4::new(SERVER_IP.ip, PORT);
+        Client::connect(side, server, Peer::Process(receiver), START)
+    }
+}
+
+impl Role {
+    fn client(client: Client) -> Role {
+        Role::Client(Box::new(client))
+    }
+}
+
+/// Attaches to the switch of the process that started this one.
+fn join(path: &std::path::Path) -> Result<Arc<MemSwitch>> {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .with_context(|| format!("cannot open the switch at {}", path.display()))?;
+    Ok(Arc::new(
+        MemSwitch::attach(file.into()).context("cannot attach to the switch")?,
+    ))
+}
+
+impl Client {
+    fn connect(side: Side, server: SocketAddrV4, peer: Peer, patience: Duration) -> Result<Client> {
+        let goes_on = || match &peer {
+            Peer::Process(receiver) => receiver.ended().is_none(),
+            _ => true,
+        };
+        match side.connect(server, patience, goes_on) {
+            Ok(session) => Ok(Client {
+                side,
+                session,
+                server,
+                peer,
+            }),
+            Err(e) => Err(peer.blame(e)),
+        }
+    }
+
+    /// An empty report about this pair, with the limits of this machine measured now.
+    pub(super) fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
+        let mut meta = machine::meta(benchmark);
+        meta.nic = "soft".into();
+        meta.gpu = machine::gpu_name(self.side.nic.gpu());
+        meta.transport = self.transport();
+        meta.port = match meta.transport.as_str() {
+            // The session does not use the port: not silently, when one was asked for.
+            "local" => match self.side.nic.port() {
+                PortSpec::None | PortSpec::Mem => "none".into(),
+                unused => format!("none ({unused} is not used)"),
+            },
+            _ => self.side.nic.port().to_string(),
+        };
+        meta.progress = match self.side.nic.soft().config().progress {
+            ProgressMode::Dedicated => "dedicated",
+            _ => "waiter",
+        }
+        .into();
+        meta.limits = limits::measure(sizes);
+        Report {
+            meta,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Waits for the server to say how a run went.
+    ///
+    /// # Errors
+    /// What the server's kernel failed with, or that no answer came.
+    pub(super) fn verdict(&self) -> Result<Verdict> {
+        let verdict = Verdict::decode(&self.side.hear(self.session, self.side.patience())?)?;
+        match Status::from_code(verdict.status as u8) {
+            Some(Status::Ok) => Ok(verdict),
+            status => Err(failed(
+                &format!("the receiving side, after {} messages,", verdict.messages),
+                status.unwrap_or(Status::NicSilent),
+                verdict.detail,
+            )),
+        }
+    }
+
+    /// Name of the transport that carries the session.
+    pub(super) fn transport(&self) -> String {
+        let sessions = self.side.nic.soft().sessions();
+        let ours = sessions.iter().find(|s| s.id == self.session);
+        ours.and_then(|s| s.transport).unwrap_or("none").into()
+    }
+
+    /// Which way payload went so far; `None` when it left this machine.
+    pub(super) fn payload(&self) -> Option<Payload> {
+        let nic = self.side.nic.soft();
+        let counters = nic.counters();
+        let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
+        let mapped = self.side.nic.gpu().memory().window().is_some();
+        let lent = nic.loans().iter().any(|l| l.lent > 0);
+        let way = match (mapped, lent, staged) {
+            (true, ..) => "mapped",
+            (_, true, 0) => "gpu to gpu",
+            (_, true, _) => "gpu to gpu, some staged",
+            (_, false, _) => "staged",
+        };
+        (self.transport() == "local").then(|| Payload {
+            way: way.into(),
+            sent_bytes: sent,
+            staged_bytes: staged,
+            direct_bytes: counters.direct_bytes,
+        })
+    }
+
+    /// Tells the server that nothing more comes, and waits for it to end.
+    pub(super) fn end(self) -> Result<()> {
+        let plan = Plan {
+            run: Run::End,
+            full: false,
+            len: 0,
+            window: 0,
+            part: 0,
+            warmup: 0,
+            count: 0,
+            timeout_us: 0,
+            seed: 0,
+        };
+        if let Peer::Process(receiver) = &self.peer {
+            receiver.may_end();
+        }
+        let told = self
+            .side
+            .tell(self.session, &plan.encode())
+            .and_then(|()| self.side.close(self.session));
+        self.side.nic.soft().flush(Duration::from_secs(2));
+        match told {
+            Ok(()) => self.peer.join(),
+            Err(e) => Err(self.peer.blame(e)),
+        }
+    }
+
+    /// Gives the measurement up because of an error: the other side is ended if it is ours. Gives the error back, with
+    /// the other side's end in front where that is the cause.
+    pub(super) fn abandon(self, error: anyhow::Error) -> anyhow::Error {
+        let error = self.peer.blame(error);
+        drop(self.side);
+        error
+    }
+}
+
+impl Peer {
+    fn join(self) -> Result<()> {
+        match self {
+            Peer::Elsewhere => Ok(()),
+            Peer::Thread(thread) => thread
+                .join()
+                .map_err(|_| anyhow!("the receiving thread panicked"))?,
+            Peer::Process(receiver) => receiver.join(),
+        }
+    }
+
+    /// Ends the other side if it is ours; gives the error back, with what ended it in front.
+    fn blame(self, error: anyhow::Error) -> anyhow::Error {
+        match self {
+            Peer::Process(receiver) => receiver.blame(error),
+            _ => error,
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! One side of a measurement: a NIC, a queue, and host-driven control messages on it.
+#![allow(clippy::disallowed_methods)] // The program: waits with a deadline.
+
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use anyhow::{anyhow, Context, Result};
+use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
+use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicOptions, ProgressMode};
+
+use super::wire::MESSAGE_BYTES;
+use crate::{open, Exit, Problem};
+
+/// A NIC with what a measurement needs on it.
+pub(crate) struct Side {
+    /// The NIC.
+    pub(crate) nic: Nic,
+    /// The queue that kernels and control messages share, one after the other.
+    pub(crate) queue: HostQueue,
+    control: DeviceBuffer,
+    timeout_us: u32,
+}
+
+/// What a measuring kernel wrote: `perf_result` of `kernels/common.cuh`.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct KernelResult {
+    /// Completion status code.
+    pub(super) status: u32,
+    /// What the status says.
+    pub(super) detail: u64,
+    /// Messages that the status covers.
+    pub(super) messages: u64,
+    /// Wrong words.
+    pub(super) wrong: u64,
+    /// Timed part.
+    pub(super) elapsed_ns: u64,
+}
+
+/// Bytes of `perf_result`.
+const RESULT_BYTES: usize = 48;
+
+/// Who steps a NIC whose measurement does not choose: a real GPU that was asked for cannot, and its doorbells
+/// wake nobody, so a thread polls for it.
+pub(crate) fn progress_for_gpu() -> ProgressMode {
+    match GpuChoice::Auto.resolve() {
+        Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
+        _ => ProgressMode::Rescue,
+    }
+}
+
+impl Side {
+    /// Opens a NIC.
+    pub(crate) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
+        let nic = open::nic(options)?;
+        let queue = nic.create_queue().context("cannot create a queue")?;
+        let control = nic
+            .alloc(4096)
+            .context("cannot allocate a control buffer")?;
+        let timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        Ok(Side {
+            nic,
+            queue,
+            control,
+            timeout_us,
+        })
+    }
+
+    /// Time-out of each operation.
+    pub(super) fn timeout_us(&self) -> u32 {
+        self.timeout_us
+    }
+
+    /// How long a kernel that moves `bytes` may take before it is called stuck: its own time-outs
+    /// end it earlier.
+    pub(super) fn patience(&self) -> Duration {
+        Duration::from_micros(u64::from(self.timeout_us)) * 3 + Duration::from_secs(60)
+    }
+
+    fn call(&self, what: &str, mut d: Descriptor) -> Result<Completion> {
+        if d.timeout_us == 0 {
+            d.timeout_us = self.timeout_us;
+        }
+        let c = self
+            .queue
+            .call(&d)
+            .with_context(|| format!("{what}: no answer from the NIC"))?;
+        if c.status != Status::Ok {
+            return Err(failed(what, c.status, c.detail));
+        }
+        Ok(c)
+    }
+
+    /// Opens a listening socket.
+    pub(crate) fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
+        let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
+        let mut d = Descriptor::new(Opcode::Listen);
+        d.session = s;
+        d.imm = u32::from(port) | backlog << 16;
+        self.call(&format!("listen on port {port}"), d)?;
+        Ok(s)
+    }
+
+    /// Waits for a connection.
+    pub(super) fn accept(&self, listener: SessionId, timeout: Duration) -> Result<SessionId> {
+        let mut d = Descriptor::new(Opcode::Accept);
+        d.session = listener;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        Ok(SessionId(self.call("accept", d)?.detail as u32))
+    }
+
+    /// The next connection, or `None` when none came within `timeout`.
+    pub(crate) fn try_accept(
+        &self,
+        listener: SessionId,
+        timeout: Duration,
+    ) -> Result<Option<SessionId>> {
+        let mut d = Descriptor::new(Opcode::Accept);
+        d.session = listener;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        let c = self
+            .queue
+            .call(&d)
+            .context("accept: no answer from the NIC")?;
+        match c.status {
+            Status::Ok => Ok(Some(SessionId(c.detail as u32))),
+            Status::TimedOut => Ok(None),
+            status => Err(failed("accept", status, c.detail)),
+        }
+    }
+
+    /// Connects, trying again until `patience` has passed: the server may still be starting.
+    /// Ends earlier when the server does not go on.
+    pub(super) fn connect(
+        &self,
+        to: SocketAddrV4,
+        patience: Duration,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<SessionId> {
+        let start = Instant::now();
+        loop {
+            // Short: an address that nobody has is asked for again and again.
+            match self.connect_within(to, 1_000_000) {
+                Ok(s) => return Ok(s),
+                Err(e) if start.elapsed() >= patience => {
+                    return Err(e.context(format!("no connection within {patience:?}")))
+                }
+                Err(e) if !goes_on() => return Err(e),
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Connects, or tells why not.
+    pub(crate) fn connect_once(&self, to: SocketAddrV4) -> Result<SessionId> {
+        self.connect_within(to, self.timeout_us)
+    }
+
+    fn connect_within(&self, to: SocketAddrV4, timeout_us: u32) -> Result<SessionId> {
+        let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
+        let mut d = Descriptor::new(Opcode::Connect);
+        d.session = s;
+        d.operand = u64::from(u32::from(*to.ip()));
+        d.imm = u32::from(to.port());
+        d.timeout_us = timeout_us;
+        self.call(&format!("connect to {to}"), d)
+            .map(|_| s)
+            .inspect_err(|_| self.abort(s))
+    }
+
+    /// Resets a session at once. One that is gone already is no error.
+    pub(crate) fn abort(&self, s: SessionId) {
+        let mut d = Descriptor::new(Opcode::Abort);
+        d.session = s;
+        if let Err(error) = self.queue.call(&d) {
+            tracing::warn!(%error, "abort");
+        }
+    }
+
+    /// Sends one control message.
+    pub(super) fn tell(&self, s: SessionId, message: &[u8; MESSAGE_BYTES]) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Send);
+        d.session = s;
+        d.flags = Flags::INLINE.union(Flags::PUSH);
+        d.inline_len = MESSAGE_BYTES as u8;
+        d.len = MESSAGE_BYTES as u32;
+        d.inline = *message;
+        self.call("control message", d).map(|_| ())
+    }
+
+    /// Receives one control message.
+    pub(super) fn hear(&self, s: SessionId, timeout: Duration) -> Result<[u8; MESSAGE_BYTES]> {
+        let mut d = Descriptor::new(Opcode::Recv);
+        d.session = s;
+        d.local_va = self.control.va();
+        d.len = MESSAGE_BYTES as u32;
+        d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        self.call("control message of the peer", d)?;
+        let mut m = [0; MESSAGE_BYTES];
+        self.control.read(0, &mut m)?;
+        Ok(m)
+    }
+
+    /// Receives one of the 8-byte words with which measuring kernels begin and end their timed parts.
+    pub(super) fn hear_word(&self, s: SessionId) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Recv);
+        d.session = s;
+        d.local_va = self.control.va();
+        d.len = 8;
+        self.call("the receiving kernel's word", d).map(|_| ())
+    }
+
+    /// Closes a session and delivers what was sent on it.
+    pub(crate) fn close(&self, s: SessionId) -> Result<()> {
+        let mut d = Descriptor::new(Opcode::Close);
+        d.session = s;
+        self.call("close", d).map(|_| ())
+    }
+
+    /// Runs a measuring kernel of one block to its end; `args` without the last one, its result.
+    pub(super) fn run(&self, kernel: &str, args: &[KernelArg]) -> Result<KernelResult> {
+        let at = 1024;
+        let mut all = vec![KernelArg::from(self.queue.handle())];
+        all.extend_from_slice(args);
+        all.push(KernelArg::Ptr(ringbell::abi::GpuVa(
+            self.control.va().0 + at,
+        )));
+        let launch = self.nic.gpu().launch(kernel, 1, 1, &all)?;
+        launch.wait(self.patience())?;
+        let mut raw = [0; RESULT_BYTES];
+        self.control.read(at, &mut raw)?;
+        let word = |i: usize| {
+            let mut b = [0; 8];
+            b.copy_from_slice(&raw[i..i + 8]);
+            u64::from_ne_bytes(b)
+        };
+        Ok(KernelResult {
+            status: word(0) as u32,
+            detail: word(8),
+            messages: word(16),
+            wrong: word(32),
+            elapsed_ns: word(40),
+        })
+    }
+}
+
+impl KernelResult {
+    /// # Errors
+    /// When the kernel's operations failed.
+    pub(super) fn ok(self, what: &str) -> Result<KernelResult> {
+        match Status::from_code(self.status as u8) {
+            Some(Status::Ok) => Ok(self),
+            Some(status) => Err(failed(what, status, self.detail)
+                .context(format!("after {} messages", self.messages))),
+            None => Err(anyhow!(
+                "{what}: the kernel wrote status {}, which is none",
+                self.status
+            )),
+        }
+    }
+}
+
+/// An operation's failure as an error for a person.
+pub(crate) fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
+    Problem::new(
+        Exit::Failed,
+        format!("{what} ended with {} (detail {detail:#x})", status.name()),
+        status.help(),
+    )
+    .into()
+}

@@ -1,0 +1,357 @@
+//! `ringbell regs`: the register map of the NIC, and what the NICs that run here, or a card, show in it.
+
+mod running;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use ringbell::abi::bar::{self, Access, Reg};
+use ringbell::abi::GpuVa;
+use ringbell::parts::gtlb::LARGE_PAGE_BYTES;
+use ringbell::parts::nic_core::card::pages::FilePages;
+use ringbell::parts::nic_core::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
+use ringbell::{doorbell_choice, EmulatedGpuConfig};
+use serde::Serialize;
+
+use super::{open as opened, stdio, Exit, Problem};
+use running::RunningNic;
+
+/// Arguments of `ringbell regs`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Show only registers whose name contains this text
+    filter: Option<String>,
+    /// Show the values of the NICs of this process only [default: of every process that may be looked into]
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Show the values of a card: a PCI address (0000:3b:00.0; vfio:0000:3b:00.0 through VFIO), or a file that holds a BAR
+    #[arg(long, value_name = "ADDRESS|FILE", conflicts_with = "pid")]
+    bar: Option<String>,
+    /// Write a register of the card first; may be repeated
+    #[arg(long, value_name = "NAME=VALUE", requires = "bar", value_parser = setting)]
+    set: Vec<(Reg, u32)>,
+    /// Write the GPU pages that the card's kernel driver tells in this file to the card's GTLB first (instance 0)
+    #[arg(long, value_name = "FILE", requires = "bar")]
+    pages: Option<PathBuf>,
+    /// Say how kernels of the GPU that is used would ring the card: in its BAR, or through a thread of the host
+    #[arg(long, requires = "bar")]
+    doorbells: bool,
+    /// Write the map as one JSON object; `-` (the default) is standard output
+    #[arg(long, value_name = "FILE|-", num_args = 0..=1, default_missing_value = "-")]
+    json: Option<PathBuf>,
+}
+
+/// The map.
+#[derive(Serialize)]
+struct Map {
+    /// Version of the contract.
+    abi_version: u32,
+    /// Bytes of the whole BAR.
+    bar_bytes: usize,
+    /// Byte offset of the doorbell of queue 0.
+    doorbell_base: usize,
+    /// Bytes between two of them.
+    doorbell_stride: usize,
+    /// Number of them.
+    doorbells: usize,
+    /// The registers that were asked for, by rising offset.
+    registers: Vec<Register>,
+    /// The NICs that run on this host.
+    nics: Vec<Nic>,
+    /// The card that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    card: Option<Card>,
+}
+
+/// One card.
+#[derive(Serialize)]
+struct Card {
+    /// The file behind its BAR.
+    path: PathBuf,
+    /// Values now, by name of the register.
+    values: BTreeMap<&'static str, u32>,
+    /// By which way kernels ring it, and why, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    doorbells: Option<String>,
+    /// What was written to its GTLB, when that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pages: Option<String>,
+}
+
+/// A register and its value, from the command line.
+fn setting(text: &str) -> Result<(Reg, u32), String> {
+    let (name, value) = text
+        .split_once('=')
+        .ok_or("give NAME=VALUE, such as GTLB_SELECT=1")?;
+    let wanted = name.to_ascii_uppercase();
+    let row = Reg::ALL.iter().find(|row| row.2 == wanted);
+    let reg =
+        row.ok_or_else(|| format!("no register is called {name}; `ringbell regs` lists them"))?;
+    let number = match value.strip_prefix("0x") {
+        Some(hex) => u32::from_str_radix(hex, 16),
+        None => value.parse(),
+    };
+    let number = number.map_err(|e| format!("{value} is no value of 32 bits: {e}"))?;
+    Ok((reg.0, number))
+}
+
+/// One NIC that runs.
+#[derive(Serialize)]
+struct Nic {
+    /// The process that it runs in.
+    pid: u32,
+    /// Name of that process.
+    process: String,
+    /// Number of its BAR's descriptor there: a process may hold several NICs.
+    fd: u32,
+    /// Values now, by name of the register.
+    values: BTreeMap<&'static str, u32>,
+}
+
+/// One register.
+#[derive(Serialize)]
+struct Register {
+    /// Byte offset in the BAR.
+    offset: usize,
+    /// Index in the control window.
+    index: u32,
+    /// Name as in the C header, without `RB_REG_`.
+    name: &'static str,
+    /// `ro`, `wo`, `rw`.
+    access: &'static str,
+    /// What it means.
+    meaning: String,
+}
+
+/// Whether a register's name contains `filter`.
+fn is_known(filter: &str) -> bool {
+    let wanted = filter.to_ascii_uppercase();
+    Reg::ALL.iter().any(|row| row.2.contains(&wanted))
+}
+
+/// The map of the registers whose name contains `filter`, with the values that `nics` show.
+fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
+    let wanted = filter.to_ascii_uppercase();
+    let rows = || {
+        Reg::ALL
+            .iter()
+            .filter(|(_, _, name, _)| name.contains(&wanted))
+    };
+    let registers = rows()
+        .map(|(reg, access, name, doc)| Register {
+            offset: reg.offset(),
+            index: *reg as u32,
+            name,
+            access: match access {
+                Access::Ro => "ro",
+                Access::Wo => "wo",
+                Access::Rw => "rw",
+            },
+            meaning: doc.split_whitespace().collect::<Vec<_>>().join(" "),
+        })
+        .collect();
+    let nics = nics
+        .iter()
+        .map(|nic| Nic {
+            pid: nic.pid,
+            process: nic.process.clone(),
+            fd: nic.fd,
+            values: rows()
+                .filter_map(|&(reg, _, name, _)| Some((name, nic.read(reg)?)))
+                .collect(),
+        })
+        .collect();
+    let card = card.map(|card| Card {
+        path: card.path().to_path_buf(),
+        values: rows()
+            .map(|&(reg, _, name, _)| (name, card.read(reg)))
+            .collect(),
+        doorbells: None,
+        pages: None,
+    });
+    Map {
+        abi_version: ringbell::abi::ABI_VERSION,
+        bar_bytes: bar::BAR_BYTES,
+        doorbell_base: bar::DOORBELL_BASE,
+        doorbell_stride: bar::DOORBELL_STRIDE,
+        doorbells: bar::MAX_QUEUES,
+        registers,
+        nics,
+        card,
+    }
+}
+
+/// Prints the map and the values.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    let card = args
+        .bar
+        .as_deref()
+        .map(|at| open(at, &args.set))
+        .transpose()?;
+    let pages = match (&card, &args.pages) {
+        (Some(card), Some(file)) => Some(populate(card, file)?),
+        _ => None,
+    };
+    let nics = match &card {
+        Some(_) => Vec::new(),
+        None => running::nics(args.pid),
+    };
+    if let (Some(pid), true) = (args.pid, nics.is_empty()) {
+        return Err(Problem::new(
+            Exit::Environment,
+            format!("process {pid} holds no NIC, or may not be looked into"),
+            "start the program that opens the NIC first, and run this as its user or as root",
+        )
+        .into());
+    }
+    if let Some(filter) = args.filter.as_deref().filter(|f| !is_known(f)) {
+        return Err(Problem::new(
+            Exit::Usage,
+            format!("no register's name contains `{filter}`"),
+            "`ringbell regs` lists them all",
+        )
+        .into());
+    }
+    let mut map = map(args.filter.as_deref().unwrap_or(""), &nics, card.as_ref());
+    if let (Some(shown), Some(card), true) = (&mut map.card, card, args.doorbells) {
+        shown.doorbells = Some(doorbells(card)?);
+    }
+    if let Some(shown) = &mut map.card {
+        shown.pages = pages;
+    }
+    match args.json.as_deref() {
+        None => stdio::out(text(&map))?,
+        Some(path) => {
+            let json =
+                serde_json::to_string_pretty(&map).context("cannot express the map as JSON")?;
+            if path == Path::new("-") {
+                stdio::line(json)?;
+            } else {
+                std::fs::write(path, json + "\n")
+                    .with_context(|| format!("cannot write {}", path.display()))?;
+            }
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+/// Opens a card, and writes the registers that are to be written.
+fn open(at: &str, set: &[(Reg, u32)]) -> Result<CardBar> {
+    let problem =
+        |exit, what: String, advice| anyhow::Error::from(Problem::new(exit, what, advice));
+    let card = CardBar::open(at).map_err(|e| {
+        let advice = "`ringbell regs` without --bar shows the software NICs that run here";
+        problem(Exit::Environment, e.to_string(), advice)
+    })?;
+    for (reg, value) in set {
+        let advice = "`ringbell regs` shows which registers may be written";
+        card.write(*reg, *value)
+            .map_err(|e| problem(Exit::Usage, e.to_string(), advice))?;
+    }
+    Ok(card)
+}
+
+/// Writes the pages in a file to the GTLB of a card; what that was, in words.
+fn populate(card: &CardBar, file: &Path) -> Result<String> {
+    let problem = |e: &dyn std::fmt::Display, advice| {
+        anyhow::Error::from(Problem::new(Exit::Environment, e.to_string(), advice))
+    };
+    let source = FilePages::open(file).map_err(|e| {
+        let advice = "docs/architecture.md, \"a card's BAR\", says where such files come from";
+        problem(&e, advice)
+    })?;
+    let tables = source.tables();
+    let Some(first) = tables.first() else {
+        return Ok(format!("{} tells of no pages", file.display()));
+    };
+    let window = GpuVa(first.base.0 / LARGE_PAGE_BYTES * LARGE_PAGE_BYTES);
+    let advice = "nothing of the file is in use; the card may have to be reset";
+    let mut gtlb = CardGtlb::new(card, 0, window).map_err(|e| problem(&e, advice))?;
+    let groups = gtlb.free_groups();
+    for table in &tables {
+        gtlb.map(table).map_err(|e| problem(&e, advice))?;
+    }
+    Ok(format!(
+        "{} pages of 64 KiB in {} runs from {window}, {} groups of them scattered ({} more have room)",
+        source.len(),
+        tables.len(),
+        groups - gtlb.free_groups(),
+        gtlb.free_groups()
+    ))
+}
+
+/// The way from the GPU that is used to the card's doorbells. Nothing is rung.
+fn doorbells(card: CardBar) -> Result<String> {
+    let chosen = opened::gpu(&EmulatedGpuConfig {
+        memory_bytes: 2 << 20,
+        ..EmulatedGpuConfig::default()
+    })?;
+    let memory = chosen.gpu.memory();
+    let policy = ProxyPolicy::default();
+    let way = Doorbells::open(Arc::new(card), &*memory, doorbell_choice(), policy)?;
+    Ok(format!("{}: {}", chosen.gpu.describe(), way.describe()))
+}
+
+fn text(map: &Map) -> String {
+    let mut out = format!(
+        "contract version {}, BAR of {} bytes\n\noffset  index  access  name                        meaning\n",
+        map.abi_version, map.bar_bytes
+    );
+    for r in &map.registers {
+        out.push_str(&format!(
+            "{:#06x}  {:>5}  {:<6}  {:<26}  {}\n",
+            r.offset, r.index, r.access, r.name, r.meaning
+        ));
+    }
+    out.push_str(&format!(
+        "{:#06x}         wo      doorbell of queue q at {:#x} + {} q, q < {}\n",
+        map.doorbell_base, map.doorbell_base, map.doorbell_stride, map.doorbells
+    ));
+    let values = |out: &mut String, values: &BTreeMap<&'static str, u32>| {
+        for r in &map.registers {
+            if let Some(value) = values.get(r.name) {
+                out.push_str(&format!("  {:<26}  {value:#010x}  {value}\n", r.name));
+            }
+        }
+    };
+    if let Some(card) = &map.card {
+        out.push_str(&format!("\n{}:\n", card.path.display()));
+        values(&mut out, &card.values);
+        if let Some(pages) = &card.pages {
+            out.push_str(&format!("GTLB: {pages}\n"));
+        }
+        if let Some(way) = &card.doorbells {
+            out.push_str(&format!("doorbells: {way}\n"));
+        }
+    } else if map.nics.is_empty() {
+        out.push_str(
+            "\nno NIC runs in a process that may be looked into, so there are no values\n",
+        );
+    }
+    for nic in &map.nics {
+        out.push_str(&format!(
+            "\n{} (process {}, descriptor {}):\n",
+            nic.process, nic.pid, nic.fd
+        ));
+        values(&mut out, &nic.values);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_every_register_or_those_asked_for() {
+        let all = map("", &[], None);
+        assert_eq!(all.registers.len(), Reg::ALL.len());
+        assert!(text(&all).contains("0x0800    512  ro      MAGIC"));
+        let some = map("gtlb_miss", &[], None);
+        assert!(some.registers.iter().all(|r| r.name.contains("GTLB_MISS")));
+        assert_eq!(some.registers.len(), 3);
+        assert!(map("no such register", &[], None).registers.is_empty());
+    }
+}

@@ -1,0 +1,125 @@
+//! The NICs that run on this host, and the registers that they show.
+//!
+//! A software NIC keeps its BAR in a memfd with a name of its own. Whoever may look into a process (its
+//! user, or root) can open that memory through /proc and read the status registers, as a driver
+//! reads those of a card; the NIC notices nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use ringbell::abi::bar::{Reg, BAR_BYTES, MAGIC, MEMFD_NAME};
+
+/// A NIC in a running process.
+#[derive(Debug)]
+pub(super) struct RunningNic {
+    /// The process.
+    pub(super) pid: u32,
+    /// Name of the process.
+    pub(super) process: String,
+    /// Number of the descriptor: a process may hold several NICs.
+    pub(super) fd: u32,
+    bar: File,
+}
+
+impl RunningNic {
+    /// The value of a register now; none when the memory cannot be read.
+    pub(super) fn read(&self, reg: Reg) -> Option<u32> {
+        let mut word = [0; 4];
+        self.bar
+            .read_exact_at(&mut word, reg.offset() as u64)
+            .ok()?;
+        Some(u32::from_le_bytes(word))
+    }
+}
+
+/// Every NIC of every process that this one may look into, or of one process; by rising number.
+pub(super) fn nics(only: Option<u32>) -> Vec<RunningNic> {
+    let pids: Vec<u32> = match only {
+        Some(pid) => vec![pid],
+        None => numbers(Path::new("/proc")),
+    };
+    pids.into_iter().flat_map(of_process).collect()
+}
+
+/// The names below a folder that are numbers, rising.
+fn numbers(folder: &Path) -> Vec<u32> {
+    let mut found: Vec<u32> = std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    found.sort_unstable();
+    found
+}
+
+fn of_process(pid: u32) -> Vec<RunningNic> {
+    let proc = Path::new("/proc").join(pid.to_string());
+    let process = std::fs::read_to_string(proc.join("comm")).unwrap_or_default();
+    let fds = proc.join("fd");
+    // The kernel adds the word to the name of a file that has none in any folder.
+    let wanted = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let mut seen = Vec::new();
+    let mut nics = Vec::new();
+    for fd in numbers(&fds) {
+        let link = fds.join(fd.to_string());
+        if std::fs::read_link(&link).ok().as_deref() != Some(Path::new(&wanted)) {
+            continue;
+        }
+        let Ok(bar) = File::open(&link) else { continue };
+        let Ok(meta) = bar.metadata() else { continue };
+        // A descriptor that was duplicated is still one NIC.
+        let inode = std::os::unix::fs::MetadataExt::ino(&meta);
+        let nic = RunningNic {
+            pid,
+            process: process.trim().to_string(),
+            fd,
+            bar,
+        };
+        let whole = meta.len() >= BAR_BYTES as u64 && nic.read(Reg::Magic) == Some(MAGIC);
+        if whole && !seen.contains(&inode) {
+            seen.push(inode);
+            nics.push(nic);
+        }
+    }
+    nics
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{memfd_create, MemfdFlags};
+
+    fn bar(name: &str, magic: u32) -> File {
+        let file = File::from(memfd_create(name, MemfdFlags::CLOEXEC).expect("a memfd"));
+        file.set_len(BAR_BYTES as u64).expect("its length");
+        for (reg, value) in [(Reg::Magic, magic), (Reg::Sessions, 7)] {
+            file.write_all_at(&u32::to_le_bytes(value), reg.offset() as u64)
+                .expect("written");
+        }
+        file
+    }
+
+    /// One test: other tests of this process must not add NICs meanwhile.
+    #[test]
+    fn finds_each_nic_of_a_process_once_and_nothing_else() {
+        let me = std::process::id();
+        let first = bar(MEMFD_NAME, MAGIC);
+        let _copy = first.try_clone().expect("a duplicate");
+        let _second = bar(MEMFD_NAME, MAGIC);
+        let _not_ready = bar(MEMFD_NAME, 0);
+        let _stranger = bar("ringbell-barrel", MAGIC);
+        let _short = File::from(memfd_create(MEMFD_NAME, MemfdFlags::CLOEXEC).expect("a memfd"));
+        let found = nics(Some(me));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|n| n.pid == me && !n.process.is_empty()));
+        assert_eq!(found[0].read(Reg::Sessions), Some(7));
+        // A change is seen at once.
+        first
+            .write_all_at(&u32::to_le_bytes(8), Reg::Sessions.offset() as u64)
+            .expect("written");
+        assert_eq!(found[0].read(Reg::Sessions), Some(8));
+        assert!(nics(None).iter().any(|n| n.pid == me));
+        assert!(nics(Some(u32::MAX)).is_empty());
+    }
+}

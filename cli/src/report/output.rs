@@ -1,0 +1,83 @@
+//! Where a report goes: table, JSON, SVG.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use super::{plot, table, Plot, Report};
+use crate::stdio;
+
+/// Flags that say where a report goes.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct OutputArgs {
+    /// Write the report as one JSON object; `-` is standard output (the table then goes to standard error)
+    #[arg(long, value_name = "FILE|-")]
+    pub(crate) json: Option<PathBuf>,
+    /// Draw the sweep as an SVG
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// The JSON object takes standard output, so that everything else moves to standard error.
+    fn to_stdout(&self) -> bool {
+        self.json.as_deref() == Some(Path::new("-"))
+    }
+
+    /// Prints a line beside the report.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(crate) fn say(&self, line: impl Display) -> Result<()> {
+        match self.to_stdout() {
+            true => {
+                stdio::note(line);
+                Ok(())
+            }
+            false => stdio::line(line),
+        }
+    }
+}
+
+/// Prints the table and writes what the flags ask for.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn emit(report: &Report, args: &OutputArgs, plot: &Plot) -> Result<()> {
+    emit_text(report, &table::render(report), args, plot)
+}
+
+/// The same with a table of the benchmark's own.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(crate) fn emit_text(report: &Report, text: &str, args: &OutputArgs, plot: &Plot) -> Result<()> {
+    args.say(text.trim_end())?;
+    if let Some(path) = &args.json {
+        let mut json =
+            serde_json::to_string_pretty(report).context("cannot express the report as JSON")?;
+        json.push('\n');
+        if args.to_stdout() {
+            stdio::out(json)?;
+        } else {
+            std::fs::write(path, json).with_context(|| {
+                format!(
+                    "cannot write {}; check the path given to --json",
+                    path.display()
+                )
+            })?;
+        }
+    }
+    if let Some(path) = &args.svg {
+        let svg = plot::svg(report, plot).context("cannot draw the report")?;
+        std::fs::write(path, svg).with_context(|| {
+            format!(
+                "cannot write {}; check the path given to --svg",
+                path.display()
+            )
+        })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! `ringbell run`: starts the ranks of a job on this machine, and ends them together.
+#![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
+
+pub(crate) mod ranks;
+pub(crate) mod wiring;
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use ringbell::parts::nic_core::scratch;
+use ringbell::{BootstrapServer, PortSpec, TransportSpec};
+use rustix::process::Signal;
+
+use self::ranks::Ranks;
+use self::wiring::Wiring;
+use super::child::End;
+use super::perf::pair::mtu;
+use super::{stdio, Exit};
+
+/// How long ranks may take to end after they were asked to.
+const GRACE: Duration = Duration::from_secs(5);
+/// Pause between two looks at the ranks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Arguments of `ringbell run`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Ranks to start
+    #[arg(short = 'R', visible_short_alias = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    ranks: u32,
+    /// End all ranks when they have not ended after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    deadline: Option<u64>,
+    /// Let the other ranks go on when one fails: for programs that shrink their communicators
+    #[arg(long)]
+    keep_going: bool,
+    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp` over the port, `auto` local first
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    transport: TransportSpec,
+    /// What carries the frames of TCP between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
+    #[arg(long, value_name = "none|mem|udp")]
+    port: Option<PortSpec>,
+    /// IP MTU of port `mem`, in bytes
+    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
+    mtu: usize,
+    /// Print what the ranks print without the rank before each line
+    #[arg(long)]
+    no_prefix: bool,
+    /// The program, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<String>,
+}
+
+/// Starts the ranks and waits for them.
+pub(crate) fn run(args: &Args) -> Result<Exit> {
+    scratch::sweep();
+    let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(args.ranks))?;
+    let wiring = Wiring::new(args.ranks, args.transport, args.port.as_ref(), args.mtu)?;
+    let signal = Arc::new(AtomicUsize::new(0));
+    for s in [
+        signal_hook::consts::SIGINT,
+        signal_hook::consts::SIGTERM,
+        signal_hook::consts::SIGHUP,
+    ] {
+        signal_hook::flag::register_usize(s, signal.clone(), s as usize)
+            .with_context(|| format!("cannot watch for signal {s}"))?;
+    }
+    let id = server.id();
+    let done = Ranks::start(0..args.ranks, &args.program, args.no_prefix, |rank| {
+        wiring.environment(rank, args.ranks, args.transport, &id)
+    })
+    .and_then(|ranks| supervise(args, ranks, &server, &signal));
+    // Ranks that were killed leave their sockets in it.
+    let _ = std::fs::remove_dir_all(id.local_directory());
+    done
+}
+
+/// Why the ranks are being ended.
+enum Cause {
+    Signal(Signal),
+    Deadline,
+    Rank,
+}
+
+fn supervise(
+    args: &Args,
+    mut ranks: Ranks,
+    server: &BootstrapServer,
+    signal: &AtomicUsize,
+) -> Result<Exit> {
+    let start = Instant::now();
+    let deadline = args.deadline.map(Duration::from_secs);
+    let mut first: Option<(u32, End)> = None;
+    let mut ending: Option<(Cause, Instant)> = None;
+    loop {
+        for ended in ranks.reap()? {
+            let (rank, end) = (ended.rank, ended.end);
+            // Who has not joined yet is not waited for.
+            server.rank_ended(rank, &ended.brief());
+            if end.is_success() || (ending.is_some() && end.was_asked()) {
+                continue;
+            }
+            stdio::note(format_args!("ringbell: rank {rank} {end}"));
+            first.get_or_insert((rank, end));
+            if !args.keep_going && ending.is_none() && ranks.left() > 0 {
+                stdio::note(format_args!(
+                    "ringbell: ending the other {} rank(s)",
+                    ranks.left()
+                ));
+                ranks.signal(Signal::TERM);
+                ending = Some((Cause::Rank, Instant::now()));
+            }
+        }
+        if ranks.left() == 0 {
+            break;
+        }
+        let seen = signal.swap(0, Ordering::Relaxed);
+        if let Some(s) = i32::try_from(seen).ok().and_then(Signal::from_named_raw) {
+            ranks.signal(s);
+            ending.get_or_insert((Cause::Signal(s), Instant::now()));
+        }
+        if let Some(limit) = deadline.filter(|d| start.elapsed() > *d) {
+            if ending.is_none() {
+                stdio::note(format_args!(
+                    "ringbell: rank(s) {} had not ended after {limit:?}; ending them",
+                    ranks.names()
+                ));
+                ranks.signal(Signal::TERM);
+                ending = Some((Cause::Deadline, Instant::now()));
+            }
+        }
+        if let Some((_, since)) = &ending {
+            if since.elapsed() > GRACE {
+                stdio::note(format_args!(
+                    "ringbell: rank(s) {} do not end; killing them",
+                    ranks.names()
+                ));
+                ranks.signal(Signal::KILL);
+            }
+        }
+        std::thread::sleep(LOOK);
+    }
+    ranks.finish_output();
+    Ok(match (ending, first) {
+        (Some((Cause::Signal(s), _)), _) => Exit::Program(128 + s.as_raw() as u8),
+        (Some((Cause::Deadline, _)), _) => Exit::Failed,
+        (Some((Cause::Rank, _)) | None, Some((_, end))) => Exit::Program(end.code()),
+        (_, None) => Exit::Ok,
+    })
+}

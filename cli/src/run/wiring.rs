@@ -1,0 +1,102 @@
+//! What connects the ranks' NICs, and the variables that tell each rank of it.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd as _;
+
+use anyhow::{Context, Result};
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::Checksums;
+use ringbell::{variables, PortSpec, TransportSpec, UniqueId};
+
+use crate::{open, Exit, Problem};
+
+/// The ports of all ranks.
+pub(crate) enum Wiring {
+    None,
+    /// The switch lives as long as the launcher.
+    Mem(MemSwitch),
+    /// Each rank's socket address.
+    Udp(Vec<SocketAddr>),
+}
+
+impl Wiring {
+    pub(crate) fn new(
+        ranks: u32,
+        transport: TransportSpec,
+        port: Option<&PortSpec>,
+        mtu: usize,
+    ) -> Result<Wiring> {
+        let port = match (port, transport) {
+            (Some(port), _) => port.clone(),
+            (None, TransportSpec::Tcp) => PortSpec::Mem,
+            (None, _) => PortSpec::None,
+        };
+        match port {
+            PortSpec::None if transport == TransportSpec::Tcp => Err(Problem::new(
+                Exit::Usage,
+                "transport tcp needs a port to carry its frames",
+                "leave --port away, or give --port mem or --port udp",
+            )
+            .into()),
+            PortSpec::None => Ok(Wiring::None),
+            PortSpec::Mem => {
+                open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
+            }
+            PortSpec::Udp { .. } => {
+                // Bound together, so that no number is given twice; free again when this returns.
+                let sockets: Vec<UdpSocket> = (0..ranks)
+                    .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
+                    .collect::<Result<_, _>>()
+                    .context("no free UDP port")?;
+                let addresses = sockets.iter().map(UdpSocket::local_addr);
+                Ok(Wiring::Udp(addresses.collect::<Result<_, _>>()?))
+            }
+            PortSpec::Tap(name) => Err(Problem::new(
+                Exit::Usage,
+                format!("tap:{name} leads to this machine's kernel, not to other ranks"),
+                "use --port mem or udp",
+            )
+            .into()),
+        }
+    }
+
+    /// The variables of one rank.
+    pub(crate) fn environment(
+        &self,
+        rank: u32,
+        ranks: u32,
+        transport: TransportSpec,
+        id: &UniqueId,
+    ) -> Vec<(&'static str, String)> {
+        let mut vars = vec![
+            (variables::RANK, rank.to_string()),
+            (variables::SIZE, ranks.to_string()),
+            (variables::LOCAL_RANK, rank.to_string()),
+            (variables::ID, id.to_string()),
+            (variables::TRANSPORT, transport.to_string()),
+        ];
+        match self {
+            Wiring::None => vars.push((variables::PORT, "none".into())),
+            Wiring::Mem(switch) => {
+                vars.push((variables::PORT, "mem".into()));
+                if let Some(fd) = switch.fd() {
+                    // Ranks open the switch's memory through this process: nothing is inherited.
+                    let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+                    vars.push((variables::SWITCH, path));
+                }
+            }
+            Wiring::Udp(addresses) => {
+                let (own, peers): (Vec<_>, Vec<_>) = addresses
+                    .iter()
+                    .enumerate()
+                    .partition(|(i, _)| *i == rank as usize);
+                let port = PortSpec::Udp {
+                    bind: *own[0].1,
+                    peers: peers.into_iter().map(|(_, a)| *a).collect(),
+                };
+                vars.push((variables::PORT, port.to_string()));
+            }
+        }
+        vars
+    }
+}

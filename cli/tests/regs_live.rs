@@ -1,0 +1,75 @@
+//! `ringbell regs` on a NIC that runs in this very process.
+
+#![allow(clippy::disallowed_methods)] // A deadline, so that a page that stands still fails the test.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ringbell::abi::bar::MAGIC;
+use ringbell::parts::cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
+use ringbell::parts::nic_core::{Nic, NicConfig, QueueConfig};
+
+/// The NICs of this process, as another process sees them.
+fn nics() -> Vec<serde_json::Value> {
+    let out = Command::new(env!("CARGO_BIN_EXE_ringbell"))
+        .args([
+            "regs",
+            "--json",
+            "-",
+            "--pid",
+            &std::process::id().to_string(),
+        ])
+        .output()
+        .expect("the program starts");
+    if !out.status.success() {
+        assert_eq!(out.status.code(), Some(4));
+        return Vec::new();
+    }
+    let json: serde_json::Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    json["nics"].as_array().expect("a list").clone()
+}
+
+/// One test: each counts the NICs of its process.
+#[test]
+fn another_process_reads_the_registers_of_a_running_nic() {
+    assert!(nics().is_empty());
+    let gpu = EmulatedGpu::new(EmulatedGpuConfig {
+        memory_bytes: 2 << 20,
+        ..EmulatedGpuConfig::default()
+    })
+    .expect("a GPU");
+    let config = NicConfig {
+        ip: [10, 1, 2, 3].into(),
+        ..NicConfig::default()
+    };
+    let nic = Nic::builder(config, gpu.memory()).build().expect("a NIC");
+    let seen = nics();
+    assert_eq!(seen.len(), 1);
+    let values = &seen[0]["values"];
+    assert_eq!(values["MAGIC"], MAGIC);
+    assert_eq!(values["IPV4"], 0x0a01_0203);
+    assert_eq!(values["QUEUES"], 0);
+
+    // With a queue that a kernel holds the NIC is stepped although nobody waits, and the page follows.
+    let pd = nic.alloc_pd().expect("a protection domain");
+    let queue = nic
+        .create_queue(pd, QueueConfig::default())
+        .expect("a queue");
+    let _held_by_a_kernel = queue.handle();
+    let heartbeat = values["HEARTBEAT"].as_u64();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let values = &nics()[0]["values"];
+        if values["QUEUES"] == 1 && values["HEARTBEAT"].as_u64() > heartbeat {
+            break;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "the page does not follow: {values}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(nic);
+    drop(queue);
+    assert!(nics().is_empty(), "the BAR goes with its NIC");
+}
