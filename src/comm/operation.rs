@@ -352,7 +352,7 @@ impl Operation {
     }
 
     /// Elements that source and destination must hold on `rank` of `ranks`.
-    pub(crate) fn needs(&self, rank: u32, ranks: u32) -> (u64, u64) {
+    pub fn needs(&self, rank: u32, ranks: u32) -> (u64, u64) {
         use CollectiveKind as K;
         let (one, all) = (self.count, self.count.saturating_mul(ranks.into()));
         let at_root = |n| if rank == self.root { n } else { 0 };

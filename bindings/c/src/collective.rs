@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use ringbell::abi::{Algorithm, CollectiveKind, DataType, GpuVa, ReduceOp, Status, WireType};
 
-use super::comm::{code, timeout, OpenComm, COMMS};
-use super::failure::{entry, Failure};
-use super::group;
-use super::kernel_stream;
-use super::pointer::{OptionalOut, Out};
-use super::request::{self, DoneInfo, OpenRequest, Work, REQUESTS};
-use super::stream::STREAMS;
+use crate::comm::{code, timeout, OpenComm, COMMS};
+use crate::failure::{entry, Failure};
+use crate::group;
+use crate::kernel_stream;
+use crate::pointer::{OptionalOut, Out};
+use crate::request::{self, DoneInfo, OpenRequest, Work, REQUESTS};
+use crate::stream::STREAMS;
 use ringbell::{Operation, Request, Span};
 
 /// `RB_OP_FENCE`

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::KernelArg;
 
-use super::comm_config::{options, Config};
-use super::failure::{entry, Failure};
-use super::group;
-use super::handles::Table;
-use super::nic::NICS;
-use super::pointer::{optional_text, text, Out};
+use crate::comm_config::{options, Config};
+use crate::failure::{entry, Failure};
+use crate::group;
+use crate::handles::Table;
+use crate::nic::NICS;
+use crate::pointer::{optional_text, text, Out};
 use ringbell::{CommStatus, Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.

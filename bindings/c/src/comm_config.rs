@@ -3,8 +3,8 @@
 
 use ringbell::abi::{Algorithm, WireType};
 
-use super::comm::timeout;
-use super::failure::Failure;
+use crate::comm::timeout;
+use crate::failure::Failure;
 use ringbell::{CollectiveSettings, CommOptions};
 
 /// `RB_COMM_CONFIG_VERSION`

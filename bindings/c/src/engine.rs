@@ -7,11 +7,11 @@ use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{EngineId, QueueId, SessionId};
 use ringbell::parts::nic_core::{EngineResult, Nic as SoftNic};
 
-use super::comm::COMMS;
-use super::failure::{entry, Failure};
-use super::nic::NICS;
-use super::pointer::{text, OptionalOut, Out};
-use super::socket;
+use crate::comm::COMMS;
+use crate::failure::{entry, Failure};
+use crate::nic::NICS;
+use crate::pointer::{text, OptionalOut, Out};
+use crate::socket;
 use ringbell::engines::{Direction, EngineUseError, Place, Registry, StreamEngine};
 
 /// `RB_ENGINE_RECEIVED`

@@ -88,13 +88,8 @@ impl Failure {
             E::Busy { .. } => i32::from(Status::TimedOut.code()),
             E::Launch(_) => KERNEL,
             E::Cancel { .. } => i32::from(Status::BadState.code()),
-            E::Open(_)
-            | E::Create(_)
-            | E::Load(_)
-            | E::Queue(_)
-            | E::Descriptors { .. }
-            | E::Thread(_)
-            | E::Gpu(_) => HOST,
+            // The NIC, a queue, a thread, descriptors or the GPU could not be had.
+            _ => HOST,
         };
         Failure {
             code,

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use ringbell::parts::cuda_kernels::{Graph, LaunchError};
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::pointer::Out;
-use super::stream::STREAMS;
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::pointer::Out;
+use crate::stream::STREAMS;
 use ringbell::Enqueued;
 
 /// What an `rb_graph` is.

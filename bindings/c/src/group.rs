@@ -9,10 +9,10 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use super::comm::OpenComm;
-use super::failure::{self, Failure};
-use super::pointer::Out;
-use super::stream::OpenStream;
+use crate::comm::OpenComm;
+use crate::failure::{self, Failure};
+use crate::pointer::Out;
+use crate::stream::OpenStream;
 use ringbell::parts::nic_core::threads;
 use ringbell::{Communicator, Operation};
 

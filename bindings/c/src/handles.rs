@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// The next handle, of whatever kind. Relaxed: only uniqueness matters, the tables' locks order the rest.
 static NEXT: AtomicUsize = AtomicUsize::new(1);

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use ringbell::abi::GpuVa;
 use ringbell::parts::nic_core::MemoryKind;
 
-use super::failure::{entry, Failure};
-use super::nic::{OpenNic, NICS};
-use super::pointer::Out;
+use crate::failure::{entry, Failure};
+use crate::nic::{OpenNic, NICS};
+use crate::pointer::Out;
 use ringbell::{HostBuffer, HostRegion, NicBuffer};
 
 /// Memory besides the GPU's, by address.

@@ -9,10 +9,10 @@ use std::time::Duration;
 use ringbell::abi::queue::QueueHandle;
 use ringbell::parts::cuda_kernels::{Dim3, KernelArg, Launch, LaunchError};
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::nic::NICS;
-use super::pointer::{input, text, Out};
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::nic::NICS;
+use crate::pointer::{input, text, Out};
 
 /// Wait of `rb_run_wait` with a time-out of 0.
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);

@@ -3,10 +3,10 @@
 
 use std::ffi::c_void;
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::nic::NICS;
-use super::pointer::Out;
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::nic::NICS;
+use crate::pointer::Out;
 use ringbell::{KernelStream, Span};
 
 /// What an `rb_kernel_stream` is.

@@ -6,9 +6,9 @@ use std::sync::PoisonError;
 
 use ringbell::abi::GpuVa;
 
-use super::failure::{entry, Failure};
-use super::nic::NICS;
-use super::pointer::{input, output, Out};
+use crate::failure::{entry, Failure};
+use crate::nic::NICS;
+use crate::pointer::{input, output, Out};
 
 /// # Safety
 /// `va` is null or may be written to.

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use ringbell::parts::nic_core::HostQueue;
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::host::Others;
-use super::pointer::{optional_text, Out};
-use super::{comm, graph, kernel_stream, request, socket, stream};
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::host::Others;
+use crate::pointer::{optional_text, Out};
+use crate::{comm, graph, kernel_stream, request, socket, stream};
 use ringbell::{DeviceBuffer, Job, Nic, NicOptions};
 
 /// `rb_nic_config`. Fields are only ever appended.

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, CStr};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 fn null(what: &str) -> Failure {
     Failure::argument(format!("{what} is a null pointer"))

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::pointer::{OptionalOut, Out};
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::pointer::{OptionalOut, Out};
 use ringbell::{Done, Enqueued, Request};
 
 /// `rb_done`.

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 
 use ringbell::parts::cuda_kernels::SharedMemory;
 
-use super::failure::{entry, Failure};
-use super::nic::NICS;
-use super::pointer::Out;
+use crate::failure::{entry, Failure};
+use crate::nic::NICS;
+use crate::pointer::Out;
 
 /// `rb_shared_mem`.
 type Shared = [u8; SharedMemory::BYTES];

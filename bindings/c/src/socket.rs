@@ -11,11 +11,11 @@ use ringbell::abi::{GpuVa, QueueId, Status};
 use ringbell::parts::cuda_kernels::{GpuBuffer, KernelArg, LaunchError, Stream};
 use ringbell::parts::nic_core::HostQueue;
 
-use super::failure::{entry, Failure};
-use super::handles::Table;
-use super::host;
-use super::nic::{OpenNic, NICS};
-use super::pointer::{text, OptionalOut, Out};
+use crate::failure::{entry, Failure};
+use crate::handles::Table;
+use crate::host;
+use crate::nic::{OpenNic, NICS};
+use crate::pointer::{text, OptionalOut, Out};
 
 /// Bytes of `gpu_result`.
 const RESULT: usize = 24;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::{Launch, LaunchError, Stream};
 
-use super::failure::{entry, Failure};
-use super::graph::{self, OpenGraph};
-use super::handles::Table;
-use super::kernel::{self, Arg};
-use super::nic::NICS;
-use super::pointer::Out;
+use crate::failure::{entry, Failure};
+use crate::graph::{self, OpenGraph};
+use crate::handles::Table;
+use crate::kernel::{self, Arg};
+use crate::nic::NICS;
+use crate::pointer::Out;
 use ringbell::{Communicator, Enqueued, Operation};
 
 /// Wait of `rb_stream_synchronize` with a time-out of 0.

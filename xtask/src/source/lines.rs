@@ -182,6 +182,6 @@ mod tests {
             room(Path::new("nic-core/src/port/udp/proof.rs")),
             "nic-core/src/port"
         );
-        assert_eq!(room(Path::new("cli/src/hll/mod.rs")), "cli/src");
+        assert_eq!(room(Path::new("cli/src/hll/mod.rs")), "cli/src/hll");
     }
 }
