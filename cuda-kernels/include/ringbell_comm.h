@@ -91,7 +91,7 @@ typedef struct rb_comm_config {
     uint64_t staging_bytes;      /* bytes staged at once from memory that peers cannot map. 1 MiB */
     /* Ranks of one host. */
     uint64_t direct;             /* 1: they reach each other's memory without messages. RB_CONFIG_ZERO: not */
-    uint64_t direct_eager_bytes; /* inputs of so many bytes travel inside the operation's record. 1 KiB */
+    uint64_t direct_eager_bytes; /* inputs of so many bytes travel inside the operation's record, or 8 KiB / ranks. 1 KiB */
     /* Where one algorithm gives way to the next (docs/collectives.md). */
     uint64_t flat_ranks;         /* ranks that a root serves one by one. 3 */
     uint64_t whole_sources;      /* bytes received when all-reduce and reduce send whole sources. 16 KiB */

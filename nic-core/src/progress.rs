@@ -436,7 +436,12 @@ impl Progress {
 
     /// How long a leader may sleep after a last look that found nothing (`None`: it could not look).
     fn nap(&self, looked: Option<bool>, who: Who) -> Duration {
-        let soon = self.idle_nap.min(SECOND_LOOK);
+        let soon = match who {
+            Who::Waiter => SECOND_LOOK,
+            // Among many waiters who steps may have lost its core, and gets it back only after their turns.
+            Who::Thread => SECOND_LOOK.saturating_mul(self.policy.share()),
+        };
+        let soon = self.idle_nap.min(soon);
         let (timer, silent) = match (looked, self.core.try_lock()) {
             (Some(_), Ok(core)) => match core.wants_clock {
                 true => return Duration::ZERO,
@@ -487,23 +492,26 @@ impl Progress {
     pub(crate) fn rescue(&self) {
         let mut seen = self.waiter_steps.load(Ordering::Relaxed);
         let mut stepped = Instant::now();
-        // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
-        let stopped = 2 * self.idle_nap + RESCUE_PERIOD;
         while !self.stop.load(Ordering::Acquire) {
+            // Where many waiters share a core, one that has not stepped for a while may wait for its turn.
+            let patience = self.policy.patience();
+            let period = RESCUE_PERIOD.saturating_mul(patience);
+            // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
+            let stopped = 2 * self.idle_nap + period;
             // Steps of everybody but this thread.
             let others = self.waiter_steps.load(Ordering::Relaxed);
             if others != seen {
                 (seen, stepped) = (others, Instant::now());
-                std::thread::park_timeout(RESCUE_PERIOD);
+                std::thread::park_timeout(period);
                 continue;
             }
             let led = self.leader.load(Ordering::Relaxed) == WAITER_LEADS;
             if led && stepped.elapsed() < stopped {
-                std::thread::park_timeout(RESCUE_PERIOD);
+                std::thread::park_timeout(period);
                 continue;
             }
             let mut idle = 0;
-            while idle < SPIN_SERVANT {
+            while idle < SPIN_SERVANT / patience {
                 match self.try_steps(0, Who::Thread, false) {
                     Some(true) => idle = 0,
                     Some(false) => idle += 1,
@@ -524,7 +532,7 @@ impl Progress {
                     self.wake_followers(1);
                 }
             } else {
-                std::thread::park_timeout(RESCUE_PERIOD);
+                std::thread::park_timeout(period);
             }
         }
     }

@@ -24,6 +24,10 @@ const HOG: Duration = Duration::from_micros(50);
 /// The same where it is known that more waiters than cores work together: a yield then takes as long as
 /// a neighbour's piece of work, and only a whole time slice is a hog's.
 const HOG_CROWDED: Duration = Duration::from_millis(1);
+/// Time of one waiter's turn. A yield on a core that n waiters share takes up to n turns without a hog.
+const PIECE: Duration = Duration::from_micros(100);
+/// Waiters of one core whose turns together stay below a millisecond.
+const FEW: u32 = 8;
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
 /// Waits for which a hog is remembered.
@@ -47,6 +51,8 @@ pub(crate) struct WaitPolicy {
     /// Cores this process may use.
     cores: usize,
     crowded: AtomicBool,
+    /// Waiters that share a core.
+    share: AtomicU32,
     yields: AtomicU64,
 }
 
@@ -58,6 +64,7 @@ impl WaitPolicy {
             hog: AtomicU32::new(0),
             cores,
             crowded: AtomicBool::new(false),
+            share: AtomicU32::new(1),
             yields: AtomicU64::new(0),
         }
     }
@@ -66,9 +73,23 @@ impl WaitPolicy {
     /// spinning is wrong from the first wait on; learning it costs every one of them its whole spins.
     pub(crate) fn expect(&self, waiters: usize) {
         if waiters > self.cores {
+            let share = u32::try_from(waiters.div_ceil(self.cores)).unwrap_or(u32::MAX);
+            self.share.fetch_max(share, Ordering::Relaxed);
             self.crowded.store(true, Ordering::Relaxed);
             self.spin.store(SPIN_SHARED, Ordering::Relaxed);
         }
+    }
+
+    /// Waiters that share a core.
+    pub(crate) fn share(&self) -> u32 {
+        self.share.load(Ordering::Relaxed)
+    }
+
+    /// How much longer than on a core of its own a thread waits for its turn: 1 unless many waiters share each core.
+    /// The rescue thread waits for a silent waiter that much longer, or it would step the NIC of each
+    /// waiter that only waits for its turn.
+    pub(crate) fn patience(&self) -> u32 {
+        self.share.load(Ordering::Relaxed).div_ceil(FEW).max(1)
     }
 
     /// Idle rounds before a waiter yields.
@@ -105,7 +126,7 @@ impl WaitPolicy {
         std::thread::yield_now();
         self.yields.fetch_add(1, Ordering::Relaxed);
         let hog = match self.crowded.load(Ordering::Relaxed) {
-            true => HOG_CROWDED,
+            true => HOG_CROWDED.max(PIECE.saturating_mul(self.share.load(Ordering::Relaxed))),
             false => HOG,
         };
         let long = timed.is_some_and(|before| before.elapsed() > hog);
@@ -129,9 +150,11 @@ impl WaitPolicy {
         if alone && lost >= WINDOW_ALONE.1 {
             self.spin.store(SPIN_SHARED, Ordering::Relaxed);
         } else if !alone && lost == 0 {
-            let spin = match self.crowded.load(Ordering::Relaxed) {
-                true => SPIN_CROWDED,
-                false => SPIN_ALONE,
+            let spin = match (self.crowded.load(Ordering::Relaxed), self.patience()) {
+                (false, _) => SPIN_ALONE,
+                (true, 1) => SPIN_CROWDED,
+                // Some of so many always want the core, also when they were asleep at the last yields.
+                (true, _) => SPIN_SHARED,
             };
             self.spin.store(spin, Ordering::Relaxed);
         }
@@ -178,6 +201,19 @@ mod tests {
         assert!(!WaitPolicy::is_alone(p.spin()));
         p.learn(false, 0);
         assert_eq!(p.spin(), SPIN_CROWDED, "the others are elsewhere");
+    }
+
+    #[test]
+    fn many_waiters_of_a_core_have_patience_with_each_other() {
+        let p = WaitPolicy::new(2);
+        assert_eq!(p.patience(), 1);
+        p.expect(16);
+        assert_eq!(p.patience(), 1);
+        p.expect(64);
+        assert_eq!(p.patience(), 4);
+        // A smaller communicator beside it changes nothing.
+        p.expect(3);
+        assert_eq!(p.patience(), 4);
     }
 
     #[test]

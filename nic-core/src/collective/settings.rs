@@ -38,7 +38,7 @@ pub struct CollectiveSettings {
     /// path), when all of them do.
     pub direct: bool,
     /// Direct path: inputs of up to this many bytes travel inside the operation's record, and one
-    /// synchronisation is enough.
+    /// synchronisation is enough. Those of all ranks together are at most 8 KiB.
     pub direct_eager_bytes: u64,
     /// Where operations that name no algorithm change from one to another.
     pub thresholds: Thresholds,

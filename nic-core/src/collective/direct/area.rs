@@ -4,7 +4,11 @@
 //! |---|---|
 //! | `s * 128` | of rank s: line 0 its *done* flag, line 1 its *busy* flag |
 //! | `n * 128` | the owner's *revoked* flag; the owner alone stores here |
+//! | `n * 128 + 64` | arrivals: how many records came in each slot, then how many done flags (8 words) |
 //! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: two lines, and room for the input |
+//!
+//! Arrivals are counted among more than [`FEW`] ranks only. They tell the rank whose record is the last one of
+//! an operation that the owner can go on: it alone wakes the owner. They never say that a record is there.
 //!
 //! A rank that has freed its communicator cannot know whether a peer that has not heard of it still
 //! stores a record. So areas are never used for anything else ([`AreaPool`]), and sequence numbers
@@ -28,6 +32,8 @@ const PAIR: usize = 128;
 const LINE: usize = 64;
 /// Areas of one size that wait before the oldest is used again.
 const POOLED: usize = 16;
+/// Ranks up to which every record wakes its reader, and arrivals are not counted.
+const FEW: usize = 8;
 /// Bytes of an input that fit the record's first line.
 const SHORT: usize = 32;
 
@@ -42,6 +48,11 @@ struct Shape {
 impl Shape {
     fn revoked(&self) -> usize {
         self.ranks * PAIR
+    }
+    /// Where the arrivals of an operation's records are counted, or those of its done flags.
+    fn arrivals(&self, seq: u64, done: bool) -> usize {
+        let word = seq % DEPTH + if done { DEPTH } else { 0 };
+        self.ranks * PAIR + LINE + word as usize * 8
     }
     fn record(&self, from: u32, seq: u64) -> usize {
         let i = from as usize * DEPTH as usize + (seq % DEPTH) as usize;
@@ -174,6 +185,17 @@ impl Area {
         self.word(at).load(Ordering::Relaxed) == self.epoch | seq
     }
 
+    /// Whether it is worth looking for the records of an operation. Among few ranks it always is.
+    #[inline]
+    pub(super) fn may_have_all(&self, seq: u64) -> bool {
+        let Shape { ranks, .. } = self.shape;
+        // A slot is used by every fourth operation, which the others' records complete.
+        let complete = ((seq - 1) / DEPTH + 1) * (ranks as u64 - 1);
+        // Relaxed: only whether to look.
+        let arrivals = || self.word(self.shape.arrivals(seq, false));
+        ranks <= FEW || arrivals().load(Ordering::Relaxed) >= complete
+    }
+
     /// That rank's record of the operation, once it is there.
     #[inline]
     pub(super) fn record(&self, from: u32, seq: u64) -> Option<Record> {
@@ -236,18 +258,32 @@ impl<'p> Remote<'p> {
         self.word(me as usize * PAIR + LINE)
     }
 
-    /// Says that rank `me` has ended its part of the operation.
+    /// Counts an arrival. Returns whether the owner should be woken: it waits for no more of them.
     #[inline]
-    pub(super) fn done(&self, me: u32, seq: u64) {
+    fn arrive(&self, seq: u64, done: bool) -> bool {
+        let Shape { ranks, .. } = self.shape;
+        if ranks <= FEW {
+            return true;
+        }
+        let word = self.word(self.shape.arrivals(seq, done));
+        // AcqRel: what the others have stored before they arrived happens before the wake-up by the last.
+        let before = word.fetch_add(1, Ordering::AcqRel);
+        before.wrapping_add(1).is_multiple_of(ranks as u64 - 1)
+    }
+
+    /// Says that rank `me` has ended its part of the operation. Returns whether the owner should be woken.
+    #[inline]
+    pub(super) fn done(&self, me: u32, seq: u64) -> bool {
         // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were
         // fenced at its end.
         self.word(me as usize * PAIR)
             .store(self.epoch | seq, Ordering::Release);
+        self.arrive(seq, true)
     }
 
-    /// Stores a record, with the input when it is eager.
+    /// Stores a record, with the input when it is eager. Returns whether the owner should be woken.
     #[inline]
-    pub(super) fn put(&self, me: u32, seq: u64, record: &Record, input: Option<&Pages>) {
+    pub(super) fn put(&self, me: u32, seq: u64, record: &Record, input: Option<&Pages>) -> bool {
         let at = self.shape.record(me, seq);
         let (head, places) = record.words();
         for (i, w) in head.iter().enumerate() {
@@ -274,5 +310,6 @@ impl<'p> Remote<'p> {
         }
         // Release: pairs with the Acquire in `Area::record`.
         self.word(at).store(self.epoch | seq, Ordering::Release);
+        self.arrive(seq, false)
     }
 }

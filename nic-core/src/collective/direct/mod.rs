@@ -58,6 +58,9 @@ use record::{flag, Record};
 
 /// Most ranks of a communicator that uses the direct path: one bit each.
 pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
+/// Bytes that a rank receives in the records of one operation, at most. With longer inputs of many ranks the copies,
+/// which every rank combines for itself, cost more than a second synchronisation.
+const EAGER_TOTAL: u64 = 8 << 10;
 /// Operations whose records are out at once.
 const WINDOW: u64 = 2;
 /// Bytes that one step moves of an operation's output before the NIC looks at other work.
@@ -205,8 +208,8 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records; its
-    /// area comes from the board, `None` when that has no room.
+    /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records, and of all
+    /// ranks together up to [`EAGER_TOTAL`]; its area comes from the board, `None` when that has no room.
     pub(crate) fn new(
         board: &mut Board,
         pool: &mut AreaPool,
@@ -218,6 +221,7 @@ impl Direct {
         if ranks > MAX_DIRECT_RANKS {
             return None;
         }
+        let eager_bytes = eager_bytes.min(EAGER_TOTAL / u64::from(ranks));
         let area = Area::new(board, pool, ctx, ranks, eager_bytes)?;
         Some(Direct {
             rank,
@@ -285,7 +289,10 @@ impl Direct {
         };
         match op.phase {
             Phase::Queued | Phase::Pass { .. } => false,
-            Phase::Records { missing } => none(missing, &|r| self.area.has_record(r, op.seq)),
+            Phase::Records { missing } => {
+                !self.area.may_have_all(op.seq)
+                    || none(missing, &|r| self.area.has_record(r, op.seq))
+            }
             Phase::Flags { missing } => none(missing, &|r| self.area.is_done(r, op.seq)),
         }
     }
@@ -456,8 +463,9 @@ impl Direct {
                     // Found again, and reported, when its record stays away.
                     continue;
                 };
-                remote.put(self.rank, seq, &record, input);
-                window.wake();
+                if remote.put(self.rank, seq, &record, input) {
+                    window.wake();
+                }
             }
             moved = true;
         }
@@ -475,7 +483,9 @@ impl Direct {
             match &mut op.phase {
                 Phase::Queued => return None,
                 Phase::Records { missing } => {
-                    let mut left = *missing;
+                    // Now and then whatever the arrivals say: a rank may have died before it has arrived.
+                    let look = self.idle == 0 || self.area.may_have_all(seq);
+                    let mut left = if look { *missing } else { 0 };
                     while left != 0 {
                         let r = left.trailing_zeros();
                         left &= left - 1;
@@ -521,8 +531,9 @@ impl Direct {
                     moved = true;
                     for r in self.others() {
                         if let Some((window, remote)) = self.area_of(peers, r) {
-                            remote.done(self.rank, seq);
-                            window.wake();
+                            if remote.done(self.rank, seq) {
+                                window.wake();
+                            }
                         }
                     }
                     if let Some(op) = self.ops.front_mut() {

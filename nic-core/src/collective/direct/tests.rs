@@ -14,6 +14,7 @@ use super::*;
 use crate::board::BOARD_BUS;
 use crate::shmem::Mapping;
 
+mod crowd;
 mod hostile;
 
 const EAGER: u64 = 1024;
@@ -79,6 +80,7 @@ struct Window {
     board_len: u64,
     gpu: usize,
     gone: AtomicBool,
+    wakes: AtomicU64,
 }
 
 impl PeerWindow for Window {
@@ -96,7 +98,9 @@ impl PeerWindow for Window {
             .filter(|e| *e <= size)
             .map(|_| (base + (bus - start) as usize) as *mut u8)
     }
-    fn wake(&self) {}
+    fn wake(&self) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 struct World {
@@ -199,6 +203,7 @@ fn ranks<R: Send + 'static>(
             board_len: b.len(),
             gpu: g.map.base() as usize,
             gone: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
         })
         .collect();
     let world = Arc::new(World { windows });

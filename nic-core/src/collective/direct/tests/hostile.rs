@@ -41,6 +41,7 @@ fn setup() -> Setup {
             board_len: b.len(),
             gpu: g.map.base() as usize,
             gone: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
         })
         .collect();
     Setup {
@@ -143,7 +144,9 @@ impl Setup {
                 let eager = input.bytes() <= EAGER && rng.below(2) == 0;
                 area.put(LIAR, seq, &record, eager.then_some(&input));
             }
-            2 => area.done(LIAR, seq + rng.below(3)),
+            2 => {
+                area.done(LIAR, seq + rng.below(3));
+            }
             3 => area.busy(LIAR).store(rng.next(), Ordering::Relaxed),
             4 => liar.area.revoked().store(rng.below(2), Ordering::Relaxed),
             5 => area.revoked().store(rng.next(), Ordering::Relaxed),
@@ -155,7 +158,9 @@ impl Setup {
                     self.store(to, at, word);
                 }
             }
-            _ => area.put(1 - to, seq, &record, None),
+            _ => {
+                area.put(1 - to, seq, &record, None);
+            }
         }
     }
 
