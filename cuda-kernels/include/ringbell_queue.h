@@ -8,7 +8,7 @@
  *    when it was another producer's doorbell that made the NIC look;
  *  - the doorbell is stored with Release (pairs with the NIC's Acquire load of the doorbell word);
  *  - word 0 of a completion line is loaded with Acquire (pairs with the Release store in
- *    `gtlb::Announce::store`): whoever sees the ticket also sees words 1-3 and the received bytes;
+ *    `gtlb::CompletionWrite::store`): a reader that sees the ticket also sees words 1-3 and the received bytes;
  *  - `released[slot]` is stored with Release by the waiter (pairs with the Acquire load in `post`): a
  *    producer that reuses a slot comes after the last reader of its completion line. It and `tail` are
  *    kernels' alone, and lie in the GPU's memory.

@@ -232,7 +232,7 @@ pub enum LaunchError {
         kernel: String,
         /// What the driver said.
         #[source]
-        source: crate::cuda::CudaError,
+        source: crate::cuda_error::CudaError,
     },
     /// It was captured: a graph runs it, and tells how it ended.
     #[error("`{kernel}` was captured, not run; launch the graph and wait for that")]

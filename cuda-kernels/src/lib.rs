@@ -12,6 +12,7 @@
 mod cells;
 pub mod collective;
 pub mod cuda;
+mod cuda_error;
 pub mod echo;
 pub mod emulated;
 mod entry_queue;

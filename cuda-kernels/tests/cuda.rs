@@ -217,10 +217,10 @@ fn the_copy_engine_passes_the_conformance_suite() {
 }
 
 #[test]
-fn an_announcement_waits_for_the_copies_before_it() {
-    let name = "an_announcement_waits_for_the_copies_before_it";
+fn a_completion_waits_for_the_copies_before_it() {
+    let name = "a_completion_waits_for_the_copies_before_it";
     on_any_driver(name, "slow-writes", || {
-        use ringbell_gtlb::{Access, Announce, DmaOp, Mmu, MmuConfig, Need, Submitted};
+        use ringbell_gtlb::{Access, CompletionWrite, DmaOp, Mmu, MmuConfig, Need, Submitted};
         let gpu = open().unwrap();
         let memory = gpu.memory();
         let buffer = gpu.alloc(200_000).unwrap();
@@ -246,16 +246,16 @@ fn an_announcement_waits_for_the_copies_before_it() {
                 let started = memory.submit(DmaOp::Write { to, from }).unwrap();
                 assert!(matches!(started, Submitted::Pending(_)));
             }
-            // SAFETY: the line lives until it was announced, below.
-            memory.publish(unsafe { Announce::new(line.as_ptr(), [lap, 2, 3, 4]) });
+            // SAFETY: the line lives until it was stored, below.
+            memory.publish(unsafe { CompletionWrite::new(line.as_ptr(), [lap, 2, 3, 4]) });
             let start = std::time::Instant::now();
             while line[0].load(Ordering::Acquire) == 0 {
-                assert!(start.elapsed() < PATIENCE, "nothing was announced");
+                assert!(start.elapsed() < PATIENCE, "nothing was completed");
                 while memory.poll().is_some() {}
             }
             let mut got = vec![0; 200_000];
             buffer.read(0, &mut got).unwrap();
-            assert!(got == bytes, "announced before the bytes were there");
+            assert!(got == bytes, "completed before the bytes were there");
             let words: Vec<u64> = line.iter().map(|w| w.load(Ordering::Relaxed)).collect();
             assert_eq!(words, [lap, 2, 3, 4]);
         }

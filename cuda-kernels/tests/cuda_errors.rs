@@ -134,7 +134,7 @@ fn functions_that_are_used_where_they_are_there_may_lack() {
         }
         let why = stream.has_words().unwrap_err();
         assert!(why.contains("cuStreamWaitValue32_v2"), "{why}");
-        assert_eq!(gpu.facts().lazy_loading, None);
+        assert_eq!(gpu.capabilities().lazy_loading, None);
         // All else works: launches, copies, and times by the old name of the function.
         let before = stream.record();
         memory.write(0, &[5; 1000]).unwrap();

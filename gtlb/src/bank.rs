@@ -8,8 +8,10 @@
 use ringbell_nic_abi::GpuVa;
 
 use crate::directory::{Directory, Group, Hit, NO_PAGE};
-use crate::gtlb::{Gtlb, Installed, GROUP_PAGES, GROUP_SHIFT, PAGE_SHIFT};
-use crate::page_table::{PageTable, PAGES_PER_LARGE, PAGE_BYTES};
+use crate::gtlb::{Gtlb, Installed};
+use crate::page_table::{
+    PageTable, GROUP_PAGES, GROUP_SHIFT, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT,
+};
 use crate::window::{self, Window};
 
 /// First byte after the virtual addresses that a GTLB can tag: 57 bits, what GPUs and CPUs use.

@@ -6,8 +6,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::gtlb::{GROUP_SHIFT, PAGE_SHIFT};
-use crate::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
+use crate::page_table::{GROUP_SHIFT, LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT};
 
 /// Stands for "no page here"; never a bus address, because it is not aligned.
 pub(crate) const NO_PAGE: u64 = u64::MAX;

@@ -10,14 +10,9 @@
 //! works as a direct-mapped cache (see `bank`), and inside a window nothing changes.
 
 use crate::directory::{Group, Hit, NO_PAGE};
-use crate::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
-
-/// log2 of [`PAGE_BYTES`].
-pub(crate) const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
-/// log2 of [`LARGE_PAGE_BYTES`].
-pub(crate) const GROUP_SHIFT: u32 = LARGE_PAGE_BYTES.trailing_zeros();
-/// Complementary entries per group.
-pub(crate) const GROUP_PAGES: u32 = PAGES_PER_LARGE as u32;
+use crate::page_table::{
+    GROUP_PAGES, GROUP_SHIFT, LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT,
+};
 
 /// Sizes of one GTLB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

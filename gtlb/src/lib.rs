@@ -42,13 +42,14 @@
 //! # }
 //! ```
 
-mod announce;
 mod bank;
+pub mod bus;
+mod completion_write;
 mod directory;
+pub mod export;
 pub mod fault;
 pub mod gtlb;
 mod keys;
-pub mod loan;
 pub mod memory;
 pub mod mmu;
 pub mod page_table;
@@ -60,14 +61,13 @@ mod sync;
 pub mod testing;
 mod window;
 
-pub use announce::Announce;
 pub use bank::{GtlbStats, MapError, VA_END};
+pub use bus::{BusAddr, BusSpan};
+pub use completion_write::CompletionWrite;
+pub use export::{ExportRecord, Import, ImportState, ImportedRange, NotReached};
 pub use fault::Fault;
 pub use gtlb::{ConfigError, EntryError, GtlbConfig};
-pub use loan::{Borrow, BorrowState, Loan, NotReached, Reach};
-pub use memory::{
-    BusAddr, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, Window,
-};
+pub use memory::{BusError, DmaId, DmaMemory, DmaOp, Export, Exposed, Submitted, Window};
 pub use mmu::{DeregisterError, Mmu, MmuConfig, Pin, RegisterError, UnmapError};
 pub use page_table::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
 pub use pd::PdError;

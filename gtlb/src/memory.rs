@@ -6,43 +6,9 @@ use std::ptr::NonNull;
 
 use ringbell_nic_abi::GpuVa;
 
-use crate::announce::Announce;
-use crate::loan::{Borrow, Loan, NotReached};
-
-/// An address on the bus behind the GTLB. Only a translation mints one, so a NIC cannot touch memory
-/// that it was not granted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BusAddr(u64);
-
-impl BusAddr {
-    /// For this crate's translations alone.
-    pub(crate) const fn mint(addr: u64) -> BusAddr {
-        BusAddr(addr)
-    }
-    /// The number, for the memory's own use and for messages.
-    pub const fn value(self) -> u64 {
-        self.0
-    }
-}
-
-/// A physically contiguous run of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BusSpan {
-    /// First byte.
-    pub addr: BusAddr,
-    /// Bytes.
-    pub len: u64,
-}
-
-impl BusSpan {
-    /// The first `len` bytes of the span, or all of it when it is shorter.
-    pub fn prefix(self, len: u64) -> BusSpan {
-        BusSpan {
-            addr: self.addr,
-            len: self.len.min(len),
-        }
-    }
-}
+use crate::bus::BusSpan;
+use crate::completion_write::CompletionWrite;
+use crate::export::{ExportRecord, Import, NotReached};
 
 /// Number of an operation that a memory has not finished yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -66,8 +32,8 @@ pub enum DmaOp<'a> {
         /// Source, on the NIC.
         from: &'a [u8],
     },
-    /// From memory to memory, past the NIC: spans of one length that do not overlap. `from` may lie in memory
-    /// that was [borrowed](DmaMemory::borrow).
+    /// From memory to memory, past the NIC: spans of one length that do not overlap. `from` may lie in
+    /// [imported](DmaMemory::import_allocation) memory.
     Copy {
         /// Source.
         from: BusSpan,
@@ -170,7 +136,7 @@ pub struct Window {
     pub len: u64,
 }
 
-// SAFETY: a Window is an address and a length; whoever dereferences it keeps the rule above.
+// SAFETY: a Window is an address and a length; a caller that dereferences it keeps the rule above.
 unsafe impl Send for Window {}
 // SAFETY: as for Send.
 unsafe impl Sync for Window {}
@@ -178,7 +144,7 @@ unsafe impl Sync for Window {}
 impl Window {
     /// The CPU address of a span, when the span lies in the window.
     pub fn at(&self, span: BusSpan) -> Option<*mut u8> {
-        let off = span.addr.0.checked_sub(self.bus)?;
+        let off = span.addr.value().checked_sub(self.bus)?;
         if off.checked_add(span.len)? > self.len {
             return None;
         }
@@ -213,8 +179,8 @@ pub trait DmaMemory: Send + Sync {
 
     /// The next operation that has finished since it was answered `Pending`.
     ///
-    /// Also drives an asynchronous memory: whoever owns it calls this in every step, because an
-    /// announcement may wait for it too. `None` means "none now", not "all done".
+    /// Also drives an asynchronous memory: its owner calls this in every step, because a completion
+    /// write may wait for it too. `None` means "none now", not "all done".
     fn poll(&self) -> Option<DmaId>;
 
     /// Fetches the bytes of a finished pending read, once.
@@ -227,17 +193,17 @@ pub trait DmaMemory: Send + Sync {
         0
     }
 
-    /// Whether every write and copy that was submitted before the mark has landed: whoever else reads the memory from now
-    /// on, another engine or process, sees them. A NIC asks before it tells a peer where to read.
+    /// Whether every write and copy submitted before the mark has landed: another engine or process that reads the
+    /// memory from now on sees them. A NIC asks before it tells a peer where to read.
     fn has_landed(&self, mark: u64) -> bool {
         let _ = mark;
         true
     }
 
     /// Makes a completion visible after every write and copy submitted before it, and not earlier: data
-    /// first, then the word that announces it. So an operation that was cancelled while a copy of its own was in
-    /// flight is announced when nothing writes its buffer any more.
-    fn publish(&self, announce: Announce);
+    /// first, then the word of the completion. So an operation that was cancelled while a copy of its own was in
+    /// flight is completed when nothing writes its buffer any more.
+    fn publish(&self, completion: CompletionWrite);
 
     /// The whole memory mapped for the CPU, when it is; then every operation is `Done` at once.
     fn window(&self) -> Option<Window> {
@@ -254,13 +220,13 @@ pub trait DmaMemory: Send + Sync {
         Ok(Exposed::same(base))
     }
 
-    /// Memory of the GPU's own for words that kernels alone use: a kernel's atomics on the host's memory are round trips
-    /// over PCIe, and atomic with the host's own only where the machine has PCIe atomics. It holds `initial`,
-    /// until the answer was dropped. `None`: kernels are threads of the host, and reach its memory as it does.
+    /// Words in the GPU's own memory, which hold `initial` until the answer was dropped. Only kernels use them: their
+    /// atomics on host memory are round trips over PCIe, and atomic with the CPU's only where PCIe has atomics.
+    /// `None` where kernels are host threads, and reach host memory as the NIC does.
     ///
     /// # Errors
     /// The GPU's driver refused, in its own words.
-    fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
+    fn device_words(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
         let _ = initial;
         Ok(None)
     }
@@ -280,21 +246,21 @@ pub trait DmaMemory: Send + Sync {
         Vec::new()
     }
 
-    /// Names the allocation around a span for NICs of the same host whose memory may then copy out of it.
+    /// Names the allocation around a span for NICs of the same host, whose memory may then copy out of it.
     ///
     /// # Errors
-    /// [`NotReached`]: why it stays staged.
-    fn lend(&self, span: BusSpan) -> Result<Loan, NotReached> {
+    /// [`NotReached`]: why its data goes through NIC memory instead.
+    fn export_allocation(&self, span: BusSpan) -> Result<ExportRecord, NotReached> {
         let _ = span;
         Err(NotReached::OtherKind)
     }
 
-    /// Starts to borrow what another memory has lent. Never waits: see [`Borrow::state`].
+    /// Starts to import an allocation that another memory has exported. Never waits: see [`Import::state`].
     ///
     /// # Errors
     /// [`NotReached`], when that is known at once.
-    fn borrow(&self, loan: &Loan) -> Result<Box<dyn Borrow>, NotReached> {
-        let _ = loan;
+    fn import_allocation(&self, record: &ExportRecord) -> Result<Box<dyn Import>, NotReached> {
+        let _ = record;
         Err(NotReached::OtherKind)
     }
 }

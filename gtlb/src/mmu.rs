@@ -5,16 +5,18 @@
 //! freed in two steps, so that operations in flight finish: [`Mmu::begin_deregister`] refuses new
 //! pins, [`Mmu::finish_deregister`] succeeds when the last pin is gone, and then no entry is left.
 
+use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use crate::bank::{Bank, GtlbStats, MapError, VA_END};
+use crate::bus::{BusAddr, BusSpan};
 use crate::fault::Fault;
-use crate::gtlb::{ConfigError, Gtlb, GtlbConfig, GROUP_SHIFT};
+use crate::gtlb::{ConfigError, Gtlb, GtlbConfig};
 use crate::keys::{RemoteKeys, MAX_REGIONS};
-use crate::memory::{BusAddr, BusSpan};
-use crate::page_table::PageTable;
+use crate::page_table::{PageTable, GROUP_SHIFT};
 use crate::pd::{DomainTable, PdError, MAX_DOMAINS};
 use crate::region::{Access, MemoryRegion, Need, Region, RegionInfo, RegionTable, State};
+use crate::registers::{BarError, RegisterBlock};
 
 /// Sizes of an [`Mmu`].
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,7 +119,7 @@ pub enum DeregisterError {
     },
     /// Peers have its allocation open.
     #[error("{peers} peers still copy from the allocation around the region with {lkey}; they are stopped, or a kernel holds their GPU; wait for them, or quarantine it")]
-    Borrowed {
+    Imported {
         /// The key.
         lkey: Lkey,
         /// How many.
@@ -147,8 +149,8 @@ pub enum UnmapError {
 /// Protection domains, regions and GTLBs of one NIC. See the module text.
 #[derive(Debug)]
 pub struct Mmu {
-    pub(crate) bank: Bank,
-    pub(crate) bar: crate::registers::Staged,
+    bank: Bank,
+    registers: RegisterBlock,
     domains: DomainTable,
     regions: RegionTable,
     remote: RemoteKeys,
@@ -171,7 +173,7 @@ impl Mmu {
         let instances = config.instances.iter().map(|c| Gtlb::new(*c)).collect();
         Ok(Mmu {
             bank: Bank::new(instances, config.refill),
-            bar: Default::default(),
+            registers: RegisterBlock::default(),
             domains: DomainTable::default(),
             regions: RegionTable::default(),
             remote: RemoteKeys::random(),
@@ -488,6 +490,19 @@ impl Mmu {
     /// Misses and refills since the MMU was made.
     pub fn stats(&self) -> GtlbStats {
         self.bank.stats
+    }
+
+    /// Writes a register of the GTLB block. Low halves come before high halves.
+    ///
+    /// # Errors
+    /// [`BarError`] says which value is wrong.
+    pub fn write_register(&mut self, reg: Reg, value: u32) -> Result<(), BarError> {
+        self.registers.write(&mut self.bank, reg, value)
+    }
+
+    /// Reads a register of the GTLB block; `None` when it is not one. Entry registers read as staged.
+    pub fn read_register(&self, reg: Reg) -> Option<u32> {
+        self.registers.read(&self.bank, reg)
     }
 
     fn region_mut(&mut self, lkey: Lkey) -> Result<&mut Region, DeregisterError> {

@@ -9,6 +9,13 @@ pub const LARGE_PAGE_BYTES: u64 = 2 << 20;
 /// Pages per coalesced entry.
 pub const PAGES_PER_LARGE: usize = (LARGE_PAGE_BYTES / PAGE_BYTES) as usize;
 
+/// log2 of [`PAGE_BYTES`].
+pub(crate) const PAGE_SHIFT: u32 = PAGE_BYTES.trailing_zeros();
+/// log2 of [`LARGE_PAGE_BYTES`].
+pub(crate) const GROUP_SHIFT: u32 = LARGE_PAGE_BYTES.trailing_zeros();
+/// Complementary entries per group.
+pub(crate) const GROUP_PAGES: u32 = PAGES_PER_LARGE as u32;
+
 /// Bus addresses of the 64 KiB pages of a range, as a GPU driver reports them
 /// (`nvidia_p2p_get_pages`).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 //!
 //! It is how a driver populates the GTLBs of a card (FpgaNIC §2.3.2, "via the control registers
 //! exposed by the control plane"). Registers that carry an entry are staged here; a write to
-//! `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is fixed: [`Mmu::map`] does not move it.
+//! `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is fixed: mapping memory does not move it.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::GpuVa;
 
-use crate::gtlb::{EntryError, GROUP_SHIFT};
-use crate::mmu::Mmu;
-use crate::page_table::LARGE_PAGE_BYTES;
+use crate::bank::Bank;
+use crate::gtlb::EntryError;
+use crate::page_table::{GROUP_SHIFT, LARGE_PAGE_BYTES};
 
 /// A register write that was refused; nothing was changed but the staged value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -67,9 +67,9 @@ pub enum BarError {
     },
 }
 
-/// Values written and not yet acted upon.
+/// The values written and not yet acted upon.
 #[derive(Debug, Default)]
-pub(crate) struct Staged {
+pub(crate) struct RegisterBlock {
     select: u32,
     va: [u32; 2],
     pa: [u32; 2],
@@ -81,53 +81,48 @@ fn join(halves: [u32; 2]) -> u64 {
     (halves[1] as u64) << 32 | halves[0] as u64
 }
 
-impl Mmu {
-    /// Writes a register of the GTLB block. Low halves come before high halves.
-    ///
-    /// # Errors
-    /// [`BarError`] says which value is wrong.
-    pub fn write_register(&mut self, reg: Reg, value: u32) -> Result<(), BarError> {
+impl RegisterBlock {
+    pub(crate) fn write(&mut self, bank: &mut Bank, reg: Reg, value: u32) -> Result<(), BarError> {
         match reg {
             Reg::GtlbSelect => {
-                let instances = self.bank.instances.len() as u32;
+                let instances = bank.instances.len() as u32;
                 if value >= instances {
                     return Err(BarError::NoSuchInstance {
                         select: value,
                         instances,
                     });
                 }
-                self.bar.select = value;
+                self.select = value;
             }
-            Reg::GtlbVaLo => self.bar.va[0] = value,
-            Reg::GtlbVaHi => self.bar.va[1] = value,
-            Reg::GtlbPaLo => self.bar.pa[0] = value,
-            Reg::GtlbPaHi => self.bar.pa[1] = value,
-            Reg::GtlbIndex => self.bar.index = value,
-            Reg::GtlbBaseLo => self.bar.base_lo = value,
-            Reg::GtlbBaseHi => return self.set_base(join([self.bar.base_lo, value])),
-            Reg::GtlbCommand => return self.command(value),
-            Reg::GtlbRefill => return self.acknowledge(value),
+            Reg::GtlbVaLo => self.va[0] = value,
+            Reg::GtlbVaHi => self.va[1] = value,
+            Reg::GtlbPaLo => self.pa[0] = value,
+            Reg::GtlbPaHi => self.pa[1] = value,
+            Reg::GtlbIndex => self.index = value,
+            Reg::GtlbBaseLo => self.base_lo = value,
+            Reg::GtlbBaseHi => return self.set_base(bank, join([self.base_lo, value])),
+            Reg::GtlbCommand => return self.command(bank, value),
+            Reg::GtlbRefill => return acknowledge(bank, value),
             _ => return Err(BarError::NotOurs { reg }),
         }
         Ok(())
     }
 
-    /// Reads a register of the GTLB block; `None` when it is not one. Entry registers read as staged.
-    pub fn read_register(&self, reg: Reg) -> Option<u32> {
-        let select = self.bar.select as usize;
-        let config = self.bank.instances[select].config();
-        let base = self.bank.windows[select].first << GROUP_SHIFT;
-        let stats = self.bank.stats;
+    pub(crate) fn read(&self, bank: &Bank, reg: Reg) -> Option<u32> {
+        let select = self.select as usize;
+        let config = bank.instances[select].config();
+        let base = bank.windows[select].first << GROUP_SHIFT;
+        let stats = bank.stats;
         Some(match reg {
-            Reg::GtlbSelect => self.bar.select,
-            Reg::GtlbVaLo => self.bar.va[0],
-            Reg::GtlbVaHi => self.bar.va[1],
-            Reg::GtlbPaLo => self.bar.pa[0],
-            Reg::GtlbPaHi => self.bar.pa[1],
-            Reg::GtlbIndex => self.bar.index,
+            Reg::GtlbSelect => self.select,
+            Reg::GtlbVaLo => self.va[0],
+            Reg::GtlbVaHi => self.va[1],
+            Reg::GtlbPaLo => self.pa[0],
+            Reg::GtlbPaHi => self.pa[1],
+            Reg::GtlbIndex => self.index,
             Reg::GtlbBaseLo => base as u32,
             Reg::GtlbBaseHi => (base >> 32) as u32,
-            Reg::GtlbInstances => self.bank.instances.len() as u32,
+            Reg::GtlbInstances => bank.instances.len() as u32,
             Reg::GtlbMainEntries => config.main_entries,
             Reg::GtlbComplementaryEntries => config.complementary_entries,
             Reg::GtlbMisses => stats.misses as u32,
@@ -138,10 +133,10 @@ impl Mmu {
         })
     }
 
-    fn set_base(&mut self, base: u64) -> Result<(), BarError> {
-        let instance = self.bar.select;
+    fn set_base(&self, bank: &mut Bank, base: u64) -> Result<(), BarError> {
+        let instance = self.select;
         if !base.is_multiple_of(LARGE_PAGE_BYTES)
-            || !self.bank.set_window(instance as usize, base >> GROUP_SHIFT)
+            || !bank.set_window(instance as usize, base >> GROUP_SHIFT)
         {
             return Err(BarError::BadWindow {
                 instance,
@@ -151,11 +146,11 @@ impl Mmu {
         Ok(())
     }
 
-    fn command(&mut self, value: u32) -> Result<(), BarError> {
-        let Staged { index, select, .. } = self.bar;
-        let (va, pa) = (join(self.bar.va), join(self.bar.pa));
-        let window = self.bank.windows[select as usize];
-        let gtlb = &mut self.bank.instances[select as usize];
+    fn command(&self, bank: &mut Bank, value: u32) -> Result<(), BarError> {
+        let RegisterBlock { index, select, .. } = *self;
+        let (va, pa) = (join(self.va), join(self.pa));
+        let window = bank.windows[select as usize];
+        let gtlb = &mut bank.instances[select as usize];
         if value == 2 {
             return Ok(gtlb.write_page(index, pa)?);
         }
@@ -183,21 +178,21 @@ impl Mmu {
         }
         Ok(())
     }
+}
 
-    fn acknowledge(&mut self, value: u32) -> Result<(), BarError> {
-        let va = self.bank.stats.last_miss;
-        match value {
-            1 if self.bank.peek(va.0).is_none() => return Err(BarError::StillMissing { va }),
-            1 => self.bank.stats.refills += 1,
-            2 => {}
-            _ => {
-                return Err(BarError::BadCommand {
-                    reg: Reg::GtlbRefill,
-                    value,
-                })
-            }
+fn acknowledge(bank: &mut Bank, value: u32) -> Result<(), BarError> {
+    let va = bank.stats.last_miss;
+    match value {
+        1 if bank.peek(va.0).is_none() => return Err(BarError::StillMissing { va }),
+        1 => bank.stats.refills += 1,
+        2 => {}
+        _ => {
+            return Err(BarError::BadCommand {
+                reg: Reg::GtlbRefill,
+                value,
+            })
         }
-        self.bank.stats.last_miss = GpuVa(0);
-        Ok(())
     }
+    bank.stats.last_miss = GpuVa(0);
+    Ok(())
 }

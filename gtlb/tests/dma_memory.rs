@@ -1,5 +1,5 @@
 //! The conformance suite on the memories of this crate, and proof that the suite can fail.
-#![allow(unsafe_code)] // announcements are addresses
+#![allow(unsafe_code)] // completion lines are addresses
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn delayed_memory() {
     }
 }
 
-/// A memory that announces at once although its writes are still on their way.
+/// A memory that completes at once although its writes are still on their way.
 struct Hasty(DelayedMemory);
 
 impl DmaMemory for Hasty {
@@ -58,13 +58,13 @@ impl DmaMemory for Hasty {
     fn take(&self, id: DmaId, into: &mut [u8]) {
         self.0.take(id, into)
     }
-    fn publish(&self, announce: Announce) {
-        announce.store();
+    fn publish(&self, completion: CompletionWrite) {
+        completion.store();
     }
 }
 
 #[test]
-fn the_suite_catches_an_announcement_before_its_data() {
+fn the_suite_catches_a_completion_before_its_data() {
     let make = || {
         let memory = Arc::new(Hasty(DelayedMemory::new(LEN, 1).unwrap()));
         subject(memory, |m| m.0.host(), Layout::Contiguous)

@@ -12,7 +12,7 @@ mod scatter;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
-use ringbell_gtlb::{Announce, DmaMemory, Exposed};
+use ringbell_gtlb::{CompletionWrite, DmaMemory, Exposed};
 use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_IN_LINE, IN_LINE_MAX};
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::{bar as layout, Completion, GpuVa, PdId, QueueId, WorkQueueEntry};
@@ -138,7 +138,7 @@ impl QueueMemory {
         let depth_log2 = config.depth.trailing_zeros();
         let (near, doorbell) = match producers {
             Producers::Kernels { doorbell } => (
-                memory.near(&near_words(config))?,
+                memory.device_words(&near_words(config))?,
                 &bar.map.words32(layout::doorbell_offset(doorbell), 1)[0],
             ),
             Producers::Host => (None, &map.words32(at.doorbell, 1)[0]),
@@ -377,12 +377,12 @@ impl SendQueue {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Publishes a completion, after the data it announces.
+    /// Publishes a completion, after its data.
     #[inline]
     pub(crate) fn complete(&mut self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
         let slot = self.slot(ticket);
         self.busy[slot] = false;
-        self.announce(ticket, c.encode(ticket), memory);
+        self.write_completion(ticket, c.encode(ticket), memory);
     }
 
     /// The same for a receive whose bytes travel in the line, as many as the completion says; kernels store them at `va`.
@@ -397,23 +397,23 @@ impl SendQueue {
         let line = slots.whole_line(ticket);
         line[4].store(va.0, Relaxed);
         for (word, value) in line[5..].iter().zip(bytes) {
-            // Before word 0, which `Announce::store` stores with Release.
+            // Before word 0, which `CompletionWrite::store` stores with Release.
             word.store(value, Relaxed);
         }
         let slot = self.slot(ticket);
         self.busy[slot] = false;
         let mut words = c.encode(ticket);
         words[0] |= C_IN_LINE.put(1);
-        self.announce(ticket, words, memory);
+        self.write_completion(ticket, words, memory);
     }
 
     #[inline]
-    fn announce(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
+    fn write_completion(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
         let line = self.mem.slots().line(ticket).as_ptr();
-        // SAFETY: the line lies in this queue's mapping. A memory may hold the announcement back,
+        // SAFETY: the line lies in this queue's mapping. A memory may hold the completion back,
         // but the NIC keeps every queue's memory until it has dropped its `DmaMemory`.
-        let announce = unsafe { Announce::new(line, words) };
-        memory.publish(announce);
+        let completion = unsafe { CompletionWrite::new(line, words) };
+        memory.publish(completion);
     }
 }
 
@@ -571,10 +571,10 @@ mod tests {
         fn take(&self, id: DmaId, into: &mut [u8]) {
             self.0.take(id, into);
         }
-        fn publish(&self, announce: Announce) {
-            self.0.publish(announce);
+        fn publish(&self, completion: CompletionWrite) {
+            self.0.publish(completion);
         }
-        fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
+        fn device_words(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
             self.1.lock().expect("unpoisoned").push(initial.into());
             Ok(Some(Exposed::pinned(GpuVa(NEAR), Box::new(()))))
         }

@@ -149,7 +149,7 @@ impl Slots<'_> {
     #[inline]
     pub(crate) fn completion(&self, ticket: u32) -> Option<Completion> {
         let line = self.line(ticket);
-        // Acquire: pairs with the Release store of word 0 in `Announce::store`.
+        // Acquire: pairs with the Release store of word 0 in `CompletionWrite::store`.
         let w0 = line[0].load(Ordering::Acquire);
         if C_TICKET.of(w0) as u32 != ticket.wrapping_add(1) {
             return None;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use nic_support::*;
 use ringbell_gtlb::testing::{HostMemory, Rng};
-use ringbell_gtlb::{Announce, BusError, DmaId, DmaMemory, DmaOp, Exposed, Submitted};
+use ringbell_gtlb::{BusError, CompletionWrite, DmaId, DmaMemory, DmaOp, Exposed, Submitted};
 use ringbell_nic_abi::completion::{C_BYTES, C_IN_LINE, C_LINE_VA, C_TICKET, IN_LINE_MAX};
 use ringbell_nic_abi::descriptor::lap_bit;
 use ringbell_nic_abi::queue::QueueHandle;
@@ -40,10 +40,10 @@ impl DmaMemory for Apart {
     fn take(&self, id: DmaId, into: &mut [u8]) {
         self.memory.take(id, into);
     }
-    fn publish(&self, announce: Announce) {
-        self.memory.publish(announce);
+    fn publish(&self, completion: CompletionWrite) {
+        self.memory.publish(completion);
     }
-    fn near(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
+    fn device_words(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
         let words: Arc<[AtomicU32]> = initial.iter().map(|w| AtomicU32::new(*w)).collect();
         let va = GpuVa(words.as_ptr() as u64);
         self.words.lock().expect("unpoisoned").push(words.clone());

@@ -565,13 +565,13 @@ fn a_region_goes_when_its_borrower_has_let_go_of_it() {
     let nics = pair(&dir, 9);
     let (s, r) = open(&nics, 7);
     lent(&nics);
-    assert_eq!(nics[1].memory.borrowed(), 1);
+    assert_eq!(nics[1].memory.imported(), 1);
     // Nobody steps the borrower: the region is kept, and nothing hangs.
     let lkey = nics[0].region.lkey;
     let kept = nics[0].nic.deregister(lkey);
-    assert_eq!(kept, Err(DeregisterError::Borrowed { lkey, peers: 1 }));
-    assert_eq!(nics[1].memory.borrowed(), 1);
-    until(&nics, "the way back", || nics[1].memory.borrowed() == 0);
+    assert_eq!(kept, Err(DeregisterError::Imported { lkey, peers: 1 }));
+    assert_eq!(nics[1].memory.imported(), 1);
+    until(&nics, "the way back", || nics[1].memory.imported() == 0);
     // The confirmation is on its way.
     until(&nics, "the end", || nics[0].nic.deregister(lkey).is_ok());
     // The other direction is as it was.
@@ -593,7 +593,7 @@ fn a_region_goes_when_its_borrower_has_let_go_of_it() {
         .nic
         .register(nics[0].region.pd, BASE, MEMORY, Access::LOCAL);
     again.expect("free again");
-    until(&nics, "the new loan", || nics[1].memory.borrowed() == 1);
+    until(&nics, "the new loan", || nics[1].memory.imported() == 1);
 }
 
 #[test]
@@ -604,11 +604,11 @@ fn a_peer_that_is_gone_holds_nothing() {
     let (_s, _r) = open(&both, 7);
     lent(&both);
     let [a, b] = both;
-    assert_eq!(a.memory.borrowed(), 1);
+    assert_eq!(a.memory.imported(), 1);
     drop(b);
     let start = Instant::now();
     // Its end is seen at the socket; then its memory goes back and ours is free.
-    while a.memory.borrowed() > 0 {
+    while a.memory.imported() > 0 {
         a.nic.step();
         assert!(start.elapsed() < LIMIT);
     }

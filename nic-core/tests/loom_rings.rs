@@ -1,7 +1,7 @@
 //! Every interleaving of the two lock-free protocols, under the C11 memory model: the modules
 //! themselves, compiled with loom's atomics.
 #![allow(dead_code, unreachable_pub, missing_docs)] // The modules' other users are not here.
-#![allow(unsafe_code)] // A cell that loom watches, and `Announce`, which takes an address.
+#![allow(unsafe_code)] // A cell that loom watches, and `CompletionWrite`, which takes an address.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
@@ -13,10 +13,10 @@ mod slots;
 #[path = "../src/transport/local/ring.rs"]
 mod ring;
 
-#[path = "../../gtlb/src/announce.rs"]
-mod announce;
+#[path = "../../gtlb/src/completion_write.rs"]
+mod completion_write;
 
-use announce::Announce;
+use completion_write::CompletionWrite;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
@@ -77,7 +77,7 @@ fn complete(q: &Queue, ticket: u32, bytes: u64) {
     };
     let slots = q.slots();
     // SAFETY: the line outlives the call, and is accessed atomically alone.
-    unsafe { Announce::new(slots.line(ticket).as_ptr(), done.encode(ticket)) }.store();
+    unsafe { CompletionWrite::new(slots.line(ticket).as_ptr(), done.encode(ticket)) }.store();
 }
 
 /// An entry that differs from an empty slot in every word, beside the lap.

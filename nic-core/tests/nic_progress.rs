@@ -1,4 +1,4 @@
-//! Progress: who waits, who wakes, what it costs, and that data comes before its announcement.
+//! Progress: who waits, who wakes, what it costs, and that data comes before its completion.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code)] // The wait hook is called as a kernel does, and allocations are counted.
 
@@ -374,7 +374,7 @@ fn slow(dir: &TempDir, n: u8, seed: u64) -> Slow {
 }
 
 #[test]
-fn data_comes_before_its_announcement_on_an_asynchronous_memory() {
+fn data_comes_before_its_completion_on_an_asynchronous_memory() {
     for seed in 0..5 {
         let dir = TempDir::new();
         let nics = [slow(&dir, 1, seed), slow(&dir, 2, seed + 100)];
@@ -411,7 +411,7 @@ fn data_comes_before_its_announcement_on_an_asynchronous_memory() {
             // The very moment the completion is visible, the bytes must be.
             let mut got = vec![0; len];
             view(1).read(GpuVa(BASE.0 + 77), &mut got);
-            assert!(got == data, "announced before it was there: {len} bytes");
+            assert!(got == data, "completed before it was there: {len} bytes");
             assert_eq!((c.status, c.bytes), (Status::Ok, len as u64));
             assert_eq!(wait(0, ts).status, Status::Ok);
         }

@@ -43,7 +43,7 @@ fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
         "{} (GPU {}, sm_{major}{minor})",
         device.name, device.ordinal
     );
-    let way = cuda.memory_way();
+    let way = cuda.memory_path();
     // The rest of what it says of itself: memory has its own line.
     let rest = cuda.describe().replace(&format!("; memory: {way}"), "");
     let mut checks = vec![Check::new(

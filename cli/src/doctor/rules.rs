@@ -1,39 +1,39 @@
 //! What of a real GPU, its driver and the environment decides how kernels and NIC may work beside each other (ADR 26).
 
 use ringbell::parts::cuda_kernels::cuda::{
-    ComputeMode, CudaGpu, Facts, WriteOrder, CONNECTIONS_VARIABLE,
+    Capabilities, ComputeMode, CudaGpu, WriteOrder, CONNECTIONS_VARIABLE,
 };
 
 use super::{Check, Verdict};
 
 pub(super) fn checks(cuda: &CudaGpu) -> Vec<Check> {
-    of(&cuda.facts())
+    of(&cuda.capabilities())
 }
 
-fn of(facts: &Facts) -> Vec<Check> {
+fn of(gpu: &Capabilities) -> Vec<Check> {
     vec![
-        sharing(facts),
-        atomics(facts),
-        order(facts),
-        work_queues(facts),
-        loading(facts),
+        sharing(gpu),
+        atomics(gpu),
+        order(gpu),
+        work_queues(gpu),
+        loading(gpu),
     ]
 }
 
 /// Who may use it, and for how long at a time.
-fn sharing(facts: &Facts) -> Check {
+fn sharing(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU sharing";
     let instead =
         |found: &str, used: &str, why: &str| Check::new(NAME, Verdict::Instead, found, used, why);
-    if facts.watchdog {
+    if gpu.watchdog {
         return instead(
             "a watchdog ends kernels after a few seconds",
             "kernels, as long as none waits longer",
             "a screen hangs on this GPU (KERNEL_EXEC_TIMEOUT), and a kernel that waits too long loses the whole context: set time-outs of queues and calls below a second, or use a GPU without a screen",
         );
     }
-    match facts.compute_mode {
-        ComputeMode::OneProcess if facts.mps != Some(true) => instead(
+    match gpu.compute_mode {
+        ComputeMode::OneProcess if gpu.mps != Some(true) => instead(
             "one process at a time may use it",
             "this process; ranks as threads, not as processes",
             "compute mode EXCLUSIVE_PROCESS: a second process gets CUDA_ERROR_DEVICE_UNAVAILABLE; `nvidia-smi -c 0` (as root) lets all in",
@@ -43,26 +43,26 @@ fn sharing(facts: &Facts) -> Check {
             "nothing",
             "compute mode PROHIBITED; `nvidia-smi -c 0` (as root) lets all in",
         ),
-        _ if facts.wsl => instead(
+        _ if gpu.wsl => instead(
             "Windows holds it (WSL)",
             "kernels, whose launches the driver may put off",
             "under WSL launches are batched, and of two kernels that wait for each other one may not have started: use a Linux driver for NICs beside this GPU",
         ),
         _ => {
             let mut found = String::from("any process may use it, as long as it wants");
-            if facts.mps == Some(true) {
+            if gpu.mps == Some(true) {
                 found.push_str("; by the Multi-Process Service");
             }
-            if facts.partition {
+            if gpu.partition {
                 found.push_str("; a part of a GPU");
             }
-            let why = match facts.mps {
+            let why = match gpu.mps {
                 Some(true) => "kernels of several processes run at the same time; one that fails ends all clients of the service",
                 _ => "kernels of several processes take turns: ranks on one GPU that wait for each other are quicker as threads of one process, or under the Multi-Process Service",
             };
             let used = format!(
                 "{} multiprocessors, {} copy engines",
-                facts.multiprocessors, facts.copy_engines
+                gpu.multiprocessors, gpu.copy_engines
             );
             Check::new(NAME, Verdict::Ok, found, used, why)
         }
@@ -70,14 +70,15 @@ fn sharing(facts: &Facts) -> Check {
 }
 
 /// Memory that CPU and kernels share.
-fn atomics(facts: &Facts) -> Check {
+fn atomics(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU and host memory";
-    let place = match (facts.unified_addresses, facts.same_pointer) {
+    let host = &gpu.host_access;
+    let place = match (host.unified_addresses, host.same_pointer) {
         (true, true) => "one address space, registered memory at the host's addresses",
         (true, false) => "one address space, registered memory elsewhere for kernels",
         (false, _) => "address spaces of their own",
     };
-    let found = match (facts.native_atomics, facts.host_compare_and_swap) {
+    let found = match (host.native_atomics, host.compare_and_swap) {
         (true, _) | (_, Some(true)) => "atomic for CPU and GPU",
         (false, Some(false)) => "a kernel's atomics are none for the CPU",
         (false, None) => "the driver promises no atomics with the CPU",
@@ -92,15 +93,16 @@ fn atomics(facts: &Facts) -> Check {
 }
 
 /// Writes to GPU memory that do not come from its kernels.
-fn order(facts: &Facts) -> Check {
+fn order(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU write order";
-    let found = match facts.write_order {
+    let rdma = &gpu.direct_rdma;
+    let found = match rdma.write_order {
         WriteOrder::None => "writes from outside need a flush",
         WriteOrder::Owner => "its kernels see writes from outside in order",
         WriteOrder::AllDevices => "all GPUs see writes from outside in order",
     };
     let mut why = String::from("a completion is stored to host memory when the copies before it have ended, or, where memory is mapped, when a byte has been read back");
-    why.push_str(match (facts.direct_rdma, facts.host_flush) {
+    why.push_str(match (rdma.supported, rdma.host_flush) {
         (false, _) => "; no other device can reach this GPU's memory",
         (true, true) => "; other devices can reach it, and the host could flush their writes",
         (true, false) => "; other devices can reach it, and the host cannot flush their writes",
@@ -115,10 +117,10 @@ fn order(facts: &Facts) -> Check {
 }
 
 /// What streams share.
-fn work_queues(facts: &Facts) -> Check {
+fn work_queues(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU work queues";
     let used = "streams made ahead; copies of a higher priority, which have theirs";
-    match facts.connections {
+    match gpu.connections {
         Some(n) if n < 8 => Check::new(
             NAME,
             Verdict::Instead,
@@ -143,8 +145,8 @@ fn work_queues(facts: &Facts) -> Check {
     }
 }
 
-fn loading(facts: &Facts) -> Check {
-    let found = match facts.lazy_loading {
+fn loading(gpu: &Capabilities) -> Check {
+    let found = match gpu.lazy_loading {
         Some(true) => "lazy",
         Some(false) => "eager (CUDA_MODULE_LOADING)",
         None => "the driver does not say",
@@ -160,22 +162,28 @@ fn loading(facts: &Facts) -> Check {
 
 #[cfg(test)]
 mod tests {
+    use ringbell::parts::cuda_kernels::cuda::{DirectRdma, HostAccess};
+
     use super::*;
 
-    fn h200() -> Facts {
-        Facts {
+    fn h200() -> Capabilities {
+        Capabilities {
             multiprocessors: 132,
             copy_engines: 3,
             compute_mode: ComputeMode::Shared,
             watchdog: false,
             integrated: false,
-            unified_addresses: true,
-            same_pointer: true,
-            native_atomics: false,
-            host_compare_and_swap: None,
-            direct_rdma: true,
-            host_flush: true,
-            write_order: WriteOrder::Owner,
+            host_access: HostAccess {
+                unified_addresses: true,
+                same_pointer: true,
+                native_atomics: false,
+                compare_and_swap: None,
+            },
+            direct_rdma: DirectRdma {
+                supported: true,
+                host_flush: true,
+                write_order: WriteOrder::Owner,
+            },
             mps: Some(false),
             lazy_loading: Some(true),
             connections: None,
@@ -186,7 +194,7 @@ mod tests {
 
     #[test]
     fn what_limits_programs_is_told_with_what_to_do() {
-        type Change = fn(&mut Facts);
+        type Change = fn(&mut Capabilities);
         let cases: [(Change, &str, &str); 5] = [
             (|f| f.watchdog = true, "GPU sharing", "time-outs"),
             (
@@ -207,9 +215,9 @@ mod tests {
             ),
         ];
         for (change, name, words) in cases {
-            let mut facts = h200();
-            change(&mut facts);
-            let checks = of(&facts);
+            let mut gpu = h200();
+            change(&mut gpu);
+            let checks = of(&gpu);
             let check = checks.iter().find(|c| c.name == name).expect("a line");
             assert_eq!(check.verdict, Verdict::Instead, "{check:?}");
             assert!(check.why.contains(words), "{check:?}");
@@ -218,15 +226,15 @@ mod tests {
 
     #[test]
     fn what_is_as_it_should_be_is_said_to_be() {
-        let mut facts = h200();
+        let mut gpu = h200();
         for swaps in [None, Some(false), Some(true)] {
-            facts.host_compare_and_swap = swaps;
-            assert_eq!(atomics(&facts).verdict, Verdict::Ok);
+            gpu.host_access.compare_and_swap = swaps;
+            assert_eq!(atomics(&gpu).verdict, Verdict::Ok);
         }
-        facts.compute_mode = ComputeMode::OneProcess;
-        facts.mps = Some(true);
-        facts.connections = Some(32);
-        for check in of(&facts) {
+        gpu.compute_mode = ComputeMode::OneProcess;
+        gpu.mps = Some(true);
+        gpu.connections = Some(32);
+        for check in of(&gpu) {
             assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
         }
     }

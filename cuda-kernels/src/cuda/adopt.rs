@@ -1,46 +1,33 @@
-//! Memory that somebody else allocated on the same GPU: `cudarc`, PyTorch, a program's own CUDA.
-#![allow(unsafe_code)] // Calls into libcuda.
+//! Adopted memory: GPU memory that other code of the program, or another process, has allocated.
+#![allow(unsafe_code)] // Promises about memory and streams of other owners.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUpointer_attribute, CUresult};
 use cudarc::driver::{CudaSlice, DevicePtr};
 use ringbell_gtlb::PageTable;
 use ringbell_nic_abi::GpuVa;
 
-use super::context::Context;
 use super::engine::PATIENCE;
-use super::error::CudaError;
 use super::gpu::CudaGpu;
 use super::handles::RawEvent;
-use super::ipc::{Import, OF_ANOTHER_PROCESS};
 use super::memory::CudaMemory;
-use crate::gpu::GpuError;
+use super::open_allocations::{self, OpenAllocation, OF_ANOTHER_PROCESS};
+use super::{ipc, ipc_handles, pointer};
+use crate::cuda_error::CudaError;
+use crate::gpu::{GpuError, SharedMemory};
 
-/// GPU memory that belongs to somebody else and that the NIC may reach until this is dropped.
-/// Deregister it from the NIC first.
+/// GPU memory with another owner, which the NIC may reach until this is dropped. Deregister it from the NIC first.
 #[derive(Debug)]
 pub struct ForeignMemory {
     va: GpuVa,
     len: u64,
     memory: Arc<CudaMemory>,
-    way: String,
-    /// What holds the range when several share it; without, the range ends with this.
-    import: Option<Import>,
+    path: String,
+    /// One use of an allocation of another process. Without it, dropping this ends the NIC's access.
+    opened: Option<OpenAllocation>,
 }
 
 impl ForeignMemory {
-    pub(super) fn of_import(va: GpuVa, len: u64, gpu: &CudaGpu, import: Import) -> ForeignMemory {
-        ForeignMemory {
-            va,
-            len,
-            memory: gpu.parts().1.clone(),
-            way: format!("copy engine on a side stream, because {OF_ANOTHER_PROCESS}"),
-            import: Some(import),
-        }
-    }
-
     /// First address.
     pub fn va(&self) -> GpuVa {
         self.va
@@ -56,12 +43,12 @@ impl ForeignMemory {
         self.len == 0
     }
 
-    /// By which way the NIC reaches it, and why.
+    /// How the NIC reaches it, and why.
     pub fn path(&self) -> &str {
-        &self.way
+        &self.path
     }
 
-    /// The 64 KiB pages around it. Others' memory may lie in them too: register `va` and `len` alone.
+    /// The 64 KiB pages around it. Other memory may lie in them too: register `va` and `len` alone.
     pub fn page_table(&self) -> PageTable {
         CudaMemory::pages_around(self.va, self.len)
     }
@@ -109,7 +96,7 @@ impl<T> AsRef<ForeignMemory> for AdoptedSlice<T> {
 
 impl Drop for ForeignMemory {
     fn drop(&mut self) {
-        if self.import.is_none() {
+        if self.opened.is_none() {
             self.memory.free(self.va);
         }
     }
@@ -145,23 +132,23 @@ impl CudaGpu {
     /// already.
     ///
     /// # Safety
-    /// The memory is not freed before the answer was dropped, and what else uses it expects that
-    /// the NIC writes it.
+    /// The memory is not freed before the answer was dropped, and its other users expect that the NIC
+    /// writes it.
     pub unsafe fn adopt(&self, va: GpuVa, len: u64) -> Result<ForeignMemory, CudaError> {
         let (context, memory) = self.parts();
-        let allocation = check(context, va, len)?;
-        let way = memory.adopt(va, len, Ok(allocation))?;
+        let allocation = pointer::check_range(context, va, len)?;
+        let path = memory.adopt(va, len, Ok(allocation))?;
         Ok(ForeignMemory {
             va,
             len,
-            way,
+            path,
             memory: memory.clone(),
-            import: None,
+            opened: None,
         })
     }
 
-    /// Lets the NIC reach a `cudarc` slice of this GPU's context, once its stream has done what it
-    /// holds.
+    /// Lets the NIC reach a `cudarc` slice of this GPU's context, once the work of its stream has
+    /// ended.
     ///
     /// # Errors
     /// As [`CudaGpu::adopt`], and [`CudaError::Stuck`]; the slice is dropped then.
@@ -182,79 +169,39 @@ impl CudaGpu {
         let memory = unsafe { self.adopt(GpuVa(va), slice.num_bytes() as u64) }?;
         Ok(AdoptedSlice { memory, slice })
     }
-}
 
-/// Whether the range is plain memory of this GPU, inside one allocation: whose base and size it returns.
-pub(super) fn check(context: &Context, va: GpuVa, len: u64) -> Result<(u64, u64), CudaError> {
-    context.bind()?;
-    let mut kind = 0_u32;
-    if !attribute(
-        context,
-        va,
-        CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-        &mut kind,
-    )? {
-        return Err(CudaError::NotGpuMemory { va });
-    }
-    // A bool in the interface; the rest of the word stays 0.
-    let mut managed = 0_u32;
-    attribute(
-        context,
-        va,
-        CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED,
-        &mut managed,
-    )?;
-    if managed & 0xff != 0 {
-        return Err(CudaError::Managed { va });
-    }
-    if kind != sys::CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 {
-        return Err(CudaError::HostMemory { va });
-    }
-    let mut found = 0_u32;
-    attribute(
-        context,
-        va,
-        CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
-        &mut found,
-    )?;
-    let (found, wanted) = (found as i32, context.device.ordinal as i32);
-    if found != wanted {
-        return Err(CudaError::Foreign { va, found, wanted });
-    }
-    let (base, size) = around(context, va.0)?;
-    let inside = va.0.checked_add(len).is_some_and(|end| end <= base + size);
-    if len == 0 || !inside {
-        return Err(CudaError::Range {
-            va,
-            len,
-            base: GpuVa(base),
-            size,
-        });
-    }
-    Ok((base, size))
-}
-
-/// Base and size of the allocation around an address.
-pub(super) fn around(context: &Context, va: u64) -> Result<(u64, u64), CudaError> {
-    let (mut base, mut size) = (0, 0);
-    // SAFETY: the pointers are to live values.
-    context.check("cuMemGetAddressRange", unsafe {
-        sys::cuMemGetAddressRange_v2(&mut base, &mut size, va)
-    })?;
-    Ok((base, size as u64))
-}
-
-/// An attribute of at most 32 bits; false when the driver knows no such pointer.
-pub(super) fn attribute(
-    context: &Context,
-    va: GpuVa,
-    which: CUpointer_attribute,
-    value: &mut u32,
-) -> Result<bool, CudaError> {
-    let data = std::ptr::from_mut(value).cast::<c_void>();
-    // SAFETY: the pointer is to a live word, as long as the longest of these attributes.
-    match unsafe { sys::cuPointerGetAttribute(data, which, va.0) } {
-        CUresult::CUDA_ERROR_INVALID_VALUE => Ok(false),
-        r => context.check("cuPointerGetAttribute", r).map(|()| true),
+    /// Opens memory that another process has named by [`GpuBuffer::share`](crate::GpuBuffer::share) or
+    /// [`CudaGpu::share`]. Kernels use it at its address here, and the NIC reaches it once it is registered
+    /// (`Nic::register_foreign`). Parts of one allocation share one mapping, which the last of them closes.
+    ///
+    /// # Errors
+    /// [`CudaError::SameProcess`]: it is our own memory, use its address. [`CudaError::Stale`]: it was freed, or its process
+    /// has ended. [`CudaError::OtherGpu`], [`CudaError::MissingSymbol`], [`CudaError::OutOfMemory`].
+    ///
+    /// # Safety
+    /// The owning process does not free the memory before the answer was dropped: the driver leaves undefined
+    /// what is read and written then (`cuIpcOpenMemHandle`).
+    pub unsafe fn open_shared(&self, shared: &SharedMemory) -> Result<ForeignMemory, CudaError> {
+        ipc_handles::needed()?;
+        let (pid, (context, memory)) = (shared.pid, self.parts());
+        if shared.process == ipc::process() {
+            return Err(CudaError::SameProcess { pid });
+        }
+        let own = ipc::uuid(context);
+        if own != shared.gpu && own != [0; 16] && shared.gpu != [0; 16] {
+            return Err(CudaError::OtherGpu { pid });
+        }
+        let (opened, base, size) = open_allocations::open(context, memory, self.opened(), shared)?;
+        let inside = shared.offset.checked_add(shared.len);
+        if inside.is_none_or(|end| end > size) {
+            return Err(CudaError::Stale { pid });
+        }
+        Ok(ForeignMemory {
+            va: GpuVa(base + shared.offset),
+            len: shared.len,
+            memory: memory.clone(),
+            path: format!("copy engine on a side stream, because {OF_ANOTHER_PROCESS}"),
+            opened: Some(opened),
+        })
     }
 }

@@ -1,29 +1,29 @@
-//! The primary context of one GPU: what every call below needs to be current.
+//! The primary context of one GPU, which must be current for most of the driver's calls.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 use cudarc::driver::{CudaContext, DriverError};
 
+use super::deferred_release::DeferredRelease;
 use super::driver::{self, DeviceInfo};
-use super::error::CudaError;
 use super::numa::Placement;
-use super::words;
-use super::yard::Yard;
+use super::stream_ops;
+use crate::cuda_error::CudaError;
 
-/// A context and what is known of its GPU.
+/// A context and what the driver says of its GPU.
 #[derive(Debug)]
 pub(super) struct Context {
     pub(super) cuda: Arc<CudaContext>,
     pub(super) device: DeviceInfo,
     /// CUDA version of the driver.
     pub(super) driver: i32,
-    /// Where pinned memory goes.
+    /// NUMA placement of pinned memory.
     pub(super) placement: Placement,
     /// Whether streams can store and wait for words, or why not.
-    pub(super) words: Result<(), String>,
-    /// What all users of the GPU in this process share.
-    pub(super) yard: Arc<Yard>,
+    pub(super) stream_ops: Result<(), String>,
+    /// Shared by all users of the GPU in this process.
+    pub(super) deferred: Arc<DeferredRelease>,
 }
 
 fn refused(call: &'static str, e: DriverError) -> CudaError {
@@ -67,40 +67,40 @@ impl Context {
                 });
             }
         }
-        let words = words::look(cuda.cu_device());
-        let yard = Yard::of(&cuda)?;
+        let stream_ops = stream_ops::supported(cuda.cu_device());
+        let deferred = DeferredRelease::of(&cuda)?;
         Ok(Context {
             placement: Placement::of(cuda.cu_device()),
-            words,
+            stream_ops,
             cuda,
             device,
             driver: found.version,
-            yard,
+            deferred,
         })
     }
 
     /// Makes the context current on this thread.
     pub(super) fn bind(&self) -> Result<(), CudaError> {
-        if let Some(e) = self.yard.lost() {
+        if let Some(e) = self.deferred.lost() {
             return Err(e.clone());
         }
         driver::make_current(self.cuda.cu_ctx()).map_err(|e| self.note(e))
     }
 
-    /// Checks a call's result and remembers when the context is lost.
+    /// Checks a call's result, and records when the context is lost.
     pub(super) fn check(&self, call: &'static str, result: CUresult) -> Result<(), CudaError> {
         driver::check(call, result).map_err(|e| self.note(e))
     }
 
-    /// The error after which nothing works any more.
+    /// The error that lost the context.
     pub(super) fn lost(&self) -> Option<&CudaError> {
-        self.yard.lost()
+        self.deferred.lost()
     }
 
-    /// Remembers an error after which nothing works any more.
+    /// Records an error that loses the context, and returns the first such error.
     pub(super) fn note(&self, e: CudaError) -> CudaError {
         if matches!(e, CudaError::Lost { .. }) {
-            return self.yard.lose(e);
+            return self.deferred.lose(e);
         }
         e
     }

@@ -1,4 +1,4 @@
-//! Buffers of the crate `cust` (feature `cust`): their memory becomes the NIC's too.
+//! Adopted buffers of the crate `cust` (feature `cust`).
 //!
 //! `cust` uses the GPU's primary context, as this crate does, so that its pointers are valid here. It links libcuda when a
 //! program is built, which is why the feature is off by default: see docs/architecture.md, "Memory of other libraries".
@@ -10,8 +10,8 @@ use cust::memory::{DeviceBuffer, DeviceCopy};
 use ringbell_nic_abi::GpuVa;
 
 use super::adopt::ForeignMemory;
-use super::error::CudaError;
 use super::gpu::CudaGpu;
+use crate::cuda_error::CudaError;
 
 /// A buffer of `cust` that the NIC may reach. It comes back by [`AdoptedBuffer::into_inner`].
 pub struct AdoptedBuffer<T: DeviceCopy> {
@@ -46,7 +46,7 @@ impl<T: DeviceCopy> AdoptedBuffer<T> {
 }
 
 impl CudaGpu {
-    /// Lets the NIC reach a buffer of `cust`. What streams of the program still do with it must be done.
+    /// Lets the NIC reach a buffer of `cust`. The program's streams must have finished with it.
     ///
     /// # Errors
     /// As [`CudaGpu::adopt`], among them [`CudaError::Range`] for a buffer without elements; the buffer is dropped

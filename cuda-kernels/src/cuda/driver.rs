@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
-use super::error::{CudaError, DRIVER_NEEDED};
+use crate::cuda_error::{CudaError, DRIVER_NEEDED};
 
 /// Every function of the driver that is called without asking whether it is there, ours and those of
 /// `cudarc`'s `CudaContext`.

@@ -1,7 +1,7 @@
 //! The copy engine on a side stream: DMA for GPU memory that the CPU cannot reach.
 //!
-//! Bytes travel through slots of pinned memory. Everything is in the order of one stream, so that the
-//! operations finish first to last, and an announcement needs only to stand behind the writes before it.
+//! Bytes travel through slots of pinned memory. All operations are in one stream, so they finish in order, and a
+//! completion only waits for the writes before it.
 #![allow(unsafe_code)] // Calls into libcuda, raw copies.
 
 use std::collections::{HashMap, VecDeque};
@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys;
-use ringbell_gtlb::{Announce, DmaId};
+use ringbell_gtlb::{CompletionWrite, DmaId};
 
 use super::context::Context;
-use super::error::CudaError;
 use super::handles::{Pinned, RawEvent, RawStream};
+use crate::cuda_error::CudaError;
 
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 64 << 10;
 
-/// Most copies inside the GPU in flight: each has an event, and a launch queue that is full blocks its thread.
+/// Most copies inside the GPU in flight. Each has an event, and a full launch queue blocks its thread.
 const COPIES: usize = 64;
 
 /// Longest wait for a copy: seconds, because another process may use the GPU in turns.
@@ -40,10 +40,10 @@ enum Flight {
     Copy {
         id: DmaId,
     },
-    Announce(Announce),
+    Completion(CompletionWrite),
 }
 
-/// See the text of the module.
+/// A copy engine's stream, its staging slots and its operations.
 #[derive(Debug)]
 pub(super) struct Engine {
     context: Arc<Context>,
@@ -51,7 +51,7 @@ pub(super) struct Engine {
     staging: ManuallyDrop<Pinned>,
     slots: u32,
     free: Vec<u32>,
-    /// With the event behind it; an announcement has none and goes out when it is first.
+    /// Each with the event behind it. A completion has none, and is stored when it is first.
     flight: VecDeque<(Flight, Option<RawEvent>)>,
     done: VecDeque<DmaId>,
     read: HashMap<DmaId, (Vec<u32>, usize)>,
@@ -108,7 +108,7 @@ impl Engine {
         DmaId(self.next)
     }
 
-    /// Starts to copy `from`, which is taken at once, to the GPU address `va`.
+    /// Starts to copy `from` to the GPU address `va`; `from` is read at once.
     pub(super) fn write(&mut self, va: u64, from: &[u8]) -> Result<DmaId, Refused> {
         self.context.bind()?;
         let slots = self.take(from.len())?;
@@ -171,7 +171,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Takes no notice of a finished operation.
+    /// Removes a finished operation from those that [`Engine::finished`] reports.
     pub(super) fn forget(&mut self, id: DmaId) {
         self.done.retain(|d| *d != id);
     }
@@ -186,22 +186,23 @@ impl Engine {
         self.advance();
         let mut under_way = self.flight.iter().filter_map(|(flight, _)| match flight {
             Flight::Write { id, .. } | Flight::Read { id, .. } | Flight::Copy { id } => Some(id.0),
-            Flight::Announce(_) => None,
+            Flight::Completion(_) => None,
         });
         under_way.next().is_none_or(|first| first > mark)
     }
 
-    /// Lets the announcement out behind every write submitted so far.
-    pub(super) fn announce(&mut self, announce: Announce) {
+    /// Stores the completion behind every write submitted so far.
+    pub(super) fn publish(&mut self, completion: CompletionWrite) {
         if self.flight.is_empty() && self.context.lost().is_none() {
-            announce.store();
+            completion.store();
         } else {
-            self.flight.push_back((Flight::Announce(announce), None));
+            let flight = Flight::Completion(completion);
+            self.flight.push_back((flight, None));
         }
     }
 
-    /// Moves on what the GPU has finished, in order. When the context is lost nothing finishes any more:
-    /// operations then end by their own time-outs, and nothing is announced that did not arrive.
+    /// Retires the operations that the GPU has finished, in order. When the context is lost, no operation finishes
+    /// any more: they end by their own time-outs, and no completion is stored without its data.
     pub(super) fn advance(&mut self) {
         while let Some((_, event)) = self.flight.front() {
             let reached = match event {
@@ -224,7 +225,7 @@ impl Engine {
                     self.copies -= 1;
                     self.done.push_back(id);
                 }
-                Some((Flight::Announce(announce), _)) => announce.store(),
+                Some((Flight::Completion(completion), _)) => completion.store(),
                 None => return,
             }
         }
@@ -253,7 +254,7 @@ impl Engine {
         self.free.extend(slots);
     }
 
-    /// Waits for everything in flight, announcements included; false when it is not over in time.
+    /// Waits for all operations and completions in flight; false when the time-out comes first.
     pub(super) fn drain(&mut self, timeout: Duration) -> bool {
         let last = self.flight.iter().rev().find_map(|(_, e)| e.as_ref());
         if last.is_some_and(|e| !matches!(e.wait(timeout), Ok(true))) {
@@ -272,7 +273,7 @@ impl Engine {
             let at = va + (i * self.capacity()) as u64;
             let id = self.write(at, part).map_err(Refused::into_cuda)?;
             self.make_room()?;
-            self.done.retain(|d| *d != id);
+            self.forget(id);
         }
         Ok(())
     }
@@ -285,13 +286,13 @@ impl Engine {
             let at = va + (i * capacity) as u64;
             let id = self.read(at, part.len()).map_err(Refused::into_cuda)?;
             self.make_room()?;
-            self.done.retain(|d| *d != id);
+            self.forget(id);
             self.take_read(id, part);
         }
         Ok(())
     }
 
-    /// Waits until nothing is in flight. Slots of finished reads that nobody took stay in use.
+    /// Waits until no operation is in flight. Slots of finished reads stay in use until the bytes are taken.
     fn make_room(&mut self) -> Result<(), CudaError> {
         if self.drain(PATIENCE) {
             return Ok(());
@@ -320,7 +321,7 @@ impl Refused {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        // A GPU that still copies after so long may use the slots at any time later: then they stay.
+        // The slots stay allocated when a copy hangs: the GPU may still use them.
         if self.drain(PATIENCE) || self.context.lost().is_some() {
             // SAFETY: dropped here and never used again.
             unsafe { ManuallyDrop::drop(&mut self.staging) };

@@ -1,20 +1,23 @@
-//! [`CudaGpu`]: a real GPU as the host sees it.
+//! [`CudaGpu`]: a real GPU behind the handle [`Gpu`].
 
 use std::path::Path;
 use std::sync::Arc;
 
 use cudarc::driver::CudaContext;
-use ringbell_gtlb::{DmaMemory, PageTable};
+use ringbell_gtlb::{DmaMemory, NotReached, PageTable};
 use ringbell_nic_abi::GpuVa;
 
+use super::capabilities::Capabilities;
 use super::context::Context;
+use super::dma::CudaDma;
 use super::driver::DeviceInfo;
-use super::error::CudaError;
-use super::ipc::{self, Imports};
+use super::ipc;
 use super::mapper::GpuMapper;
 use super::memory::CudaMemory;
 use super::module::Kernels;
+use super::open_allocations::OpenAllocations;
 use super::stream::CudaStream;
+use crate::cuda_error::CudaError;
 use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order, SharedMemory};
 
 /// Which GPU, and how to reach its memory.
@@ -22,10 +25,10 @@ use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order, SharedMemo
 pub struct CudaConfig {
     /// Number of the GPU.
     pub ordinal: usize,
-    /// Maps GPU memory for the CPU, where there is such a thing (GDRCopy, a dma-buf).
+    /// Maps GPU memory for the CPU (GDRCopy, a dma-buf), if one is installed.
     pub mapper: Option<Arc<dyn GpuMapper>>,
-    /// Gives pinned memory of the host for [`Gpu::alloc`] too, so that the NIC needs neither mappings nor the copy
-    /// engine, and kernels reach it over the bus: slots, as in FpgaNIC §A.1.2.
+    /// [`Gpu::alloc`] returns pinned memory of the host too. The NIC then needs neither mappings nor the copy engine, and
+    /// kernels reach the memory over the bus: slots, as in FpgaNIC §A.1.2.
     pub pinned: bool,
     /// Slots of 64 KiB pinned memory for the copy engine.
     pub staging_slots: u32,
@@ -45,10 +48,11 @@ impl Default for CudaConfig {
 
 #[derive(Debug)]
 struct CudaBackend {
-    // Before the context, which they need to be given back.
+    // Before the context, which they need when they are released.
+    dma: Arc<CudaDma>,
     memory: Arc<CudaMemory>,
     kernels: Arc<Kernels>,
-    imports: Arc<Imports>,
+    opened: Arc<OpenAllocations>,
     context: Arc<Context>,
     pinned: bool,
 }
@@ -69,14 +73,15 @@ impl CudaGpu {
         let context = Arc::new(Context::new(config.ordinal)?);
         let kernels = Arc::new(Kernels::load(context.clone())?);
         let memory = CudaMemory::new(context.clone(), config.mapper, config.staging_slots)?;
-        let (memory, imports) = (Arc::new(memory), Arc::default());
-        memory.lending().belongs_to(&memory, &imports);
-        // Before a kernel waits for a message. Without such copies messages are staged.
-        let _ = memory.copies();
+        let (memory, opened) = (Arc::new(memory), Arc::default());
+        let dma = Arc::new(CudaDma::new(memory.clone(), Arc::clone(&opened)));
+        // The first copy, before a kernel waits for a message. Without such copies messages are staged.
+        let _ = dma.peer_copies.usable();
         let inner = Arc::new(CudaBackend {
+            dma,
             memory,
             kernels,
-            imports,
+            opened,
             context,
             pinned: config.pinned,
         });
@@ -90,26 +95,47 @@ impl CudaGpu {
         (&self.inner.context, &self.inner.memory)
     }
 
-    pub(super) fn imports(&self) -> &Arc<Imports> {
-        &self.inner.imports
+    pub(super) fn opened(&self) -> &Arc<OpenAllocations> {
+        &self.inner.opened
     }
 
-    /// The GPU below.
+    /// The GPU's name, number and size.
     pub fn device(&self) -> &DeviceInfo {
         &self.inner.context.device
     }
 
-    /// The context, for `cudarc`'s own types: what is allocated in it can be registered.
+    /// The context, for `cudarc`'s own types: memory allocated in it can be registered.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.inner.context.cuda
     }
 
-    /// By which way the NIC reaches memory of this GPU, and why: what was so for the last allocation.
-    pub fn memory_way(&self) -> String {
-        self.inner.way()
+    /// How the NIC reaches memory of this GPU, and why, as of the last allocation.
+    pub fn memory_path(&self) -> String {
+        self.inner.memory_path()
     }
 
-    /// Why nothing works any more, after a kernel has ended so.
+    /// The GPU's capabilities, as the driver tells them. Only reads.
+    pub fn capabilities(&self) -> Capabilities {
+        Capabilities::of(self.device(), self.inner.context.cuda.cu_device())
+    }
+
+    /// Names memory of this GPU for other processes, with any owner and at any address inside.
+    ///
+    /// # Errors
+    /// [`CudaError::NotExportable`], [`CudaError::MissingSymbol`], and as `CudaGpu::adopt`.
+    pub fn share(&self, va: GpuVa, len: u64) -> Result<SharedMemory, CudaError> {
+        ipc::share(&self.inner.context, va, len)
+    }
+
+    /// Whether NICs of one machine copy this memory from GPU to GPU, of two processes too.
+    ///
+    /// # Errors
+    /// [`NotReached`]: why messages are staged, between processes at least.
+    pub fn copies_between_nics(&self, va: GpuVa, len: u64) -> Result<(), NotReached> {
+        self.inner.dma.peer_copies.reach(va, len)
+    }
+
+    /// The error that lost the context: the GPU does no more work in this process.
     pub fn lost(&self) -> Option<&CudaError> {
         self.inner.context.lost()
     }
@@ -130,8 +156,8 @@ impl From<CudaGpu> for Gpu {
 }
 
 impl CudaBackend {
-    /// By which way the NIC reaches memory of the GPU, and why.
-    fn way(&self) -> String {
+    /// How the NIC reaches memory of the GPU, and why.
+    fn memory_path(&self) -> String {
         match self.pinned {
             true => "slots: pinned memory of the host, because it was asked for".into(),
             false => self.memory.path(),
@@ -161,16 +187,16 @@ impl Backend for CudaBackend {
             c.driver / 1000,
             c.driver % 1000 / 10,
             self.kernels.origin.describe(),
-            self.way(),
-            self.memory.between_nics(),
+            self.memory_path(),
+            self.dma.peer_copies.describe(),
             c.placement.describe(),
-            match &c.words {
+            match &c.stream_ops {
                 Ok(()) => "by stream memory operations".into(),
                 Err(why) => format!("by kernels, because {why}"),
             },
-            match c.yard.held_back() {
+            match c.deferred.pending() {
                 0 => String::new(),
-                n => format!("; {n} freed things are given back when the running kernels have ended"),
+                n => format!("; {n} freed resources are released when the running kernels have ended"),
             }
         )
     }
@@ -195,7 +221,7 @@ impl Backend for CudaBackend {
     }
 
     fn memory(&self) -> Arc<dyn DmaMemory> {
-        self.memory.clone()
+        self.dma.clone()
     }
 
     fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError> {
@@ -206,9 +232,8 @@ impl Backend for CudaBackend {
         self.memory.read(va, into)
     }
 
-    // Words go through the host's copies, which finish one after the other: what a kernel stored before
-    // a word is read after it, and what was written before a word is there before it. An aligned word
-    // is copied whole.
+    // Words use the host's copies, which finish in order: a kernel's earlier stores are read after the word, and
+    // earlier writes are visible before it. An aligned word is copied whole.
     fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError> {
         Ok(u64::from_ne_bytes(self.word(va)?))
     }

@@ -1,4 +1,4 @@
-//! Graphs by stream capture (CUDA C++ Programming Guide, "CUDA Graphs").
+//! CUDA graphs by stream capture (CUDA C++ Programming Guide, "CUDA Graphs").
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::any::Any;
@@ -8,12 +8,12 @@ use cudarc::driver::sys::{self, CUgraph, CUgraphExec, CUstreamCaptureMode};
 
 use super::context::Context;
 use super::driver;
-use super::error::CudaError;
 use super::handles::RawStream;
 use super::module::Kernels;
+use crate::cuda_error::CudaError;
 use crate::gpu::Replay;
 
-/// The functions; they are as old as the oldest driver that is used, but nothing else needs them.
+/// The functions of the driver, which only graphs need.
 const NEEDED: [&str; 6] = [
     "cuGraphDestroy",
     "cuGraphExecDestroy",
@@ -49,16 +49,16 @@ pub(super) fn begin(context: &Context, stream: &RawStream) -> Result<(), CudaErr
         return Err(CudaError::MissingSymbol { symbol });
     }
     context.bind()?;
-    // Relaxed: in the other modes the driver refuses allocations and more while anybody captures, and
-    // the NIC's own threads go on using it.
+    // Relaxed: in the other modes the driver refuses allocations and more during any capture, but the NIC's own
+    // threads go on using it.
     let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-    context.yard.captures(stream.stream, true);
+    context.deferred.set_capturing(stream.stream, true);
     // SAFETY: a live stream of the current context.
     let begun = context.check("cuStreamBeginCapture", unsafe {
         sys::cuStreamBeginCapture_v2(stream.stream, mode)
     });
     if begun.is_err() {
-        context.yard.captures(stream.stream, false);
+        context.deferred.set_capturing(stream.stream, false);
     }
     begun
 }
@@ -75,8 +75,8 @@ pub(super) fn end(
     let ended = context.check("cuStreamEndCapture", unsafe {
         sys::cuStreamEndCapture(stream.stream, &mut graph)
     });
-    // Also a capture that has failed is over.
-    context.yard.captures(stream.stream, false);
+    // A failed capture is over too.
+    context.deferred.set_capturing(stream.stream, false);
     ended?;
     let mut exec: CUgraphExec = std::ptr::null_mut();
     // SAFETY: the graph was just made; a live handle.
@@ -98,7 +98,7 @@ impl CudaGraph {
             return Ok(false);
         }
         context.bind()?;
-        let _starting = context.yard.start();
+        let _starting = context.deferred.begin_work();
         // SAFETY: a live graph and a live stream of the current context.
         let r = unsafe { sys::cuGraphLaunch(self.exec, stream.stream) };
         context.check("cuGraphLaunch", r).map(|()| true)

@@ -1,4 +1,4 @@
-//! Streams, events and pinned memory that are given back when dropped.
+//! Owned CUDA handles: streams, events and pinned memory, released when dropped.
 #![allow(unsafe_code)] // Calls into libcuda.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags};
 
 use super::context::Context;
+use super::deferred_release::Resource;
 use super::driver;
-use super::error::CudaError;
-use super::yard::Waste;
+use crate::cuda_error::CudaError;
 
-/// A stream that waits for no other.
+/// A stream that does not wait for other streams.
 #[derive(Debug)]
 pub(super) struct RawStream {
     pub(super) context: Arc<Context>,
     pub(super) stream: CUstream,
-    /// Of the yard, which gets it back.
-    borrowed: bool,
+    /// From the pool, to which it returns.
+    pooled: bool,
 }
 
 // SAFETY: a handle; the driver's functions that take it are safe to call from any thread.
@@ -29,19 +29,19 @@ unsafe impl Send for RawStream {}
 unsafe impl Sync for RawStream {}
 
 impl RawStream {
-    /// For programs' kernels. One that was made ahead: to create a stream may wait for kernels that run.
+    /// A pooled stream for programs' kernels: creating one may wait for running kernels.
     pub(super) fn for_kernels(context: Arc<Context>) -> Result<RawStream, CudaError> {
         context.bind()?;
-        let stream = context.yard.take_stream()?;
-        let borrowed = true;
+        let stream = context.deferred.acquire_stream()?;
+        let pooled = true;
         Ok(RawStream {
             context,
             stream,
-            borrowed,
+            pooled,
         })
     }
 
-    /// For copies, of the highest priority: streams share the GPU's work queues (eight by default,
+    /// A stream for copies, of the highest priority. Streams share the GPU's work queues (eight by default,
     /// CUDA_DEVICE_MAX_CONNECTIONS), and a copy behind a kernel that waits for it would never run.
     pub(super) fn for_copies(context: Arc<Context>) -> Result<RawStream, CudaError> {
         context.bind()?;
@@ -57,15 +57,15 @@ impl RawStream {
         context.check("cuStreamCreateWithPriority", unsafe {
             sys::cuStreamCreateWithPriority(&mut stream, flags, greatest)
         })?;
-        let borrowed = false;
+        let pooled = false;
         Ok(RawStream {
             context,
             stream,
-            borrowed,
+            pooled,
         })
     }
 
-    /// Marks the point that the stream has reached so far.
+    /// An event behind the stream's present work.
     pub(super) fn record(&self) -> Result<RawEvent, CudaError> {
         // SAFETY: a live stream of ours.
         unsafe { RawEvent::behind(self.context.clone(), self.stream) }
@@ -74,8 +74,8 @@ impl RawStream {
 
 impl Drop for RawStream {
     fn drop(&mut self) {
-        if self.borrowed {
-            self.context.yard.leave_stream(self.stream);
+        if self.pooled {
+            self.context.deferred.return_stream(self.stream);
         } else if self.context.bind().is_ok() {
             // SAFETY: created by us, destroyed once; work that it still holds goes on.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
@@ -83,7 +83,7 @@ impl Drop for RawStream {
     }
 }
 
-/// An event, with time.
+/// An event that records its time.
 #[derive(Debug)]
 pub(super) struct RawEvent {
     context: Arc<Context>,
@@ -95,12 +95,12 @@ unsafe impl Send for RawEvent {}
 // SAFETY: as for Send.
 unsafe impl Sync for RawEvent {}
 
-/// Looks between two readings of the clock and pauses.
-const LOOKS: u32 = 64;
-/// Pause of a host thread that waits for the GPU, after it has looked for a while.
-const NAP: Duration = Duration::from_micros(50);
-/// How long it looks without pauses.
-const EAGER: Duration = Duration::from_micros(100);
+/// Polls of an event between two readings of the clock.
+const POLLS: u32 = 64;
+/// Sleep between polls of a host thread that has waited for longer than [`SPIN`].
+const SLEEP: Duration = Duration::from_micros(50);
+/// How long a host thread polls without sleeping.
+const SPIN: Duration = Duration::from_micros(100);
 
 impl RawEvent {
     fn new(context: Arc<Context>) -> Result<RawEvent, CudaError> {
@@ -114,7 +114,7 @@ impl RawEvent {
         Ok(RawEvent { context, event })
     }
 
-    /// The point that a stream has reached so far.
+    /// An event behind the present work of a stream.
     ///
     /// # Safety
     /// `stream` is a live stream of the context.
@@ -145,7 +145,7 @@ impl RawEvent {
     pub(super) fn wait(&self, timeout: Duration) -> Result<bool, CudaError> {
         let start = Instant::now();
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 if self.is_reached()? {
                     return Ok(true);
                 }
@@ -153,22 +153,22 @@ impl RawEvent {
             }
             match start.elapsed() {
                 late if late >= timeout => return Ok(false),
-                early if early < EAGER => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
+                early if early < SPIN => std::thread::yield_now(),
+                _ => std::thread::sleep(SLEEP),
             }
         }
     }
 
-    /// Gives back what waited for kernels to end, if none runs.
-    pub(super) fn sweep(&self) {
-        self.context.yard.sweep();
+    /// Releases resources that waited for kernels to end, if none runs.
+    pub(super) fn release_pending(&self) {
+        self.context.deferred.release_pending();
     }
 
     pub(super) fn raw(&self) -> usize {
         self.event as usize
     }
 
-    /// Time since an earlier event of the same GPU; `None` while one of them is not reached.
+    /// Time since an earlier event of the same GPU; `None` until both are reached.
     pub(super) fn since(&self, earlier: usize) -> Option<Duration> {
         let elapsed = driver::elapsed_time()?;
         if earlier == 0 || self.context.bind().is_err() {
@@ -240,7 +240,7 @@ impl Pinned {
 impl Drop for Pinned {
     fn drop(&mut self) {
         // Copies that use it were waited for.
-        let waste = Waste::Pinned(self.base.as_ptr() as usize);
-        self.context.yard.give_back(waste);
+        let resource = Resource::Pinned(self.base.as_ptr() as usize);
+        self.context.deferred.release(resource);
     }
 }

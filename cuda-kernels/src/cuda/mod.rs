@@ -1,10 +1,14 @@
 //! A real GPU, through the CUDA driver (feature `cuda`; ADR 0014).
 //!
-//! The driver is loaded when a GPU is looked for; nothing of CUDA is needed to build. In the order in
-//! which a call meets them: `driver` loads libcuda and turns results into [`CudaError`], `context` holds
-//! the GPU's primary context, `module` brings the kernels (embedded fat binaries, else [`nvrtc`]),
-//! `stream` launches them, `memory` and `engine` move bytes for the NIC and the host, and [`GpuMapper`] is
-//! the seam for what maps GPU memory for the CPU.
+//! The driver is loaded when a GPU is looked for; nothing of CUDA is needed to build. The modules in the order in which a
+//! call meets them:
+//!
+//! - `driver` loads libcuda and turns results into [`CudaError`]; `context` holds the GPU's primary context;
+//! - `deferred_release` keeps freed resources until running kernels have ended;
+//! - `module` brings the kernels (embedded fat binaries, else [`nvrtc`]), and `stream` launches them;
+//! - `memory` and `engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
+//!   interface of what maps GPU memory for the CPU;
+//! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory.
 //!
 //! Not measured, and not yet run on a real GPU: CI runs this code over a `libcuda.so.1` of its own, whose
 //! launches go to the emulated GPU. It says nothing of a GPU's memory ordering or speed.
@@ -14,18 +18,23 @@
 #[cfg(feature = "cuda")]
 mod adopt;
 #[cfg(feature = "cuda")]
+mod capabilities;
+#[cfg(feature = "cuda")]
 mod context;
 #[cfg(feature = "cust")]
 mod cust;
+#[cfg(feature = "cuda")]
+mod deferred_release;
+#[cfg(feature = "cuda")]
+mod device_memory;
+#[cfg(feature = "cuda")]
+mod dma;
 #[cfg(feature = "cuda")]
 mod dmabuf;
 #[cfg(feature = "cuda")]
 mod driver;
 #[cfg(feature = "cuda")]
 mod engine;
-mod error;
-#[cfg(feature = "cuda")]
-mod facts;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "cuda")]
@@ -35,7 +44,7 @@ mod handles;
 #[cfg(feature = "cuda")]
 mod ipc;
 #[cfg(feature = "cuda")]
-mod lend;
+mod ipc_handles;
 #[cfg(feature = "cuda")]
 mod mapper;
 #[cfg(feature = "cuda")]
@@ -43,38 +52,43 @@ mod memory;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
-mod near;
-#[cfg(feature = "cuda")]
 mod numa;
 #[cfg(feature = "cuda")]
 mod nvrtc;
 #[cfg(feature = "cuda")]
+mod open_allocations;
+#[cfg(feature = "cuda")]
+mod peer_copies;
+#[cfg(feature = "cuda")]
 mod pinned;
+#[cfg(feature = "cuda")]
+mod pointer;
 #[cfg(feature = "cuda")]
 pub(crate) mod posted;
 #[cfg(feature = "cuda")]
 mod stream;
 #[cfg(feature = "cuda")]
-mod words;
-#[cfg(feature = "cuda")]
-mod yard;
+mod stream_ops;
+
+pub use crate::cuda_error::{CudaError, DRIVER_NEEDED};
 
 #[cfg(feature = "cust")]
 pub use self::cust::AdoptedBuffer;
 #[cfg(feature = "cuda")]
 pub use adopt::{AdoptedSlice, ForeignMemory};
 #[cfg(feature = "cuda")]
+pub use capabilities::{
+    Capabilities, ComputeMode, DirectRdma, HostAccess, WriteOrder, CONNECTIONS_VARIABLE,
+};
+#[cfg(feature = "cuda")]
 pub use dmabuf::DmaBufMapper;
 #[cfg(feature = "cuda")]
 pub use driver::{find, DeviceInfo, DriverInfo};
-pub use error::{CudaError, DRIVER_NEEDED};
-#[cfg(feature = "cuda")]
-pub use facts::{ComputeMode, Facts, WriteOrder, CONNECTIONS_VARIABLE};
 #[cfg(feature = "cuda")]
 pub use gpu::{CudaConfig, CudaGpu};
 #[cfg(feature = "cuda")]
-pub use lend::GPU_COPIES_VARIABLE;
-#[cfg(feature = "cuda")]
 pub use mapper::{FirstOf, GpuMapper, GpuMapping};
 #[cfg(feature = "cuda")]
-pub use words::STREAM_OPS_VARIABLE;
+pub use peer_copies::GPU_COPIES_VARIABLE;
+#[cfg(feature = "cuda")]
+pub use stream_ops::STREAM_OPS_VARIABLE;

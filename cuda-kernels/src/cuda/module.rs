@@ -1,19 +1,18 @@
-//! Kernels for this very GPU: from the embedded fat binaries, else compiled at run time, else an error.
+//! Kernels for this GPU: from the embedded fat binaries, or compiled at run time.
 #![allow(unsafe_code)] // Calls into libcuda.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_void, CString};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUlimit, CUmodule, CUresult};
 
 use super::context::Context;
-use super::driver;
+use super::deferred_release::Resource;
 use super::engine::PATIENCE;
-use super::error::CudaError;
-use super::nvrtc;
-use super::yard::Waste;
+use super::{driver, nvrtc};
+use crate::cuda_error::CudaError;
 use crate::emulated::Registry;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
@@ -44,7 +43,7 @@ struct Module(CUmodule);
 // SAFETY: as for `Function`.
 unsafe impl Send for Module {}
 
-/// What users load.
+/// Modules that users have loaded.
 #[derive(Debug, Default)]
 struct Loaded {
     /// The last one is searched first, so that a user's kernel replaces one of the same name.
@@ -52,8 +51,8 @@ struct Loaded {
     functions: HashMap<String, Function>,
 }
 
-/// The SDK's kernels, loaded once however many NICs a process has beside a GPU: to load a module may wait for the
-/// kernels that run, and one of them may be waiting for the NIC that is being made.
+/// The SDK's kernels, loaded once for all NICs that a process has beside a GPU. Loading a module may wait for running
+/// kernels, and one of them may be waiting for the NIC that is being made.
 #[derive(Debug)]
 pub(super) struct Builtin {
     modules: Vec<Module>,
@@ -92,11 +91,19 @@ pub(super) struct Kernels {
     pub(super) origin: Origin,
 }
 
+fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Builtin {
-    /// Those of a context, loaded if they are not.
+    /// Those of a GPU, loaded if they are not.
     fn of(context: &Arc<Context>, names: &[&str]) -> Result<Arc<Builtin>, CudaError> {
-        let yard = &context.yard;
-        let mut known = yard.builtin.lock().unwrap_or_else(PoisonError::into_inner);
+        static BY_GPU: Mutex<BTreeMap<usize, Arc<Mutex<Weak<Builtin>>>>> =
+            Mutex::new(BTreeMap::new());
+        let gpu = context.device.ordinal;
+        let known = lock(&BY_GPU).entry(gpu).or_default().clone();
+        // One lock for each GPU: a load may wait for the kernels of its own.
+        let mut known = lock(&known);
         if let Some(builtin) = known.upgrade() {
             return Ok(builtin);
         }
@@ -152,8 +159,8 @@ impl Drop for Builtin {
     fn drop(&mut self) {
         // Streams hold them, so none of these kernels can be launched any more, but one may run still.
         for module in &self.modules {
-            let waste = Waste::Module(module.0 as usize);
-            self.context.yard.give_back(waste);
+            let resource = Resource::Module(module.0 as usize);
+            self.context.deferred.release(resource);
         }
     }
 }
@@ -196,11 +203,11 @@ impl Kernels {
         self.context.bind().map_err(refuse)?;
         // The driver may wait for every kernel that runs, and hold up all other calls meanwhile.
         let what = "the kernels that run, before which no module is loaded";
-        let quiet = self.context.yard.wait_until_quiet(what, PATIENCE);
-        let _quiet = quiet.map_err(refuse)?;
+        let idle = self.context.deferred.wait_until_idle(what, PATIENCE);
+        let _idle = idle.map_err(refuse)?;
         let module = load(&self.context, &image).map_err(refuse)?;
         load_functions(&self.context, &module).map_err(refuse)?;
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = lock(&self.loaded);
         loaded.modules.push(module);
         loaded.functions.clear();
         Ok(())
@@ -208,7 +215,7 @@ impl Kernels {
 
     /// The kernel of a name; `Ok(None)` when no module has it.
     fn find(&self, name: &str) -> Result<Option<Function>, CudaError> {
-        let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loaded = lock(&self.loaded);
         if let Some(f) = loaded.functions.get(name) {
             return Ok(Some(*f));
         }
@@ -262,8 +269,8 @@ impl Drop for Kernels {
             .unwrap_or_else(PoisonError::into_inner);
         for module in &loaded.modules {
             // As for those of the SDK.
-            let waste = Waste::Module(module.0 as usize);
-            self.context.yard.give_back(waste);
+            let resource = Resource::Module(module.0 as usize);
+            self.context.deferred.release(resource);
         }
     }
 }

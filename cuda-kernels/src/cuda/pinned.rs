@@ -28,7 +28,7 @@ impl GpuMapping for PinnedMapping {
     }
 
     fn flush(&self) {
-        // Both data and announcement lie in cached memory of the host: plain stores, in this order.
+        // Both data and completion lie in cached memory of the host: plain stores, in this order.
         fence(Ordering::Release);
     }
 

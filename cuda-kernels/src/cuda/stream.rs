@@ -1,4 +1,4 @@
-//! Streams of a real GPU.
+//! Streams of a real GPU: launches, graphs, host functions and stream memory operations in order.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use cudarc::driver::sys::{self, CUresult};
 
 use super::context::Context;
 use super::engine::PATIENCE;
-use super::error::CudaError;
 use super::graph::{self, CudaGraph};
 use super::handles::{RawEvent, RawStream};
-use super::module::Kernels;
-use super::words;
+use super::module::{Function, Kernels};
+use super::stream_ops;
+use crate::cuda_error::CudaError;
 use crate::gpu::{Ending, Event, Launch, Order, Replay, WordOp};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
@@ -58,7 +58,7 @@ impl CudaStream {
 
     fn start(
         &self,
-        f: super::module::Function,
+        f: Function,
         grid: Dim3,
         block: Dim3,
         args: &[KernelArg],
@@ -72,7 +72,7 @@ impl CudaStream {
             .iter()
             .map(|offset| base.wrapping_add(*offset).cast_mut().cast())
             .collect();
-        let _starting = self.context.yard.start();
+        let _starting = self.context.deferred.begin_work();
         // SAFETY: a function of a loaded module; one pointer for each argument, whose sizes `prepare` has
         // checked for the SDK's kernels; the driver copies them before it returns. What a kernel does
         // with GPU addresses is the program's own responsibility.
@@ -188,8 +188,7 @@ impl CudaEnding {
                 source,
             }),
         };
-        // What was given back while it ran.
-        self.event.sweep();
+        self.event.release_pending();
         Some(self.ended.get_or_init(|| result).clone())
     }
 }
@@ -318,7 +317,7 @@ impl Order for CudaStream {
             return;
         };
         let data = Box::into_raw(Box::new(f));
-        let _starting = self.context.yard.start();
+        let _starting = self.context.deferred.begin_work();
         // SAFETY: a live stream; `run_host` takes the box over.
         let r = unsafe { sys::cuLaunchHostFunc(stream.stream, Some(run_host), data.cast()) };
         if self.context.check("cuLaunchHostFunc", r).is_err() {
@@ -338,16 +337,22 @@ impl Order for CudaStream {
     }
 
     fn has_words(&self) -> Result<(), String> {
-        self.context.words.clone()
+        self.context.stream_ops.clone()
     }
 
     fn words(&self, ops: &[WordOp]) -> Result<(), LaunchError> {
-        if self.context.words.is_err() {
+        if self.context.stream_ops.is_err() {
             let what = "stream memory operations";
             return Err(LaunchError::Unsupported { what });
         }
         self.raw()
-            .and_then(|stream| words::queue(&self.context, stream, ops))
+            .and_then(|stream| {
+                self.context.bind()?;
+                let _starting = self.context.deferred.begin_work();
+                let check = |call, r| self.context.check(call, r);
+                // SAFETY: a live stream of the current context.
+                unsafe { stream_ops::queue(stream.stream, ops, check) }
+            })
             .map_err(|source| LaunchError::Device {
                 kernel: "a stream memory operation".into(),
                 source,

@@ -1,14 +1,15 @@
-//! The emulated GPU as the host sees it.
+//! [`EmulatedGpu`]: the emulated GPU behind the handle [`Gpu`].
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
+use super::device::Device;
 use super::memory::EmulatedMemory;
-use super::module::{Kernel, Registry};
+use super::module::Registry;
 use super::pool::Pool;
 use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
@@ -47,55 +48,9 @@ impl Default for EmulatedGpuConfig {
     }
 }
 
-/// What buffers, streams and running kernels share.
+/// The backend of the handles. The device is shared, because streams outlive the handle.
 #[derive(Debug)]
-pub(super) struct GpuInner {
-    // Before `memory`: workers are told to end first. A kernel that still runs holds this value.
-    pub(super) pool: Pool,
-    pub(super) lane_stack_bytes: usize,
-    memory: Arc<EmulatedMemory>,
-    allocations: Mutex<Suballocator>,
-    registry: RwLock<Registry>,
-}
-
-impl GpuInner {
-    fn allocations(&self) -> MutexGuard<'_, Suballocator> {
-        self.allocations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn kernel(&self, name: &str) -> Result<Kernel, LaunchError> {
-        self.registry
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(name)
-    }
-
-    /// Byte offset of a word inside an allocation.
-    fn word(&self, va: GpuVa) -> usize {
-        (va.0 - self.memory.base_va()) as usize
-    }
-
-    /// Byte offset of a range, if it lies inside one allocation.
-    fn offset_of(&self, va: GpuVa, len: u64) -> Result<usize, GpuError> {
-        let refuse = || GpuError::NotAllocated { va, len };
-        let offset = va.0.checked_sub(self.memory.base_va()).ok_or_else(refuse)?;
-        let last = offset
-            .checked_add(len.max(1) - 1)
-            .filter(|l| *l < self.memory.len())
-            .ok_or_else(refuse)?;
-        let page = |o: u64| (o / PAGE_BYTES) as usize;
-        if !self.allocations().covers(page(offset), page(last)) {
-            return Err(refuse());
-        }
-        Ok(offset as usize)
-    }
-}
-
-/// What the handles call: the GPU and itself shared, because its streams outlive the handle.
-#[derive(Debug)]
-struct Handle(Arc<GpuInner>);
+struct Handle(Arc<Device>);
 
 impl Backend for Handle {
     fn kind(&self) -> GpuKind {
@@ -218,7 +173,7 @@ impl Backend for Handle {
 /// A GPU emulated on host threads. A cheap handle: clones are the same GPU.
 #[derive(Debug, Clone)]
 pub struct EmulatedGpu {
-    inner: Arc<GpuInner>,
+    inner: Arc<Device>,
     gpu: Gpu,
 }
 
@@ -234,7 +189,7 @@ impl EmulatedGpu {
         let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
         let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
             .map_err(|source| GpuError::Map { bytes, source })?;
-        let inner = Arc::new(GpuInner {
+        let inner = Arc::new(Device {
             pool: Pool::new(config.max_threads),
             lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
             memory: Arc::new(memory),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_gtlb::{
-    Announce, BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
+    BusError, BusSpan, CompletionWrite, DmaId, DmaMemory, DmaOp, Export, Submitted, Window,
 };
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
@@ -263,9 +263,9 @@ impl DmaMemory for EmulatedMemory {
         );
     }
 
-    fn publish(&self, announce: Announce) {
+    fn publish(&self, completion: CompletionWrite) {
         // Every write is a plain store of this thread before the Release store of word 0.
-        announce.store();
+        completion.store();
     }
 
     fn window(&self) -> Option<Window> {

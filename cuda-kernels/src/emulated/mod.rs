@@ -8,6 +8,7 @@
 //! - [`pool`]: one OS thread per running block;
 //! - [`stream`]: order, and waiting with a deadline.
 
+mod device;
 mod gpu;
 mod layout;
 mod memory;

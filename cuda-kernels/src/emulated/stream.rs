@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::gpu::GpuInner;
+use super::device::Device;
 use super::module::Kernel;
 use super::pool::Job;
 use crate::gpu::{Ending, Event, Launch, Order, Replay};
@@ -112,7 +112,7 @@ pub(super) struct StreamInner {
 /// A stream; the operations themselves are in what its blocks share.
 #[derive(Clone)]
 pub(super) struct EmulatedStream {
-    gpu: Arc<GpuInner>,
+    gpu: Arc<Device>,
     inner: Arc<StreamInner>,
 }
 
@@ -246,7 +246,7 @@ impl Node {
 
 /// Captured kernels, in order.
 struct EmulatedGraph {
-    gpu: Arc<GpuInner>,
+    gpu: Arc<Device>,
     nodes: Vec<Node>,
 }
 
@@ -263,7 +263,7 @@ impl Replay for EmulatedGraph {
 }
 
 impl EmulatedStream {
-    pub(super) fn new(gpu: Arc<GpuInner>) -> EmulatedStream {
+    pub(super) fn new(gpu: Arc<Device>) -> EmulatedStream {
         EmulatedStream {
             gpu,
             inner: Arc::new(StreamInner {
@@ -285,7 +285,7 @@ impl EmulatedStream {
 }
 
 /// Starts the next operation; called by whoever finished the last one.
-fn advance(gpu: &Arc<GpuInner>, stream: &Arc<StreamInner>) {
+fn advance(gpu: &Arc<Device>, stream: &Arc<StreamInner>) {
     loop {
         let (op, failed) = {
             let mut s = lock(&stream.state);
@@ -335,7 +335,7 @@ fn no_thread(e: &std::io::Error) -> LaunchError {
 
 /// Queues the blocks of a kernel.
 fn start(
-    gpu: &Arc<GpuInner>,
+    gpu: &Arc<Device>,
     stream: &Arc<StreamInner>,
     work: &Arc<Work>,
 ) -> Result<(), LaunchError> {
@@ -361,7 +361,7 @@ fn start(
     gpu.pool.submit(jobs).map_err(|e| no_thread(&e))
 }
 
-fn finish(gpu: &Arc<GpuInner>, stream: &Arc<StreamInner>, work: &Work) {
+fn finish(gpu: &Arc<Device>, stream: &Arc<StreamInner>, work: &Work) {
     let result = match lock(&work.error).take() {
         None => Ok(()),
         Some(reason) => Err(LaunchError::Failed {

@@ -1,15 +1,14 @@
-//! What a backend does: [`Backend`] for memory and modules, [`Order`] for a stream, [`Ending`] for
-//! something that ends.
+//! The interface of a backend: [`Backend`] for memory and modules, [`Order`] for a stream, [`Replay`] for a graph.
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::{Event, GpuError, GpuKind, Launch, ModuleError, Replay, SharedMemory, WordOp};
+use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
@@ -18,19 +17,19 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn describe(&self) -> String;
     /// Memory for `bytes`, which is not 0, aligned to 64 KiB at least.
     fn alloc(&self, bytes: u64) -> Result<GpuVa, GpuError>;
-    /// As `alloc`, in memory of the host that the GPU and the CPU both reach, where these are two things.
+    /// As `alloc`, in memory of the host that the GPU and the CPU both reach, where these are different.
     fn alloc_pinned(&self, bytes: u64) -> Result<GpuVa, GpuError> {
         self.alloc(bytes)
     }
-    /// Gives back what `alloc` and `alloc_pinned` returned.
+    /// Frees memory of `alloc` and `alloc_pinned`.
     fn free(&self, va: GpuVa);
     fn page_table(&self, va: GpuVa, len: u64) -> Result<PageTable, GpuError>;
     fn memory(&self) -> Arc<dyn DmaMemory>;
     fn write(&self, va: GpuVa, from: &[u8]) -> Result<(), GpuError>;
     fn read(&self, va: GpuVa, into: &mut [u8]) -> Result<(), GpuError>;
-    /// An Acquire load of an aligned word: what a kernel stored before it is seen by later reads.
+    /// An Acquire load of an aligned word: later reads see a kernel's stores before it.
     fn load_u64(&self, va: GpuVa) -> Result<u64, GpuError>;
-    /// A Release store of an aligned word: whoever sees it sees earlier writes.
+    /// A Release store of an aligned word: a kernel that sees it sees earlier writes.
     fn store_u64(&self, va: GpuVa, value: u64) -> Result<(), GpuError>;
     fn load_u32(&self, va: GpuVa) -> Result<u32, GpuError>;
     fn store_u32(&self, va: GpuVa, value: u32) -> Result<(), GpuError>;
@@ -42,6 +41,12 @@ pub(crate) trait Backend: Debug + Send + Sync {
     fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
     fn kernels(&self) -> Vec<String>;
     fn stream(&self) -> Arc<dyn Order>;
+}
+
+/// A captured graph of a backend.
+pub(crate) trait Replay: Debug + Send + Sync {
+    /// For the backend, which knows its own type.
+    fn as_any(&self) -> &dyn Any;
 }
 
 /// Operations that run one after the other.
@@ -66,9 +71,9 @@ pub(crate) trait Order: Debug + Send + Sync {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<(), LaunchError>;
-    /// What was captured.
+    /// The captured graph.
     fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError>;
-    /// Replays a graph behind what the stream holds, and behind `before`.
+    /// Replays a graph behind the stream's present work, and behind `before`.
     fn replay(&self, graph: &dyn Replay, before: Option<&Launch>) -> Result<Launch, LaunchError>;
     /// Whether `words` does anything, or why not.
     fn has_words(&self) -> Result<(), String> {
@@ -83,26 +88,5 @@ pub(crate) trait Order: Debug + Send + Sync {
         Err(LaunchError::Unsupported {
             what: "a stream that stores and waits for words",
         })
-    }
-}
-
-/// Something that ends once; many may wait for it.
-pub(crate) trait Ending: Debug + Send + Sync {
-    /// The result, or `None` when it has not ended after `timeout`.
-    fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>>;
-    /// The result if it has ended.
-    fn poll(&self) -> Option<Result<(), LaunchError>>;
-    /// When it ended, where the host knows.
-    fn at(&self) -> Option<Instant> {
-        None
-    }
-    /// Number by which the backend itself knows it; 0 where there is none.
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
-    fn raw(&self) -> usize {
-        0
-    }
-    /// Time since an earlier one of the same backend.
-    fn since(&self, earlier: &dyn Ending) -> Option<Duration> {
-        Some(self.at()?.saturating_duration_since(earlier.at()?))
     }
 }

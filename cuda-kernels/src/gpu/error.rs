@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use ringbell_nic_abi::GpuVa;
 
-use crate::cuda::CudaError;
+use crate::cuda_error::CudaError;
 
 /// Why memory could not be had or reached.
 #[derive(Debug, thiserror::Error)]

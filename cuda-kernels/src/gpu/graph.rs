@@ -17,51 +17,45 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Launch, Stream};
+use super::{Launch, Order, Replay};
 use crate::launch::LaunchError;
 
-/// A captured graph, as its backend has it.
-pub(crate) trait Replay: std::fmt::Debug + Send + Sync {
-    /// For the backend to know its own.
-    fn as_any(&self) -> &dyn Any;
-}
-
-/// What lives as long as a graph.
+/// A value that lives as long as a graph.
 pub(super) type Kept = Box<dyn Any + Send>;
 
-/// A stream that captures.
+/// The state of a stream that captures.
 #[derive(Default)]
 pub(super) struct Capture {
     pub(super) kept: Vec<Kept>,
     /// Why the capture has failed.
-    pub(super) spoiled: Option<&'static str>,
+    pub(super) failed: Option<&'static str>,
 }
 
 impl std::fmt::Debug for Capture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Capture({} kept, {:?})", self.kept.len(), self.spoiled)
+        write!(f, "Capture({} kept, {:?})", self.kept.len(), self.failed)
     }
 }
 
-/// Things that a replay may still use when its graph is gone.
+/// Deferred release: values of dropped graphs, each until the replay that uses it has ended.
 #[derive(Default)]
-pub(super) struct Limbo {
+pub(super) struct DeferredDrop {
     held: Mutex<Vec<(Launch, Kept)>>,
 }
 
-impl std::fmt::Debug for Limbo {
+impl std::fmt::Debug for DeferredDrop {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Limbo({})", self.held().len())
+        write!(f, "DeferredDrop({})", self.held().len())
     }
 }
 
-impl Limbo {
+impl DeferredDrop {
     fn held(&self) -> MutexGuard<'_, Vec<(Launch, Kept)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops what nothing uses any more.
-    pub(super) fn sweep(&self) {
+    /// Drops the values whose replays have ended.
+    pub(super) fn release_ended(&self) {
         let mut held = self.held();
         let ended: Vec<_> = held
             .extract_if(.., |(launch, _)| launch.poll().is_some())
@@ -71,19 +65,26 @@ impl Limbo {
     }
 }
 
-impl Drop for Limbo {
+impl Drop for DeferredDrop {
     fn drop(&mut self) {
-        self.sweep();
-        // A kernel may use the rest at any time later.
+        self.release_ended();
+        // A running kernel may still use the rest, so they are leaked.
         self.held().drain(..).for_each(std::mem::forget);
     }
+}
+
+/// The part of a stream that a graph needs to replay on it.
+#[derive(Debug, Clone)]
+pub(super) struct Queue {
+    pub(super) order: Arc<dyn Order>,
+    pub(super) deferred: Arc<DeferredDrop>,
 }
 
 /// Kernels in the order in which they were captured, with the arguments that they were given. A handle: clones are the
 /// same graph.
 ///
-/// Replays of one graph run one after the other, on whichever streams. Everything that a kernel does when it runs it
-/// does at each replay: tickets of queues are taken, and operations posted, anew.
+/// Replays of one graph run one after the other, also on different streams. Each replay takes tickets of queues and
+/// posts operations anew.
 #[derive(Debug, Clone)]
 pub struct Graph {
     inner: Arc<Inner>,
@@ -91,9 +92,9 @@ pub struct Graph {
 
 struct Inner {
     replay: Arc<dyn Replay>,
-    /// In a mutex only because what is kept need not be shared between threads.
+    /// In a mutex only because its values need not be `Sync`.
     kept: Mutex<Vec<Kept>>,
-    last: Mutex<Option<(Stream, Launch)>>,
+    last: Mutex<Option<(Queue, Launch)>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -113,20 +114,18 @@ impl Graph {
         }
     }
 
-    /// Replays it once, behind what the stream holds and behind earlier replays.
-    ///
-    /// # Errors
-    /// [`LaunchError`]: the GPU refuses, the graph is of another GPU, or the stream captures.
-    pub fn launch(&self, stream: &Stream) -> Result<Launch, LaunchError> {
-        // Under the lock: replays stand in one order.
+    /// Replays it once on a stream, behind earlier replays.
+    pub(super) fn replay(&self, queue: &Queue) -> Result<Launch, LaunchError> {
+        // Under the lock: replays have one order.
         let mut last = self
             .inner
             .last
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
+        queue.deferred.release_ended();
         let before = last.as_ref().map(|(_, launch)| launch);
-        let launch = stream.replay(&*self.inner.replay, before)?;
-        *last = Some((stream.clone(), launch.clone()));
+        let launch = queue.order.replay(&*self.inner.replay, before)?;
+        *last = Some((queue.clone(), launch.clone()));
         Ok(launch)
     }
 }
@@ -134,13 +133,13 @@ impl Graph {
 impl Drop for Inner {
     fn drop(&mut self) {
         let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let Some((stream, launch)) = last.take() else {
+        let Some((queue, launch)) = last.take() else {
             return;
         };
         if launch.poll().is_none() {
             let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
             let rest = (self.replay.clone(), std::mem::take(kept));
-            stream.limbo().held().push((launch, Box::new(rest)));
+            queue.deferred.held().push((launch, Box::new(rest)));
         }
     }
 }

@@ -1,25 +1,26 @@
-//! A GPU as the rest of the SDK sees it, emulated or real: [`Gpu`], [`GpuBuffer`], [`Stream`],
+//! The GPU as the rest of the SDK sees it, emulated or real: [`Gpu`], [`GpuBuffer`], [`Stream`],
 //! [`Launch`], [`Event`].
 //!
-//! Each is a handle over a backend that nobody outside this crate names: [`crate::EmulatedGpu`] or
-//! [`crate::cuda::CudaGpu`]. Both are a `Gpu` themselves (`Deref`), so that code written for one runs on
-//! the other.
+//! Each is a handle over a backend inside this crate: [`crate::EmulatedGpu`] or [`crate::cuda::CudaGpu`]. Both
+//! dereference to a `Gpu`, so that code written for one runs on the other.
 
 mod backend;
 mod buffer;
+mod ending;
 mod error;
 mod graph;
 mod shared;
 mod stream;
 mod words;
 
-pub(crate) use backend::{Backend, Ending, Order};
+pub(crate) use backend::{Backend, Order, Replay};
 pub use buffer::GpuBuffer;
+pub(crate) use ending::Ending;
+pub use ending::{Event, Launch};
 pub use error::{GpuError, ModuleError};
 pub use graph::Graph;
-pub(crate) use graph::Replay;
 pub use shared::{NotShared, SharedMemory};
-pub use stream::{Event, Launch, Stream};
+pub use stream::Stream;
 pub use words::WordOp;
 
 use std::path::Path;
@@ -125,8 +126,8 @@ impl Gpu {
         self.backend.load_module(path)
     }
 
-    /// Names of all kernels that are known by name, sorted. A real GPU knows those of the SDK; a
-    /// user's are found when they are launched.
+    /// Names of all kernels that are known by name, sorted. A real GPU lists those of the SDK only, and
+    /// finds a user's kernel when it is launched.
     pub fn kernels(&self) -> Vec<String> {
         self.backend.kernels()
     }

@@ -1,4 +1,4 @@
-//! Words that a stream itself stores and waits for, without a kernel.
+//! Stream memory operations: words that a stream stores and waits for without a kernel.
 
 use ringbell_nic_abi::GpuVa;
 
@@ -6,26 +6,26 @@ use ringbell_nic_abi::GpuVa;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WordOp {
-    /// Stores 64 bits, after everything that the stream did before is visible.
+    /// Stores 64 bits, after all earlier writes of the stream are visible.
     Store64 {
-        /// Where, aligned.
+        /// The word's address, aligned.
         va: GpuVa,
-        /// What.
+        /// The value.
         value: u64,
     },
     /// Stores 32 bits, likewise.
     Store32 {
-        /// Where, aligned.
+        /// The word's address, aligned.
         va: GpuVa,
-        /// What.
+        /// The value.
         value: u32,
     },
-    /// Holds the stream until 32 bits are equal to a value. It has no deadline of its own: somebody must store
-    /// the value whatever happens.
+    /// Holds the stream until 32 bits are equal to a value. It has no deadline: the waiting side must make sure that
+    /// the value is stored in every case.
     WaitEqual32 {
-        /// Where, aligned.
+        /// The word's address, aligned.
         va: GpuVa,
-        /// What is waited for.
+        /// The value that ends the wait.
         value: u32,
     },
 }

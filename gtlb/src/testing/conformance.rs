@@ -19,7 +19,7 @@
 //!     }
 //! });
 //! ```
-#![allow(unsafe_code)] // announcements and windows are addresses
+#![allow(unsafe_code)] // completion lines and windows are addresses
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +30,9 @@ use ringbell_nic_abi::{GpuVa, Lkey};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::Rng;
-use crate::announce::Announce;
-use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
+use crate::bus::BusSpan;
+use crate::completion_write::CompletionWrite;
+use crate::memory::{BusError, DmaId, DmaMemory, DmaOp, Submitted};
 use crate::page_table::{PageTable, PAGE_BYTES};
 use crate::{Access, Mmu, MmuConfig, Need};
 
@@ -79,9 +80,9 @@ pub fn check(make: &dyn Fn() -> Subject) {
     let checks: [fn(&mut Rig); 8] = [
         what_is_written_can_be_read,
         reads_see_what_kernels_wrote,
-        data_comes_before_its_announcement,
+        data_comes_before_its_completion,
         copies_keep_their_order,
-        announcements_keep_their_order,
+        completions_keep_their_order,
         what_is_not_backed_is_refused,
         a_window_shows_the_same_bytes,
         exports_show_the_same_bytes,
@@ -318,7 +319,7 @@ fn reads_see_what_kernels_wrote(rig: &mut Rig) {
     }
 }
 
-/// Lines that announcements are stored to; dropped only after every one has arrived.
+/// Lines that completions are stored to; dropped only after every one has arrived.
 fn lines(n: usize) -> Vec<[AtomicU64; 4]> {
     (0..n).map(|_| Default::default()).collect()
 }
@@ -326,11 +327,11 @@ fn lines(n: usize) -> Vec<[AtomicU64; 4]> {
 fn publish(rig: &Rig, line: &[AtomicU64; 4], word: u64) {
     let words = [word, word + 1, word + 2, word + 3];
     // SAFETY: every check waits until its lines were stored to before it drops them.
-    let announce = unsafe { Announce::new(line.as_ptr(), words) };
-    rig.subject.memory.publish(announce);
+    let completion = unsafe { CompletionWrite::new(line.as_ptr(), words) };
+    rig.subject.memory.publish(completion);
 }
 
-fn data_comes_before_its_announcement(rig: &mut Rig) {
+fn data_comes_before_its_completion(rig: &mut Rig) {
     let n = 24u64;
     let lines = lines(n as usize);
     let step = rig.len / n;
@@ -348,19 +349,19 @@ fn data_comes_before_its_announcement(rig: &mut Rig) {
         }
         rig.poll();
         for i in 0..posted {
-            // Acquire: pairs with the Release in `Announce::store`.
+            // Acquire: pairs with the Release in `CompletionWrite::store`.
             if !seen[i] && lines[i][0].load(Ordering::Acquire) != 0 {
                 seen[i] = true;
                 let words = [0, 1, 2, 3].map(|w| lines[i][w].load(Ordering::Relaxed));
-                assert_eq!(words, [100, 101, 102, 103], "an announcement came in parts");
+                assert_eq!(words, [100, 101, 102, 103], "a completion came in parts");
                 let now = rig.peek(i as u64 * step, payloads[i].len());
                 assert!(
                     now == payloads[i],
-                    "announcement {i} was seen before its data"
+                    "completion {i} was seen before its data"
                 );
             }
         }
-        patience.check("an announcement never came");
+        patience.check("a completion never came");
     }
 }
 
@@ -372,21 +373,21 @@ fn copies_keep_their_order(rig: &mut Rig) {
         let from = rig.rng.below(half - len as u64);
         let to = half + rig.rng.below(half - len as u64);
         let bytes = rig.rng.bytes(len);
-        // The copy follows the write that it reads, and is followed by the announcement.
+        // The copy follows the write that it reads, and is followed by the completion.
         rig.write(from, &bytes);
         if !rig.copy(from, to, len) {
             return; // optional: read and write instead
         }
         publish(rig, line, 7);
         let patience = Patience::new();
-        // Acquire: pairs with the Release in `Announce::store`.
+        // Acquire: pairs with the Release in `CompletionWrite::store`.
         while line[0].load(Ordering::Acquire) == 0 {
             rig.poll();
-            patience.check("the announcement behind a copy never came");
+            patience.check("the completion behind a copy never came");
         }
         assert!(
             rig.peek(to, len) == bytes,
-            "an announcement was seen before the copy of {len} bytes that it stands behind"
+            "a completion was seen before the copy of {len} bytes that it stands behind"
         );
         assert!(
             rig.read(to, len) == bytes,
@@ -395,7 +396,7 @@ fn copies_keep_their_order(rig: &mut Rig) {
     }
 }
 
-fn announcements_keep_their_order(rig: &mut Rig) {
+fn completions_keep_their_order(rig: &mut Rig) {
     let lines = lines(32);
     for (i, line) in lines.iter().enumerate() {
         if i % 3 == 0 {
@@ -409,15 +410,15 @@ fn announcements_keep_their_order(rig: &mut Rig) {
         // From the last to the first, so that a later one seen implies the earlier ones seen.
         let mut later = false;
         for line in lines.iter().rev() {
-            let here = line[0].load(Ordering::Acquire) != 0; // pairs with `Announce::store`
-            assert!(here || !later, "an announcement overtook an earlier one");
+            let here = line[0].load(Ordering::Acquire) != 0; // pairs with `CompletionWrite::store`
+            assert!(here || !later, "a completion overtook an earlier one");
             later = here;
         }
         if lines.iter().all(|l| l[0].load(Ordering::Acquire) != 0) {
             return;
         }
         rig.poll();
-        patience.check("an announcement never came");
+        patience.check("a completion never came");
     }
 }
 

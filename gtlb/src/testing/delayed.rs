@@ -1,4 +1,4 @@
-//! A memory that takes every liberty the contract of [`DmaMemory`] gives it.
+//! A test memory whose operations finish late and out of order, as far as [`DmaMemory`] allows.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::host::check_length;
 use super::{HostMemory, Rng};
-use crate::announce::Announce;
-use crate::loan::{Borrow, BorrowState, Loan, NotReached, TOKEN_BYTES};
-use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Submitted};
+use crate::bus::BusSpan;
+use crate::completion_write::CompletionWrite;
+use crate::export::{ExportRecord, Import, ImportState, NotReached, TOKEN_BYTES};
+use crate::memory::{BusError, DmaId, DmaMemory, DmaOp, Submitted};
 
 /// Operations that may be pending before [`BusError::Busy`].
 const MAX_PENDING: usize = 64;
@@ -17,38 +18,38 @@ const MAX_PENDING: usize = 64;
 /// Host memory whose operations finish late and out of order.
 ///
 /// Nothing happens in `submit` or `publish`; each `poll` carries out none, one or two operations,
-/// chosen by the seed. Kept in order are only: operations on the same bytes, an announcement after
-/// every write before it, and announcements among themselves.
+/// chosen by the seed. Kept in order are only: operations on the same bytes, a completion after
+/// every write before it, and completions among themselves.
 #[derive(Debug)]
 pub struct DelayedMemory {
     host: Arc<HostMemory>,
     state: Mutex<State>,
-    lends: bool,
+    exports: bool,
     held: AtomicBool,
-    /// Borrowings that were not given back.
-    borrowed: Arc<AtomicUsize>,
+    /// Imports that are not closed.
+    imported: Arc<AtomicUsize>,
     /// Copies that were carried out.
     copies: AtomicUsize,
 }
 
-/// Borrowed from a memory over the same bytes: open after a few looks.
+/// An import from a memory over the same bytes: open after a few polls.
 #[derive(Debug)]
-struct Borrowed {
+struct Imported {
     bus: u64,
-    looks: AtomicUsize,
+    polls: AtomicUsize,
     closed: bool,
     count: Arc<AtomicUsize>,
 }
 
-impl Borrow for Borrowed {
-    fn state(&self) -> BorrowState {
+impl Import for Imported {
+    fn state(&self) -> ImportState {
         // Relaxed: a count, which orders nothing.
-        match self.looks.load(Ordering::Relaxed) {
-            0 if self.closed => BorrowState::Closed,
-            0 => BorrowState::Open { bus: self.bus },
+        match self.polls.load(Ordering::Relaxed) {
+            0 if self.closed => ImportState::Closed,
+            0 => ImportState::Open { bus: self.bus },
             n => {
-                self.looks.store(n - 1, Ordering::Relaxed);
-                BorrowState::Opening
+                self.polls.store(n - 1, Ordering::Relaxed);
+                ImportState::Opening
             }
         }
     }
@@ -56,7 +57,7 @@ impl Borrow for Borrowed {
     fn close(&mut self) {
         if !std::mem::replace(&mut self.closed, true) {
             self.count.fetch_sub(1, Ordering::Relaxed);
-            *self.looks.get_mut() += 2;
+            *self.polls.get_mut() += 2;
         }
     }
 
@@ -65,7 +66,7 @@ impl Borrow for Borrowed {
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for Imported {
     fn drop(&mut self) {
         self.close();
     }
@@ -97,7 +98,7 @@ enum Op {
         from: BusSpan,
         to: BusSpan,
     },
-    Announce(Announce),
+    CompletionWrite(CompletionWrite),
 }
 
 /// A range that is touched, none when it is empty.
@@ -118,7 +119,7 @@ impl Op {
             Op::Write { bus, bytes, .. } => ((0, 0), (*bus, *bus + bytes.len() as u64)),
             Op::Read { bus, len, .. } => ((*bus, *bus + *len as u64), (0, 0)),
             Op::Copy { from, to, .. } => (range(*from), range(*to)),
-            Op::Announce(_) => ((0, 0), (0, 0)),
+            Op::CompletionWrite(_) => ((0, 0), (0, 0)),
         }
     }
 
@@ -126,9 +127,9 @@ impl Op {
     fn after(&self, earlier: &Op) -> bool {
         let ((r, w), (er, ew)) = (self.ranges(), earlier.ranges());
         match (self, earlier) {
-            (Op::Announce(_), Op::Read { .. }) => false,
-            (Op::Announce(_), _) => true,
-            (_, Op::Announce(_)) => false,
+            (Op::CompletionWrite(_), Op::Read { .. }) => false,
+            (Op::CompletionWrite(_), _) => true,
+            (_, Op::CompletionWrite(_)) => false,
             _ => meet(w, ew) || meet(r, ew) || meet(w, er),
         }
     }
@@ -153,23 +154,23 @@ impl DelayedMemory {
                 finished: Vec::new(),
                 read: HashMap::new(),
             }),
-            lends: true,
+            exports: true,
             held: AtomicBool::new(false),
-            borrowed: Arc::default(),
+            imported: Arc::default(),
             copies: AtomicUsize::new(0),
         }
     }
 
-    /// The same bytes with operations of their own: what another NIC beside the same GPU has. The two lend to
-    /// each other.
+    /// The same bytes with operations of their own: what another NIC beside the same GPU has. The two export
+    /// to each other.
     pub fn beside(&self, seed: u64) -> DelayedMemory {
         DelayedMemory::over(self.host.clone(), seed)
     }
 
-    /// The same, which lends nothing and borrows nothing.
+    /// The same, which exports and imports nothing.
     pub fn alone(self) -> DelayedMemory {
         DelayedMemory {
-            lends: false,
+            exports: false,
             ..self
         }
     }
@@ -179,9 +180,9 @@ impl DelayedMemory {
         self.held.store(held, Ordering::Relaxed);
     }
 
-    /// What it has borrowed and not given back.
-    pub fn borrowed(&self) -> usize {
-        self.borrowed.load(Ordering::Relaxed)
+    /// Imports that are not closed.
+    pub fn imported(&self) -> usize {
+        self.imported.load(Ordering::Relaxed)
     }
 
     /// Copies inside memory that it has carried out.
@@ -194,7 +195,7 @@ impl DelayedMemory {
         &self.host
     }
 
-    /// Operations and announcements that have not happened yet.
+    /// Operations and completions that have not happened yet.
     pub fn pending(&self) -> usize {
         self.lock().pending.len()
     }
@@ -243,7 +244,7 @@ impl State {
                 copies.fetch_add(1, Ordering::Relaxed);
                 self.finished.push(id);
             }
-            Some(Op::Announce(announce)) => announce.store(),
+            Some(Op::CompletionWrite(completion)) => completion.store(),
             None => {}
         }
     }
@@ -302,7 +303,7 @@ impl DmaMemory for DelayedMemory {
         let state = self.lock();
         !state.pending.iter().any(|op| match op {
             Op::Write { id, .. } | Op::Copy { id, .. } => id.0 <= mark,
-            Op::Read { .. } | Op::Announce(_) => false,
+            Op::Read { .. } | Op::CompletionWrite(_) => false,
         })
     }
 
@@ -326,18 +327,18 @@ impl DmaMemory for DelayedMemory {
 
     fn take(&self, id: DmaId, into: &mut [u8]) {
         let bytes = self.lock().read.remove(&id);
-        // A test double is strict: whoever takes twice, or before `poll` has named the read, is wrong.
+        // A test double is strict: a caller takes once, and after `poll` has named the read.
         let bytes = bytes.unwrap_or_else(|| panic!("{id:?} is no finished read"));
         into.copy_from_slice(&bytes);
     }
 
-    fn lend(&self, _span: BusSpan) -> Result<Loan, NotReached> {
-        if !self.lends {
+    fn export_allocation(&self, _span: BusSpan) -> Result<ExportRecord, NotReached> {
+        if !self.exports {
             return Err(NotReached::OtherKind);
         }
         let mut token = [0; TOKEN_BYTES];
         token[..8].copy_from_slice(&self.name().to_le_bytes());
-        Ok(Loan {
+        Ok(ExportRecord {
             key: 1,
             bus: self.host.bus(),
             len: self.host.len(),
@@ -345,24 +346,26 @@ impl DmaMemory for DelayedMemory {
         })
     }
 
-    fn borrow(&self, loan: &Loan) -> Result<Box<dyn Borrow>, NotReached> {
-        if !self.lends {
+    fn import_allocation(&self, record: &ExportRecord) -> Result<Box<dyn Import>, NotReached> {
+        if !self.exports {
             return Err(NotReached::OtherKind);
         }
-        if loan.token[..8] != self.name().to_le_bytes() {
+        if record.token[..8] != self.name().to_le_bytes() {
             return Err(NotReached::OtherGpu);
         }
-        self.borrowed.fetch_add(1, Ordering::Relaxed);
-        Ok(Box::new(Borrowed {
-            bus: loan.bus,
-            looks: AtomicUsize::new(3),
+        self.imported.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(Imported {
+            bus: record.bus,
+            polls: AtomicUsize::new(3),
             closed: false,
-            count: self.borrowed.clone(),
+            count: self.imported.clone(),
         }))
     }
 
-    fn publish(&self, announce: Announce) {
-        self.lock().pending.push_back(Op::Announce(announce));
+    fn publish(&self, completion: CompletionWrite) {
+        self.lock()
+            .pending
+            .push_back(Op::CompletionWrite(completion));
     }
 }
 

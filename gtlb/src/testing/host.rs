@@ -7,8 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::announce::Announce;
-use crate::memory::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Export, Submitted, Window};
+use crate::bus::BusSpan;
+use crate::completion_write::CompletionWrite;
+use crate::memory::{BusError, DmaId, DmaMemory, DmaOp, Export, Submitted, Window};
 
 /// Bus address of the first byte: not 0, so that an offset taken for an address is noticed.
 const BUS_BASE: u64 = 1 << 40;
@@ -148,8 +149,8 @@ impl DmaMemory for HostMemory {
         debug_assert!(false, "{id:?} was not answered by this memory");
     }
 
-    fn publish(&self, announce: Announce) {
-        announce.store(); // its Release orders the copies above before it
+    fn publish(&self, completion: CompletionWrite) {
+        completion.store(); // its Release orders the copies above before it
     }
 
     fn window(&self) -> Option<Window> {

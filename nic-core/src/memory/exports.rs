@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringbell_gtlb::{DeregisterError, Export, Loan, NotReached};
+use ringbell_gtlb::{DeregisterError, Export, ExportRecord, NotReached};
 use ringbell_nic_abi::Lkey;
 
 /// The next export's number. Relaxed: only uniqueness matters, the NIC's lock orders the rest.
@@ -62,7 +62,7 @@ pub trait Sharer {
 
     /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Sharer::share). Whoever
     /// cannot is sent copies.
-    fn lend(&mut self, id: u64, loan: &Loan) {
+    fn lend(&mut self, id: u64, loan: &ExportRecord) {
         let _ = (id, loan);
     }
 
@@ -126,7 +126,7 @@ impl Exports {
     pub(crate) fn lend<S: Sharer + ?Sized>(
         &mut self,
         lkey: Lkey,
-        loan: &Loan,
+        loan: &ExportRecord,
         sharers: &mut [Box<S>],
     ) {
         self.by_region.insert(lkey.0, loan.key);
@@ -151,7 +151,7 @@ impl Exports {
     /// last one there.
     ///
     /// # Errors
-    /// [`DeregisterError::Borrowed`] until they have given it back.
+    /// [`DeregisterError::Imported`] until they have given it back.
     pub(crate) fn end<S: Sharer + ?Sized>(
         &mut self,
         lkey: Lkey,
@@ -178,7 +178,7 @@ impl Exports {
             }
             let peers = holders(id, sharers);
             if peers > 0 {
-                return Err(DeregisterError::Borrowed { lkey, peers });
+                return Err(DeregisterError::Imported { lkey, peers });
             }
             lent.regions -= 1;
             if lent.regions == 0 {

@@ -76,7 +76,7 @@ impl Nic {
     /// quarantines the region.
     ///
     /// # Errors
-    /// [`DeregisterError::Pinned`] or [`DeregisterError::Borrowed`] when the region was quarantined: its memory must not
+    /// [`DeregisterError::Pinned`] or [`DeregisterError::Imported`] when the region was quarantined: its memory must not
     /// be reused; call again later.
     pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
         match self.core(|c| c.mmu.begin_deregister(lkey)) {
@@ -97,14 +97,14 @@ impl Nic {
                 c.mmu.finish_deregister(lkey)
             });
             match done {
-                Err(DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })
+                Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })
                     if Instant::now() < deadline =>
                 {
                     if !self.step() {
                         std::thread::yield_now();
                     }
                 }
-                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Borrowed { .. })) => {
+                Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })) => {
                     self.core(|c| c.mmu.quarantine(lkey))?;
                     tracing::error!(%lkey, "memory is still in use; the region is quarantined");
                     return Err(e);
@@ -313,7 +313,7 @@ impl Nic {
         });
         let Some((span, memory)) = asked else { return };
         // Without the NIC's lock: a driver takes its time.
-        match memory.lend(span) {
+        match memory.export_allocation(span) {
             Ok(loan) if loan.covers(span.addr.value(), span.len) => {
                 self.core(|c| c.exports.lend(region.lkey, &loan, &mut c.transports));
             }

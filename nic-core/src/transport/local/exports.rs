@@ -7,7 +7,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringbell_gtlb::{Export, Loan};
+use ringbell_gtlb::{Export, ExportRecord};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -181,7 +181,7 @@ impl LocalTransport {
     }
 
     /// Offers memory to every peer.
-    pub(super) fn lend_out(&mut self, id: u64, loan: &Loan) {
+    pub(super) fn lend_out(&mut self, id: u64, loan: &ExportRecord) {
         self.loans.insert(id, *loan);
         for i in 0..self.links.len() {
             if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {

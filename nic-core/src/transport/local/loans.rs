@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use ringbell_gtlb::{Borrow, BorrowState, BusSpan, DmaMemory, Loan, NotReached, Reach};
+use ringbell_gtlb::{
+    BusSpan, DmaMemory, ExportRecord, Import, ImportState, ImportedRange, NotReached,
+};
 
 use super::note::Note;
 use super::MAX_SHARED;
@@ -19,17 +21,17 @@ use crate::memory::PeerLoans;
 #[derive(Debug)]
 struct Borrowed {
     id: u64,
-    loan: Loan,
-    borrow: Box<dyn Borrow>,
+    loan: ExportRecord,
+    borrow: Box<dyn Import>,
     /// Once the peer was told that it is.
-    reach: Option<Reach>,
+    reach: Option<ImportedRange>,
 }
 
 /// Memory that goes back to the peer.
 #[derive(Debug)]
 struct Returning {
     id: u64,
-    borrow: Box<dyn Borrow>,
+    borrow: Box<dyn Import>,
     /// Where copies may still read; none when there never was such a place.
     reading: Option<(u64, u64)>,
 }
@@ -38,7 +40,7 @@ struct Returning {
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     /// Ours that the peer was asked about: number to loan.
-    offered: BTreeMap<u64, Loan>,
+    offered: BTreeMap<u64, ExportRecord>,
     /// Ours that the peer copies from, by bus address: bytes and number.
     lent: BTreeMap<u64, (u64, u64)>,
     /// Ours that the peer does not reach, and why.
@@ -68,7 +70,7 @@ impl Loans {
     }
 
     /// An offer has left.
-    pub(super) fn offer(&mut self, id: u64, loan: Loan) {
+    pub(super) fn offer(&mut self, id: u64, loan: ExportRecord) {
         self.offered.insert(id, loan);
     }
 
@@ -96,14 +98,19 @@ impl Loans {
     }
 
     /// The peer offers memory. The answer when it is known at once; `None`: it breaks the rules.
-    pub(super) fn borrow(&mut self, id: u64, loan: Loan, memory: &dyn DmaMemory) -> Option<Note> {
+    pub(super) fn borrow(
+        &mut self,
+        id: u64,
+        loan: ExportRecord,
+        memory: &dyn DmaMemory,
+    ) -> Option<Note> {
         let end = loan.bus.checked_add(loan.len).filter(|_| loan.len > 0)?;
         let below = self.borrowed.range(..end).next_back();
         if below.is_some_and(|(at, b)| at + b.loan.len > loan.bus) {
             return None;
         }
         let borrowed = match self.borrowed.len() < MAX_SHARED {
-            true => memory.borrow(&loan),
+            true => memory.import_allocation(&loan),
             false => Err(NotReached::NoRoom),
         };
         let borrow = match borrowed {
@@ -146,17 +153,17 @@ impl Loans {
                 return true;
             }
             match b.borrow.state() {
-                BorrowState::Opening => true,
-                BorrowState::Open { bus } => {
-                    b.reach = Some(Reach::new(&b.loan, bus));
+                ImportState::Opening => true,
+                ImportState::Open { bus } => {
+                    b.reach = Some(ImportedRange::new(&b.loan, bus));
                     notes.push(Note::Reached { id: b.id });
                     true
                 }
-                BorrowState::Refused(why) => {
+                ImportState::Refused(why) => {
                     notes.push(Note::Unreached { id: b.id, why });
                     false
                 }
-                BorrowState::Closed => {
+                ImportState::Closed => {
                     let why = NotReached::Stale;
                     notes.push(Note::Unreached { id: b.id, why });
                     false
@@ -168,7 +175,7 @@ impl Loans {
                 return true;
             }
             r.borrow.close();
-            let closed = r.borrow.state() == BorrowState::Closed;
+            let closed = r.borrow.state() == ImportState::Closed;
             if closed {
                 notes.push(Note::Released { id: r.id });
             }

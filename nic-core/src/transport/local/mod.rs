@@ -52,7 +52,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::{DmaMemory, Export, Loan};
+use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
 use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
@@ -106,7 +106,7 @@ pub struct LocalTransport {
     /// Host memory that peers may map, by number.
     host_exports: BTreeMap<u64, HostExport>,
     /// Memory that peers may borrow, by number.
-    loans: BTreeMap<u64, Loan>,
+    loans: BTreeMap<u64, ExportRecord>,
     /// What borrows memory of peers.
     memory: Arc<dyn DmaMemory>,
     links: Vec<Option<Link>>,
@@ -471,7 +471,7 @@ impl Sharer for LocalTransport {
         self.share_host(id, memory)
     }
 
-    fn lend(&mut self, id: u64, loan: &Loan) {
+    fn lend(&mut self, id: u64, loan: &ExportRecord) {
         self.lend_out(id, loan);
     }
 

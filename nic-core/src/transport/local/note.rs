@@ -1,7 +1,7 @@
 //! Notes: what two linked NICs tell each other over their socket about memory that comes and goes.
 
-use ringbell_gtlb::loan::TOKEN_BYTES;
-use ringbell_gtlb::{Loan, NotReached};
+use ringbell_gtlb::export::TOKEN_BYTES;
+use ringbell_gtlb::{ExportRecord, NotReached};
 
 use super::rendezvous::ExportInfo;
 
@@ -17,7 +17,7 @@ pub(super) enum Note {
     /// Not sent: there is nothing to say yet.
     Nothing,
     /// Borrow this if you can.
-    Lend { id: u64, loan: Loan },
+    Lend { id: u64, loan: ExportRecord },
     /// It is borrowed, or mapped: refer to it.
     Reached { id: u64 },
     /// It cannot be borrowed: do not refer to it.
@@ -102,7 +102,7 @@ impl Note {
             3 => Note::Released { id },
             4 => Note::Lend {
                 id,
-                loan: Loan {
+                loan: ExportRecord {
                     key: word(16),
                     bus: word(24),
                     len: word(32),

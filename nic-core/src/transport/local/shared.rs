@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 
-use ringbell_gtlb::Loan;
+use ringbell_gtlb::ExportRecord;
 
 use super::loans::Loans;
 use super::note::Note;
@@ -116,7 +116,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn queue_lend(&mut self, id: u64, loan: Loan) {
+    pub(super) fn queue_lend(&mut self, id: u64, loan: ExportRecord) {
         if self.told.len() + self.notes.len() < MAX_SHARED {
             self.notes.push_back(Note::Lend { id, loan });
         }

@@ -1,34 +1,35 @@
-//! Memory that one NIC lends to another: how a NIC reads memory of a peer that no CPU can map.
+//! Export and import of allocations between NICs: how one NIC reads a peer's memory that no CPU can map.
 //!
-//! The owner's memory names an allocation ([`DmaMemory::lend`]); the [`Loan`] travels to the peer, whose own
-//! memory borrows it ([`DmaMemory::borrow`]) and says some time later at which bus address it appears there, or
-//! why it does not. A copy from it is then [`DmaOp::Copy`] or [`DmaOp::Read`] like any other. To open memory of another
-//! process may take long, and may wait for what the GPU is doing: so a borrowing is asked, never waited for.
+//! The owner's memory names an allocation ([`DmaMemory::export_allocation`]). The [`ExportRecord`] travels to the
+//! peer, whose memory imports it ([`DmaMemory::import_allocation`]). Some time later the import says at which bus
+//! address the allocation appears there, or why it does not. A copy from it is then [`DmaOp::Copy`] or
+//! [`DmaOp::Read`] like any other. Opening memory of another process may take long, and may wait for running
+//! kernels. So an import is polled, never waited for.
 //!
-//! [`DmaMemory::lend`]: crate::DmaMemory::lend
-//! [`DmaMemory::borrow`]: crate::DmaMemory::borrow
+//! [`DmaMemory::export_allocation`]: crate::DmaMemory::export_allocation
+//! [`DmaMemory::import_allocation`]: crate::DmaMemory::import_allocation
 //! [`DmaOp::Copy`]: crate::DmaOp::Copy
 //! [`DmaOp::Read`]: crate::DmaOp::Read
 
-use crate::memory::{BusAddr, BusSpan};
+use crate::bus::{BusAddr, BusSpan};
 
 /// Bytes of a token.
 pub const TOKEN_BYTES: usize = 160;
 
-/// An allocation that other NICs of the host may borrow.
+/// The name of an allocation that other NICs of the host may import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Loan {
+pub struct ExportRecord {
     /// What names the allocation in its memory; never given to another one.
     pub key: u64,
     /// Bus address of its first byte, at its owner.
     pub bus: u64,
     /// Bytes.
     pub len: u64,
-    /// What the borrowing memory needs to find it; only memories of the same kind understand it.
+    /// What the importing memory needs to find it; only memories of the same kind understand it.
     pub token: [u8; TOKEN_BYTES],
 }
 
-impl Loan {
+impl ExportRecord {
     /// Whether `len` bytes at the owner's bus address lie inside.
     pub fn covers(&self, bus: u64, len: u64) -> bool {
         let at = bus.checked_sub(self.bus).and_then(|at| at.checked_add(len));
@@ -36,11 +37,11 @@ impl Loan {
     }
 }
 
-/// Why memory is not reached by copies from GPU to GPU, and goes through NIC memory.
+/// Why data goes through NIC memory instead of by copies from GPU to GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReached {
-    /// One of the two memories has no such thing.
+    /// One of the two memories cannot export, or cannot import.
     #[error("the two memories are not of one kind")]
     OtherKind,
     /// It was turned off.
@@ -52,7 +53,7 @@ pub enum NotReached {
     /// The peer is beside another GPU, or another part of it.
     #[error("the peer is beside another GPU, or another MIG instance of it")]
     OtherGpu,
-    /// The handle names nothing any more.
+    /// The exported allocation was freed.
     #[error("the allocation behind the handle is gone")]
     Stale,
     /// The driver has no IPC handles, or refuses them here.
@@ -88,9 +89,9 @@ impl NotReached {
     }
 }
 
-/// How far a borrowing has come.
+/// Progress of an import.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BorrowState {
+pub enum ImportState {
     /// Ask again.
     Opening,
     /// The allocation's first byte is at this bus address here.
@@ -98,18 +99,18 @@ pub enum BorrowState {
         /// The address.
         bus: u64,
     },
-    /// It is not to be had.
+    /// It cannot be opened.
     Refused(NotReached),
-    /// Given back, or never had: the owner may free it.
+    /// Closed, or never open: the owner may free it.
     Closed,
 }
 
-/// Memory of a peer, borrowed or on its way. Dropping it gives it back too.
-pub trait Borrow: Send + Sync + std::fmt::Debug {
-    /// How far it is. Never waits.
-    fn state(&self) -> BorrowState;
+/// An allocation of a peer that is open here, or being opened. Dropping it closes it too.
+pub trait Import: Send + Sync + std::fmt::Debug {
+    /// Its progress. Never waits.
+    fn state(&self) -> ImportState;
 
-    /// Starts to give it back; [`BorrowState::Closed`] says when that is over. No operation on it may be in
+    /// Starts to close it; [`ImportState::Closed`] says when that is over. No operation on it may be in
     /// flight, nor be submitted any more.
     fn close(&mut self);
 
@@ -117,25 +118,25 @@ pub trait Borrow: Send + Sync + std::fmt::Debug {
     fn is_foreign(&self) -> bool;
 }
 
-/// Where the memory of a [`Loan`] lies here: the owner's bus addresses to ours.
+/// The translation of an open import: the owner's bus addresses to ours.
 #[derive(Debug, Clone, Copy)]
-pub struct Reach {
+pub struct ImportedRange {
     theirs: u64,
     len: u64,
     ours: u64,
 }
 
-impl Reach {
-    /// A translation of a loan that is open at `bus` here.
-    pub fn new(loan: &Loan, bus: u64) -> Reach {
-        Reach {
-            theirs: loan.bus,
-            len: loan.len,
+impl ImportedRange {
+    /// The translation of an exported allocation that is open at `bus` here.
+    pub fn new(record: &ExportRecord, bus: u64) -> ImportedRange {
+        ImportedRange {
+            theirs: record.bus,
+            len: record.len,
             ours: bus,
         }
     }
 
-    /// Our span for `len` bytes at the owner's bus address; `None` when they leave the loan.
+    /// Our span for `len` bytes at the owner's bus address; `None` when they leave the allocation.
     #[inline]
     pub fn span(&self, bus: u64, len: u64) -> Option<BusSpan> {
         let at = bus.checked_sub(self.theirs)?;
@@ -152,21 +153,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reach_ends_where_its_loan_ends() {
-        let loan = Loan {
+    fn an_imported_range_ends_where_its_export_ends() {
+        let record = ExportRecord {
             key: 1,
             bus: 0x7000,
             len: 0x100,
             token: [0; TOKEN_BYTES],
         };
-        let reach = Reach::new(&loan, 0x9_0000);
-        let span = reach.span(0x70ff, 1).expect("inside");
+        let range = ImportedRange::new(&record, 0x9_0000);
+        let span = range.span(0x70ff, 1).expect("inside");
         assert_eq!((span.addr.value(), span.len), (0x9_00ff, 1));
         for (bus, len) in [(0x70ff, 2), (0x6fff, 1), (0x7100, 1), (0x7001, u64::MAX)] {
-            assert!(reach.span(bus, len).is_none(), "{bus:#x} + {len}");
-            assert!(!loan.covers(bus, len), "{bus:#x} + {len}");
+            assert!(range.span(bus, len).is_none(), "{bus:#x} + {len}");
+            assert!(!record.covers(bus, len), "{bus:#x} + {len}");
         }
-        assert!(loan.covers(0x7000, 0x100));
+        assert!(record.covers(0x7000, 0x100));
     }
 
     #[test]

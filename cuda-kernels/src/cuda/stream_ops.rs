@@ -1,15 +1,15 @@
-//! Stream memory operations (CUDA driver API, "Stream Memory Operations"): the stream stores a doorbell and
-//! waits for a completion by itself, so that no kernel holds an SM meanwhile.
+//! Stream memory operations (CUDA driver API, "Stream Memory Operations").
+//!
+//! A stream stores a doorbell and waits for a completion by itself, so that no kernel holds an SM meanwhile.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use cudarc::driver::sys::{
-    self, CUdevice, CUdevice_attribute, CUstreamWaitValue_flags, CUstreamWriteValue_flags,
+    self, CUdevice, CUdevice_attribute, CUresult, CUstream, CUstreamWaitValue_flags,
+    CUstreamWriteValue_flags,
 };
 
-use super::context::Context;
 use super::driver;
-use super::error::CudaError;
-use super::handles::RawStream;
+use crate::cuda_error::CudaError;
 use crate::gpu::WordOp;
 
 /// Environment variable: `kernel` keeps stream-ordered operations on kernels where the driver could do without.
@@ -23,7 +23,7 @@ const NEEDED: [&str; 3] = [
 ];
 
 /// Whether this driver and GPU have the operations, or why not.
-pub(super) fn look(device: CUdevice) -> Result<(), String> {
+pub(super) fn supported(device: CUdevice) -> Result<(), String> {
     if std::env::var(STREAM_OPS_VARIABLE).is_ok_and(|v| v == "kernel") {
         return Err(format!("{STREAM_OPS_VARIABLE}=kernel asks for kernels"));
     }
@@ -42,31 +42,32 @@ pub(super) fn look(device: CUdevice) -> Result<(), String> {
 }
 
 /// Queues the operations. By default each store waits until earlier writes of the stream are visible.
-pub(super) fn queue(
-    context: &Context,
-    stream: &RawStream,
+///
+/// # Safety
+/// A live stream of the current context, of a GPU that [supports](supported) the operations.
+pub(super) unsafe fn queue(
+    stream: CUstream,
     ops: &[WordOp],
+    check: impl Fn(&'static str, CUresult) -> Result<(), CudaError>,
 ) -> Result<(), CudaError> {
-    context.bind()?;
-    let _starting = context.yard.start();
     let store = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
     let equal = CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_EQ as u32;
     for op in ops {
         let (call, r) = match *op {
-            // SAFETY: a live stream of the current context; the driver looks at the address.
+            // SAFETY: the caller's stream; the driver checks the address.
             WordOp::Store64 { va, value } => ("cuStreamWriteValue64", unsafe {
-                sys::cuStreamWriteValue64_v2(stream.stream, va.0, value, store)
+                sys::cuStreamWriteValue64_v2(stream, va.0, value, store)
             }),
             // SAFETY: as above.
             WordOp::Store32 { va, value } => ("cuStreamWriteValue32", unsafe {
-                sys::cuStreamWriteValue32_v2(stream.stream, va.0, value, store)
+                sys::cuStreamWriteValue32_v2(stream, va.0, value, store)
             }),
             // SAFETY: as above.
             WordOp::WaitEqual32 { va, value } => ("cuStreamWaitValue32", unsafe {
-                sys::cuStreamWaitValue32_v2(stream.stream, va.0, value, equal)
+                sys::cuStreamWaitValue32_v2(stream, va.0, value, equal)
             }),
         };
-        context.check(call, r)?;
+        check(call, r)?;
     }
     Ok(())
 }

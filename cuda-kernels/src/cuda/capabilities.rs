@@ -1,4 +1,4 @@
-//! What a GPU, its driver and this process's environment are like, where Ringbell depends on it (ADR 26).
+//! Capabilities of a GPU, its driver and this process's environment, as far as Ringbell depends on them (ADR 26).
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::path::Path;
@@ -7,8 +7,7 @@ use cudarc::driver::sys::{
     self, CUatomicOperation, CUdevice_attribute, CUmoduleLoadingMode, CUresult,
 };
 
-use super::driver;
-use super::gpu::CudaGpu;
+use super::driver::{self, DeviceInfo};
 
 /// How many of the GPU's work queues the streams of a process share, by priority (CUDA C++ Programming Guide, "CUDA
 /// Environment Variables").
@@ -28,10 +27,10 @@ pub enum ComputeMode {
     Other(i32),
 }
 
-/// In which order writes of a NIC or of the CPU to GPU memory are seen by its kernels, without a flush.
+/// The order in which kernels see writes of a NIC or of the CPU to GPU memory, without a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WriteOrder {
-    /// In none: each reader needs a flush before.
+    /// No order: each reader needs a flush before.
     None,
     /// By the GPU that has the memory.
     Owner,
@@ -39,19 +38,9 @@ pub enum WriteOrder {
     AllDevices,
 }
 
-/// See the fields. `None` where the driver does not know the question.
+/// Access of kernels to memory of the host. `None` where the driver does not know the question.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Facts {
-    /// Multiprocessors.
-    pub multiprocessors: i32,
-    /// Engines that copy beside kernels.
-    pub copy_engines: i32,
-    /// Which processes may use the GPU.
-    pub compute_mode: ComputeMode,
-    /// The driver ends kernels that run for longer than a few seconds, because a screen hangs on the GPU.
-    pub watchdog: bool,
-    /// It has no memory of its own.
-    pub integrated: bool,
+pub struct HostAccess {
     /// Host and GPU name memory by the same addresses.
     pub unified_addresses: bool,
     /// Registered memory of the host lies at the same address for kernels.
@@ -59,18 +48,42 @@ pub struct Facts {
     /// All atomic operations on memory of the host are atomic for the CPU too (NVLink-C2C, not PCIe).
     pub native_atomics: bool,
     /// A kernel's 32-bit compare-and-swap on memory of the host is atomic for the CPU too.
-    pub host_compare_and_swap: Option<bool>,
-    /// Devices of others can reach the GPU's memory.
-    pub direct_rdma: bool,
-    /// The host can flush writes that arrived so (`cuFlushGPUDirectRDMAWrites`).
+    pub compare_and_swap: Option<bool>,
+}
+
+/// Access of other devices to the GPU's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirectRdma {
+    /// Whether other devices can reach the GPU's memory.
+    pub supported: bool,
+    /// The host can flush their writes (`cuFlushGPUDirectRDMAWrites`).
     pub host_flush: bool,
-    /// How those writes are ordered without a flush.
+    /// The order of their writes without a flush.
     pub write_order: WriteOrder,
+}
+
+/// Capabilities of a GPU, its driver and the environment. `None` where the driver does not know the question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Multiprocessors.
+    pub multiprocessors: i32,
+    /// Engines that copy beside kernels.
+    pub copy_engines: i32,
+    /// Which processes may use the GPU.
+    pub compute_mode: ComputeMode,
+    /// The driver ends kernels that run for longer than a few seconds, because a display is attached to the GPU.
+    pub watchdog: bool,
+    /// It has no memory of its own.
+    pub integrated: bool,
+    /// Access of kernels to memory of the host.
+    pub host_access: HostAccess,
+    /// Access of other devices to the GPU's memory.
+    pub direct_rdma: DirectRdma,
     /// The process is a client of the Multi-Process Service.
     pub mps: Option<bool>,
-    /// Modules are loaded when first used, if nobody loads them before.
+    /// The driver loads a module at its first use, unless it was loaded before.
     pub lazy_loading: Option<bool>,
-    /// Work queues that streams share: what the variable says, or none when it is not set (the driver takes eight).
+    /// Work queues that streams share: the value of [`CONNECTIONS_VARIABLE`], if it is set (else the driver takes eight).
     pub connections: Option<u32>,
     /// The process runs in Windows Subsystem for Linux, whose driver batches launches.
     pub wsl: bool,
@@ -78,20 +91,19 @@ pub struct Facts {
     pub partition: bool,
 }
 
-/// What CUDA_DEVICE_MAX_CONNECTIONS says.
+/// The value of [`CONNECTIONS_VARIABLE`].
 fn connections() -> Option<u32> {
     let text = std::env::var(CONNECTIONS_VARIABLE).ok()?;
     text.trim().parse().ok()
 }
 
-impl CudaGpu {
-    /// What the driver says of the GPU. Only looks.
-    pub fn facts(&self) -> Facts {
-        let device = self.parts().0.cuda.cu_device();
+impl Capabilities {
+    /// Asks the driver. Only reads.
+    pub(super) fn of(info: &DeviceInfo, device: sys::CUdevice) -> Capabilities {
         use CUdevice_attribute as A;
         let ask = |which| driver::attribute(device, which).ok();
         let is = |which| ask(which) == Some(1);
-        Facts {
+        Capabilities {
             multiprocessors: ask(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).unwrap_or(0),
             copy_engines: ask(A::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT).unwrap_or(0),
             compute_mode: match ask(A::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
@@ -102,18 +114,22 @@ impl CudaGpu {
             },
             watchdog: is(A::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT),
             integrated: is(A::CU_DEVICE_ATTRIBUTE_INTEGRATED),
-            unified_addresses: is(A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
-            same_pointer: is(A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
-            native_atomics: is(A::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED),
-            host_compare_and_swap: compare_and_swap(device),
-            direct_rdma: is(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
-            // Bit 0: by the host; bit 1: by stream memory operations.
-            host_flush: ask(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
-                .is_some_and(|bits| bits & 1 != 0),
-            write_order: match ask(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) {
-                Some(n) if n >= 200 => WriteOrder::AllDevices,
-                Some(n) if n >= 100 => WriteOrder::Owner,
-                _ => WriteOrder::None,
+            host_access: HostAccess {
+                unified_addresses: is(A::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING),
+                same_pointer: is(A::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM),
+                native_atomics: is(A::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED),
+                compare_and_swap: compare_and_swap(device),
+            },
+            direct_rdma: DirectRdma {
+                supported: is(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED),
+                // Bit 0: by the host; bit 1: by stream memory operations.
+                host_flush: ask(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)
+                    .is_some_and(|bits| bits & 1 != 0),
+                write_order: match ask(A::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING) {
+                    Some(n) if n >= 200 => WriteOrder::AllDevices,
+                    Some(n) if n >= 100 => WriteOrder::Owner,
+                    _ => WriteOrder::None,
+                },
             },
             mps: ask(A::CU_DEVICE_ATTRIBUTE_MPS_ENABLED).map(|v| v == 1),
             lazy_loading: lazy_loading(),
@@ -121,12 +137,12 @@ impl CudaGpu {
             wsl: Path::new("/dev/dxg").exists(),
             partition: ["MIG", "GRID", "vGPU"]
                 .iter()
-                .any(|mark| self.device().name.contains(mark)),
+                .any(|mark| info.name.contains(mark)),
         }
     }
 }
 
-/// From CUDA 13 on the driver tells what it knows of the bus.
+/// Whether the bus carries a kernel's compare-and-swap as one operation. Drivers tell from CUDA 13 on.
 fn compare_and_swap(device: sys::CUdevice) -> Option<bool> {
     const SCALAR_32: u32 = sys::CUatomicOperationCapability::CU_ATOMIC_CAPABILITY_SCALAR_32 as u32;
     if !driver::has("cuDeviceGetHostAtomicCapabilities") {

@@ -1,29 +1,29 @@
-//! The last store of an operation: the completion line by which a waiter learns of it.
+//! The completion write: the last store of an operation, which tells its waiter.
 //!
-//! Free of everything but atomics, so that the model checker runs this very file (`nic-core/tests/loom_rings.rs`).
+//! It uses nothing but atomics, so that the model checker runs this very file (`nic-core/tests/loom_rings.rs`).
 #![allow(unsafe_code)] // Stores into a queue's completion line by address.
 
 use super::sync::{AtomicU64, Ordering};
 
-/// A completion on its way to the line that announces it.
+/// A completion and the line of the queue that it is written to.
 ///
 /// Words 1–3 are stored first, word 0 last with Release; it pairs with the Acquire load of word 0 in
 /// the device header (`rb::detail::poll`) and in the host's completion poll.
 #[derive(Debug, Clone, Copy)]
-pub struct Announce {
+pub struct CompletionWrite {
     line: *const AtomicU64,
     words: [u64; 4],
 }
 
 // SAFETY: the constructor's contract makes the line valid from any thread.
-unsafe impl Send for Announce {}
+unsafe impl Send for CompletionWrite {}
 
-impl Announce {
+impl CompletionWrite {
     /// # Safety
-    /// `line` points to at least four `AtomicU64` that stay valid until the announcement was stored
+    /// `line` points to at least four `AtomicU64` that stay valid until the completion was stored
     /// or dropped, and that all accesses to it are atomic.
-    pub unsafe fn new(line: *const AtomicU64, words: [u64; 4]) -> Announce {
-        Announce { line, words }
+    pub unsafe fn new(line: *const AtomicU64, words: [u64; 4]) -> CompletionWrite {
+        CompletionWrite { line, words }
     }
 
     /// Makes the completion visible. For implementations of `DmaMemory::publish`.

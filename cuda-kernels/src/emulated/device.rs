@@ -1,0 +1,59 @@
+//! The shared state of one emulated GPU: its memory, allocations, kernels and threads.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use ringbell_gtlb::PAGE_BYTES;
+use ringbell_nic_abi::GpuVa;
+
+use super::memory::EmulatedMemory;
+use super::module::{Kernel, Registry};
+use super::pool::Pool;
+use super::suballocator::Suballocator;
+use crate::gpu::GpuError;
+use crate::launch::LaunchError;
+
+/// The state that buffers, streams and running kernels share.
+#[derive(Debug)]
+pub(super) struct Device {
+    // Before `memory`: workers are told to end first. A running kernel holds this value.
+    pub(super) pool: Pool,
+    pub(super) lane_stack_bytes: usize,
+    pub(super) memory: Arc<EmulatedMemory>,
+    pub(super) allocations: Mutex<Suballocator>,
+    pub(super) registry: RwLock<Registry>,
+}
+
+impl Device {
+    pub(super) fn allocations(&self) -> MutexGuard<'_, Suballocator> {
+        self.allocations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn kernel(&self, name: &str) -> Result<Kernel, LaunchError> {
+        self.registry
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .find(name)
+    }
+
+    /// Byte offset of a word inside an allocation.
+    pub(super) fn word(&self, va: GpuVa) -> usize {
+        (va.0 - self.memory.base_va()) as usize
+    }
+
+    /// Byte offset of a range, if it lies inside one allocation.
+    pub(super) fn offset_of(&self, va: GpuVa, len: u64) -> Result<usize, GpuError> {
+        let refuse = || GpuError::NotAllocated { va, len };
+        let offset = va.0.checked_sub(self.memory.base_va()).ok_or_else(refuse)?;
+        let last = offset
+            .checked_add(len.max(1) - 1)
+            .filter(|l| *l < self.memory.len())
+            .ok_or_else(refuse)?;
+        let page = |o: u64| (o / PAGE_BYTES) as usize;
+        if !self.allocations().covers(page(offset), page(last)) {
+            return Err(refuse());
+        }
+        Ok(offset as usize)
+    }
+}
