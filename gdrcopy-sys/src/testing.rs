@@ -1,15 +1,14 @@
-//! A `libgdrapi.so.2` for tests (feature `testing`): see `mock/gdrapi.c`.
+//! A mock `libgdrapi.so.2` for tests (feature `testing`), built from `mocks/gdrapi/gdrapi.c`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::LIBRARY;
 
-/// Compiles the mock into a folder, under the library's own name, with these arguments besides; where it
-/// lies.
+/// Compiles the mock into a folder, under the library's own name, with more arguments. Returns its path.
 ///
 /// # Errors
-/// What the C compiler says; `CC` names another than `cc`.
+/// What the C compiler says. `CC` names the compiler, `cc` by default.
 pub fn build_mock(dir: &Path, arguments: &[&str]) -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let to = dir.join(LIBRARY);
@@ -17,13 +16,13 @@ pub fn build_mock(dir: &Path, arguments: &[&str]) -> Result<PathBuf, String> {
     cc.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-I"])
         .arg(root.join("abi"))
         .args(arguments)
-        .arg(root.join("mock/gdrapi.c"))
+        .arg(root.join("../mocks/gdrapi/gdrapi.c"))
         .arg("-o")
         .arg(&to);
     run(&mut cc).map(|()| to)
 }
 
-/// Compiles a text of C without making anything of it.
+/// Checks the syntax and types of a C file.
 ///
 /// # Errors
 /// What the C compiler says.

@@ -1,6 +1,6 @@
 /*
- * A libgdrapi.so.2 for tests. "GPU memory" is memory of this process that can be mapped a second time
- * (shared mappings); the mapping lies elsewhere, so that an address of the GPU used in its place shows.
+ * A mock libgdrapi.so.2 for tests. "GPU memory" is memory of this process that can be mapped a second time (shared
+ * mappings). The second mapping has another address, so that a use of the GPU's address in its place is noticed.
  *
  * Compiled with -DMOCK_OLD it is a version 2.0. The variable RINGBELL_MOCK_GDR names calls that fail:
  * "open", "pin", "map", "copy".
