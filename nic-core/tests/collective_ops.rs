@@ -314,6 +314,9 @@ fn in_place_forms_and_overlaps() {
             assert_eq!(got[part.clone()], d[part], "rank {r} block {from}");
         }
     }
+    // Side by side, in either order, is no overlap.
+    w.run(&Call::new(K::AllReduce, count).at(0, block));
+    w.run(&Call::new(K::AllReduce, count).at(block, 0));
     // Any other overlap is refused on that rank; the others are told.
     for (kind, src, dst) in [
         (K::AllReduce, 0, 4),

@@ -11,7 +11,10 @@ use std::sync::{Arc, Mutex};
 use nic_support::*;
 use ringbell_gtlb::testing::{HostMemory, Rng};
 use ringbell_gtlb::{BusError, CompletionWrite, DmaId, DmaMemory, DmaOp, Exposed, Submitted};
-use ringbell_nic_abi::completion::{C_BYTES, C_IN_LINE, C_LINE_VA, C_TICKET, IN_LINE_MAX};
+use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::completion::{
+    C_BYTES, C_DETAIL, C_IN_LINE, C_LINE_VA, C_TICKET, IN_LINE_MAX,
+};
 use ringbell_nic_abi::descriptor::lap_bit;
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{
@@ -322,6 +325,10 @@ fn malformed_entries_of_kernels_are_told_by_the_queues_number() {
     let told = told.filter(|e| e.kind == EventKind::BadDescriptor as u32);
     let told: Vec<_> = told.map(|e| e.session).collect();
     assert_eq!(told, [queue.id().0]);
+    // Queue and word, of the last such entry.
+    let word = C_DETAIL.of(line[3]);
+    let register = p.hosts[1].nic.bar_read32(Reg::BadDescriptor.offset());
+    assert_eq!(register, Ok(queue.id().0 << 8 | word as u32));
     // The ring goes on, and the other queue's as well.
     for k in [&mut kernel, &mut p.kernel] {
         let after = k.post(&Descriptor::new(Opcode::Nop));

@@ -7,6 +7,7 @@ mod nic_support;
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::{Access, PageTable};
+use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{Descriptor, GpuVa, Opcode, SessionId, Status};
 
 /// Bytes of a large page.
@@ -65,4 +66,12 @@ fn four_gib_less_one_byte_go_in_one_descriptor() {
         .peek(page(hosts[1]), &mut got)
         .expect("inside");
     assert!(got == data);
+    // Two bytes more are a number of 33 bits, which registers tell in two halves.
+    assert_eq!(call(hosts, 0, &send_inline(s, &[1, 2])).status, Status::Ok);
+    let c = call(hosts, 1, &at(Opcode::Recv, r, WIDE, 2));
+    assert_eq!((c.status, c.bytes), (Status::Ok, 2));
+    let read = |h: &Host, r: Reg| h.nic.bar_read32(r.offset());
+    let sent = [Reg::TxBytesLo, Reg::TxBytesHi].map(|r| read(hosts[0], r));
+    let received = [Reg::RxBytesLo, Reg::RxBytesHi].map(|r| read(hosts[1], r));
+    assert_eq!((sent, received), ([Ok(1), Ok(1)], [Ok(1), Ok(1)]));
 }
