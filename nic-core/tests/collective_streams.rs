@@ -530,6 +530,12 @@ fn what_cannot_be_is_refused_and_says_why() {
             Status::InvalidArgument,
             u64::MAX,
         ),
+        // A ring, and no rank would know that the order is that of streams.
+        (
+            Call::new(K::AllReduce, 1).of_ring(&good),
+            Status::InvalidArgument,
+            K::AllReduce.code().into(),
+        ),
     ];
     for (call, status, detail) in calls {
         let t = w.post(0, &call);

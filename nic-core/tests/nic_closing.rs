@@ -156,3 +156,18 @@ fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
         assert_eq!(lost.streams[0].bytes, LEN as u64);
     }
 }
+
+#[test]
+fn a_send_to_a_peer_that_has_closed_ends_at_once_and_not_well() {
+    let dir = TempDir::new();
+    let hosts = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));
+    let hosts = &[&hosts[0], &hosts[1]];
+    for len in [1, 40, 4096, 200_000] {
+        let (s, r) = connected(hosts, 0, 1, 7);
+        assert_eq!(call(hosts, 1, &close(r)).status, Status::Ok);
+        quiesce(hosts);
+        let c = call(hosts, 0, &send(s, 0, len));
+        assert_eq!((c.status, c.bytes), (Status::ConnectionReset, 0), "{len}");
+        assert_eq!(call(hosts, 0, &close(s)).status, Status::Ok);
+    }
+}
