@@ -75,20 +75,37 @@ impl Area {
     fn tests(self) -> Option<&'static [&'static str]> {
         match self {
             Area::Gtlb | Area::OncEngines => None,
-            Area::Queue => Some(&["nic_path", "kernels_ring", "loom_rings"]),
-            Area::Command => Some(&["nic_path", "nic_faults", "engines", "engines_queue"]),
+            Area::Queue => Some(&["nic_path", "kernels_ring", "nic_progress", "loom_rings"]),
+            Area::Command => Some(&[
+                "nic_path",
+                "nic_faults",
+                "nic_closing",
+                "kernels_ring",
+                "long_messages",
+                "engines",
+                "engines_queue",
+                "collective_ops",
+                "collective_streams",
+            ]),
             Area::Transport => Some(&[
                 "transport_conformance",
                 "tcp",
                 "tcp_windows",
+                "tcp_hostile",
+                "credit",
                 "lending",
                 "staging",
+                "engines",
+                "engines_sender",
+                "nic_closing",
             ]),
             Area::Collective => Some(&[
                 "collectives",
                 "collective_ops",
                 "collective_faults",
                 "collective_direct",
+                "collective_streams",
+                "engines_collective",
             ]),
         }
     }
@@ -98,7 +115,7 @@ impl Area {
         value.map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
-    /// cargo-mutants, with what it is to look at. Helpers of tests are no product.
+    /// cargo-mutants, with what it is to look at. Helpers of tests are no product, and what `{:?}` prints is for a person.
     fn mutants(self) -> Command {
         let mut mutants = cargo();
         mutants.args(["mutants", "--package", self.package()]);
@@ -113,6 +130,7 @@ impl Area {
         ] {
             mutants.args(["--exclude", helpers]);
         }
+        mutants.args(["--exclude-re", r"\bDebug for "]);
         mutants
     }
 }
