@@ -266,6 +266,31 @@ fn thirty_two_ranks() {
     }
 }
 
+/// Pages do not follow each other on the bus: such an element is in two places.
+#[test]
+fn elements_lie_across_the_end_of_pages() {
+    let (n, count) = (3, 50_000);
+    // Some parts of the memory lie scattered, others in one piece.
+    for off in (0..4).map(|part| (part << 21) + 1 + part % 3) {
+        let mut w = World::new(n, Wire::Local, &CollectiveSettings::default());
+        let inputs: Vec<_> = (0..n).map(|r| input(r, count, 31)).collect();
+        for (r, data) in inputs.iter().enumerate() {
+            w.host(r).poke(off, &bytes(data));
+        }
+        let dst = off + (8 << 20) + 1;
+        let call = Call::new(K::AllReduce, count as u64)
+            .algo(Algorithm::Ring)
+            .of(DataType::U32, ReduceOp::Sum)
+            .at(off, dst);
+        w.run(&call);
+        let expected = model(K::AllReduce, 0, 0, count, &inputs);
+        for r in 0..n {
+            let got = words(&w.host(r).peek(dst, 4 * count));
+            assert!(got == expected, "{off} rank {r}");
+        }
+    }
+}
+
 /// Rank 0 passes a block on from where another one lands later. Its program knows that the first has left from what
 /// rank 1 sends back, and not from the order of what rank 2 sends.
 const PASSED_ON: &str = "ringbell program 1

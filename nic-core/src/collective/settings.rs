@@ -381,6 +381,20 @@ mod tests {
             ),
             (
                 CollectiveSettings {
+                    stream_bytes: 32,
+                    ..d()
+                },
+                "collective.stream_bytes",
+            ),
+            (
+                CollectiveSettings {
+                    stream_bytes: 96,
+                    ..d()
+                },
+                "collective.stream_bytes",
+            ),
+            (
+                CollectiveSettings {
                     staging_bytes: 1,
                     ..d()
                 },
