@@ -8,7 +8,7 @@ use smoltcp::phy::{
 };
 use smoltcp::time::Instant;
 
-use super::smoltcp_gaps::partial_ack::is_before;
+use super::sequence::is_before;
 use crate::port::{Checksums, MacAddr, Port};
 use crate::types::NicTime;
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};

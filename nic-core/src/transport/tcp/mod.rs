@@ -19,7 +19,7 @@
 //!
 //! **smoltcp's gaps** are mended from outside: `smoltcp_gaps` lists them.
 //!
-//! **Strangers.** Half-open handshakes that fill a backlog keep no client out: see `listen`. A reset, a SYN
+//! **Strangers.** Half-open handshakes that fill a backlog keep no client out: see `listener`. A reset, a SYN
 //! or an acknowledgement that somebody may have guessed ends or spoils no connection (RFC 5961): see
 //! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
 //!
@@ -27,17 +27,20 @@
 //! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
 //! Initial sequence numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random source.
 
-mod admit;
+mod compose;
 mod conn;
 mod demux;
 mod device;
 mod isn;
-mod listen;
+mod key;
+mod listener;
 mod neighbor;
+mod poll;
 mod pump;
 mod ready;
-mod reshape;
-mod service;
+mod receive;
+mod send_transform;
+mod sequence;
 mod smoltcp_gaps;
 mod timers;
 
@@ -47,21 +50,18 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
-use smoltcp::iface::{Interface, SocketSet};
-use smoltcp::phy::DeviceCapabilities;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::Ipv4Cidr;
 
 use self::conn::{Conn, Phase, Receiving, Sending};
 pub use self::demux::CONNECTIONS_MAX;
-use self::demux::{index_of, Key, Table};
-use self::device::Reply;
+use self::demux::{index_of, Table};
 use self::isn::Keys;
-use self::listen::Listener;
+use self::key::Key;
+use self::listener::Listener;
 use self::neighbor::{Neighbors, Resolved};
 use self::ready::Ready;
-use self::smoltcp_gaps::clock::Clock;
-use self::smoltcp_gaps::initial_sequence;
+use self::smoltcp_gaps::stack::Stack;
 use self::timers::Timers;
 use super::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::dma::DmaAccess;
@@ -197,20 +197,13 @@ pub struct TcpCounters {
 
 /// The TCP transport of a NIC on one port. See the module text.
 pub struct TcpTransport {
-    clock: Clock,
     config: TcpConfig,
     port: Box<dyn Port>,
     mac: MacAddr,
-    caps: DeviceCapabilities,
-    iface: Interface,
+    stack: Stack,
     keys: Keys,
-    /// A set without sockets: smoltcp answers what is given to it with a reset.
-    nobody: SocketSet<'static>,
     table: Table,
-    /// Connections that have something to do.
-    ready: Ready,
-    /// Those that found no room in the port in this step.
-    stopped: Vec<usize>,
+    turns: Turns,
     timers: Timers,
     neighbors: Neighbors,
     listeners: HashMap<u16, Listener>,
@@ -218,11 +211,19 @@ pub struct TcpTransport {
     next_port: u16,
     events: VecDeque<TransportEvent>,
     counters: TcpCounters,
-    reply: Reply,
     /// For frames that the transport composes itself.
     scratch: Box<[u8]>,
     resolved: Vec<(usize, Resolved)>,
-    /// Connections that found no room in the port in this step.
+}
+
+/// Which connections are served next, and what this step has left behind.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Connections that have something to do.
+    ready: Ready,
+    /// Those that found no room in the port in this step.
+    stopped: Vec<usize>,
+    /// How many these are.
     blocked: u32,
     /// The neighbour of the last of them.
     full_way: Option<usize>,
@@ -236,7 +237,7 @@ impl std::fmt::Debug for TcpTransport {
             .field("ip", &self.config.ip)
             .field("port", &self.port.describe())
             .field("connections", &self.table.len())
-            .field("counters", &self.counters)
+            .field("counters", &self.counters())
             .finish_non_exhaustive()
     }
 }
@@ -252,23 +253,15 @@ impl TcpTransport {
         if !mac.is_unicast() {
             return Err(TcpConfigError::Mac { mac });
         }
-        let clock = Clock::new(config.rto_min);
-        let caps = device::capabilities(&*port);
-        let address = Ipv4Cidr::new(config.ip, config.prefix_len);
-        // Each connection that begins has an interface of its own for that moment.
-        let t = clock.instant(NicTime(0));
-        let iface = initial_sequence::interface_with(0, address, &caps, t);
+        let stack = Stack::new(&config, device::capabilities(&*port));
         let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
         Ok(TcpTransport {
             port,
             mac,
-            caps,
-            iface,
+            stack,
             keys: Keys::new(config.seed),
-            nobody: SocketSet::new(Vec::new()),
             table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
-            ready: Ready::default(),
-            stopped: Vec::new(),
+            turns: Turns::default(),
             timers: Timers::default(),
             neighbors: Neighbors::default(),
             listeners: HashMap::new(),
@@ -276,13 +269,8 @@ impl TcpTransport {
             next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
-            reply: Reply::new(),
             scratch: vec![0; 2048].into(),
             resolved: Vec::new(),
-            blocked: 0,
-            full_way: None,
-            again: None,
-            clock,
             config,
         })
     }
@@ -294,7 +282,10 @@ impl TcpTransport {
 
     /// What was counted since the transport was made.
     pub fn counters(&self) -> TcpCounters {
-        self.counters
+        TcpCounters {
+            defects: self.stack.defects,
+            ..self.counters
+        }
     }
 
     /// Connections in use, those that are ending included.
@@ -304,7 +295,7 @@ impl TcpTransport {
 
     fn mark(&mut self, index: usize) {
         if self.table.has(index) {
-            self.ready.queue(index);
+            self.turns.ready.queue(index);
         }
     }
 
@@ -438,7 +429,7 @@ impl Transport for TcpTransport {
         let config = &self.config;
         let made = self.table.insert(Key::of(remote, port), |id| {
             let mut c = Conn::new(id, local, remote, Phase::Resolving, neighbor, config);
-            c.deadline = Some(deadline);
+            c.timing.deadline = Some(deadline);
             c
         });
         // `has_room` was asked above.
@@ -508,7 +499,9 @@ impl Transport for TcpTransport {
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {
-        self.table.get_by_id(conn).map_or(0, Conn::unconfirmed)
+        self.table
+            .get_by_id(conn)
+            .map_or(0, |c| c.tcp.unconfirmed())
     }
 
     fn shutdown(&mut self, conn: ConnId) {
@@ -575,7 +568,7 @@ impl Transport for TcpTransport {
 
     fn next_timer(&self) -> Option<NicTime> {
         let timers = [
-            self.again,
+            self.turns.again,
             self.timers.next(),
             self.neighbors.next_timer(),
             self.port.next_timer(),
@@ -584,7 +577,9 @@ impl Transport for TcpTransport {
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        self.table.get_by_id(conn).map(|c| (c.local, c.peer))
+        self.table
+            .get_by_id(conn)
+            .map(|c| (c.tcp.local, c.tcp.peer))
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -607,13 +602,16 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let silent =
-            c.broken || matches!(c.state(), State::Closed | State::Listen | State::SynSent);
+        let silent = c.tcp.broken
+            || matches!(
+                c.tcp.state(),
+                State::Closed | State::Listen | State::SynSent
+            );
         c.phase = Phase::Orphan;
         if silent {
             self.free(index);
         } else {
-            c.socket().abort();
+            c.tcp.socket().abort();
             self.mark(index);
         }
     }

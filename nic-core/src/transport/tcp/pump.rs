@@ -10,7 +10,8 @@ use std::collections::VecDeque;
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::Status;
 
-use super::conn::{peer_has_closed, Conn, Sending};
+use super::conn::{Conn, Sending};
+use super::smoltcp_gaps::socket::peer_has_closed;
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Delivered, Direction};
 use crate::transport::{Payload, TransportEvent};
@@ -75,7 +76,7 @@ impl Conn {
             self.held = false;
             return moved;
         }
-        let socket = self.socket();
+        let socket = self.tcp.socket();
         if peer_has_closed(socket.state()) && socket.recv_queue() == 0 {
             // What the engine has kept for the end still belongs to the stream.
             match dma.end_of_stream(self.id) {
@@ -123,7 +124,7 @@ impl Conn {
                 moved = true;
                 continue;
             }
-            let socket = self.sockets.iter_mut().next();
+            let socket = self.tcp.sockets.iter_mut().next();
             let Some((_, smoltcp::socket::Socket::Tcp(socket))) = socket else {
                 return moved;
             };
@@ -151,7 +152,7 @@ impl Conn {
                 Ok(d) => {
                     // written <= want <= u32::MAX
                     r.done += d.written as u32;
-                    self.taken += d.taken as u64;
+                    self.tcp.taken += d.taken as u64;
                     moved = true;
                     if let Some(failed) = d.failed {
                         self.end_by_engine(failed, events);
@@ -192,7 +193,7 @@ impl Conn {
             };
             let total = s.work.payload.len();
             if s.done < total {
-                let socket = self.sockets.iter_mut().next();
+                let socket = self.tcp.sockets.iter_mut().next();
                 let Some((_, smoltcp::socket::Socket::Tcp(socket))) = socket else {
                     return moved;
                 };
@@ -238,7 +239,7 @@ impl Conn {
                     Ok(Filled::Bytes(n)) => {
                         // n <= left <= u32::MAX
                         s.done += n as u32;
-                        self.given += n as u64;
+                        self.tcp.given += n as u64;
                         share -= n;
                         s.pending = None;
                         moved = true;

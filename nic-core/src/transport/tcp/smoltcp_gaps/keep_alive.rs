@@ -1,36 +1,38 @@
 //! Keep-alive probes for idle connections only.
 
 use super::clock::Clock;
-use crate::transport::tcp::conn::Conn;
+use super::socket::TcpSocket;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
-impl Conn {
-    /// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not
-    /// the stream's, in the place of the last byte sent. A receiver that misses that byte would take it.
-    ///
-    /// Not smoltcp's own time-out: it also ends connections that are merely idle.
-    pub(in crate::transport::tcp) fn mind_keep_alive(&mut self, config: &TcpConfig, now: NicTime) {
-        let Some(every) = config.keep_alive else {
-            return;
-        };
-        let on = self.socket().keep_alive().is_some();
-        if self.socket().send_queue() > 0 {
-            if on {
-                self.socket().set_keep_alive(None);
+/// Lets smoltcp probe an idle connection, and only an idle one: its probe carries a byte that is not
+/// the stream's, in the place of the last byte sent. A receiver that misses that byte would take it.
+///
+/// Not smoltcp's own time-out: it also ends connections that are merely idle.
+pub(in crate::transport::tcp) fn mind_keep_alive(
+    s: &mut TcpSocket,
+    config: &TcpConfig,
+    now: NicTime,
+) {
+    let Some(every) = config.keep_alive else {
+        return;
+    };
+    let on = s.socket().keep_alive().is_some();
+    if s.socket().send_queue() > 0 {
+        if on {
+            s.socket().set_keep_alive(None);
+        }
+        s.keep_alive_at = None;
+    } else if !on {
+        match s.keep_alive_at {
+            Some(at) if at <= now => {
+                let own = Clock::new(config.rto_min).duration(every);
+                // This also sends the first probe.
+                s.socket().set_keep_alive(Some(own));
+                s.keep_alive_at = None;
             }
-            self.keep_alive_at = None;
-        } else if !on {
-            match self.keep_alive_at {
-                Some(at) if at <= now => {
-                    let own = Clock::new(config.rto_min).duration(every);
-                    // This also sends the first probe.
-                    self.socket().set_keep_alive(Some(own));
-                    self.keep_alive_at = None;
-                }
-                Some(_) => {}
-                None => self.keep_alive_at = Some(now.plus(every)),
-            }
+            Some(_) => {}
+            None => s.keep_alive_at = Some(now.plus(every)),
         }
     }
 }

@@ -10,27 +10,20 @@
 //! retransmission time-out the socket then hears three duplicates of the peer's last acknowledgement,
 //! upon which it retransmits (RFC 5681 §3.2); with a window that is closed it starts to probe.
 
-use crate::transport::tcp::conn::{is_synchronized, Conn};
-use crate::transport::tcp::TcpTransport;
+use super::forged::repeat_ack;
+use super::socket::{is_synchronized, TcpSocket};
+use super::stack::Stack;
 use crate::types::NicTime;
 
-impl Conn {
-    /// Whether the socket has bytes to bring over and, with no timer of its own, would not.
-    pub(in crate::transport::tcp) fn is_forgotten(&mut self, has_timer: bool) -> bool {
-        !has_timer && is_synchronized(self.state()) && self.tcp().send_queue() > 0
-    }
+/// Whether a socket has bytes to bring over and, with no timer of its own, would not.
+pub(in crate::transport::tcp) fn is_forgotten(s: &TcpSocket, has_timer: bool) -> bool {
+    !has_timer && is_synchronized(s.state()) && s.tcp().send_queue() > 0
 }
 
-impl TcpTransport {
-    /// Lets a forgotten connection hear what makes it go on.
-    pub(in crate::transport::tcp) fn revive(&mut self, index: usize, now: NicTime) {
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
-        let window = c.heard_window;
-        tracing::debug!(peer = %c.peer, "TCP has lost its retransmission timer; it starts again");
-        self.counters.revived += 1;
-        // Another window first: only that is no duplicate, so that counting begins anew.
-        self.repeat_ack(index, now, &[window ^ 1, window, window, window, window]);
-    }
+/// Lets a forgotten socket hear what makes it go on.
+pub(in crate::transport::tcp) fn restart(stack: &mut Stack, s: &mut TcpSocket, now: NicTime) {
+    let window = s.heard_window;
+    tracing::debug!(peer = %s.peer, "TCP has lost its retransmission timer; it starts again");
+    // Another window first: only that is no duplicate, so that counting begins anew.
+    repeat_ack(stack, s, now, &[window ^ 1, window, window, window, window]);
 }

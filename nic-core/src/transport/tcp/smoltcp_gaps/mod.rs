@@ -6,9 +6,9 @@
 //! | gap | where smoltcp has it | mended by | what smoltcp would need |
 //! |---|---|---|---|
 //! | the least retransmission time-out is 1 s | `RTTE_MIN_RTO` | [`clock::Clock`] | a setter |
-//! | no retransmission timer after a closed window opens over bytes sent before | `process`, "stopping zero-window-probe timer" | `lost_timer::revive` | to start it there (RFC 6298 §5.1) |
-//! | the second hole of a window waits for a time-out | `process`, "set for retransmit if we just received the third duplicate" | `partial_ack::mend` | RFC 6582 §3.2, or SACK's blocks |
-//! | an acknowledgement beyond the window that was offered last is ignored | `process`, "zero-length segment not inside window" | `closed_window::mend_ack` | "special allowance" (RFC 9293 §3.10.7.4) |
+//! | no retransmission timer after a closed window opens over bytes sent before | `process`, "stopping zero-window-probe timer" | `lost_timer::restart` | to start it there (RFC 6298 §5.1) |
+//! | the second hole of a window waits for a time-out | `process`, "set for retransmit if we just received the third duplicate" | `partial_ack::recover` | RFC 6582 §3.2, or SACK's blocks |
+//! | an acknowledgement beyond the window that was offered last is ignored | `process`, "zero-length segment not inside window" | `closed_window::sequence_of_ack` | "special allowance" (RFC 9293 §3.10.7.4) |
 //! | a keep-alive probe carries a byte in the place of the last one sent | `dispatch`, "RFC 1122 says we should do this" | `keep_alive::mind_keep_alive` | a probe without payload |
 //! | a fast retransmission is forgotten when the device is full | `dispatch`, "Clear the `should_retransmit` state" | `Egress::has_room` before each poll | to clear it once the packet is out |
 //! | any reset in the window counts | `process`, "RSTs in any other state close the socket" | [`acceptance`] | RFC 5961 §3.2 |
@@ -19,13 +19,17 @@
 //! | an assertion fails on a hostile peer's segments | `process`, `remote_last_win` | [`guarded`] | to drop the segment |
 
 pub(super) mod acceptance;
-pub(super) mod clock;
+mod challenges;
+mod clock;
 pub(super) mod closed_window;
 pub(super) mod forged;
-pub(super) mod initial_sequence;
+mod initial_sequence;
 pub(super) mod keep_alive;
 pub(super) mod lost_timer;
 pub(super) mod partial_ack;
+mod recovery;
+pub(super) mod socket;
+pub(super) mod stack;
 
 /// Runs smoltcp and keeps a panic of its assertions inside.
 ///

@@ -7,9 +7,12 @@ use smoltcp::iface::PollResult;
 use smoltcp::socket::tcp::State;
 use smoltcp::wire::{IpAddress, IpEndpoint};
 
-use super::conn::{is_synchronized, peer_has_closed, Conn, Phase};
+use super::conn::Phase;
 use super::device::Egress;
 use super::smoltcp_gaps::guarded;
+use super::smoltcp_gaps::keep_alive::mind_keep_alive;
+use super::smoltcp_gaps::lost_timer;
+use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed};
 use super::TcpTransport;
 use crate::dma::DmaAccess;
 use crate::transport::TransportEvent;
@@ -53,54 +56,55 @@ impl TcpTransport {
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
-        (self.again, self.blocked, self.full_way) = (None, 0, None);
-        for _ in 0..self.ready.len() {
-            let Some(index) = self.ready.pop() else {
+        (self.turns.again, self.turns.blocked, self.turns.full_way) = (None, 0, None);
+        for _ in 0..self.turns.ready.len() {
+            let Some(index) = self.turns.ready.pop() else {
                 break;
             };
-            let blocked = self.blocked;
+            let blocked = self.turns.blocked;
             moved |= self.serve(index, now, dma);
             // The port is full: what is left keeps its place, and the peer gets a turn first.
-            if self.blocked > blocked && self.blocked >= BLOCKED_MAX {
+            if self.turns.blocked > blocked && self.turns.blocked >= BLOCKED_MAX {
                 break;
             }
         }
         // In the order in which they found no room, and hot only while their turn lasts: others want the
         // port, too.
-        while let Some(index) = self.stopped.pop() {
-            self.ready.resume(index);
+        while let Some(index) = self.turns.stopped.pop() {
+            self.turns.ready.resume(index);
         }
-        if self.ready.len() > 0 {
+        if self.turns.ready.len() > 0 {
             self.call_again(if moved { now } else { now.plus(BLOCKED) });
         }
         moved
     }
 
     fn call_again(&mut self, at: NicTime) {
-        self.again = Some(self.again.map_or(at, |a| a.min(at)));
+        self.turns.again = Some(self.turns.again.map_or(at, |a| a.min(at)));
     }
 
     fn serve(&mut self, index: usize, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        if std::mem::take(&mut c.heard) {
+        if std::mem::take(&mut c.timing.heard) {
             self.neighbors.confirm(c.neighbor, now);
-            (c.unanswered, c.attempts) = (None, 0);
+            c.timing.answered();
         }
-        if c.gone_at(&self.config).is_some_and(|at| at <= now) {
-            (c.unanswered, c.attempts) = (None, 0);
-            c.socket().abort();
+        if c.timing.gone_at(&self.config).is_some_and(|at| at <= now) {
+            c.timing.answered();
+            c.tcp.socket().abort();
         }
-        if c.broken {
+        if c.tcp.broken {
             self.end_broken(index);
             return true;
         }
-        if c.revive_at.is_some_and(|at| at <= now) {
-            c.revive_at = None;
-            self.revive(index, now);
+        if c.tcp.restart_at.is_some_and(|at| at <= now) {
+            c.tcp.restart_at = None;
+            self.counters.revived += 1;
+            lost_timer::restart(&mut self.stack, &mut c.tcp, now);
         }
-        let crowded = self.ready.len() >= CROWD;
+        let crowded = self.turns.ready.len() >= CROWD;
         let share = if crowded { CROWDED } else { UNBOUNDED };
         let mut moved = self.establish(index, now);
         let Some(c) = self.table.at(index) else {
@@ -112,38 +116,38 @@ impl TcpTransport {
             Phase::Open => {
                 moved |= c.pump_recvs(dma, &mut self.events);
                 // What cannot leave would only push others out of the cache.
-                if self.full_way != Some(c.neighbor) {
+                if self.turns.full_way != Some(c.neighbor) {
                     moved |= c.pump_sends(share, dma, &mut self.events);
                 }
             }
             Phase::Closing => {
-                c.discard();
+                c.tcp.discard();
                 moved |= c.pump_sends(share, dma, &mut self.events);
             }
             Phase::Dead => moved |= c.pump_recvs(dma, &mut self.events),
             Phase::Orphan => {
                 // Nobody reads any more, and the peer should know (RFC 1122 §4.2.2.13).
-                if c.discard() {
-                    c.socket().abort();
+                if c.tcp.discard() {
+                    c.tcp.socket().abort();
                 }
             }
             Phase::Connecting | Phase::Incoming(_) => {}
         }
-        if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.state()) {
+        if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.tcp.state()) {
             let (any, all) = c.end_outgoing(dma, &mut self.events);
             moved |= any;
             if all {
-                c.socket().close();
+                c.tcp.socket().close();
                 c.fin_given = true;
             }
         }
         if c.phase == Phase::Open {
-            c.mind_keep_alive(&self.config, now);
+            mind_keep_alive(&mut c.tcp, &self.config, now);
         }
         let neighbor = c.neighbor;
         let budget = match crowded {
             // Headers without options, and one more for an acknowledgement.
-            true => CROWDED.div_ceil(self.caps.max_transmission_unit - 40) + 1,
+            true => CROWDED.div_ceil(self.stack.caps.max_transmission_unit - 40) + 1,
             false => TX_BUDGET,
         };
         let (sent, frames) = self.send_segments(index, now, budget);
@@ -152,7 +156,7 @@ impl TcpTransport {
             self.probe_stale(neighbor, now);
             self.expect_answer(index, now);
         }
-        if self.table.at(index).is_some_and(|c| c.broken) {
+        if self.table.at(index).is_some_and(|c| c.tcp.broken) {
             self.end_broken(index);
             return true;
         }
@@ -177,7 +181,7 @@ impl TcpTransport {
                 c.fail_recvs(Status::ConnectionReset, &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 // The id stays until it is closed, without its socket.
-                c.replace_socket();
+                c.tcp.replace();
                 c.phase = Phase::Dead;
                 self.table.detach(index);
                 return;
@@ -194,8 +198,7 @@ impl TcpTransport {
     fn expect_answer(&mut self, index: usize, now: NicTime) {
         if let Some(c) = self.table.at(index) {
             if c.expects_answer(&self.config) {
-                c.unanswered = c.unanswered.or(Some(now));
-                c.attempts += 1;
+                c.timing.asked(now);
             }
         }
     }
@@ -205,7 +208,7 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        let late = c.deadline.is_some_and(|d| d <= now);
+        let late = c.timing.deadline.is_some_and(|d| d <= now);
         match c.phase {
             Phase::Resolving => {
                 if self.neighbors.mac(c.neighbor).is_none() {
@@ -214,15 +217,19 @@ impl TcpTransport {
                     }
                     return late;
                 }
-                let remote = IpEndpoint::new(IpAddress::Ipv4(*c.peer.ip()), c.peer.port());
-                let local = (IpAddress::Ipv4(*c.local.ip()), c.local.port());
-                let isn = self.keys.initial(c.local, c.peer, now);
-                c.first = isn.wrapping_add(1);
-                let mut fresh = self.interface_with(isn, now);
+                let remote = IpEndpoint::new(IpAddress::Ipv4(*c.tcp.peer.ip()), c.tcp.peer.port());
+                let local = (IpAddress::Ipv4(*c.tcp.local.ip()), c.tcp.local.port());
+                let isn = self.keys.initial(c.tcp.local, c.tcp.peer, now);
+                c.tcp.first = isn.wrapping_add(1);
+                let mut fresh = self.stack.interface_with(isn, now);
                 let Some(c) = self.table.at(index) else {
                     return false;
                 };
-                if c.socket().connect(fresh.context(), remote, local).is_err() {
+                if c.tcp
+                    .socket()
+                    .connect(fresh.context(), remote, local)
+                    .is_err()
+                {
                     self.fail_connect(index, Status::HostUnreachable);
                     return true;
                 }
@@ -230,10 +237,10 @@ impl TcpTransport {
                 true
             }
             Phase::Connecting => {
-                let state = c.state();
+                let state = c.tcp.state();
                 if is_synchronized(state) {
                     c.phase = Phase::Open;
-                    c.deadline = None;
+                    c.timing.deadline = None;
                     let conn = c.id;
                     self.events.push_back(TransportEvent::Connected { conn });
                 } else if state == State::Closed {
@@ -246,15 +253,15 @@ impl TcpTransport {
                 true
             }
             Phase::Incoming(id) => {
-                let state = c.state();
+                let state = c.tcp.state();
                 let listens = self.listeners.values().any(|l| l.id == id);
                 if listens && is_synchronized(state) {
                     c.phase = Phase::Open;
-                    c.deadline = None;
+                    c.timing.deadline = None;
                     self.events.push_back(TransportEvent::Incoming {
                         listener: id,
                         conn: c.id,
-                        peer: c.peer,
+                        peer: c.tcp.peer,
                     });
                     self.handshake_over(id, true);
                 } else if listens && state == State::SynReceived && !late {
@@ -265,12 +272,12 @@ impl TcpTransport {
                 true
             }
             Phase::Orphan if late => {
-                if c.state() == State::Closed {
+                if c.tcp.state() == State::Closed {
                     // Even the reset found no room.
                     self.free(index);
                 } else {
-                    c.socket().abort();
-                    c.deadline = Some(now.plus(LINGER));
+                    c.tcp.socket().abort();
+                    c.timing.deadline = Some(now.plus(LINGER));
                 }
                 true
             }
@@ -286,21 +293,21 @@ impl TcpTransport {
         let Some(dst) = self.neighbors.mac(c.neighbor) else {
             return (Sent::All, 0);
         };
-        if self.full_way == Some(c.neighbor) {
+        if self.turns.full_way == Some(c.neighbor) {
             return (Sent::Blocked, 0);
         }
-        let t = self.clock.instant(now);
+        let t = self.stack.instant(now);
         let mut device = Egress {
             port: &mut *self.port,
             now,
             dst,
             src: self.mac,
-            caps: &self.caps,
+            caps: &self.stack.caps,
             blocked: false,
             written: 0,
             acknowledged: None,
             sent_bytes: 0,
-            sent_end: c.recovery.end(),
+            sent_end: c.tcp.recovery.end(),
             repeated: 0,
         };
         let (mut sent, mut frames) = (Sent::More, 0);
@@ -308,17 +315,21 @@ impl TcpTransport {
             // smoltcp forgets a fast retransmission that finds no room, and the timer with it: it is
             // not asked before there is some.
             if !device.has_room() {
-                let due = guarded(|| self.iface.poll_at(t, &c.sockets)).flatten();
+                let due = guarded(|| self.stack.iface.poll_at(t, &c.tcp.sockets)).flatten();
                 sent = match due {
                     Some(at) if at <= t => Sent::Blocked,
                     _ => Sent::All,
                 };
                 break;
             }
-            let polled = guarded(|| self.iface.poll_egress(t, &mut device, &mut c.sockets));
+            let polled = guarded(|| {
+                self.stack
+                    .iface
+                    .poll_egress(t, &mut device, &mut c.tcp.sockets)
+            });
             let Some(polled) = polled else {
-                self.counters.defects += 1;
-                c.broken = true;
+                self.stack.defects += 1;
+                c.tcp.broken = true;
                 break;
             };
             frames += u64::from(device.commit());
@@ -331,12 +342,12 @@ impl TcpTransport {
                 break;
             }
         }
-        if c.peer_base.is_none() {
-            c.peer_base = device.acknowledged;
+        if c.tcp.peer_base.is_none() {
+            c.tcp.peer_base = device.acknowledged;
         }
-        self.ready.sent(index, device.sent_bytes);
+        self.turns.ready.sent(index, device.sent_bytes);
         if let Some(end) = device.sent_end {
-            c.recovery.sent(end, device.repeated);
+            c.tcp.recovery.sent(end, device.repeated);
         }
         (sent, frames)
     }
@@ -346,10 +357,10 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return false;
         };
-        let state = c.state();
+        let state = c.tcp.state();
         // Both sides have said their last byte; but for a reset, both know it.
         let ended_in_order = match c.last_state {
-            State::LastAck | State::Closing => !c.reset,
+            State::LastAck | State::Closing => !c.tcp.reset,
             State::TimeWait => true,
             _ => false,
         };
@@ -357,10 +368,7 @@ impl TcpTransport {
         // In TIME-WAIT the peer's FIN may still wait for its acknowledgement; who is told "closed" may
         // take the NIC away.
         let acknowledged = state != State::TimeWait || {
-            let poll_at = self
-                .iface
-                .poll_at(self.clock.instant(now), &c.sockets)
-                .map(|t| self.clock.nic_time(t));
+            let poll_at = self.stack.poll_at(&c.tcp, now);
             poll_at.is_some_and(|at| at > now.plus(ACK_SOON))
         };
         let events = &mut self.events;
@@ -377,7 +385,7 @@ impl TcpTransport {
                     c.peer_closed = true;
                     events.push_back(TransportEvent::PeerClosed { conn: c.id });
                 }
-                if c.peer_closed && c.socket().recv_queue() == 0 && !c.held {
+                if c.peer_closed && c.tcp.socket().recv_queue() == 0 && !c.held {
                     c.fail_recvs(Status::EndOfStream, events);
                 }
                 c.last_state = state;
@@ -394,14 +402,14 @@ impl TcpTransport {
                 if done && acknowledged {
                     events.push_back(TransportEvent::Closed { conn: c.id });
                     c.phase = Phase::Orphan;
-                    c.deadline = Some(now.plus(FIN_WAIT));
+                    c.timing.deadline = Some(now.plus(FIN_WAIT));
                 }
                 c.last_state = state;
             }
             _ => {}
         }
         let moved = events.len() != before;
-        if c.phase == Phase::Orphan && closed && c.socket().remote_endpoint().is_none() {
+        if c.phase == Phase::Orphan && closed && c.tcp.socket().remote_endpoint().is_none() {
             self.free(index);
             return true;
         }
@@ -418,26 +426,23 @@ impl TcpTransport {
             return;
         };
         let reads_pending = c.sends.front().is_some_and(|s| s.pending.is_some());
-        let poll_at = self
-            .iface
-            .poll_at(self.clock.instant(now), &c.sockets)
-            .map(|t| self.clock.nic_time(t));
+        let poll_at = self.stack.poll_at(&c.tcp, now);
         let wants_now = poll_at.is_some_and(|at| at <= now);
         let again = match sent {
             Sent::Blocked => {
-                self.blocked += 1;
-                self.full_way = Some(c.neighbor);
+                self.turns.blocked += 1;
+                self.turns.full_way = Some(c.neighbor);
                 Some(now.plus(BLOCKED))
             }
             Sent::More if wants_now => Some(now),
             _ if reads_pending || c.paused => Some(now),
             _ => None,
         };
-        c.revive_at = match c.is_forgotten(poll_at.is_some()) {
-            true => c.revive_at.or(Some(now.plus(self.config.rto_min))),
+        c.tcp.restart_at = match lost_timer::is_forgotten(&c.tcp, poll_at.is_some()) {
+            true => c.tcp.restart_at.or(Some(now.plus(self.config.rto_min))),
             false => None,
         };
-        c.timer = match poll_at {
+        c.timing.timer = match poll_at {
             Some(_) if wants_now => Some(now.plus(RETRY)),
             at => at,
         };
@@ -446,27 +451,10 @@ impl TcpTransport {
         }
         if let Some(at) = again {
             match sent {
-                Sent::Blocked => self.stopped.push(index),
-                _ => self.ready.queue(index),
+                Sent::Blocked => self.turns.stopped.push(index),
+                _ => self.turns.ready.queue(index),
             }
             self.call_again(at);
         }
-    }
-}
-
-impl Conn {
-    /// Throws away what the peer sent. Returns whether there was anything.
-    fn discard(&mut self) -> bool {
-        let mut any = false;
-        while self.socket().recv_queue() > 0 {
-            match self.socket().recv(|b| (b.len(), b.len())) {
-                Ok(n) if n > 0 => {
-                    self.taken += n as u64;
-                    any = true;
-                }
-                _ => break,
-            }
-        }
-        any
     }
 }

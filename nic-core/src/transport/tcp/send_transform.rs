@@ -19,9 +19,9 @@ impl Conn {
             if bytes.is_empty() {
                 return (moved, true);
             }
-            match self.socket().send_slice(bytes) {
+            match self.tcp.socket().send_slice(bytes) {
                 Ok(n) if n > 0 => {
-                    self.given += n as u64;
+                    self.tcp.given += n as u64;
                     dma.outgoing_gone(conn, n);
                 }
                 // No room, or not established yet.
@@ -102,7 +102,7 @@ impl Conn {
             self.phase = Phase::Dead;
             events.push_back(TransportEvent::Reset { conn: self.id });
         }
-        self.socket().abort();
+        self.tcp.socket().abort();
     }
 
     /// After the last send: what the engine has kept for the end still belongs to the stream. Returns whether

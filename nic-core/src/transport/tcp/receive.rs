@@ -1,0 +1,568 @@
+//! Frames in: to their connection, to a [listener](super::listener), or answered by the transport itself.
+
+use std::net::SocketAddrV4;
+
+use ringbell_nic_abi::Status;
+use smoltcp::socket::tcp::State;
+use smoltcp::wire::{
+    IpAddress, IpListenEndpoint, IpProtocol, Ipv4Packet, Ipv4Repr, TcpControl, TcpPacket, TcpRepr,
+    TcpSeqNumber,
+};
+
+use super::compose::{emit, request, send_frame};
+use super::conn::{Conn, Phase};
+use super::device::Reply;
+use super::isn::{Options, COOKIES_LAST};
+use super::key::Key;
+use super::listener::Listener;
+use super::neighbor::Resolved;
+use super::sequence::is_before;
+use super::smoltcp_gaps::acceptance::{challenge, judge, Verdict};
+use super::smoltcp_gaps::closed_window::sequence_of_ack;
+use super::smoltcp_gaps::forged::replay_syn;
+use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
+use super::smoltcp_gaps::socket::TcpSocket;
+use super::TcpTransport;
+use crate::port::MacAddr;
+use crate::transport::TransportEvent;
+use crate::types::{ListenerId, NicTime};
+use crate::wire::control::{echo_reply, Arp};
+use crate::wire::frame::{classify, set_acknowledgement, set_sequence, Dropped, Frame, TcpFrame};
+use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
+
+/// Frames taken per step: enough to acknowledge many at once, few enough to serve others soon.
+const RX_BUDGET: usize = 128;
+
+/// A handshake that is not over after this long is forgotten: 10 s.
+const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// smoltcp's size of segments for a peer that names none (RFC 9293 §3.7.1).
+const MSS_DEFAULT: u16 = 536;
+/// How far beyond its last connection's numbers a port begins that is used again: more than a window
+/// without scale.
+const BEYOND: u32 = 1 << 17;
+
+/// What a SYN needs to be answered.
+struct Door {
+    id: ListenerId,
+    local: SocketAddrV4,
+    peer: SocketAddrV4,
+    mac: MacAddr,
+}
+
+/// What is left to do with a frame once the port has its buffer back.
+enum After {
+    Nothing,
+    /// A SYN that may open a connection.
+    Opens(TcpFrame, Vec<u8>),
+    /// A segment that may complete a handshake by a cookie.
+    Completes(TcpFrame, Vec<u8>),
+    /// Answer this connection's peer with a challenge ACK.
+    Challenge(usize),
+    /// Answer with this many bytes of the scratch buffer, a whole frame.
+    Answer(MacAddr, usize),
+}
+
+impl TcpTransport {
+    /// Takes the frames that have arrived. Returns whether there were any.
+    pub(super) fn ingress(&mut self, now: NicTime) -> bool {
+        for taken in 0..RX_BUDGET {
+            let Some(frame) = self.port.rx_frame(now) else {
+                return taken > 0;
+            };
+            self.stack.reply.len = 0;
+            let mut answer_to = MacAddr::default();
+            let (mut hole, mut known) = (None, None);
+            let after = match classify(frame, self.mac, self.config.ip) {
+                Ok(Frame::Tcp(seg)) => {
+                    answer_to = seg.src_mac;
+                    let found = self
+                        .table
+                        .find(Key::new(seg.src, seg.src_port, seg.dst_port));
+                    let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
+                    let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
+                    // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
+                    let is_new = |c: &Conn| {
+                        c.tcp
+                            .next_expected()
+                            .is_some_and(|n| !is_before(seg.seq, n))
+                    };
+                    let reopens = |c: &Conn| {
+                        listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
+                    };
+                    match conn {
+                        Some((_, c)) if c.tcp.broken => After::Nothing,
+                        Some((index, c)) if !reopens(c) => {
+                            known = Some(c.neighbor);
+                            let verdict = judge(&c.tcp, &seg);
+                            match verdict {
+                                Verdict::Challenge => After::Challenge(index),
+                                Verdict::Drop => After::Nothing,
+                                Verdict::Take | Verdict::TakeWithoutAck => {
+                                    c.timing.heard = true;
+                                    let resets = seg.rst && c.tcp.state() != State::Closed;
+                                    let packet = &frame[ETHERNET_HEADER..seg.end];
+                                    let packet = mended(
+                                        &mut c.tcp,
+                                        verdict,
+                                        &seg,
+                                        packet,
+                                        &mut self.scratch,
+                                    );
+                                    self.stack.receive(&mut c.tcp, now, packet);
+                                    c.tcp.reset |= resets && c.tcp.state() == State::Closed;
+                                    if leaves_a_hole(&mut c.tcp, &seg) {
+                                        hole = Some(index);
+                                    }
+                                    self.turns.ready.resume(index);
+                                    After::Nothing
+                                }
+                            }
+                        }
+                        _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
+                        _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
+                            let listener = self.listeners.get(&seg.dst_port);
+                            listener.is_some_and(|l| l.expects_cookies(now))
+                        } =>
+                        {
+                            After::Completes(seg, frame[ETHERNET_HEADER..seg.end].to_vec())
+                        }
+                        _ => {
+                            let refused = self.stack.refuse(now, &frame[ETHERNET_HEADER..]);
+                            self.counters.refused += u64::from(refused);
+                            After::Nothing
+                        }
+                    }
+                }
+                Ok(Frame::Arp) => match Arp::parse(frame) {
+                    Some(arp) => {
+                        self.neighbors.heard(&arp, now, &mut self.resolved);
+                        if arp.request && arp.target_ip == self.config.ip {
+                            let answer = Arp {
+                                request: false,
+                                sender_mac: self.mac,
+                                sender_ip: self.config.ip,
+                                target_mac: arp.sender_mac,
+                                target_ip: arp.sender_ip,
+                            };
+                            After::Answer(arp.sender_mac, answer.emit(&mut self.scratch))
+                        } else {
+                            After::Nothing
+                        }
+                    }
+                    None => {
+                        self.counters.dropped += 1;
+                        After::Nothing
+                    }
+                },
+                Ok(Frame::Icmp { src_mac }) => match echo_reply(frame, self.mac, &mut self.scratch)
+                {
+                    Some(len) => After::Answer(src_mac, len),
+                    None => After::Nothing,
+                },
+                Err(Dropped::NotOurs) => {
+                    self.counters.not_ours += 1;
+                    After::Nothing
+                }
+                Err(_) => {
+                    self.counters.dropped += 1;
+                    After::Nothing
+                }
+            };
+            match after {
+                After::Nothing => {}
+                After::Opens(seg, packet) => self.open(now, seg, &packet),
+                After::Completes(seg, packet) => self.complete(now, seg, &packet),
+                After::Challenge(index) => {
+                    if let Some(c) = self.table.at(index) {
+                        let sent = challenge(&mut self.stack, &mut c.tcp, now);
+                        self.counters.challenged += u64::from(sent);
+                    }
+                }
+                After::Answer(dst, len) => {
+                    send_frame(
+                        &mut *self.port,
+                        &mut self.counters,
+                        now,
+                        dst,
+                        &self.scratch[..len],
+                    );
+                }
+            }
+            if self.stack.reply.len > 0 {
+                // Numbers of a connection go to its peer, not to the sender of the frame.
+                let peer = known.and_then(|n| self.neighbors.mac(n));
+                self.send_reply(now, peer.unwrap_or(answer_to));
+            }
+            if let Some(c) = hole.and_then(|i| self.table.at(i)) {
+                self.counters.mended += 1;
+                recover(&mut self.stack, &mut c.tcp, now);
+            }
+        }
+        true
+    }
+
+    /// Sends the answer that smoltcp composed.
+    fn send_reply(&mut self, now: NicTime, dst: MacAddr) {
+        let Reply { bytes, len } = &self.stack.reply;
+        let total = ETHERNET_HEADER + len;
+        match self
+            .port
+            .tx_frame(now, dst)
+            .and_then(|b| b.get_mut(..total))
+        {
+            Some(frame) => {
+                emit_ethernet(frame, dst, self.mac, ETHERTYPE_IPV4);
+                frame[ETHERNET_HEADER..].copy_from_slice(&bytes[..*len]);
+                self.port.tx_commit(now, total);
+            }
+            None => self.counters.replies_lost += 1,
+        }
+    }
+
+    /// Asks for hardware addresses that are due and goes on with connections that have theirs.
+    pub(super) fn resolve(&mut self, now: NicTime) -> bool {
+        let (port, counters) = (&mut *self.port, &mut self.counters);
+        let (mac, ip) = (self.mac, self.config.ip);
+        self.neighbors.step(now, &mut self.resolved, |target| {
+            send_frame(
+                port,
+                counters,
+                now,
+                MacAddr::BROADCAST,
+                &request(mac, ip, target),
+            );
+        });
+        let moved = !self.resolved.is_empty();
+        for (index, what) in std::mem::take(&mut self.resolved) {
+            match what {
+                Resolved::Known => self.mark(index),
+                Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
+            }
+        }
+        moved
+    }
+
+    /// Asks again for an address that nothing has confirmed for long.
+    pub(super) fn probe_stale(&mut self, neighbor: usize, now: NicTime) {
+        if let Some(target) = self.neighbors.stale(neighbor, now) {
+            let frame = request(self.mac, self.config.ip, target);
+            send_frame(
+                &mut *self.port,
+                &mut self.counters,
+                now,
+                MacAddr::BROADCAST,
+                &frame,
+            );
+        }
+    }
+
+    /// An outgoing connection failed: its works retire, its id is free.
+    pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let conn = c.id;
+        c.fail_sends(status, &mut self.events);
+        c.fail_recvs(status, &mut self.events);
+        self.events
+            .push_back(TransportEvent::ConnectFailed { conn, status });
+        self.reset_orphan(index);
+    }
+
+    /// Gives up a connection in TIME-WAIT when the table is full.
+    pub(super) fn make_room(&mut self) {
+        if self.table.has_room() {
+            return;
+        }
+        let waiting = |c: &Conn| c.is_orphan() && c.tcp.state() == State::TimeWait;
+        let victim = self.table.iter().find(|(_, c)| waiting(c)).map(|(i, _)| i);
+        if let Some(index) = victim {
+            self.free(index);
+        }
+    }
+
+    fn door(&self, seg: &TcpFrame) -> Option<Door> {
+        Some(Door {
+            id: self.listeners.get(&seg.dst_port)?.id,
+            local: SocketAddrV4::new(self.config.ip, seg.dst_port),
+            peer: SocketAddrV4::new(seg.src, seg.src_port),
+            mac: seg.src_mac,
+        })
+    }
+
+    /// A SYN for a listener: makes the connection and hands it the SYN, or answers with a cookie.
+    pub(super) fn open(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
+        let key = Key::new(seg.src, seg.src_port, seg.dst_port);
+        // A TIME-WAIT connection of the same name gives way (RFC 9293 §3.10.7.4).
+        let old = self.table.find(key);
+        let used = old.and_then(|i| self.table.at(i)).map(|c| c.tcp.sent_end());
+        if let Some(old) = old {
+            self.free(old);
+        }
+        self.make_room();
+        let has_slot = self.table.has_room();
+        let Some(door) = self.door(&seg) else { return };
+        let Some(listener) = self.listeners.get(&seg.dst_port) else {
+            return;
+        };
+        let has_room = has_slot && listener.half_open + listener.ready < listener.backlog;
+        if !has_room {
+            // A half-open handshake can give way to the client that brings a cookie.
+            if listener.ready < listener.backlog && (has_slot || listener.half_open > 0) {
+                self.answer_with_cookie(now, &door, packet);
+            } else {
+                // No answer, as Linux: the peer tries again while the backlog drains.
+                self.counters.overflowed += 1;
+            }
+            return;
+        }
+        let Some(index) = self.half_open(now, &door, seg.seq.wrapping_add(1)) else {
+            self.counters.overflowed += 1;
+            return;
+        };
+        let drawn = self.keys.initial(door.local, door.peer, now);
+        let isn = match used {
+            Some(used) if is_before(drawn, used.wrapping_add(BEYOND)) => used.wrapping_add(BEYOND),
+            _ => drawn,
+        };
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        c.tcp.first = isn.wrapping_add(1);
+        self.stack.receive_syn(&mut c.tcp, now, packet, isn);
+        if !c.tcp.broken && c.tcp.state() == State::SynReceived {
+            self.mark(index);
+        } else {
+            // A bad checksum or bad options: as if it had not come.
+            self.counters.dropped += 1;
+            self.reset_orphan(index);
+        }
+    }
+
+    /// A connection with a socket that listens for one SYN. `None` without room for a neighbour or a
+    /// connection.
+    fn half_open(&mut self, now: NicTime, door: &Door, next: u32) -> Option<usize> {
+        let hop = self.next_hop(*door.peer.ip())?;
+        // The SYN's source answers for its address until ARP says otherwise.
+        let neighbor = self.neighbors.acquire(hop, Some(door.mac), now)?;
+        if let Some(target) = self.neighbors.doubt(neighbor, door.mac, now) {
+            let frame = request(self.mac, self.config.ip, target);
+            let port = &mut *self.port;
+            send_frame(port, &mut self.counters, now, MacAddr::BROADCAST, &frame);
+        }
+        let phase = Phase::Incoming(door.id);
+        let config = &self.config;
+        let key = Key::of(door.peer, door.local.port());
+        let made = self.table.insert(key, |id| {
+            let mut c = Conn::new(id, door.local, door.peer, phase, neighbor, config);
+            c.timing.deadline = Some(NicTime(now.0.saturating_add(HANDSHAKE_NS)));
+            c.tcp.peer_base = Some(next);
+            c
+        });
+        let Some((index, c)) = made.and_then(|i| Some((i, self.table.at(i)?))) else {
+            self.neighbors.release(neighbor, usize::MAX);
+            return None;
+        };
+        let here = IpListenEndpoint {
+            addr: Some(IpAddress::Ipv4(*door.local.ip())),
+            port: door.local.port(),
+        };
+        // A fresh socket and a port that is not zero: listening cannot fail.
+        let listens = c.tcp.socket().listen(here);
+        debug_assert!(listens.is_ok(), "a fresh socket listens");
+        if let Some(l) = self.listeners.get_mut(&door.local.port()) {
+            l.half_open += 1;
+        }
+        Some(index)
+    }
+
+    /// Answers a SYN and keeps nothing of it. The answer is left in the reply buffer.
+    fn answer_with_cookie(&mut self, now: NicTime, door: &Door, packet: &[u8]) {
+        let (src, dst) = (
+            IpAddress::Ipv4(*door.peer.ip()),
+            IpAddress::Ipv4(*door.local.ip()),
+        );
+        // A bad checksum or bad options: as if it had not come.
+        let body = Ipv4Packet::new_checked(packet)
+            .map(|p| usize::from(p.header_len())..usize::from(p.total_len()));
+        let tcp = body.ok().and_then(|r| packet.get(r));
+        let syn = tcp.and_then(|b| TcpPacket::new_checked(b).ok());
+        let syn = syn.and_then(|p| TcpRepr::parse(&p, &src, &dst, &self.stack.caps.checksum).ok());
+        let Some(syn) = syn.filter(|s| s.control == TcpControl::Syn) else {
+            self.counters.dropped += 1;
+            return;
+        };
+        let theirs = syn.seq_number.0 as u32;
+        let said = Options {
+            mss: syn.max_seg_size.filter(|&m| m > 0).unwrap_or(MSS_DEFAULT),
+            scale: syn.window_scale,
+            sack: syn.sack_permitted,
+        };
+        let cookie = self.keys.cookie(door.local, door.peer, theirs, said, now);
+        let window = self.config.rx_buffer;
+        let answer = TcpRepr {
+            src_port: door.local.port(),
+            dst_port: door.peer.port(),
+            control: TcpControl::Syn,
+            seq_number: TcpSeqNumber(cookie as i32),
+            ack_number: Some(syn.seq_number + 1),
+            window_len: u16::try_from(window).unwrap_or(u16::MAX),
+            window_scale: syn.window_scale.map(|_| scale_of(window)),
+            // An MTU is at most 9,216.
+            max_seg_size: Some((self.stack.caps.max_transmission_unit - 40) as u16),
+            sack_permitted: syn.sack_permitted,
+            sack_ranges: [None, None, None],
+            timestamp: None,
+            payload: &[],
+        };
+        let ip = Ipv4Repr {
+            src_addr: *door.local.ip(),
+            dst_addr: *door.peer.ip(),
+            next_header: IpProtocol::Tcp,
+            payload_len: answer.buffer_len(),
+            hop_limit: 64,
+        };
+        let total = ip.buffer_len() + answer.buffer_len();
+        emit(
+            &mut self.stack.reply.bytes,
+            &ip,
+            &answer,
+            &self.stack.caps.checksum,
+        );
+        self.stack.reply.len = total;
+        self.counters.cookies += 1;
+        if let Some(l) = self.listeners.get_mut(&door.local.port()) {
+            l.cookies_until = Some(now.plus(COOKIES_LAST));
+        }
+    }
+
+    /// A segment of no connection for a listener that has given cookies: its sender may bring one back.
+    pub(super) fn complete(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
+        let Some(door) = self.door(&seg) else { return };
+        let (theirs, cookie) = (
+            seg.seq.wrapping_sub(1),
+            seg.ack.unwrap_or(0).wrapping_sub(1),
+        );
+        let said = self.keys.open(door.local, door.peer, theirs, cookie, now);
+        let Some(said) = said else {
+            return self.refuse(now, packet);
+        };
+        let full = |l: &Listener| l.ready >= l.backlog;
+        if self.listeners.get(&seg.dst_port).is_none_or(full) {
+            // As if it had not come: the peer's next segment may find room.
+            self.counters.overflowed += 1;
+            return;
+        }
+        self.make_room();
+        if !self.table.has_room() {
+            self.drop_oldest_half_open(door.id);
+        }
+        let Some(index) = self.half_open(now, &door, seg.seq) else {
+            self.counters.overflowed += 1;
+            return;
+        };
+        let syn = TcpRepr {
+            src_port: door.peer.port(),
+            dst_port: door.local.port(),
+            control: TcpControl::Syn,
+            seq_number: TcpSeqNumber(theirs as i32),
+            ack_number: None,
+            window_len: seg.window,
+            window_scale: said.scale,
+            max_seg_size: Some(said.mss),
+            sack_permitted: said.sack,
+            sack_ranges: [None, None, None],
+            timestamp: None,
+            payload: &[],
+        };
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let replayed = replay_syn(&mut self.stack, &mut c.tcp, now, &syn, cookie);
+        if replayed {
+            self.stack.receive(&mut c.tcp, now, packet);
+        }
+        c.tcp.first = cookie.wrapping_add(1);
+        c.tcp.heard_window = seg.window;
+        if !replayed || c.tcp.broken || matches!(c.tcp.state(), State::SynReceived | State::Listen)
+        {
+            // A bad checksum: as if it had not come.
+            self.counters.dropped += 1;
+            self.forget_half_open(index);
+        } else {
+            // Now, so that the next one finds it counted.
+            self.establish(index, now);
+            self.mark(index);
+        }
+    }
+
+    /// Answers a segment of no connection with a reset.
+    fn refuse(&mut self, now: NicTime, packet: &[u8]) {
+        let refused = self.stack.refuse(now, packet);
+        self.counters.refused += u64::from(refused);
+    }
+
+    fn drop_oldest_half_open(&mut self, id: ListenerId) {
+        let half_open =
+            |c: &Conn| c.phase == Phase::Incoming(id) && c.tcp.state() == State::SynReceived;
+        let conns = self.table.iter().filter(|(_, c)| half_open(c));
+        let oldest = conns.min_by_key(|(_, c)| c.timing.deadline).map(|(i, _)| i);
+        if let Some(index) = oldest {
+            self.forget_half_open(index);
+        }
+    }
+
+    /// Frees a connection that was never reported, without a word to its peer.
+    fn forget_half_open(&mut self, index: usize) {
+        let phase = self.table.at(index).map(|c| c.phase);
+        if let Some(Phase::Incoming(id)) = phase {
+            self.handshake_over(id, false);
+        }
+        self.free(index);
+    }
+
+    /// One handshake less for a listener, and when it `succeeded` one connection more to be polled.
+    pub(super) fn handshake_over(&mut self, id: ListenerId, succeeded: bool) {
+        if let Some(l) = self.listeners.values_mut().find(|l| l.id == id) {
+            l.half_open = l.half_open.saturating_sub(1);
+            l.ready += usize::from(succeeded);
+        }
+    }
+}
+
+/// The packet as the socket is to see it: as it came, or a copy with another number.
+fn mended<'a>(
+    s: &mut TcpSocket,
+    verdict: Verdict,
+    seg: &TcpFrame,
+    packet: &'a [u8],
+    scratch: &'a mut [u8],
+) -> &'a [u8] {
+    let without_ack = verdict == Verdict::TakeWithoutAck;
+    if seg.ack.is_some() && !without_ack {
+        s.heard_window = seg.window;
+    }
+    let sequence = match seg.pure_ack && !without_ack {
+        true => sequence_of_ack(s, seg.seq),
+        false => None,
+    };
+    if sequence.is_none() && !without_ack {
+        return packet;
+    }
+    let Some(room) = scratch.get_mut(..packet.len()) else {
+        return packet;
+    };
+    room.copy_from_slice(packet);
+    let tcp = &mut room[seg.tcp_at - ETHERNET_HEADER..];
+    match sequence {
+        Some(seq) => set_sequence(tcp, seq),
+        None => set_acknowledgement(tcp, s.unacknowledged(), s.heard_window),
+    }
+    room
+}
+
+/// The window scale that smoltcp announces for a receive buffer of so many bytes.
+fn scale_of(window: usize) -> u8 {
+    // At most 14: buffers are at most 1 GiB.
+    (usize::BITS - window.leading_zeros()).saturating_sub(16) as u8
+}
