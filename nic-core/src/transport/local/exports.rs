@@ -3,11 +3,13 @@
 //! What a link has shared is its own ([`shared`](super::shared), [`loans`](super::loans)); here are the exports themselves,
 //! and the sending and reading of notes.
 
+use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use ringbell_gtlb::{Export, ExportRecord};
+use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -24,9 +26,29 @@ use crate::memory::PeerLoans;
 
 /// Host memory of this NIC that peers may map.
 #[derive(Debug)]
-pub(super) struct HostExport {
+struct HostExport {
     info: ExportInfo,
     fd: OwnedFd,
+}
+
+/// What every peer is told of, besides what its hello exports.
+pub(super) struct Offers {
+    /// Host memory that peers may map, by number.
+    host: BTreeMap<u64, HostExport>,
+    /// Memory that peers may borrow, by number.
+    loans: BTreeMap<u64, ExportRecord>,
+    /// What borrows memory of peers.
+    memory: Arc<dyn DmaMemory>,
+}
+
+impl Offers {
+    pub(super) fn new(memory: Arc<dyn DmaMemory>) -> Offers {
+        Offers {
+            host: BTreeMap::new(),
+            loans: BTreeMap::new(),
+            memory,
+        }
+    }
 }
 
 impl LocalTransport {
@@ -38,7 +60,7 @@ impl LocalTransport {
             len: memory.len,
         };
         let fd = memory.fd.try_clone_to_owned()?;
-        self.host_exports.insert(id, HostExport { info, fd });
+        self.offers.host.insert(id, HostExport { info, fd });
         for i in 0..self.links.len() {
             if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
                 l.shared.queue_share(id, info);
@@ -50,8 +72,8 @@ impl LocalTransport {
 
     /// Takes host memory back from every peer.
     pub(super) fn withdraw_host(&mut self, id: u64) {
-        let lent = self.loans.remove(&id).is_some();
-        if self.host_exports.remove(&id).is_none() && !lent {
+        let lent = self.offers.loans.remove(&id).is_some();
+        if self.offers.host.remove(&id).is_none() && !lent {
             return;
         }
         for i in 0..self.links.len() {
@@ -74,10 +96,10 @@ impl LocalTransport {
         let Some(l) = self.links[link].as_mut() else {
             return;
         };
-        for (id, e) in &self.host_exports {
+        for (id, e) in &self.offers.host {
             l.shared.queue_share(*id, e.info);
         }
-        for (id, loan) in &self.loans {
+        for (id, loan) in &self.offers.loans {
             l.shared.queue_lend(*id, *loan);
         }
         self.send_notes(link);
@@ -89,7 +111,7 @@ impl LocalTransport {
             return;
         };
         while let Some(note) = l.shared.next_note() {
-            let export = self.host_exports.get(&note.id());
+            let export = self.offers.host.get(&note.id());
             let mut space = [MaybeUninit::<u8>::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             let fds = export.map(|e| [e.fd.as_fd()]);
@@ -148,7 +170,7 @@ impl LocalTransport {
                 return false;
             };
             if let (Note::Lend { id, loan }, true) = (note, fds.is_empty()) {
-                match l.shared.loans.borrow(id, loan, &*self.memory) {
+                match l.shared.loans.borrow(id, loan, &*self.offers.memory) {
                     Some(Note::Nothing) => {}
                     Some(answer) => l.shared.queue(vec![answer]),
                     None => {
@@ -182,7 +204,7 @@ impl LocalTransport {
 
     /// Offers memory to every peer.
     pub(super) fn lend_out(&mut self, id: u64, loan: &ExportRecord) {
-        self.loans.insert(id, *loan);
+        self.offers.loans.insert(id, *loan);
         for i in 0..self.links.len() {
             if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
                 l.shared.queue_lend(id, *loan);

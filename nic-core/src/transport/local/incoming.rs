@@ -137,16 +137,11 @@ impl LocalTransport {
 
     #[inline]
     fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], dma: &mut dyn DmaAccess) {
-        let slot = (dst & 0xffff) as usize;
         let window = self.config.inline_window;
-        let Some(s) = self.conns.get_mut(slot) else {
+        let Some(c) = self.table.get_mut(dst) else {
             return;
         };
-        let generation = u32::from(s.generation);
-        let Some(c) = s.conn.as_deref_mut() else {
-            return;
-        };
-        if generation != dst >> 16 || c.link != link || c.reset || c.phase == Phase::Zombie {
+        if c.link != link || c.reset || c.phase == Phase::Zombie {
             return;
         }
         let Some(l) = &self.links[link] else { return };

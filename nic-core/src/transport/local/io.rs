@@ -11,9 +11,10 @@ use super::conn::Conn;
 use super::link::Link;
 use super::rendezvous::ExportInfo;
 use super::rx::RxRecv;
+use super::stage_room::Rooms;
 use crate::config::StagingConfig;
 use crate::copy;
-use crate::dma::{DmaAccess, StageRoom};
+use crate::dma::DmaAccess;
 use crate::transport::TransportEvent;
 
 /// Receives below this size stay in the cache, however many are posted: their waiter reads them soon.
@@ -49,10 +50,7 @@ pub(super) struct Out<'a> {
     /// What of our memory the peer has mapped.
     pub(super) exports: &'a [ExportInfo],
     pub(super) staging: StagingConfig,
-    /// Rooms that no connection uses.
-    pub(super) spare: &'a mut Vec<StageRoom>,
-    /// Last number given to a read.
-    pub(super) tickets: &'a mut u64,
+    pub(super) rooms: &'a mut Rooms,
     pub(super) moved: bool,
 }
 

@@ -1,44 +1,24 @@
-//! Links coming and going: strangers at the door, handshakes, peers that die.
+//! Link set-up, authentication of peers, and link failure.
 
 use std::mem::MaybeUninit;
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 use rustix::event::epoll;
 use rustix::event::Timespec;
 
+use super::endpoint::LISTENER;
 use super::link::{Link, LinkState};
-use super::rendezvous::{self, Card};
+use super::rendezvous;
 use super::{LocalTransport, Phase};
 use crate::descriptors;
 use crate::types::NicTime;
 
-/// Key of the listening socket in the epoll set; links have their index.
-const DOOR: u64 = u64::MAX;
 /// How long a peer NIC may take to answer; its rescue thread does so within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An epoll set that watches the door.
-pub(super) fn new_epoll(listener: &OwnedFd) -> std::io::Result<OwnedFd> {
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    let data = epoll::EventData::new_u64(DOOR);
-    epoll::add(&epoll, listener, data, epoll::EventFlags::IN)?;
-    Ok(epoll)
-}
-
 impl LocalTransport {
-    fn card(&self) -> Card<'_> {
-        Card {
-            secret: &self.config.secret,
-            ip: self.ip,
-            inline_window: self.config.inline_window as u64,
-            network: self.network,
-            exports: &self.exports,
-        }
-    }
-
     fn add_link(&mut self, link: Link) -> Option<usize> {
         let i = match self.links.iter().position(Option::is_none) {
             Some(i) => i,
@@ -50,7 +30,7 @@ impl LocalTransport {
         };
         let data = epoll::EventData::new_u64(i as u64);
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
-        epoll::add(&self.epoll, &link.socket, data, flags).ok()?;
+        epoll::add(&self.endpoint.epoll, &link.socket, data, flags).ok()?;
         self.links[i] = Some(link);
         Some(i)
     }
@@ -77,23 +57,23 @@ impl LocalTransport {
                 status
             }
         };
-        let socket =
-            rendezvous::connect(&self.directory, ip).map_err(short(Status::HostUnreachable))?;
+        let socket = rendezvous::connect(&self.endpoint.directory, ip)
+            .map_err(short(Status::HostUnreachable))?;
         let limit = deadline.min(now.plus(ANSWER_TIMEOUT));
         let link = Link::calling(socket, ip, limit).map_err(short(Status::NoResources))?;
-        let wake = self.wake.fds().ok_or(Status::NoResources)?;
+        let wake = self.endpoint.wake.fds().ok_or(Status::NoResources)?;
         rendezvous::send(
             &link.socket,
-            &self.card(),
+            &self.endpoint.card(&self.config, self.ip),
             link.segment_fd(),
             wake,
-            &self.export_fds,
+            &self.endpoint.export_fds,
         )
         .map_err(|_| Status::HostUnreachable)?;
         self.add_link(link).ok_or(Status::NoResources)
     }
 
-    /// Answers the door, goes on with handshakes, and notices peers that are gone.
+    /// Accepts links, goes on with handshakes, and notices peers that are gone.
     pub(super) fn look_at_sockets(&mut self, now: NicTime) -> bool {
         let mut moved = false;
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 16];
@@ -101,15 +81,15 @@ impl LocalTransport {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        let ready: Vec<u64> = match epoll::wait(&self.epoll, &mut space, Some(&zero)) {
+        let ready: Vec<u64> = match epoll::wait(&self.endpoint.epoll, &mut space, Some(&zero)) {
             // No allocation while nothing is ready.
             Ok((events, _)) => events.iter().map(|e| e.data.u64()).collect(),
             Err(_) => Vec::new(),
         };
         for key in ready {
             moved = true;
-            if key == DOOR {
-                self.answer_door(now);
+            if key == LISTENER {
+                self.accept_links(now);
             } else {
                 self.on_socket(key as usize);
             }
@@ -130,8 +110,8 @@ impl LocalTransport {
         moved
     }
 
-    fn answer_door(&mut self, now: NicTime) {
-        while let Some(socket) = rendezvous::accept(&self.listener) {
+    fn accept_links(&mut self, now: NicTime) {
+        while let Some(socket) = rendezvous::accept(&self.endpoint.listener) {
             let deadline = now.plus(self.config.handshake_timeout);
             let i = self.add_link(Link::called(socket, deadline));
             if let Some(i) = i {
@@ -169,7 +149,7 @@ impl LocalTransport {
             Ok(Some(hello)) if !called && hello.ip != asked => {
                 Err(std::io::ErrorKind::InvalidData.into())
             }
-            Ok(Some(hello)) if !self.network.reaches(hello.network) => {
+            Ok(Some(hello)) if !self.endpoint.network.reaches(hello.network) => {
                 if called {
                     rendezvous::refuse(&l.socket);
                 }
@@ -191,10 +171,14 @@ impl LocalTransport {
             let Some(l) = self.links[i].as_ref() else {
                 return;
             };
-            let sent = match self.wake.fds() {
-                Some(wake) => {
-                    rendezvous::send(&l.socket, &self.card(), None, wake, &self.export_fds)
-                }
+            let sent = match self.endpoint.wake.fds() {
+                Some(wake) => rendezvous::send(
+                    &l.socket,
+                    &self.endpoint.card(&self.config, self.ip),
+                    None,
+                    wake,
+                    &self.endpoint.export_fds,
+                ),
                 None => Err(std::io::ErrorKind::Other.into()),
             };
             if sent.is_err() {
@@ -206,12 +190,7 @@ impl LocalTransport {
     }
 
     fn for_each_user(&mut self, link: usize, mut f: impl FnMut(&mut LocalTransport, u32)) {
-        let of_link = |s: &super::Slot| {
-            let c = s.conn.as_deref()?;
-            (c.link == link).then_some(c.id.0)
-        };
-        let ids: Vec<u32> = self.conns.iter().filter_map(of_link).collect();
-        for id in ids {
+        for id in self.table.of_link(link) {
             f(self, id);
         }
     }
@@ -225,7 +204,7 @@ impl LocalTransport {
         if l.state == LinkState::Dead {
             return;
         }
-        let _ = epoll::delete(&self.epoll, &l.socket);
+        let _ = epoll::delete(&self.endpoint.epoll, &l.socket);
         let was_up = l.state == LinkState::Up;
         l.state = LinkState::Dead;
         l.shared.loans.give_all_back();

@@ -16,39 +16,40 @@
 //! looked at every 200 µs at most, and a peer's wake descriptor is written only when it sleeps.
 //!
 //! Memory that no CPU maps is lent ([`loans`]): the receiver's own engine copies out of it, from GPU to GPU memory
-//! ([`land`]), one copy. What cannot be lent, nor mapped (bytes of the program's own) goes through NIC memory, piece by
+//! ([`pending_copy`]), one copy. What cannot be lent, nor mapped (bytes of the program's own) goes through NIC memory, piece by
 //! piece ([`stage`]): two copies.
 //!
 //! Limits. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
 mod conn;
+mod endpoint;
 mod exports;
 mod incoming;
 mod io;
-mod land;
 mod link;
 mod links;
 mod loans;
 mod note;
 mod packet;
+mod pending_copy;
 mod receive;
+mod receive_transform;
 mod rendezvous;
-mod reshape;
 pub(crate) mod ring;
 mod rx;
+mod send_transform;
 mod shared;
 mod stage;
 mod stage_room;
-mod through;
+mod table;
 mod transmit;
 mod tx;
 pub(crate) use crate::sync;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,21 +57,21 @@ use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
 use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
-use crate::dma::{DmaAccess, StageRoom};
+use crate::dma::DmaAccess;
 use crate::memory::{PeerLoans, Sharer};
-use crate::scratch::Held;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase};
-use exports::HostExport;
+use endpoint::Endpoint;
+use exports::Offers;
 use io::{Fill, In, Out};
 use link::{Link, LinkState};
 use packet::Packet;
 pub use rendezvous::LocalError;
-use rendezvous::{ExportInfo, Network};
 use rx::RxRecv;
-use stage_room::Stage;
+use stage_room::{Rooms, Stage};
+use table::Table;
 use transmit::Stop;
 use tx::TxSend;
 
@@ -84,43 +85,19 @@ const EARLY_EVERY: u32 = 16;
 /// Time between two looks at the sockets.
 const SOCKETS_EVERY: Duration = Duration::from_micros(200);
 
-#[derive(Debug, Default)]
-struct Slot {
-    generation: u16,
-    conn: Option<Box<Conn>>,
-}
-
 /// See the module text.
 pub struct LocalTransport {
     config: LocalConfig,
     ip: Ipv4Addr,
-    network: Network,
-    directory: PathBuf,
-    _held: Held,
-    socket_path: PathBuf,
-    listener: OwnedFd,
-    epoll: OwnedFd,
-    wake: Arc<WakeCell>,
-    exports: Vec<ExportInfo>,
-    export_fds: Vec<OwnedFd>,
-    /// Host memory that peers may map, by number.
-    host_exports: BTreeMap<u64, HostExport>,
-    /// Memory that peers may borrow, by number.
-    loans: BTreeMap<u64, ExportRecord>,
-    /// What borrows memory of peers.
-    memory: Arc<dyn DmaMemory>,
+    /// Where peers find this NIC.
+    endpoint: Endpoint,
+    offers: Offers,
     links: Vec<Option<Link>>,
-    conns: Vec<Slot>,
-    free: VecDeque<u32>,
+    table: Table,
+    rooms: Rooms,
     listeners: HashMap<u16, ListenerId>,
     next_listener: u32,
     next_port: u16,
-    active: VecDeque<u32>,
-    waiting: Vec<u32>,
-    /// Room in NIC memory that no connection uses.
-    spare: Vec<StageRoom>,
-    /// Last number given to a read that fills such a room.
-    tickets: u64,
     since_early: u32,
     sockets_at: NicTime,
     events: VecDeque<TransportEvent>,
@@ -150,49 +127,17 @@ impl LocalTransport {
         wake: Arc<WakeCell>,
     ) -> Result<LocalTransport, LocalError> {
         config.validate()?;
-        let system = |what: &'static str| move |source| LocalError::System { what, source };
-        let mut exports = Vec::new();
-        let mut export_fds = Vec::new();
-        for e in exported {
-            exports.push(ExportInfo {
-                file_offset: e.file_offset,
-                bus: e.bus,
-                len: e.len,
-            });
-            let fd = e.fd.try_clone_to_owned();
-            export_fds.push(fd.map_err(system("a copy of a memory's descriptor"))?);
-        }
-        if exports.len() > rendezvous::MAX_EXPORTS {
-            return Err(LocalError::TooManyExports { n: exports.len() });
-        }
-        let (directory, held) = rendezvous::directory(config.directory.as_deref())?;
-        let (listener, socket_path) = rendezvous::bind(&directory, ip)?;
-        let epoll = links::new_epoll(&listener).map_err(system("an epoll instance"))?;
         Ok(LocalTransport {
             config: config.clone(),
             ip,
-            network: Network::of(config),
-            directory,
-            _held: held,
-            socket_path,
-            listener,
-            epoll,
-            wake,
-            exports,
-            export_fds,
-            host_exports: BTreeMap::new(),
-            loans: BTreeMap::new(),
-            memory,
+            endpoint: Endpoint::open(config, ip, exported, wake)?,
+            offers: Offers::new(memory),
             links: Vec::new(),
-            conns: Vec::new(),
-            free: VecDeque::new(),
+            table: Table::default(),
+            rooms: Rooms::default(),
             listeners: HashMap::new(),
             next_listener: 0,
             next_port: 49152,
-            active: VecDeque::new(),
-            waiting: Vec::new(),
-            spare: Vec::new(),
-            tickets: 0,
             since_early: 0,
             sockets_at: NicTime(0),
             events: VecDeque::with_capacity(64),
@@ -207,15 +152,9 @@ impl LocalTransport {
         local: SocketAddrV4,
         peer: SocketAddrV4,
     ) -> Option<ConnId> {
-        let slot = if self.conns.len() < self.config.max_conns {
-            self.conns.push(Slot::default());
-            (self.conns.len() - 1) as u32
-        } else {
-            self.free.pop_front()?
-        };
-        let s = &mut self.conns[slot as usize];
-        let id = ConnId(slot | u32::from(s.generation) << 16);
-        s.conn = Some(Box::new(Conn::new(id, link, phase, local, peer)));
+        let id = self
+            .table
+            .open(self.config.max_conns, link, phase, (local, peer))?;
         if let Some(l) = &mut self.links[link] {
             l.users += 1;
         }
@@ -224,39 +163,23 @@ impl LocalTransport {
 
     #[inline]
     fn conn(&mut self, id: u32) -> Option<&mut Conn> {
-        let s = self.conns.get_mut((id & 0xffff) as usize)?;
-        if u32::from(s.generation) != id >> 16 {
-            return None;
-        }
-        s.conn.as_deref_mut()
+        self.table.get_mut(id)
     }
 
     fn free_conn(&mut self, id: u32) {
-        let Some(s) = self.conns.get_mut((id & 0xffff) as usize) else {
-            return;
-        };
-        if u32::from(s.generation) != id >> 16 {
-            return;
-        }
-        let Some(mut conn) = s.conn.take() else {
+        let Some(mut conn) = self.table.free(id) else {
             return;
         };
         // Whatever the peer still copies from there was revoked, or is nobody's any more.
-        self.spare
-            .extend(conn.tx.stage.take().map(Stage::into_room));
-        s.generation = s.generation.wrapping_add(1);
-        self.free.push_back(id & 0xffff);
+        let room = conn.tx.stage.take().map(Stage::into_room);
+        self.rooms.spare.extend(room);
         if let Some(l) = &mut self.links[conn.link] {
             l.users -= 1;
         }
     }
 
     fn activate(&mut self, id: u32) {
-        if let Some(c) = self.conn(id) {
-            if !std::mem::replace(&mut c.active, true) {
-                self.active.push_back(id);
-            }
-        }
+        self.table.activate(id);
     }
 
     /// Tells the peer that a connection is gone, when there is room.
@@ -313,15 +236,9 @@ impl LocalTransport {
 
     /// Moves one connection on. Returns (moved, wants to be called again).
     fn step_conn(&mut self, id: u32, budget: &mut u64, dma: &mut dyn DmaAccess) -> (bool, bool) {
-        let slot = (id & 0xffff) as usize;
-        // Taken out for the call, so that connection, link and events are borrowed apart.
-        let Some(mut c) = self.conns.get_mut(slot).and_then(|s| s.conn.take()) else {
+        let Some(mut c) = self.table.take(id) else {
             return (false, false);
         };
-        if c.id.0 != id {
-            self.conns[slot].conn = Some(c);
-            return (false, false);
-        }
         let (mut moved, mut again, mut broken) = (false, false, false);
         if let Some(l) = &mut self.links[c.link] {
             (moved, again) = Self::handshake(&mut c, l, &mut self.events);
@@ -343,10 +260,9 @@ impl LocalTransport {
                     link: l,
                     dma,
                     events: &mut self.events,
-                    exports: &self.exports,
+                    exports: &self.endpoint.exports,
                     staging: self.config.staging,
-                    spare: &mut self.spare,
-                    tickets: &mut self.tickets,
+                    rooms: &mut self.rooms,
                     moved: false,
                 };
                 let window = self.config.inline_window as u64;
@@ -356,7 +272,7 @@ impl LocalTransport {
         }
         if !c.rx.segs.is_empty() && c.rx.recvs.is_empty() && c.rx.refs_waiting > 0 && !c.waiting {
             c.waiting = true;
-            self.waiting.push(id);
+            self.table.waiting.push(id);
         }
         // A peer that has ended in order takes no FIN any more.
         let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
@@ -369,7 +285,7 @@ impl LocalTransport {
         let gone = c.phase == Phase::Zombie && (c.peer_closed || c.reset || dead);
         let (link, peer_id) = (c.link, c.peer_id);
         let by_us = c.failed.is_some();
-        self.conns[slot].conn = Some(c);
+        self.table.put(c);
         if broken {
             self.violations += u64::from(!by_us);
             self.send_rst(link, peer_id);
@@ -424,14 +340,9 @@ impl LocalTransport {
 
     fn look_for_early(&mut self, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
-        for id in std::mem::take(&mut self.waiting) {
-            let slot = (id & 0xffff) as usize;
+        for id in std::mem::take(&mut self.table.waiting) {
             let limit = self.config.early_window;
-            let Some(c) = self.conns[slot]
-                .conn
-                .as_deref_mut()
-                .filter(|c| c.id.0 == id)
-            else {
+            let Some(c) = self.table.get_mut(id) else {
                 continue;
             };
             c.waiting = false;
@@ -451,11 +362,11 @@ impl LocalTransport {
             let ok = receive::stage_early(c, limit, &mut io);
             let staged = io.moved;
             moved |= staged;
-            if ok == receive::Early::Again && !staged && !std::mem::replace(&mut c.waiting, true) {
-                self.waiting.push(id);
+            let (link, peer) = (c.link, c.peer_id);
+            if ok == receive::Early::Again && !staged {
+                self.table.wait(id);
             }
             if ok == receive::Early::Broken {
-                let (link, peer) = (c.link, c.peer_id);
                 self.send_rst(link, peer);
                 self.reset_conn(id);
             } else if staged {
@@ -576,8 +487,8 @@ impl Transport for LocalTransport {
 
     #[inline]
     fn is_quiet(&self) -> bool {
-        self.active.is_empty()
-            && self.waiting.is_empty()
+        self.table.active.is_empty()
+            && self.table.waiting.is_empty()
             && self.events.is_empty()
             && self.links.iter().flatten().all(Link::is_quiet)
     }
@@ -627,7 +538,7 @@ impl Transport for LocalTransport {
                 c.rx.recvs.push_back(RxRecv {
                     work,
                     done: 0,
-                    landing: 0,
+                    copying: 0,
                 });
                 let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.rx.held;
                 if wants_step {
@@ -642,8 +553,8 @@ impl Transport for LocalTransport {
         let c = self.conn(conn.0)?;
         if let Some(i) = c.rx.recvs.iter().position(|r| r.work.token == token) {
             let r = c.rx.recvs.remove(i)?;
-            if r.landing > 0 {
-                c.rx.forget_landing();
+            if r.copying > 0 {
+                c.rx.forget_copies();
                 self.activate(conn.0);
             }
             return Some(r.done.into());
@@ -717,8 +628,8 @@ impl Transport for LocalTransport {
             moved |= self.take_packets(i, dma);
         }
         let mut budget = receive::STEP_BYTES;
-        for _ in 0..self.active.len() {
-            let Some(id) = self.active.pop_front() else {
+        for _ in 0..self.table.active.len() {
+            let Some(id) = self.table.active.pop_front() else {
                 break;
             };
             if let Some(c) = self.conn(id) {
@@ -732,18 +643,14 @@ impl Transport for LocalTransport {
         }
         if moved {
             self.since_early = 0;
-        } else if !self.waiting.is_empty() {
+        } else if !self.table.waiting.is_empty() {
             self.since_early += 1;
             if self.since_early >= EARLY_EVERY {
                 self.since_early = 0;
                 moved |= self.look_for_early(dma);
             }
         }
-        while self.spare.len() > stage::SPARE_ROOMS {
-            if let Some(room) = self.spare.pop() {
-                dma.stage_give(room);
-            }
-        }
+        self.rooms.trim(dma);
         for l in self.links.iter_mut().flatten() {
             while let Some(p) = l.control.front().copied() {
                 if !l.push(&p) {
@@ -764,7 +671,7 @@ impl Transport for LocalTransport {
     fn next_timer(&self) -> Option<NicTime> {
         let waits = |l: &Link| l.shared.is_waiting() || l.shared.loans.is_moving();
         let notes = self.links.iter().flatten().any(waits);
-        let stuck = notes || !self.active.is_empty() || !self.waiting.is_empty();
+        let stuck = notes || !self.table.active.is_empty() || !self.table.waiting.is_empty();
         let shaking = self
             .links
             .iter()
@@ -780,32 +687,25 @@ impl Transport for LocalTransport {
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
-        let s = self.conns.get((conn.0 & 0xffff) as usize)?;
-        let c = s.conn.as_deref().filter(|c| c.id == conn)?;
+        let c = self.table.get(conn.0)?;
         Some((c.local, c.peer))
     }
 
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
-        let s = self.conns.get((conn.0 & 0xffff) as usize)?;
-        let c = s.conn.as_deref().filter(|c| c.id == conn)?;
+        let c = self.table.get(conn.0)?;
         let link: &dyn PeerWindow = self.links[c.link].as_ref()?;
         Some(link)
     }
 
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
-        let s = self.conns.get((conn.0 & 0xffff) as usize);
-        let c = s.and_then(|s| s.conn.as_deref()).filter(|c| c.id == conn);
-        let link = c.and_then(|c| self.links[c.link].as_ref());
+        let link = self
+            .table
+            .get(conn.0)
+            .and_then(|c| self.links[c.link].as_ref());
         link.map_or(Some(false), |l| l.shared.maps(bus, len))
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.epoll.as_fd()]
-    }
-}
-
-impl Drop for LocalTransport {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.socket_path);
+        vec![self.endpoint.epoll.as_fd()]
     }
 }

@@ -6,9 +6,9 @@ use ringbell_nic_abi::Status;
 
 use super::conn::Conn;
 use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
-use super::land;
+use super::pending_copy;
+use super::receive_transform;
 use super::rx::{RxRecv, Seg};
-use super::through;
 use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
 use crate::dma::DmaAccess;
@@ -99,7 +99,7 @@ pub(super) fn take_staged(
 /// Fills waiting receives with the bytes that have arrived.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     if io.dma.on_path(c.id, Direction::Receive) {
-        return through::fill(c, io);
+        return receive_transform::fill(c, io);
     }
     c.rx.held = false;
     while let Some(&r) = c.rx.recvs.front() {
@@ -122,7 +122,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             c.rx.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
         } else if end == Fill::Lent {
-            match land::fill(c, io) {
+            match pending_copy::fill(c, io) {
                 Fill::Done => continue,
                 other => return other,
             }
@@ -269,7 +269,7 @@ pub(super) fn stage_early(c: &mut Conn, limit: usize, io: &mut In<'_>) -> Early 
             return Early::Done;
         }
         let Some(src) = io.link.resolve(bus, len.into()) else {
-            return match land::fetch(c, i, limit - c.rx.early_bytes, io) {
+            return match pending_copy::fetch(c, i, limit - c.rx.early_bytes, io) {
                 Fill::Broken => Early::Broken,
                 _ => Early::Again,
             };

@@ -12,7 +12,7 @@ pub(super) struct RxRecv {
     pub(super) work: RecvWork,
     pub(super) done: u32,
     /// Bytes behind those that are on their way.
-    pub(super) landing: u32,
+    pub(super) copying: u32,
 }
 
 /// Bytes that have arrived and were not taken.
@@ -66,14 +66,14 @@ pub(super) struct Run {
 
 /// What of a connection is on its way: the first bytes of its segments, in order.
 #[derive(Debug, Default)]
-pub(super) struct InFlight {
+pub(super) struct PendingCopies {
     pub(super) runs: VecDeque<Run>,
     pub(super) bytes: u64,
 }
 
 /// A read for what is no receive: early bytes, or an engine's.
 #[derive(Debug)]
-pub(super) struct Fetching {
+pub(super) struct PendingRead {
     pub(super) ticket: u64,
     /// Where it reads, in the peer's words.
     pub(super) bus: u64,
@@ -89,9 +89,9 @@ pub(super) struct Rx {
     pub(super) refs_waiting: u32,
     pub(super) early_bytes: usize,
     /// Bytes of the first segments that are on their way into receives.
-    pub(super) landing: InFlight,
+    pub(super) copies: PendingCopies,
     /// A read of some for what is no receive.
-    pub(super) fetching: Option<Fetching>,
+    pub(super) reading: Option<PendingRead>,
     /// An engine holds bytes for the next receive.
     pub(super) held: bool,
     pub(super) spans_taken: u64,
@@ -135,8 +135,8 @@ impl Rx {
 
     /// Forgets what has arrived.
     pub(super) fn drop_segs(&mut self) {
-        self.forget_landing();
-        self.fetching = None;
+        self.forget_copies();
+        self.reading = None;
         self.segs.clear();
         let staged = self.staging.len();
         self.staging.consume(staged);
@@ -145,24 +145,24 @@ impl Rx {
     }
 
     /// Takes no notice any more of what is on its way: it begins anew.
-    pub(super) fn forget_landing(&mut self) {
-        self.landing = InFlight::default();
-        self.recvs.iter_mut().for_each(|r| r.landing = 0);
+    pub(super) fn forget_copies(&mut self) {
+        self.copies = PendingCopies::default();
+        self.recvs.iter_mut().for_each(|r| r.copying = 0);
     }
 
     /// The receive whose next bytes are not on their way: index and offset there.
     pub(super) fn next_receive(&self) -> Option<(usize, u32)> {
         let open = |r: &RxRecv| {
-            let at = r.done + r.landing;
+            let at = r.done + r.copying;
             at < r.work.buffer.len && !(r.work.some && at > 0)
         };
         let i = self.recvs.iter().position(open)?;
-        Some((i, self.recvs[i].done + self.recvs[i].landing))
+        Some((i, self.recvs[i].done + self.recvs[i].copying))
     }
 
     /// The bytes behind those that are on their way, if they are a reference.
     pub(super) fn next_reference(&self) -> Option<(u64, u32)> {
-        let mut skip = self.landing.bytes;
+        let mut skip = self.copies.bytes;
         for seg in &self.segs {
             let Seg::Ref { bus, len } = seg else {
                 return None;

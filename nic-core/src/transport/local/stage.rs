@@ -18,16 +18,13 @@ use crate::engine::Direction;
 use crate::transport::Payload;
 use crate::types::Buffer;
 
-/// Rooms that wait for their next connection before the rest goes back to NIC memory.
-pub(super) const SPARE_ROOMS: usize = 8;
-
 /// Gives a connection room, when there is some. Less than asked for is better than none.
 pub(super) fn open(c: &mut Conn, out: &mut Out<'_>) -> bool {
     if c.tx.stage.is_some() {
         return true;
     }
     let mut len = out.staging.chunk.saturating_mul(out.staging.depth);
-    let room = out.spare.pop().or_else(|| loop {
+    let room = out.rooms.spare.pop().or_else(|| loop {
         match out.dma.stage_take(len) {
             Some(room) => break Some(room),
             None if len / 2 >= SHORTEST => len /= 2,
@@ -55,7 +52,7 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
             if left == 0 {
                 break;
             }
-            match stage.reserve(s.started, left, out.staging.chunk, out.tickets) {
+            match stage.reserve(s.started, left, out.staging.chunk, &mut out.rooms.tickets) {
                 Some(n) => s.started += n,
                 None => break,
             }

@@ -2,10 +2,33 @@
 
 use std::collections::VecDeque;
 
-use crate::dma::StageRoom;
+use crate::dma::{DmaAccess, StageRoom};
 
 /// A piece is not cut shorter than this because room is scarce: acknowledgements make more.
 pub(super) const SHORTEST: u32 = 4096;
+
+/// Rooms that wait for their next connection before the rest goes back to NIC memory.
+const SPARE_ROOMS: usize = 8;
+
+/// Room in NIC memory that no connection uses, and the numbers of reads that fill such room.
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    pub(super) spare: Vec<StageRoom>,
+    /// Last number given to a read.
+    pub(super) tickets: u64,
+}
+
+impl Rooms {
+    /// Gives back what is unlikely to be used soon.
+    #[inline]
+    pub(super) fn trim(&mut self, dma: &mut dyn DmaAccess) {
+        while self.spare.len() > SPARE_ROOMS {
+            if let Some(room) = self.spare.pop() {
+                dma.stage_give(room);
+            }
+        }
+    }
+}
 
 /// A piece of a payload in NIC memory.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
 use super::stage_room::Stage;
 use super::tx::SPAN_WINDOW;
-use super::{reshape, stage};
+use super::{send_transform, stage};
 use crate::board::HOST_BUS;
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, PIECE};
@@ -103,10 +103,11 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
             .as_mut()
             .is_some_and(|s| s.recycle(c.tx.spans_acked))
     {
-        out.spare.extend(c.tx.stage.take().map(Stage::into_room));
+        let room = c.tx.stage.take().map(Stage::into_room);
+        out.rooms.spare.extend(room);
     }
     if c.tx.shut && !c.tx.fin_sent && c.tx.next_send == c.tx.sends.len() {
-        match reshape::end(c, out) {
+        match send_transform::end(c, out) {
             Progress::Whole => {}
             Progress::Wait => return Stop::Done,
             Progress::Again => return Stop::Again,
@@ -198,7 +199,7 @@ fn depart(
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let on_path = out.dma.on_path(c.id, Direction::Send);
     if on_path && out.dma.reshapes(c.id) {
-        return reshape::emit(c, out);
+        return send_transform::emit(c, out);
     }
     let s = &mut c.tx.sends[c.tx.next_send];
     let len = s.work.payload.len();

@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 
 use super::conn::Conn;
 use super::io::{fail_front, recv_done, Fill, In};
-use super::rx::{Fetching, Run, Seg};
+use super::rx::{PendingRead, Run, Seg};
 use crate::dma::{Fetched, Landed, Landing, NotLanded};
 
 /// Runs of one connection that are on their way at once: an engine goes on with the next while one is looked at.
@@ -22,17 +22,17 @@ fn still_there(c: &Conn, foreign: bool, io: &In<'_>) -> bool {
 
 /// Moves what has landed on, and starts what can be started. `Done`: nothing is on its way, and the front is not for this.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
-    if !take_landed(c, io) {
+    if !take_finished(c, io) {
         return Fill::Broken;
     }
-    while c.rx.landing.runs.len() < AT_ONCE {
+    while c.rx.copies.runs.len() < AT_ONCE {
         let (Some((i, at)), Some((bus, len))) = (c.rx.next_receive(), c.rx.next_reference()) else {
             break;
         };
         let buffer = c.rx.recvs[i].work.buffer;
         let len = len.min(buffer.len - at);
         let Some((from, foreign)) = io.link.shared.loans.locate(bus, len.into()) else {
-            if c.rx.landing.runs.is_empty() {
+            if c.rx.copies.runs.is_empty() {
                 return Fill::Broken;
             }
             // Mapped memory of the peer, behind what is on its way.
@@ -41,9 +41,9 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
         match io.dma.land(from, &buffer, at.into()) {
             Ok(Landing::Started { ticket, len }) => {
                 let len = len as u32;
-                c.rx.recvs[i].landing += len;
-                c.rx.landing.bytes += u64::from(len);
-                c.rx.landing.runs.push_back(Run {
+                c.rx.recvs[i].copying += len;
+                c.rx.copies.bytes += u64::from(len);
+                c.rx.copies.runs.push_back(Run {
                     ticket,
                     len,
                     done: false,
@@ -52,7 +52,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 io.moved = true;
             }
             Ok(Landing::Busy) => return Fill::Budget,
-            Err(NotLanded::Fault(fault)) if c.rx.landing.runs.is_empty() => {
+            Err(NotLanded::Fault(fault)) if c.rx.copies.runs.is_empty() => {
                 fail_front(c, fault, io.events);
                 io.moved = true;
                 return Fill::Done;
@@ -65,16 +65,16 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             }
         }
     }
-    match c.rx.landing.runs.is_empty() {
+    match c.rx.copies.runs.is_empty() {
         true => Fill::Done,
         false => Fill::Budget,
     }
 }
 
 /// Gives the receives what has landed, in order. `false`: the stream is broken.
-fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
+fn take_finished(c: &mut Conn, io: &mut In<'_>) -> bool {
     let mut lost = false;
-    for run in c.rx.landing.runs.iter_mut().filter(|r| !r.done) {
+    for run in c.rx.copies.runs.iter_mut().filter(|r| !r.done) {
         match io.dma.landed(run.ticket) {
             Ok(Landed::Done) => run.done = true,
             Ok(Landed::Pending) => {}
@@ -82,14 +82,14 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
             Err(_) => return false,
         }
     }
-    let done = c.rx.landing.runs.iter().take_while(|r| r.done);
+    let done = c.rx.copies.runs.iter().take_while(|r| r.done);
     let (n, foreign) = done.fold((0, false), |(n, f), r| (n + 1, f || r.foreign));
     // After the copies: as the reader of a sequence lock.
     if n > 0 && !still_there(c, foreign, io) {
         return false;
     }
-    for run in c.rx.landing.runs.drain(..n).collect::<Vec<_>>() {
-        c.rx.landing.bytes -= u64::from(run.len);
+    for run in c.rx.copies.runs.drain(..n).collect::<Vec<_>>() {
+        c.rx.copies.bytes -= u64::from(run.len);
         if !c.rx.consume_reference(0, run.len) {
             return false;
         }
@@ -97,7 +97,7 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
             return false;
         };
         r.done += run.len;
-        r.landing -= run.len;
+        r.copying -= run.len;
         io.moved = true;
         if r.done == r.work.buffer.len || r.work.some {
             let r = *r;
@@ -108,7 +108,7 @@ fn take_landed(c: &mut Conn, io: &mut In<'_>) -> bool {
         }
     }
     if lost {
-        c.rx.forget_landing();
+        c.rx.forget_copies();
     }
     true
 }
@@ -119,9 +119,9 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
     let Some(&Seg::Ref { bus, len }) = c.rx.segs.get(i) else {
         return Fill::Done;
     };
-    if let Some(f) = c.rx.fetching.take().filter(|f| f.bus == bus) {
+    if let Some(f) = c.rx.reading.take().filter(|f| f.bus == bus) {
         match io.dma.fetched(f.ticket) {
-            Fetched::Pending => c.rx.fetching = Some(f),
+            Fetched::Pending => c.rx.reading = Some(f),
             Fetched::Lost => {}
             Fetched::Bytes(bytes) => {
                 let n = bytes.len() as u32;
@@ -142,7 +142,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
     };
     match io.dma.fetch(from) {
         Ok(Landing::Started { ticket, .. }) => {
-            c.rx.fetching = Some(Fetching {
+            c.rx.reading = Some(PendingRead {
                 ticket,
                 bus,
                 foreign,

@@ -8,7 +8,7 @@ use ringbell_nic_abi::Status;
 
 use super::conn::Conn;
 use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
-use super::land;
+use super::pending_copy;
 use super::rx::Seg;
 use crate::dma::Foreign;
 
@@ -99,7 +99,7 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 let n = u64::from(*len).min(*io.budget);
                 let Some(from) = io.link.resolve(*bus, n) else {
                     // The engine sees bytes, so they are read into the NIC first.
-                    match land::fetch(c, 0, LENT_PIECE, io) {
+                    match pending_copy::fetch(c, 0, LENT_PIECE, io) {
                         Fill::Done => continue,
                         other => return Ok(other),
                     }
