@@ -49,7 +49,7 @@ pub struct NicConfig {
     pub deregister_timeout: Duration,
     /// Bytes of NIC memory, for engines: a multiple of 4096 from 1 MiB to 1 TiB. Pages that nothing
     /// uses cost nothing.
-    pub board_bytes: u64,
+    pub nic_memory_bytes: u64,
     /// Who steps the NIC.
     pub progress: ProgressMode,
     /// Longest nap of the rescue thread while a kernel may ring a doorbell unseen.
@@ -67,7 +67,7 @@ impl Default for NicConfig {
             batch: 32,
             linger: Duration::from_secs(5),
             deregister_timeout: Duration::from_secs(2),
-            board_bytes: 1 << 30,
+            nic_memory_bytes: 1 << 30,
             progress: ProgressMode::Rescue,
             idle_nap: Duration::from_millis(2),
         }
@@ -87,7 +87,7 @@ fn check_board_bytes(len: u64) -> Result<(), ConfigError> {
         return Ok(());
     }
     Err(ConfigError {
-        setting: "board_bytes",
+        setting: "nic_memory_bytes",
         why: format!("{len} is not a multiple of 4096 between 1 MiB and 1 TiB"),
     })
 }
@@ -107,7 +107,7 @@ impl NicConfig {
         within("max_sessions", self.max_sessions, 1, 65536)?;
         within("event_capacity", self.event_capacity, 1, 1 << 20)?;
         within("batch", self.batch, 1, 4096)?;
-        check_board_bytes(self.board_bytes)?;
+        check_board_bytes(self.nic_memory_bytes)?;
         if self.ip.is_unspecified() || self.ip.is_multicast() || self.ip.is_broadcast() {
             return Err(ConfigError {
                 setting: "ip",
@@ -215,11 +215,11 @@ impl LocalConfig {
     /// The setting that does not fit.
     pub fn validate_with(&self, nic: &NicConfig) -> Result<(), ConfigError> {
         self.validate()?;
-        let (room, board) = (self.staging.room(), nic.board_bytes);
-        if room > board {
+        let (room, nic_memory) = (self.staging.room(), nic.nic_memory_bytes);
+        if room > nic_memory {
             return Err(ConfigError {
                 setting: "local.staging",
-                why: format!("{room} bytes (chunk times depth) of one connection exceed the {board} bytes of NIC memory (`board_bytes`)"),
+                why: format!("{room} bytes (chunk times depth) of one connection exceed the {nic_memory} bytes of NIC memory (`nic_memory_bytes`)"),
             });
         }
         Ok(())
@@ -243,7 +243,7 @@ mod tests {
         let e = l.validate().expect_err("too small");
         assert_eq!(e.setting, "local.staging.chunk");
         let small = NicConfig {
-            board_bytes: 1 << 20,
+            nic_memory_bytes: 1 << 20,
             ..NicConfig::default()
         };
         l.staging = StagingConfig {

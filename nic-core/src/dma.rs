@@ -1,14 +1,14 @@
 //! DMA: bytes between the NIC and GPU memory, always through the GTLB.
 //!
 //! The bus has a range each for GPU memory, the NIC's own memory and registered memory of the host
-//! (see `board`). Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
+//! (see `nic_memory`). Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
 //! through [`DmaMemory::submit`]: its reads are remembered by what was asked, so that the transport
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
 mod access;
-mod arrivals;
-mod passage;
+mod pending_copy;
+mod pipeline;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,13 +17,15 @@ use std::sync::Arc;
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Submitted, Window};
 use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
-use crate::board::{self, Board};
 use crate::copy;
 use crate::engine::{Delivered, Direction, EngineFailed, Engines, PIECE};
+use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
 use crate::types::{Buffer, ConnId, Owner};
-pub use access::{DmaAccess, Fetched, Foreign, Landed, Landing, NotLanded, ReadStatus, StageRoom};
-use arrivals::Arrival;
-use passage::{Own, Peers};
+pub use access::{
+    CopyError, CopyStart, CopyStatus, DmaAccess, Foreign, ReadOutcome, ReadStatus, StageRoom,
+};
+use pending_copy::PendingCopy;
+use pipeline::{Own, Peers};
 
 /// Reads of an asynchronous memory that nobody has asked for again after this many polls are
 /// forgotten: their work was cancelled.
@@ -56,20 +58,20 @@ struct PendingRead {
 /// What DMA keeps between steps.
 pub(crate) struct DmaState {
     pub(crate) memory: Arc<dyn DmaMemory>,
-    pub(crate) board: Board,
+    pub(crate) nic_memory: NicMemory,
     window: Option<Window>,
     pending: VecDeque<PendingRead>,
     /// Bytes on their way out of a peer's memory.
-    arrivals: Vec<Arrival>,
+    copies: Vec<PendingCopy>,
     /// Last number given to one of them.
-    arrived: u64,
+    last_ticket: u64,
     polls: u64,
     /// Engines on the paths of streams.
     pub(crate) engines: Engines,
     /// Where bytes of a peer's memory lie while an engine reads them.
     piece: Vec<u8>,
     /// Index of the transport that is working.
-    pub(crate) carrier: usize,
+    pub(crate) transport_index: usize,
     /// Payload bytes copied.
     pub(crate) copied: u64,
     /// Those of them that were read into NIC memory for a peer.
@@ -79,18 +81,18 @@ pub(crate) struct DmaState {
 }
 
 impl DmaState {
-    pub(crate) fn new(memory: Arc<dyn DmaMemory>, board: Board) -> DmaState {
+    pub(crate) fn new(memory: Arc<dyn DmaMemory>, nic_memory: NicMemory) -> DmaState {
         DmaState {
             window: memory.window(),
             memory,
-            board,
+            nic_memory,
             pending: VecDeque::new(),
-            arrivals: Vec::new(),
-            arrived: 0,
+            copies: Vec::new(),
+            last_ticket: 0,
             polls: 0,
             engines: Engines::default(),
             piece: Vec::new(),
-            carrier: 0,
+            transport_index: 0,
             copied: 0,
             staged: 0,
             direct: 0,
@@ -115,10 +117,10 @@ impl DmaState {
                 self.memory.take(id, &mut p.bytes);
                 p.id = None;
             } else {
-                self.arrived(id);
+                self.finished(id);
             }
         }
-        self.forget_arrivals();
+        self.forget_copies();
         let polls = self.polls;
         self.pending.retain(|r| {
             let wanted = r.ticket != ORPHAN && polls - r.touched < ORPHAN_POLLS;
@@ -149,12 +151,12 @@ impl DmaState {
     /// Whether an operation on the region is in flight.
     pub(crate) fn is_busy(&self, region: u32) -> bool {
         let reads = |r: &PendingRead| r.region == region && r.pieces.iter().any(|p| p.id.is_some());
-        self.pending.iter().any(reads) || self.lands_in(region)
+        self.pending.iter().any(reads) || self.copies_into(region)
     }
 
     /// Operations in flight, over all regions.
     pub(crate) fn in_flight(&self) -> usize {
-        self.pending.len() + self.arrivals.len()
+        self.pending.len() + self.copies.len()
     }
 }
 
@@ -201,7 +203,7 @@ impl Dma<'_> {
 
     /// The path of what a connection sends.
     fn sending(&self, conn: ConnId) -> (usize, ConnId, Direction) {
-        (self.state.carrier, conn, Direction::Send)
+        (self.state.transport_index, conn, Direction::Send)
     }
 
     /// Copies inside GPU memory. `Pending` as for a read.
@@ -426,19 +428,18 @@ impl DmaAccess for Dma<'_> {
     }
 
     fn stage_take(&mut self, len: u32) -> Option<StageRoom> {
-        let block = self.state.board.alloc(len.into())?;
+        let block = self.state.nic_memory.alloc(len.into())?;
         // What rounding up has added is not used.
         Some(StageRoom {
-            bus: board::BOARD_BUS + block.at,
+            bus: NIC_BUS + block.at,
             len,
         })
     }
 
     fn stage_give(&mut self, room: StageRoom) {
-        self.state.board.free(board::Block::of(
-            room.bus - board::BOARD_BUS,
-            room.len.into(),
-        ));
+        self.state
+            .nic_memory
+            .free(Block::of(room.bus - NIC_BUS, room.len.into()));
     }
 
     fn stage_fill(
@@ -449,10 +450,10 @@ impl DmaAccess for Dma<'_> {
         len: u32,
         ticket: u64,
     ) -> Result<ReadStatus, Fault> {
-        let Some(dst) = self.state.board.at_bus(to, len.into()) else {
+        let Some(dst) = self.state.nic_memory.at_bus(to, len.into()) else {
             return Err(Fault::NoTranslation { va: buffer.va });
         };
-        // SAFETY: `dst` lies in the board for `len` bytes (checked by `at_bus`), which everybody
+        // SAFETY: `dst` lies in NIC memory for `len` bytes (checked by `at_bus`), which everybody
         // reaches through raw copies.
         let status = unsafe {
             match self.is_direct(buffer) {
@@ -469,20 +470,25 @@ impl DmaAccess for Dma<'_> {
         Ok(status)
     }
 
-    fn land(&mut self, from: BusSpan, buffer: &Buffer, at: u64) -> Result<Landing, NotLanded> {
-        self.start_landing(from, buffer, at)
+    fn start_copy(
+        &mut self,
+        from: BusSpan,
+        buffer: &Buffer,
+        at: u64,
+    ) -> Result<CopyStart, CopyError> {
+        self.begin_copy(from, buffer, at)
     }
 
-    fn landed(&mut self, ticket: u64) -> Result<Landed, Fault> {
-        self.end_landing(ticket)
+    fn poll_copy(&mut self, ticket: u64) -> Result<CopyStatus, Fault> {
+        self.end_copy(ticket)
     }
 
-    fn fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
-        self.state.start_fetch(from)
+    fn start_read(&mut self, from: BusSpan) -> Result<CopyStart, BusError> {
+        self.state.begin_read_alone(from)
     }
 
-    fn fetched(&mut self, ticket: u64) -> Fetched {
-        self.state.end_fetch(ticket)
+    fn poll_read(&mut self, ticket: u64) -> ReadOutcome {
+        self.state.end_read(ticket)
     }
 
     fn is_reading(&self, bus: u64, len: u64) -> bool {
@@ -544,24 +550,24 @@ impl DmaAccess for Dma<'_> {
     #[inline]
     fn direct(&self, span: BusSpan) -> Option<*mut u8> {
         let bus = span.addr.value();
-        if bus < board::BOARD_BUS {
+        if bus < NIC_BUS {
             return self.state.window.as_ref()?.at(span);
         }
-        if bus < board::HOST_BUS {
-            return self.state.board.at_bus(bus, span.len);
+        if bus < HOST_BUS {
+            return self.state.nic_memory.at_bus(bus, span.len);
         }
-        board::host_at_bus(bus, span.len)
+        host_at_bus(bus, span.len)
     }
 
     #[inline]
     fn on_path(&self, conn: ConnId, direction: Direction) -> bool {
-        let key = (self.state.carrier, conn, direction);
+        let key = (self.state.transport_index, conn, direction);
         self.state.engines.is_on(key)
     }
 
     #[inline]
     fn held(&self, conn: ConnId) -> usize {
-        let key = (self.state.carrier, conn, Direction::Receive);
+        let key = (self.state.transport_index, conn, Direction::Receive);
         self.state.engines.held(key)
     }
 
@@ -574,7 +580,7 @@ impl DmaAccess for Dma<'_> {
         src: &[u8],
         streaming: bool,
     ) -> Delivered {
-        let key = (self.state.carrier, conn, Direction::Receive);
+        let key = (self.state.transport_index, conn, Direction::Receive);
         let room = u64::from(buffer.len).saturating_sub(offset) as usize;
         // Taken out for the call: the engine is the table's, and memory is ours.
         let mut engines = std::mem::take(&mut self.state.engines);
@@ -599,7 +605,7 @@ impl DmaAccess for Dma<'_> {
         src: &Foreign<'_>,
         streaming: bool,
     ) -> Delivered {
-        let key = (self.state.carrier, conn, Direction::Receive);
+        let key = (self.state.transport_index, conn, Direction::Receive);
         let room = u64::from(buffer.len).saturating_sub(offset) as usize;
         let mut engines = std::mem::take(&mut self.state.engines);
         let mut piece = std::mem::take(&mut self.state.piece);
@@ -611,17 +617,17 @@ impl DmaAccess for Dma<'_> {
     }
 
     fn end_of_stream(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
-        let key = (self.state.carrier, conn, Direction::Receive);
+        let key = (self.state.transport_index, conn, Direction::Receive);
         self.state.engines.end(key)
     }
 
     #[inline]
-    fn reshapes(&self, conn: ConnId) -> bool {
-        self.state.engines.reshapes(self.sending(conn))
+    fn transforms(&self, conn: ConnId) -> bool {
+        self.state.engines.transforms(self.sending(conn))
     }
 
-    fn reshape(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
-        self.state.engines.reshape(self.sending(conn), by, bytes)
+    fn transform(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
+        self.state.engines.transform(self.sending(conn), by, bytes)
     }
 
     fn outgoing(&self, conn: ConnId) -> &[u8] {
@@ -637,23 +643,26 @@ impl DmaAccess for Dma<'_> {
         self.state.engines.end(self.sending(conn))
     }
 
-    fn depart(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
-        let key = (self.state.carrier, conn, Direction::Send);
+    fn tap_sent(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
+        let key = (self.state.transport_index, conn, Direction::Send);
         self.state.engines.observe(key, by, bytes);
     }
 
-    fn depart_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
+    fn tap_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
         // A peer may have NIC memory mapped: what the engine sees must not change under it.
         let mut piece = [0; PIECE];
         let mut done = 0;
         while done < len {
             let n = (len - done).min(PIECE as u32);
-            let from = self.state.board.at_bus(bus + u64::from(done), u64::from(n));
+            let from = self
+                .state
+                .nic_memory
+                .at_bus(bus + u64::from(done), u64::from(n));
             let Some(from) = from else { return };
             // SAFETY: `n` bytes of NIC memory (checked by `at_bus`), and no more than `piece` holds.
             unsafe { copy::copy(piece.as_mut_ptr(), from, n as usize) };
             self.state.copied += u64::from(n);
-            self.depart(conn, by, &piece[..n as usize]);
+            self.tap_sent(conn, by, &piece[..n as usize]);
             done += n;
         }
     }

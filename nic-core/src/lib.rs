@@ -9,7 +9,6 @@
 extern crate self as ringbell_nic_core;
 
 mod bar;
-mod board;
 mod cache;
 pub mod card;
 pub mod collective;
@@ -23,6 +22,7 @@ mod event;
 mod host_queue;
 mod memory;
 mod nic;
+mod outstanding;
 mod permit;
 pub mod port;
 pub mod progress;
@@ -38,7 +38,6 @@ pub mod types;
 mod wait_policy;
 mod wake;
 pub mod wire;
-mod works;
 
 pub use bar::BarError;
 pub use command::{Counters, Undelivered};

@@ -19,11 +19,11 @@ use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
 use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
 
 use crate::bar::{Bar, BarError, Target};
-use crate::board::Board;
 use crate::card::Registers;
 use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
+use crate::memory::nic_memory::NicMemory;
 use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
@@ -116,12 +116,13 @@ impl NicBuilder {
     pub fn build(self) -> Result<Nic, NicError> {
         self.config.validate()?;
         let wake = WakeCell::new().map_err(system("a wake descriptor"))?;
-        let board = Board::new(self.config.board_bytes).map_err(system("NIC memory"))?;
+        let nic_memory =
+            NicMemory::new(self.config.nic_memory_bytes).map_err(system("NIC memory"))?;
         let mut transports = self.transports;
         if let Some(local) = self.local {
             local.validate_with(&self.config)?;
             let mut exports = self.memory.exports();
-            exports.extend(board.export());
+            exports.extend(nic_memory.export());
             let t = LocalTransport::new(
                 &local,
                 self.config.ip,
@@ -145,7 +146,7 @@ impl NicBuilder {
             self.config.clone(),
             Mmu::new(self.mmu)?,
             self.memory,
-            board,
+            nic_memory,
             transports,
         );
         core.show_status_in(bar.clone());

@@ -437,7 +437,7 @@ fn impossible_communicators_are_refused_with_a_reason() {
     let mut big = good.clone();
     big.settings.scratch_bytes = 2 << 30;
     let e = refused(&big);
-    assert!(e.to_string().contains("board_bytes"), "{e}");
+    assert!(e.to_string().contains("nic_memory_bytes"), "{e}");
     let id = nic.create_communicator(&good).expect("good");
     assert_eq!(refused(&good), CommError::CtxInUse { ctx: 1 });
     let mut elsewhere = CommunicatorConfig { ctx: 2, ..good };

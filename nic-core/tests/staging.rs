@@ -18,11 +18,11 @@ use ringbell_onc_engines::stream::Registry;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-fn pair(dir: &TempDir, staging: StagingConfig, board_bytes: u64) -> [Host; 2] {
+fn pair(dir: &TempDir, staging: StagingConfig, nic_memory_bytes: u64) -> [Host; 2] {
     [1, 2].map(|n| {
         let mut setup = Setup::new(dir, n);
         setup.local.staging = staging;
-        setup.nic.board_bytes = board_bytes;
+        setup.nic.nic_memory_bytes = nic_memory_bytes;
         Host::new(&setup)
     })
 }

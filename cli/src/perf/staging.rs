@@ -213,7 +213,7 @@ impl Pair {
                 options.local.staging.chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
             }
             options.gpu.memory_bytes = (2 * room).next_multiple_of(2 << 20) + (64 << 20);
-            options.limits.board_bytes = (2 * room).next_multiple_of(4096) + (256 << 20);
+            options.limits.nic_memory_bytes = (2 * room).next_multiple_of(4096) + (256 << 20);
             let nic = open::nic(options)?;
             let queue = nic.create_queue()?;
             Ok((nic, queue))

@@ -11,7 +11,7 @@ use super::direct_path::DirectComm;
 use super::params::Params;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use super::State;
-use crate::board::{Block, Space};
+use crate::memory::nic_memory::{Block, Space};
 use crate::types::NicTime;
 
 /// Operations whose parameters are remembered after their end: a rank that disagrees may be late.

@@ -14,7 +14,7 @@ use super::{
     MAX_RANKS,
 };
 use super::{Collectives, Io};
-use crate::board::{Space, BOARD_BUS, BOARD_VA};
+use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
 use crate::types::CommId;
 use crate::types::Owner;
 
@@ -94,13 +94,13 @@ impl Collectives {
             None => return Err(CommError::TooMany { limit: MAX_COMMS }),
         };
         let needed = c.settings.scratch_bytes;
-        let board = &mut io.dma.board;
+        let nic_memory = &mut io.dma.nic_memory;
         let short = CommError::Memory {
             needed,
-            free: board.len() - board.used(),
-            board: board.len(),
+            free: nic_memory.len() - nic_memory.used(),
+            nic_memory: nic_memory.len(),
         };
-        let scratch = board.alloc(needed).ok_or(short)?;
+        let scratch = nic_memory.alloc(needed).ok_or(short)?;
         let direct = self.open_direct(io, c);
         let area = direct.as_ref().map_or(0, DirectComm::area);
         let tells = Tells {
@@ -113,9 +113,9 @@ impl Collectives {
             .open(io, c.ctx, c.rank, &c.peers, &c.settings, tells);
         if let Err(e) = opened {
             if let Some(d) = direct {
-                d.path.free(&mut io.dma.board, &mut self.areas);
+                d.path.free(&mut io.dma.nic_memory, &mut self.areas);
             }
-            io.dma.board.free(scratch);
+            io.dma.nic_memory.free(scratch);
             return Err(e);
         }
         let s = &mut self.comms[slot];
@@ -153,19 +153,19 @@ impl Collectives {
         Ok(id)
     }
 
-    /// Lets the MMU know the board, in a protection domain of the NIC's own: no queue reaches it.
+    /// Lets the MMU know NIC memory, in a protection domain of the NIC's own: no queue reaches it.
     fn register_board(&mut self, io: &mut Io<'_>) -> Result<(), CommError> {
-        if io.dma.board.is_registered() {
+        if io.dma.nic_memory.is_registered() {
             return Ok(());
         }
         let why = |e: &dyn std::fmt::Display| CommError::Register { why: e.to_string() };
         let pd = io.mmu.alloc_pd().map_err(|e| why(&e))?;
-        let len = io.dma.board.len();
+        let len = io.dma.nic_memory.len();
         let region = io
             .mmu
-            .register_flat(pd, GpuVa(BOARD_VA), len, Access::LOCAL, BOARD_BUS)
+            .register_flat(pd, GpuVa(NIC_VA), len, Access::LOCAL, NIC_BUS)
             .map_err(|e| why(&e))?;
-        io.dma.board.set_region(region.lkey.0);
+        io.dma.nic_memory.set_region(region.lkey.0);
         self.pd = Some(pd);
         Ok(())
     }

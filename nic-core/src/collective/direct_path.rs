@@ -6,8 +6,8 @@ use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
 use super::direct::{Access, Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
 use super::{taps, Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
-use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::dma::DmaAccess;
+use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
 use crate::types::ConnId;
 
@@ -40,7 +40,7 @@ pub(crate) struct DirectComm {
 impl DirectComm {
     /// What `Join` says of the area.
     pub(crate) fn area(&self) -> u32 {
-        let unit = (self.path.address() - BOARD_BUS) / AREA_UNIT + 1;
+        let unit = (self.path.address() - NIC_BUS) / AREA_UNIT + 1;
         u32::try_from(unit).unwrap_or(0)
     }
 }
@@ -119,7 +119,7 @@ fn pages(
     }
     let first = io.mmu.span(side.region, GpuVa(side.va), bytes)?;
     let (bus, len) = (first.addr.value(), first.len);
-    let exported = if bus < BOARD_BUS {
+    let exported = if bus < NIC_BUS {
         exports.iter().any(|(at, len)| bus.wrapping_sub(*at) < *len)
     } else if bus < HOST_BUS {
         true
@@ -166,8 +166,8 @@ impl Collectives {
             self.exports = exports.iter().map(|e| (e.bus, e.len)).collect();
         }
         let eager = c.settings.direct_eager_bytes;
-        let board = &mut io.dma.board;
-        let path = Direct::new(board, &mut self.areas, c.ctx, c.rank, ranks, eager)?;
+        let nic_memory = &mut io.dma.nic_memory;
+        let path = Direct::new(nic_memory, &mut self.areas, c.ctx, c.rank, ranks, eager)?;
         Some(DirectComm {
             path,
             routes: vec![None; ranks as usize],
@@ -195,7 +195,7 @@ impl Collectives {
             match (route, area) {
                 (Some(route), Some(area)) if area > 0 => {
                     d.routes[r as usize] = Some(route);
-                    let at = BOARD_BUS + (u64::from(area) - 1) * AREA_UNIT;
+                    let at = NIC_BUS + (u64::from(area) - 1) * AREA_UNIT;
                     d.path.set_peer(r, at);
                 }
                 _ => return,
@@ -274,7 +274,9 @@ impl Collectives {
                 routes: &d.routes,
             };
             let before = d.path.stats().stored;
-            moved |= d.path.step(io.now, &mut io.dma.board, &peers, &mut out);
+            moved |= d
+                .path
+                .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
             io.dma.copied += d.path.stats().stored - before;
             for (token, outcome) in out.drain(..) {
                 self.direct_active -= 1;

@@ -115,13 +115,13 @@ impl Collectives {
         let s = &mut self.comms[slot as usize];
         if let Some(c) = s.comm.take() {
             self.ending -= usize::from(c.end.is_some());
-            io.dma.board.free(c.scratch);
+            io.dma.nic_memory.free(c.scratch);
             // Its engines live on, so that they can be asked.
             for by in [Owner::communicator(slot), Owner::operands(slot)] {
                 io.dma.engines.unwatch(by);
             }
             if let Some(d) = c.direct {
-                d.path.free(&mut io.dma.board, &mut self.areas);
+                d.path.free(&mut io.dma.nic_memory, &mut self.areas);
             }
             self.by_ctx.remove(&c.ctx);
             self.fabric.forget(io, c.ctx);

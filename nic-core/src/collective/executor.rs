@@ -17,8 +17,8 @@ use super::kernel_stream::{Refusal, StreamEnd};
 use super::params::{Params, Side};
 use super::plan::{Plan, PlanStep, Source};
 use super::taps::Viewer;
-use crate::board::Block;
 use crate::dma::ReadStatus;
+use crate::memory::nic_memory::Block;
 use crate::types::Buffer;
 
 /// Steps for which receives are posted ahead.
@@ -117,7 +117,7 @@ impl Job {
                     let r = self.range(i % n, segment);
                     let len = (r.end - r.start) * size;
                     let at = scratch + u64::from(i) * self.slot_bytes;
-                    out.push(io.dma.board.buffer(at, len as u32));
+                    out.push(io.dma.nic_memory.buffer(at, len as u32));
                     continue;
                 }
             };
@@ -125,7 +125,7 @@ impl Job {
             if self.streams[stream] {
                 let at = self.window_at(scratch, stream);
                 let len = (r.end - r.start) * size;
-                out.push(io.dma.board.buffer(at, len as u32));
+                out.push(io.dma.nic_memory.buffer(at, len as u32));
                 continue;
             }
             out.push(Buffer {
@@ -257,7 +257,7 @@ fn view(
 ) -> Result<(), Refusal> {
     let Some(viewer) = viewer else { return Ok(()) };
     // A window fits NIC memory, which has less than 4 GiB.
-    let window = Pieces::one(io.dma.board.buffer(at, len as u32));
+    let window = Pieces::one(io.dma.nic_memory.buffer(at, len as u32));
     let shown = viewer.show(io, &window, &mut 0, u64::MAX);
     shown.map_err(|fault| fault.status())?;
     if last {
@@ -412,7 +412,7 @@ impl Op {
         let window = job.window_at(self.instances[i].scratch_at(job), 0);
         let mut at = window;
         for src in stream.pieces(0, len).iter() {
-            let dst = io.dma.board.buffer(at, src.len);
+            let dst = io.dma.nic_memory.buffer(at, src.len);
             copy(io, &dst, src)?;
             at += u64::from(src.len);
         }
@@ -441,7 +441,7 @@ impl Op {
         view(self.viewers[1], io, (window, len), last)?;
         let mut at = window;
         for dst in stream.pieces(0, len).iter() {
-            let src = io.dma.board.buffer(at, dst.len);
+            let src = io.dma.nic_memory.buffer(at, dst.len);
             copy(io, dst, &src)?;
             at += u64::from(dst.len);
         }
@@ -579,7 +579,7 @@ impl Instance {
         })
     }
 
-    /// Where scratch begins on the board.
+    /// Where scratch begins on NIC memory.
     fn scratch_at(&self, job: &Job) -> u64 {
         let at = self.block.map_or(0, |b| b.at);
         at + self.temps.len() as u64 * job.slot_bytes
@@ -587,7 +587,7 @@ impl Instance {
 
     fn slot(&self, job: &Job, io: &Io<'_>, t: Temp, bytes: u64) -> Pieces {
         let at = self.block.map_or(0, |b| b.at) + u64::from(t.first) * job.slot_bytes;
-        Pieces::one(io.dma.board.buffer(at, bytes as u32))
+        Pieces::one(io.dma.nic_memory.buffer(at, bytes as u32))
     }
 
     /// Posts the receives of the steps ahead.

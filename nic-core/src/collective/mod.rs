@@ -52,8 +52,8 @@ use ringbell_onc_engines::program::Layout;
 pub use ringbell_onc_engines::program::Thresholds;
 use rustc_hash::FxHashMap;
 
-use crate::board::Block;
 use crate::dma::ReadStatus;
+use crate::memory::nic_memory::Block;
 use crate::transport::TransportEvent;
 use crate::types::{NicTime, WorkToken};
 use channel::Channel;

@@ -220,14 +220,14 @@ pub enum CommError {
         asked: u16,
     },
     /// NIC memory is short.
-    #[error("NIC memory: {needed} bytes needed, {free} of {board} are free; raise the setting `board_bytes`, or lower collective.eager_buffers, eager_max or scratch_bytes")]
+    #[error("NIC memory: {needed} bytes needed, {free} of {nic_memory} are free; raise the setting `nic_memory_bytes`, or lower collective.eager_buffers, eager_max or scratch_bytes")]
     Memory {
         /// Needed.
         needed: u64,
         /// Free.
         free: u64,
-        /// Size of the board.
-        board: u64,
+        /// Size of NIC memory.
+        nic_memory: u64,
     },
     /// A transport cannot listen on the port.
     #[error("cannot serve collectives on port {port}: {status}")]

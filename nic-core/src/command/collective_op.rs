@@ -134,14 +134,14 @@ impl Core {
     /// A collective work has used up its time but for what answers may take: asks for them. `false`: all
     /// its time is up.
     pub(super) fn ask_around(&mut self, token: WorkToken) -> bool {
-        let Some(w) = self.works.get_mut(token) else {
+        let Some(w) = self.outstanding.get_mut(token) else {
             return false;
         };
         let extra = std::mem::take(&mut w.extra_us);
         if extra == 0 || !self.collectives(|c, io| c.ask_around(io, token)) {
             return false;
         }
-        self.works.rearm(token, extra);
+        self.outstanding.rearm(token, extra);
         true
     }
 
@@ -160,8 +160,8 @@ impl Core {
     pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
         // A ticket of the host's.
         let ring = self.queues.get(queue as usize).map_or(queue, |q| q.host);
-        let found = self.works.tokens().into_iter().find(|t| {
-            let w = self.works.get_mut(*t);
+        let found = self.outstanding.tokens().into_iter().find(|t| {
+            let w = self.outstanding.get_mut(*t);
             w.is_some_and(|w| {
                 w.opcode == Opcode::Collective
                     && (w.permit.queue, w.permit.ticket) == (ring, ticket)
@@ -200,11 +200,11 @@ impl Core {
         match self.task(slot, pd, d, &spec) {
             Ok((task, pins)) => {
                 let streams = streams_of(d, &spec, &pins);
-                let mut work = self.work(permit, d, u32::MAX);
+                let mut work = self.operation(permit, d, u32::MAX);
                 work.pins = pins;
                 work.extra_us = answer_us(work.timeout_us);
                 work.timeout_us -= work.extra_us;
-                let token = self.works.insert(work);
+                let token = self.outstanding.insert(work);
                 let seen = self.collectives.seen(&self.dma.engines, slot, pd);
                 let streams = (streams, seen);
                 self.collectives(|c, io| c.post(io, slot, token, task, streams, after));

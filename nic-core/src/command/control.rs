@@ -91,8 +91,8 @@ impl Core {
         if !matches!(session.state, State::Listening(_)) {
             return self.finish(permit, Status::BadState, 0, id.0.into());
         }
-        let work = self.work(permit, d, slot);
-        let token = self.works.insert(work);
+        let work = self.operation(permit, d, slot);
+        let token = self.outstanding.insert(work);
         if let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) {
             l.accepts.push_back(token);
         }
@@ -166,8 +166,8 @@ impl Core {
         }
         session.peer = Some(remote);
         let deadline = self.deadline_of(permit.queue, d);
-        let work = self.work(permit, d, slot);
-        let token = self.works.insert(work);
+        let work = self.operation(permit, d, slot);
+        let token = self.outstanding.insert(work);
         self.try_transports(slot, token, remote, 0, deadline, Status::HostUnreachable);
     }
 
@@ -185,7 +185,7 @@ impl Core {
             match self.transports[i].connect(self.now, remote, deadline) {
                 Ok(conn) => {
                     self.conns.insert((i, conn), slot);
-                    if let Some(w) = self.works.get_mut(token) {
+                    if let Some(w) = self.outstanding.get_mut(token) {
                         w.conn = Some((i, conn));
                     }
                     if let Some(s) = self.sessions.at(slot) {

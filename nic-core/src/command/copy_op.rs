@@ -4,7 +4,7 @@ use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Status};
 
 use super::Core;
-use crate::dma::{Dma, DmaAccess, Landed, Landing, NotLanded, ReadStatus};
+use crate::dma::{CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus};
 use crate::permit::Permit;
 use crate::types::{Buffer, WorkToken};
 
@@ -20,7 +20,7 @@ pub(super) struct CopyJob {
     burst: u64,
     done: u64,
     /// What the memory's own engine is copying: ticket and bytes.
-    landing: Option<(u64, u64)>,
+    pending: Option<(u64, u64)>,
 }
 
 impl Core {
@@ -46,16 +46,16 @@ impl Core {
             return;
         };
         debug_assert_eq!(queue, permit.queue);
-        let mut work = self.work(permit, d, none);
+        let mut work = self.operation(permit, d, none);
         work.pins = [Some(from), Some(to)];
-        let token = self.works.insert(work);
+        let token = self.outstanding.insert(work);
         self.copies.push_back(CopyJob {
             token,
             src,
             dst,
             burst: if d.imm == 0 { u64::MAX } else { d.imm.into() },
             done: 0,
-            landing: None,
+            pending: None,
         });
     }
 
@@ -113,26 +113,26 @@ impl Core {
 
 /// Lets a memory that no CPU maps copy by itself. The bytes that it has copied by now, once they are.
 fn by_the_memory(dma: &mut Dma<'_>, job: &mut CopyJob) -> Result<Option<u64>, Fault> {
-    if let Some((ticket, len)) = job.landing {
-        return Ok(match dma.landed(ticket)? {
-            Landed::Pending => None,
-            Landed::Lost => {
-                job.landing = None;
+    if let Some((ticket, len)) = job.pending {
+        return Ok(match dma.poll_copy(ticket)? {
+            CopyStatus::Pending => None,
+            CopyStatus::Lost => {
+                job.pending = None;
                 None
             }
-            Landed::Done => {
-                job.landing = None;
+            CopyStatus::Done => {
+                job.pending = None;
                 Some(len)
             }
         });
     }
     let most = (u64::from(job.src.len) - job.done).min(job.burst);
     let from = dma.span(&job.src, job.done)?.prefix(most);
-    match dma.land(from, &job.dst, job.done) {
-        Ok(Landing::Started { ticket, len }) => job.landing = Some((ticket, len)),
-        Ok(Landing::Busy) => {}
-        Err(NotLanded::Fault(fault)) => return Err(fault),
-        Err(NotLanded::Bus(_)) => {
+    match dma.start_copy(from, &job.dst, job.done) {
+        Ok(CopyStart::Started { ticket, len }) => job.pending = Some((ticket, len)),
+        Ok(CopyStart::Busy) => {}
+        Err(CopyError::Fault(fault)) => return Err(fault),
+        Err(CopyError::Bus(_)) => {
             let va = GpuVa(job.src.va.0.wrapping_add(job.done));
             return Err(Fault::NoTranslation { va });
         }

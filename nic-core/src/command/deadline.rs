@@ -1,4 +1,4 @@
-//! Time-outs, lingering connections, reset and shutdown: everything that ends works early.
+//! Time-outs, lingering connections, reset and shutdown: everything that ends operations early.
 
 use std::collections::HashSet;
 
@@ -12,7 +12,7 @@ impl Core {
     /// Retires what is past its deadline. Returns whether anything was.
     pub(super) fn expire(&mut self) -> bool {
         let mut expired = std::mem::take(&mut self.expired);
-        self.works.advance(self.now, &mut expired);
+        self.outstanding.advance(self.now, &mut expired);
         let mut moved = !expired.is_empty();
         for token in expired.drain(..) {
             self.time_out(token);
@@ -38,7 +38,7 @@ impl Core {
     }
 
     fn time_out(&mut self, token: WorkToken) {
-        let Some(work) = self.works.get_mut(token) else {
+        let Some(work) = self.outstanding.get_mut(token) else {
             return;
         };
         let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
@@ -48,7 +48,7 @@ impl Core {
                 let Some((t, c)) = conn else { return };
                 let Some(n) = self.transports[t].cancel(c, token) else {
                     // It is retiring in the transport this very moment: its event decides.
-                    self.works.postpone(token);
+                    self.outstanding.postpone(token);
                     return;
                 };
                 bytes = n;
@@ -76,7 +76,7 @@ impl Core {
             Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
             Opcode::Collective if self.ask_around(token) => return,
             Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
-                self.works.postpone(token);
+                self.outstanding.postpone(token);
                 return;
             }
             // These retire in the step that accepts them.
@@ -98,11 +98,11 @@ impl Core {
         }
     }
 
-    /// Retires the works that wait on a region being freed. What is being moved right now goes on
+    /// Retires the operations that wait on a region being freed. What is being moved right now goes on
     /// and keeps the region pinned.
     pub(crate) fn retire_region(&mut self, region: u32) {
-        for token in self.works.tokens() {
-            let Some(work) = self.works.get_mut(token) else {
+        for token in self.outstanding.tokens() {
+            let Some(work) = self.outstanding.get_mut(token) else {
                 continue;
             };
             if !work.pins.iter().flatten().any(|p| p.region == region) {
@@ -144,8 +144,8 @@ impl Core {
     /// streams are closed in order.
     pub(super) fn abort_streams(&mut self, status: Status, keep: &HashSet<(usize, ConnId)>) {
         let kept = |conn: Option<(usize, ConnId)>| conn.is_some_and(|c| keep.contains(&c));
-        for token in self.works.tokens() {
-            let Some(work) = self.works.get_mut(token) else {
+        for token in self.outstanding.tokens() {
+            let Some(work) = self.outstanding.get_mut(token) else {
                 continue;
             };
             let (conn, opcode) = (work.conn, work.opcode);

@@ -60,8 +60,8 @@ impl Core {
             Direction::Receive => Opcode::Recv,
             Direction::Send => Opcode::Send,
         };
-        for token in self.works.tokens() {
-            let Some(w) = self.works.get_mut(token) else {
+        for token in self.outstanding.tokens() {
+            let Some(w) = self.outstanding.get_mut(token) else {
                 continue;
             };
             let posted_to = self.queues[w.permit.queue as usize].queue;

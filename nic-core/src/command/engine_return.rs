@@ -7,8 +7,8 @@
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 
 use super::Core;
-use crate::board::{Block, BOARD_VA};
 use crate::engine::{Direction, EngineUseError, Outcome, Return};
+use crate::memory::nic_memory::{Block, NIC_VA};
 use crate::session::State;
 use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::types::{Buffer, ConnId, Owner, WorkToken};
@@ -73,7 +73,7 @@ impl Core {
     fn return_next(&mut self, mut r: Returning) {
         let buffer = |len| Buffer {
             region: r.lkey.0,
-            va: GpuVa(BOARD_VA + r.block.at),
+            va: GpuVa(NIC_VA + r.block.at),
             len,
         };
         let token = self.return_token();
@@ -91,7 +91,7 @@ impl Core {
                 return self.end_return(r, true);
             }
             let n = left.len().min(BUFFER as usize);
-            self.dma.board.write(r.block.at, &left[..n]);
+            self.dma.nic_memory.write(r.block.at, &left[..n]);
             let payload = Payload::Memory(buffer(n as u32));
             r.rest_from += n;
             self.return_send(token, &r, payload);
@@ -154,7 +154,7 @@ impl Core {
                 let token = self.return_token();
                 let payload = Payload::Memory(Buffer {
                     region: r.lkey.0,
-                    va: GpuVa(BOARD_VA + r.block.at),
+                    va: GpuVa(NIC_VA + r.block.at),
                     // What was received into the buffer fits it.
                     len: bytes as u32,
                 });
@@ -179,7 +179,7 @@ impl Core {
         let freed =
             self.mmu.begin_deregister(r.lkey).is_ok() && self.mmu.finish_deregister(r.lkey).is_ok();
         if freed {
-            self.dma.board.free(r.block);
+            self.dma.nic_memory.free(r.block);
             let _ = self.mmu.free_pd(r.pd);
         } else {
             tracing::error!(engine = %r.engine, "NIC memory is kept from reuse");

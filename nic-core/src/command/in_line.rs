@@ -47,7 +47,9 @@ impl Core {
         };
         let mut payload = [0; IN_LINE_MAX];
         let n = (bytes as usize).min(IN_LINE_MAX);
-        self.dma.board.read(slots.at(ticket), &mut payload[..n]);
+        self.dma
+            .nic_memory
+            .read(slots.at(ticket), &mut payload[..n]);
         let words: [u64; IN_LINE_MAX / 8] = std::array::from_fn(|i| {
             let mut word = [0; 8];
             word.copy_from_slice(&payload[i * 8..][..8]);

@@ -27,18 +27,18 @@ use ringbell_nic_abi::{
     Descriptor, EventKind, Flags, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
-use crate::board::Board;
 use crate::collective::Collectives;
 use crate::config::NicConfig;
 use crate::dma::{Dma, DmaState};
 use crate::event::EventQueue;
 use crate::memory::exports::Exports;
+use crate::memory::nic_memory::NicMemory;
+use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
 use crate::session::Sessions;
 use crate::transport::Transport;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
-use crate::works::{Work, Works};
 use copy_op::CopyJob;
 pub use end::Undelivered;
 
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     pub(crate) mmu: Mmu,
     pub(crate) queues: Vec<SendQueue>,
     pub(crate) sessions: Sessions,
-    pub(crate) works: Works,
+    pub(crate) outstanding: Outstanding,
     pub(crate) transports: Vec<Box<dyn Transport>>,
     pub(crate) conns: HashMap<(usize, ConnId), u32>,
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
@@ -123,18 +123,18 @@ impl Core {
         config: NicConfig,
         mmu: Mmu,
         memory: Arc<dyn DmaMemory>,
-        board: Board,
+        nic_memory: NicMemory,
         transports: Vec<Box<dyn Transport>>,
     ) -> Core {
         Core {
             now: NicTime(0),
             fresh_clock: false,
             wants_clock: true,
-            dma: DmaState::new(memory, board),
+            dma: DmaState::new(memory, nic_memory),
             mmu,
             queues: Vec::new(),
             sessions: Sessions::new(config.max_sessions),
-            works: Works::new(1024),
+            outstanding: Outstanding::new(1024),
             transports,
             conns: HashMap::new(),
             listeners: HashMap::new(),
@@ -189,7 +189,7 @@ impl Core {
         moved |= self.take_descriptors();
         moved |= self.dma.poll();
         for i in 0..self.transports.len() {
-            self.dma.carrier = i;
+            self.dma.transport_index = i;
             let mut dma = Dma {
                 mmu: &mut self.mmu,
                 state: &mut self.dma,
@@ -207,7 +207,7 @@ impl Core {
 
     /// When the NIC must be stepped although nothing arrives.
     pub(crate) fn next_timer(&self) -> Option<NicTime> {
-        let mut t = self.works.next_deadline();
+        let mut t = self.outstanding.next_deadline();
         let mut add = |x: Option<NicTime>| {
             t = match (t, x) {
                 (Some(a), Some(b)) => Some(a.min(b)),
@@ -313,9 +313,9 @@ impl Core {
     }
 
     /// A work for a descriptor, with its time-out.
-    fn work(&self, permit: Permit, d: &Descriptor, slot: u32) -> Work {
+    fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
         let default = self.queues[permit.queue as usize].default_timeout_us;
-        Work {
+        Operation {
             opcode: d.opcode,
             session: slot,
             chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
@@ -353,7 +353,7 @@ impl Core {
 
     /// Retires a work, unless it has retired already.
     fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
-        let Some(mut work) = self.works.remove(token) else {
+        let Some(mut work) = self.outstanding.remove(token) else {
             return;
         };
         for pin in work.pins.iter_mut() {
@@ -445,7 +445,7 @@ impl Core {
 
     /// Whether descriptors or connections are under way.
     pub(crate) fn is_active(&self) -> bool {
-        self.works.len() > 0
+        self.outstanding.len() > 0
             || !self.lingering.is_empty()
             || self.dma.in_flight() > 0
             || self.collectives.is_active()

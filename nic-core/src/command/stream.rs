@@ -9,11 +9,11 @@ use ringbell_nic_abi::{
 use super::Core;
 use crate::dma::Dma;
 use crate::engine::{Direction, EngineFailed};
+use crate::outstanding::Operation;
 use crate::permit::Permit;
 use crate::session::{State, Stream};
 use crate::transport::{Payload, RecvWork, SendWork};
 use crate::types::{Buffer, ConnId, Owner};
-use crate::works::Work;
 
 /// Why a stream operation cannot be posted.
 type Refusal = (Status, u64);
@@ -200,7 +200,7 @@ impl Core {
                 bytes: d.inline,
                 len: d.inline_len,
             };
-            (self.work(permit, d, slot), payload)
+            (self.operation(permit, d, slot), payload)
         } else {
             let pinned = self
                 .mmu
@@ -214,11 +214,11 @@ impl Core {
                 va: d.local_va,
                 len: d.len,
             };
-            let mut work = self.work(permit, d, slot);
+            let mut work = self.operation(permit, d, slot);
             work.pins[0] = Some(pin);
             (work, Payload::Memory(buffer))
         };
-        let token = self.works.insert(Work {
+        let token = self.outstanding.insert(Operation {
             conn: Some((stream.transport, stream.conn)),
             ..work
         });
@@ -266,7 +266,7 @@ impl Core {
         let place = self.in_line(queue, ticket, &buffer);
         let (in_line, buffer) = (place.is_some(), place.unwrap_or(buffer));
         let some = d.flags.contains(Flags::SOME);
-        self.dma.carrier = stream.transport;
+        self.dma.transport_index = stream.transport;
         let mut dma = Dma {
             mmu: &mut self.mmu,
             state: &mut self.dma,
@@ -283,7 +283,7 @@ impl Core {
             }
             return self.finish(permit(), Status::Ok, n.into(), 0);
         }
-        let token = self.works.insert(Work {
+        let token = self.outstanding.insert(Operation {
             permit: permit(),
             in_line,
             opcode: Opcode::Recv,

@@ -81,7 +81,7 @@ impl Core {
     /// Counts bytes for the session of a work, when it is still the session of that connection.
     #[inline]
     fn count(&mut self, t: usize, conn: ConnId, token: WorkToken, add: impl FnOnce(&mut Session)) {
-        let Some(slot) = self.works.get_mut(token).map(|w| w.session) else {
+        let Some(slot) = self.outstanding.get_mut(token).map(|w| w.session) else {
             return;
         };
         if let Some(s) = self.sessions.at(slot) {
@@ -128,7 +128,7 @@ impl Core {
         let work = *work;
         // A refusal is an answer; only "cannot get there" lets the next transport try.
         if matches!(status, Status::HostUnreachable | Status::NoResources) {
-            let us = self.works.get_mut(work).map_or(0, |w| {
+            let us = self.outstanding.get_mut(work).map_or(0, |w| {
                 debug_assert_eq!(w.opcode, Opcode::Connect);
                 w.timeout_us
             });

@@ -15,10 +15,10 @@ pub enum ReadStatus {
     Pending,
 }
 
-/// Whether bytes of a peer's memory are on their way.
+/// Whether a copy out of a peer's memory has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Landing {
+pub enum CopyStart {
     /// No room for another operation: try again in a later step.
     Busy,
     /// The first `len` of them are.
@@ -30,48 +30,48 @@ pub enum Landing {
     },
 }
 
-/// Whether they have arrived.
+/// Whether it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Landed {
+pub enum CopyStatus {
     /// In place.
     Done,
     /// Ask again.
     Pending,
-    /// Nobody has asked for too long, and they were forgotten.
+    /// It was not asked for in too many steps, and was forgotten.
     Lost,
 }
 
-/// The same for bytes that were fetched.
+/// The same for bytes that are read into the NIC.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Fetched {
+pub enum ReadOutcome {
     /// Here they are.
     Bytes(Vec<u8>),
     /// Ask again.
     Pending,
-    /// As [`Landed::Lost`].
+    /// As [`CopyStatus::Lost`].
     Lost,
 }
 
-/// Why bytes of a peer's memory do not land.
+/// Why bytes of a peer's memory cannot be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotLanded {
+pub enum CopyError {
     /// The buffer's fault.
     Fault(Fault),
     /// The peer's memory, or the device.
     Bus(BusError),
 }
 
-impl From<Fault> for NotLanded {
-    fn from(fault: Fault) -> NotLanded {
-        NotLanded::Fault(fault)
+impl From<Fault> for CopyError {
+    fn from(fault: Fault) -> CopyError {
+        CopyError::Fault(fault)
     }
 }
 
-impl From<BusError> for NotLanded {
-    fn from(e: BusError) -> NotLanded {
-        NotLanded::Bus(e)
+impl From<BusError> for CopyError {
+    fn from(e: BusError) -> CopyError {
+        CopyError::Bus(e)
     }
 }
 
@@ -151,27 +151,32 @@ pub trait DmaAccess {
     /// contiguous, in one go from memory to memory where it can copy by itself.
     ///
     /// # Errors
-    /// [`NotLanded`]; nothing was started.
-    fn land(&mut self, from: BusSpan, buffer: &Buffer, offset: u64) -> Result<Landing, NotLanded> {
+    /// [`CopyError`]; nothing was started.
+    fn start_copy(
+        &mut self,
+        from: BusSpan,
+        buffer: &Buffer,
+        offset: u64,
+    ) -> Result<CopyStart, CopyError> {
         let (from, to) = (from.addr.value(), buffer.va.0.wrapping_add(offset));
-        Err(NotLanded::Bus(BusError::NoCopy { from, to }))
+        Err(CopyError::Bus(BusError::NoCopy { from, to }))
     }
 
-    /// Asks for what [`land`](DmaAccess::land) has started, in every step until it is over. Bytes that nobody asks for any
+    /// Asks for what [`start_copy`](DmaAccess::start_copy) has started, in every step until it is over. Bytes that nobody asks for any
     /// more may still arrive: no later than an announcement that is published after them.
     ///
     /// # Errors
     /// The [`Fault`] of the buffer.
-    fn landed(&mut self, ticket: u64) -> Result<Landed, Fault> {
+    fn poll_copy(&mut self, ticket: u64) -> Result<CopyStatus, Fault> {
         let _ = ticket;
-        Ok(Landed::Lost)
+        Ok(CopyStatus::Lost)
     }
 
     /// Starts to read bytes of a peer's memory into the NIC, for what is no buffer.
     ///
     /// # Errors
     /// [`BusError`]; nothing was started.
-    fn fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
+    fn start_read(&mut self, from: BusSpan) -> Result<CopyStart, BusError> {
         let addr = from.addr.value();
         Err(BusError::NoCopy {
             from: addr,
@@ -179,10 +184,10 @@ pub trait DmaAccess {
         })
     }
 
-    /// Asks for what [`fetch`](DmaAccess::fetch) has started.
-    fn fetched(&mut self, ticket: u64) -> Fetched {
+    /// Asks for what [`start_read`](DmaAccess::start_read) has started.
+    fn poll_read(&mut self, ticket: u64) -> ReadOutcome {
         let _ = ticket;
-        Fetched::Lost
+        ReadOutcome::Lost
     }
 
     /// Whether something is on its way out of a range of the bus that belongs to a peer.
@@ -193,7 +198,7 @@ pub trait DmaAccess {
 
     /// Whether an engine is on the path of a connection's bytes: those that arrive go through
     /// [`deliver`](DmaAccess::deliver) then, in place of any other way to memory, and those that leave
-    /// through [`depart`](DmaAccess::depart).
+    /// through [`tap_sent`](DmaAccess::tap_sent).
     fn on_path(&self, conn: ConnId, direction: Direction) -> bool {
         let _ = (conn, direction);
         false
@@ -249,9 +254,9 @@ pub trait DmaAccess {
     }
 
     /// Whether the engine on the path changes bytes that leave, or one has: they go through
-    /// [`reshape`](DmaAccess::reshape) then, and [`outgoing`](DmaAccess::outgoing) leaves in their place, all of
+    /// [`transform`](DmaAccess::transform) then, and [`outgoing`](DmaAccess::outgoing) leaves in their place, all of
     /// it before anything else does.
-    fn reshapes(&self, conn: ConnId) -> bool {
+    fn transforms(&self, conn: ConnId) -> bool {
         let _ = conn;
         false
     }
@@ -260,12 +265,12 @@ pub trait DmaAccess {
     ///
     /// # Errors
     /// [`EngineFailed`]: the stream ends with an error, and nothing more of it leaves.
-    fn reshape(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
+    fn transform(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
         let _ = (conn, by, bytes);
         Ok(())
     }
 
-    /// What it has made of them and has not left yet: at most what one call of `reshape` gives.
+    /// What it has made of them and has not left yet: at most what one call of `transform` gives.
     fn outgoing(&self, conn: ConnId) -> &[u8] {
         let _ = conn;
         &[]
@@ -286,12 +291,12 @@ pub trait DmaAccess {
     }
 
     /// Shows the engine on the path bytes that are leaving, each once.
-    fn depart(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
+    fn tap_sent(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
         let _ = (conn, by, bytes);
     }
 
     /// The same for `len` bytes of NIC memory at a bus address.
-    fn depart_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
+    fn tap_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
         let _ = (conn, by, bus, len);
     }
 

@@ -37,7 +37,7 @@ use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 use crate::types::{CommId, Owner};
 
 pub use meter::Rates;
-pub(crate) use path::Passage;
+pub(crate) use path::Pipeline;
 pub use path::{Delivered, EngineFailed};
 pub(crate) use running::Notice;
 pub(crate) use table::{Engines, Outcome, MAX_ENGINES};
@@ -258,7 +258,7 @@ pub enum EngineUseError {
         queue: QueueId,
     },
     /// NIC memory is short.
-    #[error("{bytes} bytes of NIC memory are not there; give the NIC more (`board_bytes`), or fewer streams to answer")]
+    #[error("{bytes} bytes of NIC memory are not there; give the NIC more (`nic_memory_bytes`), or fewer streams to answer")]
     NoMemory {
         /// What was asked for.
         bytes: u32,

@@ -61,7 +61,7 @@ impl Delivered {
 }
 
 /// Where stream bytes come from, and where they go.
-pub(crate) trait Passage {
+pub(crate) trait Pipeline {
     /// Bytes that are there.
     fn len(&self) -> usize;
 
@@ -137,7 +137,7 @@ impl Path {
     }
 
     /// Takes stream bytes for memory that has room for `room` more.
-    pub(super) fn deliver<P: Passage>(
+    pub(super) fn deliver<P: Pipeline>(
         &mut self,
         mut running: Option<&mut Running>,
         mut watching: Option<Watching<'_>>,
@@ -225,7 +225,7 @@ impl Path {
     }
 
     /// Takes bytes that are to leave, to be [`outgoing`](Path::outgoing) as the engine has changed them.
-    pub(super) fn reshape(
+    pub(super) fn transform(
         &mut self,
         running: Option<&mut Running>,
         bytes: &[u8],

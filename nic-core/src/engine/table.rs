@@ -7,7 +7,7 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::meter::Rates;
-use super::path::{Delivered, Passage, Path};
+use super::path::{Delivered, Path, Pipeline};
 use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
@@ -371,7 +371,7 @@ impl Engines {
         key: PathKey,
         by: Owner,
         room: usize,
-        io: &mut impl Passage,
+        io: &mut impl Pipeline,
     ) -> Delivered {
         let Some(path) = self.paths.get_mut(&key) else {
             return Delivered::all(0);
@@ -384,7 +384,7 @@ impl Engines {
 
     /// Whether bytes that leave do not leave as they came.
     #[inline]
-    pub(crate) fn reshapes(&self, key: PathKey) -> bool {
+    pub(crate) fn transforms(&self, key: PathKey) -> bool {
         if self.is_idle() {
             return false;
         }
@@ -396,7 +396,7 @@ impl Engines {
     }
 
     /// Bytes that are to leave: see [`outgoing`](Engines::outgoing).
-    pub(crate) fn reshape(
+    pub(crate) fn transform(
         &mut self,
         key: PathKey,
         by: Owner,
@@ -411,7 +411,7 @@ impl Engines {
         if let Some(mut w) = watching {
             w.see(bytes);
         }
-        path.reshape(running, bytes)
+        path.transform(running, bytes)
     }
 
     /// The engine whose failure has ended the stream of a connection.

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | GPU | the kernel's pointer | the driver's | the GTLB, page by page |
 //! | host | the program's pointer | [`HOST_BUS`] plus the pointer | identity: no entry, no page size |
-//! | NIC | one that nobody dereferences | [`BOARD_BUS`] | identity: the board is one piece |
+//! | NIC | one that nobody dereferences | [`NIC_BUS`] | identity: NIC memory is one piece |
 //!
 //! Because a CUDA kernel and its host program share one address space, an address alone says which
 //! kind it is, so that each call takes any of them, interior addresses included (key 0 finds the
@@ -14,10 +14,11 @@
 //! touches it, so `ulimit -l` does not matter. What registration does is *populate*: it makes every
 //! page present and, by that, finds the first one that is not mapped or forbids the access.
 //!
-//! [`HOST_BUS`]: crate::board::HOST_BUS
-//! [`BOARD_BUS`]: crate::board::BOARD_BUS
+//! [`HOST_BUS`]: crate::memory::nic_memory::HOST_BUS
+//! [`NIC_BUS`]: crate::memory::nic_memory::NIC_BUS
 
 pub(crate) mod exports;
+pub(crate) mod nic_memory;
 mod populate;
 
 pub use exports::{PeerLoans, Sharer};
@@ -26,7 +27,7 @@ pub(crate) use populate::populate;
 use ringbell_gtlb::{DeregisterError, MemoryRegion, RegionInfo, RegisterError};
 use ringbell_nic_abi::{GpuVa, Lkey};
 
-use crate::board::{BOARD_BUS, HOST_BUS};
+use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 
 /// What kind of memory an address lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -117,7 +118,7 @@ pub enum MemoryError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The NIC's memory has no free piece of that length.
-    #[error("NIC memory has no free piece of {len} bytes ({used} of {total} in use); free some, or raise the setting `board_bytes`")]
+    #[error("NIC memory has no free piece of {len} bytes ({used} of {total} in use); free some, or raise the setting `nic_memory_bytes`")]
     NicMemoryFull {
         /// Bytes asked for.
         len: u64,
@@ -183,8 +184,8 @@ pub(crate) fn kind_of(info: &RegionInfo) -> MemoryKind {
     match info.flat {
         None => MemoryKind::Gpu,
         Some(bus) if bus >= HOST_BUS => MemoryKind::Host,
-        Some(bus) if bus >= BOARD_BUS => MemoryKind::Nic,
-        // Below the board lies what the GPU's driver reports.
+        Some(bus) if bus >= NIC_BUS => MemoryKind::Nic,
+        // Below NIC memory lies what the GPU's driver reports.
         Some(_) => MemoryKind::Gpu,
     }
 }

@@ -14,7 +14,7 @@ use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
-use crate::board::{BOARD_BUS, BOARD_VA, HOST_BUS};
+use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
 use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerLoans, PointerInfo};
 use crate::shmem::Mapping;
 
@@ -261,7 +261,7 @@ impl Nic {
 
     /// Bytes of NIC memory in use (buffers, engines, payloads on their way), and in all.
     pub fn nic_memory(&self) -> (u64, u64) {
-        self.core(|c| (c.dma.board.used(), c.dma.board.len()))
+        self.core(|c| (c.dma.nic_memory.used(), c.dma.nic_memory.len()))
     }
 
     /// Allocates NIC memory, which starts with zeros, and registers it.
@@ -275,22 +275,20 @@ impl Nic {
         access: Access,
     ) -> Result<NicBuffer, MemoryError> {
         let (region, block) = self.core(|c| {
-            let board = &mut c.dma.board;
-            let (used, total) = (board.used(), board.len());
+            let nic_memory = &mut c.dma.nic_memory;
+            let (used, total) = (nic_memory.used(), nic_memory.len());
             let full = MemoryError::NicMemoryFull { len, used, total };
-            let block = board.alloc(len).ok_or(full)?;
-            let va = GpuVa(BOARD_VA + block.at);
-            let made = c
-                .mmu
-                .register_flat(pd, va, len, access, BOARD_BUS + block.at);
+            let block = nic_memory.alloc(len).ok_or(full)?;
+            let va = GpuVa(NIC_VA + block.at);
+            let made = c.mmu.register_flat(pd, va, len, access, NIC_BUS + block.at);
             match made {
                 Ok(region) => {
                     // What an earlier owner has left is nobody's business.
-                    c.dma.board.zero(block);
+                    c.dma.nic_memory.zero(block);
                     Ok((region, block))
                 }
                 Err(e) => {
-                    c.dma.board.free(block);
+                    c.dma.nic_memory.free(block);
                     Err(MemoryError::from(e))
                 }
             }

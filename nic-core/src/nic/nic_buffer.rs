@@ -4,7 +4,7 @@ use ringbell_gtlb::MemoryRegion;
 use ringbell_nic_abi::GpuVa;
 
 use super::Nic;
-use crate::board::{Block, BOARD_VA};
+use crate::memory::nic_memory::{Block, NIC_VA};
 use crate::memory::{FreeError, RangeError};
 
 /// Bytes that one copy moves before it lets the NIC work again.
@@ -54,7 +54,7 @@ impl NicBuffer {
     }
 
     fn at(&self, offset: u64) -> u64 {
-        self.region.va.0 - BOARD_VA + offset
+        self.region.va.0 - NIC_VA + offset
     }
 
     /// Copies bytes in, at `offset`.
@@ -65,7 +65,7 @@ impl NicBuffer {
         RangeError::check(offset, from.len(), self.len())?;
         for (i, piece) in from.chunks(COPY_STEP).enumerate() {
             let at = self.at(offset + (i * COPY_STEP) as u64);
-            self.nic.core(|c| c.dma.board.write(at, piece));
+            self.nic.core(|c| c.dma.nic_memory.write(at, piece));
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl NicBuffer {
         RangeError::check(offset, into.len(), self.len())?;
         for (i, piece) in into.chunks_mut(COPY_STEP).enumerate() {
             let at = self.at(offset + (i * COPY_STEP) as u64);
-            self.nic.core(|c| c.dma.board.read(at, piece));
+            self.nic.core(|c| c.dma.nic_memory.read(at, piece));
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl NicBuffer {
             return Ok(());
         };
         self.nic.deregister(self.region.lkey)?;
-        self.nic.core(|c| c.dma.board.free(block));
+        self.nic.core(|c| c.dma.nic_memory.free(block));
         Ok(())
     }
 }

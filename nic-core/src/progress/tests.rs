@@ -10,9 +10,9 @@ use ringbell_nic_abi::{Descriptor, Opcode, SessionId, Status};
 use rustix::event::EventfdFlags;
 
 use super::*;
-use crate::board::Board;
 use crate::config::NicConfig;
 use crate::dma::DmaAccess;
+use crate::memory::nic_memory::NicMemory;
 use crate::memory::Sharer;
 use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
@@ -160,7 +160,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
         NicConfig::default(),
         Mmu::new(MmuConfig::default()).expect("a GTLB"),
         memory,
-        Board::new(1 << 20).expect("NIC memory"),
+        NicMemory::new(1 << 20).expect("NIC memory"),
         Vec::new(),
     );
     let wake = WakeCell::new().expect("a descriptor");

@@ -2,7 +2,7 @@
 
 use ringbell_nic_abi::{GpuVa, Lkey};
 
-use crate::board::{Block, BOARD_VA};
+use crate::memory::nic_memory::{Block, NIC_VA};
 use crate::types::Buffer;
 
 /// Bytes from one slot's place to the next.
@@ -40,7 +40,7 @@ impl ScatterSlots {
     pub(crate) fn buffer(&self, ticket: u32, len: u32) -> Buffer {
         Buffer {
             region: self.region,
-            va: GpuVa(BOARD_VA + self.at(ticket)),
+            va: GpuVa(NIC_VA + self.at(ticket)),
             len,
         }
     }

@@ -344,7 +344,7 @@ impl Play {
         let config = NicConfig {
             ip: *address(2).ip(),
             progress: ProgressMode::Manual,
-            board_bytes: 1 << 20,
+            nic_memory_bytes: 1 << 20,
             ..NicConfig::default()
         };
         let nic = Nic::builder(config, memory.clone())

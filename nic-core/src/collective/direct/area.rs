@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 use super::pages::Pages;
 use super::record::{Record, WORDS};
 use super::sync::{AtomicU64, Ordering};
-use crate::board::{Block, Board, BOARD_BUS};
 use crate::copy;
+use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 use crate::transport::PeerWindow;
 
 /// Records of a rank that exist at once: twice the window (see the module text of `direct`).
@@ -106,12 +106,12 @@ pub(super) struct Area {
     base: *mut u8,
 }
 
-// SAFETY: an address range of the board, accessed through atomics and raw copies only.
+// SAFETY: an address range of NIC memory, accessed through atomics and raw copies only.
 unsafe impl Send for Area {}
 
 impl Area {
     pub(super) fn new(
-        board: &mut Board,
+        nic_memory: &mut NicMemory,
         pool: &mut AreaPool,
         ctx: u64,
         ranks: u32,
@@ -124,8 +124,8 @@ impl Area {
             eager,
         };
         let len = (shape.bytes() as u64).next_multiple_of(PAIR as u64);
-        let block = pool.take(len).or_else(|| board.alloc(len))?;
-        let base = board.at_bus(BOARD_BUS + block.at, shape.bytes() as u64)?;
+        let block = pool.take(len).or_else(|| nic_memory.alloc(len))?;
+        let base = nic_memory.at_bus(NIC_BUS + block.at, shape.bytes() as u64)?;
         // An earlier user's bytes must not look like records.
         // SAFETY: the block is ours, and used through raw stores and atomics only.
         unsafe { base.write_bytes(0, shape.bytes()) };
@@ -139,7 +139,7 @@ impl Area {
     }
 
     pub(super) fn bus(&self) -> u64 {
-        BOARD_BUS + self.block.at
+        NIC_BUS + self.block.at
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -156,7 +156,7 @@ impl Area {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: offsets come from `Shape`, inside the block and aligned to 8; the board is mapped
+        // SAFETY: offsets come from `Shape`, inside the block and aligned to 8; NIC memory is mapped
         // as long as the communicator lives, and the words are accessed atomically.
         unsafe { &*self.base.add(at).cast::<AtomicU64>() }
     }

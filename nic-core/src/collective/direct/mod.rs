@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{CollectiveKind, DataType, ReduceOp};
 
-use crate::board::{Block, Board};
+use crate::memory::nic_memory::{Block, NicMemory};
 pub(crate) use crate::sync;
 use crate::transport::PeerWindow;
 use crate::types::NicTime;
@@ -209,9 +209,9 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// A path of the communicator `ctx` with inputs of up to `eager_bytes` inside the records, and of all
-    /// ranks together up to [`EAGER_TOTAL`]; its area comes from the board, `None` when that has no room.
+    /// ranks together up to [`EAGER_TOTAL`]; its area comes from NIC memory, `None` when that has no room.
     pub(crate) fn new(
-        board: &mut Board,
+        nic_memory: &mut NicMemory,
         pool: &mut AreaPool,
         ctx: u64,
         rank: u32,
@@ -222,7 +222,7 @@ impl Direct {
             return None;
         }
         let eager_bytes = eager_bytes.min(EAGER_TOTAL / u64::from(ranks));
-        let area = Area::new(board, pool, ctx, ranks, eager_bytes)?;
+        let area = Area::new(nic_memory, pool, ctx, ranks, eager_bytes)?;
         Some(Direct {
             rank,
             ranks,
@@ -316,9 +316,12 @@ impl Direct {
     }
 
     /// Gives all memory back.
-    pub(crate) fn free(mut self, board: &mut Board, pool: &mut AreaPool) {
+    pub(crate) fn free(mut self, nic_memory: &mut NicMemory, pool: &mut AreaPool) {
         while let Some(op) = self.ops.pop_front() {
-            op.tables.into_iter().flatten().for_each(|t| board.free(t));
+            op.tables
+                .into_iter()
+                .flatten()
+                .for_each(|t| nic_memory.free(t));
         }
         self.area.give_back(pool);
     }
@@ -354,7 +357,7 @@ impl Direct {
     pub(crate) fn step(
         &mut self,
         now: NicTime,
-        board: &mut Board,
+        nic_memory: &mut NicMemory,
         peers: &dyn Peers,
         out: &mut Vec<(u64, Outcome)>,
     ) -> bool {
@@ -362,17 +365,17 @@ impl Direct {
             return false;
         }
         if self.ending.is_some() {
-            return self.drain(now, board, peers, out);
+            return self.drain(now, nic_memory, peers, out);
         }
-        let mut moved = self.publish(board, peers);
+        let mut moved = self.publish(nic_memory, peers);
         // A finished operation may let the next one begin at once.
         while let Some(result) = self.advance(peers) {
             moved = true;
             match result {
                 Ok(None) => break,
                 Ok(Some(outcome)) => {
-                    self.end_front(board, outcome, out);
-                    self.publish(board, peers);
+                    self.end_front(nic_memory, outcome, out);
+                    self.publish(nic_memory, peers);
                 }
                 Err(outcome) => {
                     // Peers may still be writing this rank's buffers.
@@ -384,10 +387,18 @@ impl Direct {
         moved
     }
 
-    fn end_front(&mut self, board: &mut Board, outcome: Outcome, out: &mut Vec<(u64, Outcome)>) {
+    fn end_front(
+        &mut self,
+        nic_memory: &mut NicMemory,
+        outcome: Outcome,
+        out: &mut Vec<(u64, Outcome)>,
+    ) {
         if let Some(op) = self.ops.pop_front() {
             self.ended = op.seq;
-            op.tables.into_iter().flatten().for_each(|t| board.free(t));
+            op.tables
+                .into_iter()
+                .flatten()
+                .for_each(|t| nic_memory.free(t));
             out.push((op.op.token, outcome));
         }
     }
@@ -396,7 +407,7 @@ impl Direct {
     fn drain(
         &mut self,
         now: NicTime,
-        board: &mut Board,
+        nic_memory: &mut NicMemory,
         peers: &dyn Peers,
         out: &mut Vec<(u64, Outcome)>,
     ) -> bool {
@@ -415,7 +426,7 @@ impl Direct {
             Some(_) => return false,
         };
         while !self.ops.is_empty() {
-            self.end_front(board, outcome, out);
+            self.end_front(nic_memory, outcome, out);
         }
         true
     }
@@ -442,7 +453,7 @@ impl Direct {
     }
 
     /// Puts records out, as far as the window allows.
-    fn publish(&mut self, board: &mut Board, peers: &dyn Peers) -> bool {
+    fn publish(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) -> bool {
         let mut moved = false;
         let missing = self.everybody_else();
         for i in 0..self.ops.len() {
@@ -453,7 +464,7 @@ impl Direct {
             if !matches!(op.phase, Phase::Queued) {
                 continue;
             }
-            let record = Record::of(&op.op, op.eager, &mut op.tables, board);
+            let record = Record::of(&op.op, op.eager, &mut op.tables, nic_memory);
             let (seq, eager) = (op.seq, op.eager);
             op.flags = record.flags();
             op.phase = Phase::Records { missing };

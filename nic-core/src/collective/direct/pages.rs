@@ -4,7 +4,7 @@
 use ringbell_gtlb::PAGE_BYTES;
 
 use super::sync::{AtomicU64, Ordering};
-use crate::board::{Block, Board, BOARD_BUS};
+use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 
 /// Pages that a record names itself.
 pub(super) const INLINE_PAGES: usize = 2;
@@ -171,8 +171,8 @@ impl Pages {
     }
 
     /// Stores the bus addresses for peers.
-    pub(super) fn write_table(&self, board: &Board, block: Block) {
-        let Some(to) = board.at_bus(BOARD_BUS + block.at, self.pages as u64 * 8) else {
+    pub(super) fn write_table(&self, nic_memory: &NicMemory, block: Block) {
+        let Some(to) = nic_memory.at_bus(NIC_BUS + block.at, self.pages as u64 * 8) else {
             return;
         };
         for (i, bus) in self.bus().enumerate() {

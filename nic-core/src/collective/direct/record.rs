@@ -17,7 +17,7 @@ use ringbell_nic_abi::{CollectiveKind, DataType, ReduceOp};
 
 use super::pages::{Pages, INLINE_PAGES};
 use super::{DirectOp, DirectParams};
-use crate::board::{Block, Board, BOARD_BUS};
+use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 
 /// Words of a record.
 pub(super) const WORDS: usize = 16;
@@ -46,8 +46,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Describes own pages; a table comes from the board. `None` when that has no room.
-    fn of(p: &Pages, board: &mut Board, table: &mut Option<Block>) -> Option<Place> {
+    /// Describes own pages; a table comes from NIC memory. `None` when that has no room.
+    fn of(p: &Pages, nic_memory: &mut NicMemory, table: &mut Option<Block>) -> Option<Place> {
         let mut place = Place {
             words: [0; 2],
             pages: p.len() as u32,
@@ -59,10 +59,10 @@ impl Place {
             }
             return Some(place);
         }
-        let block = board.alloc(p.len() as u64 * 8)?;
+        let block = nic_memory.alloc(p.len() as u64 * 8)?;
         *table = Some(block);
-        p.write_table(board, block);
-        place.words[0] = BOARD_BUS + block.at;
+        p.write_table(nic_memory, block);
+        place.words[0] = NIC_BUS + block.at;
         Some(place)
     }
 
@@ -95,14 +95,14 @@ impl Record {
         op: &DirectOp,
         eager: bool,
         tables: &mut [Option<Block>; 2],
-        board: &mut Board,
+        nic_memory: &mut NicMemory,
     ) -> Record {
         let mut flags = Record::flags_of(op);
         let [input_table, output_table] = tables;
         let (mut input, mut output) = (Place::default(), Place::default());
         if !eager {
-            let in_ = Place::of(&op.input, board, input_table);
-            let out = Place::of(&op.output, board, output_table);
+            let in_ = Place::of(&op.input, nic_memory, input_table);
+            let out = Place::of(&op.output, nic_memory, output_table);
             match (in_, out) {
                 (Some(i), Some(o)) => (input, output) = (i, o),
                 // NIC memory is short: peers cannot find the buffers.

@@ -11,7 +11,7 @@ use ringbell_nic_abi::{CollectiveKind as K, DataType, ReduceOp};
 use ringbell_onc_engines::reduce::{self, Level};
 
 use super::*;
-use crate::board::BOARD_BUS;
+use crate::memory::nic_memory::NIC_BUS;
 use crate::shmem::Mapping;
 
 mod crowd;
@@ -76,7 +76,7 @@ const ALL: Access = Access {
 
 /// A rank's memory as peers see it.
 struct Window {
-    board: usize,
+    nic_memory: usize,
     board_len: u64,
     gpu: usize,
     gone: AtomicBool,
@@ -88,8 +88,8 @@ impl PeerWindow for Window {
         if self.gone.load(Ordering::Relaxed) {
             return None;
         }
-        let (base, start, size) = if bus >= BOARD_BUS {
-            (self.board, BOARD_BUS, self.board_len)
+        let (base, start, size) = if bus >= NIC_BUS {
+            (self.nic_memory, NIC_BUS, self.board_len)
         } else {
             (self.gpu, 0, MEMORY as u64)
         };
@@ -118,7 +118,7 @@ impl Peers for Arc<World> {
 struct Rank {
     rank: u32,
     gpu: Arc<Gpu>,
-    board: Board,
+    nic_memory: NicMemory,
     comms: Vec<Direct>,
     world: Arc<World>,
     start: Instant,
@@ -130,7 +130,7 @@ impl Rank {
     }
     fn step(&mut self, comm: usize, out: &mut Vec<(u64, Outcome)>) -> bool {
         let now = self.now();
-        self.comms[comm].step(now, &mut self.board, &self.world, out)
+        self.comms[comm].step(now, &mut self.nic_memory, &self.world, out)
     }
     fn finish(&mut self, comm: usize) -> Outcome {
         let mut out = Vec::new();
@@ -174,15 +174,15 @@ fn ranks<R: Send + 'static>(
     body: impl Fn(&mut Rank) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
     let gpus: Vec<_> = (0..n).map(|r| Arc::new(Gpu::new(r))).collect();
-    let mut boards: Vec<_> = (0..n)
-        .map(|_| Board::new(8 << 20).expect("memfd"))
+    let mut memories: Vec<_> = (0..n)
+        .map(|_| NicMemory::new(8 << 20).expect("memfd"))
         .collect();
     let mut pool = AreaPool::default();
     let mut paths: Vec<Vec<Direct>> = (0..n)
         .map(|r| {
-            let board = &mut boards[r as usize];
+            let nic_memory = &mut memories[r as usize];
             (0..comms)
-                .map(|c| Direct::new(board, &mut pool, c as u64, r, n, EAGER).expect("room"))
+                .map(|c| Direct::new(nic_memory, &mut pool, c as u64, r, n, EAGER).expect("room"))
                 .collect()
         })
         .collect();
@@ -195,11 +195,11 @@ fn ranks<R: Send + 'static>(
             assert!(p[c].is_ready());
         }
     }
-    let windows = boards
+    let windows = memories
         .iter()
         .zip(&gpus)
         .map(|(b, g)| Window {
-            board: b.at_bus(BOARD_BUS, b.len()).expect("all of it") as usize,
+            nic_memory: b.at_bus(NIC_BUS, b.len()).expect("all of it") as usize,
             board_len: b.len(),
             gpu: g.map.base() as usize,
             gone: AtomicBool::new(false),
@@ -208,18 +208,18 @@ fn ranks<R: Send + 'static>(
         .collect();
     let world = Arc::new(World { windows });
     let body = Arc::new(body);
-    let threads: Vec<_> = boards
+    let threads: Vec<_> = memories
         .into_iter()
         .zip(gpus)
         .zip(paths)
         .enumerate()
-        .map(|(r, ((board, gpu), comms))| {
+        .map(|(r, ((nic_memory, gpu), comms))| {
             let (world, body) = (world.clone(), body.clone());
             std::thread::spawn(move || {
                 let mut rank = Rank {
                     rank: r as u32,
                     gpu,
-                    board,
+                    nic_memory,
                     comms,
                     world,
                     start: Instant::now(),
@@ -237,10 +237,10 @@ fn ranks<R: Send + 'static>(
     let mut results = Vec::new();
     for (result, mut rank) in ended {
         for d in std::mem::take(&mut rank.comms) {
-            d.free(&mut rank.board, &mut pool);
+            d.free(&mut rank.nic_memory, &mut pool);
         }
         let kept = std::mem::take(&mut pool).bytes();
-        assert_eq!(rank.board.used(), kept, "NIC memory was lost");
+        assert_eq!(rank.nic_memory.used(), kept, "NIC memory was lost");
         results.push(result);
     }
     results
@@ -604,7 +604,7 @@ fn a_peer_that_dies_is_named() {
                 output: me.gpu.pages(VA + (1 << 21), bytes, ALL),
             };
             me.comms[0].post(op);
-            me.comms[0].publish(&mut me.board, &me.world);
+            me.comms[0].publish(&mut me.nic_memory, &me.world);
             me.world.windows[1].gone.store(true, Ordering::Relaxed);
             return None;
         }

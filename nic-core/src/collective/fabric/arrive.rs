@@ -224,7 +224,7 @@ impl Fabric {
             self.answer(e);
         }
         if let Some(at) = at {
-            let piece = Pieces::one(io.dma.board.buffer(at, e.len as u32));
+            let piece = Pieces::one(io.dma.nic_memory.buffer(at, e.len as u32));
             self.take_payload(io, link, Dest::Early(id), &piece, e.len);
         }
         true

@@ -60,7 +60,7 @@ pub(crate) enum Frame {
         eager_max: u64,
         /// Of the list of peers and the settings that must agree.
         hash: u32,
-        /// Where the sender's area of the direct path lies on its board, in lines of 128 bytes from
+        /// Where the sender's area of the direct path lies on its NIC memory, in lines of 128 bytes from
         /// 1 on; 0: it has none.
         area: u32,
     },

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 
 use rustc_hash::FxHashMap;
 
-use crate::board::Block;
+use crate::memory::nic_memory::Block;
 use crate::types::Owner;
 
 /// Messages of one rank that may wait for a receive; more is no program but a fault.
@@ -121,7 +121,7 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// Where a receive buffer begins on the board.
+    /// Where a receive buffer begins on NIC memory.
     pub(crate) fn buffer_at(&self, from: u32, buffer: u32) -> Option<u64> {
         let block = self.buffers?;
         let n = u64::from(from) * u64::from(self.eager_buffers) + u64::from(buffer);

@@ -7,7 +7,7 @@ use ringbell_nic_abi::{InlineSend, SessionId};
 
 use super::frame::{Frame, HEADER};
 use super::pieces::Pieces;
-use crate::board::Block;
+use crate::memory::nic_memory::Block;
 use crate::transport::{Payload, RecvWork, SendWork, Transport};
 use crate::types::{ConnId, NicTime, Owner, WorkToken};
 

@@ -48,20 +48,20 @@ impl Fabric {
         let alone = peers.len() == 1;
         let per_peer = u64::from(settings.eager_buffers) * settings.eager_max;
         let needed = per_peer * peers.len() as u64;
-        let board = &mut io.dma.board;
-        let short = |needed: u64, b: &crate::board::Board| CommError::Memory {
+        let nic_memory = &mut io.dma.nic_memory;
+        let short = |needed: u64, b: &crate::memory::nic_memory::NicMemory| CommError::Memory {
             needed,
             free: b.len() - b.used(),
-            board: b.len(),
+            nic_memory: b.len(),
         };
         if self.sink.is_none() {
-            let sink = board.alloc(SINK.into());
-            self.sink = Some(sink.ok_or_else(|| short(SINK.into(), board))?);
+            let sink = nic_memory.alloc(SINK.into());
+            self.sink = Some(sink.ok_or_else(|| short(SINK.into(), nic_memory))?);
         }
         let buffers = match needed {
             0 => None,
             _ if alone => None,
-            n => Some(board.alloc(n).ok_or_else(|| short(n, board))?),
+            n => Some(nic_memory.alloc(n).ok_or_else(|| short(n, nic_memory))?),
         };
         let member = |address: &SocketAddrV4| Member {
             address: *address,
@@ -121,7 +121,7 @@ impl Fabric {
                 Some(l) => self.attach(ctx, r, l),
                 // The lower address connects, so that there is one stream.
                 None if me < *address => {
-                    let header = io.dma.board.alloc(super::frame::HEADER as u64);
+                    let header = io.dma.nic_memory.alloc(super::frame::HEADER as u64);
                     let Some(header) = header else { continue };
                     let state = LinkState::Down(NicTime(0));
                     self.links.push(Link::new(state, Some(*address), header));
@@ -245,7 +245,7 @@ impl Fabric {
     pub(crate) fn forget(&mut self, io: &mut Io<'_>, ctx: u64) {
         if let Some(g) = self.groups.remove(&ctx) {
             if let Some(b) = g.buffers {
-                io.dma.board.free(b);
+                io.dma.nic_memory.free(b);
             }
         }
     }
@@ -290,7 +290,7 @@ impl Fabric {
         let next = rest.pop_front().or_else(|| {
             let n = (*surplus).min(SINK.into()) as u32;
             *surplus -= u64::from(n);
-            (n > 0).then(|| io.dma.board.buffer(sink, n))
+            (n > 0).then(|| io.dma.nic_memory.buffer(sink, n))
         });
         let Some(buffer) = next else {
             let into = *into;
@@ -319,7 +319,7 @@ impl Fabric {
         let l = &mut self.links[link];
         let buffer = io
             .dma
-            .board
+            .nic_memory
             .buffer(l.header.at, super::frame::HEADER as u32);
         let t = l.transport;
         l.await_header(&mut *io.transports[t], &mut self.next_token, buffer);
@@ -338,7 +338,7 @@ impl Fabric {
         self.links[link].rx = Rx::Payload {
             into,
             token: 0,
-            piece: io.dma.board.buffer(0, 0),
+            piece: io.dma.nic_memory.buffer(0, 0),
             surplus: len - taken.len(),
             rest: taken.iter().copied().collect(),
         };
@@ -451,7 +451,7 @@ impl Fabric {
                     .iter()
                     .position(|l| l.peer.is_none() && matches!(l.state, LinkState::Down(_)));
                 let room = free.is_some() || self.links.len() < MAX_LINKS;
-                let header = io.dma.board.alloc(super::frame::HEADER as u64);
+                let header = io.dma.nic_memory.alloc(super::frame::HEADER as u64);
                 let Some(header) = header.filter(|_| room) else {
                     io.transports[t].abort(conn);
                     return true;
@@ -461,7 +461,7 @@ impl Fabric {
                 link.why = "the peer chose the transport";
                 let l = match free {
                     Some(l) => {
-                        io.dma.board.free(self.links[l].header);
+                        io.dma.nic_memory.free(self.links[l].header);
                         self.links[l] = link;
                         l
                     }
@@ -512,7 +512,7 @@ impl Fabric {
             return self.next_piece(io, link);
         }
         let mut bytes = [0; super::frame::HEADER];
-        io.dma.board.read(l.header.at, &mut bytes);
+        io.dma.nic_memory.read(l.header.at, &mut bytes);
         self.links[link].rx = Rx::Idle;
         let sound = match Frame::decode(&bytes) {
             Ok(f) => self.on_frame(io, link, f),

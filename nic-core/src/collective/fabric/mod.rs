@@ -35,8 +35,8 @@ pub(crate) use pieces::Pieces;
 
 use super::params::Params;
 use super::slab::Slab;
-use crate::board::Block;
 use crate::dma::{Dma, DmaState};
+use crate::memory::nic_memory::Block;
 use crate::transport::Transport;
 use crate::types::{ConnId, ListenerId, NicTime, Owner};
 use group::{Early, EarlyKind, Group, UserRecv};
@@ -668,7 +668,7 @@ impl Fabric {
         if let (Some(at), Some(r)) = (at, self.recvs.get(recv)) {
             let mut done = 0;
             for piece in r.pieces.prefix(len).iter() {
-                let src = io.dma.board.buffer(at + done, piece.len);
+                let src = io.dma.nic_memory.buffer(at + done, piece.len);
                 // The source is directly mapped, so nothing is ever pending.
                 if let Err(f) = io.dma().copy(piece, &src, 0, piece.len.into()) {
                     failed = Some(f.status());

@@ -19,9 +19,9 @@ use super::link::LinkState;
 use super::note::{Note, LONGEST};
 use super::rendezvous::ExportInfo;
 use super::LocalTransport;
-use crate::board::HOST_BUS;
 use crate::descriptors;
 use crate::dma::DmaAccess;
+use crate::memory::nic_memory::HOST_BUS;
 use crate::memory::PeerLoans;
 
 /// Host memory of this NIC that peers may map.

@@ -11,7 +11,7 @@ use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer};
 use super::shared::Shared;
-use crate::board::HOST_BUS;
+use crate::memory::nic_memory::HOST_BUS;
 use crate::shmem::Mapping;
 use crate::transport::PeerWindow;
 use crate::types::NicTime;

@@ -122,7 +122,7 @@ impl Note {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::HOST_BUS;
+    use crate::memory::nic_memory::HOST_BUS;
 
     #[test]
     fn every_note_survives_its_bytes() {

@@ -9,7 +9,7 @@ use ringbell_nic_abi::Status;
 use super::conn::Conn;
 use super::io::{fail_front, recv_done, Fill, In};
 use super::rx::{PendingRead, Run, Seg};
-use crate::dma::{Fetched, Landed, Landing, NotLanded};
+use crate::dma::{CopyError, CopyStart, CopyStatus, ReadOutcome};
 
 /// Runs of one connection that are on their way at once: an engine goes on with the next while one is looked at.
 const AT_ONCE: usize = 8;
@@ -38,8 +38,8 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             // Mapped memory of the peer, behind what is on its way.
             break;
         };
-        match io.dma.land(from, &buffer, at.into()) {
-            Ok(Landing::Started { ticket, len }) => {
+        match io.dma.start_copy(from, &buffer, at.into()) {
+            Ok(CopyStart::Started { ticket, len }) => {
                 let len = len as u32;
                 c.rx.recvs[i].copying += len;
                 c.rx.copies.bytes += u64::from(len);
@@ -51,15 +51,15 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 });
                 io.moved = true;
             }
-            Ok(Landing::Busy) => return Fill::Budget,
-            Err(NotLanded::Fault(fault)) if c.rx.copies.runs.is_empty() => {
+            Ok(CopyStart::Busy) => return Fill::Budget,
+            Err(CopyError::Fault(fault)) if c.rx.copies.runs.is_empty() => {
                 fail_front(c, fault, io.events);
                 io.moved = true;
                 return Fill::Done;
             }
             // Its turn comes when those before it have landed.
-            Err(NotLanded::Fault(_)) => break,
-            Err(NotLanded::Bus(e)) => {
+            Err(CopyError::Fault(_)) => break,
+            Err(CopyError::Bus(e)) => {
                 tracing::warn!(peer = %io.link.peer, error = %e, "a peer's memory cannot be copied");
                 return Fill::Broken;
             }
@@ -75,10 +75,10 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
 fn take_finished(c: &mut Conn, io: &mut In<'_>) -> bool {
     let mut lost = false;
     for run in c.rx.copies.runs.iter_mut().filter(|r| !r.done) {
-        match io.dma.landed(run.ticket) {
-            Ok(Landed::Done) => run.done = true,
-            Ok(Landed::Pending) => {}
-            Ok(Landed::Lost) => lost = true,
+        match io.dma.poll_copy(run.ticket) {
+            Ok(CopyStatus::Done) => run.done = true,
+            Ok(CopyStatus::Pending) => {}
+            Ok(CopyStatus::Lost) => lost = true,
             Err(_) => return false,
         }
     }
@@ -120,10 +120,10 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
         return Fill::Done;
     };
     if let Some(f) = c.rx.reading.take().filter(|f| f.bus == bus) {
-        match io.dma.fetched(f.ticket) {
-            Fetched::Pending => c.rx.reading = Some(f),
-            Fetched::Lost => {}
-            Fetched::Bytes(bytes) => {
+        match io.dma.poll_read(f.ticket) {
+            ReadOutcome::Pending => c.rx.reading = Some(f),
+            ReadOutcome::Lost => {}
+            ReadOutcome::Bytes(bytes) => {
                 let n = bytes.len() as u32;
                 if !still_there(c, f.foreign, io) || n > len || !c.rx.consume_reference(i, n) {
                     return Fill::Broken;
@@ -140,8 +140,8 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
     let Some((from, foreign)) = io.link.shared.loans.locate(bus, n) else {
         return Fill::Broken;
     };
-    match io.dma.fetch(from) {
-        Ok(Landing::Started { ticket, .. }) => {
+    match io.dma.start_read(from) {
+        Ok(CopyStart::Started { ticket, .. }) => {
             c.rx.reading = Some(PendingRead {
                 ticket,
                 bus,
@@ -149,7 +149,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
             });
             Fill::Budget
         }
-        Ok(Landing::Busy) => Fill::Budget,
+        Ok(CopyStart::Busy) => Fill::Budget,
         Err(e) => {
             tracing::warn!(peer = %io.link.peer, error = %e, "a peer's memory cannot be read");
             Fill::Broken

@@ -9,10 +9,10 @@ use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
 use super::pending_copy;
 use super::receive_transform;
 use super::rx::{RxRecv, Seg};
-use crate::board::{BOARD_BUS, HOST_BUS};
 use crate::copy;
 use crate::dma::DmaAccess;
 use crate::engine::Direction;
+use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::types::Buffer;
 
 /// Bytes that one step copies by reference before it looks at everything else again.
@@ -216,7 +216,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
 
 /// Whether a span ended in the peer's NIC memory, where the peer may wait for the room.
 fn is_staged(bus: u64) -> bool {
-    (BOARD_BUS..HOST_BUS).contains(&bus)
+    (NIC_BUS..HOST_BUS).contains(&bus)
 }
 
 /// Copies `n` bytes of the peer's memory into a buffer.

@@ -32,11 +32,11 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         }
         let n = (len - s.emitted).min(PIECE as u32);
         let from = s.emitted as usize;
-        let reshaped = match &s.work.payload {
+        let transformed = match &s.work.payload {
             Payload::Inline { bytes, .. } => {
                 let by = s.work.by;
                 let bytes = &bytes[from..from + n as usize];
-                out.dma.reshape(c.id, by, bytes)
+                out.dma.transform(c.id, by, bytes)
             }
             Payload::Memory(buffer) => {
                 c.tx.piece.resize(PIECE, 0);
@@ -44,10 +44,10 @@ pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
                 if out.dma.read(buffer, from as u64, piece)? == ReadStatus::Pending {
                     return Ok(Progress::Again);
                 }
-                out.dma.reshape(c.id, s.work.by, piece)
+                out.dma.transform(c.id, s.work.by, piece)
             }
         };
-        if let Err(failed) = reshaped {
+        if let Err(failed) = transformed {
             c.failed = Some(failed);
             return Ok(Progress::Failed);
         }

@@ -18,7 +18,7 @@ use super::loans::Loans;
 use super::note::Note;
 use super::rendezvous::ExportInfo;
 use super::MAX_SHARED;
-use crate::board::HOST_BUS;
+use crate::memory::nic_memory::HOST_BUS;
 use crate::shmem::Mapping;
 
 #[derive(Debug)]

@@ -86,7 +86,7 @@ pub(super) fn emit(c: &mut Conn, buffer: &Buffer, out: &mut Out<'_>) -> Result<P
         }
         out.moved = true;
         if on_path {
-            out.dma.depart_staged(c.id, s.work.by, to, p.len);
+            out.dma.tap_staged(c.id, s.work.by, to, p.len);
         }
         c.tx.spans_sent += 1;
         p.span = Some(c.tx.spans_sent);

@@ -9,9 +9,9 @@ use super::rendezvous::ExportInfo;
 use super::stage_room::Stage;
 use super::tx::SPAN_WINDOW;
 use super::{send_transform, stage};
-use crate::board::HOST_BUS;
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, PIECE};
+use crate::memory::nic_memory::HOST_BUS;
 use crate::transport::{Payload, TransportEvent};
 use crate::types::{Buffer, ConnId, Owner};
 
@@ -175,7 +175,7 @@ enum Reach {
 /// Shows an engine what a packet announces. It lies in our GPU memory, where the peer fetches it; nobody
 /// may write it before the send retires. Copied piece by piece, because a kernel that does so all the same
 /// must not make the engine see bytes change.
-fn depart(
+fn tap(
     (conn, by): (ConnId, Owner),
     buffer: &Buffer,
     range: std::ops::Range<u32>,
@@ -189,7 +189,7 @@ fn depart(
         let bytes = &mut piece[..n as usize];
         // Exported memory is mapped, and mapped memory answers at once.
         if dma.read(buffer, at.into(), bytes)? == ReadStatus::Done {
-            dma.depart(conn, by, bytes);
+            dma.tap_sent(conn, by, bytes);
         }
         at += n;
     }
@@ -198,7 +198,7 @@ fn depart(
 
 fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     let on_path = out.dma.on_path(c.id, Direction::Send);
-    if on_path && out.dma.reshapes(c.id) {
+    if on_path && out.dma.transforms(c.id) {
         return send_transform::emit(c, out);
     }
     let s = &mut c.tx.sends[c.tx.next_send];
@@ -256,7 +256,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
             c.tx.inline_sent += n as u64;
             s.emitted += n as u32;
             if on_path {
-                out.dma.depart(c.id, s.work.by, &bytes[..n]);
+                out.dma.tap_sent(c.id, s.work.by, &bytes[..n]);
             }
             continue;
         }
@@ -292,7 +292,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         c.tx.spans_sent += n as u64;
         s.spans_end = c.tx.spans_sent;
         if on_path {
-            depart((c.id, s.work.by), &buffer, range, &mut c.tx.piece, out.dma)?;
+            tap((c.id, s.work.by), &buffer, range, &mut c.tx.piece, out.dma)?;
             if s.emitted < len {
                 // Others get a turn.
                 return Ok(Progress::Again);

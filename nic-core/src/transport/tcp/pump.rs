@@ -181,8 +181,8 @@ impl Conn {
         let conn = self.id;
         let on_path = dma.on_path(conn, Direction::Send);
         while !self.sends.is_empty() {
-            if on_path && dma.reshapes(conn) {
-                match self.reshape_front(dma, events) {
+            if on_path && dma.transforms(conn) {
+                match self.transform_front(dma, events) {
                     Ok(()) => moved = true,
                     Err(any) => return moved | any,
                 }
@@ -215,7 +215,7 @@ impl Conn {
                             let from = done as usize;
                             room[..n].copy_from_slice(&bytes[from..from + n]);
                             if on_path {
-                                dma.depart(conn, by, &room[..n]);
+                                dma.tap_sent(conn, by, &room[..n]);
                             }
                             (n, Filled::Bytes(n))
                         }
@@ -224,7 +224,7 @@ impl Conn {
                             match dma.read(buffer, u64::from(done), &mut room[..n]) {
                                 Ok(ReadStatus::Done) => {
                                     if on_path {
-                                        dma.depart(conn, by, &room[..n]);
+                                        dma.tap_sent(conn, by, &room[..n]);
                                     }
                                     (n, Filled::Bytes(n))
                                 }

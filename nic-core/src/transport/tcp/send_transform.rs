@@ -32,7 +32,7 @@ impl Conn {
     }
 
     /// Moves the first send on. `Err`: the socket or memory must answer first; whether anything moved.
-    pub(super) fn reshape_front(
+    pub(super) fn transform_front(
         &mut self,
         dma: &mut dyn DmaAccess,
         events: &mut VecDeque<TransportEvent>,
@@ -49,18 +49,18 @@ impl Conn {
         // A pending read is repeated unchanged.
         let n = s.pending.unwrap_or(PIECE).min(PIECE).min(left);
         let from = s.done as usize;
-        let reshaped = match &s.work.payload {
+        let transformed = match &s.work.payload {
             _ if n == 0 => {
                 if let Some(s) = self.sends.pop_front() {
                     events.push_back(self.send_done(&s, Status::Ok, 0));
                 }
                 return Ok(());
             }
-            Payload::Inline { bytes, .. } => dma.reshape(conn, s.work.by, &bytes[from..from + n]),
+            Payload::Inline { bytes, .. } => dma.transform(conn, s.work.by, &bytes[from..from + n]),
             Payload::Memory(buffer) => {
                 self.piece.resize(PIECE, 0);
                 match dma.read(buffer, from as u64, &mut self.piece[..n]) {
-                    Ok(ReadStatus::Done) => dma.reshape(conn, s.work.by, &self.piece[..n]),
+                    Ok(ReadStatus::Done) => dma.transform(conn, s.work.by, &self.piece[..n]),
                     Ok(ReadStatus::Pending) => {
                         s.pending = Some(n);
                         return Err(moved);
@@ -75,7 +75,7 @@ impl Conn {
                 }
             }
         };
-        if let Err(failed) = reshaped {
+        if let Err(failed) = transformed {
             self.end_by_engine(failed, events);
             return Err(true);
         }

@@ -41,7 +41,7 @@ fn an_operation_ends_although_a_rank_died_between_its_record_and_its_arrival() {
         if me.rank == 0 {
             // The first operation uses slot 1 of four.
             let arrivals = me.comms[0].address() + u64::from(MANY) * 128 + 64 + 8;
-            let word = me.board.at_bus(arrivals, 8).expect("in the area");
+            let word = me.nic_memory.at_bus(arrivals, 8).expect("in the area");
             // SAFETY: aligned, and accessed atomically by all.
             unsafe { &*word.cast::<AtomicU64>() }.fetch_sub(1, Ordering::Relaxed);
         }

@@ -10,7 +10,7 @@ const LIAR: u32 = 2;
 
 struct Setup {
     gpus: Vec<Gpu>,
-    boards: Vec<Board>,
+    memories: Vec<NicMemory>,
     paths: Vec<Direct>,
     world: Arc<World>,
 }
@@ -18,11 +18,11 @@ struct Setup {
 fn setup() -> Setup {
     let n = 3u32;
     let gpus: Vec<_> = (0..n).map(Gpu::new).collect();
-    let mut boards: Vec<_> = (0..n)
-        .map(|_| Board::new(1 << 20).expect("memfd"))
+    let mut memories: Vec<_> = (0..n)
+        .map(|_| NicMemory::new(1 << 20).expect("memfd"))
         .collect();
     let mut pool = AreaPool::default();
-    let mut paths: Vec<_> = boards
+    let mut paths: Vec<_> = memories
         .iter_mut()
         .enumerate()
         .map(|(r, b)| Direct::new(b, &mut pool, 9, r as u32, n, EAGER).expect("room"))
@@ -33,11 +33,11 @@ fn setup() -> Setup {
             p.set_peer(r as u32, *a);
         }
     }
-    let windows = boards
+    let windows = memories
         .iter()
         .zip(&gpus)
         .map(|(b, g)| Window {
-            board: b.at_bus(BOARD_BUS, b.len()).expect("all of it") as usize,
+            nic_memory: b.at_bus(NIC_BUS, b.len()).expect("all of it") as usize,
             board_len: b.len(),
             gpu: g.map.base() as usize,
             gone: AtomicBool::new(false),
@@ -46,7 +46,7 @@ fn setup() -> Setup {
         .collect();
     Setup {
         gpus,
-        boards,
+        memories,
         paths,
         world: Arc::new(World { windows }),
     }
@@ -83,8 +83,8 @@ impl Setup {
         let eager = self.paths[0].plans.input_bytes(p) <= EAGER;
         let op = self.op(LIAR as usize, p, ALL);
         let mut tables = [None, None];
-        let board = &mut self.boards[LIAR as usize];
-        let sound = Record::of(&op, eager, &mut tables, board);
+        let nic_memory = &mut self.memories[LIAR as usize];
+        let sound = Record::of(&op, eager, &mut tables, nic_memory);
         let (head, places) = sound.words();
         let mut words = [0; WORDS];
         words[1..4].copy_from_slice(&head);
@@ -93,8 +93,8 @@ impl Setup {
             0 => 0,
             1 => rng.below(MEMORY as u64),
             2 => MEMORY as u64 - rng.below(100),
-            3 => BOARD_BUS + rng.below(1 << 20),
-            4 => BOARD_BUS + (1 << 20) - rng.below(16),
+            3 => NIC_BUS + rng.below(1 << 20),
+            4 => NIC_BUS + (1 << 20) - rng.below(16),
             5 => u64::MAX - rng.below(100),
             6 => rng.below(64) * PAGE_BYTES + rng.below(7),
             _ => rng.next(),
@@ -109,7 +109,7 @@ impl Setup {
                 _ => {
                     // Entries of a table.
                     if let Some(t) = tables.iter().flatten().next() {
-                        let at = BOARD_BUS + t.at + rng.below(t.len / 8) * 8;
+                        let at = NIC_BUS + t.at + rng.below(t.len / 8) * 8;
                         let entry = address(rng);
                         self.store(LIAR, at, entry);
                     }
@@ -125,7 +125,7 @@ impl Setup {
         Record::from_words(&words)
     }
 
-    /// Stores a word into a rank's board.
+    /// Stores a word into a rank's NIC memory.
     fn store(&self, rank: u32, bus: u64, word: u64) {
         if let Some(at) = self.world.windows[rank as usize].at(bus & !7, 8) {
             // SAFETY: eight mapped bytes, aligned; the words there are atomics.
@@ -184,7 +184,7 @@ impl Setup {
                 if round > 0 || rng.below(2) == 0 {
                     self.lie(r as u32, p, 1, everywhere, &mut rng);
                 }
-                self.paths[r].step(now, &mut self.boards[r], &self.world, out);
+                self.paths[r].step(now, &mut self.memories[r], &self.world, out);
             }
             now = now.plus(Duration::from_micros(1));
         }
@@ -194,7 +194,7 @@ impl Setup {
         for _ in 0..4 {
             now = now.plus(DRAIN_GRACE);
             for (r, out) in out.iter_mut().enumerate() {
-                self.paths[r].step(now, &mut self.boards[r], &self.world, out);
+                self.paths[r].step(now, &mut self.memories[r], &self.world, out);
             }
         }
         let one = |v: &Vec<(u64, Outcome)>| {
@@ -275,10 +275,10 @@ fn a_rank_that_says_it_is_busy_for_ever_is_named() {
         area.busy(LIAR).store(1, Ordering::Relaxed);
         let mut out = Vec::new();
         s.paths[r].abort(NicTime(5));
-        s.paths[r].step(NicTime(6), &mut s.boards[r], &s.world, &mut out);
+        s.paths[r].step(NicTime(6), &mut s.memories[r], &s.world, &mut out);
         assert_eq!(out, [], "its memory may be written");
         let late = NicTime(6).plus(DRAIN_GRACE);
-        s.paths[r].step(late, &mut s.boards[r], &s.world, &mut out);
+        s.paths[r].step(late, &mut s.memories[r], &s.world, &mut out);
         assert_eq!(out, [(1, Outcome::Unsafe { rank: LIAR })]);
     }
 }

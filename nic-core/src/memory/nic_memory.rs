@@ -5,7 +5,7 @@
 //! memory: receive buffers, partial results, records that peers write.
 //!
 //! The bus has three ranges. GPU memory keeps the addresses that its driver reports (a host's physical
-//! addresses, below 2^57). The board and the host's memory lie above, where no driver reports any.
+//! addresses, below 2^57). NIC memory and the host's memory lie above, where no driver reports any.
 #![allow(unsafe_code)] // Raw access to mapped memory that peers may write.
 
 use std::collections::BTreeMap;
@@ -18,16 +18,16 @@ use crate::copy;
 use crate::shmem::Mapping;
 use crate::types::Buffer;
 
-/// Bus address of the board's first byte.
-pub(crate) const BOARD_BUS: u64 = 1 << 61;
+/// Bus address of NIC memory's first byte.
+pub(crate) const NIC_BUS: u64 = 1 << 61;
 /// Bus address of host address 0: host memory is mapped one to one behind it.
 pub(crate) const HOST_BUS: u64 = 1 << 62;
-/// Virtual address of the board's first byte, which no GPU hands out.
-pub(crate) const BOARD_VA: u64 = ringbell_nic_abi::descriptor::NIC_VA;
+/// Virtual address of NIC memory's first byte, which no GPU hands out.
+pub(crate) const NIC_VA: u64 = ringbell_nic_abi::descriptor::NIC_VA;
 /// Every allocation starts on a line of its own, so that neighbours share none.
 const ALIGN: u64 = 128;
 
-/// A piece of NIC memory; give it back with [`Board::free`].
+/// A piece of NIC memory; give it back with [`NicMemory::free`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Block {
     /// Offset of the first byte.
@@ -37,7 +37,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The block that [`Board::alloc`] gave for `len` bytes, by where it starts.
+    /// The block that [`NicMemory::alloc`] gave for `len` bytes, by where it starts.
     pub(crate) fn of(at: u64, len: u64) -> Block {
         let len = len.max(1).next_multiple_of(ALIGN);
         Block { at, len }
@@ -94,20 +94,20 @@ impl Space {
 
 /// The memory, and which of it is in use.
 #[derive(Debug)]
-pub(crate) struct Board {
+pub(crate) struct NicMemory {
     map: Mapping,
     len: u64,
-    /// Handle of the region in the MMU, once the board is registered.
+    /// Handle of the region in the MMU, once NIC memory is registered.
     region: u32,
     space: Space,
 }
 
-impl Board {
-    /// A board of `len` bytes.
-    pub(crate) fn new(len: u64) -> std::io::Result<Board> {
+impl NicMemory {
+    /// NIC memory of `len` bytes.
+    pub(crate) fn new(len: u64) -> std::io::Result<NicMemory> {
         let size = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput)?;
-        Ok(Board {
-            map: Mapping::memfd("ringbell-board", size)?,
+        Ok(NicMemory {
+            map: Mapping::memfd("ringbell-nic-memory", size)?,
             len,
             region: u32::MAX,
             space: Space::new(0, len),
@@ -124,12 +124,12 @@ impl Board {
         self.space.used
     }
 
-    /// Whether the MMU knows the board.
+    /// Whether the MMU knows NIC memory.
     pub(crate) fn is_registered(&self) -> bool {
         self.region != u32::MAX
     }
 
-    /// Tells the board under which region the MMU knows it.
+    /// Tells NIC memory under which region the MMU knows it.
     pub(crate) fn set_region(&mut self, region: u32) {
         self.region = region;
     }
@@ -140,7 +140,7 @@ impl Board {
         Some(Export {
             fd,
             file_offset: 0,
-            bus: BOARD_BUS,
+            bus: NIC_BUS,
             len: self.len,
         })
     }
@@ -159,15 +159,15 @@ impl Board {
     pub(crate) fn buffer(&self, at: u64, len: u32) -> Buffer {
         Buffer {
             region: self.region,
-            va: GpuVa(BOARD_VA + at),
+            va: GpuVa(NIC_VA + at),
             len,
         }
     }
 
-    /// Where `len` bytes at a bus address lie; `None` outside of the board.
+    /// Where `len` bytes at a bus address lie; `None` outside of NIC memory.
     #[inline]
     pub(crate) fn at_bus(&self, bus: u64, len: u64) -> Option<*mut u8> {
-        let at = bus.checked_sub(BOARD_BUS)?;
+        let at = bus.checked_sub(NIC_BUS)?;
         if at.checked_add(len)? > self.len {
             return None;
         }
@@ -178,19 +178,19 @@ impl Board {
     /// Copies bytes in.
     ///
     /// # Panics
-    /// When the range leaves the board: offsets are ours.
+    /// When the range leaves NIC memory: offsets are ours.
     pub(crate) fn write(&self, at: u64, from: &[u8]) {
-        let to = self.at_bus(BOARD_BUS + at, from.len() as u64);
+        let to = self.at_bus(NIC_BUS + at, from.len() as u64);
         let Some(to) = to else {
-            panic!("{at} + {} leaves the board", from.len());
+            panic!("{at} + {} leaves NIC memory", from.len());
         };
-        // SAFETY: mapped (checked by `at_bus`); `from` does not lie in the board, which no slice covers.
+        // SAFETY: mapped (checked by `at_bus`); `from` does not lie in NIC memory, which no slice covers.
         unsafe { copy::copy(to, from.as_ptr(), from.len()) };
     }
 
     /// Sets a block to zeros.
     pub(crate) fn zero(&self, block: Block) {
-        if let Some(to) = self.at_bus(BOARD_BUS + block.at, block.len) {
+        if let Some(to) = self.at_bus(NIC_BUS + block.at, block.len) {
             // SAFETY: mapped (checked by `at_bus`), reached through raw accesses only.
             unsafe { to.write_bytes(0, block.len as usize) };
         }
@@ -199,11 +199,11 @@ impl Board {
     /// Copies bytes out.
     ///
     /// # Panics
-    /// When the range leaves the board: offsets are ours.
+    /// When the range leaves NIC memory: offsets are ours.
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
-        let from = self.at_bus(BOARD_BUS + at, into.len() as u64);
+        let from = self.at_bus(NIC_BUS + at, into.len() as u64);
         let Some(from) = from else {
-            panic!("{at} + {} leaves the board", into.len());
+            panic!("{at} + {} leaves NIC memory", into.len());
         };
         // SAFETY: mapped (checked by `at_bus`); `into` is ours alone.
         unsafe { copy::copy(into.as_mut_ptr(), from, into.len()) };
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn blocks_do_not_overlap_and_free_memory_merges() {
-        let mut b = Board::new(1 << 20).expect("memfd");
+        let mut b = NicMemory::new(1 << 20).expect("memfd");
         let mut blocks = Vec::new();
         let mut n = 7u64;
         while let Some(x) = b.alloc(n % 9000) {
@@ -259,12 +259,12 @@ mod tests {
 
     #[test]
     fn addresses_outside_are_none() {
-        let b = Board::new(1 << 20).expect("memfd");
-        assert!(b.at_bus(BOARD_BUS, 1 << 20).is_some());
+        let b = NicMemory::new(1 << 20).expect("memfd");
+        assert!(b.at_bus(NIC_BUS, 1 << 20).is_some());
         for (bus, len) in [
-            (BOARD_BUS - 1, 1),
-            (BOARD_BUS + 1, 1 << 20),
-            (BOARD_BUS, u64::MAX),
+            (NIC_BUS - 1, 1),
+            (NIC_BUS + 1, 1 << 20),
+            (NIC_BUS, u64::MAX),
             (0, 1),
         ] {
             assert!(b.at_bus(bus, len).is_none());

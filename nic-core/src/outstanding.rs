@@ -1,7 +1,7 @@
 //! Accepted descriptors that have not retired, and their deadlines.
 //!
 //! A slab whose entries are also links of a hashed timing wheel (4,096 buckets of 65.5 µs), so that
-//! setting and clearing a deadline costs a few stores and no allocation. A work that retires before
+//! setting and clearing a deadline costs a few stores and no allocation. An operation that retires before
 //! the NIC next reads its clock never enters the wheel at all.
 
 use ringbell_gtlb::Pin;
@@ -12,13 +12,13 @@ use crate::types::{ConnId, NicTime, WorkToken};
 
 const TICK_SHIFT: u32 = 16;
 const BUCKETS: usize = 4096;
-/// Bucket of works whose time-out has not been started.
+/// Bucket of operations whose time-out has not been started.
 const UNARMED: u32 = BUCKETS as u32;
 const NIL: u32 = u32::MAX;
 
 /// An accepted descriptor.
 #[derive(Debug)]
-pub(crate) struct Work {
+pub(crate) struct Operation {
     pub(crate) permit: Permit,
     pub(crate) opcode: Opcode,
     /// Slot of its session; a closed session may have been reused, so only for counting by token.
@@ -40,16 +40,16 @@ pub(crate) struct Work {
 #[derive(Debug)]
 struct Entry {
     generation: u32,
-    work: Option<Work>,
+    work: Option<Operation>,
     deadline: NicTime,
     bucket: u32,
     prev: u32,
     next: u32,
 }
 
-/// The works of a NIC.
+/// The outstanding operations of a NIC.
 #[derive(Debug)]
-pub(crate) struct Works {
+pub(crate) struct Outstanding {
     entries: Vec<Entry>,
     free: Vec<u32>,
     heads: Vec<u32>,
@@ -57,10 +57,10 @@ pub(crate) struct Works {
     armed: usize,
 }
 
-impl Works {
-    /// An empty set with room for `capacity` works before it grows.
-    pub(crate) fn new(capacity: usize) -> Works {
-        Works {
+impl Outstanding {
+    /// An empty set with room for `capacity` operations before it grows.
+    pub(crate) fn new(capacity: usize) -> Outstanding {
+        Outstanding {
             entries: Vec::with_capacity(capacity),
             free: Vec::with_capacity(capacity),
             heads: vec![NIL; BUCKETS + 1],
@@ -69,16 +69,16 @@ impl Works {
         }
     }
 
-    /// Works not yet retired.
+    /// Operations not yet retired.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Adds a work; its time-out starts at the next clock reading.
-    // Inlined, so that a work is written where it stays: copying what was just written field by field
+    /// Adds an operation; its time-out starts at the next clock reading.
+    // Inlined, so that an operation is written where it stays: copying what was just written field by field
     // stalls on the store buffer.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, work: Work) -> WorkToken {
+    pub(crate) fn insert(&mut self, work: Operation) -> WorkToken {
         let i = match self.free.pop() {
             Some(i) => i,
             None => {
@@ -106,14 +106,14 @@ impl Works {
     }
 
     /// The work of a token, unless it has retired.
-    pub(crate) fn get_mut(&mut self, token: WorkToken) -> Option<&mut Work> {
+    pub(crate) fn get_mut(&mut self, token: WorkToken) -> Option<&mut Operation> {
         let i = self.index(token)?;
         self.entries[i as usize].work.as_mut()
     }
 
     /// Takes a work out; its token is stale from then on.
     #[inline]
-    pub(crate) fn remove(&mut self, token: WorkToken) -> Option<Work> {
+    pub(crate) fn remove(&mut self, token: WorkToken) -> Option<Operation> {
         let i = self.index(token)?;
         self.unlink(i);
         let e = &mut self.entries[i as usize];
@@ -123,7 +123,7 @@ impl Works {
         e.work.take()
     }
 
-    /// Tokens of all works.
+    /// Tokens of all operations.
     pub(crate) fn tokens(&self) -> Vec<WorkToken> {
         let live = self.entries.iter().enumerate();
         live.filter(|(_, e)| e.work.is_some())
@@ -162,7 +162,7 @@ impl Works {
         }
     }
 
-    /// Starts the time-outs of works seen since the last clock reading, and collects the tokens of
+    /// Starts the time-outs of operations seen since the last clock reading, and collects the tokens of
     /// those that are past their deadline.
     pub(crate) fn advance(&mut self, now: NicTime, expired: &mut Vec<WorkToken>) {
         while self.heads[UNARMED as usize] != NIL {
@@ -236,8 +236,8 @@ mod tests {
     use super::*;
     use ringbell_nic_abi::Status;
 
-    fn work(timeout_us: u32) -> Work {
-        Work {
+    fn work(timeout_us: u32) -> Operation {
+        Operation {
             permit: Permit::new(0, 0, 1, 0),
             opcode: Opcode::Nop,
             session: 0,
@@ -251,14 +251,14 @@ mod tests {
         }
     }
 
-    fn finish(works: &mut Works, t: WorkToken) {
-        let w = works.remove(t).expect("is there");
+    fn finish(outstanding: &mut Outstanding, t: WorkToken) {
+        let w = outstanding.remove(t).expect("is there");
         let _ = w.permit.retire(Status::Ok, 0, 0);
     }
 
     #[test]
     fn each_work_expires_once_and_not_early() {
-        let mut w = Works::new(4);
+        let mut w = Outstanding::new(4);
         let mut due: Vec<(WorkToken, u64)> = [1u32, 70, 1000, 65_536, 268_435, 1_000_000, u32::MAX]
             .iter()
             .map(|us| (w.insert(work(*us)), u64::from(*us) * 1000))
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_misses_nothing_and_tokens_go_stale() {
-        let mut w = Works::new(4);
+        let mut w = Outstanding::new(4);
         let mut out = Vec::new();
         let a = w.insert(work(10));
         w.advance(NicTime(5), &mut out);

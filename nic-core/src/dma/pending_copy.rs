@@ -7,8 +7,8 @@ use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaOp, Fault, Submitted};
 use ringbell_nic_abi::GpuVa;
 
 use super::{at, Dma, DmaState, ORPHAN_POLLS};
-use crate::board::BOARD_BUS;
-use crate::dma::{DmaAccess, Fetched, Landed, Landing, NotLanded};
+use crate::dma::{CopyError, CopyStart, CopyStatus, DmaAccess, ReadOutcome};
+use crate::memory::nic_memory::NIC_BUS;
 use crate::types::Buffer;
 
 /// Most bytes of one copy from memory to memory: a receive that is cancelled waits for no more than a few.
@@ -18,12 +18,12 @@ const READ: u64 = 256 << 10;
 
 /// One run on its way.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct PendingCopy {
     ticket: u64,
     from: BusSpan,
     /// While it is in flight.
     id: Option<DmaId>,
-    /// Where it goes; without, it is fetched.
+    /// Where it goes; without, it is read into the NIC.
     to: Option<(Buffer, u64)>,
     /// What was read; without, the memory copies by itself.
     bytes: Option<Vec<u8>>,
@@ -32,8 +32,8 @@ pub(super) struct Arrival {
 
 impl DmaState {
     /// An operation has ended that is no read of our own memory.
-    pub(super) fn arrived(&mut self, id: DmaId) {
-        let Some(a) = self.arrivals.iter_mut().find(|a| a.id == Some(id)) else {
+    pub(super) fn finished(&mut self, id: DmaId) {
+        let Some(a) = self.copies.iter_mut().find(|a| a.id == Some(id)) else {
             return;
         };
         a.id = None;
@@ -43,16 +43,16 @@ impl DmaState {
     }
 
     /// Drops what has arrived and nobody asks for.
-    pub(super) fn forget_arrivals(&mut self) {
+    pub(super) fn forget_copies(&mut self) {
         let polls = self.polls;
-        self.arrivals
+        self.copies
             .retain(|a| a.id.is_some() || polls - a.touched < ORPHAN_POLLS);
     }
 
     /// Whether a copy or a read is on its way into a region.
-    pub(super) fn lands_in(&self, region: u32) -> bool {
-        let into = |a: &Arrival| a.to.is_some_and(|(b, _)| b.region == region);
-        self.arrivals.iter().any(|a| a.id.is_some() && into(a))
+    pub(super) fn copies_into(&self, region: u32) -> bool {
+        let into = |a: &PendingCopy| a.to.is_some_and(|(b, _)| b.region == region);
+        self.copies.iter().any(|a| a.id.is_some() && into(a))
     }
 
     /// Whether something is on its way out of a range of the bus.
@@ -61,9 +61,7 @@ impl DmaState {
             let first = s.addr.value();
             first < bus.saturating_add(len) && bus < first.saturating_add(s.len)
         };
-        self.arrivals
-            .iter()
-            .any(|a| a.id.is_some() && meets(a.from))
+        self.copies.iter().any(|a| a.id.is_some() && meets(a.from))
     }
 
     fn note(
@@ -72,10 +70,10 @@ impl DmaState {
         answer: Submitted,
         to: Option<(Buffer, u64)>,
         bytes: Option<Vec<u8>>,
-    ) -> Landing {
-        self.arrived += 1;
-        self.arrivals.push(Arrival {
-            ticket: self.arrived,
+    ) -> CopyStart {
+        self.last_ticket += 1;
+        self.copies.push(PendingCopy {
+            ticket: self.last_ticket,
             from,
             id: match answer {
                 Submitted::Done => None,
@@ -85,74 +83,74 @@ impl DmaState {
             bytes,
             touched: self.polls,
         });
-        Landing::Started {
-            ticket: self.arrived,
+        CopyStart::Started {
+            ticket: self.last_ticket,
             len: from.len,
         }
     }
 
-    fn start_read(
+    fn begin_read(
         &mut self,
         from: BusSpan,
         to: Option<(Buffer, u64)>,
-    ) -> Result<Landing, BusError> {
+    ) -> Result<CopyStart, BusError> {
         let from = from.prefix(READ);
         let mut bytes = vec![0; from.len as usize];
         let into = &mut bytes;
         match self.memory.submit(DmaOp::Read { from, into }) {
             Ok(answer) => Ok(self.note(from, answer, to, Some(bytes))),
-            Err(BusError::Busy) => Ok(Landing::Busy),
+            Err(BusError::Busy) => Ok(CopyStart::Busy),
             Err(e) => Err(e),
         }
     }
 
-    pub(super) fn start_fetch(&mut self, from: BusSpan) -> Result<Landing, BusError> {
-        self.start_read(from, None)
+    pub(super) fn begin_read_alone(&mut self, from: BusSpan) -> Result<CopyStart, BusError> {
+        self.begin_read(from, None)
     }
 
-    pub(super) fn end_fetch(&mut self, ticket: u64) -> Fetched {
-        let Some(i) = self.arrivals.iter().position(|a| a.ticket == ticket) else {
-            return Fetched::Lost;
+    pub(super) fn end_read(&mut self, ticket: u64) -> ReadOutcome {
+        let Some(i) = self.copies.iter().position(|a| a.ticket == ticket) else {
+            return ReadOutcome::Lost;
         };
-        self.arrivals[i].touched = self.polls;
-        if self.arrivals[i].id.is_some() {
-            return Fetched::Pending;
+        self.copies[i].touched = self.polls;
+        if self.copies[i].id.is_some() {
+            return ReadOutcome::Pending;
         }
-        let bytes = self.arrivals.swap_remove(i).bytes.unwrap_or_default();
+        let bytes = self.copies.swap_remove(i).bytes.unwrap_or_default();
         self.copied += bytes.len() as u64;
-        Fetched::Bytes(bytes)
+        ReadOutcome::Bytes(bytes)
     }
 }
 
 impl Dma<'_> {
-    pub(super) fn start_landing(
+    pub(super) fn begin_copy(
         &mut self,
         from: BusSpan,
         buffer: &Buffer,
         offset: u64,
-    ) -> Result<Landing, NotLanded> {
+    ) -> Result<CopyStart, CopyError> {
         let to = self.span(buffer, offset)?.prefix(from.len.min(COPIED));
         let from = from.prefix(to.len);
         let place = Some((*buffer, offset));
-        if to.addr.value() < BOARD_BUS {
+        if to.addr.value() < NIC_BUS {
             match self.state.memory.submit(DmaOp::Copy { from, to }) {
                 Ok(answer) => return Ok(self.state.note(from, answer, place, None)),
-                Err(BusError::Busy) => return Ok(Landing::Busy),
+                Err(BusError::Busy) => return Ok(CopyStart::Busy),
                 Err(BusError::NoCopy { .. }) => {}
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(self.state.start_read(from, place)?)
+        Ok(self.state.begin_read(from, place)?)
     }
 
-    pub(super) fn end_landing(&mut self, ticket: u64) -> Result<Landed, Fault> {
-        let all = &mut self.state.arrivals;
+    pub(super) fn end_copy(&mut self, ticket: u64) -> Result<CopyStatus, Fault> {
+        let all = &mut self.state.copies;
         let Some(i) = all.iter().position(|a| a.ticket == ticket) else {
-            return Ok(Landed::Lost);
+            return Ok(CopyStatus::Lost);
         };
         all[i].touched = self.state.polls;
         if all[i].id.is_some() {
-            return Ok(Landed::Pending);
+            return Ok(CopyStatus::Pending);
         }
         let a = all.swap_remove(i);
         let Some((buffer, offset)) = a.to else {
@@ -165,6 +163,6 @@ impl Dma<'_> {
         }
         self.state.copied += a.from.len;
         // What was pinned when the copy began is pinned until its receive retires.
-        at(&buffer, offset).map(|_| Landed::Done)
+        at(&buffer, offset).map(|_| CopyStatus::Done)
     }
 }

@@ -6,7 +6,7 @@ use ringbell_gtlb::Fault;
 use super::{at, Dma};
 use crate::copy;
 use crate::dma::{DmaAccess, Foreign};
-use crate::engine::{Passage, PIECE, TAPPED, TAPPED_AROUND};
+use crate::engine::{Pipeline, PIECE, TAPPED, TAPPED_AROUND};
 use crate::types::Buffer;
 
 /// Bytes in the NIC's own memory, which nobody changes: the engine reads them where they lie.
@@ -18,7 +18,7 @@ pub(super) struct Own<'a, 'd> {
     pub(super) src: &'a [u8],
 }
 
-impl Passage for Own<'_, '_> {
+impl Pipeline for Own<'_, '_> {
     fn len(&self) -> usize {
         self.src.len()
     }
@@ -81,7 +81,7 @@ impl Drop for Peers<'_, '_> {
     }
 }
 
-impl Passage for Peers<'_, '_> {
+impl Pipeline for Peers<'_, '_> {
     fn len(&self) -> usize {
         self.src.len
     }
