@@ -266,6 +266,33 @@ fn thirty_two_ranks() {
     }
 }
 
+/// Source and destination have lengths of their own, and nothing behind either needs to be memory.
+#[test]
+fn buffers_may_end_where_the_memory_ends() {
+    let (n, count) = (3, 1000);
+    let end = 16 << 20;
+    let block = 4 * count as u64;
+    for (kind, src, dst) in [
+        (K::AllGather, end - block, 0),
+        (K::AllToAll, end - n as u64 * block, 0),
+        (K::ReduceScatter, 0, end - block),
+    ] {
+        let mut w = World::new(n, Wire::Local, &CollectiveSettings::default());
+        let words_of = |blocks| count * blocks;
+        let (sources, results) = blocks(kind, 0, 0, n);
+        let inputs: Vec<_> = (0..n).map(|r| input(r, words_of(sources), 5)).collect();
+        for (r, data) in inputs.iter().enumerate() {
+            w.host(r).poke(src, &bytes(data));
+        }
+        let call = Call::new(kind, count as u64).of(DataType::U32, ReduceOp::Sum);
+        w.run(&call.at(src, dst));
+        for r in 0..n {
+            let got = words(&w.host(r).peek(dst, 4 * words_of(results)));
+            assert!(got == model(kind, r, 0, count, &inputs), "{kind:?} {r}");
+        }
+    }
+}
+
 /// Pages do not follow each other on the bus: such an element is in two places.
 #[test]
 fn elements_lie_across_the_end_of_pages() {
