@@ -14,7 +14,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use ringbell::{
-    variables, BootstrapServer, CommOptions, Communicator, Job, JobError, Nic, ReduceOp,
+    variables, BootstrapServer, CommOptions, Communicator, Job, JobError, Nic, NicOptions, ReduceOp,
 };
 
 type Error = Box<dyn std::error::Error>;
@@ -44,7 +44,7 @@ fn add(comm: &Communicator, x: &ringbell::DeviceBuffer, number: u32) -> Result<u
 }
 
 fn rank(job: &Job) -> Result<(), Error> {
-    let mut options = job.nic_options()?;
+    let mut options = NicOptions::for_job(&job)?;
     options.gpu.memory_bytes = 16 << 20;
     let nic = Nic::open(options)?;
     let mut comm = Communicator::from_job(&nic, job, &CommOptions::default())?;

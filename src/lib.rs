@@ -35,15 +35,15 @@ mod entries;
 mod foreign;
 mod gpu;
 mod host;
+mod job;
 mod nic;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
-    variables, BootstrapError, BootstrapServer, CollectiveError, CommOptions, Communicator, Done,
-    Element, Enqueued, Job, JobError, JobSource, KernelStream, Member, Operation, Request, Round,
-    Span, UniqueId, UniqueIdError, COLLECTIVE_PORT,
+    CollectiveError, CommOptions, Communicator, Done, Element, Enqueued, KernelStream, Operation,
+    Request, Span, COLLECTIVE_PORT,
 };
 pub use debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
 pub use entries::SocketContextError;
@@ -52,6 +52,7 @@ pub use foreign::ForeignRegion;
 pub use gpu::{
     ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
 };
+pub use job::JobNicError;
 pub use nic::{Nic, NicOptions, OpenError};
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 
@@ -60,6 +61,10 @@ pub use ringbell_cuda_kernels::{
     SocketContext, SocketError, Stream,
 };
 pub use ringbell_gtlb::{Access, MemoryRegion};
+pub use ringbell_job::{
+    variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
+    UniqueIdError,
+};
 pub use ringbell_nic_abi as abi;
 pub use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
 pub use ringbell_nic_core::collective::{

@@ -4,7 +4,7 @@
 #![no_main]
 #![allow(dead_code)] // The server and its members use more of the messages.
 
-#[path = "../../src/comm/bootstrap/message.rs"]
+#[path = "../../job/src/bootstrap/message.rs"]
 mod message;
 
 use libfuzzer_sys::fuzz_target;

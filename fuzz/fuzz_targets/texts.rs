@@ -3,7 +3,7 @@
 #![no_main]
 #![allow(dead_code)] // Their users are not here.
 
-#[path = "../../src/comm/id.rs"]
+#[path = "../../job/src/id.rs"]
 mod id;
 #[path = "../../src/spec.rs"]
 mod spec;

@@ -3,7 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::sync::OnceLock;
 
-use super::{BootstrapError, CollectiveError, Round};
+use ringbell_job::{BootstrapError, Round};
+
+use super::CollectiveError;
 use crate::{Nic, PortSpec, TransportSpec};
 
 /// Bytes of a card.

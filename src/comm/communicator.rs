@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
+use ringbell_job::{Job, Member, Round, UniqueId};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::descriptors;
@@ -19,10 +20,7 @@ use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
 use super::stream_queue::StreamQueues;
-use super::{
-    CollectiveError, CommOptions, Done, Element, Job, Member, Operation, Request, Round, Span,
-    UniqueId,
-};
+use super::{CollectiveError, CommOptions, Done, Element, Operation, Request, Span};
 use crate::{DeviceBuffer, Nic};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.

@@ -7,7 +7,8 @@ use ringbell_nic_abi::{CollectiveKind, Status};
 use ringbell_nic_core::{NicError, WaitError};
 use ringbell_onc_engines::program::UserProgramError;
 
-use super::{BootstrapError, JobError};
+use ringbell_job::{BootstrapError, JobError};
+
 use crate::OpenError;
 
 /// A communicator could not be made, or one of its operations failed.

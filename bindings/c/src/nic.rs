@@ -75,7 +75,7 @@ unsafe extern "C" fn rb_nic_open_rank(
     // SAFETY: by this function's contract.
     entry("rb_nic_open_rank", || unsafe {
         let id = comm::unique_id(id)?;
-        open(config, nic, || Ok(id.nic_options(rank)))
+        open(config, nic, || Ok(NicOptions::for_rank(&id, rank)))
     })
 }
 
@@ -87,7 +87,7 @@ unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_voi
     entry("rb_nic_open_env", || unsafe {
         open(config, nic, || {
             let job = Job::from_env().map_err(|e| Failure::job(&e))?;
-            job.nic_options().map_err(|e| Failure::job(&e))
+            NicOptions::for_job(&job).map_err(|e| Failure::job(&e))
         })
     })
 }

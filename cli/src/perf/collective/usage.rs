@@ -161,7 +161,7 @@ pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> R
 
 /// The rank's NIC as its launcher says, unless the command line says otherwise.
 pub(super) fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
-    let mut options = job.nic_options()?;
+    let mut options = NicOptions::for_job(job)?;
     if args.transport != TransportSpec::Auto {
         options.transport = args.transport;
     }

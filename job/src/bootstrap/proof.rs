@@ -13,7 +13,7 @@ use hmac::{Hmac, Mac as _};
 use rustix::rand::{getrandom, GetRandomFlags};
 use sha2::Sha256;
 
-use crate::comm::id::UniqueId;
+use crate::id::UniqueId;
 
 use super::message::{Hello, Nonce, NONCE_BYTES};
 
@@ -112,7 +112,7 @@ impl Handshake {
 impl UniqueId {
     /// Bytes for one purpose of the job: all its ranks get the same, and they tell nothing of the secret nor of the
     /// bytes for another purpose.
-    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+    pub fn derived(&self, purpose: &str) -> [u8; 32] {
         let mut mac = keyed(self.secret());
         mac.update(&self.address().port().to_be_bytes());
         mac.update(purpose.as_bytes());

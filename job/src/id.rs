@@ -11,9 +11,9 @@ use std::str::FromStr;
 /// is to be kept like a password.
 ///
 /// ```
-/// let id: ringbell::UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711".parse()?;
+/// let id: ringbell_job::UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711".parse()?;
 /// assert_eq!(id.address().port(), 4711);
-/// # Ok::<(), ringbell::UniqueIdError>(())
+/// # Ok::<(), ringbell_job::UniqueIdError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct UniqueId {

@@ -18,7 +18,7 @@ use super::message::{Answer, Contribution, Hello, FRAME_MAX, HELLO_BYTES};
 use super::proof::{nonce, Handshake, MAC_BYTES};
 use super::rounds::{Answers, Past, Rounds};
 use super::BootstrapError;
-use crate::comm::UniqueId;
+use crate::id::UniqueId;
 
 /// How long a stranger may keep silent.
 const STRANGER: Duration = Duration::from_secs(5);

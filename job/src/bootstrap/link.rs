@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use super::message::{Answer, Contribution, Hello, FRAME_MAX};
 use super::proof::{nonce, Handshake, CHALLENGE_BYTES};
 use super::BootstrapError;
-use crate::comm::UniqueId;
+use crate::id::UniqueId;
 
 /// How much later than the round's deadline the server's answer may come.
 pub(super) const GRACE: Duration = Duration::from_secs(2);

@@ -11,8 +11,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
-use super::job::{variables, JobError};
-use super::UniqueId;
+use crate::id::UniqueId;
+use crate::job::{variables, JobError};
 
 /// Who started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::link::{Link, GRACE};
 use super::message::{Answer, Contribution, RoundKind, PART_MAX};
 use super::rounds::Past;
 use super::{BootstrapError, BootstrapServer};
-use crate::comm::UniqueId;
+use crate::id::UniqueId;
 
 /// A rank that was admitted to a job, and can meet the others.
 ///
@@ -66,12 +66,12 @@ impl Member {
     }
 
     /// Where this rank would serve the bootstrap.
-    pub(crate) fn standby_address(&self) -> Option<SocketAddr> {
+    pub fn standby_address(&self) -> Option<SocketAddr> {
         self.standby.as_ref().map(|s| s.id().address())
     }
 
     /// Tells where each rank of the job would serve the bootstrap, all ranks alike.
-    pub(crate) fn set_successors(&self, addresses: Vec<Option<SocketAddr>>) {
+    pub fn set_successors(&self, addresses: Vec<Option<SocketAddr>>) {
         self.link().set_successors(addresses);
     }
 

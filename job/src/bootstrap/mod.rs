@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use member::{Member, Round};
 pub use server::BootstrapServer;
 
-use super::UniqueId;
+use crate::id::UniqueId;
 
 /// Why ranks did not find each other.
 #[derive(Debug, thiserror::Error)]

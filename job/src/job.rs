@@ -1,16 +1,13 @@
 //! [`Job`]: which rank of which job this process is, as its environment says.
 
-use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::scratch;
 
-use super::launcher::{self, number, JobSource, Lookup};
-use super::{BootstrapError, Member, UniqueId, UniqueIdError};
-use crate::{Cidr, NicOptions, PortSpec, SpecError, TransportSpec};
+use crate::bootstrap::{BootstrapError, Member};
+use crate::id::{UniqueId, UniqueIdError};
+use crate::launcher::{self, number, JobSource, Lookup};
 
 /// Names of the variables that `ringbell run` sets.
 pub mod variables {
@@ -65,29 +62,11 @@ pub enum JobError {
     /// RINGBELL_ID makes no sense.
     #[error("RINGBELL_ID")]
     Id(#[from] UniqueIdError),
-    /// RINGBELL_PORT or RINGBELL_TRANSPORT makes no sense.
-    #[error("RINGBELL_PORT or RINGBELL_TRANSPORT")]
-    Spec(#[from] SpecError),
-    /// The in-memory switch of the launcher.
-    #[error("cannot attach to the launcher's switch at {path}: {why}")]
-    Switch {
-        /// RINGBELL_SWITCH.
-        path: PathBuf,
-        /// What happened.
-        why: String,
-    },
 }
 
 /// A process's place in a job.
 ///
-/// ```no_run
-/// use ringbell::{Job, Nic};
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let job = Job::from_env()?;
-/// let nic = Nic::open(job.nic_options()?)?;
-/// println!("rank {} of {}, started by {}", job.rank(), job.size(), job.source());
-/// # Ok(()) }
-/// ```
+/// A NIC for it is opened by `NicOptions::for_job`, of the crate `ringbell`.
 #[derive(Debug, Clone)]
 pub struct Job {
     rank: u32,
@@ -97,8 +76,8 @@ pub struct Job {
     id: UniqueId,
     /// Whether rank 0 serves, because the launcher does not.
     rank_0_serves: bool,
-    transport: TransportSpec,
-    port: PortSpec,
+    transport: Option<String>,
+    port: Option<String>,
     switch: Option<PathBuf>,
 }
 
@@ -141,8 +120,8 @@ impl Job {
             source,
             id,
             rank_0_serves,
-            transport: env(variables::TRANSPORT).map_or(Ok(TransportSpec::Auto), |t| t.parse())?,
-            port: env(variables::PORT).map_or(Ok(PortSpec::None), |t| t.parse())?,
+            transport: env(variables::TRANSPORT),
+            port: env(variables::PORT),
             switch: env(variables::SWITCH).map(PathBuf::from),
         })
     }
@@ -172,32 +151,24 @@ impl Job {
         &self.id
     }
 
-    /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
-    pub fn address_of(rank: u32) -> Cidr {
-        let [_, _, c, d] = (rank + 1).to_be_bytes();
-        Cidr {
-            ip: Ipv4Addr::new(10, 77, c, d),
-            prefix: 16,
-        }
+    /// Whether this rank serves the job's bootstrap, because its launcher does not.
+    pub fn serves(&self) -> bool {
+        self.rank_0_serves && self.rank == 0
     }
 
-    /// How to open this rank's NIC: an address by rank, and a directory, a network number and secrets of
-    /// the job's own, so that two jobs on one machine never meet.
-    ///
-    /// # Errors
-    /// [`JobError::Switch`] when the launcher's switch is gone.
-    pub fn nic_options(&self) -> Result<NicOptions, JobError> {
-        if self.rank_0_serves && self.rank == 0 {
-            // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
-            scratch::sweep();
-        }
-        let mut options = self.id.nic_options(self.rank);
-        options.transport = self.transport;
-        options.port = self.port.clone();
-        if let Some(path) = &self.switch {
-            options.switch = Some((attach(path)?, self.rank as usize));
-        }
-        Ok(options)
+    /// What the launcher says of the NIC's transport ([`variables::TRANSPORT`]), as `--transport` has it.
+    pub fn transport(&self) -> Option<&str> {
+        self.transport.as_deref()
+    }
+
+    /// What the launcher says of the NIC's port ([`variables::PORT`]), as `--port` has it.
+    pub fn port(&self) -> Option<&str> {
+        self.port.as_deref()
+    }
+
+    /// File of the launcher's in-memory switch ([`variables::SWITCH`]).
+    pub fn switch(&self) -> Option<&Path> {
+        self.switch.as_deref()
     }
 
     /// Joins the job; rank 0 first serves its bootstrap when the launcher does not.
@@ -205,7 +176,7 @@ impl Job {
     /// # Errors
     /// [`BootstrapError`]: the address is taken, or nobody serves there.
     pub fn join(&self, timeout: Duration) -> Result<Member, BootstrapError> {
-        if self.rank_0_serves && self.rank == 0 {
+        if self.serves() {
             self.id.serve(self.size)?;
         }
         Member::join(&self.id, self.rank, self.size, timeout)
@@ -213,25 +184,6 @@ impl Job {
 }
 
 impl UniqueId {
-    /// How to open the NIC of a rank of this job, so that only its own ranks can meet it: an address by
-    /// rank, and a directory, a network number and secrets of the job's own.
-    pub fn nic_options(&self, rank: u32) -> NicOptions {
-        let word = |purpose| {
-            let bytes = self.derived(purpose);
-            bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
-        };
-        // What others may see (the directory's name, the network's number in each frame) tells nothing of the secrets.
-        let mut options = NicOptions {
-            ip: Job::address_of(rank),
-            vni: word("network") as u32 & 0xff_ffff,
-            udp_secret: Some(word("udp")),
-            ..NicOptions::default()
-        };
-        options.local.directory = Some(self.local_directory());
-        options.local.secret = self.derived("local");
-        options
-    }
-
     fn directory_name(&self) -> String {
         let bytes = self.derived("directory");
         let hex: String = bytes[..16].iter().map(|b| format!("{b:02x}")).collect();
@@ -245,23 +197,10 @@ impl UniqueId {
     }
 }
 
-fn attach(path: &std::path::Path) -> Result<Arc<MemSwitch>, JobError> {
-    let failed = |why: String| JobError::Switch {
-        path: path.into(),
-        why,
-    };
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(|e| failed(e.to_string()))?;
-    let switch = MemSwitch::attach(file.into()).map_err(|e| failed(e.to_string()))?;
-    Ok(Arc::new(switch))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn job(vars: &[(&str, &str)]) -> Result<Job, JobError> {
         Job::from_variables(&|name| {
@@ -498,26 +437,5 @@ mod tests {
             &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "h")],
             &["torchrun", "MASTER_PORT is not set"],
         );
-    }
-
-    #[test]
-    fn addresses_and_directories_are_each_ranks_and_jobs_own() {
-        assert_eq!(Job::address_of(0).to_string(), "10.77.0.1/16");
-        assert_eq!(Job::address_of(255).to_string(), "10.77.1.0/16");
-        let id: UniqueId = ID.parse().expect("sound");
-        let other = UniqueId::new(id.address(), [3; 16]);
-        assert_ne!(id.local_directory(), other.local_directory());
-        let options = id.nic_options(3);
-        assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
-        // The directory's name is there for every user to see, the network's number for everybody on the wire.
-        let shown = format!("{}{:x}", id.local_directory().display(), options.vni);
-        let udp = options.udp_secret.expect("one");
-        assert!(!shown.contains(&format!("{udp:016x}")), "{shown}");
-        assert_ne!(options.local.secret[..16], *id.secret());
-        assert_ne!(other.nic_options(3).udp_secret, Some(udp));
-        assert!(!id
-            .local_directory()
-            .to_string_lossy()
-            .contains("0001020304"));
     }
 }

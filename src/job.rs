@@ -1,0 +1,153 @@
+//! The NIC of a job's rank: its address, network and secrets follow from the job's id.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ringbell_job::{Job, UniqueId};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::scratch;
+
+use crate::{Cidr, NicOptions, SpecError};
+
+/// The environment says of a rank's NIC what cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobNicError {
+    /// RINGBELL_PORT or RINGBELL_TRANSPORT makes no sense.
+    #[error("RINGBELL_PORT or RINGBELL_TRANSPORT")]
+    Spec(#[from] SpecError),
+    /// The in-memory switch of the launcher.
+    #[error("cannot attach to the launcher's switch at {path}: {why}")]
+    Switch {
+        /// RINGBELL_SWITCH.
+        path: PathBuf,
+        /// What happened.
+        why: String,
+    },
+}
+
+/// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
+fn address_of(rank: u32) -> Cidr {
+    let [_, _, c, d] = (rank + 1).to_be_bytes();
+    Cidr {
+        ip: Ipv4Addr::new(10, 77, c, d),
+        prefix: 16,
+    }
+}
+
+impl NicOptions {
+    /// How to open the NIC of this process's rank: an address by rank, and a directory, a network number and secrets of
+    /// the job's own, so that two jobs on one machine never meet.
+    ///
+    /// ```no_run
+    /// use ringbell::{Job, Nic, NicOptions};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let job = Job::from_env()?;
+    /// let nic = Nic::open(NicOptions::for_job(&job)?)?;
+    /// println!("rank {} of {}, started by {}", job.rank(), job.size(), job.source());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// [`JobNicError`]: the launcher names a port, a transport or a switch that cannot be had.
+    pub fn for_job(job: &Job) -> Result<NicOptions, JobNicError> {
+        if job.serves() {
+            // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
+            scratch::sweep();
+        }
+        let mut options = NicOptions::for_rank(job.id(), job.rank());
+        if let Some(text) = job.transport() {
+            options.transport = text.parse()?;
+        }
+        if let Some(text) = job.port() {
+            options.port = text.parse()?;
+        }
+        if let Some(path) = job.switch() {
+            options.switch = Some((attach(path)?, job.rank() as usize));
+        }
+        Ok(options)
+    }
+
+    /// How to open the NIC of a rank of a job, so that only the job's ranks can meet it; for ranks that no launcher started.
+    pub fn for_rank(id: &UniqueId, rank: u32) -> NicOptions {
+        let word = |purpose| {
+            let bytes = id.derived(purpose);
+            bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
+        };
+        // What others may see (the directory's name, the network's number in each frame) tells nothing of the secrets.
+        let mut options = NicOptions {
+            ip: address_of(rank),
+            vni: word("network") as u32 & 0xff_ffff,
+            udp_secret: Some(word("udp")),
+            ..NicOptions::default()
+        };
+        options.local.directory = Some(id.local_directory());
+        options.local.secret = id.derived("local");
+        options
+    }
+}
+
+fn attach(path: &Path) -> Result<Arc<MemSwitch>, JobNicError> {
+    let failed = |why: String| JobNicError::Switch {
+        path: path.into(),
+        why,
+    };
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|e| failed(e.to_string()))?;
+    let switch = MemSwitch::attach(file.into()).map_err(|e| failed(e.to_string()))?;
+    Ok(Arc::new(switch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711";
+
+    #[test]
+    fn a_launchers_words_of_the_nic_are_heard_or_refused() {
+        let job = |name: &'static str, value: &'static str| {
+            let given = [
+                ("RINGBELL_RANK", "1"),
+                ("RINGBELL_SIZE", "2"),
+                ("RINGBELL_ID", ID),
+                (name, value),
+            ];
+            let find = |n: &str| Some(given.iter().find(|v| v.0 == n)?.1.to_owned());
+            NicOptions::for_job(&Job::from_variables(&find).expect("a rank"))
+        };
+        let udp = job("RINGBELL_PORT", "udp:127.0.0.1:0").expect("a port");
+        assert_eq!(udp.port.to_string(), "udp:127.0.0.1:0");
+        assert!(matches!(
+            job("RINGBELL_TRANSPORT", "pigeon"),
+            Err(JobNicError::Spec(_))
+        ));
+        let gone = job("RINGBELL_SWITCH", "/no/such/switch").expect_err("no file");
+        assert!(gone.to_string().contains("/no/such/switch"), "{gone}");
+    }
+
+    #[test]
+    fn addresses_and_directories_are_each_ranks_and_jobs_own() {
+        assert_eq!(address_of(0).to_string(), "10.77.0.1/16");
+        assert_eq!(address_of(255).to_string(), "10.77.1.0/16");
+        let id: UniqueId = ID.parse().expect("sound");
+        let other = UniqueId::new(id.address(), [3; 16]);
+        assert_ne!(id.local_directory(), other.local_directory());
+        let options = NicOptions::for_rank(&id, 3);
+        assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
+        // The directory's name is there for every user to see, the network's number for everybody on the wire.
+        let shown = format!("{}{:x}", id.local_directory().display(), options.vni);
+        let udp = options.udp_secret.expect("one");
+        assert!(!shown.contains(&format!("{udp:016x}")), "{shown}");
+        assert_ne!(options.local.secret[..16], *id.secret());
+        assert_ne!(NicOptions::for_rank(&other, 3).udp_secret, Some(udp));
+        assert!(!id
+            .local_directory()
+            .to_string_lossy()
+            .contains("0001020304"));
+    }
+}
