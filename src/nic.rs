@@ -69,6 +69,9 @@ pub struct NicOptions {
     pub tcp_buffer: usize,
     /// Shortest time after which TCP sends a segment again.
     pub tcp_rto_min: Duration,
+    /// How often TCP probes idle links of communicators, so that a rank that has ended is noticed; `None`: never. See
+    /// [`TcpConfig::watch`].
+    pub tcp_watch: Option<Duration>,
     /// Seed of everything that is random: faults, sequence numbers. `None`: from the system.
     pub seed: Option<u64>,
 }
@@ -97,6 +100,7 @@ impl Default for NicOptions {
             limits: NicConfig::default(),
             tcp_buffer: 256 << 10,
             tcp_rto_min: Duration::from_millis(200),
+            tcp_watch: Some(Duration::from_millis(500)),
             seed: None,
         }
     }
@@ -204,6 +208,7 @@ impl Nic {
                     tcp.rx_buffer = options.tcp_buffer;
                     tcp.tx_buffer = options.tcp_buffer;
                     tcp.rto_min = options.tcp_rto_min;
+                    tcp.watch = options.tcp_watch;
                     tcp.connections = options.limits.max_sessions;
                     tcp.seed = seed(&options)?;
                     builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));

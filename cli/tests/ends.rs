@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{folder, run, text};
+use rustix::process::Signal;
 
 const RINGBELL: &str = env!("CARGO_BIN_EXE_ringbell");
 /// Long enough for any machine.
@@ -101,8 +102,12 @@ fn working_child(parent: u32, ticks: u64) -> u32 {
 }
 
 fn kill(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
     let pid = rustix::process::Pid::from_raw(pid as i32).expect("a number");
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it runs");
+    rustix::process::kill_process(pid, signal).expect("it runs");
 }
 
 fn entries(dir: &Path) -> Vec<String> {
@@ -350,4 +355,74 @@ fn the_secret_of_a_port_comes_from_a_file() {
         "{said}"
     );
     let _ = std::fs::remove_dir_all(&tmp);
+}
+
+/// The process of a rank below a launcher, once it is there.
+fn rank_process(launcher: u32, rank: u32) -> u32 {
+    let mut found = None;
+    let wanted = format!("RINGBELL_RANK={rank}");
+    until("the rank's process", || {
+        let all = std::fs::read_dir("/proc").expect("/proc").flatten();
+        let mut pids = all.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        found = pids.find(|pid| {
+            let environ = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            let mut words = environ.split(|b| *b == 0);
+            stat(*pid).is_some_and(|s| s[1] == launcher.to_string())
+                && words.any(|w| w == wanted.as_bytes())
+        });
+        found.is_some()
+    });
+    found.expect("found above")
+}
+
+fn ticks(pid: u32) -> u64 {
+    let time = |s: &[String], i: usize| s[i].parse::<u64>().unwrap_or(0);
+    stat(pid).map_or(0, |s| time(&s, 11) + time(&s, 12))
+}
+
+/// Over UDP no connection of the kernel's ends with the process: its host refuses what comes. The time-out is 50 minutes.
+#[test]
+fn a_rank_that_is_killed_over_udp_is_named_and_one_that_is_stopped_is_not() {
+    let tmp = temporary("udp-rank");
+    let mut args = vec![
+        "run",
+        "-n",
+        "3",
+        "--keep-going",
+        "--port",
+        "udp",
+        "--",
+        RINGBELL,
+    ];
+    args.extend([
+        "perf",
+        "all-reduce",
+        "-b",
+        "1K",
+        "-e",
+        "1K",
+        "-n",
+        "100000000",
+    ]);
+    args.extend(["--timeout", "3000", "--no-limits", "--transport", "tcp"]);
+    let launcher = start(&mut ringbell(&args, &tmp));
+    let ranks: Vec<u32> = (0..3).map(|r| rank_process(launcher.id(), r)).collect();
+    until("all work", || ranks.iter().all(|r| ticks(*r) >= 50));
+    signal(ranks[2], Signal::STOP);
+    std::thread::sleep(Duration::from_secs(4));
+    let before = ticks(ranks[2]);
+    signal(ranks[2], Signal::CONT);
+    until("the stopped rank works again", || {
+        ticks(ranks[2]) >= before + 50
+    });
+    assert!(ranks.iter().all(|r| lives(*r)), "none was given up");
+    signal(ranks[1], Signal::KILL);
+    until("the others end", || !ranks.iter().any(|r| lives(*r)));
+    let out = launcher.wait_with_output().expect("ended");
+    let said = text(&out);
+    assert!(said.contains("rank 1 was ended by signal 9"), "{said}");
+    for rank in [0, 2] {
+        let told = |l: &str| l.starts_with(&format!("[{rank}]")) && l.contains("rank 1");
+        assert!(said.lines().any(told), "{said}");
+    }
 }

@@ -152,6 +152,9 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
+    fn next_refused(&mut self) -> Option<MacAddr> {
+        self.inner.next_refused()
+    }
     fn counters(&self) -> PortCounters {
         self.inner.counters()
     }

@@ -279,6 +279,9 @@ impl<P: Port> Port for Impair<P> {
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         self.inner.poll_fds(fds);
     }
+    fn next_refused(&mut self) -> Option<MacAddr> {
+        self.inner.next_refused()
+    }
     fn counters(&self) -> PortCounters {
         let inner = self.inner.counters();
         PortCounters {

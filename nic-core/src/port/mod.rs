@@ -106,6 +106,12 @@ pub trait Port: Send {
         let _ = fds;
     }
 
+    /// The next station for which a frame was refused: its host says that no process receives there. A hint that
+    /// somebody else on the path may have forged.
+    fn next_refused(&mut self) -> Option<MacAddr> {
+        None
+    }
+
     /// Counted since the port was opened.
     fn counters(&self) -> PortCounters;
 }
@@ -140,6 +146,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         (**self).poll_fds(fds)
+    }
+    fn next_refused(&mut self) -> Option<MacAddr> {
+        (**self).next_refused()
     }
     fn counters(&self) -> PortCounters {
         (**self).counters()

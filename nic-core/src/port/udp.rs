@@ -10,15 +10,17 @@
 //! ARP request, is sent again as soon as we have proved ourselves.
 
 mod proof;
+mod socket;
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use quinn_udp::{RecvMeta, Transmit};
 
 use self::proof::{Kind, Proof, CONTROL};
+use self::socket::Socket;
 use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
 use crate::types::NicTime;
 use crate::wire::vxlan::{self, VXLAN_HEADER};
@@ -108,8 +110,7 @@ struct Batch {
 /// A port that carries frames in UDP datagrams.
 #[derive(Debug)]
 pub struct UdpPort {
-    socket: UdpSocket,
-    state: UdpSocketState,
+    socket: Socket,
     local: SocketAddr,
     header: [u8; VXLAN_HEADER],
     mac: MacAddr,
@@ -172,14 +173,9 @@ impl UdpPort {
                 Some(Proof::new(vni, secret, own))
             }
         };
-        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
-        // Best effort: the kernel's limit may be lower.
-        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
-        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), SOCKET_BUFFER);
         Ok(UdpPort {
             local: socket.local_addr()?,
-            socket,
-            state,
+            socket: Socket::new(socket, SOCKET_BUFFER)?,
             header: vxlan::header(vni),
             mac,
             mtu,
@@ -234,10 +230,7 @@ impl UdpPort {
             segment_size: Some(b.segment),
             src_ip: None,
         };
-        match self
-            .state
-            .try_send(UdpSockRef::from(&self.socket), &transmit)
-        {
+        match self.socket.send(&transmit) {
             Ok(()) => {
                 self.counters.tx_frames += b.frames;
                 self.counters.tx_bytes += b.len as u64 - b.frames * VXLAN_HEADER as u64;
@@ -251,7 +244,7 @@ impl UdpPort {
     }
 
     fn most_segments(&self) -> u64 {
-        self.state.max_gso_segments().max(1) as u64
+        self.socket.most_segments()
     }
 
     /// The next datagram in the inbox: sender, and where it lies.
@@ -261,8 +254,7 @@ impl UdpPort {
                 let mut parts = self.inbox.chunks_exact_mut(MESSAGE_BYTES);
                 let mut slices: [IoSliceMut<'_>; MESSAGES] =
                     std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or(&mut [])));
-                let sock = UdpSockRef::from(&self.socket);
-                self.messages = self.state.recv(sock, &mut slices, &mut self.metas).ok()?;
+                self.messages = self.socket.recv(&mut slices, &mut self.metas).ok()?;
                 (self.message, self.offset) = (0, 0);
                 if self.messages == 0 {
                     return None;
@@ -513,6 +505,14 @@ impl Port for UdpPort {
     }
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.push(self.socket.as_fd());
+    }
+    fn next_refused(&mut self) -> Option<MacAddr> {
+        while let Some(by) = self.socket.next_refused() {
+            if let Some((mac, _)) = self.stations.iter().find(|(_, a)| **a == by) {
+                return Some(*mac);
+            }
+        }
+        None
     }
     fn counters(&self) -> PortCounters {
         self.counters

@@ -231,6 +231,12 @@ pub trait Transport: Sharer + Send {
         0
     }
 
+    /// The peer is probed while the connection is idle, so that its end is noticed soon. A transport that hears of
+    /// it anyway does nothing.
+    fn watch(&mut self, conn: ConnId) {
+        let _ = conn;
+    }
+
     /// Half-close: FIN after the queued sends.
     fn shutdown(&mut self, conn: ConnId);
 

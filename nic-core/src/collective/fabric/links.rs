@@ -421,6 +421,7 @@ impl Fabric {
                 link.state = LinkState::Up;
                 link.proven = true;
                 link.why = why_chosen(io.transports, t);
+                io.transports[t].watch(conn);
                 let (peer, transport) = (link.peer, io.transports[t].name());
                 tracing::info!(?peer, transport, why = link.why, "link of a communicator");
                 link.queue(TxFrame {
@@ -553,7 +554,9 @@ impl Fabric {
         }
         self.by_peer.insert(from, link);
         self.links[link].peer = Some(from);
-        self.links[link].state = LinkState::Up;
+        let l = &mut self.links[link];
+        l.state = LinkState::Up;
+        io.transports[l.transport].watch(l.conn);
         self.announce(link);
         true
     }

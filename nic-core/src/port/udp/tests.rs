@@ -44,7 +44,7 @@ fn meet(a: &mut UdpPort, b: &mut UdpPort) {
 }
 
 /// Waits until a socket has something.
-fn wait_ms(socket: &UdpSocket, ms: i64) {
+fn wait_ms(socket: &impl AsFd, ms: i64) {
     let limit = rustix::event::Timespec {
         tv_sec: ms / 1000,
         tv_nsec: ms % 1000 * 1_000_000,
@@ -269,4 +269,32 @@ fn broadcast_goes_to_every_peer() {
     }
     put(&mut a, MacAddr::BROADCAST, 60, 4);
     assert_eq!((get(&mut b), get(&mut c)), (Some((60, 4)), Some((60, 4))));
+}
+
+#[test]
+fn a_peer_whose_socket_is_closed_is_named_and_the_others_get_their_frames() {
+    let (mut b, mut c) = (open(2, &[], Some(5)), open(3, &[], Some(5)));
+    let mut a = open(1, &[b.local_addr(), c.local_addr()], Some(5));
+    meet(&mut a, &mut b);
+    meet(&mut a, &mut c);
+    assert_eq!(a.next_refused(), None);
+    drop(b);
+    let mut refused = None;
+    for _ in 0..5_000 {
+        put(&mut a, MacAddr::local(2), 60, 1);
+        a.flush(NOW);
+        let _ = a.rx_frame(NOW);
+        refused = a.next_refused();
+        if refused.is_some() {
+            break;
+        }
+        wait_ms(&a.socket, 1);
+    }
+    assert_eq!(refused, Some(MacAddr::local(2)));
+    // The error that a refusal leaves costs no frame of another peer.
+    put(&mut a, MacAddr::local(2), 60, 2);
+    a.flush(NOW);
+    put(&mut a, MacAddr::local(3), 64, 3);
+    a.flush(NOW);
+    assert_eq!(get(&mut c), Some((64, 3)));
 }

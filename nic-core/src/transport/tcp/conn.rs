@@ -165,7 +165,7 @@ impl Conn {
             socket.state(),
             State::FinWait1 | State::Closing | State::LastAck
         );
-        fin || socket.send_queue() > 0 || config.keep_alive.is_some()
+        fin || socket.send_queue() > 0 || self.tcp.probes.every(config).is_some()
     }
 
     /// When somebody must look at this connection although no segment comes.
@@ -175,7 +175,8 @@ impl Conn {
             self.timing.deadline,
             self.timing.gone_at(config),
             self.tcp.restart_at,
-            self.tcp.keep_alive_at,
+            self.tcp.probes.at,
+            self.tcp.probes.gone_at(),
         ];
         timers.into_iter().flatten().min()
     }

@@ -109,6 +109,11 @@ impl Table {
         self.slots.get(index).is_some_and(|s| s.conn.is_some())
     }
 
+    /// Slots, with a connection or without.
+    pub(super) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     pub(super) fn at(&mut self, index: usize) -> Option<&mut Conn> {
         self.slots.get_mut(index)?.conn.as_deref_mut()
     }

@@ -53,6 +53,21 @@ enum Sent {
 }
 
 impl TcpTransport {
+    /// Notes which peers' hosts have refused segments.
+    pub(super) fn take_refusals(&mut self, now: NicTime) {
+        while let Some(mac) = self.port.next_refused() {
+            for index in 0..self.table.slots() {
+                let Some(c) = self.table.at(index) else {
+                    continue;
+                };
+                if self.neighbors.mac(c.neighbor) == Some(mac) && is_synchronized(c.tcp.state()) {
+                    c.tcp.probes.refused(now);
+                    self.mark(index);
+                }
+            }
+        }
+    }
+
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
@@ -90,6 +105,11 @@ impl TcpTransport {
         if std::mem::take(&mut c.timing.heard) {
             self.neighbors.confirm(c.neighbor, now);
             c.timing.answered();
+            c.tcp.probes.answered();
+        }
+        if c.tcp.probes.gone_at().is_some_and(|at| at <= now) {
+            c.tcp.probes.answered();
+            c.tcp.broken |= is_synchronized(c.tcp.state());
         }
         if c.timing.gone_at(&self.config).is_some_and(|at| at <= now) {
             c.timing.answered();

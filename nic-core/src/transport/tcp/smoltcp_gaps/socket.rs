@@ -7,6 +7,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
 use super::challenges::Challenges;
 use super::clock::Clock;
+use super::keep_alive::Probes;
 use super::recovery::Recovery;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
@@ -41,8 +42,8 @@ pub(in crate::transport::tcp) struct TcpSocket {
     pub(in crate::transport::tcp) recovery: Recovery,
     /// When the socket is reminded of what it has forgotten.
     pub(in crate::transport::tcp) restart_at: Option<NicTime>,
-    /// When an idle connection starts to send keep-alive probes.
-    pub(in crate::transport::tcp) keep_alive_at: Option<NicTime>,
+    /// Whether the peer is still there.
+    pub(in crate::transport::tcp) probes: Probes,
     /// smoltcp has panicked on this socket.
     pub(in crate::transport::tcp) broken: bool,
 }
@@ -78,7 +79,7 @@ impl TcpSocket {
             reset: false,
             recovery: Recovery::default(),
             restart_at: None,
-            keep_alive_at: None,
+            probes: Probes::default(),
             broken: false,
         }
     }

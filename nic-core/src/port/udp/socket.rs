@@ -1,0 +1,163 @@
+//! The socket of a UDP port, and which peers have refused what was sent to them.
+//!
+//! Where no process receives on a port, the kernel of that host answers with an ICMP message. With `IP_RECVERR` it
+//! waits in the socket's error queue, and the next call on the socket fails with the message's error. The
+//! queue is read only then: a port whose peers all live makes no further system call.
+#![allow(unsafe_code)] // One call of recvmsg(2): the wrappers at hand leave out the destination.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::{size_of, MaybeUninit};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+
+/// Refusals that wait to be asked for; more say nothing new.
+const REFUSED_MAX: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Socket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+    refused: VecDeque<SocketAddr>,
+}
+
+impl Socket {
+    pub(super) fn new(socket: UdpSocket, buffer: usize) -> io::Result<Socket> {
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        // Best effort: the kernel's limit may be lower.
+        let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), buffer);
+        let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), buffer);
+        // Best effort: without it a dead peer is noticed by its silence.
+        let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
+        Ok(Socket {
+            socket,
+            state,
+            refused: VecDeque::new(),
+        })
+    }
+
+    /// Most datagrams in one [`Socket::send`].
+    pub(super) fn most_segments(&self) -> u64 {
+        self.state.max_gso_segments().max(1) as u64
+    }
+
+    /// Sends a batch.
+    pub(super) fn send(&mut self, transmit: &Transmit<'_>) -> io::Result<()> {
+        self.again(|s| s.state.try_send(UdpSockRef::from(&s.socket), transmit))
+    }
+
+    /// Sends one datagram.
+    pub(super) fn send_to(&mut self, datagram: &[u8], to: SocketAddr) -> io::Result<()> {
+        self.again(|s| s.socket.send_to(datagram, to).map(drop))
+    }
+
+    /// Receives what is there.
+    pub(super) fn recv(
+        &mut self,
+        slices: &mut [IoSliceMut<'_>],
+        metas: &mut [RecvMeta],
+    ) -> io::Result<usize> {
+        self.again(|s| s.state.recv(UdpSockRef::from(&s.socket), slices, metas))
+    }
+
+    /// The next peer that has refused a datagram.
+    pub(super) fn next_refused(&mut self) -> Option<SocketAddr> {
+        self.refused.pop_front()
+    }
+
+    /// A call that may fail with the error of an earlier datagram, which has nothing to do with it: once more then.
+    fn again<T>(&mut self, mut call: impl FnMut(&Socket) -> io::Result<T>) -> io::Result<T> {
+        let first = call(self);
+        if !failed(&first) || !self.empty_errors() {
+            return first;
+        }
+        let second = call(self);
+        if failed(&second) {
+            self.empty_errors();
+        }
+        second
+    }
+
+    /// Reads the error queue, since the socket counts as readable while there is something in it. Returns whether there was.
+    fn empty_errors(&mut self) -> bool {
+        let mut some = false;
+        while let Some(refused) = self.next_error() {
+            some = true;
+            self.refused.extend(refused);
+            self.refused.truncate(REFUSED_MAX);
+        }
+        some
+    }
+
+    /// The next message of the error queue, `None` at its end: the destination of the datagram when that was refused.
+    fn next_error(&self) -> Option<Option<SocketAddr>> {
+        let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
+        // More than an extended error with its offender takes; aligned as control messages are.
+        let mut control = [0u64; 64];
+        // SAFETY: all-zero is a valid `msghdr`.
+        let mut message: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        message.msg_name = name.as_mut_ptr().cast();
+        message.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of::<[u64; 64]>();
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        // SAFETY: name and control are as long as said, and live as long as the call; no payload is asked for.
+        if unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut message, flags) } < 0 {
+            return None;
+        }
+        let mut refused = false;
+        // SAFETY: the kernel has filled the control buffer and set its length.
+        let mut header = unsafe { libc::CMSG_FIRSTHDR(&message) };
+        while !header.is_null() {
+            // SAFETY: a header inside the control buffer, as CMSG_FIRSTHDR and CMSG_NXTHDR give it.
+            let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+            if (level, kind) == (libc::IPPROTO_IP, libc::IP_RECVERR)
+                || (level, kind) == (libc::IPPROTO_IPV6, libc::IPV6_RECVERR)
+            {
+                // SAFETY: the kernel puts an extended error into such a message.
+                let error = unsafe {
+                    let data = libc::CMSG_DATA(header).cast::<libc::sock_extended_err>();
+                    data.read_unaligned()
+                };
+                refused |= error.ee_errno == libc::ECONNREFUSED as u32;
+            }
+            // SAFETY: as above.
+            header = unsafe { libc::CMSG_NXTHDR(&message, header) };
+        }
+        // SAFETY: zeroed, then filled by the kernel.
+        let to = address(unsafe { &name.assume_init() });
+        Some(to.filter(|_| refused))
+    }
+}
+
+fn failed<T>(result: &io::Result<T>) -> bool {
+    let error = result.as_ref().err();
+    error.is_some_and(|e| e.kind() != io::ErrorKind::WouldBlock)
+}
+
+fn address(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let at: *const libc::sockaddr_storage = name;
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family, and a `sockaddr_storage` has room for each.
+            let a = unsafe { *at.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(a.sin_addr.s_addr));
+            Some((ip, u16::from_be(a.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let a = unsafe { *at.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(a.sin6_addr.s6_addr);
+            Some((ip, u16::from_be(a.sin6_port)).into())
+        }
+        _ => None,
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
