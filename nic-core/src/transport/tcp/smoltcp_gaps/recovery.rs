@@ -96,6 +96,19 @@ mod tests {
     }
 
     #[test]
+    fn fewer_duplicates_are_a_reordering_and_begin_no_recovery() {
+        for duplicates in 0..DUPLICATES {
+            let mut r = Recovery::default();
+            r.sent(10_000, 0);
+            assert!(!r.acknowledged(1_000, 9, true));
+            for _ in 0..duplicates {
+                assert!(!r.acknowledged(1_000, 9, true));
+            }
+            assert!(!r.acknowledged(4_000, 9, true), "after {duplicates}");
+        }
+    }
+
+    #[test]
     fn a_time_out_ends_a_recovery_and_window_updates_do_not_begin_one() {
         let mut r = Recovery::default();
         r.sent(10_000, 0);
