@@ -6,6 +6,7 @@ mod counts;
 mod fuzz;
 mod gen;
 mod gpu;
+mod install;
 mod kernels;
 mod lint;
 mod mutants;
@@ -53,6 +54,8 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         filter: Vec<String>,
     },
+    /// Build the release, and install command, library, headers and pkg-config file below a prefix
+    Install(install::Args),
     /// Compile the device code with nvcc from PyPI for five architectures, and report what each kernel takes of a GPU
     Kernels,
     /// The tests that can depend on rights, as a user without any; as root only
@@ -108,6 +111,7 @@ fn run(task: Task) -> Result<bool> {
             Ok(steps::run(&test::STEPS))
         }
         Task::Test { filter } => test::filtered(&filter),
+        Task::Install(args) => install::run(&args).map(|()| true),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
         Task::Counts { update: true } => counts::update().map(|()| true),

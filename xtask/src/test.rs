@@ -7,16 +7,17 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 
 use crate::steps::{command, command_within, exit_code_within, Outcome, Step};
-use crate::{counts, fuzz, gpu, kernels, root, suite, target, unprivileged, venv};
+use crate::{counts, fuzz, gpu, install, kernels, root, suite, target, unprivileged, venv};
 
 /// Examples and tests share the profile, so that nothing is compiled twice. The workspace's tests, and those that run once
 /// more over the mock driver, come last: their closing lines are what a reader looks for.
-pub(crate) const STEPS: [Step; 10] = [
+pub(crate) const STEPS: [Step; 11] = [
     ("rtl", rtl),
     ("kernels", kernels::compile),
     ("counts", counts::compare),
     ("fuzzing", fuzz::step),
     ("examples", examples),
+    ("install", install::step),
     ("doctests", doctests),
     ("tests", || workspace(&[])),
     ("user", unprivileged::tests),
@@ -50,7 +51,7 @@ pub(crate) fn built() -> PathBuf {
 
 /// Builds the libraries and programs that tests and examples start. One selection for all steps: another would be other
 /// features, and another build.
-fn build() -> Result<()> {
+pub(crate) fn build() -> Result<()> {
     let kinds = ["--lib", "--bins", "--tests", "--examples"];
     command(cargo().args(["build", "--workspace"]).args(kinds))
 }

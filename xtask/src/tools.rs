@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// A tool, what needs it, and the Debian package that brings it.
-const TOOLS: [(&str, &str, &str); 8] = [
+const TOOLS: [(&str, &str, &str); 9] = [
     ("g++", "the emulated GPU (nothing works without it)", "g++"),
     (
         "python3",
@@ -16,6 +16,11 @@ const TOOLS: [(&str, &str, &str); 8] = [
     ("curl", "Linux TCP peers over TAP", "curl"),
     ("tshark", "verification of captures", "tshark"),
     ("valgrind", "instruction counts", "valgrind"),
+    (
+        "pkg-config",
+        "a C program against what is installed",
+        "pkg-config",
+    ),
     ("git", "the commit in reports", "git"),
 ];
 

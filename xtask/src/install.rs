@@ -1,0 +1,132 @@
+//! The installed form: `bin/ringbell`, `lib/libringbell.so`, the headers and a pkg-config file below a prefix.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{ensure, Context, Result};
+
+use crate::steps::{command, Outcome};
+use crate::{root, target, test, tools};
+
+/// Arguments of `cargo xtask install`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Folder below which bin/, lib/ and include/ are filled, such as ~/.local or /usr/local
+    #[arg(long, value_name = "FOLDER")]
+    prefix: PathBuf,
+}
+
+/// Builds the release and installs it.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let packages = ["-p", "ringbell-cli", "-p", "ringbell-c"];
+    command(test::cargo().args(["build", "--release"]).args(packages))?;
+    place(&target().join("release"), &args.prefix)?;
+    let prefix = absolute(&args.prefix)?;
+    println!("installed below {}", prefix.display());
+    println!(
+        "for C programs: PKG_CONFIG_PATH={}/lib/pkgconfig pkg-config --cflags --libs ringbell",
+        prefix.display()
+    );
+    Ok(())
+}
+
+/// As a step of the tests: installs what the tests were built with, and compiles C against it by pkg-config.
+pub(crate) fn step() -> Result<Outcome> {
+    test::build()?;
+    let prefix = target().join("installed");
+    if prefix.exists() {
+        fs::remove_dir_all(&prefix)
+            .with_context(|| format!("cannot remove {}", prefix.display()))?;
+    }
+    place(&test::built(), &prefix)?;
+    command(Command::new(prefix.join("bin/ringbell")).arg("--version"))?;
+    if let Some(tool) = ["gcc", "pkg-config"]
+        .into_iter()
+        .find(|t| tools::find(t).is_none())
+    {
+        return Ok(Outcome::Skipped(format!(
+            "no {tool}: no program was compiled against what was installed"
+        )));
+    }
+    let flags = Command::new("pkg-config")
+        .args(["--cflags", "--libs", "ringbell"])
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .output()
+        .context("cannot start pkg-config")?;
+    ensure!(
+        flags.status.success(),
+        "pkg-config does not find ringbell: {}",
+        String::from_utf8_lossy(&flags.stderr)
+    );
+    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let source = prefix.join("version.c");
+    let text = "#include <ringbell.h>\n#include <stdio.h>\n\
+        int main(void) { return puts(rb_version()) < 0; }\n";
+    fs::write(&source, text)?;
+    let program = prefix.join("version");
+    command(
+        Command::new("gcc")
+            .args(["-std=c99", "-Wall", "-Werror"])
+            .arg(&source)
+            .args(flags.split_whitespace())
+            .arg("-o")
+            .arg(&program),
+    )?;
+    // Without a path of its own for libraries: the flags alone must do.
+    command(Command::new(&program).env_remove("LD_LIBRARY_PATH"))?;
+    Ok(Outcome::Passed)
+}
+
+/// Copies the products of `from`, the headers and the pkg-config file below `prefix`.
+fn place(from: &Path, prefix: &Path) -> Result<()> {
+    for folder in ["bin", "lib/pkgconfig", "include"] {
+        let folder = prefix.join(folder);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    copy(&from.join("ringbell"), &prefix.join("bin/ringbell"), 0o755)?;
+    let library = prefix.join("lib/libringbell.so");
+    copy(&from.join("libringbell.so"), &library, 0o755)?;
+    let headers = root().join("cuda-kernels/include");
+    let entries = fs::read_dir(&headers);
+    for entry in entries.with_context(|| format!("cannot read {}", headers.display()))? {
+        let entry = entry?;
+        let to = prefix.join("include").join(entry.file_name());
+        copy(&entry.path(), &to, 0o644)?;
+    }
+    let file = prefix.join("lib/pkgconfig/ringbell.pc");
+    fs::write(&file, package(&absolute(prefix)?))
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Replaces a file as a whole: a program that runs from it goes on with the old one.
+fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
+    let part = to.with_extension("part");
+    let copied = fs::copy(from, &part)
+        .and_then(|_| fs::set_permissions(&part, fs::Permissions::from_mode(mode)))
+        .and_then(|()| fs::rename(&part, to));
+    copied.with_context(|| format!("cannot copy {} to {}", from.display(), to.display()))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("cannot resolve {}", path.display()))
+}
+
+/// The text of `ringbell.pc`.
+fn package(prefix: &Path) -> String {
+    format!(
+        "prefix={}\n\
+         includedir=${{prefix}}/include\n\
+         libdir=${{prefix}}/lib\n\
+         \n\
+         Name: ringbell\n\
+         Description: GPU kernels send, receive and reduce over a NIC\n\
+         Version: {}\n\
+         Cflags: -I${{includedir}}\n\
+         Libs: -L${{libdir}} -lringbell -Wl,-rpath,${{libdir}}\n",
+        prefix.display(),
+        env!("CARGO_PKG_VERSION"),
+    )
+}
