@@ -1,6 +1,6 @@
-//! Compiles the kernels: with g++ for the emulated GPU, always; with nvcc for real ones, when it is there.
+//! Build of the kernels: with g++ for the emulated GPU, and with nvcc for real ones if it is installed.
 //!
-//! No nvcc is fine. An nvcc that fails is an error, so that device code cannot rot unseen.
+//! An nvcc that fails is an error, so that device code stays valid.
 
 use std::env;
 use std::fmt::Write as _;

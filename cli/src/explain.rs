@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use ringbell::abi::{Algorithm, CollectiveKind};
 use ringbell::parts::onc_engines::program::{
     self, algorithm_named, algorithms, check, choose, collective_named, generate_all, pretty,
-    spelled, InPlace, Limits, Order, Program, Proof, Reach, Table, Thresholds, UserProgram,
+    spelled, InPlace, Limits, Locality, Order, Program, Proof, Table, Thresholds, UserProgram,
 };
 use serde::Serialize;
 
@@ -178,8 +178,8 @@ fn explain(args: &Args) -> Result<Explained> {
                 return Err(refused(what).into());
             }
             let reach = match args.transport.as_str() {
-                "local" => Reach::OneHost,
-                _ => Reach::Network,
+                "local" => Locality::OneHost,
+                _ => Locality::Network,
             };
             let auto = choose(kind, args.size, args.ranks, reach, &Thresholds::default());
             let algo = args.algo.filter(|a| *a != Algorithm::Auto).unwrap_or(auto);

@@ -1,6 +1,7 @@
-//! Where kernels write how an operation ended: cells of one allocation, handed out and taken back without
-//! asking the GPU for memory. (Freeing memory of a real GPU waits for its kernels, and one of those may be
-//! waiting for what the thread that frees does next.)
+//! Result cells: where kernels write how an operation ended.
+//!
+//! All cells are in one allocation, because freeing memory of a real GPU waits for its kernels, and one of them
+//! may be waiting for the freeing thread.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,14 +30,14 @@ pub struct Outcome {
 pub struct ResultCells {
     buffer: GpuBuffer,
     count: usize,
-    state: Mutex<State>,
+    state: Mutex<CellsState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct CellsState {
     free: Vec<u64>,
-    /// Dropped while a kernel still had them to write: free once it has ended.
-    limbo: Vec<(u64, Launch)>,
+    /// Dropped while a kernel could still write them: free once it has ended.
+    unfinished: Vec<(u64, Launch)>,
 }
 
 impl ResultCells {
@@ -48,18 +49,18 @@ impl ResultCells {
         Ok(Arc::new(ResultCells {
             buffer: gpu.alloc(count as u64 * CELL)?,
             count,
-            state: Mutex::new(State {
+            state: Mutex::new(CellsState {
                 free: (0..count as u64).rev().collect(),
-                limbo: Vec::new(),
+                unfinished: Vec::new(),
             }),
         }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CellsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many there are.
+    /// Number of cells.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -68,11 +69,11 @@ impl ResultCells {
     pub fn take(self: &Arc<ResultCells>) -> Option<ResultCell> {
         let mut s = self.state();
         if s.free.is_empty() {
-            let limbo = std::mem::take(&mut s.limbo);
-            for (index, launch) in limbo {
+            let unfinished = std::mem::take(&mut s.unfinished);
+            for (index, launch) in unfinished {
                 match launch.poll() {
                     Some(_) => s.free.push(index),
-                    None => s.limbo.push((index, launch)),
+                    None => s.unfinished.push((index, launch)),
                 }
             }
         }
@@ -85,12 +86,12 @@ impl ResultCells {
     }
 }
 
-/// One cell; given back when dropped and no kernel has it any more.
+/// One cell; free again when it was dropped and its last kernel has ended.
 #[derive(Debug)]
 pub struct ResultCell {
     cells: Arc<ResultCells>,
     index: u64,
-    /// The kernel that is the last to touch it.
+    /// The last kernel that writes it.
     last: Mutex<Option<Launch>>,
 }
 
@@ -105,12 +106,12 @@ impl ResultCell {
         KernelArg::Ptr(self.va())
     }
 
-    /// Says which kernel is the last to touch it.
+    /// Names the last kernel that writes it.
     pub fn used_by(&self, launch: &Launch) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(launch.clone());
     }
 
-    /// Makes it say that all is well; no kernel may have it to write.
+    /// Resets it to success. No kernel may be writing it.
     ///
     /// # Errors
     /// [`GpuError`].
@@ -120,7 +121,7 @@ impl ResultCell {
             .write(self.index * CELL, &[0; CELL as usize])
     }
 
-    /// What the kernel has written.
+    /// The result that the kernel has written.
     ///
     /// # Errors
     /// [`GpuError`].
@@ -151,7 +152,7 @@ impl Drop for ResultCell {
             .take();
         let mut s = self.cells.state();
         match last {
-            Some(launch) if launch.poll().is_none() => s.limbo.push((self.index, launch)),
+            Some(launch) if launch.poll().is_none() => s.unfinished.push((self.index, launch)),
             _ => s.free.push(self.index),
         }
     }

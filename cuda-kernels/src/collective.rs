@@ -1,5 +1,4 @@
-//! Collectives from kernels: the handle that a kernel holds, and a kernel for one operation, by which
-//! the host queues collectives on a stream.
+//! Collectives of kernels: the communicator's handle for kernels, and a kernel that runs one operation on a stream.
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{Algorithm, CollectiveSpec, GpuVa, WireType};
@@ -17,16 +16,15 @@ pub struct CommHandle {
     pub rank: u32,
     /// Ranks.
     pub size: u32,
-    /// Algorithm of operations that ask for none, and have it.
+    /// Default algorithm, for the collectives of `algo_kinds`.
     pub algo: Algorithm,
-    /// Which those are: bit k for the collective with code k.
+    /// Collectives that have the default algorithm: bit k for the one with code k.
     pub algo_kinds: u16,
-    /// Wire type of operations that ask for none.
+    /// Default wire type.
     pub wire: WireType,
-    /// Pinned memory of the host through which small all-reduces of kernels go: a source and a result for each slot of
-    /// the queue.
+    /// Pinned host memory for small all-reduces of kernels: a source and a result for each slot of the queue.
     pub staging: GpuVa,
-    /// Bytes of such a source, a multiple of 16; 0: there is none.
+    /// Bytes of such a source, a multiple of 16; 0 without staging.
     pub staging_bytes: u32,
 }
 
@@ -50,7 +48,7 @@ impl From<CommHandle> for KernelArg {
 /// One operation as a kernel is to run it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CollectiveLaunch {
-    /// What; its `after` is not used: a stream is in order by itself.
+    /// The operation. Its `after` is not used: a stream is in order by itself.
     pub spec: CollectiveSpec,
     /// Source buffer.
     pub src: GpuVa,
@@ -67,14 +65,14 @@ pub struct CollectiveLaunch {
 }
 
 impl CollectiveLaunch {
-    /// Queues the operation behind what the stream holds; `out` gets the `gpu_result` (24 bytes). One that is captured must
-    /// find zeros there, and keeps the first failure of all replays.
+    /// Queues the operation behind the stream's present work; `out` gets the `gpu_result` (24 bytes). A captured operation
+    /// must find zeros there, and keeps the first failure of all replays.
     ///
     /// # Errors
     /// [`LaunchError`]: the kernel cannot be launched.
     pub fn on(&self, stream: &Stream, comm: CommHandle, out: GpuVa) -> Result<Launch, LaunchError> {
         let s = &self.spec;
-        // To a kernel, 0 is the communicator's default; the codes say that there is to be none.
+        // For a kernel 0 means the communicator's default.
         let (algo, wire) = (
             match s.algo {
                 Algorithm::Auto => 0,

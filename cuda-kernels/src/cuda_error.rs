@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a CUDA driver, a GPU, or a pointer into its memory.
+//! [`CudaError`]: errors of the CUDA driver, of a GPU, and of pointers into its memory.
 
 use ringbell_nic_abi::GpuVa;
 
@@ -70,8 +70,7 @@ pub enum CudaError {
         /// `GPU memory` or `pinned host memory`.
         what: &'static str,
     },
-    /// A kernel has ended so that the whole context is lost: nothing on this GPU works any more in this
-    /// process.
+    /// A failed kernel has lost the context: this process can no longer use the GPU.
     #[error("the GPU's context is lost since {call} reported {name} ({code}); restart the process ({})", after_loss(*.code))]
     Lost {
         /// The call that reported it.
@@ -155,13 +154,13 @@ pub enum CudaError {
         /// Why, in a few words.
         why: &'static str,
     },
-    /// Shared memory of this very process.
+    /// Shared memory of this process.
     #[error("this memory belongs to this process ({pid}), which cannot open it a second time; use its own address")]
     SameProcess {
         /// Our process.
         pid: u32,
     },
-    /// Shared memory that is no more.
+    /// Shared memory that was freed.
     #[error("the memory that process {pid} has shared is not there any more: it was freed, or the process has ended; share it again")]
     Stale {
         /// The process that had it.

@@ -8,7 +8,7 @@ use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 /// Bytes of `echo_connection`.
 const CONNECTION: u64 = 56;
 
-/// What to serve.
+/// The server's listener and limits.
 #[derive(Debug, Clone, Copy)]
 pub struct EchoConfig {
     /// The listening session.

@@ -1,5 +1,6 @@
-//! Operations that a stream of the GPU posts by itself: it stores the last word of a prepared entry and the
-//! doorbell, and waits for the completion line. No kernel runs meanwhile.
+//! Operations posted by a GPU stream itself, without a kernel.
+//!
+//! The host prepares an entry. The stream stores its first word and the doorbell, and waits for the completion line.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
 use std::fmt::Debug;
@@ -11,45 +12,45 @@ use ringbell_nic_abi::{Completion, Descriptor, Status};
 
 use crate::{Event, LaunchError, Stream, WordOp};
 
-/// A queue whose entries the host prepares and a stream makes whole. Whoever has the NIC implements it; an entry
-/// that is not whole holds up those behind it, so a queue is for one stream alone.
+/// A queue whose entries the host prepares and a stream publishes, implemented by the owner of the NIC. An entry that
+/// is not published holds up those behind it, so a queue serves one stream.
 pub trait EntryQueue: Debug + Send + Sync {
-    /// Takes a slot and writes the entry but for its first word; `None` when no slot is free.
+    /// Takes a slot and writes the entry without its first word; `None` when no slot is free.
     fn prepare(&self, d: &Descriptor) -> Option<PreparedEntry>;
-    /// The completion of a ticket when it is there; its slot is free afterwards.
+    /// The completion of a ticket, if it has come; its slot is free afterwards.
     fn poll(&self, ticket: u32) -> Option<Completion>;
     /// Whether the first word of a prepared entry was stored.
     fn is_published(&self, ticket: u32) -> bool;
     /// Longest time from a published entry to its completion.
     fn limit(&self, timeout_us: u32) -> Duration;
-    /// Lets whoever waits for a ticket go on although the NIC is silent. The slot is not used again.
+    /// Releases a stream that waits for a ticket although the NIC is silent. The slot is not used again.
     fn give_up(&self, ticket: u32);
 }
 
-/// A stream and its queue: entries become whole in the order in which they were prepared.
+/// A stream and its queue: entries are published in the order in which they were prepared.
 #[derive(Debug, Clone)]
 pub struct PostingStream {
-    inner: Arc<Inner>,
+    inner: Arc<PostingInner>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct PostingInner {
     stream: Stream,
     queue: Box<dyn EntryQueue>,
-    /// Tickets that nobody asks about any more.
+    /// Tickets of dropped operations that have not completed.
     orphans: Mutex<Vec<u32>>,
 }
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds these locks can panic half-way through a change.
+    // No holder of these locks panics in the middle of a change.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PostingStream {
-    /// A stream that posts to `queue`, which nothing else does.
+    /// A stream that posts to `queue`, as its only producer.
     pub fn new(stream: &Stream, queue: Box<dyn EntryQueue>) -> PostingStream {
         PostingStream {
-            inner: Arc::new(Inner {
+            inner: Arc::new(PostingInner {
                 stream: stream.clone(),
                 queue,
                 orphans: Mutex::default(),
@@ -62,8 +63,8 @@ impl PostingStream {
         &self.inner.stream
     }
 
-    /// Queues a descriptor behind what the stream holds; `None` when a kernel must do it: the stream cannot
-    /// ([`Stream::has_words`]), or the queue has no slot left.
+    /// Queues a descriptor behind the stream's present work. `None` when a kernel must do it: the stream cannot
+    /// ([`Stream::has_words`]), or the queue has no free slot.
     pub fn post(&self, d: &Descriptor) -> Option<Result<Posted, LaunchError>> {
         let one = &self.inner;
         one.stream.has_words().ok()?;
@@ -98,7 +99,7 @@ impl PostingStream {
 #[derive(Debug)]
 #[must_use = "an operation that is not waited for may fail unseen"]
 pub struct Posted {
-    one: Arc<Inner>,
+    one: Arc<PostingInner>,
     ticket: u32,
     event: Event,
     /// Longest time that the NIC takes.
@@ -109,28 +110,28 @@ pub struct Posted {
 }
 
 impl Posted {
-    /// Whether the stream has come to the operation and it has ended, well or badly; never waits.
+    /// Whether the operation has ended, with success or not; never waits.
     pub fn has_ended(&self) -> bool {
         let reached = || self.event.wait(Duration::ZERO);
         self.done.get().is_some() || !matches!(reached(), Err(LaunchError::TimedOut { .. }))
     }
 
-    /// Waits until the stream has come to the operation and it has ended.
+    /// Waits until the operation has ended.
     ///
     /// # Errors
-    /// [`LaunchError`]: a time-out while the stream has not got there, or what became of the stream.
+    /// [`LaunchError`]: a time-out before the stream has reached the operation, or a failure of the stream.
     pub fn wait(&self, timeout: Duration) -> Result<Completion, LaunchError> {
         if let Some(done) = self.done.get() {
             return Ok(*done);
         }
-        self.look();
+        self.is_late();
         match self.event.wait(timeout) {
             Ok(()) => {
                 let poll = || self.one.queue.poll(self.ticket);
                 Ok(*self.done.get_or_init(|| poll().unwrap_or_else(silent)))
             }
-            Err(LaunchError::TimedOut { .. }) if self.look() => {
-                // The NIC has not kept its own deadline: the stream must not wait for it for ever.
+            Err(LaunchError::TimedOut { .. }) if self.is_late() => {
+                // The NIC has missed its own deadline: the stream must not wait without end.
                 self.one.queue.give_up(self.ticket);
                 Ok(*self.done.get_or_init(silent))
             }
@@ -138,8 +139,8 @@ impl Posted {
         }
     }
 
-    /// Whether the NIC has had the operation for longer than it may.
-    fn look(&self) -> bool {
+    /// Whether the NIC is late with the operation.
+    fn is_late(&self) -> bool {
         if !self.one.queue.is_published(self.ticket) {
             return false;
         }

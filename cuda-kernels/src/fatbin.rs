@@ -1,4 +1,4 @@
-//! The kernels as fat binaries for real GPUs, when nvcc was there at build time.
+//! The kernels as fat binaries for real GPUs, if the build had nvcc.
 
 /// One `.cu` file, compiled for sm_80 and sm_90, with PTX for what comes later; compressed.
 #[derive(Debug, Clone, Copy)]

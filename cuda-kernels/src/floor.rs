@@ -1,5 +1,6 @@
-//! What the machine itself takes, without a NIC: a word from a kernel to a host thread and back, and a copy
-//! between the host's memory and the GPU's. Measurements are held against these.
+//! Lower bounds of the machine without a NIC, against which measurements are held.
+//!
+//! A round trip of a word between a kernel and a host thread, and copies between host and GPU memory.
 #![allow(unsafe_code)] // A slice of memory that was allocated here by hand, for its alignment.
 #![allow(clippy::disallowed_methods)] // Measures, and waits with a deadline.
 
@@ -14,19 +15,19 @@ use ringbell_nic_abi::{GpuVa, Status};
 use crate::perf::PerfResult;
 use crate::{Gpu, GpuError, LaunchError};
 
-/// Pages of the host, or of its huge pages' parts: what drivers register.
+/// Page size of the host, by which drivers register memory.
 const PAGE: usize = 4096;
-/// Words apart: no two share a line, nor the pair that a prefetcher fetches.
+/// Distance of the flags in words: they share no cache line, nor a pair of lines that a prefetcher fetches.
 const APART: usize = 32;
 
-/// Why the floor could not be measured.
+/// Why a lower bound could not be measured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FloorError {
     /// The GPU's driver does not register the host's memory.
     #[error("the GPU cannot reach memory of the host: {0}; `ringbell doctor` tells what the driver offers")]
     Expose(std::io::Error),
-    /// The kernel waited in vain, or saw a word that nobody wrote.
+    /// The kernel's wait timed out, or it saw a word that was never written.
     #[error(
         "the kernel's flags failed after {trips} round trips: {status}, {wrong} wrong words; is the machine overloaded?"
     )]
@@ -56,15 +57,15 @@ pub enum FloorError {
 }
 
 /// Zeroed memory in whole pages, which the GPU reaches as well.
-struct Shared {
-    // Before the memory is given back, the GPU must lose it.
+struct ExposedPages {
+    // Dropped before the memory is freed.
     exposed: Option<Exposed>,
     base: NonNull<u8>,
     layout: Layout,
 }
 
-impl Shared {
-    fn new(gpu: &Gpu, bytes: usize) -> Result<Shared, FloorError> {
+impl ExposedPages {
+    fn new(gpu: &Gpu, bytes: usize) -> Result<ExposedPages, FloorError> {
         let layout = Layout::from_size_align(bytes.max(1).next_multiple_of(PAGE), PAGE)
             .map_err(|e| FloorError::Expose(std::io::Error::other(e)))?;
         // SAFETY: the size is not zero.
@@ -72,7 +73,7 @@ impl Shared {
         let Some(base) = NonNull::new(at) else {
             handle_alloc_error(layout)
         };
-        let mut shared = Shared {
+        let mut shared = ExposedPages {
             exposed: None,
             base,
             layout,
@@ -82,7 +83,7 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Where the GPU sees the byte.
+    /// The GPU's address of the byte.
     fn va(&self, offset: usize) -> GpuVa {
         let base = self.exposed.as_ref().map_or(0, |e| e.va().0);
         GpuVa(base + offset as u64)
@@ -102,16 +103,16 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for ExposedPages {
     fn drop(&mut self) {
         self.exposed = None;
-        // SAFETY: allocated with this layout, and nobody else has it any more.
+        // SAFETY: allocated with this layout; the GPU's mapping has ended.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
 
-/// Round trips of a word between a kernel and this thread over the host's memory, in nanoseconds of the GPU's
-/// clock: no NIC can answer a doorbell faster.
+/// Round trips of a word between a kernel and a host thread over host memory, in nanoseconds of the GPU's clock. No
+/// NIC can answer a doorbell faster.
 ///
 /// # Errors
 /// Memory that the GPU does not get, or a kernel that saw no answer within `timeout`.
@@ -121,7 +122,7 @@ pub fn flag_round_trips(
     iterations: u32,
     timeout: Duration,
 ) -> Result<Vec<u64>, FloorError> {
-    let flags = Shared::new(gpu, 2 * APART * 8)?;
+    let flags = ExposedPages::new(gpu, 2 * APART * 8)?;
     let times = gpu.alloc(u64::from(iterations.max(1)) * 8)?;
     let result = gpu.alloc(PerfResult::BYTES)?;
     let timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
@@ -147,7 +148,7 @@ pub fn flag_round_trips(
             .launch("rb_floor_flag", 1, 1, &args)
             .and_then(|launch| launch.wait(patience));
         ended.store(true, Ordering::Relaxed);
-        // It returns at the latest when `timeout` passed without a word.
+        // It returns at the latest when `timeout` has passed without a word.
         let _ = answering.join();
         Ok(done)
     });
@@ -203,15 +204,15 @@ fn answer(
     }
 }
 
-/// Time of a copy of `bytes` bytes from pinned memory of the host to GPU memory, and of one back: the best
-/// of `rounds`, in nanoseconds. Every byte is compared.
+/// Times of a copy of `bytes` bytes from pinned host memory to GPU memory, and back: the best of `rounds`, in
+/// nanoseconds. Every byte is compared.
 ///
 /// # Errors
-/// Memory that there is not, or bytes that changed.
+/// Not enough memory, or bytes that changed.
 pub fn pinned_copies(gpu: &Gpu, bytes: u64, rounds: u32) -> Result<(u64, u64), FloorError> {
     let len = bytes as usize;
-    let mut host = Shared::new(gpu, len)?;
-    let mut back = Shared::new(gpu, len)?;
+    let mut host = ExposedPages::new(gpu, len)?;
+    let mut back = ExposedPages::new(gpu, len)?;
     let memory = gpu.alloc(bytes.max(1))?;
     let (mut to, mut from) = (u64::MAX, u64::MAX);
     for round in 0..rounds.max(1) {

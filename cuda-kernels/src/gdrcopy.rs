@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gdrcopy_sys::{gdr_info_v1, gdr_info_v2, gdr_mh_t, gdr_t, Gdrapi, LoadError};
 use ringbell_nic_abi::GpuVa;
 
-use crate::cuda::posted::{drain, Posted};
+use crate::cuda::posted::{drain, PostedWrites};
 use crate::cuda::{GpuMapper, GpuMapping};
 
 /// Why GDRCopy cannot be used.
@@ -131,7 +131,7 @@ impl GdrMapper {
     }
 }
 
-/// What a call answers: 0, or an errno.
+/// The result of a call: 0, or an errno.
 fn answer(call: &str, code: c_int) -> Result<(), String> {
     match code {
         0 => Ok(()),
@@ -182,7 +182,7 @@ impl GpuMapper for GdrMapper {
                 piece,
                 base,
                 len: size,
-                posted: Posted::new(),
+                posted: PostedWrites::new(),
             })),
             _ => Err(unmap(format!(
                 "GDRCopy has mapped {first:#x} at {at:p} for {va}, which begins a page"
@@ -197,7 +197,7 @@ struct GdrMapping {
     piece: gdr_mh_t,
     base: NonNull<u8>,
     len: usize,
-    posted: Posted,
+    posted: PostedWrites,
 }
 
 // SAFETY: the copying calls may be made by several threads at once: they touch the mapping alone, which the
@@ -240,11 +240,11 @@ impl GpuMapping for GdrMapping {
             return;
         }
         match <[u8; 8]>::try_from(from) {
-            // One store, so that no flag is ever seen in halves.
+            // One store, so that a reader never sees half of a flag.
             Ok(word) if (to.as_ptr() as usize).is_multiple_of(8) => {
                 // SAFETY: eight mapped bytes, aligned (checked).
                 unsafe { to.cast::<u64>().write_volatile(u64::from_ne_bytes(word)) };
-                // As the library does at the end of each copy: whoever flushes need not be this core.
+                // As the library does at the end of each copy: the flush may run on another core.
                 drain();
             }
             _ => {
@@ -274,7 +274,7 @@ impl GpuMapping for GdrMapping {
 
     fn flush(&self) {
         self.posted.flush(|written| {
-            // SAFETY: a mapped byte: something was written there.
+            // SAFETY: a mapped byte, because a write was noted there.
             unsafe { self.at(written, 1).read_volatile() }
         });
     }
@@ -284,7 +284,7 @@ impl Drop for GdrMapping {
     fn drop(&mut self) {
         let gdr = &self.gdr;
         let _turn = gdr.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: pinned and mapped by `map`, given back once.
+        // SAFETY: pinned and mapped by `map`, released once.
         unsafe {
             let at = self.base.as_ptr().cast();
             let _ = gdr.api.gdr_unmap(gdr.handle, self.piece, at, self.len);

@@ -1,5 +1,5 @@
-//! The HyperLogLog kernels of `kernels/hll.cu`: the GPU-side count that an engine on the path replaces
-//! (FpgaNIC §4.5), so that both can be compared.
+//! The HyperLogLog kernels of `kernels/hll.cu`: the count on the GPU, to be compared with an engine on the path
+//! (FpgaNIC §4.5).
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::SessionId;
@@ -10,10 +10,10 @@ use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 /// Most slots of the ring of [`HllKernel::receive`].
 pub const MAX_SLOTS: u32 = 32;
 
-/// Most lanes of a block: with more there would not be registers enough for each.
+/// Most lanes of a block, limited by registers.
 pub const MAX_LANES: u32 = 512;
 
-/// What is counted, and by how much of the GPU.
+/// A count, and the part of the GPU that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HllKernel {
     /// Blocks: as many streaming multiprocessors as the count may use.
@@ -43,7 +43,7 @@ pub struct HllRing<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HllError {
-    /// The kernel would not know what to count.
+    /// No kernel has this configuration.
     #[error(
         "no HyperLogLog kernel for hash {hash}, {width}-byte items and precision {precision}; hashes are 0 to 3, \
          widths 1, 2, 4, 8 or 16, precisions 4 to 18"

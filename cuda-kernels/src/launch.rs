@@ -1,4 +1,4 @@
-//! What a launch is made of: shape, arguments, and how it can fail.
+//! Shape, arguments and errors of a kernel launch.
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{GpuVa, StreamRef};

@@ -1,4 +1,4 @@
-//! What the measuring kernels of `kernels/perf.cu` report.
+//! Reports of the measuring kernels of `kernels/perf.cu`.
 
 use ringbell_nic_abi::Status;
 

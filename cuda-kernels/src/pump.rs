@@ -40,7 +40,7 @@ pub enum PumpError {
 
 /// One direction of a connection: a ring in GPU memory, a kernel at one end and the host at the other.
 ///
-/// `R` owns the ring: the bare allocation, or what also keeps it registered with the NIC.
+/// `R` owns the ring: the allocation alone, or a value that also keeps it registered with the NIC.
 #[derive(Debug)]
 pub struct Pump<R = GpuBuffer> {
     ring: R,
@@ -51,7 +51,7 @@ pub struct Pump<R = GpuBuffer> {
 }
 
 impl<R: Borrow<GpuBuffer>> Pump<R> {
-    /// Starts to move what arrives on `session` into the ring; take it out with [`Pump::take`].
+    /// Starts to move the bytes that arrive on `session` into the ring; take them out with [`Pump::take`].
     /// `ring` must be registered with the NIC. The queue must serve nothing else.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         Pump::start(gpu, "rb_nc_receive", queue, session, ring, times)
     }
 
-    /// Starts to send what [`Pump::put`] puts into the ring.
+    /// Starts to send the bytes that [`Pump::put`] puts into the ring.
     ///
     /// # Errors
     /// [`PumpError`].
@@ -108,7 +108,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         })
     }
 
-    /// Copies out what has arrived, as much as `into` holds; 0 when nothing has.
+    /// Copies out arrived bytes, as many as `into` holds; 0 when none have arrived.
     ///
     /// # Errors
     /// [`GpuError`] never for a pump that [`Pump::receive`] made.
@@ -120,7 +120,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
             ring.read(at, &mut into[done..done + len])
         })?;
         self.at += n;
-        // Release: the kernel may then overwrite what was taken.
+        // Release: the kernel may then overwrite the bytes.
         self.control.store_u64(CONSUMED, self.at)?;
         Ok(n as usize)
     }
@@ -153,7 +153,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         piece(self.ring.borrow(), 0, first as usize, (n - first) as usize)
     }
 
-    /// Nothing follows what was put: the kernel sends the rest and half-closes.
+    /// Ends the stream: the kernel sends the rest of the ring and half-closes.
     ///
     /// # Errors
     /// As for [`Pump::put`].
@@ -169,8 +169,8 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         self.control.store_u32(STOP, 1)
     }
 
-    /// How the kernel ended with its detail word, once it has; what it received before is still in
-    /// the ring. `Ok` means the end of the stream.
+    /// The kernel's status and detail word, once it has ended; bytes received before are still in the ring.
+    /// `Ok` means the end of the stream.
     ///
     /// # Errors
     /// As for [`Pump::put`].
@@ -192,7 +192,7 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
         &self.launch
     }
 
-    /// Gives the ring back. Wait for the kernel first.
+    /// Returns the ring. Wait for the kernel first.
     pub fn into_ring(self) -> R {
         self.ring
     }

@@ -1,7 +1,7 @@
-//! The reduction kernel of `kernels/reduce.cu`: the GPU's own lanes combine operands, as the NIC does
-//! for a `Combine` or inside a collective. Both give the same bits (`onc_engines::reduce`).
+//! The reduction kernel of `kernels/reduce.cu`: the GPU's lanes combine operands, as the NIC does inside a collective.
 //!
-//! In kernels of your own: `gpu_local_reduce` of `include/ringbell_reduce.cuh`.
+//! Both give the same bits (`onc_engines::reduce`). Users' kernels call `gpu_local_reduce` of
+//! `include/ringbell_reduce.cuh`.
 
 use ringbell_nic_abi::{DataType, GpuVa, ReduceOp};
 
@@ -11,11 +11,11 @@ use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch, LaunchError};
 /// Most operands of one launch.
 pub const MAX_SOURCES: usize = 8;
 
-/// Most lanes of a block: the kernel keeps vectors of several operands in registers, of which a
-/// block of 1,024 would leave too few.
+/// Most lanes of a block. The kernel keeps vectors of several operands in registers, and a block of 1,024
+/// lanes has too few.
 pub const MAX_LANES: u32 = 512;
 
-/// What is computed, and by how much of the GPU.
+/// A reduction, and the part of the GPU that runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReduceKernel {
     /// Blocks: as many streaming multiprocessors as the reduction may use.
@@ -24,7 +24,7 @@ pub struct ReduceKernel {
     pub lanes: u32,
     /// Type of the elements.
     pub dtype: DataType,
-    /// How they are combined.
+    /// The operation.
     pub op: ReduceOp,
 }
 

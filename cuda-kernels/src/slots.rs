@@ -1,11 +1,10 @@
-//! How the exposed window is divided into slots (FpgaNIC §A.1.2); the device's half is
-//! `include/ringbell_slots.cuh`.
+//! Division of the exposed window into slots (FpgaNIC §A.1.2). The device's half is `include/ringbell_slots.cuh`.
 
 use ringbell_nic_abi::GpuVa;
 
 use crate::KernelArg;
 
-/// What to divide.
+/// The window and the slots to divide it into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotsConfig {
     /// Bytes of the window; 220 MB in the paper.

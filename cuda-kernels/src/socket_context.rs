@@ -44,13 +44,13 @@ pub enum SocketError {
     Exhausted {
         /// `sockets` or `results`.
         what: &'static str,
-        /// How many there are.
+        /// Number of cells.
         limit: usize,
     },
     /// The stream captures, and a graph would do it at each replay.
     #[error("{step} is done once, and a graph would do it at each replay: do it before the capture, which takes sends and receives")]
     Captured {
-        /// What was asked for.
+        /// The refused step.
         step: &'static str,
     },
     /// The kernel did not run.
@@ -78,7 +78,7 @@ fn take(cells: &Arc<ResultCells>, what: &'static str) -> Result<Arc<ResultCell>,
         .ok_or(SocketError::Exhausted { what, limit })
 }
 
-/// What a kernel has left in a cell.
+/// The result that a kernel has written.
 fn outcome(cell: &ResultCell) -> Result<Outcome, SocketError> {
     ended_well(cell.read()?)
 }
@@ -101,7 +101,7 @@ pub struct Pending {
     how: How,
 }
 
-/// Who posts it when the stream gets there.
+/// How it is posted when the stream reaches it.
 #[derive(Debug)]
 enum How {
     /// The stream itself.
@@ -356,7 +356,8 @@ impl SocketContext {
         }
     }
 
-    /// Closes, after what is queued, also when an earlier step failed. (A stream that captures refuses it, and the socket is lost.)
+    /// Closes behind the queued steps, also when an earlier step failed. A stream that captures refuses it, and the socket
+    /// is lost.
     ///
     /// # Errors
     /// As for [`SocketContext::socket`].
@@ -433,7 +434,7 @@ impl SocketContext {
     }
 }
 
-/// A step of an established socket. Kernels find an earlier failure in GPU memory; the NIC remembers it for what is chained.
+/// A step of an established socket. Kernels find an earlier failure in GPU memory; for chained steps the NIC keeps it.
 fn control(opcode: Opcode, session: SessionId) -> Descriptor {
     let mut d = Descriptor::new(opcode);
     d.session = session;

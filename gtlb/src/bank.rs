@@ -7,12 +7,12 @@
 
 use ringbell_nic_abi::GpuVa;
 
-use crate::directory::{Directory, Group, Hit, NO_PAGE};
+use crate::directory::{Directory, Hit, PageGroup, NO_PAGE};
 use crate::gtlb::{Gtlb, Installed};
 use crate::page_table::{
     PageTable, GROUP_PAGES, GROUP_SHIFT, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT,
 };
-use crate::window::{self, Window};
+use crate::window::{self, GtlbWindow};
 
 /// First byte after the virtual addresses that a GTLB can tag: 57 bits, what GPUs and CPUs use.
 pub const VA_END: u64 = 1 << 57;
@@ -103,7 +103,7 @@ pub struct GtlbStats {
 pub(crate) struct Bank {
     pub(crate) instances: Vec<Gtlb>,
     /// Same order as `instances`; apart, so that choosing one touches a single cache line.
-    pub(crate) windows: Vec<Window>,
+    pub(crate) windows: Vec<GtlbWindow>,
     /// Groups of the directory that lie in each window; a window without any is given back.
     mapped: Vec<u64>,
     /// Windows that the BAR has set: they stay.
@@ -149,7 +149,7 @@ impl Bank {
         let n = instances.len();
         Bank {
             instances,
-            windows: vec![Window::default(); n],
+            windows: vec![GtlbWindow::default(); n],
             mapped: vec![0; n],
             fixed: vec![false; n],
             directory: Directory::default(),
@@ -214,7 +214,7 @@ impl Bank {
             let mut pages = directory.pages(part.group);
             pages[part.first..part.first + part.count]
                 .copy_from_slice(&table.pages[part.at..part.at + part.count]);
-            Group::of(&pages)
+            PageGroup::of(&pages)
         };
         let n = table.pages.len();
         for part in parts(va, n) {
@@ -229,7 +229,7 @@ impl Bank {
         self.claim(&mut windows, va, n)?;
         if !self.refill {
             let scattered = parts(va, n)
-                .filter(|part| matches!(merged(&self.directory, part), Some(Group::Pages(_))))
+                .filter(|part| matches!(merged(&self.directory, part), Some(PageGroup::Pages(_))))
                 .map(|part| part.group);
             self.check_complementary(&windows, va, scattered)?;
         }
@@ -255,7 +255,7 @@ impl Bank {
         let rest = |directory: &Directory, part: &Part| {
             let mut pages = directory.pages(part.group);
             pages[part.first..part.first + part.count].fill(NO_PAGE);
-            Group::of(&pages)
+            PageGroup::of(&pages)
         };
         if !self.refill {
             // Unmapping a part of a coalesced group leaves single pages behind.
@@ -296,7 +296,7 @@ impl Bank {
         if !self.refill {
             let scattered = groups.clone().filter(|g| {
                 missing(self, *g).is_some()
-                    && matches!(self.directory.group(*g), Some(Group::Pages(_)))
+                    && matches!(self.directory.group(*g), Some(PageGroup::Pages(_)))
             });
             self.check_complementary(&self.windows, va, scattered)?;
         }
@@ -324,7 +324,7 @@ impl Bank {
     /// Fixes the window of an instance, as the BAR's base register does, and drops its entries.
     /// `false` when mapped memory depends on the old window or another instance serves the new one.
     pub(crate) fn set_window(&mut self, instance: usize, first: u64) -> bool {
-        let window = Window {
+        let window = GtlbWindow {
             first,
             count: self.instances[instance].config().main_entries as u64,
         };
@@ -352,7 +352,7 @@ impl Bank {
         }
     }
 
-    fn claim(&self, windows: &mut [Window], va: u64, pages: usize) -> Result<(), MapError> {
+    fn claim(&self, windows: &mut [GtlbWindow], va: u64, pages: usize) -> Result<(), MapError> {
         let sizes: Vec<u64> = self
             .instances
             .iter()
@@ -373,7 +373,7 @@ impl Bank {
     /// Whether every group given finds a complementary group in its instance.
     fn check_complementary(
         &self,
-        windows: &[Window],
+        windows: &[GtlbWindow],
         va: u64,
         scattered: impl Iterator<Item = u64>,
     ) -> Result<(), MapError> {
@@ -398,7 +398,7 @@ impl Bank {
     }
 
     /// Replaces a group in the page table and in its GTLB.
-    fn replace(&mut self, group: u64, content: Option<Group>) {
+    fn replace(&mut self, group: u64, content: Option<PageGroup>) {
         self.invalidate(std::iter::once(group));
         let was = self.directory.group(group).is_some();
         if let Some(instance) = window::find(&self.windows, group) {
@@ -409,7 +409,7 @@ impl Bank {
             } else {
                 self.mapped[instance] -= u64::from(was);
                 if self.mapped[instance] == 0 && !self.fixed[instance] {
-                    self.windows[instance] = Window::default();
+                    self.windows[instance] = GtlbWindow::default();
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! The full page table: every page that is mapped, whatever fits in the GTLBs.
+//! The full page table, from which the GTLBs are refilled.
 //!
-//! It stands for the list that the GPU driver hands to the NIC's driver; the GTLBs are refilled from
-//! it. Pages are kept by group of 2 MiB, already coalesced (Algorithm 1, line 3).
+//! It stands for the list that the GPU driver hands to the NIC's driver. Pages are kept by group of 2 MiB,
+//! already coalesced (Algorithm 1, line 3).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -25,20 +25,20 @@ pub(crate) struct Hit {
 
 /// A group of 32 pages, coalesced when that is possible.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum PageGroup {
     /// All pages lie in one aligned 2 MiB piece of the bus.
     Large(u64),
     /// Pages one by one; [`NO_PAGE`] where none is mapped.
     Pages(Box<Pages>),
 }
 
-impl Group {
+impl PageGroup {
     /// Coalesces (FpgaNIC §2.3.2: contiguous "and aligned within the 2MB page"). `None` when no page
     /// is mapped.
     ///
     /// Without the alignment an entry would need a full adder in place of wires; and a group with a
     /// hole must not be coalesced, or an address that is not mapped would translate.
-    pub(crate) fn of(pages: &Pages) -> Option<Group> {
+    pub(crate) fn of(pages: &Pages) -> Option<PageGroup> {
         let first = pages[0];
         let contiguous = first != NO_PAGE
             && first.is_multiple_of(LARGE_PAGE_BYTES)
@@ -47,27 +47,27 @@ impl Group {
                 .enumerate()
                 .all(|(i, bus)| *bus == first + i as u64 * PAGE_BYTES);
         if contiguous {
-            Some(Group::Large(first))
+            Some(PageGroup::Large(first))
         } else if pages.iter().all(|bus| *bus == NO_PAGE) {
             None
         } else {
-            Some(Group::Pages(Box::new(*pages)))
+            Some(PageGroup::Pages(Box::new(*pages)))
         }
     }
 
     /// Page by page.
     pub(crate) fn pages(&self) -> Pages {
         match self {
-            Group::Large(bus) => std::array::from_fn(|i| bus + i as u64 * PAGE_BYTES),
-            Group::Pages(pages) => **pages,
+            PageGroup::Large(bus) => std::array::from_fn(|i| bus + i as u64 * PAGE_BYTES),
+            PageGroup::Pages(pages) => **pages,
         }
     }
 
     /// The translation of `va`, which lies in this group, to the end of its page or of the group.
     pub(crate) fn lookup(&self, va: u64) -> Option<Hit> {
         let (bus, size) = match self {
-            Group::Large(bus) => (*bus, LARGE_PAGE_BYTES),
-            Group::Pages(pages) => {
+            PageGroup::Large(bus) => (*bus, LARGE_PAGE_BYTES),
+            PageGroup::Pages(pages) => {
                 let index = (va >> PAGE_SHIFT) as usize & (PAGES_PER_LARGE - 1);
                 (pages[index], PAGE_BYTES)
             }
@@ -86,12 +86,12 @@ impl Group {
 /// All mapped pages.
 #[derive(Debug, Default)]
 pub(crate) struct Directory {
-    groups: HashMap<u64, Group, BuildHasherDefault<GroupHasher>>,
+    groups: HashMap<u64, PageGroup, BuildHasherDefault<GroupHasher>>,
 }
 
 impl Directory {
     /// The group with this number.
-    pub(crate) fn group(&self, group: u64) -> Option<&Group> {
+    pub(crate) fn group(&self, group: u64) -> Option<&PageGroup> {
         self.groups.get(&group)
     }
 
@@ -108,11 +108,11 @@ impl Directory {
     /// The pages of a group; all [`NO_PAGE`] when none is mapped.
     pub(crate) fn pages(&self, group: u64) -> Pages {
         self.group(group)
-            .map_or([NO_PAGE; PAGES_PER_LARGE], Group::pages)
+            .map_or([NO_PAGE; PAGES_PER_LARGE], PageGroup::pages)
     }
 
     /// Replaces a group; `None` removes it.
-    pub(crate) fn set(&mut self, group: u64, content: Option<Group>) {
+    pub(crate) fn set(&mut self, group: u64, content: Option<PageGroup>) {
         match content {
             Some(content) => self.groups.insert(group, content),
             None => self.groups.remove(&group),
@@ -130,8 +130,8 @@ impl Directory {
     }
 }
 
-/// Spreads group numbers, which come in runs. The keys are addresses that the driver reports, not a
-/// stranger's choice, so the default hash would only slow down a refill.
+/// Spreads group numbers, which come in runs. The keys are addresses that the driver reports and no
+/// attacker chooses, so the slower default hash is not needed.
 #[derive(Debug, Default)]
 struct GroupHasher(u64);
 

@@ -1,4 +1,4 @@
-//! Why an access was refused: always with the address, so that a kernel's completion can name it.
+//! Faults: the reasons for refusing an access, each with the address that a kernel's completion names.
 
 use ringbell_nic_abi::{GpuVa, Status};
 

@@ -9,7 +9,7 @@
 //! Here each entry also holds the number of its group: a table smaller than the memory behind it then
 //! works as a direct-mapped cache (see `bank`), and inside a window nothing changes.
 
-use crate::directory::{Group, Hit, NO_PAGE};
+use crate::directory::{Hit, PageGroup, NO_PAGE};
 use crate::page_table::{
     GROUP_PAGES, GROUP_SHIFT, LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES, PAGE_SHIFT,
 };
@@ -234,19 +234,19 @@ impl Gtlb {
     pub(crate) fn insert(
         &mut self,
         group: u64,
-        content: &Group,
+        content: &PageGroup,
         evict: bool,
     ) -> Result<(), ComplementaryFull> {
         let slot = self.slot(group);
         self.clear_slot(slot);
         match content {
-            Group::Large(bus) => {
+            PageGroup::Large(bus) => {
                 self.main[slot] = MainEntry {
                     tag: group << 2 | KIND_LARGE,
                     target: *bus,
                 };
             }
-            Group::Pages(pages) => {
+            PageGroup::Pages(pages) => {
                 let at = self.take_complementary(evict)?;
                 let first = at * GROUP_PAGES;
                 for (word, bus) in self.comp[first as usize..].iter_mut().zip(pages.iter()) {
@@ -345,7 +345,7 @@ impl Gtlb {
         if old.tag & KIND_MASK == KIND_BASE {
             let at = old.target as u32 / GROUP_PAGES;
             self.owner[at as usize] = NO_OWNER;
-            // A pointer written later must not find pages of the past.
+            // A pointer written later must not find stale pages.
             let first = old.target as usize;
             self.comp[first..first + PAGES_PER_LARGE].fill(0);
             self.free.push(at);
@@ -390,15 +390,16 @@ mod tests {
         // Each way in which the first owner may lose the group, which is the only one.
         let losses: [fn(&mut Gtlb); 4] = [
             |t| t.invalidate(3),
-            |t| t.insert(3, &Group::Large(0), false).unwrap(),
+            |t| t.insert(3, &PageGroup::Large(0), false).unwrap(),
             |t| t.write_large(3, 0).unwrap(),
             // Another group of the same main entry.
-            |t| t.insert(3 + 16, &Group::Large(0), false).unwrap(),
+            |t| t.insert(3 + 16, &PageGroup::Large(0), false).unwrap(),
         ];
         for (way, lose) in losses.into_iter().enumerate() {
             let taken = || {
                 let mut t = Gtlb::new(config);
-                t.insert(3, &Group::Pages(Box::new(full)), false).unwrap();
+                t.insert(3, &PageGroup::Pages(Box::new(full)), false)
+                    .unwrap();
                 assert!(any_page(&t, 3) && t.free_groups() == 0);
                 lose(&mut t);
                 assert_eq!(t.free_groups(), 1, "way {way}");
@@ -417,15 +418,18 @@ mod tests {
             assert_eq!(found.collect::<Vec<_>>(), [2], "way {way}");
             // By a group with holes.
             let mut t = taken();
-            t.insert(8, &Group::Pages(Box::new(holes)), false).unwrap();
+            t.insert(8, &PageGroup::Pages(Box::new(holes)), false)
+                .unwrap();
             let found = (0..u64::from(GROUP_PAGES))
                 .filter(|p| t.lookup((8 << GROUP_SHIFT) + (p << PAGE_SHIFT)).is_some());
             assert_eq!(found.collect::<Vec<_>>(), [5], "way {way}");
         }
         // Taken from an owner that still has it.
         let mut t = Gtlb::new(config);
-        t.insert(3, &Group::Pages(Box::new(full)), false).unwrap();
-        t.insert(8, &Group::Pages(Box::new(holes)), true).unwrap();
+        t.insert(3, &PageGroup::Pages(Box::new(full)), false)
+            .unwrap();
+        t.insert(8, &PageGroup::Pages(Box::new(holes)), true)
+            .unwrap();
         assert!(!any_page(&t, 3));
         let found = (0..u64::from(GROUP_PAGES))
             .filter(|p| t.lookup((8 << GROUP_SHIFT) + (p << PAGE_SHIFT)).is_some());

@@ -1,9 +1,9 @@
-//! Keys of memory regions: numbers that go stale.
+//! Keys of memory regions: slot numbers with a generation, and their permutation for peers.
 //!
 //! A local key is a slot of the region table and a generation, so that the key of a freed region is
 //! refused although its slot serves another. A remote key is the local key sent through a keyed
 //! permutation of 32 bits: as unique, as quick to check, but a peer that knows one key cannot tell
-//! the next. It keeps mistakes and strangers out; it is not cryptography.
+//! the next. It guards against mistakes and guesses; it is not cryptography.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -39,8 +39,8 @@ pub(crate) struct RemoteKeys {
 }
 
 impl RemoteKeys {
-    /// A permutation that the system's entropy has chosen: the one number here that must differ from
-    /// run to run. Nothing but the value of remote keys depends on it.
+    /// A permutation chosen by the system's entropy. Only the values of remote keys depend on it, and
+    /// they must differ from run to run.
     #[allow(clippy::disallowed_methods)]
     pub(crate) fn random() -> RemoteKeys {
         // `RandomState` is the standard library's only source of entropy; SipHash spreads it.
@@ -50,7 +50,7 @@ impl RemoteKeys {
         }
     }
 
-    /// The remote key of a local key: a Feistel network, hence a permutation whatever the rounds are.
+    /// The remote key of a local key: a Feistel network, hence a permutation for any rounds.
     pub(crate) fn of(&self, lkey: Lkey) -> Rkey {
         let (mut left, mut right) = ((lkey.0 >> 16) as u16, lkey.0 as u16);
         for key in self.rounds {

@@ -1,4 +1,4 @@
-//! The seam between the NIC and bytes: [`DmaMemory`].
+//! [`DmaMemory`]: the interface between the NIC and the memory that its DMA reads and writes.
 #![allow(unsafe_code)] // A window is an address that other threads may use too.
 
 use std::os::fd::BorrowedFd;

@@ -15,7 +15,7 @@ use crate::gtlb::{ConfigError, Gtlb, GtlbConfig};
 use crate::keys::{RemoteKeys, MAX_REGIONS};
 use crate::page_table::{PageTable, GROUP_SHIFT};
 use crate::pd::{DomainTable, PdError, MAX_DOMAINS};
-use crate::region::{Access, MemoryRegion, Need, Region, RegionInfo, RegionTable, State};
+use crate::region::{Access, MemoryRegion, Need, Region, RegionInfo, RegionState, RegionTable};
 use crate::registers::{BarError, RegisterBlock};
 
 /// Sizes of an [`Mmu`].
@@ -367,7 +367,7 @@ impl Mmu {
             .regions
             .find(region)
             .ok_or(Fault::BadKey { key: region })?;
-        if !matches!(row.state, State::Live | State::Freeing) {
+        if !matches!(row.state, RegionState::Live | RegionState::Freeing) {
             return Err(Fault::RegionFreed { va });
         }
         if !row.covers(va.0, va.0.saturating_add(len)) {
@@ -398,17 +398,17 @@ impl Mmu {
     /// [`DeregisterError::BadKey`], [`DeregisterError::AlreadyBegun`].
     pub fn begin_deregister(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
         let region = self.region_mut(lkey)?;
-        if region.state != State::Live {
+        if region.state != RegionState::Live {
             return Err(DeregisterError::AlreadyBegun { lkey });
         }
-        region.state = State::Freeing;
+        region.state = RegionState::Freeing;
         Ok(())
     }
 
     /// Operations in flight on a region; 0 when it is gone.
     pub fn pins_of(&self, lkey: Lkey) -> u32 {
         match self.regions.find(lkey.0) {
-            Some(region) if region.state != State::Free => region.pins,
+            Some(region) if region.state != RegionState::Free => region.pins,
             _ => 0,
         }
     }
@@ -421,7 +421,7 @@ impl Mmu {
     /// [`DeregisterError::BadKey`].
     pub fn finish_deregister(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
         let region = *self.region_mut(lkey)?;
-        if region.state == State::Live {
+        if region.state == RegionState::Live {
             return Err(DeregisterError::NotBegun { lkey });
         }
         if region.pins > 0 {
@@ -448,10 +448,10 @@ impl Mmu {
     /// [`DeregisterError::NotBegun`], [`DeregisterError::BadKey`].
     pub fn quarantine(&mut self, lkey: Lkey) -> Result<(), DeregisterError> {
         let region = self.region_mut(lkey)?;
-        if region.state == State::Live {
+        if region.state == RegionState::Live {
             return Err(DeregisterError::NotBegun { lkey });
         }
-        region.state = State::Quarantined;
+        region.state = RegionState::Quarantined;
         let (start, end, flat) = (region.start, region.end, region.flat);
         if flat.is_none() {
             self.invalidate_unused(start, end);
@@ -471,7 +471,7 @@ impl Mmu {
         let keys = self.domains.find(pd).into_iter();
         keys.flat_map(move |d| d.overlapping(va.0, end))
             .filter_map(|lkey| self.regions.find(lkey.0))
-            .filter(|row| row.state != State::Free)
+            .filter(|row| row.state != RegionState::Free)
             .map(|row| RegionInfo {
                 region: MemoryRegion {
                     lkey: row.lkey,
@@ -483,7 +483,7 @@ impl Mmu {
                 },
                 flat: row.flat,
                 pins: row.pins,
-                live: row.state == State::Live,
+                live: row.state == RegionState::Live,
             })
     }
 
@@ -508,7 +508,7 @@ impl Mmu {
     fn region_mut(&mut self, lkey: Lkey) -> Result<&mut Region, DeregisterError> {
         self.regions
             .find_mut(lkey.0)
-            .filter(|r| r.state != State::Free)
+            .filter(|r| r.state != RegionState::Free)
             .ok_or(DeregisterError::BadKey { lkey })
     }
 
@@ -519,7 +519,9 @@ impl Mmu {
         let kept: Vec<_> = self
             .regions
             .iter()
-            .filter(|r| matches!(r.state, State::Live | State::Freeing) && r.flat.is_none())
+            .filter(|r| {
+                matches!(r.state, RegionState::Live | RegionState::Freeing) && r.flat.is_none()
+            })
             .map(|r| groups(r.start, r.end))
             .filter(|used| used.start() <= range.end() && range.start() <= used.end())
             .collect();
@@ -531,7 +533,7 @@ impl Mmu {
 /// Whether an operation of the region's domain may use `va..end` in this way.
 #[inline]
 fn check(region: &Region, va: GpuVa, end: u64, need: Need) -> Result<(), Fault> {
-    if region.state != State::Live {
+    if region.state != RegionState::Live {
         return Err(Fault::RegionFreed { va });
     }
     if !region.covers(va.0, end) {

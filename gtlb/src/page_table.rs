@@ -1,4 +1,4 @@
-//! The ⟨VA, PA⟩ pairs of a range of GPU memory (Algorithm 1, line 2).
+//! The page table of a range of GPU memory, and the page sizes (Algorithm 1, line 2).
 
 use ringbell_nic_abi::GpuVa;
 

@@ -3,11 +3,11 @@
 use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 
 use crate::fault::Fault;
-use crate::region::{Need, RegionTable, State};
+use crate::region::{Need, RegionState, RegionTable};
 
 /// A region of a domain, in order of address.
 #[derive(Debug, Clone, Copy)]
-struct Range {
+struct DomainRange {
     start: u64,
     end: u64,
     lkey: Lkey,
@@ -19,7 +19,7 @@ struct Range {
 /// One protection domain.
 #[derive(Debug, Default)]
 pub(crate) struct Domain {
-    ranges: Vec<Range>,
+    ranges: Vec<DomainRange>,
     /// Region that last answered a read and a write: most kernels use few buffers.
     last: [u32; 2],
 }
@@ -32,7 +32,7 @@ impl Domain {
 
     pub(crate) fn add(&mut self, start: u64, end: u64, lkey: Lkey) {
         let at = self.ranges.partition_point(|r| r.start <= start);
-        let range = Range {
+        let range = DomainRange {
             start,
             end,
             lkey,
@@ -79,7 +79,7 @@ impl Domain {
         need: Need,
     ) -> Result<Lkey, Fault> {
         if let Some(region) = regions.find(self.last[need as usize]) {
-            if region.state == State::Live
+            if region.state == RegionState::Live
                 && region.covers(start, end)
                 && region.access.grants(need)
             {
@@ -91,7 +91,7 @@ impl Domain {
         Ok(found)
     }
 
-    /// Keys of the domain's regions, in whatever state, that share a byte with `start..end`.
+    /// Keys of the domain's regions, in any state, that share a byte with `start..end`.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Lkey> + '_ {
         let candidates = self.ranges.partition_point(|r| r.start < end);
         self.ranges[..candidates]
@@ -120,15 +120,15 @@ impl Domain {
                 continue;
             };
             match region.state {
-                State::Live if range.end < end => {
+                RegionState::Live if range.end < end => {
                     if range.end > start {
                         furthest = furthest.max(Some(range.end));
                     }
                 }
-                State::Live if region.access.grants(need) => return Ok(region.lkey),
-                State::Live => denied = true,
-                State::Freeing | State::Quarantined => freed |= range.end >= end,
-                State::Free => {}
+                RegionState::Live if region.access.grants(need) => return Ok(region.lkey),
+                RegionState::Live => denied = true,
+                RegionState::Freeing | RegionState::Quarantined => freed |= range.end >= end,
+                RegionState::Free => {}
             }
         }
         Err(match furthest {

@@ -1,4 +1,4 @@
-//! Memory regions: who may touch which bytes, and who is touching them now.
+//! Memory regions: their rights, their life and the operations in flight on them.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ pub struct Access {
 }
 
 impl Access {
-    /// Send buffers: nobody writes, no peer reads.
+    /// Send buffers: the NIC reads, peers have no access.
     pub const LOCAL_READ: Access = Access {
         local_write: false,
         remote_read: false,
@@ -49,7 +49,7 @@ impl Access {
     }
 }
 
-/// What an operation does with its buffer.
+/// An operation's access to its buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
     /// The NIC reads (send).
@@ -91,14 +91,14 @@ pub struct RegionInfo {
 
 /// Life of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RegionState {
     /// In use.
     Live,
     /// No new pins; operations in flight go on.
     Freeing,
-    /// A peer did not let go in time: no DMA any more, and the memory is not given back.
+    /// Operations did not end in time: no DMA any more, and the memory must not be reused.
     Quarantined,
-    /// Gone; the slot waits for its next region.
+    /// Freed; the slot waits for its next region.
     Free,
 }
 
@@ -106,7 +106,7 @@ pub(crate) enum State {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Region {
     pub(crate) lkey: Lkey,
-    pub(crate) state: State,
+    pub(crate) state: RegionState,
     pub(crate) access: Access,
     pub(crate) pd: PdId,
     /// Operations in flight.
@@ -160,7 +160,7 @@ impl RegionTable {
         };
         let region = Region {
             lkey,
-            state: State::Live,
+            state: RegionState::Live,
             access,
             pd,
             pins: 0,
@@ -176,7 +176,7 @@ impl RegionTable {
         Some(lkey)
     }
 
-    /// The row that last had this key; it may be [`State::Free`].
+    /// The row that last had this key; it may be [`RegionState::Free`].
     #[inline]
     pub(crate) fn find(&self, lkey: u32) -> Option<&Region> {
         self.slots
@@ -195,8 +195,8 @@ impl RegionTable {
     /// Frees a row.
     pub(crate) fn remove(&mut self, lkey: Lkey) {
         if let Some(region) = self.find_mut(lkey.0) {
-            if region.state != State::Free {
-                region.state = State::Free;
+            if region.state != RegionState::Free {
+                region.state = RegionState::Free;
                 self.free.push_back(keys::slot_of(lkey.0) as u32);
             }
         }
@@ -204,6 +204,6 @@ impl RegionTable {
 
     /// Rows that are not free.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Region> {
-        self.slots.iter().filter(|r| r.state != State::Free)
+        self.slots.iter().filter(|r| r.state != RegionState::Free)
     }
 }

@@ -1,8 +1,8 @@
-//! The GTLB block of the BAR: the same tables, written register by register.
+//! The GTLB block of the BAR: the registers by which a driver populates the GTLBs of a card.
 //!
-//! It is how a driver populates the GTLBs of a card (FpgaNIC §2.3.2, "via the control registers
-//! exposed by the control plane"). Registers that carry an entry are staged here; a write to
-//! `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is fixed: mapping memory does not move it.
+//! FpgaNIC §2.3.2: "via the control registers exposed by the control plane". Registers that carry an entry
+//! are staged here, and a write to `GTLB_COMMAND` acts. A window set by `GTLB_BASE_HI` is fixed: mapping
+//! memory does not move it.
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::GpuVa;
@@ -67,7 +67,7 @@ pub enum BarError {
     },
 }
 
-/// The values written and not yet acted upon.
+/// Staged values: written, and not yet used by a command.
 #[derive(Debug, Default)]
 pub(crate) struct RegisterBlock {
     select: u32,

@@ -1,3 +1,3 @@
-//! The atomics of [`crate::completion_write`], so that a model checker's can take their place.
+//! The atomics of [`crate::completion_write`], which a model checker replaces by its own.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,19 +1,19 @@
-//! Which instance serves which addresses.
+//! Windows: the range of addresses that each GTLB instance serves.
 //!
-//! Each GTLB serves one window of consecutive groups, at most as many as it has main entries. Windows
+//! A window is a run of consecutive groups, at most as many as the GTLB has main entries. Windows
 //! never overlap, so an address belongs to one instance. They grow as memory is mapped: 80 GB in one
 //! allocation fills three instances of 32 GiB, and two allocations that lie near each other share one.
 
 /// Consecutive groups that one instance serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Window {
+pub(crate) struct GtlbWindow {
     /// First group.
     pub(crate) first: u64,
     /// Number of groups; 0 when the instance is unused.
     pub(crate) count: u64,
 }
 
-impl Window {
+impl GtlbWindow {
     /// Whether the group lies inside.
     #[inline]
     pub(crate) fn contains(&self, group: u64) -> bool {
@@ -24,19 +24,19 @@ impl Window {
         self.first + self.count
     }
 
-    fn overlaps(&self, other: &Window) -> bool {
+    fn overlaps(&self, other: &GtlbWindow) -> bool {
         self.count > 0 && other.count > 0 && self.first < other.end() && other.first < self.end()
     }
 }
 
 /// The instance whose window holds the group.
 #[inline]
-pub(crate) fn find(windows: &[Window], group: u64) -> Option<usize> {
+pub(crate) fn find(windows: &[GtlbWindow], group: u64) -> Option<usize> {
     windows.iter().position(|w| w.contains(group))
 }
 
 /// Whether `window` may be given to `instance` without overlapping another.
-pub(crate) fn fits(windows: &[Window], instance: usize, window: &Window) -> bool {
+pub(crate) fn fits(windows: &[GtlbWindow], instance: usize, window: &GtlbWindow) -> bool {
     windows
         .iter()
         .enumerate()
@@ -48,7 +48,7 @@ pub(crate) fn fits(windows: &[Window], instance: usize, window: &Window) -> bool
 /// `sizes` are the main entries of each instance. Neighbours are extended before an unused instance
 /// is taken, so that many small allocations do not use them up.
 pub(crate) fn claim(
-    windows: &mut [Window],
+    windows: &mut [GtlbWindow],
     sizes: &[u64],
     first: u64,
     end: u64,
@@ -59,7 +59,7 @@ pub(crate) fn claim(
             group = windows[i].end().min(end);
             continue;
         }
-        // Up to the next window above: what lies beyond belongs to that one.
+        // Up to the next window above.
         let limit = windows
             .iter()
             .filter(|w| w.count > 0 && w.first > group)
@@ -81,12 +81,12 @@ pub(crate) fn claim(
 
 /// The window of `instance` grown to hold `group`, and as many up to `limit` as it has entries for.
 fn grow(
-    windows: &[Window],
+    windows: &[GtlbWindow],
     sizes: &[u64],
     instance: usize,
     group: u64,
     limit: u64,
-) -> Option<Window> {
+) -> Option<GtlbWindow> {
     let old = windows[instance];
     let size = sizes[instance];
     let first = if old.count == 0 {
@@ -99,7 +99,7 @@ fn grow(
     } else {
         limit.min(first.saturating_add(size))
     };
-    let window = Window {
+    let window = GtlbWindow {
         first,
         count: end.checked_sub(first)?,
     };
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn eighty_gigabytes_fill_three_windows() {
-        let mut windows = [Window::default(); 3];
+        let mut windows = [GtlbWindow::default(); 3];
         let groups = 80_000_000_000u64.div_ceil(2 << 20);
         claim(&mut windows, &[16_384; 3], 5, 5 + groups).unwrap();
         assert_eq!(
             windows[0],
-            Window {
+            GtlbWindow {
                 first: 5,
                 count: 16_384
             }
@@ -131,13 +131,13 @@ mod tests {
 
     #[test]
     fn neighbours_share_a_window_downwards_and_upwards() {
-        let mut windows = [Window::default(); 2];
+        let mut windows = [GtlbWindow::default(); 2];
         for group in [100, 90, 105] {
             claim(&mut windows, &[16; 2], group, group + 1).unwrap();
         }
         assert_eq!(
             windows[0],
-            Window {
+            GtlbWindow {
                 first: 90,
                 count: 16
             }
@@ -146,7 +146,7 @@ mod tests {
         claim(&mut windows, &[16; 2], 89, 90).unwrap();
         assert_eq!(
             windows[1],
-            Window {
+            GtlbWindow {
                 first: 89,
                 count: 1
             }
@@ -155,13 +155,13 @@ mod tests {
 
     #[test]
     fn the_first_group_that_fits_nowhere_is_named() {
-        let mut windows = [Window::default(); 2];
+        let mut windows = [GtlbWindow::default(); 2];
         assert_eq!(claim(&mut windows, &[4; 2], 10, 19), Err(18));
     }
 
     #[test]
     fn windows_never_overlap() {
-        let mut windows = [Window::default(); 3];
+        let mut windows = [GtlbWindow::default(); 3];
         for (first, end) in [(50, 60), (20, 30), (30, 50), (0, 5)] {
             let _ = claim(&mut windows, &[32; 3], first, end);
             for (i, w) in windows.iter().enumerate() {

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, DevicePtr};
 use ringbell_gtlb::PageTable;
 use ringbell_nic_abi::GpuVa;
 
-use super::engine::PATIENCE;
+use super::copy_engine::PATIENCE;
 use super::gpu::CudaGpu;
 use super::handles::RawEvent;
 use super::memory::CudaMemory;

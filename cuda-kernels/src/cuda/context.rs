@@ -7,7 +7,7 @@ use cudarc::driver::{CudaContext, DriverError};
 
 use super::deferred_release::DeferredRelease;
 use super::driver::{self, DeviceInfo};
-use super::numa::Placement;
+use super::numa::NumaPlacement;
 use super::stream_ops;
 use crate::cuda_error::CudaError;
 
@@ -19,7 +19,7 @@ pub(super) struct Context {
     /// CUDA version of the driver.
     pub(super) driver: i32,
     /// NUMA placement of pinned memory.
-    pub(super) placement: Placement,
+    pub(super) placement: NumaPlacement,
     /// Whether streams can store and wait for words, or why not.
     pub(super) stream_ops: Result<(), String>,
     /// Shared by all users of the GPU in this process.
@@ -70,7 +70,7 @@ impl Context {
         let stream_ops = stream_ops::supported(cuda.cu_device());
         let deferred = DeferredRelease::of(&cuda)?;
         Ok(Context {
-            placement: Placement::of(cuda.cu_device()),
+            placement: NumaPlacement::of(cuda.cu_device()),
             stream_ops,
             cuda,
             device,

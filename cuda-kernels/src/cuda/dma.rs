@@ -13,21 +13,21 @@ use ringbell_gtlb::{
 use ringbell_nic_abi::GpuVa;
 
 use super::context::Context;
+use super::copy_engine::{CopyRefused, PATIENCE};
 use super::deferred_release::Resource;
 use super::device_memory::DeviceBlock;
 use super::driver;
-use super::engine::{Refused, PATIENCE};
 use super::mapper::GpuMapping;
 use super::memory::{reads_by_mapping, CudaMemory};
 use super::open_allocations::OpenAllocations;
 use super::peer_copies::PeerCopies;
 use crate::cuda_error::CudaError;
 
-impl From<Refused> for BusError {
-    fn from(r: Refused) -> BusError {
+impl From<CopyRefused> for BusError {
+    fn from(r: CopyRefused) -> BusError {
         match r {
-            Refused::Busy => BusError::Busy,
-            Refused::Cuda(_) => BusError::Lost,
+            CopyRefused::Busy => BusError::Busy,
+            CopyRefused::Cuda(_) => BusError::Lost,
         }
     }
 }
@@ -215,7 +215,7 @@ impl CudaDma {
         let r = unsafe { sys::cuMemHostRegister_v2(host, len, flags) };
         driver::check_memory("cuMemHostRegister", r, len as u64, "pinned host memory")
             .map_err(|e| context.note(e))?;
-        let guard = Pin {
+        let guard = PinnedRange {
             context: context.clone(),
             base,
             len,
@@ -230,18 +230,18 @@ impl CudaDma {
 }
 
 /// Unpins when dropped.
-struct Pin {
+struct PinnedRange {
     context: Arc<Context>,
     base: NonNull<u8>,
     len: usize,
 }
 
 // SAFETY: an address that only the driver uses.
-unsafe impl Send for Pin {}
+unsafe impl Send for PinnedRange {}
 // SAFETY: as for Send.
-unsafe impl Sync for Pin {}
+unsafe impl Sync for PinnedRange {}
 
-impl Drop for Pin {
+impl Drop for PinnedRange {
     fn drop(&mut self) {
         // While a kernel runs the range stays registered: its pages live on without the mapping.
         let resource = Resource::Registered(self.base.as_ptr() as usize, self.len);

@@ -1,13 +1,12 @@
 //! GPU memory mapped for the CPU as a dma-buf, by the driver alone (CUDA 11.7 and later).
 //!
-//! `cuMemGetHandleForAddressRange` gives a descriptor for a range, which is mapped like a file. Linux asks that CPU
-//! accesses stand between two calls of `DMA_BUF_IOCTL_SYNC` (kernel documentation, driver-api/dma-buf.rst), so that an
-//! exporter whose memory is cached can write back; here one pair is open for writes all the time, and is closed and
-//! opened anew by each flush.
+//! `cuMemGetHandleForAddressRange` gives a descriptor for a range, which is mapped like a file. Linux asks for two calls
+//! of `DMA_BUF_IOCTL_SYNC` around CPU accesses (kernel documentation, driver-api/dma-buf.rst), so that an exporter with
+//! cached memory can write back. Here one pair is always open for writes, and each flush closes it and opens a new one.
 //!
 //! **On most GPUs this is refused.** NVIDIA's open kernel module lets a dma-buf be mapped only when the GPU has no
-//! memory of its own (`can_mmap` in `nv-dmabuf.c`, as of 580): integrated GPUs, not an H100 or H200. Then `mmap` fails,
-//! and the copy engine serves the memory with that for a reason. GDRCopy is the way on those.
+//! memory of its own (`can_mmap` in `nv-dmabuf.c`, as of 580): integrated GPUs, not an H100 or H200. Elsewhere `mmap`
+//! fails, and the copy engine serves the memory and names that reason. Such GPUs need GDRCopy.
 //!
 //! Not measured, and not run on a real GPU yet: in tests a mock driver gives a memfd.
 #![allow(unsafe_code)] // Calls into libcuda, maps memory, ioctl.
@@ -22,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use super::driver;
 use super::mapper::{GpuMapper, GpuMapping};
-use super::posted::{drain, Posted};
+use super::posted::{drain, PostedWrites};
 
 /// The driver's function, which drivers before CUDA 11.7 lack.
 const EXPORT: &str = "cuMemGetHandleForAddressRange";
@@ -58,7 +57,7 @@ impl GpuMapper for DmaBufMapper {
             base,
             len,
             sync: false,
-            posted: Posted::new(),
+            posted: PostedWrites::new(),
             fd,
         };
         mapping.sync = mapping.bracket(SYNC_WRITE);
@@ -92,7 +91,7 @@ struct DmaBufMapping {
     len: usize,
     /// Whether the descriptor knows `DMA_BUF_IOCTL_SYNC`.
     sync: bool,
-    posted: Posted,
+    posted: PostedWrites,
     fd: OwnedFd,
 }
 
@@ -102,7 +101,7 @@ unsafe impl Send for DmaBufMapping {}
 unsafe impl Sync for DmaBufMapping {}
 
 impl DmaBufMapping {
-    /// Begins, or with [`SYNC_END`] ends, accesses by the CPU; false when the exporter does not know of such.
+    /// Begins, or with [`SYNC_END`] ends, accesses by the CPU; false when the exporter does not support the call.
     fn bracket(&self, flags: u64) -> bool {
         // SAFETY: `struct dma_buf_sync` is one word, which lives here and is only read.
         unsafe {
@@ -129,7 +128,7 @@ impl GpuMapping for DmaBufMapping {
     fn write(&self, offset: u64, from: &[u8]) {
         let to = self.at(offset, from.len());
         match <[u8; 8]>::try_from(from) {
-            // One store, so that no flag is ever seen in halves.
+            // One store, so that a reader never sees half of a flag.
             Ok(word) if (to as usize).is_multiple_of(8) => {
                 // SAFETY: eight mapped bytes, aligned (checked).
                 unsafe { to.cast::<u64>().write_volatile(u64::from_ne_bytes(word)) };
@@ -159,7 +158,7 @@ impl GpuMapping for DmaBufMapping {
                 self.bracket(SYNC_WRITE | SYNC_END);
                 self.bracket(SYNC_WRITE);
             }
-            // SAFETY: a mapped byte (checked): something was written there.
+            // SAFETY: a mapped byte (checked), because a write was noted there.
             unsafe { self.at(written, 1).read_volatile() }
         });
     }

@@ -1,7 +1,7 @@
-//! Finding the driver and its GPUs without ever panicking.
+//! The CUDA driver: loading, error codes, its GPUs.
 //!
-//! `cudarc` panics when libcuda cannot be loaded, and again when a function is missing from it. So both
-//! are looked at first: [`load`] comes before every other use of `cudarc` in this crate.
+//! `cudarc` panics when libcuda cannot be loaded, and when a function is missing from it. So [`load`] checks
+//! both, before every other use of `cudarc` in this crate.
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::ffi::{c_char, CStr};
@@ -11,8 +11,8 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
 
 use crate::cuda_error::{CudaError, DRIVER_NEEDED};
 
-/// Every function of the driver that is called without asking whether it is there, ours and those of
-/// `cudarc`'s `CudaContext`.
+/// Every function of the driver that is called without a look-up before, here or in `cudarc`'s
+/// `CudaContext`.
 const NEEDED: &[&str] = &[
     "cuCtxGetCurrent",
     "cuCtxGetLimit",
@@ -58,8 +58,8 @@ const NEEDED: &[&str] = &[
     "cuStreamQuery",
 ];
 
-/// Results after which nothing in the context works any more (CUDA driver API, "CUresult": each of
-/// them "leaves the process in an inconsistent state").
+/// Results that lose the context (CUDA driver API, "CUresult": each of them "leaves the process in an
+/// inconsistent state").
 const LOST: [u32; 13] = [
     214, // ECC_UNCORRECTABLE
     220, // NVLINK_UNCORRECTABLE
@@ -86,8 +86,7 @@ pub(super) fn has(symbol: &str) -> bool {
 pub(super) type ElapsedTime =
     unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> CUresult;
 
-/// By the name that CUDA 12.8 has introduced, else by the old one, which `cudarc` does not know any more. Only after
-/// [`load`].
+/// The function by its name since CUDA 12.8, else by the old one, which `cudarc` no longer has. Only after [`load`].
 pub(super) fn elapsed_time() -> Option<ElapsedTime> {
     ["cuEventElapsedTime_v2", "cuEventElapsedTime"]
         .into_iter()
@@ -117,8 +116,8 @@ pub(super) fn load() -> Result<(), CudaError> {
         .clone()
 }
 
-/// Makes a context current on this thread. Not by `cudarc`, which would answer here with an error that one of its own
-/// values met when a program dropped it elsewhere.
+/// Makes a context current on this thread. `cudarc`'s own function would also report errors of its values that were
+/// dropped elsewhere.
 pub(super) fn make_current(context: sys::CUcontext) -> Result<(), CudaError> {
     let mut now = std::ptr::null_mut();
     // SAFETY: the pointer is to a live handle.
@@ -180,10 +179,10 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
 }
 
-/// What the driver is and sees.
+/// The driver's version and its GPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriverInfo {
-    /// CUDA version that it is for: 1000 × major + 10 × minor.
+    /// CUDA version of the driver: 1000 × major + 10 × minor.
     pub version: i32,
     /// Its GPUs, at least one.
     pub devices: Vec<DeviceInfo>,

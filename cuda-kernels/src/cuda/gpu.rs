@@ -18,7 +18,7 @@ use super::module::Kernels;
 use super::open_allocations::OpenAllocations;
 use super::stream::CudaStream;
 use crate::cuda_error::CudaError;
-use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order, SharedMemory};
+use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, SharedMemory, StreamBackend};
 
 /// Which GPU, and how to reach its memory.
 #[derive(Debug, Clone)]
@@ -171,7 +171,7 @@ impl CudaBackend {
     }
 }
 
-impl Backend for CudaBackend {
+impl GpuBackend for CudaBackend {
     fn kind(&self) -> GpuKind {
         GpuKind::Cuda
     }
@@ -262,7 +262,7 @@ impl Backend for CudaBackend {
         self.kernels.names()
     }
 
-    fn stream(&self) -> Arc<dyn Order> {
+    fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(CudaStream::new(self.context.clone(), self.kernels.clone()))
     }
 }

@@ -11,7 +11,7 @@ use super::driver;
 use super::handles::RawStream;
 use super::module::Kernels;
 use crate::cuda_error::CudaError;
-use crate::gpu::Replay;
+use crate::gpu::GraphBackend;
 
 /// The functions of the driver, which only graphs need.
 const NEEDED: [&str; 6] = [
@@ -37,7 +37,7 @@ unsafe impl Send for CudaGraph {}
 // SAFETY: as for Send.
 unsafe impl Sync for CudaGraph {}
 
-impl Replay for CudaGraph {
+impl GraphBackend for CudaGraph {
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -193,18 +193,18 @@ impl Drop for RawEvent {
 
 /// Pinned memory of the host.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedBlock {
     context: Arc<Context>,
     base: NonNull<u8>,
 }
 
 // SAFETY: plain memory, reached through raw copies only.
-unsafe impl Send for Pinned {}
+unsafe impl Send for PinnedBlock {}
 // SAFETY: as for Send.
-unsafe impl Sync for Pinned {}
+unsafe impl Sync for PinnedBlock {}
 
-impl Pinned {
-    pub(super) fn new(context: Arc<Context>, bytes: usize) -> Result<Pinned, CudaError> {
+impl PinnedBlock {
+    pub(super) fn new(context: Arc<Context>, bytes: usize) -> Result<PinnedBlock, CudaError> {
         context.bind()?;
         let mut base: *mut c_void = std::ptr::null_mut();
         let flags = sys::CU_MEMHOSTALLOC_PORTABLE | sys::CU_MEMHOSTALLOC_DEVICEMAP;
@@ -216,7 +216,7 @@ impl Pinned {
             bytes: bytes as u64,
             what: "pinned host memory",
         })?;
-        Ok(Pinned { context, base })
+        Ok(PinnedBlock { context, base })
     }
 
     /// Where the GPU sees the first byte.
@@ -237,7 +237,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedBlock {
     fn drop(&mut self) {
         // Copies that use it were waited for.
         let resource = Resource::Pinned(self.base.as_ptr() as usize);

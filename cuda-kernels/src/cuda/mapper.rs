@@ -1,7 +1,7 @@
-//! The seam for mappings of GPU memory into the CPU's address space: GDRCopy, or a dma-buf.
+//! The interface of mappings of GPU memory into the CPU's address space: GDRCopy, or a dma-buf.
 //!
-//! With one, the NIC writes GPU memory by plain stores; without, by the copy engine. Loads through most mappings wait
-//! for the GPU, line by line: longer reads are the copy engine's in either case ([`READ_BY_MAPPING`]).
+//! With a mapping the NIC writes GPU memory by plain stores, and without one by the copy engine. Loads through most
+//! mappings wait for the GPU, line by line, so the copy engine serves longer reads ([`READ_BY_MAPPING`]).
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,14 +14,14 @@ pub(crate) const READ_BY_MAPPING: usize = 64;
 
 /// Maps GPU memory for the CPU.
 pub trait GpuMapper: Debug + Send + Sync {
-    /// Name for people, such as `GDRCopy 2.5`; of several, the one in use.
+    /// Name for messages, such as `GDRCopy 2.5`; of several mappers, the one in use.
     fn name(&self) -> String;
 
     /// Maps `len` bytes from `va`, both multiples of 64 KiB, of one allocation that lives longer than
     /// the mapping. A context of the GPU is current.
     ///
     /// # Errors
-    /// Why not, in words; the copy engine serves the memory then.
+    /// The reason in words. The copy engine then serves the memory.
     fn map(&self, va: GpuVa, len: u64) -> Result<Box<dyn GpuMapping>, String>;
 }
 
@@ -43,7 +43,7 @@ pub trait GpuMapping: Debug + Send + Sync {
 #[derive(Debug)]
 pub(super) struct PartOf {
     pub(super) whole: Box<dyn GpuMapping>,
-    /// Where it begins there.
+    /// Its first byte in the whole mapping.
     pub(super) start: u64,
 }
 
@@ -69,19 +69,19 @@ impl GpuMapping for PartOf {
 #[derive(Debug, Default)]
 pub struct FirstOf {
     mappers: Vec<Arc<dyn GpuMapper>>,
-    /// What is not there at all, with the reason.
+    /// Mappers that could not be opened, with the reason.
     missing: Vec<String>,
     /// Name of the one that has mapped last, and why those before it have not.
     last: Mutex<Option<String>>,
 }
 
 impl FirstOf {
-    /// Without any.
+    /// An empty list.
     pub fn new() -> FirstOf {
         FirstOf::default()
     }
 
-    /// Behind those that are there: a mapper, or the reason why there is none of this name.
+    /// Appends a mapper, or the reason why the one of this name could not be opened.
     pub fn then(mut self, name: &str, mapper: Result<Arc<dyn GpuMapper>, String>) -> FirstOf {
         match mapper {
             Ok(mapper) => self.mappers.push(mapper),

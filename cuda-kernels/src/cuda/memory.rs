@@ -2,7 +2,7 @@
 //!
 //! A bus address is the GPU's own virtual address: the NIC is software and has no pages to pin, and only kernel modules
 //! know the driver's physical pages. The path of the bytes is chosen for each allocation when it is made: through a
-//! mapping ([`GpuMapper`]), or by the copy engine ([`super::engine`]). Long reads of mapped memory use the copy engine
+//! mapping ([`GpuMapper`]), or by the copy engine ([`super::copy_engine`]). Long reads of mapped memory use the copy engine
 //! too, because loads from a mapping wait for the GPU line by line.
 #![allow(unsafe_code)] // Calls into libcuda.
 
@@ -16,10 +16,10 @@ use ringbell_gtlb::{PageTable, PAGE_BYTES};
 use ringbell_nic_abi::GpuVa;
 
 use super::context::Context;
+use super::copy_engine::{CopyEngine, CopyRefused, PATIENCE};
 use super::deferred_release::Resource;
 use super::driver;
-use super::engine::{Engine, Refused, PATIENCE};
-use super::handles::Pinned;
+use super::handles::PinnedBlock;
 use super::mapper::{GpuMapper, GpuMapping, PartOf, READ_BY_MAPPING};
 use super::pinned::PinnedMapping;
 use crate::cuda_error::CudaError;
@@ -30,7 +30,7 @@ const LARGE: u64 = 2 << 20;
 
 /// A range that the NIC may reach.
 #[derive(Debug)]
-struct Range {
+struct GpuRange {
     len: u64,
     /// The driver's allocation, to be freed: it begins before the range when it was not aligned.
     owned: Option<u64>,
@@ -44,15 +44,15 @@ struct Range {
 pub(super) struct CudaMemory {
     context: Arc<Context>,
     mapper: Option<Arc<dyn GpuMapper>>,
-    ranges: RwLock<BTreeMap<u64, Range>>,
+    ranges: RwLock<BTreeMap<u64, GpuRange>>,
     /// Allocations of other NICs of this process that are imported: base to bytes and users.
     imported: Mutex<BTreeMap<u64, (u64, usize)>>,
     /// Two pages for the first copy, freed with everything else.
     scratch: OnceLock<u64>,
     /// Copies for the NIC.
-    dma: Mutex<Engine>,
+    dma: Mutex<CopyEngine>,
     /// Copies for the host, which must not wait for the NIC's.
-    host: Mutex<Engine>,
+    host: Mutex<CopyEngine>,
     /// Whether the last allocation was mapped, or why not.
     outcome: Mutex<Option<Result<(), String>>>,
 }
@@ -70,8 +70,8 @@ impl CudaMemory {
     ) -> Result<CudaMemory, CudaError> {
         let slots = staging_slots.max(2);
         Ok(CudaMemory {
-            dma: Mutex::new(Engine::new(context.clone(), slots)?),
-            host: Mutex::new(Engine::new(context.clone(), 16)?),
+            dma: Mutex::new(CopyEngine::new(context.clone(), slots)?),
+            host: Mutex::new(CopyEngine::new(context.clone(), 16)?),
             context,
             mapper,
             ranges: RwLock::default(),
@@ -101,15 +101,15 @@ impl CudaMemory {
     }
 
     /// The copy engine of the NIC's operations.
-    pub(super) fn dma(&self) -> MutexGuard<'_, Engine> {
+    pub(super) fn dma(&self) -> MutexGuard<'_, CopyEngine> {
         lock(&self.dma)
     }
 
-    fn ranges(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Range>> {
+    fn ranges(&self) -> RwLockReadGuard<'_, BTreeMap<u64, GpuRange>> {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ranges_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Range>> {
+    fn ranges_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, GpuRange>> {
         self.ranges.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -130,7 +130,7 @@ impl CudaMemory {
         let va = base.next_multiple_of(PAGE_BYTES);
         self.ranges_mut().insert(
             va,
-            Range {
+            GpuRange {
                 len,
                 owned: Some(base),
                 mapping: self.map(va, len),
@@ -148,7 +148,7 @@ impl CudaMemory {
             .checked_next_multiple_of(PAGE_BYTES)
             .ok_or_else(refuse)?;
         let whole = usize::try_from(len + PAGE_BYTES).map_err(|_| refuse())?;
-        let memory = Pinned::new(self.context.clone(), whole)?;
+        let memory = PinnedBlock::new(self.context.clone(), whole)?;
         let base = memory.device()?;
         let va = base.next_multiple_of(PAGE_BYTES);
         let mapping = PinnedMapping {
@@ -157,7 +157,7 @@ impl CudaMemory {
         };
         self.ranges_mut().insert(
             va,
-            Range {
+            GpuRange {
                 len,
                 owned: None,
                 mapping: Some(Box::new(mapping)),
@@ -238,7 +238,7 @@ impl CudaMemory {
         };
         self.ranges_mut().insert(
             va.0,
-            Range {
+            GpuRange {
                 len,
                 owned: None,
                 mapping: mapped.ok(),
@@ -257,7 +257,7 @@ impl CudaMemory {
     ) -> Option<R> {
         let all = self.ranges();
         let found = all.range(..=va).next_back();
-        let inside = |first: &u64, r: &Range| {
+        let inside = |first: &u64, r: &GpuRange| {
             let end = (va - first).checked_add(len);
             end.is_some_and(|end| end <= r.len)
         };
@@ -355,7 +355,7 @@ impl CudaMemory {
     /// Whether `len` bytes lie inside one range on the GPU itself.
     pub(super) fn is_on_gpu(&self, va: u64, len: u64) -> bool {
         let all = self.ranges();
-        let inside = |(first, r): (&u64, &Range)| {
+        let inside = |(first, r): (&u64, &GpuRange)| {
             !r.pinned && (va - first).checked_add(len).is_some_and(|n| n <= r.len)
         };
         all.range(..=va).next_back().is_some_and(inside)
@@ -409,7 +409,7 @@ impl CudaMemory {
         // A few bytes and many, aligned or not, may be different code of the driver.
         for (to, len) in [(PAGE_BYTES, PAGE_BYTES), (PAGE_BYTES + 1, 3)] {
             let started = engine.copy(base + to, base, len);
-            let id = started.map_err(Refused::into_cuda)?;
+            let id = started.map_err(CopyRefused::into_cuda)?;
             if !engine.drain(patience) {
                 // The scratch stays allocated: the copy may still write it.
                 return Err(CudaError::Stuck {

@@ -6,7 +6,7 @@
 //! - `driver` loads libcuda and turns results into [`CudaError`]; `context` holds the GPU's primary context;
 //! - `deferred_release` keeps freed resources until running kernels have ended;
 //! - `module` brings the kernels (embedded fat binaries, else [`nvrtc`]), and `stream` launches them;
-//! - `memory` and `engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
+//! - `memory` and `copy_engine` move bytes for the NIC and the host, `dma` is the NIC's view of them, and [`GpuMapper`] is the
 //!   interface of what maps GPU memory for the CPU;
 //! - `ipc`, `open_allocations` and `peer_copies` export and import allocations; `adopt` takes in foreign memory.
 //!
@@ -21,6 +21,8 @@ mod adopt;
 mod capabilities;
 #[cfg(feature = "cuda")]
 mod context;
+#[cfg(feature = "cuda")]
+mod copy_engine;
 #[cfg(feature = "cust")]
 mod cust;
 #[cfg(feature = "cuda")]
@@ -33,8 +35,6 @@ mod dma;
 mod dmabuf;
 #[cfg(feature = "cuda")]
 mod driver;
-#[cfg(feature = "cuda")]
-mod engine;
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "cuda")]

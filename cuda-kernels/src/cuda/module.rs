@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUlimit, CUmodule, CUresult};
 
 use super::context::Context;
+use super::copy_engine::PATIENCE;
 use super::deferred_release::Resource;
-use super::engine::PATIENCE;
 use super::{driver, nvrtc};
 use crate::cuda_error::CudaError;
-use crate::emulated::Registry;
+use crate::emulated::KernelRegistry;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
 use crate::launch::{Dim3, KernelArg, LaunchError};
@@ -27,20 +27,20 @@ const MOST_STACK: usize = 16 << 10;
 
 /// A function of a module that stays loaded as long as [`Kernels`] lives.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Function {
+pub(super) struct KernelFunction {
     pub(super) raw: CUfunction,
     /// Its blocks wait for each other.
     pub(super) together: bool,
 }
 
 // SAFETY: a handle; the driver's functions that take it are safe to call from any thread.
-unsafe impl Send for Function {}
+unsafe impl Send for KernelFunction {}
 
 /// A loaded module.
 #[derive(Debug)]
 struct Module(CUmodule);
 
-// SAFETY: as for `Function`.
+// SAFETY: as for `KernelFunction`.
 unsafe impl Send for Module {}
 
 /// Modules that users have loaded.
@@ -48,7 +48,7 @@ unsafe impl Send for Module {}
 struct Loaded {
     /// The last one is searched first, so that a user's kernel replaces one of the same name.
     modules: Vec<Module>,
-    functions: HashMap<String, Function>,
+    functions: HashMap<String, KernelFunction>,
 }
 
 /// The SDK's kernels, loaded once for all NICs that a process has beside a GPU. Loading a module may wait for running
@@ -56,7 +56,7 @@ struct Loaded {
 #[derive(Debug)]
 pub(super) struct Builtin {
     modules: Vec<Module>,
-    functions: HashMap<String, Function>,
+    functions: HashMap<String, KernelFunction>,
     origin: Origin,
     context: Arc<Context>,
 }
@@ -87,7 +87,7 @@ pub(super) struct Kernels {
     builtin: Arc<Builtin>,
     loaded: Mutex<Loaded>,
     /// The same sources, compiled for the emulated GPU, know every kernel's arguments.
-    signatures: Registry,
+    signatures: KernelRegistry,
     pub(super) origin: Origin,
 }
 
@@ -147,7 +147,7 @@ impl Builtin {
             if let Some(raw) = find(context, &builtin.modules, name)? {
                 load_function(context, raw)?;
                 let together = TOGETHER.contains(name);
-                let f = Function { raw, together };
+                let f = KernelFunction { raw, together };
                 builtin.functions.insert((*name).to_owned(), f);
             }
         }
@@ -157,7 +157,7 @@ impl Builtin {
 
 impl Drop for Builtin {
     fn drop(&mut self) {
-        // Streams hold them, so none of these kernels can be launched any more, but one may run still.
+        // Streams hold them, so these kernels can no longer be launched, but one may still run.
         for module in &self.modules {
             let resource = Resource::Module(module.0 as usize);
             self.context.deferred.release(resource);
@@ -172,7 +172,7 @@ impl Kernels {
     /// [`CudaError::NoImage`] with what was wrong with each source of them.
     pub(super) fn load(context: Arc<Context>) -> Result<Kernels, CudaError> {
         context.bind()?;
-        let signatures = Registry::builtin();
+        let signatures = KernelRegistry::builtin();
         let builtin = Builtin::of(&context, &signatures.names())?;
         Ok(Kernels {
             context,
@@ -214,12 +214,12 @@ impl Kernels {
     }
 
     /// The kernel of a name; `Ok(None)` when no module has it.
-    fn find(&self, name: &str) -> Result<Option<Function>, CudaError> {
+    fn find(&self, name: &str) -> Result<Option<KernelFunction>, CudaError> {
         let mut loaded = lock(&self.loaded);
         if let Some(f) = loaded.functions.get(name) {
             return Ok(Some(*f));
         }
-        let own = find(&self.context, &loaded.modules, name)?.map(|raw| Function {
+        let own = find(&self.context, &loaded.modules, name)?.map(|raw| KernelFunction {
             raw,
             together: false,
         });
@@ -230,15 +230,15 @@ impl Kernels {
         Ok(found)
     }
 
-    /// The kernel of a name, its shape and, when it is one of the SDK's, its arguments checked. A
-    /// user's kernel gets what it is given, as with the CUDA API itself.
+    /// The kernel of a name. Its shape is checked, and the arguments if it is one of the SDK's. A user's kernel
+    /// gets its arguments unchecked, as with the CUDA API itself.
     pub(super) fn prepare(
         &self,
         name: &str,
         grid: Dim3,
         block: Dim3,
         args: &[KernelArg],
-    ) -> Result<Function, LaunchError> {
+    ) -> Result<KernelFunction, LaunchError> {
         let found = self.find(name).map_err(|source| LaunchError::Device {
             kernel: name.to_owned(),
             source,
@@ -297,8 +297,8 @@ fn find(
     Ok(None)
 }
 
-/// Loads a kernel as far as its first launch would, whatever CUDA_MODULE_LOADING says, and makes room for its stack: a
-/// launch that needs more than was set aside waits for all others.
+/// Loads a kernel as far as its first launch would, for any CUDA_MODULE_LOADING, and raises the stack limit to its
+/// needs: a launch that needs more stack than was set aside waits for all others.
 fn load_function(context: &Context, f: CUfunction) -> Result<(), CudaError> {
     if driver::has("cuFuncLoad") {
         // SAFETY: a function of a live module of the current context.

@@ -1,8 +1,8 @@
-//! Pinned memory near the GPU: on the NUMA node of its PCI slot.
+//! NUMA placement of pinned memory: on the node of the GPU's PCI slot.
 //!
-//! Rings, completion lines and the BAR are asked onto the node before they are pinned (`mbind`, which moves what is
-//! there already); what the driver allocates follows the calling thread's policy (`set_mempolicy`), for that call
-//! alone. Preferred, not bound: memory on a far node is slow, no memory is worse.
+//! Rings, completion lines and the BAR are moved to the node before they are pinned (`mbind`). The driver's own
+//! allocations follow the calling thread's policy (`set_mempolicy`), which is set for that call alone. The node is
+//! preferred, not bound: memory on a far node is slow, but a failed allocation is worse.
 #![allow(unsafe_code)] // System calls that no crate here wraps.
 
 use std::ffi::{c_char, c_int, c_long, c_ulong};
@@ -13,7 +13,7 @@ use cudarc::driver::sys::{self, CUdevice};
 
 use super::driver;
 
-/// Where Linux tells of PCI devices and nodes; the variable names another folder, for tests.
+/// The folder of PCI devices and NUMA nodes; the variable names another one, for tests.
 const SYSFS: &str = "/sys";
 const SYSFS_VARIABLE: &str = "RINGBELL_SYSFS";
 
@@ -21,27 +21,27 @@ const SYSFS_VARIABLE: &str = "RINGBELL_SYSFS";
 const MPOL_DEFAULT: c_int = 0;
 const MPOL_PREFERRED: c_int = 1;
 const MPOL_MF_MOVE: c_int = 2;
-/// Nodes that a mask of ours can name, and the bits that the kernel is told of: it drops the last.
+/// Number of nodes in a mask, and the number of bits that the kernel is told: it ignores the last.
 const NODES: u32 = 1024;
 const WORDS: usize = NODES as usize / c_ulong::BITS as usize;
 
-/// Where pinned memory goes, or why anywhere.
+/// The NUMA node of pinned memory, or why none is preferred.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Placement {
+pub(super) struct NumaPlacement {
     node: Result<u32, String>,
 }
 
-impl Placement {
+impl NumaPlacement {
     /// Looks for the node of a GPU.
-    pub(super) fn of(device: CUdevice) -> Placement {
+    pub(super) fn of(device: CUdevice) -> NumaPlacement {
         let root = std::env::var_os(SYSFS_VARIABLE).map_or_else(|| SYSFS.into(), PathBuf::from);
         let node = bus_id(device).and_then(|id| node_of(&root, &id));
         // One trial, so that what is reported is what happens.
         let node = node.and_then(|n| prefer(n).map(|before| restore(&before)).map(|()| n));
-        Placement { node }
+        NumaPlacement { node }
     }
 
-    /// For people.
+    /// A description for logs.
     pub(super) fn describe(&self) -> String {
         match &self.node {
             Ok(node) => format!("on NUMA node {node}, the GPU's"),
@@ -62,7 +62,7 @@ impl Placement {
         made
     }
 
-    /// Asks mapped memory onto the node, and moves what of it is there. Failure leaves it where it is.
+    /// Moves mapped memory to the node, and prefers it for pages to come. On failure the memory stays in place.
     pub(super) fn bring(&self, base: NonNull<u8>, len: usize) {
         let Ok(node) = self.node else {
             return;
@@ -139,7 +139,7 @@ impl Policy {
     }
 }
 
-/// Asks for memory of a node first, on this thread. What it asked for before.
+/// Prefers memory of a node on this thread. Returns the thread's earlier policy.
 fn prefer(node: u32) -> Result<Policy, String> {
     let refused = |e: std::io::Error| {
         format!("Linux refuses to place memory on node {node} ({e}); containers need a profile that allows set_mempolicy and mbind")
@@ -158,7 +158,7 @@ fn restore(before: &Policy) {
     let _ = before.set();
 }
 
-/// Where the GPU is on the bus, as sysfs writes it.
+/// The GPU's PCI address, as sysfs writes it.
 fn bus_id(device: CUdevice) -> Result<String, String> {
     let symbol = "cuDeviceGetPCIBusId";
     if !driver::has(symbol) {
@@ -250,12 +250,12 @@ mod tests {
 
     #[test]
     fn memory_keeps_its_bytes_when_it_is_brought_to_a_node() {
-        let here = Placement { node: Ok(0) };
+        let here = NumaPlacement { node: Ok(0) };
         let mut bytes = here.around(|| vec![7_u8; 200_000]);
         let base = NonNull::from(&mut bytes[0]);
         here.bring(base, 200_000);
         assert!(bytes.iter().all(|b| *b == 7));
-        let nowhere = Placement {
+        let nowhere = NumaPlacement {
             node: Err("a reason".into()),
         };
         nowhere.bring(base, 200_000);

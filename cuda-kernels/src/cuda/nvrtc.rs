@@ -1,6 +1,6 @@
-//! The kernels compiled at run time, for a GPU that the embedded fat binaries do not know.
+//! Run-time compilation of the kernels (NVRTC), for a GPU that the embedded fat binaries do not cover.
 //!
-//! To a cubin for the very GPU, not to PTX: a driver older than the compiler refuses its PTX.
+//! The result is a cubin for this GPU, not PTX: a driver older than the compiler refuses its PTX.
 #![allow(unsafe_code)] // Calls into libnvrtc.
 
 use std::ffi::{c_char, CStr, CString};
@@ -28,7 +28,7 @@ const NEEDED: [&str; 7] = [
 /// Compiles all kernels for compute capability `major.minor`: name and cubin of each source.
 ///
 /// # Errors
-/// What is missing or was refused, in words that complete "compiling them at run time ...".
+/// The missing part or the refusal, in words that complete "compiling them at run time ...".
 pub(super) fn compile((major, minor): (i32, i32)) -> Result<Vec<(&'static str, Vec<u8>)>, String> {
     // SAFETY: loading the library runs its initialisers, which have no preconditions.
     if !unsafe { sys::is_culib_present() } {
@@ -119,7 +119,7 @@ fn compile_one(source: &Source, options: &[&str]) -> Result<Vec<u8>, String> {
     Ok(cubin)
 }
 
-/// What the compiler said.
+/// The compiler's log.
 fn log(program: &Program) -> String {
     let mut len = 0;
     // SAFETY: a live program and a live size.

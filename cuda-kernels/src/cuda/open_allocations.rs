@@ -23,7 +23,7 @@ pub(super) const OF_ANOTHER_PROCESS: &str =
 
 /// The identity of an allocation of another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Key {
+struct AllocationKey {
     handle: Handle,
     process: u64,
     identity: u64,
@@ -31,7 +31,7 @@ struct Key {
 
 /// An allocation that is open here.
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct OpenEntry {
     users: usize,
     base: u64,
     size: u64,
@@ -40,11 +40,11 @@ struct Entry {
 /// The allocations of other processes that this one has open.
 #[derive(Debug, Default)]
 pub(super) struct OpenAllocations {
-    open: Mutex<HashMap<Key, Entry>>,
+    open: Mutex<HashMap<AllocationKey, OpenEntry>>,
 }
 
 impl OpenAllocations {
-    fn open(&self) -> MutexGuard<'_, HashMap<Key, Entry>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<AllocationKey, OpenEntry>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -52,7 +52,7 @@ impl OpenAllocations {
 /// One use of an open allocation; the last one closes it.
 #[derive(Debug)]
 pub(super) struct OpenAllocation {
-    key: Key,
+    key: AllocationKey,
     all: Arc<OpenAllocations>,
     memory: Arc<CudaMemory>,
     context: Arc<Context>,
@@ -89,7 +89,7 @@ pub(super) fn open(
     shared: &SharedMemory,
 ) -> Result<(OpenAllocation, u64, u64), CudaError> {
     ipc_handles::needed()?;
-    let key = Key {
+    let key = AllocationKey {
         handle: shared.handle,
         process: shared.process,
         identity: shared.identity,
@@ -132,7 +132,7 @@ pub(super) fn open(
     match opened {
         Ok(size) => {
             let users = 1;
-            open.insert(key, Entry { users, base, size });
+            open.insert(key, OpenEntry { users, base, size });
             Ok((hold(), base, size))
         }
         Err(e) => {

@@ -149,7 +149,7 @@ impl Drop for SameProcess {
 
 /// An import from another process, as the thread and the NIC share it.
 #[derive(Debug)]
-struct Progress {
+struct ImportProgress {
     state: ImportState,
     opened: Option<OpenAllocation>,
     /// Closed before it was open.
@@ -159,12 +159,12 @@ struct Progress {
 /// An import from another process, by its IPC handle.
 #[derive(Debug)]
 struct OtherProcess {
-    progress: Arc<Mutex<Progress>>,
+    progress: Arc<Mutex<ImportProgress>>,
     memory: Arc<CudaMemory>,
     thread: Arc<IpcThread>,
 }
 
-fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+fn lock(progress: &Mutex<ImportProgress>) -> MutexGuard<'_, ImportProgress> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -185,7 +185,7 @@ impl OtherProcess {
         thread: Arc<IpcThread>,
         shared: SharedMemory,
     ) -> Option<OtherProcess> {
-        let progress = Arc::new(Mutex::new(Progress {
+        let progress = Arc::new(Mutex::new(ImportProgress {
             state: ImportState::Opening,
             opened: None,
             unwanted: false,
@@ -306,7 +306,7 @@ impl PeerCopies {
         *self.usable.get_or_init(first)
     }
 
-    /// How messages between NICs of this machine travel, for people.
+    /// How messages between NICs of this machine travel, for logs.
     pub(super) fn describe(&self) -> String {
         match self.usable.get() {
             None => "by the copy engine, GPU to GPU, where both ends allow it".into(),

@@ -3,13 +3,13 @@
 
 use std::sync::atomic::{fence, Ordering};
 
-use super::handles::Pinned;
+use super::handles::PinnedBlock;
 use super::mapper::GpuMapping;
 
 /// The part of pinned memory that begins at a page of 64 KiB of the GPU.
 #[derive(Debug)]
 pub(super) struct PinnedMapping {
-    pub(super) memory: Pinned,
+    pub(super) memory: PinnedBlock,
     /// Byte of the memory at which the range begins; the range lies inside.
     pub(super) start: usize,
 }

@@ -1,4 +1,4 @@
-//! Writes that wait on their way: what mappings of GPU memory have in common.
+//! Posted writes through mappings of GPU memory, and their flush.
 #![allow(unsafe_code)] // Empties the core's write-combining buffers.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
@@ -7,31 +7,31 @@ use std::sync::{Mutex, PoisonError};
 /// No write since the last flush.
 const CLEAN: u64 = u64::MAX;
 
-/// Remembers where was written last, until a flush.
+/// The offset of the last write since the last flush.
 #[derive(Debug)]
-pub(crate) struct Posted {
+pub(crate) struct PostedWrites {
     /// Offset of the last write since the last flush, or [`CLEAN`].
     written: AtomicU64,
     flushing: Mutex<()>,
 }
 
-impl Posted {
-    pub(crate) fn new() -> Posted {
-        Posted {
+impl PostedWrites {
+    pub(crate) fn new() -> PostedWrites {
+        PostedWrites {
             written: AtomicU64::new(CLEAN),
             flushing: Mutex::new(()),
         }
     }
 
-    /// Something was stored at an offset.
+    /// Notes a store at an offset.
     pub(crate) fn wrote(&self, offset: u64) {
         // Release: pairs with the Acquire in `flush`.
         self.written.store(offset, Ordering::Release);
     }
 
-    /// Reads a byte back, by `read` at the offset it is given: a read does not overtake posted writes on PCIe, so that
-    /// when it answers they have arrived. That costs a microsecond, and is done only when something was written since
-    /// the last time. One flush at a time: the second must not return before the first has its answer.
+    /// Waits for the posted writes, by `read` of a byte at the offset it is given: a read does not overtake posted writes on
+    /// PCIe. That costs a microsecond, and is skipped when no write came since the last flush. One flush runs at a time:
+    /// a second must not return before the first has its answer.
     pub(crate) fn flush(&self, read: impl FnOnce(u64) -> u8) {
         let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         // Acquire: pairs with the Release in `wrote`.
@@ -39,13 +39,13 @@ impl Posted {
         if written == CLEAN {
             return;
         }
-        // Keeps the read behind the stores, whoever made them.
+        // Keeps the read behind the stores of all threads.
         fence(Ordering::SeqCst);
         std::hint::black_box(read(written));
     }
 }
 
-/// Empties this core's write-combining buffers: whoever flushes later need not be this core.
+/// Empties this core's write-combining buffers: a later flush may run on another core.
 #[inline]
 pub(crate) fn drain() {
     #[cfg(target_arch = "x86_64")]

@@ -9,13 +9,13 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUresult};
 
 use super::context::Context;
-use super::engine::PATIENCE;
+use super::copy_engine::PATIENCE;
 use super::graph::{self, CudaGraph};
 use super::handles::{RawEvent, RawStream};
-use super::module::{Function, Kernels};
+use super::module::{KernelFunction, Kernels};
 use super::stream_ops;
 use crate::cuda_error::CudaError;
-use crate::gpu::{Ending, Event, Launch, Order, Replay, WordOp};
+use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend, WordOp};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 /// A stream, made when the first operation comes.
@@ -32,7 +32,7 @@ pub(super) struct CudaStream {
 const MARK_EVERY: u32 = 128;
 const MARKS: usize = 6;
 
-/// Events of a stream, to know how much it holds.
+/// Events of a stream, which bound the number of its waiting launches.
 #[derive(Debug, Default)]
 struct Marks {
     since: u32,
@@ -58,7 +58,7 @@ impl CudaStream {
 
     fn start(
         &self,
-        f: Function,
+        f: KernelFunction,
         grid: Dim3,
         block: Dim3,
         args: &[KernelArg],
@@ -111,7 +111,7 @@ impl CudaStream {
         self.context.check(call, r)
     }
 
-    /// What ends when the stream has come here.
+    /// An ending behind the stream's present work.
     fn ending(&self, kernel: Arc<str>) -> Result<Arc<dyn Ending>, CudaError> {
         let event = Arc::new(self.raw()?.record()?);
         self.note(&event);
@@ -127,7 +127,7 @@ impl CudaStream {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something was queued, with this event behind it.
+    /// Counts a queued operation, with this event behind it.
     fn note(&self, event: &Arc<RawEvent>) {
         let mut marks = self.marks();
         marks.since += 1;
@@ -217,11 +217,11 @@ impl Ending for CudaEnding {
     }
 }
 
-/// What could not be queued ends at once.
+/// The ending of an operation that could not be queued.
 #[derive(Debug)]
-struct Refused(LaunchError);
+struct RefusedLaunch(LaunchError);
 
-impl Ending for Refused {
+impl Ending for RefusedLaunch {
     fn wait(&self, _timeout: Duration) -> Option<Result<(), LaunchError>> {
         self.poll()
     }
@@ -240,7 +240,7 @@ fn of_graph(source: CudaError) -> LaunchError {
 
 type HostFunction = Box<dyn FnOnce() + Send>;
 
-/// What the driver calls; `data` is a `Box<HostFunction>`.
+/// The driver's callback; `data` is a `Box<HostFunction>`.
 unsafe extern "C" fn run_host(data: *mut c_void) {
     // SAFETY: `host` has made it from a box, and the driver calls once.
     let f = unsafe { Box::from_raw(data.cast::<HostFunction>()) };
@@ -248,7 +248,7 @@ unsafe extern "C" fn run_host(data: *mut c_void) {
     let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
 }
 
-impl Order for CudaStream {
+impl StreamBackend for CudaStream {
     fn launch(
         &self,
         name: &str,
@@ -289,13 +289,17 @@ impl Order for CudaStream {
         self.start(f, grid, block, args).map_err(device)
     }
 
-    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError> {
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>, LaunchError> {
         let stream = self.raw().map_err(of_graph)?;
         let graph = graph::end(&self.context, stream, &self.kernels).map_err(of_graph)?;
         Ok(Arc::new(graph))
     }
 
-    fn replay(&self, graph: &dyn Replay, _before: Option<&Launch>) -> Result<Launch, LaunchError> {
+    fn replay(
+        &self,
+        graph: &dyn GraphBackend,
+        _before: Option<&Launch>,
+    ) -> Result<Launch, LaunchError> {
         let launched = match graph.as_any().downcast_ref::<CudaGraph>() {
             Some(graph) => self
                 .raw()
@@ -329,7 +333,7 @@ impl Order for CudaStream {
     fn record(&self) -> Event {
         match self.ending("event".into()) {
             Ok(ending) => Event::of(ending),
-            Err(source) => Event::of(Arc::new(Refused(LaunchError::Device {
+            Err(source) => Event::of(Arc::new(RefusedLaunch(LaunchError::Device {
                 kernel: "event".into(),
                 source,
             }))),

@@ -6,7 +6,7 @@ use ringbell_gtlb::PAGE_BYTES;
 use ringbell_nic_abi::GpuVa;
 
 use super::memory::EmulatedMemory;
-use super::module::{Kernel, Registry};
+use super::module::{EmulatedKernel, KernelRegistry};
 use super::pool::Pool;
 use super::suballocator::Suballocator;
 use crate::gpu::GpuError;
@@ -14,23 +14,23 @@ use crate::launch::LaunchError;
 
 /// The state that buffers, streams and running kernels share.
 #[derive(Debug)]
-pub(super) struct Device {
+pub(super) struct EmulatedDevice {
     // Before `memory`: workers are told to end first. A running kernel holds this value.
     pub(super) pool: Pool,
     pub(super) lane_stack_bytes: usize,
     pub(super) memory: Arc<EmulatedMemory>,
     pub(super) allocations: Mutex<Suballocator>,
-    pub(super) registry: RwLock<Registry>,
+    pub(super) registry: RwLock<KernelRegistry>,
 }
 
-impl Device {
+impl EmulatedDevice {
     pub(super) fn allocations(&self) -> MutexGuard<'_, Suballocator> {
         self.allocations
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn kernel(&self, name: &str) -> Result<Kernel, LaunchError> {
+    pub(super) fn kernel(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
         self.registry
             .read()
             .unwrap_or_else(PoisonError::into_inner)

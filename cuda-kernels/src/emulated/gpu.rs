@@ -7,13 +7,13 @@ use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 use ringbell_gtlb::{DmaMemory, PageTable};
 use ringbell_nic_abi::GpuVa;
 
-use super::device::Device;
+use super::device::EmulatedDevice;
 use super::memory::EmulatedMemory;
-use super::module::Registry;
+use super::module::KernelRegistry;
 use super::pool::Pool;
 use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
-use crate::gpu::{Backend, Gpu, GpuError, GpuKind, ModuleError, Order};
+use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, StreamBackend};
 use crate::launch::LaunchError;
 
 /// How to make an emulated GPU.
@@ -50,9 +50,9 @@ impl Default for EmulatedGpuConfig {
 
 /// The backend of the handles. The device is shared, because streams outlive the handle.
 #[derive(Debug)]
-struct Handle(Arc<Device>);
+struct EmulatedBackend(Arc<EmulatedDevice>);
 
-impl Backend for Handle {
+impl GpuBackend for EmulatedBackend {
     fn kind(&self) -> GpuKind {
         GpuKind::Emulated
     }
@@ -165,7 +165,7 @@ impl Backend for Handle {
             .collect()
     }
 
-    fn stream(&self) -> Arc<dyn Order> {
+    fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(EmulatedStream::new(self.0.clone()))
     }
 }
@@ -173,7 +173,7 @@ impl Backend for Handle {
 /// A GPU emulated on host threads. A cheap handle: clones are the same GPU.
 #[derive(Debug, Clone)]
 pub struct EmulatedGpu {
-    inner: Arc<Device>,
+    inner: Arc<EmulatedDevice>,
     gpu: Gpu,
 }
 
@@ -189,15 +189,15 @@ impl EmulatedGpu {
         let bytes = config.memory_bytes.next_multiple_of(LARGE_PAGE_BYTES);
         let memory = EmulatedMemory::new(bytes, config.scatter, config.max_mappings, config.seed)
             .map_err(|source| GpuError::Map { bytes, source })?;
-        let inner = Arc::new(Device {
+        let inner = Arc::new(EmulatedDevice {
             pool: Pool::new(config.max_threads),
             lane_stack_bytes: config.lane_stack_bytes.next_multiple_of(4096).max(16 << 10),
             memory: Arc::new(memory),
             allocations: Mutex::new(Suballocator::new((bytes / PAGE_BYTES) as usize)),
-            registry: RwLock::new(Registry::builtin()),
+            registry: RwLock::new(KernelRegistry::builtin()),
         });
         Ok(EmulatedGpu {
-            gpu: Gpu::of(Arc::new(Handle(inner.clone()))),
+            gpu: Gpu::of(Arc::new(EmulatedBackend(inner.clone()))),
             inner,
         })
     }

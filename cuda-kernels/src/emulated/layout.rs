@@ -1,4 +1,4 @@
-//! Which 64 KiB page of the file lies at which page of GPU virtual memory.
+//! The layout of the emulated GPU's memory: the file page of each 64 KiB page of virtual memory.
 //!
 //! Contiguous groups of 2 MiB keep their pages together and aligned, so that Algorithm 1 makes one
 //! main TLB entry of them; scattered groups draw their pages from all over the scattered part, so that
@@ -9,7 +9,7 @@ use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 
 /// A run of pages that are contiguous in both spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct PageRun {
     /// First page of GPU virtual memory.
     pub(super) va_page: usize,
     /// First page of the file.
@@ -20,7 +20,7 @@ pub(super) struct Run {
 
 /// The layout of a whole GPU memory.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct PageLayout {
     /// File page of each page of virtual memory.
     file_page: Vec<u32>,
     scattered_groups: usize,
@@ -45,10 +45,10 @@ impl SplitMix {
     }
 }
 
-impl Layout {
+impl PageLayout {
     /// Lays out `groups` groups of 2 MiB, a `fraction` of them scattered, but no more than
     /// `max_mappings` allow.
-    pub(super) fn new(groups: usize, fraction: f64, max_mappings: usize, seed: u64) -> Layout {
+    pub(super) fn new(groups: usize, fraction: f64, max_mappings: usize, seed: u64) -> PageLayout {
         let mut rng = SplitMix(seed);
         let want = (groups as f64 * fraction.clamp(0.0, 1.0)).round() as usize;
         // Each scattered group costs at most 32 mappings and splits the contiguous run around it.
@@ -73,7 +73,7 @@ impl Layout {
             file_page[at..at + PAGES_PER_LARGE]
                 .copy_from_slice(&pool[i * PAGES_PER_LARGE..(i + 1) * PAGES_PER_LARGE]);
         }
-        Layout {
+        PageLayout {
             file_page,
             scattered_groups,
         }
@@ -90,13 +90,13 @@ impl Layout {
     }
 
     /// The maximal runs among `pages` pages from `first`.
-    pub(super) fn runs(&self, first: usize, pages: usize) -> Vec<Run> {
-        let mut runs: Vec<Run> = Vec::new();
+    pub(super) fn runs(&self, first: usize, pages: usize) -> Vec<PageRun> {
+        let mut runs: Vec<PageRun> = Vec::new();
         for va_page in first..first + pages {
             let file_page = self.file_page[va_page] as usize;
             match runs.last_mut() {
                 Some(r) if r.file_page + r.pages == file_page => r.pages += 1,
-                _ => runs.push(Run {
+                _ => runs.push(PageRun {
                     va_page,
                     file_page,
                     pages: 1,
@@ -107,7 +107,7 @@ impl Layout {
     }
 
     /// All runs.
-    pub(super) fn all_runs(&self) -> Vec<Run> {
+    pub(super) fn all_runs(&self) -> Vec<PageRun> {
         self.runs(0, self.file_page.len())
     }
 }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn every_page_is_mapped_once_and_the_fraction_is_scattered() {
         for fraction in [0.0, 0.25, 1.0] {
-            let l = Layout::new(64, fraction, 60_000, 7);
+            let l = PageLayout::new(64, fraction, 60_000, 7);
             let mut seen = vec![false; 64 * PAGES_PER_LARGE];
             for p in 0..seen.len() {
                 let at = (l.file_offset(p) / PAGE_BYTES) as usize;
@@ -142,15 +142,15 @@ mod tests {
     #[test]
     fn mappings_stay_below_the_bound() {
         for max in [0, 2, 100, 1000] {
-            let l = Layout::new(256, 1.0, max, 3);
+            let l = PageLayout::new(256, 1.0, max, 3);
             assert!(l.scattered_groups() == 0 || l.all_runs().len() <= max);
         }
-        assert!(Layout::new(256, 1.0, 1000, 3).scattered_groups() >= 30);
+        assert!(PageLayout::new(256, 1.0, 1000, 3).scattered_groups() >= 30);
     }
 
     #[test]
     fn same_seed_same_layout() {
-        let runs = |seed| Layout::new(32, 0.5, 9_999, seed).all_runs();
+        let runs = |seed| PageLayout::new(32, 0.5, 9_999, seed).all_runs();
         assert_eq!(runs(1), runs(1));
         assert_ne!(runs(1), runs(2));
     }

@@ -1,4 +1,4 @@
-//! The bytes: one memfd with two mappings, and the [`DmaMemory`] that the NIC sees.
+//! The emulated GPU's memory: one memfd with two mappings, and its [`DmaMemory`].
 #![allow(unsafe_code)] // Maps memory and copies through raw pointers: the edge to what kernels write.
 
 use std::ffi::c_void;
@@ -13,7 +13,7 @@ use ringbell_gtlb::{
 use rustix::fs::{fcntl_add_seals, ftruncate, memfd_create, MemfdFlags, SealFlags};
 use rustix::mm::{madvise, mmap, mmap_anonymous, munmap, Advice, MapFlags, ProtFlags};
 
-use super::layout::{groups_in, Layout};
+use super::layout::{groups_in, PageLayout};
 
 /// Where the emulated GPU's memory lies on the bus. Not 0, so that an offset mistaken for an address
 /// is noticed, and above 4 GiB, so that a cut one is.
@@ -22,14 +22,14 @@ const BUS_BASE: u64 = 0x40_0000_0000;
 /// Memory of one emulated GPU.
 ///
 /// Every page exists twice: on the bus (linear, what DMA reaches) and at a virtual address (what
-/// kernels dereference). Both are written by others at any time; only raw copies touch them.
+/// kernels dereference). Kernels and peers may write both at any time; only raw copies touch them.
 #[derive(Debug)]
 pub struct EmulatedMemory {
     fd: OwnedFd,
     bytes: u64,
     bus: *mut u8,
     va: *mut u8,
-    layout: Layout,
+    layout: PageLayout,
 }
 
 // SAFETY: the pointers are mappings owned by this value until it is dropped; every access goes
@@ -51,7 +51,7 @@ fn reserve(bytes: usize) -> rustix::io::Result<*mut u8> {
         )?
     } as usize;
     let start = at.next_multiple_of(slack);
-    // SAFETY: head and tail of the reservation just made; nobody knows them yet.
+    // SAFETY: head and tail of the reservation just made, which have no users yet.
     unsafe {
         if start > at {
             munmap(at as *mut c_void, start - at)?;
@@ -82,7 +82,7 @@ impl EmulatedMemory {
         ftruncate(&fd, bytes)?;
         // A peer that maps the export must not be hit by SIGBUS because the file shrank.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let layout = Layout::new(groups_in(bytes), fraction, max_mappings, seed);
+        let layout = PageLayout::new(groups_in(bytes), fraction, max_mappings, seed);
         let len = bytes as usize;
         let mut memory = EmulatedMemory {
             fd,
@@ -290,7 +290,7 @@ impl Drop for EmulatedMemory {
     fn drop(&mut self) {
         for at in [self.bus, self.va] {
             if !at.is_null() {
-                // SAFETY: mapped by `new`, and nobody holds a reference: all access is by raw copy
+                // SAFETY: mapped by `new`, and no reference exists: all access is by raw copy
                 // through this value. An error would only leave the range mapped.
                 let _ = unsafe { munmap(at.cast(), self.bytes as usize) };
             }

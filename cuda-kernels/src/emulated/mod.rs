@@ -20,4 +20,4 @@ mod suballocator;
 pub use gpu::{EmulatedGpu, EmulatedGpuConfig};
 pub use memory::EmulatedMemory;
 #[cfg(feature = "cuda")]
-pub(crate) use module::Registry;
+pub(crate) use module::KernelRegistry;

@@ -57,7 +57,7 @@ extern "C" {
 
 /// One kernel, ready to run.
 #[derive(Clone)]
-pub(crate) struct Kernel {
+pub(crate) struct EmulatedKernel {
     pub(crate) name: Arc<str>,
     body: Body,
     run_block: RunBlock,
@@ -66,13 +66,13 @@ pub(crate) struct Kernel {
     _library: Option<Arc<libloading::Library>>,
 }
 
-impl std::fmt::Debug for Kernel {
+impl std::fmt::Debug for EmulatedKernel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kernel({})", self.name)
+        write!(f, "EmulatedKernel({})", self.name)
     }
 }
 
-impl Kernel {
+impl EmulatedKernel {
     /// Bytes of each argument.
     pub(super) fn argument_sizes(&self) -> &[u32] {
         &self.arg_bytes
@@ -116,7 +116,7 @@ impl Kernel {
     /// Runs block `index` (linear) of the grid to its end on this thread.
     ///
     /// # Errors
-    /// What ended the block early, in words.
+    /// Why the block ended early, in words.
     pub(super) fn run_block(
         &self,
         args: &ArgBlock,
@@ -172,14 +172,14 @@ const MAX_ARGS: usize = 64;
 
 /// All kernels that are loaded.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
-    kernels: HashMap<Arc<str>, Kernel>,
+pub(crate) struct KernelRegistry {
+    kernels: HashMap<Arc<str>, EmulatedKernel>,
 }
 
-impl Registry {
+impl KernelRegistry {
     /// The SDK's own kernels.
-    pub(crate) fn builtin() -> Registry {
-        let mut r = Registry::default();
+    pub(crate) fn builtin() -> KernelRegistry {
+        let mut r = KernelRegistry::default();
         // SAFETY: linked into this program, returns a pointer to static data.
         unsafe { r.add(ringbell_module(), None) };
         r
@@ -203,7 +203,7 @@ impl Registry {
             let name: Arc<str> = name.into();
             self.kernels.insert(
                 name.clone(),
-                Kernel {
+                EmulatedKernel {
                     name,
                     body: k.body,
                     run_block: module.run_block,
@@ -225,7 +225,7 @@ impl Registry {
                 None => e.to_string(),
             },
         };
-        // The loader looks for a bare name in the system's folders; a user means the file that lies here.
+        // The loader looks for a bare name in the system's folders; a user means a file of the current folder.
         let bare = path.parent().is_some_and(|p| p.as_os_str().is_empty());
         let here = Path::new(".").join(path);
         let file = if bare { &here } else { path };
@@ -252,7 +252,7 @@ impl Registry {
         Ok(())
     }
 
-    pub(crate) fn find(&self, name: &str) -> Result<Kernel, LaunchError> {
+    pub(crate) fn find(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
         self.kernels
             .get(name)
             .cloned()

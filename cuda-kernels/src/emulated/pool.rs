@@ -7,23 +7,23 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Something to run on a thread of the pool.
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+pub(super) type BlockJob = Box<dyn FnOnce() + Send>;
 
-struct State {
-    jobs: VecDeque<Job>,
+struct PoolState {
+    jobs: VecDeque<BlockJob>,
     idle: usize,
     threads: usize,
     closing: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<PoolState>,
     work: Condvar,
     max_threads: usize,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         // A job that panicked has already been counted out; the state itself is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -31,7 +31,7 @@ impl Shared {
 
 /// A pool of worker threads. Dropping it lets idle workers end; a worker whose kernel never ends is
 /// left to itself (it keeps the memory it uses alive).
-pub(super) struct Pool(Arc<Shared>);
+pub(super) struct Pool(Arc<PoolShared>);
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -41,8 +41,8 @@ impl std::fmt::Debug for Pool {
 
 impl Pool {
     pub(super) fn new(max_threads: usize) -> Pool {
-        Pool(Arc::new(Shared {
-            state: Mutex::new(State {
+        Pool(Arc::new(PoolShared {
+            state: Mutex::new(PoolState {
                 jobs: VecDeque::new(),
                 idle: 0,
                 threads: 0,
@@ -57,7 +57,7 @@ impl Pool {
     ///
     /// # Errors
     /// When no thread at all can be started; the jobs are dropped then.
-    pub(super) fn submit(&self, jobs: impl IntoIterator<Item = Job>) -> std::io::Result<()> {
+    pub(super) fn submit(&self, jobs: impl IntoIterator<Item = BlockJob>) -> std::io::Result<()> {
         let mut s = self.0.lock();
         let before = s.jobs.len();
         s.jobs.extend(jobs);
@@ -87,7 +87,7 @@ impl Pool {
     }
 }
 
-fn worker(shared: &Shared) {
+fn worker(shared: &PoolShared) {
     let mut s = shared.lock();
     loop {
         if let Some(job) = s.jobs.pop_front() {
@@ -130,7 +130,7 @@ mod tests {
                 Box::new(move || {
                     b.wait();
                     tx.send(()).unwrap();
-                }) as Job
+                }) as BlockJob
             }))
             .unwrap();
             for _ in 0..4 {
@@ -150,7 +150,7 @@ mod tests {
             Box::new(move || {
                 c.fetch_add(1, Ordering::Relaxed);
                 tx.send(()).unwrap();
-            }) as Job
+            }) as BlockJob
         }))
         .unwrap();
         for _ in 0..50 {

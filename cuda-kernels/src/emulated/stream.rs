@@ -6,32 +6,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::device::Device;
-use super::module::Kernel;
-use super::pool::Job;
-use crate::gpu::{Ending, Event, Launch, Order, Replay};
+use super::device::EmulatedDevice;
+use super::module::EmulatedKernel;
+use super::pool::BlockJob;
+use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing that holds these locks can panic half-way through a change.
+    // No holder of these locks panics in the middle of a change.
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Something that ends once, with a result that many may wait for.
+/// The ending of a kernel, with its result. Many threads may wait for it.
 #[derive(Debug, Default)]
-pub(super) struct Done {
+pub(super) struct KernelEnding {
     result: Mutex<Option<Result<(), LaunchError>>>,
     changed: Condvar,
 }
 
-impl Done {
+impl KernelEnding {
     fn set(&self, r: Result<(), LaunchError>) {
         *lock(&self.result) = Some(r);
         self.changed.notify_all();
     }
 }
 
-impl Ending for Done {
+impl Ending for KernelEnding {
     fn poll(&self) -> Option<Result<(), LaunchError>> {
         lock(&self.result).clone()
     }
@@ -57,26 +57,26 @@ impl Ending for Done {
     }
 }
 
-/// A kernel on its way, with everything it needs.
+/// A kernel that is queued or runs.
 #[derive(Debug)]
-pub(super) struct Work {
-    pub(super) kernel: Kernel,
+pub(super) struct KernelRun {
+    pub(super) kernel: EmulatedKernel,
     pub(super) args: ArgBlock,
     pub(super) grid: Dim3,
     pub(super) block: Dim3,
     left: AtomicU64,
     error: Mutex<Option<String>>,
-    done: Arc<Done>,
+    done: Arc<KernelEnding>,
 }
 
 /// A point in a stream, and when it was reached.
 #[derive(Debug, Default)]
-struct Point {
-    done: Done,
+struct EventEnding {
+    done: KernelEnding,
     at: Mutex<Option<Instant>>,
 }
 
-impl Ending for Point {
+impl Ending for EventEnding {
     fn wait(&self, timeout: Duration) -> Option<Result<(), LaunchError>> {
         self.done.wait(timeout)
     }
@@ -90,29 +90,29 @@ impl Ending for Point {
     }
 }
 
-enum Op {
-    Kernel(Arc<Work>),
+enum StreamOp {
+    Kernel(Arc<KernelRun>),
     Host(Box<dyn FnOnce() + Send>),
-    Event(Arc<Point>),
+    Event(Arc<EventEnding>),
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Op>,
+struct StreamState {
+    queue: VecDeque<StreamOp>,
     running: bool,
     failed: Option<LaunchError>,
 }
 
-/// Shared half of a stream: what a finished block needs to start the next operation.
+/// Shared half of a stream, by which a finished block starts the next operation.
 pub(super) struct StreamInner {
-    state: Mutex<State>,
-    captured: Mutex<Vec<Node>>,
+    state: Mutex<StreamState>,
+    captured: Mutex<Vec<GraphNode>>,
 }
 
-/// A stream; the operations themselves are in what its blocks share.
+/// A stream: a handle of the state that its blocks share.
 #[derive(Clone)]
 pub(super) struct EmulatedStream {
-    gpu: Arc<Device>,
+    gpu: Arc<EmulatedDevice>,
     inner: Arc<StreamInner>,
 }
 
@@ -128,7 +128,7 @@ impl std::fmt::Debug for EmulatedStream {
     }
 }
 
-impl Order for EmulatedStream {
+impl StreamBackend for EmulatedStream {
     fn launch(
         &self,
         name: &str,
@@ -138,25 +138,25 @@ impl Order for EmulatedStream {
     ) -> Result<Launch, LaunchError> {
         let kernel = self.gpu.kernel(name)?;
         kernel.check(grid, block, args)?;
-        let done = Arc::new(Done::default());
+        let done = Arc::new(KernelEnding::default());
         let launch = Launch::of(kernel.name.clone(), done.clone());
-        let node = Node {
+        let node = GraphNode {
             kernel,
             grid,
             block,
             args: args.to_vec(),
         };
-        self.push(Op::Kernel(Arc::new(node.work(done))));
+        self.push(StreamOp::Kernel(Arc::new(node.work(done))));
         Ok(launch)
     }
 
     fn host(&self, f: Box<dyn FnOnce() + Send>) {
-        self.push(Op::Host(f));
+        self.push(StreamOp::Host(f));
     }
 
     fn record(&self) -> Event {
-        let point = Arc::new(Point::default());
-        self.push(Op::Event(point.clone()));
+        let point = Arc::new(EventEnding::default());
+        self.push(StreamOp::Event(point.clone()));
         Event::of(point)
     }
 
@@ -178,7 +178,7 @@ impl Order for EmulatedStream {
     ) -> Result<(), LaunchError> {
         let kernel = self.gpu.kernel(name)?;
         kernel.check(grid, block, args)?;
-        lock(&self.inner.captured).push(Node {
+        lock(&self.inner.captured).push(GraphNode {
             kernel,
             grid,
             block,
@@ -187,7 +187,7 @@ impl Order for EmulatedStream {
         Ok(())
     }
 
-    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError> {
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>, LaunchError> {
         let nodes = std::mem::take(&mut *lock(&self.inner.captured));
         Ok(Arc::new(EmulatedGraph {
             gpu: self.gpu.clone(),
@@ -195,7 +195,11 @@ impl Order for EmulatedStream {
         }))
     }
 
-    fn replay(&self, graph: &dyn Replay, before: Option<&Launch>) -> Result<Launch, LaunchError> {
+    fn replay(
+        &self,
+        graph: &dyn GraphBackend,
+        before: Option<&Launch>,
+    ) -> Result<Launch, LaunchError> {
         let graph = graph.as_any().downcast_ref::<EmulatedGraph>();
         let graph = graph.filter(|g| Arc::ptr_eq(&g.gpu, &self.gpu));
         let Some(graph) = graph else {
@@ -204,35 +208,35 @@ impl Order for EmulatedStream {
         };
         if let Some(before) = before.filter(|b| b.poll().is_none()).cloned() {
             // Kernels end by their own deadlines.
-            self.push(Op::Host(Box::new(move || {
+            self.push(StreamOp::Host(Box::new(move || {
                 while before
                     .wait(Duration::from_secs(60))
                     .is_err_and(|e| matches!(e, LaunchError::TimedOut { .. }))
                 {}
             })));
         }
-        // Those before the last are waited for by it: it does not run when one of them fails.
+        // The event behind them fails when one of them fails.
         for node in &graph.nodes {
-            self.push(Op::Kernel(Arc::new(node.work(Arc::default()))));
+            self.push(StreamOp::Kernel(Arc::new(node.work(Arc::default()))));
         }
-        let point = Arc::new(Point::default());
-        self.push(Op::Event(point.clone()));
+        let point = Arc::new(EventEnding::default());
+        self.push(StreamOp::Event(point.clone()));
         Ok(Launch::of("graph".into(), point))
     }
 }
 
 /// A captured kernel.
-struct Node {
-    kernel: Kernel,
+struct GraphNode {
+    kernel: EmulatedKernel,
     grid: Dim3,
     block: Dim3,
     args: Vec<KernelArg>,
 }
 
-impl Node {
+impl GraphNode {
     /// The kernel, to be run once.
-    fn work(&self, done: Arc<Done>) -> Work {
-        Work {
+    fn work(&self, done: Arc<KernelEnding>) -> KernelRun {
+        KernelRun {
             kernel: self.kernel.clone(),
             args: ArgBlock::new(&self.args),
             grid: self.grid,
@@ -246,8 +250,8 @@ impl Node {
 
 /// Captured kernels, in order.
 struct EmulatedGraph {
-    gpu: Arc<Device>,
-    nodes: Vec<Node>,
+    gpu: Arc<EmulatedDevice>,
+    nodes: Vec<GraphNode>,
 }
 
 impl std::fmt::Debug for EmulatedGraph {
@@ -256,24 +260,24 @@ impl std::fmt::Debug for EmulatedGraph {
     }
 }
 
-impl Replay for EmulatedGraph {
+impl GraphBackend for EmulatedGraph {
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }
 }
 
 impl EmulatedStream {
-    pub(super) fn new(gpu: Arc<Device>) -> EmulatedStream {
+    pub(super) fn new(gpu: Arc<EmulatedDevice>) -> EmulatedStream {
         EmulatedStream {
             gpu,
             inner: Arc::new(StreamInner {
-                state: Mutex::new(State::default()),
+                state: Mutex::new(StreamState::default()),
                 captured: Mutex::default(),
             }),
         }
     }
 
-    fn push(&self, op: Op) {
+    fn push(&self, op: StreamOp) {
         let mut s = lock(&self.inner.state);
         s.queue.push_back(op);
         if !s.running {
@@ -284,8 +288,8 @@ impl EmulatedStream {
     }
 }
 
-/// Starts the next operation; called by whoever finished the last one.
-fn advance(gpu: &Arc<Device>, stream: &Arc<StreamInner>) {
+/// Starts the next operation; called by the thread that finished the last one.
+fn advance(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>) {
     loop {
         let (op, failed) = {
             let mut s = lock(&stream.state);
@@ -299,15 +303,15 @@ fn advance(gpu: &Arc<Device>, stream: &Arc<StreamInner>) {
             cause: Box::new(cause),
         });
         match (op, earlier) {
-            (Op::Event(point), earlier) => {
+            (StreamOp::Event(point), earlier) => {
                 *lock(&point.at) = Some(Instant::now());
                 point.done.set(earlier.map_or(Ok(()), Err));
             }
-            (Op::Host(_), Some(_)) => {}
-            (Op::Kernel(work), Some(e)) => work.done.set(Err(e)),
-            (Op::Host(f), None) => {
+            (StreamOp::Host(_), Some(_)) => {}
+            (StreamOp::Kernel(work), Some(e)) => work.done.set(Err(e)),
+            (StreamOp::Host(f), None) => {
                 let (g, s) = (gpu.clone(), stream.clone());
-                let job: Job = Box::new(move || {
+                let job: BlockJob = Box::new(move || {
                     f();
                     advance(&g, &s);
                 });
@@ -316,7 +320,7 @@ fn advance(gpu: &Arc<Device>, stream: &Arc<StreamInner>) {
                     Err(e) => lock(&stream.state).failed = Some(no_thread(&e)),
                 }
             }
-            (Op::Kernel(work), None) => match start(gpu, stream, &work) {
+            (StreamOp::Kernel(work), None) => match start(gpu, stream, &work) {
                 Ok(()) => return,
                 Err(e) => {
                     lock(&stream.state).failed = Some(e.clone());
@@ -335,9 +339,9 @@ fn no_thread(e: &std::io::Error) -> LaunchError {
 
 /// Queues the blocks of a kernel.
 fn start(
-    gpu: &Arc<Device>,
+    gpu: &Arc<EmulatedDevice>,
     stream: &Arc<StreamInner>,
-    work: &Arc<Work>,
+    work: &Arc<KernelRun>,
 ) -> Result<(), LaunchError> {
     let blocks = work.grid.count();
     let jobs = (0..blocks).map(|index| {
@@ -352,16 +356,16 @@ fn start(
             ) {
                 lock(&work.error).get_or_insert(reason);
             }
-            // AcqRel: the last block's thread must see what the others stored, as whoever waits does.
+            // AcqRel: the last block's thread, and threads that wait, must see the other blocks' stores.
             if work.left.fetch_sub(1, Ordering::AcqRel) == 1 {
                 finish(&gpu, &stream, &work);
             }
-        }) as Job
+        }) as BlockJob
     });
     gpu.pool.submit(jobs).map_err(|e| no_thread(&e))
 }
 
-fn finish(gpu: &Arc<Device>, stream: &Arc<StreamInner>, work: &Work) {
+fn finish(gpu: &Arc<EmulatedDevice>, stream: &Arc<StreamInner>, work: &KernelRun) {
     let result = match lock(&work.error).take() {
         None => Ok(()),
         Some(reason) => Err(LaunchError::Failed {

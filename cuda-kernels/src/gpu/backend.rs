@@ -1,4 +1,4 @@
-//! The interface of a backend: [`Backend`] for memory and modules, [`Order`] for a stream, [`Replay`] for a graph.
+//! The interface of a backend: [`GpuBackend`] for memory and modules, [`StreamBackend`] for a stream, [`GraphBackend`] for a graph.
 
 use std::any::Any;
 use std::fmt::Debug;
@@ -12,7 +12,7 @@ use super::{Event, GpuError, GpuKind, Launch, ModuleError, SharedMemory, WordOp}
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// A GPU.
-pub(crate) trait Backend: Debug + Send + Sync {
+pub(crate) trait GpuBackend: Debug + Send + Sync {
     fn kind(&self) -> GpuKind;
     fn describe(&self) -> String;
     /// Memory for `bytes`, which is not 0, aligned to 64 KiB at least.
@@ -40,17 +40,17 @@ pub(crate) trait Backend: Debug + Send + Sync {
     }
     fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
     fn kernels(&self) -> Vec<String>;
-    fn stream(&self) -> Arc<dyn Order>;
+    fn stream(&self) -> Arc<dyn StreamBackend>;
 }
 
 /// A captured graph of a backend.
-pub(crate) trait Replay: Debug + Send + Sync {
+pub(crate) trait GraphBackend: Debug + Send + Sync {
     /// For the backend, which knows its own type.
     fn as_any(&self) -> &dyn Any;
 }
 
 /// Operations that run one after the other.
-pub(crate) trait Order: Debug + Send + Sync {
+pub(crate) trait StreamBackend: Debug + Send + Sync {
     fn launch(
         &self,
         name: &str,
@@ -72,9 +72,13 @@ pub(crate) trait Order: Debug + Send + Sync {
         args: &[KernelArg],
     ) -> Result<(), LaunchError>;
     /// The captured graph.
-    fn end_capture(&self) -> Result<Arc<dyn Replay>, LaunchError>;
+    fn end_capture(&self) -> Result<Arc<dyn GraphBackend>, LaunchError>;
     /// Replays a graph behind the stream's present work, and behind `before`.
-    fn replay(&self, graph: &dyn Replay, before: Option<&Launch>) -> Result<Launch, LaunchError>;
+    fn replay(
+        &self,
+        graph: &dyn GraphBackend,
+        before: Option<&Launch>,
+    ) -> Result<Launch, LaunchError>;
     /// Whether `words` does anything, or why not.
     fn has_words(&self) -> Result<(), String> {
         Err(

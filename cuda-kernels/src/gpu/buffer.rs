@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ringbell_nic_abi::GpuVa;
 
-use super::{Backend, GpuError, SharedMemory};
+use super::{GpuBackend, GpuError, SharedMemory};
 use crate::launch::KernelArg;
 
 /// An allocation; freed when dropped. Deregister it from the NIC first.
@@ -12,11 +12,11 @@ use crate::launch::KernelArg;
 pub struct GpuBuffer {
     va: GpuVa,
     len: u64,
-    gpu: Arc<dyn Backend>,
+    gpu: Arc<dyn GpuBackend>,
 }
 
 impl GpuBuffer {
-    pub(super) fn of(va: GpuVa, len: u64, gpu: Arc<dyn Backend>) -> GpuBuffer {
+    pub(super) fn of(va: GpuVa, len: u64, gpu: Arc<dyn GpuBackend>) -> GpuBuffer {
         GpuBuffer { va, len, gpu }
     }
 

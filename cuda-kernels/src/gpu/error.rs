@@ -1,4 +1,4 @@
-//! Why memory or a module could not be had.
+//! Errors of GPU memory and of users' modules.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use ringbell_nic_abi::GpuVa;
 
 use crate::cuda_error::CudaError;
 
-/// Why memory could not be had or reached.
+/// Why memory could not be allocated or reached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
@@ -26,7 +26,7 @@ pub enum GpuError {
     OutOfMemory {
         /// Bytes asked for.
         asked: u64,
-        /// Largest range that could be had.
+        /// Largest free range.
         largest: u64,
     },
     /// The pages could not be provided by the host.

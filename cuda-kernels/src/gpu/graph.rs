@@ -17,7 +17,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Launch, Order, Replay};
+use super::{GraphBackend, Launch, StreamBackend};
 use crate::launch::LaunchError;
 
 /// A value that lives as long as a graph.
@@ -25,15 +25,20 @@ pub(super) type Kept = Box<dyn Any + Send>;
 
 /// The state of a stream that captures.
 #[derive(Default)]
-pub(super) struct Capture {
+pub(super) struct GraphCapture {
     pub(super) kept: Vec<Kept>,
     /// Why the capture has failed.
     pub(super) failed: Option<&'static str>,
 }
 
-impl std::fmt::Debug for Capture {
+impl std::fmt::Debug for GraphCapture {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Capture({} kept, {:?})", self.kept.len(), self.failed)
+        write!(
+            f,
+            "GraphCapture({} kept, {:?})",
+            self.kept.len(),
+            self.failed
+        )
     }
 }
 
@@ -75,8 +80,8 @@ impl Drop for DeferredDrop {
 
 /// The part of a stream that a graph needs to replay on it.
 #[derive(Debug, Clone)]
-pub(super) struct Queue {
-    pub(super) order: Arc<dyn Order>,
+pub(super) struct ReplayQueue {
+    pub(super) order: Arc<dyn StreamBackend>,
     pub(super) deferred: Arc<DeferredDrop>,
 }
 
@@ -87,26 +92,26 @@ pub(super) struct Queue {
 /// posts operations anew.
 #[derive(Debug, Clone)]
 pub struct Graph {
-    inner: Arc<Inner>,
+    inner: Arc<GraphInner>,
 }
 
-struct Inner {
-    replay: Arc<dyn Replay>,
+struct GraphInner {
+    replay: Arc<dyn GraphBackend>,
     /// In a mutex only because its values need not be `Sync`.
     kept: Mutex<Vec<Kept>>,
-    last: Mutex<Option<(Queue, Launch)>>,
+    last: Mutex<Option<(ReplayQueue, Launch)>>,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for GraphInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?}", self.replay)
     }
 }
 
 impl Graph {
-    pub(super) fn of(replay: Arc<dyn Replay>, capture: Capture) -> Graph {
+    pub(super) fn of(replay: Arc<dyn GraphBackend>, capture: GraphCapture) -> Graph {
         Graph {
-            inner: Arc::new(Inner {
+            inner: Arc::new(GraphInner {
                 replay,
                 kept: Mutex::new(capture.kept),
                 last: Mutex::new(None),
@@ -115,7 +120,7 @@ impl Graph {
     }
 
     /// Replays it once on a stream, behind earlier replays.
-    pub(super) fn replay(&self, queue: &Queue) -> Result<Launch, LaunchError> {
+    pub(super) fn replay(&self, queue: &ReplayQueue) -> Result<Launch, LaunchError> {
         // Under the lock: replays have one order.
         let mut last = self
             .inner
@@ -130,7 +135,7 @@ impl Graph {
     }
 }
 
-impl Drop for Inner {
+impl Drop for GraphInner {
     fn drop(&mut self) {
         let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
         let Some((queue, launch)) = last.take() else {

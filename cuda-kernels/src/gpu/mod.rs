@@ -13,7 +13,7 @@ mod shared;
 mod stream;
 mod words;
 
-pub(crate) use backend::{Backend, Order, Replay};
+pub(crate) use backend::{GpuBackend, GraphBackend, StreamBackend};
 pub use buffer::GpuBuffer;
 pub(crate) use ending::Ending;
 pub use ending::{Event, Launch};
@@ -44,11 +44,11 @@ pub enum GpuKind {
 /// A GPU, emulated or real. A cheap handle: clones are the same GPU.
 #[derive(Debug, Clone)]
 pub struct Gpu {
-    backend: Arc<dyn Backend>,
+    backend: Arc<dyn GpuBackend>,
 }
 
 impl Gpu {
-    pub(crate) fn of(backend: Arc<dyn Backend>) -> Gpu {
+    pub(crate) fn of(backend: Arc<dyn GpuBackend>) -> Gpu {
         Gpu { backend }
     }
 
@@ -57,7 +57,7 @@ impl Gpu {
         self.backend.kind()
     }
 
-    /// What it is and how the NIC reaches its memory, in a line for people.
+    /// The GPU and how the NIC reaches its memory, in a line for logs.
     pub fn describe(&self) -> String {
         self.backend.describe()
     }
@@ -140,7 +140,7 @@ impl Gpu {
     /// Launches a kernel at once, on a stream of its own.
     ///
     /// # Errors
-    /// Unknown kernel, wrong arguments or shape; how it ends is told by the [`Launch`].
+    /// Unknown kernel, wrong arguments or shape. The [`Launch`] tells how it ends.
     pub fn launch(
         &self,
         name: &str,

@@ -6,7 +6,7 @@ use std::fmt;
 const MAGIC: u64 = 0x0131_6d65_6d2d_6272; // "rb-mem1\x01"
 
 /// A part of an allocation of a real GPU, by a name that another process of the same machine opens
-/// (`CudaGpu::open_shared`). Plain bytes, sent by whatever the processes have in common.
+/// (`CudaGpu::open_shared`). Plain bytes, which the processes send by any means.
 ///
 /// The driver's handle names a whole allocation, and what a process opens it may read and write whole: share memory
 /// only with those that you trust with all of it. The driver may put allocations that are no multiple of 2 MiB beside
@@ -17,7 +17,7 @@ pub struct SharedMemory {
     pub(crate) handle: [u8; 64],
     /// UUID of the GPU; zeros where the driver tells none.
     pub(crate) gpu: [u8; 16],
-    /// Number of the process that has it, for people.
+    /// Process number of the owner, for messages.
     pub(crate) pid: u32,
     /// A number that this process has chosen at random: process numbers are used again.
     pub(crate) process: u64,

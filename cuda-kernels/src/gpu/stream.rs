@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::graph::{Capture, Queue};
-use super::{Ending, Event, Graph, Launch, Order, WordOp};
+use super::graph::{GraphCapture, ReplayQueue};
+use super::{Ending, Event, Graph, Launch, StreamBackend, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
 
 /// The ending of a captured kernel: an error, because it does not run here.
@@ -28,8 +28,8 @@ impl Ending for Captured {
 /// until [`Stream::clear_error`]. A real GPU that has failed takes no more work at all.
 #[derive(Debug, Clone)]
 pub struct Stream {
-    queue: Queue,
-    capture: Arc<Mutex<Option<Capture>>>,
+    queue: ReplayQueue,
+    capture: Arc<Mutex<Option<GraphCapture>>>,
 }
 
 impl Graph {
@@ -47,9 +47,9 @@ impl Graph {
 }
 
 impl Stream {
-    pub(crate) fn of(order: Arc<dyn Order>) -> Stream {
+    pub(crate) fn of(order: Arc<dyn StreamBackend>) -> Stream {
         Stream {
-            queue: Queue {
+            queue: ReplayQueue {
                 order,
                 deferred: Arc::default(),
             },
@@ -57,7 +57,7 @@ impl Stream {
         }
     }
 
-    fn capture(&self) -> MutexGuard<'_, Option<Capture>> {
+    fn capture(&self) -> MutexGuard<'_, Option<GraphCapture>> {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -116,7 +116,7 @@ impl Stream {
             return Err(LaunchError::Capture { why });
         }
         self.queue.order.begin_capture()?;
-        *capture = Some(Capture::default());
+        *capture = Some(GraphCapture::default());
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Lookup equals the page table for every address, whatever is mapped, unmapped and mapped anew.
+//! Lookup equals the page table for every address after any sequence of mapping and unmapping.
 
 use std::collections::BTreeMap;
 

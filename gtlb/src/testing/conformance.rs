@@ -1,4 +1,4 @@
-//! What every [`DmaMemory`] must do, written once.
+//! The conformance suite of [`DmaMemory`].
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -492,7 +492,7 @@ fn a_window_shows_the_same_bytes(rig: &mut Rig) {
         for span in rig.spans(offset, len) {
             let at = window.at(span).expect("the window holds the whole memory");
             for i in 0..span.len as usize {
-                // SAFETY: `Window::at` has checked that the span lies in the window; nobody writes.
+                // SAFETY: `Window::at` has checked that the span lies in the window; no writer is active.
                 let byte = unsafe { at.wrapping_add(i).read_volatile() };
                 assert_eq!(
                     byte,
@@ -543,7 +543,7 @@ fn exports_show_the_same_bytes(rig: &mut Rig) {
                 if first < export.len && first + span.len <= export.len {
                     for i in 0..span.len {
                         let at = map.cast::<u8>().wrapping_add((first + i) as usize);
-                        // SAFETY: inside the mapping, as just checked; nobody writes now.
+                        // SAFETY: inside the mapping, as just checked; no writer is active.
                         let byte = unsafe { at.read_volatile() };
                         assert_eq!(byte, bytes[done + i as usize], "an export differs");
                     }

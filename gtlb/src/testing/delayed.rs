@@ -23,7 +23,7 @@ const MAX_PENDING: usize = 64;
 #[derive(Debug)]
 pub struct DelayedMemory {
     host: Arc<HostMemory>,
-    state: Mutex<State>,
+    state: Mutex<DelayedState>,
     exports: bool,
     held: AtomicBool,
     /// Imports that are not closed.
@@ -73,16 +73,16 @@ impl Drop for Imported {
 }
 
 #[derive(Debug)]
-struct State {
+struct DelayedState {
     rng: Rng,
     next: u64,
-    pending: VecDeque<Op>,
+    pending: VecDeque<PendingOp>,
     finished: Vec<DmaId>,
     read: HashMap<DmaId, Vec<u8>>,
 }
 
 #[derive(Debug)]
-enum Op {
+enum PendingOp {
     Write {
         id: DmaId,
         bus: u64,
@@ -102,34 +102,34 @@ enum Op {
 }
 
 /// A range that is touched, none when it is empty.
-type Range = (u64, u64);
+type BusRange = (u64, u64);
 
-fn meet((a, b): Range, (c, d): Range) -> bool {
+fn meet((a, b): BusRange, (c, d): BusRange) -> bool {
     a < d && c < b
 }
 
-fn range(span: BusSpan) -> Range {
+fn range(span: BusSpan) -> BusRange {
     (span.addr.value(), span.addr.value() + span.len)
 }
 
-impl Op {
+impl PendingOp {
     /// What it reads, and what it writes.
-    fn ranges(&self) -> (Range, Range) {
+    fn ranges(&self) -> (BusRange, BusRange) {
         match self {
-            Op::Write { bus, bytes, .. } => ((0, 0), (*bus, *bus + bytes.len() as u64)),
-            Op::Read { bus, len, .. } => ((*bus, *bus + *len as u64), (0, 0)),
-            Op::Copy { from, to, .. } => (range(*from), range(*to)),
-            Op::CompletionWrite(_) => ((0, 0), (0, 0)),
+            PendingOp::Write { bus, bytes, .. } => ((0, 0), (*bus, *bus + bytes.len() as u64)),
+            PendingOp::Read { bus, len, .. } => ((*bus, *bus + *len as u64), (0, 0)),
+            PendingOp::Copy { from, to, .. } => (range(*from), range(*to)),
+            PendingOp::CompletionWrite(_) => ((0, 0), (0, 0)),
         }
     }
 
     /// Whether `self` must wait for `earlier`.
-    fn after(&self, earlier: &Op) -> bool {
+    fn after(&self, earlier: &PendingOp) -> bool {
         let ((r, w), (er, ew)) = (self.ranges(), earlier.ranges());
         match (self, earlier) {
-            (Op::CompletionWrite(_), Op::Read { .. }) => false,
-            (Op::CompletionWrite(_), _) => true,
-            (_, Op::CompletionWrite(_)) => false,
+            (PendingOp::CompletionWrite(_), PendingOp::Read { .. }) => false,
+            (PendingOp::CompletionWrite(_), _) => true,
+            (_, PendingOp::CompletionWrite(_)) => false,
             _ => meet(w, ew) || meet(r, ew) || meet(w, er),
         }
     }
@@ -147,7 +147,7 @@ impl DelayedMemory {
     fn over(host: Arc<HostMemory>, seed: u64) -> DelayedMemory {
         DelayedMemory {
             host,
-            state: Mutex::new(State {
+            state: Mutex::new(DelayedState {
                 rng: Rng::new(seed),
                 next: 0,
                 pending: VecDeque::new(),
@@ -200,13 +200,13 @@ impl DelayedMemory {
         self.lock().pending.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DelayedState> {
         // A test that panicked elsewhere leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl DelayedState {
     fn id(&mut self) -> DmaId {
         self.next += 1;
         DmaId(self.next)
@@ -229,22 +229,22 @@ impl State {
         let chosen = ready[self.rng.below(ready.len() as u64) as usize];
         // Both were checked by `submit`, so the host cannot refuse them.
         match self.pending.remove(chosen) {
-            Some(Op::Write { id, bus, bytes }) => {
+            Some(PendingOp::Write { id, bus, bytes }) => {
                 host.poke(bus, &bytes).expect("checked when submitted");
                 self.finished.push(id);
             }
-            Some(Op::Read { id, bus, len }) => {
+            Some(PendingOp::Read { id, bus, len }) => {
                 let mut bytes = vec![0; len];
                 host.peek(bus, &mut bytes).expect("checked when submitted");
                 self.read.insert(id, bytes);
                 self.finished.push(id);
             }
-            Some(Op::Copy { id, from, to }) => {
+            Some(PendingOp::Copy { id, from, to }) => {
                 host.copy(from, to).expect("checked when submitted");
                 copies.fetch_add(1, Ordering::Relaxed);
                 self.finished.push(id);
             }
-            Some(Op::CompletionWrite(completion)) => completion.store(),
+            Some(PendingOp::CompletionWrite(completion)) => completion.store(),
             None => {}
         }
     }
@@ -262,7 +262,7 @@ impl DmaMemory for DelayedMemory {
                 // Also checks the range; what it reads now is thrown away.
                 self.host
                     .peek(from.addr.value(), &mut vec![0; into.len()])?;
-                Op::Read {
+                PendingOp::Read {
                     id: state.id(),
                     bus: from.addr.value(),
                     len: into.len(),
@@ -271,7 +271,7 @@ impl DmaMemory for DelayedMemory {
             DmaOp::Write { to, from } => {
                 check_length(to, from.len())?;
                 self.host.peek(to.addr.value(), &mut vec![0; from.len()])?;
-                Op::Write {
+                PendingOp::Write {
                     id: state.id(),
                     bus: to.addr.value(),
                     bytes: from.to_vec(),
@@ -283,7 +283,7 @@ impl DmaMemory for DelayedMemory {
                     self.host
                         .peek(span.addr.value(), &mut vec![0; span.len as usize])?;
                 }
-                Op::Copy {
+                PendingOp::Copy {
                     id: state.id(),
                     from,
                     to,
@@ -302,8 +302,8 @@ impl DmaMemory for DelayedMemory {
     fn has_landed(&self, mark: u64) -> bool {
         let state = self.lock();
         !state.pending.iter().any(|op| match op {
-            Op::Write { id, .. } | Op::Copy { id, .. } => id.0 <= mark,
-            Op::Read { .. } | Op::CompletionWrite(_) => false,
+            PendingOp::Write { id, .. } | PendingOp::Copy { id, .. } => id.0 <= mark,
+            PendingOp::Read { .. } | PendingOp::CompletionWrite(_) => false,
         })
     }
 
@@ -365,7 +365,7 @@ impl DmaMemory for DelayedMemory {
     fn publish(&self, completion: CompletionWrite) {
         self.lock()
             .pending
-            .push_back(Op::CompletionWrite(completion));
+            .push_back(PendingOp::CompletionWrite(completion));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Plain host memory behind a NIC.
+//! Host memory as a NIC's memory, finished at once.
 #![allow(unsafe_code)] // maps a memfd and copies through raw pointers
 
 use std::io;
@@ -89,8 +89,8 @@ impl HostMemory {
     /// [`BusError::OutOfRange`].
     pub fn poke(&self, bus: u64, from: &[u8]) -> Result<(), BusError> {
         let at = self.at(bus, from.len() as u64)?;
-        // SAFETY: `at` has checked that the range lies in the mapping; `from` cannot overlap memory
-        // of which nobody holds a reference.
+        // SAFETY: `at` has checked that the range lies in the mapping; `from` cannot overlap it, because
+        // no reference to the mapping exists.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) };
         Ok(())
     }
@@ -116,8 +116,8 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, unmapped once; whoever copied the window's address must not outlive
-        // the memory (`DmaMemory::window`). Failure could only leak the mapping.
+        // SAFETY: made by `new`, unmapped once; users of the window's address do not outlive the memory
+        // (`DmaMemory::window`). Failure could only leak the mapping.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len as usize) };
     }
 }
@@ -171,7 +171,7 @@ impl DmaMemory for HostMemory {
     }
 }
 
-/// A span and its buffer have one length; anything else would touch bytes nobody translated.
+/// A span and its buffer have one length; otherwise bytes without a translation would be touched.
 pub(super) fn check_length(span: BusSpan, len: usize) -> Result<(), BusError> {
     if span.len == len as u64 {
         Ok(())

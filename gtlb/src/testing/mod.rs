@@ -1,9 +1,8 @@
-//! For tests and benches of every crate (feature `testing`): memories to put behind a NIC, and the
-//! conformance suite that each [`DmaMemory`](crate::DmaMemory) must pass.
+//! Test memories and the conformance suite of [`DmaMemory`](crate::DmaMemory) (feature `testing`).
 //!
-//! [`HostMemory`] is plain host memory, finished at once; [`DelayedMemory`] delays and reorders what
-//! it may, so that code which relies on immediate writes fails; [`GpuView`] reads and writes either by
-//! GPU address, as a kernel would.
+//! [`HostMemory`] is plain host memory that finishes each operation at once. [`DelayedMemory`] delays and
+//! reorders operations, so that code which relies on immediate writes fails. [`GpuView`] reads and writes
+//! either by GPU address, as a kernel would.
 
 pub mod conformance;
 mod delayed;

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stream of the interface.
 #[derive(Clone)]
-struct Order {
+struct MockStream {
     stream: Stream,
     /// Waits for the null stream, which waits for it.
     blocking: bool,
@@ -33,7 +33,7 @@ struct Order {
 struct Handles {
     next: usize,
     made: usize,
-    streams: HashMap<usize, Order>,
+    streams: HashMap<usize, MockStream>,
     events: HashMap<usize, Arc<Mutex<Option<Event>>>>,
     /// What each work queue was given last, and by which stream.
     tails: HashMap<(c_int, usize), (usize, Event)>,
@@ -64,12 +64,12 @@ fn connections() -> Option<usize> {
 }
 
 /// The null stream is number 0.
-fn order(handle: *mut c_void) -> std::result::Result<Order, Result> {
+fn order(handle: *mut c_void) -> std::result::Result<MockStream, Result> {
     let mut h = lock(handles());
     match (handle as usize, h.streams.get(&(handle as usize))) {
         (_, Some(s)) => Ok(s.clone()),
         (0, None) => {
-            let s = Order {
+            let s = MockStream {
                 stream: gpu().stream(),
                 blocking: true,
                 channel: (0, 0),
@@ -153,7 +153,7 @@ fn outcome(r: std::result::Result<(), LaunchError>) -> std::result::Result<(), R
 }
 
 pub(crate) fn synchronize_all() -> std::result::Result<(), Result> {
-    let all: Vec<Order> = lock(handles()).streams.values().cloned().collect();
+    let all: Vec<MockStream> = lock(handles()).streams.values().cloned().collect();
     all.iter()
         .filter(|o| !o.stream.is_capturing())
         .try_for_each(|o| outcome(o.stream.synchronize(PATIENCE)))
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cuStreamCreateWithPriority(
         let id = h.next;
         // As the real one: a priority out of range is the nearest in range.
         let priority = priority.clamp(-5, 0);
-        let made = Order {
+        let made = MockStream {
             stream: gpu().stream(),
             blocking: flags & 1 == 0,
             channel: (priority, h.made % connections().unwrap_or(1)),

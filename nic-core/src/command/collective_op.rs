@@ -6,7 +6,7 @@ use ringbell_nic_abi::{
     Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, Opcode, PdId, Status,
     StreamRef, WireType,
 };
-use ringbell_onc_engines::program::{choose, Reach};
+use ringbell_onc_engines::program::{choose, Locality};
 
 use super::Core;
 use crate::collective::{
@@ -472,7 +472,7 @@ impl Core {
             // The direct path falls back to messages.
             Algorithm::Auto | Algorithm::Direct => {
                 let t = self.collectives.thresholds(slot);
-                choose(spec.kind, bytes, ranks, Reach::Network, &t)
+                choose(spec.kind, bytes, ranks, Locality::Network, &t)
             }
             a => a,
         };

@@ -4,7 +4,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
 /// How the ranks of a communicator reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reach {
+pub enum Locality {
     /// All are on one host and map each other's memory: `DIRECT` programs run.
     OneHost,
     /// Messages over a network, or between ranks of which some are on another host.
@@ -118,13 +118,13 @@ pub fn choose(
     kind: CollectiveKind,
     bytes: u64,
     ranks: u32,
-    reach: Reach,
+    locality: Locality,
     thresholds: &Thresholds,
 ) -> Algorithm {
     use Algorithm as A;
     use CollectiveKind as K;
     let t = thresholds;
-    if reach == Reach::OneHost {
+    if locality == Locality::OneHost {
         return A::Direct;
     }
     let few = ranks <= t.flat_ranks;
@@ -162,7 +162,7 @@ mod tests {
         let t = Thresholds::default();
         t.check(1 << 20).unwrap();
         for kind in CollectiveKind::ALL {
-            for reach in [Reach::OneHost, Reach::Network] {
+            for reach in [Locality::OneHost, Locality::Network] {
                 for ranks in [1, 2, 3, 4, 8, 64] {
                     for bytes in [0, 4, 1 << 10, 1 << 14, 1 << 18, 1 << 22, u64::MAX] {
                         let algo = choose(*kind, bytes, ranks, reach, &t);
@@ -182,7 +182,7 @@ mod tests {
         use Algorithm as A;
         use CollectiveKind as K;
         let t = Thresholds::default();
-        let at = |kind, bytes, ranks| choose(kind, bytes, ranks, Reach::Network, &t);
+        let at = |kind, bytes, ranks| choose(kind, bytes, ranks, Locality::Network, &t);
         assert_eq!(at(K::AllReduce, 16 << 10, 2), A::RecursiveDoubling);
         assert_eq!(at(K::AllReduce, (16 << 10) + 1, 2), A::Pairwise);
         assert_eq!(at(K::AllReduce, 16 << 10, 3), A::Pairwise);
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(at(K::AllGather, (16 << 10) + 1, 4), A::Ring);
         assert_eq!(at(K::AllToAll, 1, 3), A::Linear);
         assert_eq!(at(K::AllToAll, 1, 4), A::Pairwise);
-        let one_host = choose(K::AllReduce, 1 << 20, 2, Reach::OneHost, &t);
+        let one_host = choose(K::AllReduce, 1 << 20, 2, Locality::OneHost, &t);
         assert_eq!(one_host, A::Direct);
     }
 

@@ -17,7 +17,7 @@ mod text;
 mod user;
 
 pub use check::{check, CheckError, InPlace, Limits, Problem, Proof, Value};
-pub use choose::{choose, Reach, ThresholdError, Thresholds};
+pub use choose::{choose, Locality, ThresholdError, Thresholds};
 pub use generate::{algorithms, generate, generate_all, GenerateError, MAX_RANKS};
 pub use hash::hash_all;
 pub use layout::Layout;

@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use ringbell_gtlb::{CompletionWrite, DmaId};
 
 use super::context::Context;
-use super::handles::{Pinned, RawEvent, RawStream};
+use super::handles::{PinnedBlock, RawEvent, RawStream};
 use crate::cuda_error::CudaError;
 
 /// Bytes of a slot.
@@ -45,10 +45,10 @@ enum Flight {
 
 /// A copy engine's stream, its staging slots and its operations.
 #[derive(Debug)]
-pub(super) struct Engine {
+pub(super) struct CopyEngine {
     context: Arc<Context>,
     stream: RawStream,
-    staging: ManuallyDrop<Pinned>,
+    staging: ManuallyDrop<PinnedBlock>,
     slots: u32,
     free: Vec<u32>,
     /// Each with the event behind it. A completion has none, and is stored when it is first.
@@ -62,22 +62,22 @@ pub(super) struct Engine {
 
 /// No slots are free: poll first.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum CopyRefused {
     Busy,
     Cuda(CudaError),
 }
 
-impl From<CudaError> for Refused {
-    fn from(e: CudaError) -> Refused {
-        Refused::Cuda(e)
+impl From<CudaError> for CopyRefused {
+    fn from(e: CudaError) -> CopyRefused {
+        CopyRefused::Cuda(e)
     }
 }
 
-impl Engine {
-    pub(super) fn new(context: Arc<Context>, slots: u32) -> Result<Engine, CudaError> {
-        Ok(Engine {
+impl CopyEngine {
+    pub(super) fn new(context: Arc<Context>, slots: u32) -> Result<CopyEngine, CudaError> {
+        Ok(CopyEngine {
             stream: RawStream::for_copies(context.clone())?,
-            staging: ManuallyDrop::new(Pinned::new(context.clone(), slots as usize * SLOT)?),
+            staging: ManuallyDrop::new(PinnedBlock::new(context.clone(), slots as usize * SLOT)?),
             context,
             slots,
             free: (0..slots).rev().collect(),
@@ -95,10 +95,10 @@ impl Engine {
     }
 
     /// Slots for `len` bytes.
-    fn take(&mut self, len: usize) -> Result<Vec<u32>, Refused> {
+    fn take(&mut self, len: usize) -> Result<Vec<u32>, CopyRefused> {
         let n = len.div_ceil(SLOT);
         if n > self.free.len() {
-            return Err(Refused::Busy);
+            return Err(CopyRefused::Busy);
         }
         Ok(self.free.split_off(self.free.len() - n))
     }
@@ -109,7 +109,7 @@ impl Engine {
     }
 
     /// Starts to copy `from` to the GPU address `va`; `from` is read at once.
-    pub(super) fn write(&mut self, va: u64, from: &[u8]) -> Result<DmaId, Refused> {
+    pub(super) fn write(&mut self, va: u64, from: &[u8]) -> Result<DmaId, CopyRefused> {
         self.context.bind()?;
         let slots = self.take(from.len())?;
         for (i, part) in from.chunks(SLOT).enumerate() {
@@ -133,8 +133,8 @@ impl Engine {
         Ok(id)
     }
 
-    /// Starts to copy from the GPU address `va`; [`Engine::take_read`] fetches the bytes.
-    pub(super) fn read(&mut self, va: u64, len: usize) -> Result<DmaId, Refused> {
+    /// Starts to copy from the GPU address `va`; [`CopyEngine::take_read`] fetches the bytes.
+    pub(super) fn read(&mut self, va: u64, len: usize) -> Result<DmaId, CopyRefused> {
         self.context.bind()?;
         let slots = self.take(len)?;
         for (i, slot) in slots.iter().enumerate() {
@@ -157,9 +157,9 @@ impl Engine {
     }
 
     /// Starts to copy inside the GPU, between addresses of its context.
-    pub(super) fn copy(&mut self, to: u64, from: u64, len: u64) -> Result<DmaId, Refused> {
+    pub(super) fn copy(&mut self, to: u64, from: u64, len: u64) -> Result<DmaId, CopyRefused> {
         if self.copies >= COPIES {
-            return Err(Refused::Busy);
+            return Err(CopyRefused::Busy);
         }
         self.context.bind()?;
         // SAFETY: the caller has checked both ranges, which stay until the event behind.
@@ -171,7 +171,7 @@ impl Engine {
         Ok(id)
     }
 
-    /// Removes a finished operation from those that [`Engine::finished`] reports.
+    /// Removes a finished operation from those that [`CopyEngine::finished`] reports.
     pub(super) fn forget(&mut self, id: DmaId) {
         self.done.retain(|d| *d != id);
     }
@@ -265,13 +265,13 @@ impl Engine {
     }
 }
 
-impl Engine {
+impl CopyEngine {
     /// Copies bytes of any number to the GPU and waits.
     pub(super) fn write_all(&mut self, va: u64, from: &[u8]) -> Result<(), CudaError> {
         for (i, part) in from.chunks(self.capacity()).enumerate() {
             self.make_room()?;
             let at = va + (i * self.capacity()) as u64;
-            let id = self.write(at, part).map_err(Refused::into_cuda)?;
+            let id = self.write(at, part).map_err(CopyRefused::into_cuda)?;
             self.make_room()?;
             self.forget(id);
         }
@@ -284,7 +284,7 @@ impl Engine {
         for (i, part) in into.chunks_mut(capacity).enumerate() {
             self.make_room()?;
             let at = va + (i * capacity) as u64;
-            let id = self.read(at, part.len()).map_err(Refused::into_cuda)?;
+            let id = self.read(at, part.len()).map_err(CopyRefused::into_cuda)?;
             self.make_room()?;
             self.forget(id);
             self.take_read(id, part);
@@ -307,11 +307,11 @@ impl Engine {
     }
 }
 
-impl Refused {
+impl CopyRefused {
     pub(super) fn into_cuda(self) -> CudaError {
         match self {
-            Refused::Cuda(e) => e,
-            Refused::Busy => CudaError::Stuck {
+            CopyRefused::Cuda(e) => e,
+            CopyRefused::Busy => CudaError::Stuck {
                 what: "earlier copies",
                 waited_ms: 0,
             },
@@ -319,7 +319,7 @@ impl Refused {
     }
 }
 
-impl Drop for Engine {
+impl Drop for CopyEngine {
     fn drop(&mut self) {
         // The slots stay allocated when a copy hangs: the GPU may still use them.
         if self.drain(PATIENCE) || self.context.lost().is_some() {
