@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringbell_nic_core::card::{CardBar, DoorbellChoice, DoorbellError, Doorbells, ProxyPolicy};
+use ringbell_card::{CardBar, DoorbellChoice, DoorbellError, Doorbells, ProxyPolicy};
 
 use crate::Nic;
 
@@ -21,7 +21,7 @@ pub fn doorbell_choice() -> DoorbellChoice {
 
 impl Nic {
     /// Finds the way from the kernels of this NIC's GPU to the doorbells of a card; the queues' handles then come
-    /// from [`HostQueue::handle_through`](crate::HostQueue::handle_through).
+    /// from [`Doorbells::handle`].
     ///
     /// # Errors
     /// [`DoorbellError`]: the way that was asked for is refused, or the system has no memory or no thread.
@@ -29,7 +29,7 @@ impl Nic {
     /// # Examples
     /// The card is this software NIC itself, by a mapping of its own of the file that its BAR lies in:
     /// ```
-    /// use ringbell::parts::nic_core::card::{CardBar, DoorbellChoice};
+    /// use ringbell::parts::card::{CardBar, DoorbellChoice};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nic = ringbell::Nic::open(ringbell::NicOptions::default())?;
     /// let card = CardBar::open(&nic.soft().bar_file().display().to_string())?;

@@ -27,6 +27,7 @@
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
 mod buffer;
+#[cfg(feature = "card")]
 mod card;
 mod comm;
 mod debug;
@@ -37,9 +38,11 @@ mod gpu;
 mod host;
 mod job;
 mod nic;
+mod port;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
+#[cfg(feature = "card")]
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
     CollectiveError, CommOptions, Communicator, Done, Element, Enqueued, KernelStream, Operation,
@@ -92,6 +95,8 @@ pub mod engines {
 
 /// The crates below, for what the face does not offer.
 pub mod parts {
+    #[cfg(feature = "card")]
+    pub use ringbell_card as card;
     pub use ringbell_cuda_kernels as cuda_kernels;
     pub use ringbell_gtlb as gtlb;
     pub use ringbell_nic_core as nic_core;

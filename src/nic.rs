@@ -11,12 +11,13 @@ use ringbell_cuda_kernels::cuda::CudaGpu;
 use ringbell_cuda_kernels::{EmulatedGpuConfig, Gpu, GpuBuffer};
 use ringbell_gtlb::{Access, MmuConfig, PdError};
 use ringbell_nic_abi::PdId;
-use ringbell_nic_core::port::capture::{Capture, CaptureError};
-use ringbell_nic_core::port::impair::{Faults, Impair, ImpairError};
+#[cfg(feature = "pcap")]
+use ringbell_nic_core::port::capture::CaptureError;
+use ringbell_nic_core::port::impair::{Faults, ImpairError};
 use ringbell_nic_core::port::mem::{MemSwitch, SwitchError};
-use ringbell_nic_core::port::tap::{TapConfig, TapError, TapPort};
-use ringbell_nic_core::port::udp::{UdpConfig, UdpError, UdpPort, MTU_DEFAULT};
-use ringbell_nic_core::port::{MacAddr, Port};
+#[cfg(feature = "tap")]
+use ringbell_nic_core::port::tap::TapError;
+use ringbell_nic_core::port::udp::UdpError;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpConfigError, TcpTransport};
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic as SoftNic, NicConfig, NicError, NotDelivered, ProgressMode,
@@ -27,6 +28,7 @@ use crate::buffer::{AllocError, DeviceBuffer};
 #[cfg(feature = "cuda")]
 use crate::foreign::SharedPages;
 use crate::gpu::{GpuChoice, GpuOpenError};
+use crate::port;
 use crate::spec::{Cidr, PortSpec, TransportSpec};
 
 /// How to open a NIC. Every field has a default that works on one machine without privileges.
@@ -138,8 +140,17 @@ pub enum OpenError {
     #[error("cannot open the UDP port")]
     Udp(#[from] UdpError),
     /// The TAP device.
+    #[cfg(feature = "tap")]
     #[error("cannot open the TAP device")]
     Tap(#[from] TapError),
+    /// The crate was built without what the options ask for.
+    #[error("{what} needs the feature `{feature}` of the crate `ringbell`; build with it")]
+    NotBuilt {
+        /// What was asked for.
+        what: &'static str,
+        /// The feature.
+        feature: &'static str,
+    },
     /// The faults that were asked for.
     #[error("cannot impair the port")]
     Faults(#[from] ImpairError),
@@ -153,6 +164,7 @@ pub enum OpenError {
         source: std::io::Error,
     },
     /// The capture's header.
+    #[cfg(feature = "pcap")]
     #[error("cannot start the capture")]
     Capture(#[from] CaptureError),
     /// A seed could not be had.
@@ -202,7 +214,7 @@ impl Nic {
             builder = builder.local(local);
         }
         if options.transport != TransportSpec::Local {
-            match attach(&options)? {
+            match port::open(&options)? {
                 Some(port) => {
                     let mut tcp = TcpConfig::new(options.ip.ip, options.ip.prefix);
                     tcp.rx_buffer = options.tcp_buffer;
@@ -327,54 +339,8 @@ fn seed(options: &NicOptions) -> Result<u64, OpenError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// The port that the options ask for, with its recorder and its faults around it: what is recorded is
-/// what the wire carried.
-fn attach(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {
-    let mac = MacAddr(station(options.ip.ip));
-    let mut port: Box<dyn Port> = match &options.port {
-        PortSpec::None => return Ok(None),
-        PortSpec::Mem => {
-            let (switch, port) = options.switch.as_ref().ok_or(OpenError::NoSwitch)?;
-            Box::new(switch.port(*port)?)
-        }
-        PortSpec::Udp { bind, peers } => Box::new(UdpPort::open(UdpConfig {
-            bind: *bind,
-            peers: peers.clone(),
-            vni: options.vni,
-            secret: options.udp_secret,
-            mac,
-            mtu: MTU_DEFAULT,
-        })?),
-        PortSpec::Tap(name) => Box::new(TapPort::open(&TapConfig {
-            name: name.clone(),
-            mac,
-            host: options.tap_host.map(|c| (c.ip, c.prefix)),
-            mtu: None,
-        })?),
-    };
-    if let Some(path) = &options.pcap {
-        let file = std::fs::File::create(path).map_err(|source| OpenError::CaptureFile {
-            path: path.clone(),
-            source,
-        })?;
-        let epoch = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .unwrap_or_default();
-        port = Box::new(Capture::new(port, std::io::BufWriter::new(file), epoch)?);
-    }
-    if options.faults
-        != (Faults {
-            seed: options.faults.seed,
-            ..Faults::default()
-        })
-    {
-        port = Box::new(Impair::new(port, options.faults)?);
-    }
-    Ok(Some(port))
-}
-
 /// A locally administered station address, unique as long as the IP addresses are.
-fn station(ip: Ipv4Addr) -> [u8; 6] {
+pub(crate) fn station(ip: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = ip.octets();
     [0x02, 0x52, a, b, c, d]
 }

@@ -14,10 +14,8 @@ use std::time::{Duration, Instant};
 use ringbell::abi::bar::{doorbell_offset, Reg, MAX_QUEUES};
 use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{Descriptor, GpuVa, Opcode, SessionId, Status};
-use ringbell::parts::nic_core::card::pages::FilePages;
-use ringbell::parts::nic_core::card::{
-    CardBar, CardGtlb, CardGtlbError, DoorbellChoice, Doorbells,
-};
+use ringbell::parts::card::pages::FilePages;
+use ringbell::parts::card::{CardBar, CardGtlb, CardGtlbError, DoorbellChoice, Doorbells};
 use ringbell::parts::nic_core::{Nic as SoftNic, NicConfig};
 use ringbell::{
     Access, DeviceBuffer, EmulatedGpu, EmulatedGpuConfig, GpuChoice, HostQueue, KernelArg, Nic,
@@ -84,7 +82,7 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
         assert!(d.describe().contains(way), "{}", d.describe());
     }
     let [qa, qb] = [&a, &b].map(|n| n.create_queue().expect("a queue"));
-    let [ha, hb] = [qa.handle_through(&da), qb.handle_through(&db)];
+    let [ha, hb] = [da.handle(&qa), db.handle(&qb)];
     for (through, own) in [(ha, qa.handle()), (hb, qb.handle())] {
         assert_ne!(
             through.doorbell, own.doorbell,
@@ -191,7 +189,7 @@ fn a_bar_is_registered_as_io_memory() {
 #[cfg(feature = "cuda")]
 #[test]
 fn a_gpu_that_refuses_io_memory_gets_a_proxy_with_the_reason() {
-    use ringbell::parts::nic_core::card::DoorbellError;
+    use ringbell::parts::card::DoorbellError;
     let name = "a_gpu_that_refuses_io_memory_gets_a_proxy_with_the_reason";
     mock_driver::under_mock(name, "no-io-memory", || {
         let way = "cuMemHostRegister failed with CUDA_ERROR_NOT_SUPPORTED";
@@ -245,12 +243,8 @@ fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
     );
 
     let queue = nic.create_queue().expect("a queue");
-    let handle = queue.handle_through(&doorbells);
-    assert_eq!(
-        queue.handle_through(&doorbells),
-        handle,
-        "again, it is the same"
-    );
+    let handle = doorbells.handle(&queue);
+    assert_eq!(doorbells.handle(&queue), handle, "again, it is the same");
     let stats = || doorbells.proxy_stats().expect("a proxy");
     until("it looks", || stats().looks > 2 && stats().naps > 0);
     assert_eq!(stats().rings, 0, "nobody has rung");

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ringbell::abi::bar::{self, Access, Reg};
 use ringbell::abi::GpuVa;
+use ringbell::parts::card::pages::FilePages;
+use ringbell::parts::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use ringbell::parts::gtlb::LARGE_PAGE_BYTES;
-use ringbell::parts::nic_core::card::pages::FilePages;
-use ringbell::parts::nic_core::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use ringbell::{doorbell_choice, EmulatedGpuConfig};
 use serde::Serialize;
 

@@ -170,7 +170,7 @@ fn regs_writes_pages_and_tells_the_way_of_doorbells(file: &Path, mut bar: Vec<u8
         base: ringbell::abi::GpuVa(0x7000_0001_0000),
         pages: vec![0x1234_0000, 0x777_0000],
     };
-    let encode = ringbell::parts::nic_core::card::pages::FilePages::encode;
+    let encode = ringbell::parts::card::pages::FilePages::encode;
     std::fs::write(&pages, encode(&[table])).expect("written");
     let from = pages.to_str().expect("ASCII");
     let out = ringbell(&["regs", "--bar", path, "--pages", from, "--doorbells"]);

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::PAGE_BYTES;
 use ringbell_nic_abi::GpuVa;
-use ringbell_nic_core::card::pages::{FilePages, PageTableSource as _};
+use ringbell_card::pages::{FilePages, PageTableSource as _};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(pages) = FilePages::parse(bytes) else {

@@ -56,11 +56,45 @@ pub enum BarError {
 
 /// Where an offset leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target {
+pub enum Target {
     /// A register of the control window.
     Reg(Reg, Access),
     /// A doorbell line.
     Doorbell,
+}
+
+/// What lies at a byte offset.
+///
+/// # Errors
+/// [`BarError::BadOffset`], [`BarError::NoRegister`].
+pub fn target(offset: usize) -> Result<Target, BarError> {
+    if !offset.is_multiple_of(4) || offset >= BAR_BYTES {
+        return Err(BarError::BadOffset { offset });
+    }
+    if offset >= DOORBELL_BASE {
+        return Ok(Target::Doorbell);
+    }
+    debug_assert!(offset < CONTROL_BYTES);
+    let reg = Reg::from_index((offset / 4) as u32).ok_or(BarError::NoRegister { offset })?;
+    let access = Reg::ALL
+        .iter()
+        .find(|row| row.0 == reg)
+        .map_or(Access::Ro, |row| row.1);
+    Ok(Target::Reg(reg, access))
+}
+
+/// Something with the registers of the contract.
+pub trait Registers {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`BarError`].
+    fn read_register(&self, reg: Reg) -> Result<u32, BarError>;
+    /// Writes one; it acts at once.
+    ///
+    /// # Errors
+    /// [`BarError`].
+    fn write_register(&self, reg: Reg, value: u32) -> Result<(), BarError>;
 }
 
 /// The shared pages of the BAR.
@@ -92,23 +126,6 @@ impl Bar {
     /// Where kernels see the first byte.
     pub(crate) fn va(&self) -> GpuVa {
         self.exposed.va()
-    }
-
-    /// What lies at a byte offset.
-    pub(crate) fn target(offset: usize) -> Result<Target, BarError> {
-        if !offset.is_multiple_of(4) || offset >= BAR_BYTES {
-            return Err(BarError::BadOffset { offset });
-        }
-        if offset >= DOORBELL_BASE {
-            return Ok(Target::Doorbell);
-        }
-        debug_assert!(offset < CONTROL_BYTES);
-        let reg = Reg::from_index((offset / 4) as u32).ok_or(BarError::NoRegister { offset })?;
-        let access = Reg::ALL
-            .iter()
-            .find(|row| row.0 == reg)
-            .map_or(Access::Ro, |row| row.1);
-        Ok(Target::Reg(reg, access))
     }
 
     /// The word at an offset that `target` has accepted.

@@ -11,7 +11,6 @@ use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::queue::{PreparedEntry, QueueHandle};
 use ringbell_nic_abi::{Completion, Descriptor, GpuVa, QueueId};
 
-use crate::card::Doorbells;
 use crate::progress::{wait_hook, Progress, Round};
 use crate::queue::{QueueConfig, QueueMemory};
 
@@ -99,14 +98,13 @@ impl HostQueue {
         h
     }
 
-    /// What a kernel holds that rings the doorbell in a card's BAR, by the way that `doorbells` found: in the
-    /// BAR itself, or through a thread of the host. Valid while both the queue and `doorbells` live.
-    pub fn handle_through(&self, doorbells: &Doorbells) -> QueueHandle {
+    /// What a kernel holds that rings the doorbell in another BAR than the NIC's own. `bar` is asked where kernels see it,
+    /// with the doorbell's number and what its last ringer has left: a proxy carries changes of that.
+    pub fn handle_at(&self, bar: impl FnOnce(u32, u32) -> GpuVa) -> QueueHandle {
         let mut h = self.handle();
         let number = self.kernels.doorbell().unwrap_or(self.id.0);
-        // What the doorbell's last ringer has left, or the first ticket: a proxy carries changes of it.
         let rung = self.kernels.slots().doorbell.load(Ordering::Relaxed);
-        let bar = doorbells.arm(number, rung);
+        let bar = bar(number, rung);
         h.doorbell = bar.0 + doorbell_offset(number) as u64;
         h.bar = bar.0;
         h

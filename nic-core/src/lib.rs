@@ -8,9 +8,8 @@
 #[cfg(test)]
 extern crate self as ringbell_nic_core;
 
-mod bar;
+pub mod bar;
 mod cache;
-pub mod card;
 pub mod collective;
 mod command;
 mod config;
@@ -29,7 +28,7 @@ pub mod progress;
 mod queue;
 pub mod scratch;
 mod session;
-mod shmem;
+pub mod shmem;
 mod slots;
 mod sync;
 pub mod threads;

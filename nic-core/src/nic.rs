@@ -18,8 +18,7 @@ use ringbell_gtlb::{DmaMemory, Mmu, MmuConfig};
 use ringbell_nic_abi::bar::{Access as RegAccess, Reg};
 use ringbell_nic_abi::{Event, PdId, QueueId, SessionId, Status};
 
-use crate::bar::{Bar, BarError, Target};
-use crate::card::Registers;
+use crate::bar::{self, Bar, BarError, Registers, Target};
 use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
@@ -430,7 +429,7 @@ impl Nic {
     /// # Errors
     /// [`BarError`] when nothing is there.
     pub fn bar_read32(&self, offset: usize) -> Result<u32, BarError> {
-        let target = Bar::target(offset)?;
+        let target = bar::target(offset)?;
         if let Target::Reg(reg, _) = target {
             if let Some(v) = self.core(|c| c.register_value(reg)) {
                 self.inner.bar.set(reg, v);
@@ -445,7 +444,7 @@ impl Nic {
     /// # Errors
     /// [`BarError`] says what was wrong with it; then nothing has changed.
     pub fn bar_write32(&self, offset: usize, value: u32) -> Result<(), BarError> {
-        let reg = match Bar::target(offset)? {
+        let reg = match bar::target(offset)? {
             Target::Doorbell => {
                 self.inner.bar.store(offset, value);
                 return Ok(());

@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 /// A shared mapping, unmapped on drop. Page-aligned, zeroed when new.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: *mut u8,
     len: usize,
     fd: Option<OwnedFd>,
@@ -25,7 +25,10 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Zeroed memory of this process.
-    pub(crate) fn anonymous(len: usize) -> std::io::Result<Mapping> {
+    ///
+    /// # Errors
+    /// The system has no memory.
+    pub fn anonymous(len: usize) -> std::io::Result<Mapping> {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe {
             rustix::mm::mmap_anonymous(
@@ -98,13 +101,16 @@ impl Mapping {
     }
 
     /// Lets the GPU of `memory` reach the mapping, which must outlive the answer.
-    pub(crate) fn expose(&self, memory: &dyn DmaMemory) -> std::io::Result<Exposed> {
+    ///
+    /// # Errors
+    /// The GPU cannot map it.
+    pub fn expose(&self, memory: &dyn DmaMemory) -> std::io::Result<Exposed> {
         let base = NonNull::new(self.base).ok_or(std::io::ErrorKind::InvalidInput)?;
         memory.expose(base, self.len)
     }
 
     /// First byte.
-    pub(crate) fn base(&self) -> *mut u8 {
+    pub fn base(&self) -> *mut u8 {
         self.base
     }
 
@@ -123,7 +129,7 @@ impl Mapping {
     /// # Panics
     /// When the range leaves the mapping or is unaligned: offsets are ours, never a peer's.
     #[inline]
-    pub(crate) fn words32(&self, offset: usize, n: usize) -> &[AtomicU32] {
+    pub fn words32(&self, offset: usize, n: usize) -> &[AtomicU32] {
         assert!(offset.is_multiple_of(4) && offset + n * 4 <= self.len);
         // SAFETY: in bounds and aligned (asserted; the base is page-aligned); the mapping lives as
         // long as `self` and is only accessed atomically or through raw copies.

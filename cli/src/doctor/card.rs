@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use ringbell::abi::Status;
-use ringbell::parts::nic_core::card::{CardBar, Doorbells};
+use ringbell::parts::card::{CardBar, Doorbells};
 use ringbell::{doorbell_choice, GpuKind, KernelArg, Nic, NicOptions, DOORBELLS_VARIABLE};
 
 use super::{Check, Verdict};
@@ -48,7 +48,7 @@ fn try_out() -> Result<(String, Doorbells, GpuKind)> {
     let queue = nic.create_queue()?;
     let out = nic.alloc(64)?;
     let args = [
-        queue.handle_through(&doorbells).into(),
+        doorbells.handle(&queue).into(),
         KernelArg::U32(5_000_000),
         (&out).into(),
     ];

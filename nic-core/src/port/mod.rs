@@ -20,9 +20,11 @@
 //! [`rx_frame`]: Port::rx_frame
 //! [`flush`]: Port::flush
 
+#[cfg(feature = "pcap")]
 pub mod capture;
 pub mod impair;
 pub mod mem;
+#[cfg(feature = "tap")]
 pub mod tap;
 pub mod udp;
 

@@ -20,8 +20,8 @@ use ringbell_gtlb::{DmaMemory, Exposed};
 use ringbell_nic_abi::bar::{doorbell_offset, Reg, BAR_BYTES, MAGIC, MAX_QUEUES};
 use ringbell_nic_abi::GpuVa;
 
-use super::CardBar;
-use crate::shmem::Mapping;
+use crate::CardBar;
+use ringbell_nic_core::shmem::Mapping;
 
 /// Between two copies of the status registers: reading one of a card takes about a microsecond.
 const MIRROR: Duration = Duration::from_millis(5);

@@ -10,10 +10,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ringbell_gtlb::{DmaMemory, Exposed};
+use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::GpuVa;
+use ringbell_nic_core::HostQueue;
 
-use super::proxy::{Proxy, ProxyPolicy, ProxyStats};
-use super::CardBar;
+use crate::proxy::{Proxy, ProxyPolicy, ProxyStats};
+use crate::CardBar;
 
 /// Which way kernels' doorbells go, as a person asks for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -156,8 +158,14 @@ impl Doorbells {
         }
     }
 
+    /// What a kernel holds of `queue` that rings the doorbell in the card's BAR, by the way that was found: in the
+    /// BAR itself, or through a thread of the host. Valid while both the queue and `self` live.
+    pub fn handle(&self, queue: &HostQueue) -> QueueHandle {
+        queue.handle_at(|number, rung| self.arm(number, rung))
+    }
+
     /// Makes ready for the doorbell of a queue whose next ticket is `tail`; where kernels see the BAR.
-    pub(crate) fn arm(&self, queue: u32, tail: u32) -> GpuVa {
+    fn arm(&self, queue: u32, tail: u32) -> GpuVa {
         match &self.way {
             Way::Direct(exposed) => exposed.va(),
             Way::Proxy(proxy) => proxy.arm(queue, tail),

@@ -4,7 +4,7 @@
 //! needs root, or rights on it, and no kernel driver. A device that is bound to `vfio-pci` is opened through
 //! `/dev/vfio` instead, which needs no root ([`VfioError`] says what else). [`CardBar`] maps it and checks that what
 //! answers is a NIC of this contract. A file serves as well: the BAR of a running software NIC
-//! ([`Nic::bar_file`](crate::Nic::bar_file)), or one that a test has written.
+//! ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
 //!
 //! In the order in which a program meets them: [`CardBar`] maps the registers, [`Doorbells`] finds the way from a
 //! kernel to the doorbells, [`pages`] takes the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's
@@ -12,7 +12,7 @@
 //!
 //! What is not here: a card needs its own kernel driver to pin GPU pages and tell their bus addresses, and none
 //! ships with Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a
-//! backend of [`Nic`](crate::Nic).
+//! backend of [`Nic`](ringbell_nic_core::Nic).
 //!
 //! Untested on a card: none was at hand.
 #![allow(unsafe_code)] // Maps a device, and reads and writes its registers.
@@ -31,11 +31,11 @@ use ringbell_nic_abi::bar::{doorbell_offset, Access, Reg, BAR_BYTES, MAGIC, MAX_
 use ringbell_nic_abi::ABI_VERSION;
 
 pub use doorbells::{DoorbellChoice, DoorbellChoiceError, DoorbellError, Doorbells};
-pub use gtlb::{CardGtlb, CardGtlbError, Registers};
+pub use gtlb::{CardGtlb, CardGtlbError};
 pub use proxy::{ProxyPolicy, ProxyStats};
 pub use vfio::VfioError;
 
-use crate::bar::{Bar, BarError, Target};
+use ringbell_nic_core::bar::{target, BarError, Target};
 
 /// Where Linux shows PCI devices.
 const PCI: &str = "/sys/bus/pci/devices";
@@ -234,7 +234,7 @@ impl CardBar {
     /// # Errors
     /// [`BarError`] when nothing is there.
     pub fn read32(&self, offset: usize) -> Result<u32, BarError> {
-        Bar::target(offset)?;
+        target(offset)?;
         Ok(self.load(offset))
     }
 
@@ -244,7 +244,7 @@ impl CardBar {
     /// # Errors
     /// [`BarError::ReadOnly`].
     pub fn write(&self, reg: Reg, value: u32) -> Result<(), BarError> {
-        match Bar::target(reg.offset())? {
+        match target(reg.offset())? {
             Target::Reg(reg, Access::Ro) => Err(BarError::ReadOnly { reg }),
             _ => {
                 self.store(reg.offset(), value);
@@ -270,7 +270,7 @@ impl CardBar {
 
     fn load(&self, offset: usize) -> u32 {
         debug_assert!(offset + 4 <= BAR_BYTES);
-        // SAFETY: `Bar::target`, or the register map, says that the word lies inside, and it is aligned: the
+        // SAFETY: `target`, or the register map, says that the word lies inside, and it is aligned: the
         // mapping begins a page. Device memory is read as it stands: a volatile load of 32 bits.
         let word = unsafe { self.map.as_ptr().add(offset).cast::<u32>().read_volatile() };
         u32::from_le(word)

@@ -11,9 +11,9 @@ use ringbell_gtlb::{PageTable, LARGE_PAGE_BYTES, PAGE_BYTES};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::GpuVa;
 
-use super::pages::{PageSourceError, PageTableSource};
-use super::CardBar;
-use crate::bar::BarError;
+use crate::pages::{PageSourceError, PageTableSource};
+use crate::CardBar;
+use ringbell_nic_core::bar::{BarError, Registers};
 
 /// Pages of a group.
 const GROUP: usize = (LARGE_PAGE_BYTES / PAGE_BYTES) as usize;
@@ -23,20 +23,6 @@ const LARGE: u32 = 1;
 const PAGE: u32 = 2;
 const POINTER: u32 = 3;
 const INVALIDATE: u32 = 4;
-
-/// Something with the registers of the contract.
-pub trait Registers {
-    /// Reads one.
-    ///
-    /// # Errors
-    /// [`BarError`].
-    fn read_register(&self, reg: Reg) -> Result<u32, BarError>;
-    /// Writes one; it acts at once.
-    ///
-    /// # Errors
-    /// [`BarError`].
-    fn write_register(&self, reg: Reg, value: u32) -> Result<(), BarError>;
-}
 
 impl Registers for CardBar {
     fn read_register(&self, reg: Reg) -> Result<u32, BarError> {

@@ -1,0 +1,86 @@
+//! The port of a [`Nic`](crate::Nic), by its options.
+#![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
+
+use std::path::Path;
+
+use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::udp::{UdpConfig, UdpPort, MTU_DEFAULT};
+use ringbell_nic_core::port::{MacAddr, Port};
+
+use crate::nic::station;
+use crate::{NicOptions, OpenError, PortSpec};
+
+/// The port that the options ask for, with its recorder and its faults around it: what is recorded is
+/// what the wire carried.
+pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {
+    let mac = MacAddr(station(options.ip.ip));
+    let mut port: Box<dyn Port> = match &options.port {
+        PortSpec::None => return Ok(None),
+        PortSpec::Mem => {
+            let (switch, port) = options.switch.as_ref().ok_or(OpenError::NoSwitch)?;
+            Box::new(switch.port(*port)?)
+        }
+        PortSpec::Udp { bind, peers } => Box::new(UdpPort::open(UdpConfig {
+            bind: *bind,
+            peers: peers.clone(),
+            vni: options.vni,
+            secret: options.udp_secret,
+            mac,
+            mtu: MTU_DEFAULT,
+        })?),
+        PortSpec::Tap(name) => tap(name, mac, options)?,
+    };
+    if let Some(path) = &options.pcap {
+        port = capture(port, path)?;
+    }
+    if options.faults
+        != (Faults {
+            seed: options.faults.seed,
+            ..Faults::default()
+        })
+    {
+        port = Box::new(Impair::new(port, options.faults)?);
+    }
+    Ok(Some(port))
+}
+
+#[cfg(feature = "tap")]
+fn tap(name: &str, mac: MacAddr, options: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
+    use ringbell_nic_core::port::tap::{TapConfig, TapPort};
+    Ok(Box::new(TapPort::open(&TapConfig {
+        name: name.to_owned(),
+        mac,
+        host: options.tap_host.map(|c| (c.ip, c.prefix)),
+        mtu: None,
+    })?))
+}
+
+#[cfg(not(feature = "tap"))]
+fn tap(_: &str, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
+    Err(OpenError::NotBuilt {
+        what: "a port on a TAP device",
+        feature: "tap",
+    })
+}
+
+#[cfg(feature = "pcap")]
+fn capture(port: Box<dyn Port>, path: &Path) -> Result<Box<dyn Port>, OpenError> {
+    use ringbell_nic_core::port::capture::Capture;
+    let file = std::fs::File::create(path).map_err(|source| OpenError::CaptureFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    let epoch = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap_or_default();
+    let writer = std::io::BufWriter::new(file);
+    Ok(Box::new(Capture::new(port, writer, epoch)?))
+}
+
+#[cfg(not(feature = "pcap"))]
+fn capture(_: Box<dyn Port>, _: &Path) -> Result<Box<dyn Port>, OpenError> {
+    Err(OpenError::NotBuilt {
+        what: "a capture",
+        feature: "pcap",
+    })
+}
