@@ -51,7 +51,7 @@ impl Collectives {
     pub(super) fn judge(&mut self, io: &mut Io<'_>, slot: u32) {
         let Some(c) = self.comm(slot) else { return };
         // Before that, this rank does not know which way its operations take.
-        let Some(d) = c.dispute.as_ref().filter(|_| c.ready) else {
+        let Some(d) = c.dispute.as_ref().filter(|_| c.life.ready) else {
             return;
         };
         let (ctx, rank, seq, told) = (c.ctx, c.rank, d.seq, d.told);

@@ -110,6 +110,36 @@ impl Dispute {
     }
 }
 
+/// How far a communicator has come, from the search for its ranks to its end.
+#[derive(Debug)]
+pub(crate) struct Life {
+    /// When the ranks must have found each other.
+    pub(crate) deadline: Option<NicTime>,
+    pub(crate) ready: bool,
+    pub(crate) end: Option<End>,
+    /// Why it ended, or what an operation lacked, in words.
+    pub(crate) why: Option<String>,
+    pub(crate) gone: Vec<Gone>,
+    /// When each rank has last answered that it is alive, and how many collectives were posted there by then.
+    pub(crate) heard: Vec<Option<(NicTime, u32)>>,
+    pub(crate) freed: bool,
+}
+
+impl Life {
+    /// A communicator of so many ranks begins.
+    pub(crate) fn new(ranks: usize) -> Life {
+        Life {
+            deadline: None,
+            ready: false,
+            end: None,
+            why: None,
+            gone: Vec::new(),
+            heard: vec![None; ranks],
+            freed: false,
+        }
+    }
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Comm {
@@ -126,16 +156,7 @@ pub(crate) struct Comm {
     pub(crate) active: Vec<u32>,
     pub(crate) history: VecDeque<(u32, Params)>,
     pub(crate) dispute: Option<Dispute>,
-    /// When the ranks must have found each other.
-    pub(crate) deadline: Option<NicTime>,
-    pub(crate) ready: bool,
-    pub(crate) end: Option<End>,
-    /// Why it ended, or what an operation lacked, in words.
-    pub(crate) why: Option<String>,
-    pub(crate) gone: Vec<Gone>,
-    /// When each rank has last answered that it is alive, and how many collectives were posted there by then.
-    pub(crate) heard: Vec<Option<(NicTime, u32)>>,
-    pub(crate) freed: bool,
+    pub(crate) life: Life,
     pub(crate) counters: CollectiveCounters,
     /// How often each algorithm was chosen for each collective; few pairs, so no map.
     pub(crate) chosen: Vec<((CollectiveKind, Algorithm), u64)>,

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{GpuVa, Status};
 
-use super::communicator::Comm;
+use super::communicator::{Comm, Life};
 use super::direct_path::DirectComm;
 use super::fabric::{Frame, Tells};
 use super::{
@@ -131,13 +131,7 @@ impl Collectives {
             active: Vec::new(),
             history: VecDeque::new(),
             dispute: None,
-            deadline: None,
-            ready: false,
-            end: None,
-            gone: Vec::new(),
-            why: None,
-            heard: vec![None; c.peers.len()],
-            freed: false,
+            life: Life::new(c.peers.len()),
             counters: CollectiveCounters::default(),
             chosen: Vec::new(),
             direct,
@@ -173,7 +167,7 @@ impl Collectives {
     /// Every communicator that is not freed.
     pub(crate) fn ids(&self) -> Vec<CommId> {
         let slots = self.comms.iter().enumerate();
-        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.freed));
+        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.life.freed));
         live.map(|(i, s)| CommId(i as u32 | u32::from(s.generation) << 16))
             .collect()
     }
@@ -188,12 +182,12 @@ impl Collectives {
         let Some(c) = self.comm(slot) else {
             return Err(CommError::Unknown { id });
         };
-        Ok(match c.end {
+        Ok(match c.life.end {
             Some(e) => CommStatus::Aborted {
                 rank: e.rank,
                 status: e.status,
             },
-            None if c.ready => CommStatus::Ready,
+            None if c.life.ready => CommStatus::Ready,
             None => {
                 let missing = self.fabric.group(c.ctx).map(|g| g.missing());
                 match missing.unwrap_or_default() {
@@ -228,17 +222,17 @@ impl Collectives {
         let Some(c) = s.comm.as_mut() else {
             return Err(CommError::Unknown { id });
         };
-        c.freed = true;
+        c.life.freed = true;
         let (ctx, rank) = (c.ctx, c.rank);
         let idle = c.active.is_empty() && c.queue.is_empty();
-        if c.end.is_none() && idle {
+        if c.life.end.is_none() && idle {
             // An orderly end: the others may go on with what they have.
             self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
             self.fabric.retire(ctx);
             let until = io.now;
             self.ending += 1;
             if let Some(c) = self.comm_mut(slot) {
-                c.end = Some(super::End {
+                c.life.end = Some(super::End {
                     rank,
                     status: Status::CommAborted,
                     until: until.plus(super::GRACE),
@@ -275,10 +269,10 @@ impl Collectives {
         }
         if let Some(g) = self.fabric.group(c.ctx) {
             nic_memory += g.buffers.map_or(0, |b| b.len);
-            counters.eager = g.eager;
-            counters.rendezvous = g.rendezvous;
-            counters.without_credit = g.without_credit;
-            counters.unexpected = g.unexpected;
+            counters.eager = g.counts.eager;
+            counters.rendezvous = g.counts.rendezvous;
+            counters.without_credit = g.counts.without_credit;
+            counters.unexpected = g.counts.unexpected;
         }
         let peers = c.peers.iter().enumerate().map(|(r, address)| {
             let carrier = self.fabric.carrier(c.ctx, r as u32);
@@ -305,7 +299,7 @@ impl Collectives {
             peers: peers.collect(),
             chosen,
             counters,
-            why: c.why.clone(),
+            why: c.life.why.clone(),
         })
     }
 }

@@ -14,13 +14,13 @@ impl Collectives {
         let Some(c) = self.comm_mut(slot) else {
             return;
         };
-        if c.end.is_some() {
+        if c.life.end.is_some() {
             return;
         }
         if status == Status::Mismatch {
-            c.why = c.dispute.as_ref().and_then(|d| d.difference(rank));
+            c.life.why = c.dispute.as_ref().and_then(|d| d.difference(rank));
         }
-        c.end = Some(End {
+        c.life.end = Some(End {
             rank,
             status,
             until: now.plus(GRACE),
@@ -70,7 +70,7 @@ impl Collectives {
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {
             let Some(c) = self.comm(slot) else { continue };
-            let Some(end) = c.end else { continue };
+            let Some(end) = c.life.end else { continue };
             let ctx = c.ctx;
             if !end.reaped {
                 if c.direct.as_ref().is_some_and(|d| d.path.is_active()) {
@@ -97,13 +97,13 @@ impl Collectives {
                 }
                 if let Some(c) = self.comm_mut(slot) {
                     c.queue.clear();
-                    c.end = Some(End {
+                    c.life.end = Some(End {
                         reaped: true,
                         ..end
                     });
                 }
             }
-            if self.comm(slot).is_some_and(|c| c.freed) {
+            if self.comm(slot).is_some_and(|c| c.life.freed) {
                 self.drop_comm(io, slot);
                 moved = true;
             }
@@ -114,7 +114,7 @@ impl Collectives {
     pub(super) fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
         let s = &mut self.comms[slot as usize];
         if let Some(c) = s.comm.take() {
-            self.ending -= usize::from(c.end.is_some());
+            self.ending -= usize::from(c.life.end.is_some());
             io.dma.nic_memory.free(c.scratch);
             // Its engines live on, so that they can be asked.
             for by in [Owner::communicator(slot), Owner::operands(slot)] {
@@ -130,7 +130,10 @@ impl Collectives {
 
     /// Notices ranks that are ready, and those that never come.
     pub(super) fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
-        let connects = |s: &u32| self.comm(*s).is_some_and(|c| !c.ready && c.end.is_none());
+        let connects = |s: &u32| {
+            self.comm(*s)
+                .is_some_and(|c| !c.life.ready && c.life.end.is_none())
+        };
         if !self.by_ctx.values().any(connects) {
             return false;
         }
@@ -139,7 +142,7 @@ impl Collectives {
         for slot in slots {
             let now = io.now;
             let Some(c) = self.comm(slot) else { continue };
-            if c.ready || c.end.is_some() {
+            if c.life.ready || c.life.end.is_some() {
                 continue;
             }
             let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
@@ -150,13 +153,13 @@ impl Collectives {
                 continue;
             };
             if ready {
-                c.ready = true;
+                c.life.ready = true;
                 moved = true;
                 self.join_direct(io, slot);
                 self.route_all(io, slot);
                 continue;
             }
-            let deadline = *c.deadline.get_or_insert(now.plus(limit));
+            let deadline = *c.life.deadline.get_or_insert(now.plus(limit));
             if now >= deadline {
                 self.end(io, slot, missing.unwrap_or(0), Status::PeerFailed);
                 moved = true;
@@ -262,7 +265,7 @@ impl Collectives {
         a.asked = Some(io.now);
         let (slot, seq) = (a.comm, a.seq);
         let counts = seq.is_some();
-        let asks = |c: &&Comm| counts && c.ready && c.end.is_none();
+        let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
         if let Some(ctx) = self.comm(slot).filter(asks).map(|c| c.ctx) {
             self.fabric.tell(ctx, |from| Frame::Ask { ctx, from });
             // Ranks that wait for each other without a message between them may run different things.
@@ -277,8 +280,10 @@ impl Collectives {
     fn silent(&self, id: u32) -> Option<u32> {
         let a = self.ops.get(id)?;
         let asked = a.asked.filter(|_| a.seq.is_some())?;
-        let c = self.comm(a.comm).filter(|c| c.ready && c.end.is_none())?;
-        let ranks = c.heard.iter().enumerate();
+        let c = self
+            .comm(a.comm)
+            .filter(|c| c.life.ready && c.life.end.is_none())?;
+        let ranks = c.life.heard.iter().enumerate();
         ranks
             .filter(|(r, at)| *r as u32 != c.rank && at.is_none_or(|(at, _)| at < asked))
             .map(|(r, _)| r as u32)
@@ -289,7 +294,7 @@ impl Collectives {
     fn absent(&self, id: u32) -> Option<u32> {
         let a = self.ops.get(id)?;
         let (asked, seq) = (a.asked?, a.seq?);
-        let ranks = self.comm(a.comm)?.heard.iter().zip(0..);
+        let ranks = self.comm(a.comm)?.life.heard.iter().zip(0..);
         // Numbers wrap: one that is not ahead by less than half of them is behind.
         let behind = |posted: u32| posted.wrapping_sub(seq.wrapping_add(1)) >= 1 << 31;
         let is = |at: &Option<(NicTime, u32)>| at.is_some_and(|(t, n)| t >= asked && behind(n));
@@ -302,7 +307,7 @@ impl Collectives {
     pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
         if last {
             for id in self.ids() {
-                let idle = |c: &Comm| c.active.is_empty() && c.queue.is_empty() && c.ready;
+                let idle = |c: &Comm| c.active.is_empty() && c.queue.is_empty() && c.life.ready;
                 if self.find(id.0).and_then(|s| self.comm(s)).is_some_and(idle) {
                     let _ = self.free(io, id);
                 }
@@ -316,7 +321,7 @@ impl Collectives {
                 continue;
             };
             let ids: Vec<u32> = c.active.iter().chain(&c.queue).copied().collect();
-            if let Some(end) = &mut c.end {
+            if let Some(end) = &mut c.life.end {
                 end.until = io.now;
             }
             for id in ids {

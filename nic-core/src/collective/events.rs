@@ -159,7 +159,7 @@ impl Collectives {
                 let now = io.now;
                 let slot = self.by_ctx.get(&ctx).copied();
                 let comm = slot.and_then(|s| self.comm_mut(s));
-                if let Some(at) = comm.and_then(|c| c.heard.get_mut(rank as usize)) {
+                if let Some(at) = comm.and_then(|c| c.life.heard.get_mut(rank as usize)) {
                     *at = Some((now, posted));
                 }
             }
@@ -176,11 +176,11 @@ impl Collectives {
         let Some(c) = self.comm_mut(slot) else {
             return;
         };
-        if !c.ready {
+        if !c.life.ready {
             // It never begins.
             return self.end(io, slot, gone.blame, gone.status);
         }
-        c.gone.push(gone);
+        c.life.gone.push(gone);
         self.gone += 1;
     }
 
@@ -193,7 +193,7 @@ impl Collectives {
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {
-            let Some(c) = self.comm(slot).filter(|c| c.end.is_none()) else {
+            let Some(c) = self.comm(slot).filter(|c| c.life.end.is_none()) else {
                 continue;
             };
             let busy = !c.active.is_empty() || !c.queue.is_empty();
@@ -201,7 +201,7 @@ impl Collectives {
                 true => self.waits_for(c, g.rank),
                 false => !g.left,
             };
-            if let Some(g) = c.gone.iter().find(ends).copied() {
+            if let Some(g) = c.life.gone.iter().find(ends).copied() {
                 self.end(io, slot, g.blame, g.status);
                 moved = true;
             }

@@ -306,7 +306,7 @@ impl Collectives {
         let slot = session & 0xffff;
         let s = self.comms.get(slot as usize)?;
         let comm = s.comm.as_ref()?;
-        (u32::from(s.generation) == session >> 16 && !comm.freed).then_some(slot)
+        (u32::from(s.generation) == session >> 16 && !comm.life.freed).then_some(slot)
     }
 
     /// Rank and ranks of a communicator.
@@ -322,7 +322,7 @@ impl Collectives {
 
     /// How a communicator has ended, if it has.
     pub(crate) fn ended(&self, slot: u32) -> Option<(Status, u64)> {
-        Some(self.comm(slot)?.end?.of_operations())
+        Some(self.comm(slot)?.life.end?.of_operations())
     }
 
     /// Whether there is any communicator, or something left of one.
@@ -334,8 +334,9 @@ impl Collectives {
     /// Whether something waits for a reading of the clock.
     pub(crate) fn wants_clock(&self) -> bool {
         let waits = |s: &u32| {
-            self.comm(*s)
-                .is_some_and(|c| (!c.ready && c.end.is_none()) || c.end.is_some_and(|e| !e.reaped))
+            self.comm(*s).is_some_and(|c| {
+                (!c.life.ready && c.life.end.is_none()) || c.life.end.is_some_and(|e| !e.reaped)
+            })
         };
         self.by_ctx.values().any(waits)
     }
@@ -359,7 +360,7 @@ impl Collectives {
             && self.is_direct_quiet()
             && self.fabric.is_quiet()
             && !self.by_ctx.values().any(|s| {
-                let end = self.comm(*s).and_then(|c| c.end);
+                let end = self.comm(*s).and_then(|c| c.life.end);
                 end.is_some_and(|e| !e.reaped)
             })
     }
@@ -367,10 +368,10 @@ impl Collectives {
     /// When the NIC must step although nothing arrives.
     pub(crate) fn next_timer(&self) -> Option<NicTime> {
         let of = self.by_ctx.values().filter_map(|s| self.comm(*s));
-        let times = of.filter_map(|c| match c.end {
+        let times = of.filter_map(|c| match c.life.end {
             Some(e) if !e.reaped => Some(e.until),
             Some(_) => None,
-            None => c.deadline.filter(|_| !c.ready),
+            None => c.life.deadline.filter(|_| !c.life.ready),
         });
         times.chain(self.fabric.next_timer()).min()
     }
@@ -466,7 +467,7 @@ impl Collectives {
             // Collective operations begin in order; messages and local ones when they can.
             let (mut blocked, mut i) = (false, 0);
             while let Some(c) = self.comm(slot) {
-                if c.end.is_some() || !c.ready {
+                if c.life.end.is_some() || !c.life.ready {
                     break;
                 }
                 let Some(&id) = c.queue.get(i) else { break };
@@ -614,7 +615,7 @@ impl Collectives {
                 } = match cut {
                     Ok(cut) => cut,
                     Err(short) => {
-                        c.why = Some(short.to_string());
+                        c.life.why = Some(short.to_string());
                         self.finish(slot, id, Status::NoResources, 0, short.needed);
                         return true;
                     }
@@ -755,7 +756,7 @@ impl Collectives {
         let ended = self.comms[slot as usize]
             .comm
             .as_ref()
-            .is_none_or(|c| c.end.is_some());
+            .is_none_or(|c| c.life.end.is_some());
         if ended {
             return;
         }

@@ -107,14 +107,9 @@ struct Batch {
     complete: bool,
 }
 
-/// A port that carries frames in UDP datagrams.
-#[derive(Debug)]
-pub struct UdpPort {
-    socket: Socket,
-    local: SocketAddr,
-    header: [u8; VXLAN_HEADER],
-    mac: MacAddr,
-    mtu: usize,
+/// Proofs that a peer is at the address that its datagrams come from.
+#[derive(Debug, Default)]
+struct Trust {
     /// With a secret: the keys.
     proof: Option<Proof>,
     /// The tags that peers have asked for.
@@ -127,19 +122,42 @@ pub struct UdpPort {
     kept: Option<(Option<SocketAddr>, Vec<u8>)>,
     /// The millisecond in which challenges are counted, and how many there were.
     challenges: (u64, u32),
+}
+
+/// Who there is to send to.
+#[derive(Debug, Default)]
+struct Peers {
     /// Configured peers, then learned ones.
-    peers: Vec<SocketAddr>,
+    all: Vec<SocketAddr>,
     configured: usize,
-    stations: HashMap<MacAddr, SocketAddr>,
+    macs: HashMap<MacAddr, SocketAddr>,
     last: Option<(MacAddr, SocketAddr)>,
-    batch: Batch,
-    /// The frame being written goes to every peer.
-    flood: bool,
-    inbox: Box<[u8]>,
+}
+
+/// Datagrams that were received and not yet handed on.
+#[derive(Debug)]
+struct Inbox {
+    bytes: Box<[u8]>,
     metas: [RecvMeta; MESSAGES],
     messages: usize,
     message: usize,
     offset: usize,
+}
+
+/// A port that carries frames in UDP datagrams.
+#[derive(Debug)]
+pub struct UdpPort {
+    socket: Socket,
+    local: SocketAddr,
+    header: [u8; VXLAN_HEADER],
+    mac: MacAddr,
+    mtu: usize,
+    trust: Trust,
+    peers: Peers,
+    batch: Batch,
+    /// The frame being written goes to every peer.
+    flood: bool,
+    inbox: Inbox,
     counters: PortCounters,
 }
 
@@ -179,16 +197,15 @@ impl UdpPort {
             header: vxlan::header(vni),
             mac,
             mtu,
-            proof,
-            tags: HashMap::new(),
-            tx_header: None,
-            believed: None,
-            kept: None,
-            challenges: (0, 0),
-            configured: peers.len(),
-            peers,
-            stations: HashMap::new(),
-            last: None,
+            trust: Trust {
+                proof,
+                ..Trust::default()
+            },
+            peers: Peers {
+                configured: peers.len(),
+                all: peers,
+                ..Peers::default()
+            },
             batch: Batch {
                 bytes: vec![0; BATCH_BYTES].into(),
                 len: 0,
@@ -198,11 +215,13 @@ impl UdpPort {
                 complete: false,
             },
             flood: false,
-            inbox: vec![0; MESSAGES * MESSAGE_BYTES].into(),
-            metas: [RecvMeta::default(); MESSAGES],
-            messages: 0,
-            message: 0,
-            offset: 0,
+            inbox: Inbox {
+                bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
+                metas: [RecvMeta::default(); MESSAGES],
+                messages: 0,
+                message: 0,
+                offset: 0,
+            },
             counters: PortCounters::default(),
         })
     }
@@ -250,26 +269,26 @@ impl UdpPort {
     /// The next datagram in the inbox: sender, and where it lies.
     fn next_datagram(&mut self) -> Option<(SocketAddr, usize, usize)> {
         loop {
-            if self.message == self.messages {
-                let mut parts = self.inbox.chunks_exact_mut(MESSAGE_BYTES);
+            if self.inbox.message == self.inbox.messages {
+                let mut parts = self.inbox.bytes.chunks_exact_mut(MESSAGE_BYTES);
                 let mut slices: [IoSliceMut<'_>; MESSAGES] =
                     std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or(&mut [])));
-                self.messages = self.socket.recv(&mut slices, &mut self.metas).ok()?;
-                (self.message, self.offset) = (0, 0);
-                if self.messages == 0 {
+                self.inbox.messages = self.socket.recv(&mut slices, &mut self.inbox.metas).ok()?;
+                (self.inbox.message, self.inbox.offset) = (0, 0);
+                if self.inbox.messages == 0 {
                     return None;
                 }
             }
-            let meta = self.metas[self.message];
+            let meta = self.inbox.metas[self.inbox.message];
             let len = meta.len.min(MESSAGE_BYTES);
-            if self.offset >= len {
-                self.message += 1;
-                self.offset = 0;
+            if self.inbox.offset >= len {
+                self.inbox.message += 1;
+                self.inbox.offset = 0;
                 continue;
             }
-            let n = meta.stride.clamp(1, len - self.offset);
-            let at = self.message * MESSAGE_BYTES + self.offset;
-            self.offset += n;
+            let n = meta.stride.clamp(1, len - self.inbox.offset);
+            let at = self.inbox.message * MESSAGE_BYTES + self.inbox.offset;
+            self.inbox.offset += n;
             return Some((meta.addr, at, n));
         }
     }
@@ -278,32 +297,33 @@ impl UdpPort {
     fn admit(&mut self, now: NicTime, from: SocketAddr, datagram: &[u8]) -> bool {
         let header = datagram.get(..VXLAN_HEADER);
         if self
+            .trust
             .believed
             .is_some_and(|(a, h)| a == from && header == Some(&h[..]))
         {
             return true;
         }
-        let Some(proof) = self.proof.clone() else {
+        let Some(proof) = self.trust.proof.clone() else {
             // The reserved fields are not ours to judge (RFC 7348 §5).
-            let (vni, known) = (vni_of(self.header), self.peers.contains(&from));
+            let (vni, known) = (vni_of(self.header), self.peers.all.contains(&from));
             let ours = known && vxlan::parse(datagram).is_ok_and(|(v, _)| v == vni);
             self.counters.rx_strangers += u64::from(!ours);
             return ours;
         };
         match proof.parse(datagram) {
-            Some((Kind::Challenge, cookie)) if self.peers.contains(&from) => {
+            Some((Kind::Challenge, cookie)) if self.peers.all.contains(&from) => {
                 let (tag, answer) = (proof.tag(cookie), proof.emit(Kind::Response, cookie));
-                self.tags.insert(from, tag);
-                self.tx_header = None;
+                self.trust.tags.insert(from, tag);
+                self.trust.tx_header = None;
                 // A lost answer is asked for again.
                 let _ = self.socket.send_to(&answer, from);
                 self.send_kept(from);
                 return false;
             }
             Some((Kind::Response, cookie)) if cookie == proof.cookie(from) => {
-                let room = self.peers.len() < self.configured + STATIONS_MAX;
-                if room && !self.peers.contains(&from) {
-                    self.peers.push(from);
+                let room = self.peers.all.len() < self.peers.configured + STATIONS_MAX;
+                if room && !self.peers.all.contains(&from) {
+                    self.peers.all.push(from);
                 }
                 return false;
             }
@@ -311,8 +331,8 @@ impl UdpPort {
         }
         let cookie = proof.cookie(from);
         let expected = with_tag(self.header, proof.tag(cookie));
-        if header == Some(&expected[..]) && self.peers.contains(&from) {
-            self.believed = Some((from, expected));
+        if header == Some(&expected[..]) && self.peers.all.contains(&from) {
+            self.trust.believed = Some((from, expected));
             return true;
         }
         self.counters.rx_strangers += 1;
@@ -326,17 +346,17 @@ impl UdpPort {
 
     fn may_challenge(&mut self, now: NicTime) -> bool {
         let ms = now.0 / 1_000_000;
-        if self.challenges.0 != ms {
-            self.challenges = (ms, 0);
+        if self.trust.challenges.0 != ms {
+            self.trust.challenges = (ms, 0);
         }
-        self.challenges.1 += 1;
-        self.challenges.1 <= CHALLENGES_MAX
+        self.trust.challenges.1 += 1;
+        self.trust.challenges.1 <= CHALLENGES_MAX
     }
 
     /// Sends again what a peer has not believed.
     fn send_kept(&mut self, to: SocketAddr) {
         let header = self.header_to(to);
-        if let Some((for_whom, frame)) = &self.kept {
+        if let Some((for_whom, frame)) = &self.trust.kept {
             if for_whom.is_none_or(|p| p == to) {
                 let datagram = [&header[..], frame].concat();
                 if self.socket.send_to(&datagram, to).is_err() {
@@ -348,14 +368,14 @@ impl UdpPort {
 
     /// The header of frames to a peer.
     fn header_to(&mut self, to: SocketAddr) -> [u8; VXLAN_HEADER] {
-        match self.tx_header {
+        match self.trust.tx_header {
             Some((a, header)) if a == to => header,
             _ => {
-                let header = match self.tags.get(&to) {
+                let header = match self.trust.tags.get(&to) {
                     Some(&tag) => with_tag(self.header, tag),
                     None => self.header,
                 };
-                self.tx_header = Some((to, header));
+                self.trust.tx_header = Some((to, header));
                 header
             }
         }
@@ -363,15 +383,15 @@ impl UdpPort {
 
     /// Keeps a small frame for a peer that may not believe it yet.
     fn keep(&mut self, to: Option<SocketAddr>, frame: std::ops::Range<usize>) {
-        let unknown = |p: &SocketAddr| !self.tags.contains_key(p);
-        let wanted = self.proof.is_some()
+        let unknown = |p: &SocketAddr| !self.trust.tags.contains_key(p);
+        let wanted = self.trust.proof.is_some()
             && frame.len() <= KEPT_BYTES
             && match &to {
                 Some(to) => unknown(to),
-                None => self.peers.iter().any(unknown),
+                None => self.peers.all.iter().any(unknown),
             };
         if wanted {
-            self.kept = Some((to, self.batch.bytes[frame].to_vec()));
+            self.trust.kept = Some((to, self.batch.bytes[frame].to_vec()));
         }
     }
 }
@@ -389,7 +409,7 @@ fn with_tag(mut header: [u8; VXLAN_HEADER], tag: [u8; 4]) -> [u8; VXLAN_HEADER] 
 
 impl Port for UdpPort {
     fn describe(&self) -> String {
-        format!("udp {} with {} peers", self.local, self.peers.len())
+        format!("udp {} with {} peers", self.local, self.peers.all.len())
     }
     fn mac(&self) -> MacAddr {
         self.mac
@@ -402,9 +422,9 @@ impl Port for UdpPort {
         loop {
             let (from, at, n) = self.next_datagram()?;
             // The inbox is taken out while the sender is looked up.
-            let inbox = std::mem::take(&mut self.inbox);
+            let inbox = std::mem::take(&mut self.inbox.bytes);
             let admitted = self.admit(now, from, &inbox[at..at + n]);
-            self.inbox = inbox;
+            self.inbox.bytes = inbox;
             if !admitted {
                 continue;
             }
@@ -414,24 +434,25 @@ impl Port for UdpPort {
                 continue;
             }
             let mut src = MacAddr::default();
-            src.0.copy_from_slice(&self.inbox[start + 6..start + 12]);
-            if self.last != Some((src, from)) {
-                self.last = Some((src, from));
-                let known = self.stations.contains_key(&src);
-                if src.is_unicast() && (known || self.stations.len() < STATIONS_MAX) {
-                    self.stations.insert(src, from);
+            src.0
+                .copy_from_slice(&self.inbox.bytes[start + 6..start + 12]);
+            if self.peers.last != Some((src, from)) {
+                self.peers.last = Some((src, from));
+                let known = self.peers.macs.contains_key(&src);
+                if src.is_unicast() && (known || self.peers.macs.len() < STATIONS_MAX) {
+                    self.peers.macs.insert(src, from);
                 }
             }
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += len as u64;
-            return Some(&self.inbox[start..start + len]);
+            return Some(&self.inbox.bytes[start..start + len]);
         }
     }
 
     fn tx_frame(&mut self, _now: NicTime, dst: MacAddr) -> Option<&mut [u8]> {
-        let to = match self.stations.get(&dst) {
+        let to = match self.peers.macs.get(&dst) {
             Some(&to) => Some(to),
-            None if self.peers.len() == 1 => Some(self.peers[0]),
+            None if self.peers.all.len() == 1 => Some(self.peers.all[0]),
             None => None,
         };
         self.flood = to.is_none();
@@ -460,10 +481,10 @@ impl Port for UdpPort {
             // `tx_frame` has emptied the batch.
             (self.batch.len, self.batch.segment, self.batch.frames) = (n, n, 1);
             self.keep(None, VXLAN_HEADER..n);
-            for i in 0..self.peers.len() {
-                let header = self.header_to(self.peers[i]);
+            for i in 0..self.peers.all.len() {
+                let header = self.header_to(self.peers.all[i]);
                 self.batch.bytes[..VXLAN_HEADER].copy_from_slice(&header);
-                self.batch.to = Some(self.peers[i]);
+                self.batch.to = Some(self.peers.all[i]);
                 (self.batch.len, self.batch.frames) = (n, 1);
                 if !self.send_batch() {
                     self.counters.tx_dropped += 1;
@@ -508,7 +529,7 @@ impl Port for UdpPort {
     }
     fn next_refused(&mut self) -> Option<MacAddr> {
         while let Some(by) = self.socket.next_refused() {
-            if let Some((mac, _)) = self.stations.iter().find(|(_, a)| **a == by) {
+            if let Some((mac, _)) = self.peers.macs.iter().find(|(_, a)| **a == by) {
                 return Some(*mac);
             }
         }

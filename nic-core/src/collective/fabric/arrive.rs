@@ -279,7 +279,7 @@ impl Fabric {
             claimed: None,
         })?;
         m.early += 1;
-        g.unexpected += 1;
+        g.counts.unexpected += 1;
         if user {
             g.user_early.push_back(id);
         } else {

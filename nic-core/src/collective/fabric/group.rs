@@ -86,6 +86,17 @@ impl UserRecv {
     }
 }
 
+/// How the messages of a communicator went.
+#[derive(Debug, Default)]
+pub(crate) struct MessageCounts {
+    pub(crate) eager: u64,
+    pub(crate) rendezvous: u64,
+    /// Small ones that went by rendezvous because the peer had no buffer free.
+    pub(crate) without_credit: u64,
+    /// Those that came before their receive.
+    pub(crate) unexpected: u64,
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -114,10 +125,7 @@ pub(crate) struct Group {
     pub(crate) user_early: VecDeque<u32>,
     /// Ended: only what is on the way is waited for.
     pub(crate) dead: bool,
-    pub(crate) eager: u64,
-    pub(crate) rendezvous: u64,
-    pub(crate) without_credit: u64,
-    pub(crate) unexpected: u64,
+    pub(crate) counts: MessageCounts,
 }
 
 impl Group {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
-use super::group::{Group, Member};
+use super::group::{Group, Member, MessageCounts};
 use super::link::{Dest, Link, LinkState, Rx, TxFrame, TxKey};
 use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Pieces, Tells, MAX_STRANGERS};
 use crate::collective::settings::{CollectiveSettings, CommError};
@@ -106,10 +106,7 @@ impl Fabric {
             early: FxHashMap::default(),
             user_early: VecDeque::new(),
             dead: false,
-            eager: 0,
-            rendezvous: 0,
-            without_credit: 0,
-            unexpected: 0,
+            counts: MessageCounts::default(),
         };
         self.groups.insert(ctx, group);
         let me = SocketAddrV4::new(self.ip, port);
@@ -145,7 +142,7 @@ impl Fabric {
     }
 
     fn listen(&mut self, io: &mut Io<'_>, port: u16, rank: u32) -> Result<(), CommError> {
-        match self.port {
+        match self.served.port {
             Some(p) if p == port => return Ok(()),
             Some(p) => {
                 return Err(CommError::Port {
@@ -158,16 +155,16 @@ impl Fabric {
         }
         for i in 0..io.transports.len() {
             match io.transports[i].listen(port, BACKLOG) {
-                Ok(l) => self.listeners.push((i, l)),
+                Ok(l) => self.served.listeners.push((i, l)),
                 Err(status) => {
-                    for (i, l) in self.listeners.drain(..) {
+                    for (i, l) in self.served.listeners.drain(..) {
                         io.transports[i].unlisten(l);
                     }
                     return Err(CommError::Listen { port, status });
                 }
             }
         }
-        self.port = Some(port);
+        self.served.port = Some(port);
         Ok(())
     }
 
@@ -416,7 +413,7 @@ impl Fabric {
                 let Some(&l) = self.by_conn.get(&(t, conn)) else {
                     return false;
                 };
-                let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
+                let me = SocketAddrV4::new(self.ip, self.served.port.unwrap_or(0));
                 let link = &mut self.links[l];
                 link.state = LinkState::Up;
                 link.proven = true;
@@ -444,7 +441,7 @@ impl Fabric {
                 true
             }
             TransportEvent::Incoming { listener, conn, .. } => {
-                if !self.listeners.contains(&(t, listener)) {
+                if !self.served.listeners.contains(&(t, listener)) {
                     return false;
                 }
                 let free = self
@@ -538,7 +535,7 @@ impl Fabric {
         if !matches!(self.links[link].state, LinkState::Stranger(_)) {
             return false;
         }
-        let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
+        let me = SocketAddrV4::new(self.ip, self.served.port.unwrap_or(0));
         if from >= me {
             // We are the one to connect.
             return false;
@@ -618,7 +615,7 @@ impl Fabric {
         l.proven = false;
         l.state = LinkState::Down(io.now.plus(RETRY));
         let Some(peer) = l.peer else { return };
-        let me = SocketAddrV4::new(self.ip, self.port.unwrap_or(0));
+        let me = SocketAddrV4::new(self.ip, self.served.port.unwrap_or(0));
         if me >= peer {
             // The peer connects anew; the slot is free.
             l.peer = None;

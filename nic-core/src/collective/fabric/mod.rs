@@ -178,12 +178,19 @@ struct Met {
     arriving: bool,
 }
 
+/// Where this NIC serves collectives, once it does.
+#[derive(Debug, Default)]
+struct Served {
+    port: Option<u16>,
+    /// On each transport.
+    listeners: Vec<(usize, ListenerId)>,
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Fabric {
     ip: Ipv4Addr,
-    port: Option<u16>,
-    listeners: Vec<(usize, ListenerId)>,
+    served: Served,
     links: Vec<Link>,
     by_conn: FxHashMap<(usize, ConnId), usize>,
     by_peer: HashMap<SocketAddrV4, usize>,
@@ -211,8 +218,7 @@ impl Fabric {
     pub(crate) fn new(ip: Ipv4Addr) -> Fabric {
         Fabric {
             ip,
-            port: None,
-            listeners: Vec::new(),
+            served: Served::default(),
             links: Vec::new(),
             by_conn: FxHashMap::default(),
             by_peer: HashMap::new(),
@@ -299,13 +305,13 @@ impl Fabric {
         let fits = len <= m.eager_max;
         let eager = len == 0 || (fits && m.credits > 0);
         if eager {
-            g.eager += 1;
+            g.counts.eager += 1;
             if len > 0 {
                 m.credits -= 1;
             }
         } else {
-            g.rendezvous += 1;
-            g.without_credit += u64::from(fits);
+            g.counts.rendezvous += 1;
+            g.counts.without_credit += u64::from(fits);
         }
         let mut send = 0;
         if user || !eager {

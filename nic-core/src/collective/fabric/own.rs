@@ -64,7 +64,7 @@ impl Fabric {
             return self.full(r.key);
         };
         m.early += 1;
-        g.unexpected += 1;
+        g.counts.unexpected += 1;
         g.user_early.push_back(id);
     }
 

@@ -117,7 +117,7 @@ fn strangers_are_counted_and_dropped() {
     meet(&mut a, &mut b);
     // An empty datagram carries nothing to count; the friend's first frame was a stranger's.
     assert_eq!(b.counters().rx_strangers, 6);
-    assert_eq!(b.peers, [a.local_addr()]);
+    assert_eq!(b.peers.all, [a.local_addr()]);
     // Whoever sent enough to be asked was asked, and never with more than it had sent.
     stranger.set_nonblocking(true).unwrap(); // a socket can be
     let mut asked = 0;
@@ -185,7 +185,7 @@ fn replays_from_elsewhere_are_refused() {
     pass(b.local_addr());
     pass(b.local_addr());
     assert_eq!(get(&mut b), Some((60, 1)));
-    assert_eq!(b.peers, [spy]);
+    assert_eq!(b.peers.all, [spy]);
     assert_eq!(seen.len(), 4);
     // All of it once more, from another address, and to another port of the same job.
     let thief = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
@@ -205,8 +205,8 @@ fn replays_from_elsewhere_are_refused() {
             );
         }
     }
-    assert_eq!(b.peers, [spy]);
-    assert!(c.peers.is_empty());
+    assert_eq!(b.peers.all, [spy]);
+    assert!(c.peers.all.is_empty());
     assert_eq!(b.counters().rx_frames, before.rx_frames);
     assert!(b.counters().rx_strangers > before.rx_strangers);
 }
@@ -233,7 +233,7 @@ fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
     }
     assert!(answers.iter().all(|&k| k == Some(Kind::Challenge)));
     assert!((1..=CHALLENGES_MAX as usize).contains(&answers.len()));
-    assert!(a.peers.is_empty() && a.tags.is_empty());
+    assert!(a.peers.all.is_empty() && a.trust.tags.is_empty());
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn without_a_secret_only_configured_peers_are_believed() {
     let mut b = open(2, &[], None);
     let mut a = open(1, &[b.local_addr()], None);
     let mut c = open(3, &[b.local_addr()], None);
-    b.peers.push(c.local_addr());
+    b.peers.all.push(c.local_addr());
     put(&mut a, MacAddr::local(2), 60, 1);
     a.flush(NOW);
     put(&mut c, MacAddr::local(2), 60, 2);
