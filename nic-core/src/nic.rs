@@ -292,7 +292,7 @@ impl Nic {
             if doorbell as usize >= limit {
                 return Err(NicError::TooManyQueues { limit });
             }
-            let memory = c.dma.memory.clone();
+            let memory = c.memory.dma.memory.clone();
             let make = |producers| {
                 QueueMemory::new(&config, producers, bar.clone(), &*memory)
                     .map(Arc::new)
@@ -306,7 +306,7 @@ impl Nic {
             for ring in std::iter::once(&kernels).chain(&own) {
                 let mut ring = SendQueue::new(ring.clone(), pd, id, host, &config);
                 if !ring.mem.is_shared() {
-                    ring.scatter = c.places(config.depth);
+                    ring.scatter = c.memory.scatter_slots(config.depth);
                 }
                 c.queues.push(ring);
             }
@@ -344,8 +344,8 @@ impl Nic {
     /// The oldest unread event.
     pub fn poll_event(&self) -> Option<Event> {
         self.core(|c| {
-            let now = c.now;
-            c.events.pop(now)
+            let now = c.time.now;
+            c.report.events.pop(now)
         })
     }
 
@@ -387,7 +387,7 @@ impl Nic {
     /// Every open session.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.core(|c| {
-            let transports = &c.transports;
+            let transports = &c.streams.transports;
             let rows = c.sessions.iter().map(|(id, s)| {
                 let (state, t) = match &s.state {
                     State::Idle => ("idle", None),
@@ -461,7 +461,7 @@ impl Nic {
                     why: "RESET takes 1; addresses are settings of the NIC, fixed when it is made",
                 })
             }
-            _ => self.core(|c| c.mmu.write_register(reg, value))?,
+            _ => self.core(|c| c.memory.mmu.write_register(reg, value))?,
         }
         self.inner.bar.store(offset, value);
         Ok(())

@@ -50,11 +50,13 @@ const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
 /// How often the rescue thread looks whether others still step.
 const RESCUE_PERIOD: Duration = Duration::from_millis(1);
 
-/// How often the slow paths were taken.
+/// Steps, and how often the slow paths were taken.
 #[derive(Debug, Default)]
-struct SlowPaths {
+struct Counts {
     parks: AtomicU64,
     wakes: AtomicU64,
+    waiter_steps: AtomicU64,
+    thread_steps: AtomicU64,
 }
 
 /// Counts of the waiting policy, for tests and `describe`.
@@ -104,27 +106,37 @@ pub(crate) struct Progress {
     core: Mutex<Core>,
     pub(crate) wake: Arc<WakeCell>,
     fds: Vec<OwnedFd>,
-    start: Instant,
+    clock: Clock,
     idle_nap: Duration,
     /// A thread of the NIC polls, so that waiters need not step.
     dedicated: bool,
-    since_clock: AtomicU32,
-    /// Whether the caller of `step_at` says what time it is.
-    by_hand: AtomicBool,
-    waiter_steps: AtomicU64,
-    thread_steps: AtomicU64,
-    leader: AtomicU32,
-    followers: AtomicU32,
-    retire_seq: AtomicU32,
+    sleepers: Sleepers,
     pub(crate) policy: WaitPolicy,
-    slow: SlowPaths,
+    counts: Counts,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,
     /// A kernel has got a queue: its stores to the doorbell wake nobody, so somebody must look.
     pub(crate) exposed: AtomicBool,
     /// Every transport has a descriptor that tells of what arrives.
     transports_wake: bool,
-    /// The rescue thread sleeps until it is told: whoever gives the NIC work must tell it.
+}
+
+/// The NIC's clock, and when it is read.
+struct Clock {
+    start: Instant,
+    /// Steps since the last reading.
+    since_read: AtomicU32,
+    /// Whether the caller of `step_at` says what time it is.
+    by_hand: AtomicBool,
+}
+
+/// Who sleeps, and what wakes them.
+struct Sleepers {
+    leader: AtomicU32,
+    followers: AtomicU32,
+    /// Counts retired operations; the followers' futex.
+    retire_seq: AtomicU32,
+    /// The rescue thread sleeps until it is told: the giver of work must tell it.
     deep: AtomicBool,
 }
 
@@ -142,39 +154,41 @@ impl Progress {
             core: Mutex::new(core),
             wake,
             fds,
-            start: Instant::now(),
+            clock: Clock {
+                start: Instant::now(),
+                since_read: AtomicU32::new(0),
+                by_hand: AtomicBool::new(false),
+            },
             idle_nap,
             dedicated,
-            since_clock: AtomicU32::new(0),
-            by_hand: AtomicBool::new(false),
-            waiter_steps: AtomicU64::new(0),
-            thread_steps: AtomicU64::new(0),
-            leader: AtomicU32::new(NO_LEADER),
-            followers: AtomicU32::new(0),
-            retire_seq: AtomicU32::new(0),
+            sleepers: Sleepers {
+                leader: AtomicU32::new(NO_LEADER),
+                followers: AtomicU32::new(0),
+                retire_seq: AtomicU32::new(0),
+                deep: AtomicBool::new(false),
+            },
             policy: WaitPolicy::new(cpus),
-            slow: SlowPaths::default(),
+            counts: Counts::default(),
             stop: AtomicBool::new(false),
             has_queues: AtomicBool::new(false),
             exposed: AtomicBool::new(false),
             transports_wake,
-            deep: AtomicBool::new(false),
         }
     }
 
     /// The NIC's clock.
     pub(crate) fn now(&self) -> NicTime {
-        NicTime(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        NicTime(u64::try_from(self.clock.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     pub(crate) fn stats(&self) -> ProgressStats {
-        let thread_steps = self.thread_steps.load(Ordering::Relaxed);
+        let thread_steps = self.counts.thread_steps.load(Ordering::Relaxed);
         ProgressStats {
-            parks: self.slow.parks.load(Ordering::Relaxed),
-            wakes: self.slow.wakes.load(Ordering::Relaxed),
+            parks: self.counts.parks.load(Ordering::Relaxed),
+            wakes: self.counts.wakes.load(Ordering::Relaxed),
             yields: self.policy.yields(),
             spin: self.policy.spin(),
-            steps: thread_steps.wrapping_add(self.waiter_steps.load(Ordering::Relaxed)),
+            steps: thread_steps.wrapping_add(self.counts.waiter_steps.load(Ordering::Relaxed)),
             thread_steps,
         }
     }
@@ -186,8 +200,8 @@ impl Progress {
             // A step has panicked; what the control path asks is still the best answer there is.
             Err(poisoned) => poisoned.into_inner(),
         };
-        if !self.by_hand.load(Ordering::Relaxed) {
-            core.now = core.now.max(self.now());
+        if !self.clock.by_hand.load(Ordering::Relaxed) {
+            core.time.now = core.time.now.max(self.now());
         }
         let r = f(&mut core);
         drop(core);
@@ -201,15 +215,15 @@ impl Progress {
         // SeqCst: orders the doorbell, or what was changed under the lock, before the look at `deep`;
         // pairs with the fence in `lead`.
         fence(Ordering::SeqCst);
-        if self.deep.load(Ordering::Relaxed) {
+        if self.sleepers.deep.load(Ordering::Relaxed) {
             self.end_deep_sleep();
         }
     }
 
     #[cold]
     fn end_deep_sleep(&self) {
-        if self.deep.swap(false, Ordering::Relaxed) {
-            self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+        if self.sleepers.deep.swap(false, Ordering::Relaxed) {
+            self.counts.wakes.fetch_add(1, Ordering::Relaxed);
             self.wake.signal();
         }
     }
@@ -224,14 +238,14 @@ impl Progress {
     pub(crate) fn step_at(&self, now: NicTime) -> bool {
         // From here on the clock does not count, so that the same times give the same steps however
         // busy the machine is; what it has shown until now is forgotten.
-        let first = !self.by_hand.swap(true, Ordering::Relaxed);
+        let first = !self.clock.by_hand.swap(true, Ordering::Relaxed);
         let (moved, notify) = self.with_core(|core| {
             if first {
-                core.now = now;
+                core.time.now = now;
             }
-            let retired = core.counters.retired;
+            let retired = core.report.counters.retired;
             let moved = core.step(Some(now));
-            (moved, core.counters.retired != retired)
+            (moved, core.report.counters.retired != retired)
         });
         if notify {
             self.notify();
@@ -248,22 +262,22 @@ impl Progress {
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
         };
         // Only ever changed under the lock: plain load and store.
-        let since = self.since_clock.load(Ordering::Relaxed);
-        let now = if fresh || since >= CLOCK_EVERY || core.wants_clock {
-            self.since_clock.store(0, Ordering::Relaxed);
+        let since = self.clock.since_read.load(Ordering::Relaxed);
+        let now = if fresh || since >= CLOCK_EVERY || core.time.is_wanted {
+            self.clock.since_read.store(0, Ordering::Relaxed);
             Some(self.now())
         } else {
-            self.since_clock.store(since + 1, Ordering::Relaxed);
+            self.clock.since_read.store(since + 1, Ordering::Relaxed);
             None
         };
         let count = |n: &AtomicU64| {
             n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         };
         count(match who {
-            Who::Waiter => &self.waiter_steps,
-            Who::Thread => &self.thread_steps,
+            Who::Waiter => &self.counts.waiter_steps,
+            Who::Thread => &self.counts.thread_steps,
         });
-        let retired = core.counters.retired;
+        let retired = core.report.counters.retired;
         let mut moved = core.step(now);
         if !moved {
             for _ in 0..looks {
@@ -273,7 +287,7 @@ impl Progress {
                 }
             }
         }
-        let notify = core.counters.retired != retired;
+        let notify = core.report.counters.retired != retired;
         drop(core);
         if notify {
             self.notify();
@@ -285,32 +299,33 @@ impl Progress {
     /// on x86; elsewhere a sleeper that is missed wakes by itself after its nap.
     #[inline]
     fn notify(&self) {
-        if self.followers.load(Ordering::Relaxed) > 0 {
+        if self.sleepers.followers.load(Ordering::Relaxed) > 0 {
             self.wake_followers(u32::MAX);
         }
-        if self.leader.load(Ordering::Relaxed) == WAITER_LEADS && self.wake.poke() {
-            self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+        if self.sleepers.leader.load(Ordering::Relaxed) == WAITER_LEADS && self.wake.poke() {
+            self.counts.wakes.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[cold]
     fn wake_followers(&self, n: u32) {
-        self.retire_seq.fetch_add(1, Ordering::SeqCst);
-        self.slow.wakes.fetch_add(1, Ordering::Relaxed);
+        self.sleepers.retire_seq.fetch_add(1, Ordering::SeqCst);
+        self.counts.wakes.fetch_add(1, Ordering::Relaxed);
         let flags = rustix::thread::futex::Flags::PRIVATE;
-        let _ = rustix::thread::futex::wake(&self.retire_seq, flags, n.min(i32::MAX as u32));
+        let _ =
+            rustix::thread::futex::wake(&self.sleepers.retire_seq, flags, n.min(i32::MAX as u32));
     }
 
     /// A thread of the application steps now: peers need not wake the rescue thread. It looks again
     /// by itself after its nap, and sees then whether the NIC is still being stepped.
     #[inline]
     pub(crate) fn take_over(&self) {
-        if self.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
+        if self.sleepers.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
             self.wake.stand_down();
             // SeqCst: pairs with the fence in `lead`. Either `deep` is seen here, or the sleeper sees that its
             // `parked` was taken back, and does not sleep for long.
             fence(Ordering::SeqCst);
-            if self.deep.load(Ordering::Relaxed) {
+            if self.sleepers.deep.load(Ordering::Relaxed) {
                 self.end_deep_sleep();
             }
         }
@@ -363,7 +378,7 @@ impl Progress {
     }
 
     fn park(&self, done: &dyn Fn() -> bool) -> bool {
-        match self.leader.compare_exchange(
+        match self.sleepers.leader.compare_exchange(
             NO_LEADER,
             WAITER_LEADS,
             Ordering::Acquire,
@@ -372,8 +387,8 @@ impl Progress {
             Ok(_) => {
                 let moved = self.lead(done, Who::Waiter);
                 // Release: pairs with the Acquire above, of the next leader.
-                self.leader.store(NO_LEADER, Ordering::Release);
-                if self.followers.load(Ordering::Relaxed) > 0 {
+                self.sleepers.leader.store(NO_LEADER, Ordering::Release);
+                if self.sleepers.followers.load(Ordering::Relaxed) > 0 {
                     self.wake_followers(1);
                 }
                 moved
@@ -391,20 +406,22 @@ impl Progress {
     }
 
     fn follow(&self, done: &dyn Fn() -> bool) {
-        self.followers.fetch_add(1, Ordering::SeqCst);
-        let seq = self.retire_seq.load(Ordering::SeqCst);
+        self.sleepers.followers.fetch_add(1, Ordering::SeqCst);
+        let seq = self.sleepers.retire_seq.load(Ordering::SeqCst);
         if !done() {
-            self.slow.parks.fetch_add(1, Ordering::Relaxed);
+            self.counts.parks.fetch_add(1, Ordering::Relaxed);
             let nap = timespec(FOLLOWER_NAP);
             let flags = rustix::thread::futex::Flags::PRIVATE;
-            let _ = rustix::thread::futex::wait(&self.retire_seq, flags, seq, Some(&nap));
+            let _ = rustix::thread::futex::wait(&self.sleepers.retire_seq, flags, seq, Some(&nap));
         }
-        self.followers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.followers.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Sleeps until a peer, a descriptor or a timer calls, for as long as [`nap`](Progress::nap) says.
     fn lead(&self, done: &dyn Fn() -> bool, who: Who) -> bool {
-        self.deep.store(who == Who::Thread, Ordering::Relaxed);
+        self.sleepers
+            .deep
+            .store(who == Who::Thread, Ordering::Relaxed);
         self.wake.parked().store(1, Ordering::Relaxed);
         // SeqCst: pairs with the fences in `WakeCell::poke`, `tell` and `take_over`. Either they see these
         // words, or the look below sees what they have written.
@@ -417,21 +434,21 @@ impl Progress {
         }
         let nap = self.nap(moved, who);
         if nap < DEEP_SLEEP {
-            self.deep.store(false, Ordering::Relaxed);
+            self.sleepers.deep.store(false, Ordering::Relaxed);
         }
         if !nap.is_zero() {
-            self.slow.parks.fetch_add(1, Ordering::Relaxed);
+            self.counts.parks.fetch_add(1, Ordering::Relaxed);
             self.poll(nap);
         }
         self.rise();
         // What woke us is due now, whatever the last clock reading says.
-        self.since_clock.store(CLOCK_EVERY, Ordering::Relaxed);
+        self.clock.since_read.store(CLOCK_EVERY, Ordering::Relaxed);
         false
     }
 
     fn rise(&self) {
         self.wake.parked().store(0, Ordering::Relaxed);
-        self.deep.store(false, Ordering::Relaxed);
+        self.sleepers.deep.store(false, Ordering::Relaxed);
     }
 
     /// How long a leader may sleep after a last look that found nothing (`None`: it could not look).
@@ -443,7 +460,7 @@ impl Progress {
         };
         let soon = self.idle_nap.min(soon);
         let (timer, silent) = match (looked, self.core.try_lock()) {
-            (Some(_), Ok(core)) => match core.wants_clock {
+            (Some(_), Ok(core)) => match core.time.is_wanted {
                 true => return Duration::ZERO,
                 false => (core.next_timer(), core.may_sleep()),
             },
@@ -490,7 +507,7 @@ impl Progress {
 
     /// Body of the rescue thread.
     pub(crate) fn rescue(&self) {
-        let mut seen = self.waiter_steps.load(Ordering::Relaxed);
+        let mut seen = self.counts.waiter_steps.load(Ordering::Relaxed);
         let mut stepped = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             // Where many waiters share a core, one that has not stepped for a while may wait for its turn.
@@ -499,13 +516,13 @@ impl Progress {
             // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
             let stopped = 2 * self.idle_nap + period;
             // Steps of everybody but this thread.
-            let others = self.waiter_steps.load(Ordering::Relaxed);
+            let others = self.counts.waiter_steps.load(Ordering::Relaxed);
             if others != seen {
                 (seen, stepped) = (others, Instant::now());
                 std::thread::park_timeout(period);
                 continue;
             }
-            let led = self.leader.load(Ordering::Relaxed) == WAITER_LEADS;
+            let led = self.sleepers.leader.load(Ordering::Relaxed) == WAITER_LEADS;
             if led && stepped.elapsed() < stopped {
                 std::thread::park_timeout(period);
                 continue;
@@ -518,7 +535,7 @@ impl Progress {
                     None => break,
                 }
             }
-            if self.leader.compare_exchange(
+            if self.sleepers.leader.compare_exchange(
                 NO_LEADER,
                 RESCUE_LEADS,
                 Ordering::Acquire,
@@ -527,8 +544,8 @@ impl Progress {
             {
                 self.lead(&|| self.stop.load(Ordering::Acquire), Who::Thread);
                 // Release: pairs with the Acquire of the next leader.
-                self.leader.store(NO_LEADER, Ordering::Release);
-                if self.followers.load(Ordering::Relaxed) > 0 {
+                self.sleepers.leader.store(NO_LEADER, Ordering::Release);
+                if self.sleepers.followers.load(Ordering::Relaxed) > 0 {
                     self.wake_followers(1);
                 }
             } else {

@@ -186,9 +186,11 @@ impl Run {
         let fuse = Arc::new(Fuse::default());
         fuse.left.store(u64::MAX, Ordering::Relaxed);
         w.host(case.victim).nic.core(|core| {
-            let inner = Some(core.transports.remove(0));
+            let inner = Some(core.streams.transports.remove(0));
             let fuse = fuse.clone();
-            core.transports.push(Box::new(Mortal { inner, fuse }));
+            core.streams
+                .transports
+                .push(Box::new(Mortal { inner, fuse }));
         });
         let all: Vec<usize> = (0..case.ranks).collect();
         w.comms = w.communicator(7, &all, &settings());
@@ -233,7 +235,7 @@ impl Run {
         // others have mapped, stays as it is.
         let fuse = self.fuse.clone();
         h.nic
-            .core(|core| core.transports[0] = Box::new(Mortal { inner: None, fuse }));
+            .core(|core| core.streams.transports[0] = Box::new(Mortal { inner: None, fuse }));
         self.dead = Some(h);
     }
 }

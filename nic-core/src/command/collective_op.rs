@@ -13,7 +13,6 @@ use crate::collective::{
     reach, After, CancelError, ChannelTask, Collectives, Fate, Io, LocalPass, Params, Pieces,
     PlanError, Reach as Path, Shape, Side, StreamSide, Task,
 };
-use crate::dma::Dma;
 use crate::permit::Permit;
 use crate::transport::TransportEvent;
 use crate::types::{Buffer, WorkToken};
@@ -68,10 +67,10 @@ impl Core {
         f: impl FnOnce(&mut Collectives, &mut Io<'_>) -> R,
     ) -> R {
         let mut io = Io {
-            now: self.now,
-            transports: &mut self.transports,
-            mmu: &mut self.mmu,
-            dma: &mut self.dma,
+            now: self.time.now,
+            transports: &mut self.streams.transports,
+            mmu: &mut self.memory.mmu,
+            dma: &mut self.memory.dma,
         };
         let r = f(&mut self.collectives, &mut io);
         self.retire_collectives();
@@ -80,10 +79,7 @@ impl Core {
 
     fn retire_collectives(&mut self) {
         // Before the pins go: kernels that wait at a stream are told that it has failed.
-        self.collectives.tell_streams(&mut Dma {
-            mmu: &mut self.mmu,
-            state: &mut self.dma,
-        });
+        self.collectives.tell_streams(&mut self.memory.dma());
         while let Some(r) = self.collectives.take_retired() {
             self.retire(r.token, r.status, r.bytes, r.detail);
         }
@@ -95,7 +91,7 @@ impl Core {
         if !self.collectives.exists() {
             return false;
         }
-        let fresh = self.fresh_clock;
+        let fresh = self.time.fresh;
         let queues = &self.queues;
         let ended = |after: After| match after {
             After::Nothing => true,
@@ -103,15 +99,15 @@ impl Core {
             After::Fence { queue, ticket } => !queues[queue as usize].is_outstanding_before(ticket),
         };
         let mut io = Io {
-            now: self.now,
-            transports: &mut self.transports,
-            mmu: &mut self.mmu,
-            dma: &mut self.dma,
+            now: self.time.now,
+            transports: &mut self.streams.transports,
+            mmu: &mut self.memory.mmu,
+            dma: &mut self.memory.dma,
         };
         let moved = self.collectives.step(&mut io, fresh, &ended);
         self.retire_collectives();
         if !fresh && self.collectives.wants_clock() {
-            self.wants_clock = true;
+            self.time.is_wanted = true;
         }
         moved
     }
@@ -123,10 +119,10 @@ impl Core {
             return false;
         }
         let mut io = Io {
-            now: self.now,
-            transports: &mut self.transports,
-            mmu: &mut self.mmu,
-            dma: &mut self.dma,
+            now: self.time.now,
+            transports: &mut self.streams.transports,
+            mmu: &mut self.memory.mmu,
+            dma: &mut self.memory.dma,
         };
         self.collectives.on_event(&mut io, t, e)
     }
@@ -205,7 +201,7 @@ impl Core {
                 work.extra_us = answer_us(work.timeout_us);
                 work.timeout_us -= work.extra_us;
                 let token = self.outstanding.insert(work);
-                let seen = self.collectives.seen(&self.dma.engines, slot, pd);
+                let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
                 let streams = (streams, seen);
                 self.collectives(|c, io| c.post(io, slot, token, task, streams, after));
             }
@@ -253,16 +249,13 @@ impl Core {
             let key = ringbell_nic_abi::Lkey(0);
             let (va, len) = (stream.va, stream.bytes());
             // Where there is no stream there is nobody to be told.
-            let Ok(pin) = self.mmu.pin(pd, key, va, len, Need::Write) else {
+            let Ok(pin) = self.memory.mmu.pin(pd, key, va, len, Need::Write) else {
                 continue;
             };
             let region = pin.region;
-            let mut dma = Dma {
-                mmu: &mut self.mmu,
-                state: &mut self.dma,
-            };
+            let mut dma = self.memory.dma();
             StreamSide { region, stream }.fail(&mut dma, status, detail);
-            self.mmu.unpin(pin);
+            self.memory.mmu.unpin(pin);
         }
     }
 
@@ -277,7 +270,10 @@ impl Core {
         if len == 0 {
             return Ok(None);
         }
-        let pin = self.mmu.pin(pd, ringbell_nic_abi::Lkey(0), va, len, need);
+        let pin = self
+            .memory
+            .mmu
+            .pin(pd, ringbell_nic_abi::Lkey(0), va, len, need);
         pin.map(Some).map_err(|f| f.status())
     }
 
@@ -398,7 +394,7 @@ impl Core {
                 Ok(pin) => pins[i] = pin,
                 Err(e) => {
                     for p in pins.into_iter().flatten() {
-                        self.mmu.unpin(p);
+                        self.memory.mmu.unpin(p);
                     }
                     return Err(e);
                 }
@@ -445,7 +441,7 @@ impl Core {
             Ok(second) => Ok([first, second]),
             Err(e) => {
                 if let Some(p) = first {
-                    self.mmu.unpin(p);
+                    self.memory.mmu.unpin(p);
                 }
                 Err(e)
             }

@@ -50,12 +50,12 @@ impl Core {
             n => n,
         };
         let mut listeners = Vec::new();
-        for i in 0..self.transports.len() {
-            match self.transports[i].listen(port, backlog) {
+        for i in 0..self.streams.transports.len() {
+            match self.streams.transports[i].listen(port, backlog) {
                 Ok(l) => listeners.push((i, l)),
                 Err(status) => {
                     for (i, l) in listeners {
-                        self.transports[i].unlisten(l);
+                        self.streams.transports[i].unlisten(l);
                     }
                     return self.finish(permit, status, 0, port.into());
                 }
@@ -66,7 +66,7 @@ impl Core {
         }
         let slot = Core::slot(id);
         for l in &listeners {
-            self.listeners.insert(*l, slot);
+            self.streams.listeners.insert(*l, slot);
         }
         let local = SocketAddrV4::new(self.config.ip, port);
         if let Some(session) = self.sessions.at(slot) {
@@ -133,9 +133,9 @@ impl Core {
     /// Makes a connection the stream of a session.
     pub(super) fn adopt(&mut self, id: SessionId, c: Incoming, why: &'static str) {
         let slot = Core::slot(id);
-        let ends = self.transports[c.transport].endpoints(c.conn);
-        self.conns.insert((c.transport, c.conn), slot);
-        let name = self.transports[c.transport].name();
+        let ends = self.streams.transports[c.transport].endpoints(c.conn);
+        self.streams.conns.insert((c.transport, c.conn), slot);
+        let name = self.streams.transports[c.transport].name();
         tracing::info!(session = id.0, transport = name, peer = %c.peer, why, "established");
         if let Some(session) = self.sessions.at(slot) {
             session.local = ends.map(|e| e.0);
@@ -181,10 +181,10 @@ impl Core {
         deadline: crate::types::NicTime,
         mut last: Status,
     ) {
-        for i in first..self.transports.len() {
-            match self.transports[i].connect(self.now, remote, deadline) {
+        for i in first..self.streams.transports.len() {
+            match self.streams.transports[i].connect(self.time.now, remote, deadline) {
                 Ok(conn) => {
-                    self.conns.insert((i, conn), slot);
+                    self.streams.conns.insert((i, conn), slot);
                     if let Some(w) = self.outstanding.get_mut(token) {
                         w.conn = Some((i, conn));
                     }
@@ -220,7 +220,7 @@ impl Core {
         let (shut, transport, conn) = (s.shut || s.reset, s.transport, s.conn);
         s.shut = true;
         if !shut {
-            self.transports[transport].shutdown(conn);
+            self.streams.transports[transport].shutdown(conn);
         }
         self.finish(permit, Status::Ok, 0, 0);
     }
@@ -244,12 +244,12 @@ impl Core {
             State::Idle | State::Broken => {}
             State::Listening(l) => {
                 for (t, listener) in l.listeners {
-                    self.listeners.remove(&(t, listener));
-                    self.transports[t].unlisten(listener);
+                    self.streams.listeners.remove(&(t, listener));
+                    self.streams.transports[t].unlisten(listener);
                 }
                 for c in l.pending {
-                    self.conns.remove(&(c.transport, c.conn));
-                    self.transports[c.transport].abort(c.conn);
+                    self.streams.conns.remove(&(c.transport, c.conn));
+                    self.streams.transports[c.transport].abort(c.conn);
                 }
                 for token in l.accepts {
                     self.retire(token, Status::Aborted, 0, 0);
@@ -260,20 +260,21 @@ impl Core {
                 transport,
                 conn,
             } => {
-                self.conns.remove(&(transport, conn));
-                self.transports[transport].abort(conn);
+                self.streams.conns.remove(&(transport, conn));
+                self.streams.transports[transport].abort(conn);
                 self.retire(work, Status::Aborted, 0, 0);
             }
             State::Stream(s) => {
-                self.conns.remove(&(s.transport, s.conn));
+                self.streams.conns.remove(&(s.transport, s.conn));
                 self.forget_engines(s.transport, s.conn, abort || s.reset);
                 if abort || s.reset {
-                    self.transports[s.transport].abort(s.conn);
+                    self.streams.transports[s.transport].abort(s.conn);
                 } else {
-                    let deadline = self.now.plus(self.config.linger);
-                    self.lingering
+                    let deadline = self.time.now.plus(self.config.linger);
+                    self.streams
+                        .lingering
                         .insert((s.transport, s.conn), Lingering { deadline });
-                    self.transports[s.transport].close(s.conn);
+                    self.streams.transports[s.transport].close(s.conn);
                 }
             }
         }

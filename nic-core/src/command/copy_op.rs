@@ -1,5 +1,7 @@
 //! `COPY`: bytes moved inside a protection domain by NIC DMA, in bursts.
 
+use std::collections::VecDeque;
+
 use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Status};
 
@@ -13,7 +15,7 @@ const STEP_BYTES: u64 = 256 << 10;
 
 /// A copy under way.
 #[derive(Debug)]
-pub(super) struct CopyJob {
+struct CopyJob {
     token: WorkToken,
     src: Buffer,
     dst: Buffer,
@@ -42,14 +44,14 @@ impl Core {
         let queue = permit.queue;
         let second = self.pin(permit, pd, 0, (d.remote_va, d.len), Need::Write, none);
         let Some((permit, to, dst)) = second else {
-            self.mmu.unpin(from);
+            self.memory.mmu.unpin(from);
             return;
         };
         debug_assert_eq!(queue, permit.queue);
         let mut work = self.operation(permit, d, none);
         work.pins = [Some(from), Some(to)];
         let token = self.outstanding.insert(work);
-        self.copies.push_back(CopyJob {
+        self.copies.0.push_back(CopyJob {
             token,
             src,
             dst,
@@ -59,55 +61,80 @@ impl Core {
         });
     }
 
-    /// Bytes of a copy that were moved, and the end of the copy: for its time-out.
-    pub(super) fn cancel_copy(&mut self, token: WorkToken) -> Option<u64> {
-        let i = self.copies.iter().position(|c| c.token == token)?;
-        self.copies.remove(i).map(|c| c.done)
-    }
-
     /// Moves the oldest copies on. Returns whether any byte moved.
     pub(super) fn step_copies(&mut self) -> bool {
         let mut budget = STEP_BYTES;
         let mut moved = false;
         while budget > 0 {
-            let Some(job) = self.copies.front_mut() else {
-                break;
-            };
-            let n = (u64::from(job.src.len) - job.done)
-                .min(job.burst)
-                .min(STEP_BYTES);
-            let mut dma = Dma {
-                mmu: &mut self.mmu,
-                state: &mut self.dma,
-            };
-            let result = if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
-                let copied = dma.copy(&job.dst, &job.src, job.done, n);
-                copied.map(|status| (status == ReadStatus::Done).then_some(n))
-            } else {
-                by_the_memory(&mut dma, job)
-            };
-            let (token, len) = (job.token, u64::from(job.src.len));
-            match result {
-                Ok(None) => break,
-                Ok(Some(n)) => {
-                    job.done += n;
+            match self.copies.step(&mut self.memory.dma(), &mut budget) {
+                Step::Waits => break,
+                Step::Moved => moved = true,
+                Step::Ended(token, status, bytes, detail) => {
                     moved = true;
-                    budget = budget.saturating_sub(n);
-                    if job.done == len {
-                        self.copies.pop_front();
-                        self.retire(token, Status::Ok, len, 0);
-                    }
-                }
-                Err(fault) => {
-                    let done = job.done;
-                    self.copies.pop_front();
-                    let (status, detail) = fault.status();
-                    self.retire(token, status, done, detail);
-                    moved = true;
+                    self.retire(token, status, bytes, detail);
                 }
             }
         }
         moved
+    }
+}
+
+/// The copies under way, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Copies(VecDeque<CopyJob>);
+
+/// What a step of the oldest copy came to.
+enum Step {
+    /// There is none, or its memory has not answered.
+    Waits,
+    Moved,
+    /// Its status, bytes and detail.
+    Ended(WorkToken, Status, u64, u64),
+}
+
+impl Copies {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Bytes of a copy that were moved, and the end of the copy: for its time-out.
+    pub(super) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
+        let i = self.0.iter().position(|c| c.token == token)?;
+        self.0.remove(i).map(|c| c.done)
+    }
+
+    fn step(&mut self, dma: &mut Dma<'_>, budget: &mut u64) -> Step {
+        let Some(job) = self.0.front_mut() else {
+            return Step::Waits;
+        };
+        let n = (u64::from(job.src.len) - job.done)
+            .min(job.burst)
+            .min(STEP_BYTES);
+        let result = if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
+            let copied = dma.copy(&job.dst, &job.src, job.done, n);
+            copied.map(|status| (status == ReadStatus::Done).then_some(n))
+        } else {
+            by_the_memory(dma, job)
+        };
+        let (token, len) = (job.token, u64::from(job.src.len));
+        match result {
+            Ok(None) => Step::Waits,
+            Ok(Some(n)) => {
+                job.done += n;
+                *budget = budget.saturating_sub(n);
+                if job.done < len {
+                    return Step::Moved;
+                }
+                self.0.pop_front();
+                Step::Ended(token, Status::Ok, len, 0)
+            }
+            Err(fault) => {
+                let done = job.done;
+                self.0.pop_front();
+                let (status, detail) = fault.status();
+                Step::Ended(token, status, done, detail)
+            }
+        }
     }
 }
 

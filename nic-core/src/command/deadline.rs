@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use ringbell_nic_abi::{Opcode, Status};
 
-use super::Core;
+use super::{Core, Undelivered};
 use crate::session::State;
 use crate::types::{ConnId, WorkToken};
 
@@ -12,27 +12,32 @@ impl Core {
     /// Retires what is past its deadline. Returns whether anything was.
     pub(super) fn expire(&mut self) -> bool {
         let mut expired = std::mem::take(&mut self.expired);
-        self.outstanding.advance(self.now, &mut expired);
+        self.outstanding.advance(self.time.now, &mut expired);
         let mut moved = !expired.is_empty();
         for token in expired.drain(..) {
             self.time_out(token);
         }
         self.expired = expired;
-        if !self.lingering.is_empty() {
+        if !self.streams.lingering.is_empty() {
             moved |= self.end_lingering();
         }
         moved
     }
 
     fn end_lingering(&mut self) -> bool {
-        let now = self.now;
-        let late = self.lingering.iter().filter(|(_, l)| l.deadline <= now);
+        let now = self.time.now;
+        let late = self
+            .streams
+            .lingering
+            .iter()
+            .filter(|(_, l)| l.deadline <= now);
         let late: Vec<_> = late.map(|(k, _)| *k).collect();
         for (t, conn) in &late {
-            self.lingering.remove(&(*t, *conn));
-            self.note_loss(*t, *conn, "the time of `linger` was up");
+            self.streams.lingering.remove(&(*t, *conn));
+            self.streams
+                .note_loss(*t, *conn, "the time of `linger` was up");
             self.forget_engines(*t, *conn, true);
-            self.transports[*t].abort(*conn);
+            self.streams.transports[*t].abort(*conn);
         }
         !late.is_empty()
     }
@@ -46,7 +51,7 @@ impl Core {
         match opcode {
             Opcode::Send | Opcode::Recv => {
                 let Some((t, c)) = conn else { return };
-                let Some(n) = self.transports[t].cancel(c, token) else {
+                let Some(n) = self.streams.transports[t].cancel(c, token) else {
                     // It is retiring in the transport this very moment: its event decides.
                     self.outstanding.postpone(token);
                     return;
@@ -66,14 +71,14 @@ impl Core {
             }
             Opcode::Connect => {
                 if let Some((t, c)) = conn {
-                    self.conns.remove(&(t, c));
-                    self.transports[t].abort(c);
+                    self.streams.conns.remove(&(t, c));
+                    self.streams.transports[t].abort(c);
                 }
                 if let Some(s) = self.sessions.at(slot) {
                     s.state = State::Idle;
                 }
             }
-            Opcode::Copy => bytes = self.cancel_copy(token).unwrap_or(0),
+            Opcode::Copy => bytes = self.copies.cancel(token).unwrap_or(0),
             Opcode::Collective if self.ask_around(token) => return,
             Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
                 self.outstanding.postpone(token);
@@ -82,16 +87,16 @@ impl Core {
             // These retire in the step that accepts them.
             _ => {}
         }
-        self.counters.timed_out += 1;
+        self.report.counters.timed_out += 1;
         self.retire(token, Status::TimedOut, bytes, 0);
     }
 
     /// Ends the stream over a connection; its session stays until it is closed.
     pub(super) fn break_stream(&mut self, t: usize, conn: ConnId) {
-        self.transports[t].abort(conn);
+        self.streams.transports[t].abort(conn);
         self.forget_engines(t, conn, true);
-        self.lingering.remove(&(t, conn));
-        if let Some(slot) = self.conns.remove(&(t, conn)) {
+        self.streams.lingering.remove(&(t, conn));
+        if let Some(slot) = self.streams.conns.remove(&(t, conn)) {
             if let Some(s) = self.sessions.at(slot) {
                 s.state = State::Broken;
             }
@@ -111,7 +116,7 @@ impl Core {
             let (opcode, conn, va) = (work.opcode, work.conn, work.va);
             let mut bytes = 0;
             if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
-                let Some(n) = self.transports[t].cancel(c, token) else {
+                let Some(n) = self.streams.transports[t].cancel(c, token) else {
                     continue;
                 };
                 bytes = n;
@@ -120,7 +125,7 @@ impl Core {
                 }
             }
             if opcode == Opcode::Copy {
-                bytes = self.cancel_copy(token).unwrap_or(0);
+                bytes = self.copies.cancel(token).unwrap_or(0);
             }
             if opcode == Opcode::Collective
                 && !self.give_up_collective(token, Status::RegionFreed, va)
@@ -154,10 +159,10 @@ impl Core {
             }
             let mut bytes = 0;
             if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
-                bytes = self.transports[t].cancel(c, token).unwrap_or(0);
+                bytes = self.streams.transports[t].cancel(c, token).unwrap_or(0);
             }
             if opcode == Opcode::Copy {
-                bytes = self.cancel_copy(token).unwrap_or(0);
+                bytes = self.copies.cancel(token).unwrap_or(0);
             }
             if let Opcode::Connect = opcode {
                 // Closing its session below aborts the connection and would retire it with another
@@ -175,8 +180,8 @@ impl Core {
                 } = s.state
                 {
                     s.state = State::Idle;
-                    self.conns.remove(&(transport, conn));
-                    self.transports[transport].abort(conn);
+                    self.streams.conns.remove(&(transport, conn));
+                    self.streams.transports[transport].abort(conn);
                     self.retire(work, status, 0, 0);
                 }
             }
@@ -185,20 +190,51 @@ impl Core {
                 _ => None,
             });
             if let (Some((t, conn)), true) = (stream, self.stopping && !kept(stream)) {
-                if self.transports[t].undelivered(conn) > 0 {
-                    self.note_loss(t, conn, "its session was not closed before the NIC");
+                if self.streams.transports[t].undelivered(conn) > 0 {
+                    self.streams
+                        .note_loss(t, conn, "its session was not closed before the NIC");
                 }
             }
             self.close_slot(slot, !kept(stream));
         }
-        let rest: Vec<_> = self.lingering.keys().copied().collect();
+        let rest: Vec<_> = self.streams.lingering.keys().copied().collect();
         for (t, conn) in rest.into_iter().filter(|k| !keep.contains(k)) {
-            self.lingering.remove(&(t, conn));
+            self.streams.lingering.remove(&(t, conn));
             if self.stopping {
-                self.note_loss(t, conn, "the NIC has ended");
+                self.streams.note_loss(t, conn, "the NIC has ended");
             }
             self.forget_engines(t, conn, true);
-            self.transports[t].abort(conn);
+            self.streams.transports[t].abort(conn);
         }
+    }
+
+    /// Begins the end: what waits retires with `SHUTTING_DOWN`, sessions that are open are reset. Those that were closed or
+    /// half-closed go on to be delivered.
+    pub(crate) fn begin_end(&mut self) {
+        self.stopping = true;
+        if self.collectives.exists() {
+            self.collectives(|c, io| c.abort_all(io, Status::ShuttingDown, true));
+        }
+        let mut keep: HashSet<_> = self.streams.lingering.keys().copied().collect();
+        for slot in self.sessions.open_slots() {
+            if let Some(State::Stream(s)) = self.sessions.at(slot).map(|s| &s.state) {
+                if s.shut && !s.reset {
+                    keep.insert((s.transport, s.conn));
+                }
+            }
+        }
+        self.abort_streams(Status::ShuttingDown, &keep);
+    }
+
+    /// Whether closed sessions are still being delivered.
+    pub(crate) fn is_lingering(&self) -> bool {
+        !self.streams.lingering.is_empty()
+    }
+
+    /// Ends the rest. What was reported as sent and has not arrived, since the NIC was made.
+    pub(crate) fn finish_end(&mut self) -> Vec<Undelivered> {
+        self.stopping = true;
+        self.abort_all(Status::ShuttingDown);
+        self.streams.take_lost()
     }
 }

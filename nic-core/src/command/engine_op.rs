@@ -9,7 +9,7 @@ use ringbell_nic_abi::{
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::Core;
-use crate::dma::{Dma, DmaAccess};
+use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineUseError, Notice, Outcome, Place, Sharing, MAX_ENGINES};
 use crate::permit::Permit;
 use crate::session::{State, Stream};
@@ -45,7 +45,7 @@ impl Core {
         let Some((stream, pd)) = self.stream_for_engine(session, pd) else {
             return Err(EngineUseError::NoStream { session });
         };
-        let Some((owner, name, is_tap)) = self.dma.engines.about(engine) else {
+        let Some((owner, name, is_tap)) = self.memory.dma.engines.about(engine) else {
             return Err(EngineUseError::Unknown { id: engine });
         };
         if owner != pd {
@@ -54,18 +54,18 @@ impl Core {
                 session,
             });
         }
-        if !is_tap && self.dma.engines.streams_of(engine) > 0 {
+        if !is_tap && self.memory.dma.engines.streams_of(engine) > 0 {
             let what = "several streams cannot share";
             return Err(EngineUseError::NotATap { name, what });
         }
-        if self.dma.engines.is_apart(engine) {
+        if self.memory.dma.engines.is_apart(engine) {
             return Err(EngineUseError::Apart { id: engine });
         }
         let key = (stream.transport, stream.conn, direction);
-        if let Some(id) = self.dma.engines.on(key) {
+        if let Some(id) = self.memory.dma.engines.on(key) {
             return Err(EngineUseError::Occupied { session, id });
         }
-        self.dma.engines.put(engine, key, session, item);
+        self.memory.dma.engines.put(engine, key, session, item);
         tracing::info!(%engine, name, %session, ?direction, "engine on the path");
         Ok(())
     }
@@ -81,10 +81,10 @@ impl Core {
         let Some((_, owner)) = self.stream_for_engine(session, pd) else {
             return Err(EngineUseError::NoStream { session });
         };
-        let added = self.dma.engines.add(owner, engine);
+        let added = self.memory.dma.engines.add(owner, engine);
         let id = added.ok_or(EngineUseError::TooMany { limit: MAX_ENGINES })?;
         if let Err(e) = self.attach_engine(session, pd, direction, id, 1) {
-            self.dma.engines.remove(id);
+            self.memory.dma.engines.remove(id);
             return Err(e);
         }
         Ok(id)
@@ -93,16 +93,19 @@ impl Core {
     /// A connection's bytes pass no engine any more. What was queued to be sent before an orderly end
     /// still does.
     pub(super) fn forget_engines(&mut self, t: usize, conn: ConnId, at_once: bool) {
-        self.dma.engines.forget((t, conn, Direction::Receive));
+        self.memory
+            .dma
+            .engines
+            .forget((t, conn, Direction::Receive));
         if at_once {
-            self.dma.engines.forget((t, conn, Direction::Send));
+            self.memory.dma.engines.forget((t, conn, Direction::Send));
         }
     }
 
     /// Tells the host what engines have come to.
     #[inline]
     pub(super) fn tell_engine_notices(&mut self) {
-        while let Some((id, notice)) = self.dma.engines.poll_notice() {
+        while let Some((id, notice)) = self.memory.dma.engines.poll_notice() {
             let (kind, data) = match notice {
                 Notice::Slow(rate) => (EventKind::EngineSlow, rate),
                 Notice::Cut(left) => (EventKind::EngineError, left),
@@ -110,10 +113,10 @@ impl Core {
             };
             tracing::warn!(engine = %id, ?notice, "see Nic::engines");
             match kind {
-                EventKind::EngineSlow => self.counters.engines_slow += 1,
-                _ => self.counters.engine_errors += 1,
+                EventKind::EngineSlow => self.report.counters.engines_slow += 1,
+                _ => self.report.counters.engine_errors += 1,
             }
-            self.events.push(self.now, kind, id.0, data);
+            self.report.events.push(self.time.now, kind, id.0, data);
         }
     }
 
@@ -147,11 +150,11 @@ impl Core {
                 Some(id) => Ok(id),
             }
         } else {
-            match self.dma.engines.make(kind, d.operand) {
+            match self.memory.dma.engines.make(kind, d.operand) {
                 None => return self.finish(permit, Status::BadEngine, 0, kind.into()),
                 Some(engine) => {
                     let limit = MAX_ENGINES;
-                    let added = self.dma.engines.add(pd, engine);
+                    let added = self.memory.dma.engines.add(pd, engine);
                     added.ok_or(EngineUseError::TooMany { limit })
                 }
             }
@@ -162,7 +165,7 @@ impl Core {
                 EngineTarget::Queue | EngineTarget::Communicator => {
                     let how = match spec.apart {
                         false => Sharing::Items(item),
-                        true => self.dma.engines.makes(kind, d.operand),
+                        true => self.memory.dma.engines.makes(kind, d.operand),
                     };
                     if spec.target == EngineTarget::Queue {
                         self.watch_queue(QueueId(session.0), direction, id, how)
@@ -173,7 +176,7 @@ impl Core {
                 }
             };
             if on.is_err() && kind != 0 {
-                self.dma.engines.remove(id);
+                self.memory.dma.engines.remove(id);
             }
             on.map(|()| id)
         });
@@ -194,7 +197,7 @@ impl Core {
     }
 
     fn owns_engine(&self, pd: PdId, id: EngineId) -> bool {
-        matches!(self.dma.engines.about(id), Some((owner, ..)) if owner == pd)
+        matches!(self.memory.dma.engines.about(id), Some((owner, ..)) if owner == pd)
     }
 
     pub(super) fn engine_detach(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
@@ -202,7 +205,7 @@ impl Core {
         if d.operand >> 32 != 0 || !self.owns_engine(pd, id) {
             return self.finish(permit, Status::BadEngine, 0, d.operand);
         }
-        self.dma.engines.remove(id);
+        self.memory.dma.engines.remove(id);
         self.finish(permit, Status::Ok, 0, 0);
     }
 
@@ -211,13 +214,13 @@ impl Core {
         if d.operand >> 32 != 0 || !self.owns_engine(pd, id) {
             return self.finish(permit, Status::BadEngine, 0, d.operand);
         }
-        let apart = self.dma.engines.is_apart(id);
+        let apart = self.memory.dma.engines.is_apart(id);
         if d.imm > 1 || apart != (d.imm == 1) {
             return self.finish(permit, Status::InvalidArgument, 0, d.imm.into());
         }
         let got = match apart {
-            false => self.dma.engines.result(id),
-            true => match self.dma.engines.result_of(id, d.session.0) {
+            false => self.memory.dma.engines.result(id),
+            true => match self.memory.dma.engines.result_of(id, d.session.0) {
                 None => return self.finish(permit, Status::BadSession, 0, d.session.0.into()),
                 some => some,
             },
@@ -239,12 +242,9 @@ impl Core {
         else {
             return;
         };
-        let mut dma = Dma {
-            mmu: &mut self.mmu,
-            state: &mut self.dma,
-        };
+        let mut dma = self.memory.dma();
         let written = dma.write(&buffer, 0, &result);
-        self.mmu.unpin(pin);
+        self.memory.mmu.unpin(pin);
         match written {
             Ok(()) => self.finish(permit, Status::Ok, len, cut.unwrap_or(0) as u64),
             Err(fault) => {

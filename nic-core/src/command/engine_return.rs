@@ -4,6 +4,8 @@
 //! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
 //! other is received, so that a slow reader closes the writer's window.
 
+use std::collections::HashMap;
+
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 
 use super::Core;
@@ -20,7 +22,7 @@ const BUFFER: u32 = 64 << 10;
 
 /// A session whose stream the NIC itself receives.
 #[derive(Debug)]
-pub(crate) struct Returning {
+struct Returning {
     t: usize,
     conn: ConnId,
     engine: EngineId,
@@ -32,6 +34,21 @@ pub(crate) struct Returning {
     ended: bool,
     rest: Vec<u8>,
     rest_from: usize,
+}
+
+/// All such sessions.
+#[derive(Debug, Default)]
+pub(super) struct Returns {
+    /// By the work that is posted for each.
+    by_work: HashMap<WorkToken, Returning>,
+    last: u64,
+}
+
+impl Returns {
+    fn token(&mut self) -> WorkToken {
+        self.last += 1;
+        WorkToken(RETURN_TOKEN | self.last)
+    }
 }
 
 impl Core {
@@ -46,9 +63,9 @@ impl Core {
             return Err(no_stream);
         };
         let key = (stream.transport, stream.conn, Direction::Receive);
-        let engine = self.dma.engines.on(key).ok_or(no_stream)?;
+        let engine = self.memory.dma.engines.on(key).ok_or(no_stream)?;
         let full = || EngineUseError::NoMemory { bytes: BUFFER };
-        let (pd, lkey, block) = self.own_region(BUFFER.into()).ok_or_else(full)?;
+        let (pd, lkey, block) = self.memory.own_region(BUFFER.into()).ok_or_else(full)?;
         self.return_next(Returning {
             t: stream.transport,
             conn: stream.conn,
@@ -64,11 +81,6 @@ impl Core {
         Ok(())
     }
 
-    fn return_token(&mut self) -> WorkToken {
-        self.next_return += 1;
-        WorkToken(RETURN_TOKEN | self.next_return)
-    }
-
     /// Receives more, or sends the last.
     fn return_next(&mut self, mut r: Returning) {
         let buffer = |len| Buffer {
@@ -76,7 +88,7 @@ impl Core {
             va: GpuVa(NIC_VA + r.block.at),
             len,
         };
-        let token = self.return_token();
+        let token = self.returns.token();
         if !r.ended {
             let work = RecvWork {
                 token,
@@ -84,19 +96,19 @@ impl Core {
                 buffer: buffer(BUFFER),
                 some: true,
             };
-            self.transports[r.t].post_recv(r.conn, work);
+            self.streams.transports[r.t].post_recv(r.conn, work);
         } else {
             let left = &r.rest[r.rest_from..];
             if left.is_empty() {
                 return self.end_return(r, true);
             }
             let n = left.len().min(BUFFER as usize);
-            self.dma.nic_memory.write(r.block.at, &left[..n]);
+            self.memory.dma.nic_memory.write(r.block.at, &left[..n]);
             let payload = Payload::Memory(buffer(n as u32));
             r.rest_from += n;
             self.return_send(token, &r, payload);
         }
-        self.returns.insert(token, r);
+        self.returns.by_work.insert(token, r);
     }
 
     fn return_send(&mut self, token: WorkToken, r: &Returning, payload: Payload) {
@@ -106,7 +118,7 @@ impl Core {
             payload,
             push: true,
         };
-        self.transports[r.t].post_send(r.conn, work);
+        self.streams.transports[r.t].post_send(r.conn, work);
     }
 
     /// Whether an event ends a work of ours; then it has been dealt with.
@@ -121,10 +133,10 @@ impl Core {
             } => (token, status, Some(bytes)),
             _ => return false,
         };
-        if self.returns.is_empty() {
+        if self.returns.by_work.is_empty() {
             return false;
         }
-        let Some(mut r) = self.returns.remove(&token) else {
+        let Some(mut r) = self.returns.by_work.remove(&token) else {
             return false;
         };
         let fine = matches!(status, Status::Ok | Status::EndOfStream);
@@ -136,7 +148,7 @@ impl Core {
         if status == Status::EndOfStream {
             r.ended = true;
             if r.what == Return::Result {
-                match self.dma.engines.result(r.engine) {
+                match self.memory.dma.engines.result(r.engine) {
                     Some(Outcome::Result(bytes, _)) => r.rest = bytes,
                     // An empty answer would look like a result.
                     Some(Outcome::Failed) => {
@@ -151,7 +163,7 @@ impl Core {
         }
         match received {
             Some(bytes) if bytes > 0 && r.what == Return::Stream => {
-                let token = self.return_token();
+                let token = self.returns.token();
                 let payload = Payload::Memory(Buffer {
                     region: r.lkey.0,
                     va: GpuVa(NIC_VA + r.block.at),
@@ -159,7 +171,7 @@ impl Core {
                     len: bytes as u32,
                 });
                 self.return_send(token, &r, payload);
-                self.returns.insert(token, r);
+                self.returns.by_work.insert(token, r);
             }
             _ => self.return_next(r),
         }
@@ -169,19 +181,14 @@ impl Core {
     /// Gives back what an answer needed; in good order also half-closes the stream.
     fn end_return(&mut self, r: Returning, in_order: bool) {
         if in_order {
-            self.transports[r.t].shutdown(r.conn);
-            if let Some(&slot) = self.conns.get(&(r.t, r.conn)) {
+            self.streams.transports[r.t].shutdown(r.conn);
+            if let Some(&slot) = self.streams.conns.get(&(r.t, r.conn)) {
                 if let Some(State::Stream(s)) = self.sessions.at(slot).map(|s| &mut s.state) {
                     s.shut = true;
                 }
             }
         }
-        let freed =
-            self.mmu.begin_deregister(r.lkey).is_ok() && self.mmu.finish_deregister(r.lkey).is_ok();
-        if freed {
-            self.dma.nic_memory.free(r.block);
-            let _ = self.mmu.free_pd(r.pd);
-        } else {
+        if !self.memory.free_own_region(r.pd, r.lkey, r.block) {
             tracing::error!(engine = %r.engine, "NIC memory is kept from reuse");
         }
     }

@@ -7,18 +7,16 @@ mod collective_op;
 mod control;
 mod copy_op;
 mod deadline;
-mod end;
-mod engine_comm;
 mod engine_op;
-mod engine_queue;
 mod engine_return;
-pub(crate) mod in_line;
-mod own_region;
+mod engine_watch;
+mod memory;
+mod report;
 mod status;
 mod stream;
+mod streams;
 mod transport_events;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,18 +27,20 @@ use ringbell_nic_abi::{
 
 use crate::collective::Collectives;
 use crate::config::NicConfig;
-use crate::dma::{Dma, DmaState};
-use crate::event::EventQueue;
-use crate::memory::exports::Exports;
+use crate::dma::DmaState;
 use crate::memory::nic_memory::NicMemory;
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
 use crate::session::Sessions;
 use crate::transport::Transport;
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
-use copy_op::CopyJob;
-pub use end::Undelivered;
+use crate::types::{Buffer, NicTime, WorkToken};
+use copy_op::Copies;
+use engine_return::Returns;
+use memory::Memory;
+use report::Report;
+pub use streams::Undelivered;
+use streams::{Lingering, Streams};
 
 /// Numbers that only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -78,44 +78,33 @@ pub struct Counters {
     pub steps: u64,
 }
 
-/// A connection whose session is closed and which still delivers.
-#[derive(Debug)]
-pub(crate) struct Lingering {
-    pub(crate) deadline: NicTime,
-}
-
 /// Everything behind the NIC's lock.
 pub(crate) struct Core {
     pub(crate) config: NicConfig,
-    pub(crate) now: NicTime,
-    fresh_clock: bool,
-    /// An operation waits for a clock reading.
-    pub(crate) wants_clock: bool,
+    pub(crate) time: Time,
     // Before the queues: a memory may hold announcements back, which point into the queues' lines.
-    pub(crate) dma: DmaState,
-    pub(crate) mmu: Mmu,
+    pub(crate) memory: Memory,
     pub(crate) queues: Vec<SendQueue>,
     pub(crate) sessions: Sessions,
     pub(crate) outstanding: Outstanding,
-    pub(crate) transports: Vec<Box<dyn Transport>>,
-    pub(crate) conns: HashMap<(usize, ConnId), u32>,
-    pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
-    pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
-    /// What was reported as sent and has not arrived.
-    lost: Vec<Undelivered>,
-    /// Memory that local peers copy from by themselves.
-    pub(crate) exports: Exports,
-    copies: VecDeque<CopyJob>,
-    /// Streams that the NIC itself receives, by the work that is posted for each.
-    returns: HashMap<WorkToken, engine_return::Returning>,
-    next_return: u64,
+    pub(crate) streams: Streams,
+    copies: Copies,
+    returns: Returns,
     pub(crate) collectives: Collectives,
-    pub(crate) events: EventQueue,
-    pub(crate) counters: Counters,
-    pub(crate) last_bad: u32,
+    pub(crate) report: Report,
     pub(crate) stopping: bool,
     expired: Vec<WorkToken>,
-    status: status::StatusPage,
+}
+
+/// The time of a step, and who needs to know it.
+#[derive(Debug)]
+pub(crate) struct Time {
+    /// As last read.
+    pub(crate) now: NicTime,
+    /// It was read for this step.
+    fresh: bool,
+    /// An operation waits for a reading.
+    pub(crate) is_wanted: bool,
 }
 
 impl Core {
@@ -127,30 +116,22 @@ impl Core {
         transports: Vec<Box<dyn Transport>>,
     ) -> Core {
         Core {
-            now: NicTime(0),
-            fresh_clock: false,
-            wants_clock: true,
-            dma: DmaState::new(memory, nic_memory),
-            mmu,
+            time: Time {
+                now: NicTime(0),
+                fresh: false,
+                is_wanted: true,
+            },
+            memory: Memory::new(mmu, DmaState::new(memory, nic_memory)),
             queues: Vec::new(),
             sessions: Sessions::new(config.max_sessions),
             outstanding: Outstanding::new(1024),
-            transports,
-            conns: HashMap::new(),
-            listeners: HashMap::new(),
-            lingering: HashMap::new(),
-            lost: Vec::new(),
-            exports: Exports::default(),
-            copies: VecDeque::new(),
-            returns: HashMap::new(),
-            next_return: 0,
+            streams: Streams::new(transports),
+            copies: Copies::default(),
+            returns: Returns::default(),
             collectives: Collectives::new(config.ip),
-            events: EventQueue::new(config.event_capacity),
-            counters: Counters::default(),
-            last_bad: 0,
+            report: Report::new(config.event_capacity),
             stopping: false,
             expired: Vec::new(),
-            status: status::StatusPage::default(),
             config,
         }
     }
@@ -166,36 +147,33 @@ impl Core {
     /// Whether a step without a clock reading would find nothing to do.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.wants_clock
+        !self.time.is_wanted
             && self.queues.iter().all(|q| !q.is_rung())
-            && self.transports.iter().all(|t| t.is_quiet())
+            && self.streams.transports.iter().all(|t| t.is_quiet())
             && self.copies.is_empty()
             && self.collectives.is_quiet()
-            && self.dma.is_quiet()
+            && self.memory.dma.is_quiet()
     }
 
     /// Moves what can be moved. `now` is given at least every few steps; in between, steps cost no
     /// clock reading. Returns whether anything moved.
     pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
-        self.counters.steps += 1;
-        self.fresh_clock = now.is_some();
+        self.report.counters.steps += 1;
+        self.time.fresh = now.is_some();
         let mut moved = false;
         if let Some(now) = now {
-            self.now = self.now.max(now);
-            self.wants_clock = false;
+            self.time.now = self.time.now.max(now);
+            self.time.is_wanted = false;
             moved |= self.expire();
             self.keep_status_fresh();
         }
         moved |= self.take_descriptors();
-        moved |= self.dma.poll();
-        for i in 0..self.transports.len() {
-            self.dma.transport_index = i;
-            let mut dma = Dma {
-                mmu: &mut self.mmu,
-                state: &mut self.dma,
-            };
-            moved |= self.transports[i].step(self.now, &mut dma);
-            while let Some(e) = self.transports[i].poll_event() {
+        moved |= self.memory.dma.poll();
+        for i in 0..self.streams.transports.len() {
+            self.memory.dma.transport_index = i;
+            let mut dma = self.memory.dma();
+            moved |= self.streams.transports[i].step(self.time.now, &mut dma);
+            while let Some(e) = self.streams.transports[i].poll_event() {
                 self.on_transport_event(i, e);
                 moved = true;
             }
@@ -214,10 +192,7 @@ impl Core {
                 (a, b) => a.or(b),
             }
         };
-        for tr in &self.transports {
-            add(tr.next_timer());
-        }
-        add(self.lingering.values().map(|l| l.deadline).min());
+        add(self.streams.next_timer());
         add(self.collectives.next_timer());
         t
     }
@@ -243,20 +218,20 @@ impl Core {
                 }
                 if let Some(d) = entry.receive() {
                     self.queues[q].consume();
-                    self.counters.accepted += 1;
+                    self.report.counters.accepted += 1;
                     moved = true;
                     self.recv(q as u32, ticket, entry.wr_id(), &d);
                     continue;
                 }
                 let decoded = entry.decode();
                 if let Ok(d) = &decoded {
-                    if needs_clock(d.opcode) && !self.fresh_clock {
-                        self.wants_clock = true;
+                    if needs_clock(d.opcode) && !self.time.fresh {
+                        self.time.is_wanted = true;
                         break;
                     }
                 }
                 self.queues[q].consume();
-                self.counters.accepted += 1;
+                self.report.counters.accepted += 1;
                 moved = true;
                 let opcode = entry.0[0] as u8;
                 let permit = Permit::new(q as u32, ticket, opcode, entry.wr_id());
@@ -272,10 +247,11 @@ impl Core {
     fn refuse(&mut self, permit: Permit, entry: &WorkQueueEntry, word: u8) {
         let queue = self.queues[permit.queue as usize].queue.0;
         tracing::warn!(queue, word, entry = ?entry.0, "malformed descriptor");
-        self.counters.bad_descriptors += 1;
-        self.last_bad = queue << 8 | u32::from(word);
-        self.events
-            .push(self.now, EventKind::BadDescriptor, queue, word.into());
+        self.report.counters.bad_descriptors += 1;
+        self.report.last_bad = queue << 8 | u32::from(word);
+        self.report
+            .events
+            .push(self.time.now, EventKind::BadDescriptor, queue, word.into());
         if Opcode::from_code(entry.0[0] as u8) == Some(Opcode::Collective) {
             let pd = self.queues[permit.queue as usize].pd;
             self.refuse_streams(pd, entry.operands(), Status::BadDescriptor, word.into());
@@ -339,7 +315,7 @@ impl Core {
             0 => self.queues[queue as usize].default_timeout_us,
             us => us,
         };
-        self.now.plus(Duration::from_micros(us.into()))
+        self.time.now.plus(Duration::from_micros(us.into()))
     }
 
     /// Retires a descriptor that never became a work.
@@ -347,8 +323,8 @@ impl Core {
     fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
         let (queue, ticket) = (permit.queue as usize, permit.ticket);
         let completion = permit.retire(status, bytes, detail);
-        self.queues[queue].complete(ticket, &completion, &*self.dma.memory);
-        self.counters.retired += 1;
+        self.queues[queue].complete(ticket, &completion, &*self.memory.dma.memory);
+        self.report.counters.retired += 1;
     }
 
     /// Retires a work, unless it has retired already.
@@ -359,9 +335,9 @@ impl Core {
         for pin in work.pins.iter_mut() {
             if let Some(pin) = pin.take() {
                 if status != Status::Ok {
-                    self.dma.forget_reads(pin.region);
+                    self.memory.dma.forget_reads(pin.region);
                 }
-                self.mmu.unpin(pin);
+                self.memory.mmu.unpin(pin);
             }
         }
         let is_fault = matches!(
@@ -379,8 +355,8 @@ impl Core {
             self.end_chain(id, status, detail);
         }
         match work.opcode {
-            Opcode::Send => self.counters.tx_bytes += bytes,
-            Opcode::Recv => self.counters.rx_bytes += bytes,
+            Opcode::Send => self.report.counters.tx_bytes += bytes,
+            Opcode::Recv => self.report.counters.rx_bytes += bytes,
             _ => {}
         }
         if work.in_line {
@@ -396,9 +372,11 @@ impl Core {
     }
 
     fn fault(&mut self, session: u32, va: u64) {
-        self.counters.faults += 1;
+        self.report.counters.faults += 1;
         let id = self.sessions.id(session);
-        self.events.push(self.now, EventKind::Fault, id.0, va);
+        self.report
+            .events
+            .push(self.time.now, EventKind::Fault, id.0, va);
     }
 
     /// Checks and pins a range; on a fault the permit retires with it.
@@ -412,6 +390,7 @@ impl Core {
         slot: u32,
     ) -> Option<(Permit, Pin, Buffer)> {
         match self
+            .memory
             .mmu
             .pin(pd, Lkey(lkey), range.0, u64::from(range.1), need)
         {
@@ -440,14 +419,14 @@ impl Core {
 
     /// Whether the NIC needs no step before somebody tells it of work, or a transport's descriptor does.
     pub(crate) fn may_sleep(&self) -> bool {
-        !self.is_active() && self.dma.is_quiet() && self.next_timer().is_none()
+        !self.is_active() && self.memory.dma.is_quiet() && self.next_timer().is_none()
     }
 
     /// Whether descriptors or connections are under way.
     pub(crate) fn is_active(&self) -> bool {
         self.outstanding.len() > 0
-            || !self.lingering.is_empty()
-            || self.dma.in_flight() > 0
+            || !self.streams.lingering.is_empty()
+            || self.memory.dma.in_flight() > 0
             || self.collectives.is_active()
     }
 

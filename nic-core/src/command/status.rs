@@ -27,20 +27,22 @@ pub(super) struct StatusPage {
 impl Core {
     /// Shows the status registers in this BAR from now on.
     pub(crate) fn show_status_in(&mut self, bar: Bar) {
-        self.status.bar = Some(bar);
+        self.report.status.bar = Some(bar);
         self.refresh_status();
     }
 
     /// Refreshes the page when it is due; called with each reading of the clock.
     pub(super) fn keep_status_fresh(&mut self) {
-        if self.now >= self.status.due {
+        if self.time.now >= self.report.status.due {
             self.refresh_status();
         }
     }
 
     fn refresh_status(&mut self) {
-        self.status.due = self.now.plus(REFRESH);
-        let Some(bar) = &self.status.bar else { return };
+        self.report.status.due = self.time.now.plus(REFRESH);
+        let Some(bar) = &self.report.status.bar else {
+            return;
+        };
         for &(reg, ..) in Reg::ALL {
             if let Some(value) = self.register_value(reg) {
                 bar.set(reg, value);
@@ -51,11 +53,11 @@ impl Core {
     /// The numbers that only grow, those of other modules included.
     pub(crate) fn counters(&self) -> Counters {
         Counters {
-            copied_bytes: self.dma.copied,
-            staged_bytes: self.dma.staged,
-            direct_bytes: self.dma.direct,
-            events_lost: self.events.lost(),
-            ..self.counters
+            copied_bytes: self.memory.dma.copied,
+            staged_bytes: self.memory.dma.staged,
+            direct_bytes: self.memory.dma.direct,
+            events_lost: self.report.events.lost(),
+            ..self.report.counters
         }
     }
 
@@ -80,9 +82,9 @@ impl Core {
             Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
             Reg::EventsLost => counters.events_lost as u32,
             Reg::Sessions => self.sessions.len() as u32,
-            Reg::BadDescriptor => self.last_bad,
+            Reg::BadDescriptor => self.report.last_bad,
             Reg::Heartbeat => counters.steps as u32,
-            other => return self.mmu.read_register(other),
+            other => return self.memory.mmu.read_register(other),
         })
     }
 }

@@ -1,13 +1,13 @@
 //! `SEND` and `RECV`.
 
 use ringbell_gtlb::{Fault, Need};
+use ringbell_nic_abi::completion::IN_LINE_MAX;
 use ringbell_nic_abi::{
-    Descriptor, Flags, InlineSend, Opcode, PdId, SessionId, Status, Transfer, WorkQueueEntry,
-    INLINE_MAX,
+    Completion, Descriptor, Flags, GpuVa, InlineSend, Opcode, PdId, SessionId, Status, Transfer,
+    WorkQueueEntry, INLINE_MAX,
 };
 
 use super::Core;
-use crate::dma::Dma;
 use crate::engine::{Direction, EngineFailed};
 use crate::outstanding::Operation;
 use crate::permit::Permit;
@@ -31,7 +31,7 @@ impl Core {
         }
         let refusal = match &session.state {
             State::Stream(s) if s.reset => {
-                let failed = self.dma.engines.failure_on(s.transport, s.conn);
+                let failed = self.memory.dma.engines.failure_on(s.transport, s.conn);
                 failed.map_or((Status::ConnectionReset, 0), EngineFailed::status)
             }
             State::Stream(s) => return Ok((Core::slot(id), *s)),
@@ -82,7 +82,7 @@ impl Core {
         let Some((transport, conn)) = self.open_stream(q, send.session) else {
             return false;
         };
-        if !self.transports[transport].send_now(conn, send) {
+        if !self.streams.transports[transport].send_now(conn, send) {
             return false;
         }
         self.sent_now(q, ticket, entry, send);
@@ -107,7 +107,10 @@ impl Core {
             return false;
         };
         // Whatever is wrong with the range, the long way reports it.
-        let pinned = self.mmu.pin(pd, d.lkey, d.local_va, len.into(), Need::Read);
+        let pinned = self
+            .memory
+            .mmu
+            .pin(pd, d.lkey, d.local_va, len.into(), Need::Read);
         let Ok(pin) = pinned else {
             return false;
         };
@@ -116,12 +119,9 @@ impl Core {
             va: d.local_va,
             len,
         };
-        let mut dma = Dma {
-            mmu: &mut self.mmu,
-            state: &mut self.dma,
-        };
+        let mut dma = self.memory.dma();
         let words = dma.read_small(&buffer);
-        self.mmu.unpin(pin);
+        self.memory.mmu.unpin(pin);
         let Some(words) = words else {
             return false;
         };
@@ -130,10 +130,10 @@ impl Core {
             len: len as u8,
             words,
         };
-        if !self.transports[transport].send_now(conn, &send) {
+        if !self.streams.transports[transport].send_now(conn, &send) {
             return false;
         }
-        self.dma.copied += u64::from(len);
+        self.memory.dma.copied += u64::from(len);
         self.sent_now(q, ticket, entry, &send);
         true
     }
@@ -151,7 +151,7 @@ impl Core {
             _ => return None,
         };
         let key = (stream.0, stream.1, Direction::Send);
-        let engines = &self.dma.engines;
+        let engines = &self.memory.dma.engines;
         let seen = engines.is_on(key) || engines.is_watched(self.queues[q].mover(), key.2);
         (!seen).then_some(stream)
     }
@@ -159,9 +159,9 @@ impl Core {
     /// Puts the stream of an operation before the engine on its queue, when there is one.
     #[inline]
     fn show_watcher(&mut self, by: Owner, direction: Direction, id: SessionId, s: Stream) {
-        if self.dma.engines.is_watched(by, direction) {
+        if self.memory.dma.engines.is_watched(by, direction) {
             let key = (s.transport, s.conn, direction);
-            self.dma.engines.show(by, key, id.0);
+            self.memory.dma.engines.show(by, key, id.0);
         }
     }
 
@@ -172,8 +172,8 @@ impl Core {
         if let Some(session) = self.sessions.at(Core::slot(send.session)) {
             session.tx_bytes += bytes;
         }
-        self.counters.tx_bytes += bytes;
-        self.counters.accepted += 1;
+        self.report.counters.tx_bytes += bytes;
+        self.report.counters.accepted += 1;
         self.queues[q].consume();
         let permit = Permit::new(q as u32, ticket, Opcode::Send.code(), entry.wr_id());
         self.finish(permit, Status::Ok, bytes, 0);
@@ -203,6 +203,7 @@ impl Core {
             (self.operation(permit, d, slot), payload)
         } else {
             let pinned = self
+                .memory
                 .mmu
                 .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Read);
             let pin = match pinned {
@@ -222,7 +223,7 @@ impl Core {
             conn: Some((stream.transport, stream.conn)),
             ..work
         });
-        self.transports[stream.transport].post_send(
+        self.streams.transports[stream.transport].post_send(
             stream.conn,
             SendWork {
                 token,
@@ -252,6 +253,7 @@ impl Core {
         }
         self.show_watcher(by, Direction::Receive, d.session, stream);
         let pinned = self
+            .memory
             .mmu
             .pin(pd, d.lkey, d.local_va, d.len.into(), Need::Write);
         let pin = match pinned {
@@ -266,15 +268,12 @@ impl Core {
         let place = self.in_line(queue, ticket, &buffer);
         let (in_line, buffer) = (place.is_some(), place.unwrap_or(buffer));
         let some = d.flags.contains(Flags::SOME);
-        self.dma.transport_index = stream.transport;
-        let mut dma = Dma {
-            mmu: &mut self.mmu,
-            state: &mut self.dma,
-        };
-        let transport = &mut self.transports[stream.transport];
+        self.memory.dma.transport_index = stream.transport;
+        let mut dma = self.memory.dma();
+        let transport = &mut self.streams.transports[stream.transport];
         if let Some(n) = transport.recv_now(stream.conn, &buffer, some, &mut dma) {
-            self.mmu.unpin(pin);
-            self.counters.rx_bytes += u64::from(n);
+            self.memory.mmu.unpin(pin);
+            self.report.counters.rx_bytes += u64::from(n);
             if let Some(s) = self.sessions.at(slot) {
                 s.rx_bytes += u64::from(n);
             }
@@ -298,7 +297,7 @@ impl Core {
             },
             extra_us: 0,
         });
-        self.transports[stream.transport].post_recv(
+        self.streams.transports[stream.transport].post_recv(
             stream.conn,
             RecvWork {
                 token,
@@ -307,5 +306,48 @@ impl Core {
                 some,
             },
         );
+    }
+
+    /// Where a receive arrives instead of in `buffer`, when that is better.
+    pub(super) fn in_line(&self, queue: u32, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
+        let slots = self.queues[queue as usize].scatter.as_ref()?;
+        let fits = buffer.len as usize <= IN_LINE_MAX;
+        (fits && !self.memory.dma.is_mapped() && !self.memory.mmu.is_flat(buffer.region))
+            .then(|| slots.buffer(ticket, buffer.len))
+    }
+
+    /// Retires a receive that arrived in NIC memory and belongs at `va`.
+    pub(super) fn finish_in_line(
+        &mut self,
+        permit: Permit,
+        va: GpuVa,
+        status: Status,
+        bytes: u64,
+        detail: u64,
+    ) {
+        if status == Status::RegionFreed {
+            // Its owner may have freed the memory: nobody stores there any more.
+            return self.finish(permit, status, 0, detail);
+        }
+        let (queue, ticket) = (permit.queue as usize, permit.ticket);
+        let Some(slots) = self.queues[queue].scatter.filter(|_| bytes != 0) else {
+            return self.finish(permit, status, bytes, detail);
+        };
+        let mut payload = [0; IN_LINE_MAX];
+        let n = (bytes as usize).min(IN_LINE_MAX);
+        self.memory
+            .dma
+            .nic_memory
+            .read(slots.at(ticket), &mut payload[..n]);
+        let words: [u64; IN_LINE_MAX / 8] = std::array::from_fn(|i| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&payload[i * 8..][..8]);
+            u64::from_le_bytes(word)
+        });
+        let completion: Completion = permit.retire(status, bytes, detail);
+        let memory = self.memory.dma.memory.clone();
+        self.queues[queue].complete_in_line(ticket, &completion, (va, words), &*memory);
+        self.report.counters.retired += 1;
+        debug_assert_eq!(completion.opcode, Opcode::Recv.code());
     }
 }

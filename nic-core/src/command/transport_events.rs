@@ -43,15 +43,15 @@ impl Core {
                 conn,
                 peer,
             } => {
-                let Some(&slot) = self.listeners.get(&(t, listener)) else {
-                    return self.transports[t].abort(conn);
+                let Some(&slot) = self.streams.listeners.get(&(t, listener)) else {
+                    return self.streams.transports[t].abort(conn);
                 };
                 let id = self.sessions.id(slot);
                 let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) else {
-                    return self.transports[t].abort(conn);
+                    return self.streams.transports[t].abort(conn);
                 };
                 if l.pending.len() >= l.backlog && l.accepts.is_empty() {
-                    return self.transports[t].abort(conn);
+                    return self.streams.transports[t].abort(conn);
                 }
                 l.pending.push_back(Incoming {
                     transport: t,
@@ -62,9 +62,13 @@ impl Core {
                 });
                 if l.accepts.is_empty() {
                     let data = address_word(peer);
-                    self.events
-                        .push(self.now, EventKind::ConnectionPending, id.0, data);
-                    self.conns.insert((t, conn), slot);
+                    self.report.events.push(
+                        self.time.now,
+                        EventKind::ConnectionPending,
+                        id.0,
+                        data,
+                    );
+                    self.streams.conns.insert((t, conn), slot);
                 } else {
                     self.match_accepts(slot);
                 }
@@ -72,7 +76,7 @@ impl Core {
             TransportEvent::PeerClosed { conn } => self.on_peer(t, conn, EventKind::PeerClosed),
             TransportEvent::Reset { conn } => self.on_peer(t, conn, EventKind::PeerReset),
             TransportEvent::Closed { conn } => {
-                self.lingering.remove(&(t, conn));
+                self.streams.lingering.remove(&(t, conn));
                 self.forget_engines(t, conn, true);
             }
         }
@@ -92,8 +96,8 @@ impl Core {
     }
 
     fn on_connected(&mut self, t: usize, conn: ConnId) {
-        let Some(&slot) = self.conns.get(&(t, conn)) else {
-            return self.transports[t].abort(conn);
+        let Some(&slot) = self.streams.conns.get(&(t, conn)) else {
+            return self.streams.transports[t].abort(conn);
         };
         let Some(s) = self.sessions.at(slot) else {
             return;
@@ -103,7 +107,7 @@ impl Core {
         };
         let work = *work;
         let id = self.sessions.id(slot);
-        let why = why_chosen(&self.transports, t);
+        let why = why_chosen(&self.streams.transports, t);
         let c = Incoming {
             transport: t,
             conn,
@@ -116,7 +120,7 @@ impl Core {
     }
 
     fn on_connect_failed(&mut self, t: usize, conn: ConnId, status: Status) {
-        let Some(slot) = self.conns.remove(&(t, conn)) else {
+        let Some(slot) = self.streams.conns.remove(&(t, conn)) else {
             return;
         };
         let Some(s) = self.sessions.at(slot) else {
@@ -133,7 +137,10 @@ impl Core {
                 w.timeout_us
             });
             // The work's own deadline, which goes on running, cancels the attempt in time.
-            let deadline = self.now.plus(std::time::Duration::from_micros(us.into()));
+            let deadline = self
+                .time
+                .now
+                .plus(std::time::Duration::from_micros(us.into()));
             self.try_transports(slot, work, peer, t + 1, deadline, status);
         } else {
             s.state = State::Idle;
@@ -143,14 +150,15 @@ impl Core {
 
     fn on_peer(&mut self, t: usize, conn: ConnId, kind: EventKind) {
         let reset = kind == EventKind::PeerReset;
-        if reset && self.lingering.remove(&(t, conn)).is_some() {
-            if self.transports[t].undelivered(conn) > 0 {
-                self.note_loss(t, conn, "the peer has reset the connection");
+        if reset && self.streams.lingering.remove(&(t, conn)).is_some() {
+            if self.streams.transports[t].undelivered(conn) > 0 {
+                self.streams
+                    .note_loss(t, conn, "the peer has reset the connection");
             }
             self.forget_engines(t, conn, true);
-            return self.transports[t].abort(conn);
+            return self.streams.transports[t].abort(conn);
         }
-        let Some(&slot) = self.conns.get(&(t, conn)) else {
+        let Some(&slot) = self.streams.conns.get(&(t, conn)) else {
             return;
         };
         let id = self.sessions.id(slot);
@@ -161,7 +169,7 @@ impl Core {
             State::Stream(s) => {
                 s.reset |= reset;
                 s.peer_closed |= !reset;
-                self.events.push(self.now, kind, id.0, 0);
+                self.report.events.push(self.time.now, kind, id.0, 0);
             }
             State::Listening(l) => {
                 // Not accepted yet: whoever accepts it finds out.

@@ -83,7 +83,8 @@ impl Inner {
         }
         // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
         // and ports that the transports hold must not.
-        self.progress.with_core(|core| core.transports.clear());
+        self.progress
+            .with_core(|core| core.streams.transports.clear());
         lost
     }
 }

@@ -64,7 +64,7 @@ impl Nic {
         engine: Box<dyn StreamEngine>,
     ) -> Result<EngineId, EngineUseError> {
         let too_many = EngineUseError::TooMany { limit: MAX_ENGINES };
-        self.core(|c| c.dma.engines.add(pd, engine).ok_or(too_many))
+        self.core(|c| c.memory.dma.engines.add(pd, engine).ok_or(too_many))
     }
 
     /// Puts a tap on the path of one more stream: all its streams are counted into one state. `item` is
@@ -223,10 +223,10 @@ impl Nic {
         session: SessionId,
     ) -> Result<EngineResult, EngineUseError> {
         self.core(|c| {
-            if c.dma.engines.about(id).is_none() {
+            if c.memory.dma.engines.about(id).is_none() {
                 return Err(EngineUseError::Unknown { id });
             }
-            let outcome = c.dma.engines.result_of(id, session.0);
+            let outcome = c.memory.dma.engines.result_of(id, session.0);
             EngineResult::of(id, outcome.ok_or(EngineUseError::NotSeen { id, session })?)
         })
     }
@@ -248,10 +248,10 @@ impl Nic {
     /// # Errors
     /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`]; [`EngineUseError::Apart`] when each stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        if self.core(|c| c.dma.engines.is_apart(id)) {
+        if self.core(|c| c.memory.dma.engines.is_apart(id)) {
             return Err(EngineUseError::Apart { id });
         }
-        let outcome = self.core(|c| c.dma.engines.result(id));
+        let outcome = self.core(|c| c.memory.dma.engines.result(id));
         EngineResult::of(id, outcome.ok_or(EngineUseError::Unknown { id })?)
     }
 
@@ -263,7 +263,7 @@ impl Nic {
     /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`] when it has no result: it is detached all the same, and a
     /// stream that it changed does not go on without it.
     pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        let removed = self.core(|c| c.dma.engines.remove(id));
+        let removed = self.core(|c| c.memory.dma.engines.remove(id));
         EngineResult::of(id, removed.ok_or(EngineUseError::Unknown { id })?)
     }
 
@@ -277,13 +277,13 @@ impl Nic {
         kind: u16,
         make: impl Fn(u64) -> Option<Box<dyn StreamEngine>> + Send + 'static,
     ) -> Result<(), EngineUseError> {
-        let added = self.core(|c| c.dma.engines.add_kind(kind, Box::new(make)));
+        let added = self.core(|c| c.memory.dma.engines.add_kind(kind, Box::new(make)));
         added.then_some(()).ok_or(EngineUseError::Kind { kind })
     }
 
     /// Every engine of the NIC: what passes it, and how fast it is.
     pub fn engines(&self) -> Vec<EngineInfo> {
-        self.core(|c| c.dma.engines.infos())
+        self.core(|c| c.memory.dma.engines.infos())
     }
 
     /// Makes a communicator, of which this NIC is one rank. Returns at once: the ranks find each other
@@ -296,7 +296,7 @@ impl Nic {
         let ip = self.inner.config.ip;
         let id = self.core(|c| {
             let id = c.collectives(|x, io| x.create(io, ip, config));
-            c.wants_clock = true;
+            c.time.is_wanted = true;
             id
         })?;
         // Ranks on other hosts do not share our cores; the policy finds out.
@@ -360,7 +360,7 @@ impl Nic {
     /// [`CommError::Unknown`].
     pub fn communicator_info(&self, id: CommId) -> Result<CommInfo, CommError> {
         self.core(|c| {
-            let transports = &c.transports;
+            let transports = &c.streams.transports;
             let name = |t: usize| transports.get(t).map_or("-", |t| t.name());
             c.collectives.info(id, &name)
         })

@@ -7,8 +7,8 @@ use super::Nic;
 
 pub(super) fn describe(nic: &Nic) -> String {
     let (names, window, exports) = nic.core(|c| {
-        let names: Vec<_> = c.transports.iter().map(|t| t.name()).collect();
-        let m = &c.dma.memory;
+        let names: Vec<_> = c.streams.transports.iter().map(|t| t.name()).collect();
+        let m = &c.memory.dma.memory;
         (names.join(", "), m.window().is_some(), m.exports().len())
     });
     let (n, p, c) = (nic.config(), nic.progress_stats(), nic.counters());
@@ -37,7 +37,7 @@ pub(super) fn describe(nic: &Nic) -> String {
     for peer in nic.loans() {
         let _ = writeln!(out, "memory: {peer}");
     }
-    for (n, why) in nic.core(|c| c.exports.kept().collect::<Vec<_>>()) {
+    for (n, why) in nic.core(|c| c.memory.exports.kept().collect::<Vec<_>>()) {
         let _ = writeln!(
             out,
             "memory: {n} regions are staged for every peer, because {why}"

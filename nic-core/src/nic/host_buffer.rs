@@ -201,7 +201,7 @@ impl HostBuffer {
     /// The GPU's driver refused, in its own words.
     pub fn expose(&self) -> std::io::Result<Exposed> {
         let base = NonNull::new(self.as_ptr()).ok_or(std::io::ErrorKind::InvalidInput)?;
-        let memory = self.nic.core(|c| c.dma.memory.clone());
+        let memory = self.nic.core(|c| c.memory.dma.memory.clone());
         memory.expose(base, self.len() as usize)
     }
 

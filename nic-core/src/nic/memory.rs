@@ -24,7 +24,7 @@ impl Nic {
     /// # Errors
     /// [`PdError`] when there are too many.
     pub fn alloc_pd(&self) -> Result<PdId, PdError> {
-        self.core(|c| c.mmu.alloc_pd())
+        self.core(|c| c.memory.mmu.alloc_pd())
     }
 
     /// Frees an empty protection domain; its engines end.
@@ -33,8 +33,8 @@ impl Nic {
     /// [`PdError`] when it is unknown or regions are left.
     pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
         self.core(|c| {
-            c.mmu.free_pd(pd)?;
-            c.dma.engines.remove_all_of(pd);
+            c.memory.mmu.free_pd(pd)?;
+            c.memory.dma.engines.remove_all_of(pd);
             Ok(())
         })
     }
@@ -44,7 +44,7 @@ impl Nic {
     /// # Errors
     /// [`MapError`]; nothing was changed.
     pub fn map(&self, table: &PageTable) -> Result<(), MapError> {
-        self.core(|c| c.mmu.map(table))
+        self.core(|c| c.memory.mmu.map(table))
     }
 
     /// Forgets pages before the GPU frees them.
@@ -52,7 +52,7 @@ impl Nic {
     /// # Errors
     /// [`UnmapError`] while a region covers a part of them.
     pub fn unmap(&self, va: GpuVa, len: u64) -> Result<(), UnmapError> {
-        self.core(|c| c.mmu.unmap(va, len))
+        self.core(|c| c.memory.mmu.unmap(va, len))
     }
 
     /// Registers memory that queues of `pd` may then use.
@@ -66,7 +66,7 @@ impl Nic {
         len: u64,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let region = self.core(|c| c.mmu.register(pd, va, len, access))?;
+        let region = self.core(|c| c.memory.mmu.register(pd, va, len, access))?;
         self.lend_region(&region);
         Ok(region)
     }
@@ -79,7 +79,7 @@ impl Nic {
     /// [`DeregisterError::Pinned`] or [`DeregisterError::Imported`] when the region was quarantined: its memory must not
     /// be reused; call again later.
     pub fn deregister(&self, lkey: Lkey) -> Result<(), DeregisterError> {
-        match self.core(|c| c.mmu.begin_deregister(lkey)) {
+        match self.core(|c| c.memory.mmu.begin_deregister(lkey)) {
             // Begun by an earlier call that ended in quarantine: try to finish.
             Ok(()) | Err(DeregisterError::AlreadyBegun { .. }) => {}
             Err(e) => return Err(e),
@@ -88,13 +88,15 @@ impl Nic {
         loop {
             let done = self.core(|c| {
                 c.retire_region(lkey.0);
-                if c.dma.is_busy(lkey.0) {
-                    let pins = c.mmu.pins_of(lkey);
+                if c.memory.dma.is_busy(lkey.0) {
+                    let pins = c.memory.mmu.pins_of(lkey);
                     return Err(DeregisterError::Pinned { lkey, pins });
                 }
-                let pins = c.mmu.pins_of(lkey);
-                c.exports.end(lkey, pins, &mut c.transports)?;
-                c.mmu.finish_deregister(lkey)
+                let pins = c.memory.mmu.pins_of(lkey);
+                c.memory
+                    .exports
+                    .end(lkey, pins, &mut c.streams.transports)?;
+                c.memory.mmu.finish_deregister(lkey)
             });
             match done {
                 Err(DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })
@@ -105,7 +107,7 @@ impl Nic {
                     }
                 }
                 Err(e @ (DeregisterError::Pinned { .. } | DeregisterError::Imported { .. })) => {
-                    self.core(|c| c.mmu.quarantine(lkey))?;
+                    self.core(|c| c.memory.mmu.quarantine(lkey))?;
                     tracing::error!(%lkey, "memory is still in use; the region is quarantined");
                     return Err(e);
                 }
@@ -118,7 +120,7 @@ impl Nic {
     /// `None` when no region in service covers it, also after the region was freed.
     pub fn pointer_info(&self, pd: PdId, va: GpuVa) -> Option<PointerInfo> {
         self.core(|c| {
-            let info = c.mmu.overlapping(pd, va, 1).find(|r| r.live)?;
+            let info = c.memory.mmu.overlapping(pd, va, 1).find(|r| r.live)?;
             Some(PointerInfo {
                 kind: kind_of(&info),
                 region: info.region,
@@ -137,7 +139,7 @@ impl Nic {
         access: Access,
     ) -> Result<MemoryRegion, MemoryError> {
         self.core(|c| {
-            let other = c.mmu.overlapping(pd, va, len).next();
+            let other = c.memory.mmu.overlapping(pd, va, len).next();
             match other {
                 Some(o) if !o.live => Err(MemoryError::StillFreeing {
                     va,
@@ -159,10 +161,13 @@ impl Nic {
                     other: o.region.va,
                     other_len: o.region.len,
                 }),
-                None => {
-                    Ok(c.mmu
-                        .register_flat(pd, va, len, access, HOST_BUS.saturating_add(va.0))?)
-                }
+                None => Ok(c.memory.mmu.register_flat(
+                    pd,
+                    va,
+                    len,
+                    access,
+                    HOST_BUS.saturating_add(va.0),
+                )?),
             }
         })
     }
@@ -261,7 +266,12 @@ impl Nic {
 
     /// Bytes of NIC memory in use (buffers, engines, payloads on their way), and in all.
     pub fn nic_memory(&self) -> (u64, u64) {
-        self.core(|c| (c.dma.nic_memory.used(), c.dma.nic_memory.len()))
+        self.core(|c| {
+            (
+                c.memory.dma.nic_memory.used(),
+                c.memory.dma.nic_memory.len(),
+            )
+        })
     }
 
     /// Allocates NIC memory, which starts with zeros, and registers it.
@@ -275,20 +285,23 @@ impl Nic {
         access: Access,
     ) -> Result<NicBuffer, MemoryError> {
         let (region, block) = self.core(|c| {
-            let nic_memory = &mut c.dma.nic_memory;
+            let nic_memory = &mut c.memory.dma.nic_memory;
             let (used, total) = (nic_memory.used(), nic_memory.len());
             let full = MemoryError::NicMemoryFull { len, used, total };
             let block = nic_memory.alloc(len).ok_or(full)?;
             let va = GpuVa(NIC_VA + block.at);
-            let made = c.mmu.register_flat(pd, va, len, access, NIC_BUS + block.at);
+            let made = c
+                .memory
+                .mmu
+                .register_flat(pd, va, len, access, NIC_BUS + block.at);
             match made {
                 Ok(region) => {
                     // What an earlier owner has left is nobody's business.
-                    c.dma.nic_memory.zero(block);
+                    c.memory.dma.nic_memory.zero(block);
                     Ok((region, block))
                 }
                 Err(e) => {
-                    c.dma.nic_memory.free(block);
+                    c.memory.dma.nic_memory.free(block);
                     Err(MemoryError::from(e))
                 }
             }
@@ -299,26 +312,39 @@ impl Nic {
     /// Which memory local peers copy from by their own engines, and which of theirs this NIC: nothing where
     /// memory is mapped.
     pub fn loans(&self) -> Vec<PeerLoans> {
-        self.core(|c| c.transports.iter().flat_map(|t| t.loans()).collect())
+        self.core(|c| {
+            c.streams
+                .transports
+                .iter()
+                .flat_map(|t| t.loans())
+                .collect()
+        })
     }
 
     /// Lends the allocation around a region, if its memory is one that peers borrow.
     fn lend_region(&self, region: &MemoryRegion) {
         let asked = self.core(|c| {
-            let far = !c.dma.is_mapped() && c.transports.iter().any(|t| t.name() == "local");
-            let span = c.mmu.span(region.lkey.0, region.va, region.len);
-            span.ok().filter(|_| far).map(|s| (s, c.dma.memory.clone()))
+            let far = !c.memory.dma.is_mapped()
+                && c.streams.transports.iter().any(|t| t.name() == "local");
+            let span = c.memory.mmu.span(region.lkey.0, region.va, region.len);
+            span.ok()
+                .filter(|_| far)
+                .map(|s| (s, c.memory.dma.memory.clone()))
         });
         let Some((span, memory)) = asked else { return };
         // Without the NIC's lock: a driver takes its time.
         match memory.export_allocation(span) {
             Ok(loan) if loan.covers(span.addr.value(), span.len) => {
-                self.core(|c| c.exports.lend(region.lkey, &loan, &mut c.transports));
+                self.core(|c| {
+                    c.memory
+                        .exports
+                        .lend(region.lkey, &loan, &mut c.streams.transports)
+                });
             }
             Ok(_) => {}
             Err(why) => {
                 tracing::info!(va = %region.va, %why, "memory is not lent to local peers; it is staged");
-                self.core(|c| c.exports.keep(region.lkey, why));
+                self.core(|c| c.memory.exports.keep(region.lkey, why));
             }
         }
     }
@@ -331,7 +357,7 @@ impl Nic {
             bus: HOST_BUS + region.va.0,
             len: region.len,
         };
-        self.core(|c| exports::share(&memory, &mut c.transports))
+        self.core(|c| exports::share(&memory, &mut c.streams.transports))
     }
 
     /// Takes host memory back from peers, and waits until each has unmapped it or is gone.
@@ -341,9 +367,9 @@ impl Nic {
     pub(super) fn withdraw_host(&self, id: u64, va: GpuVa) -> Result<(), FreeError> {
         let waited = self.config().deregister_timeout;
         let deadline = Instant::now() + waited;
-        self.core(|c| c.transports.iter_mut().for_each(|t| t.withdraw(id)));
+        self.core(|c| c.streams.transports.iter_mut().for_each(|t| t.withdraw(id)));
         loop {
-            let peers = self.core(|c| exports::holders(id, &c.transports));
+            let peers = self.core(|c| exports::holders(id, &c.streams.transports));
             if peers == 0 {
                 return Ok(());
             }

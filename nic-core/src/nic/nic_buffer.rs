@@ -65,7 +65,7 @@ impl NicBuffer {
         RangeError::check(offset, from.len(), self.len())?;
         for (i, piece) in from.chunks(COPY_STEP).enumerate() {
             let at = self.at(offset + (i * COPY_STEP) as u64);
-            self.nic.core(|c| c.dma.nic_memory.write(at, piece));
+            self.nic.core(|c| c.memory.dma.nic_memory.write(at, piece));
         }
         Ok(())
     }
@@ -78,7 +78,7 @@ impl NicBuffer {
         RangeError::check(offset, into.len(), self.len())?;
         for (i, piece) in into.chunks_mut(COPY_STEP).enumerate() {
             let at = self.at(offset + (i * COPY_STEP) as u64);
-            self.nic.core(|c| c.dma.nic_memory.read(at, piece));
+            self.nic.core(|c| c.memory.dma.nic_memory.read(at, piece));
         }
         Ok(())
     }
@@ -96,7 +96,7 @@ impl NicBuffer {
             return Ok(());
         };
         self.nic.deregister(self.region.lkey)?;
-        self.nic.core(|c| c.dma.nic_memory.free(block));
+        self.nic.core(|c| c.memory.dma.nic_memory.free(block));
         Ok(())
     }
 }

@@ -174,7 +174,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
         let p = &progress;
         s.spawn(move || {
             let done = || {
-                let leads = p.leader.load(Ordering::Relaxed) == WAITER_LEADS;
+                let leads = p.sleepers.leader.load(Ordering::Relaxed) == WAITER_LEADS;
                 if leads && stopped.send(()).is_ok() {
                     let _ = goes.recv();
                 }

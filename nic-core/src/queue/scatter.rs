@@ -1,4 +1,8 @@
-//! NIC memory in which small receives of a ring arrive that end inside their completion lines.
+//! NIC memory in which small receives of a ring arrive that end inside their completion lines (`IN_LINE` of `nic-abi`).
+//!
+//! Where the memory is asynchronous every write is a copy of its own, several microseconds for a few bytes. So the
+//! transport gets a place in the NIC's own memory instead of the buffer, and the waiter for the completion stores
+//! the bytes. Only in a ring that kernels alone post to: the host's waiters do not store into GPU memory.
 
 use ringbell_nic_abi::{GpuVa, Lkey};
 

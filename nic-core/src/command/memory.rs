@@ -1,0 +1,73 @@
+//! Memory as the NIC's operations reach it: translation, DMA, and what peers were told of.
+
+use ringbell_gtlb::{Access, Mmu};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+
+use crate::dma::{Dma, DmaState};
+use crate::memory::exports::Exports;
+use crate::memory::nic_memory::{Block, NIC_BUS, NIC_VA};
+use crate::queue::ScatterSlots;
+
+/// See the module text.
+pub(crate) struct Memory {
+    pub(crate) dma: DmaState,
+    pub(crate) mmu: Mmu,
+    /// Memory that local peers copy from by themselves.
+    pub(crate) exports: Exports,
+}
+
+impl Memory {
+    pub(super) fn new(mmu: Mmu, dma: DmaState) -> Memory {
+        Memory {
+            dma,
+            mmu,
+            exports: Exports::default(),
+        }
+    }
+
+    /// DMA for the length of one step.
+    #[inline]
+    pub(super) fn dma(&mut self) -> Dma<'_> {
+        Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        }
+    }
+
+    /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when memory, domains or regions
+    /// are used up, and then nothing was taken.
+    pub(super) fn own_region(&mut self, len: u64) -> Option<(PdId, Lkey, Block)> {
+        let pd = self.mmu.alloc_pd().ok()?;
+        let Some(block) = self.dma.nic_memory.alloc(len) else {
+            let _ = self.mmu.free_pd(pd);
+            return None;
+        };
+        let (va, bus) = (GpuVa(NIC_VA + block.at), NIC_BUS + block.at);
+        match self.mmu.register_flat(pd, va, len, Access::LOCAL, bus) {
+            Ok(region) => Some((pd, region.lkey, block)),
+            Err(_) => {
+                self.dma.nic_memory.free(block);
+                let _ = self.mmu.free_pd(pd);
+                None
+            }
+        }
+    }
+
+    /// Gives back what [`own_region`](Memory::own_region) gave. `false`: operations are in flight, and it is kept.
+    pub(super) fn free_own_region(&mut self, pd: PdId, lkey: Lkey, block: Block) -> bool {
+        let freed =
+            self.mmu.begin_deregister(lkey).is_ok() && self.mmu.finish_deregister(lkey).is_ok();
+        if freed {
+            self.dma.nic_memory.free(block);
+            let _ = self.mmu.free_pd(pd);
+        }
+        freed
+    }
+
+    /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up, and its receives
+    /// go the long way. They stay for as long as the NIC.
+    pub(crate) fn scatter_slots(&mut self, slots: u32) -> Option<ScatterSlots> {
+        let (_, lkey, block) = self.own_region(ScatterSlots::bytes(slots))?;
+        Some(ScatterSlots::new(lkey, block, slots))
+    }
+}
