@@ -62,6 +62,7 @@ impl Core {
     }
 
     /// Moves the oldest copies on. Returns whether any byte moved.
+    #[inline]
     pub(super) fn step_copies(&mut self) -> bool {
         let mut budget = STEP_BYTES;
         let mut moved = false;
@@ -93,6 +94,7 @@ enum Step {
 }
 
 impl Copies {
+    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

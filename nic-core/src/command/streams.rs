@@ -79,6 +79,7 @@ impl Streams {
     }
 
     /// When a transport, or a connection that still delivers, needs a step.
+    #[inline]
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         let transports = self.transports.iter().filter_map(|t| t.next_timer());
         let lingering = self.lingering.values().map(|l| l.deadline);

@@ -66,6 +66,7 @@ pub(super) enum Progress {
     Failed,
 }
 
+#[inline]
 pub(super) fn recv_done(c: &Conn, r: &RxRecv, status: Status, detail: u64) -> TransportEvent {
     TransportEvent::RecvDone {
         conn: c.id,
@@ -85,6 +86,7 @@ pub(super) fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<Trans
 
 /// Whether the first receive is better written around the cache: what is posted says how much is written
 /// before its bytes are likely to be read.
+#[inline]
 pub(super) fn wants_streaming(c: &Conn, len: u32) -> bool {
     if len < STREAM_FROM {
         return false;

@@ -105,6 +105,7 @@ pub(super) struct Rx {
 
 impl Rx {
     /// Keeps payload for which no receive is waiting.
+    #[inline]
     pub(super) fn stage(&mut self, bytes: &[u8]) {
         self.staging.push(bytes);
         match self.segs.back_mut() {

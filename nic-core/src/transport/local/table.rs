@@ -55,12 +55,14 @@ impl Table {
     }
 
     /// As [`get_mut`](Table::get_mut), to look at.
+    #[inline]
     pub(super) fn get(&self, id: u32) -> Option<&Conn> {
         let s = self.slots.get((id & 0xffff) as usize)?;
         s.conn.as_deref().filter(|c| c.id.0 == id)
     }
 
     /// Takes a connection out for a call, so that it is borrowed apart from the others.
+    #[inline]
     pub(super) fn take(&mut self, id: u32) -> Option<Box<Conn>> {
         let s = self.slots.get_mut((id & 0xffff) as usize)?;
         if u32::from(s.generation) != id >> 16 {
@@ -70,6 +72,7 @@ impl Table {
     }
 
     /// Gives back what [`take`](Table::take) has taken.
+    #[inline]
     pub(super) fn put(&mut self, conn: Box<Conn>) {
         let slot = (conn.id.0 & 0xffff) as usize;
         self.slots[slot].conn = Some(conn);
@@ -85,6 +88,7 @@ impl Table {
     }
 
     /// Lists a connection to be stepped.
+    #[inline]
     pub(super) fn activate(&mut self, id: u32) {
         if let Some(c) = self.get_mut(id) {
             if !std::mem::replace(&mut c.active, true) {
