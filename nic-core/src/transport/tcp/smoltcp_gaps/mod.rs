@@ -27,6 +27,7 @@ mod initial_sequence;
 pub(super) mod keep_alive;
 pub(super) mod lost_timer;
 pub(super) mod partial_ack;
+mod probes;
 mod recovery;
 pub(super) mod socket;
 pub(super) mod stack;

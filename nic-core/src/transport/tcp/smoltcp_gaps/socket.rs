@@ -7,7 +7,7 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer, State};
 
 use super::challenges::Challenges;
 use super::clock::Clock;
-use super::keep_alive::Probes;
+use super::probes::Probes;
 use super::recovery::Recovery;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
