@@ -1,4 +1,4 @@
-/* Ringbell's device API: a kernel opens sockets, sends and receives through the NIC, by itself.
+/* Ringbell's device API: sockets, sends and receives of a kernel, through the NIC.
  *
  * One header for nvcc, NVRTC (no standard headers needed) and g++ (C++20, emulated GPU). FpgaNIC §A.1.
  *
@@ -12,12 +12,12 @@
  * buffer is sent), the leader works, and it ends with a barrier after which every lane has the same
  * result and sees the received bytes.
  *
- * **Time-outs** are in microseconds from the call; 0 is the queue's default. Nothing waits for ever:
- * TIMED_OUT means retired, the buffer is yours. NIC_SILENT is the device's own watchdog (deadline plus
+ * **Time-outs** are in microseconds from the call; 0 is the queue's default. Every wait ends. TIMED_OUT:
+ * the operation has retired, and the buffer is yours. NIC_SILENT is the device's own watchdog (deadline plus
  * the queue's grace): the buffer is not yours until the NIC was reset.
  *
- * **Non-blocking** calls return a request. Every request must be waited for (or tested until done):
- * that is what frees its slot of the queue. They never wait for a slot: a full queue is QUEUE_FULL.
+ * **Non-blocking** calls return a request. Every request must be waited for (or tested until done),
+ * which frees its slot of the queue. They never wait for a slot: a full queue is QUEUE_FULL.
  *
  * **One queue, one flow.** An operation that waits holds its slot, and a queue gets no further than its
  * depth beyond the oldest operation that waits. Flows that must not wait for each other (a receive that
@@ -38,7 +38,7 @@ struct thread {};
 struct warp {};
 struct block {};
 
-/* How a call ended. */
+/* The result of a call. */
 struct gpu_result {
   rb_u32 status;  /* RB_STATUS_... */
   rb_u32 session; /* gpu_socket, gpu_accept: the new session */
@@ -82,7 +82,7 @@ RB_DEVICE void set_buffer(entry &e, const void *va, rb_u64 len, rb_u32 lkey) {
 /* Copies a short payload into words 1-5. */
 RB_DEVICE void set_inline(entry &e, const void *va, rb_u32 len) {
   e.word[0] |= RB_PUT(WQE_FLAGS, RB_FLAG_INLINE) | RB_PUT(WQE_INLINE_LEN, len);
-  /* By constant index, whatever `len` is: an index that varies would put the entry on the stack. */
+  /* By constant index for every `len`: a variable index would put the entry on the stack. */
   const unsigned char *p = static_cast<const unsigned char *>(va);
   bool words = ((reinterpret_cast<rb_u64>(va) | len) & 7) == 0;
 #pragma unroll
@@ -101,7 +101,7 @@ RB_DEVICE void set_inline(entry &e, const void *va, rb_u32 len) {
 
 RB_DEVICE entry send_entry(rb_u32 session, const void *va, rb_u32 len, rb_u32 timeout_us, rb_u32 lkey, rb_u32 flags) {
   entry e = make_entry(RB_OP_SEND, session, timeout_us, flags);
-  /* A kernel cannot read the NIC's own memory: the NIC does, however short the payload is. */
+  /* A kernel cannot read the NIC's own memory, so the NIC reads payloads there, short ones too. */
   if (len <= RB_INLINE_MAX && reinterpret_cast<rb_u64>(va) < RB_NIC_VA)
     set_inline(e, va, len);
   else
@@ -176,19 +176,19 @@ template <> struct scoped<block> {
 
 /* --- queues ---------------------------------------------------------------------------------------- */
 
-/* A copy of the queue for the calling thread, which has it for itself as long as it uses the copy: its posts then read
- * no memory, because the next ticket and the free slots are known in registers. Everything else about the queue stays
- * as it is, and who has it next finds it so. When operations of others are still under way on it, the copy is an
- * ordinary one. To be kept in a variable of the thread's own; reads the queue once, a word for each slot. */
+/* A copy of the queue for the calling thread as its only user. Its posts read no memory, because the next ticket and the
+ * free slots are known in registers. The queue's own words are kept up to date for its next user. When operations of
+ * other threads are still under way, the copy is an ordinary one. Keep it in a variable of the thread; making it reads
+ * the queue once, a word for each slot. */
 RB_DEVICE rb_queue gpu_own_queue(const rb_queue &q) {
   rb_queue mine = q;
-  rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire_near(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
+  rb_u32 depth = 1u << q.depth_log2, tail = detail::load_acquire_device(reinterpret_cast<const rb_u32 *>(q.tail)), in_use = 0;
 #ifdef __CUDACC__
 #pragma unroll 8
-  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed_near(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_relaxed_device(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
   detail::order_before_publishing(); /* with the loads above it acquires: pairs with `release` */
 #else
-  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire_near(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
+  for (rb_u32 i = 0; i < depth; ++i) in_use |= detail::load_acquire_device(detail::released_of(q, detail::slot_of(q, tail + i))) ^ (tail + i);
 #endif
   mine.own = in_use == 0;
   mine.own_next = mine.own_oldest = tail;
@@ -282,7 +282,7 @@ RB_DEVICE gpu_result gpu_recv(const rb_queue &q, rb_u32 session, void *buf, rb_u
   });
 }
 
-/* Receives between 1 and `len` bytes: whatever has arrived. At most MAX_PIECE at once. */
+/* Receives the bytes that have arrived, 1 to `len`. At most MAX_PIECE at once. */
 template <class Scope = thread>
 RB_DEVICE gpu_result gpu_recv_some(const rb_queue &q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us = 0,
                                    rb_u32 lkey = 0) {
@@ -309,7 +309,7 @@ template <class Scope = thread> RB_DEVICE gpu_result gpu_close(const rb_queue &q
   });
 }
 
-/* Resets at once (RST); what is queued retires with ABORTED. */
+/* Resets at once (RST); queued operations retire with ABORTED. */
 template <class Scope = thread> RB_DEVICE gpu_result gpu_abort(const rb_queue &q, rb_u32 session, rb_u32 timeout_us = 0) {
   return detail::scoped<Scope>::template run<gpu_result>([&] {
     rb_u32 t = detail::effective_timeout(q, timeout_us);
@@ -352,10 +352,10 @@ RB_DEVICE gpu_result gpu_engine_attach(const rb_queue &q, rb_u32 session, rb_u32
   });
 }
 
-/* Puts an engine of a registered kind on this very queue: it sees what the queue's operations receive, or send, whatever
- * the session, from the next byte on. `apart`: every session gets an engine of its own (gpu_engine_result_of); otherwise
- * all are counted into one state, and items of `item` bytes are never mixed (1: it does not matter). Taps only. Result:
- * detail is the engine's id. */
+/* Puts an engine of a registered kind on this queue: it sees the bytes that the queue's operations receive, or send, on
+ * any session, from the next byte on. `apart`: every session gets its own engine (gpu_engine_result_of). Otherwise all
+ * share one state, and items of `item` bytes are never mixed (1: no such items). Taps only. Result: detail is the
+ * engine's id. */
 template <class Scope = thread>
 RB_DEVICE gpu_result gpu_engine_attach_queue(const rb_queue &q, rb_u32 kind, rb_u64 parameter, bool sending = false,
                                              bool apart = false, rb_u32 item = 1, rb_u32 timeout_us = 0) {

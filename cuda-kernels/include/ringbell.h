@@ -78,8 +78,8 @@ rb_result rb_mem_write(rb_nic *nic, void *dst_va, const void *src, size_t bytes)
 rb_result rb_mem_read(rb_nic *nic, void *dst, const void *src_va, size_t bytes);
 
 /* GPU memory between processes beside the same GPU, by CUDA's IPC handles. rb_mem_share names a part of an allocation of
- * cuMemAlloc or cudaMalloc (rb_mem_alloc is one), interior addresses included; the bytes may be sent by whatever the
- * processes have in common. The driver shares the whole allocation: share only with those that you trust with it. */
+ * cuMemAlloc or cudaMalloc (rb_mem_alloc is one), interior addresses included. The processes may send the bytes by any
+ * means. The driver shares the whole allocation: share only with processes that you trust with it. */
 typedef struct rb_shared_mem {
     unsigned char bytes[128];
 } rb_shared_mem;
@@ -236,9 +236,9 @@ typedef struct rb_engine_config {
     uint32_t reserved;   /* 0 */
 } rb_engine_config;
 
-/* Puts an engine on the path of a connected socket, from the next byte on. Here it may also change what passes (cast, filter):
- * then a receive of n bytes waits for n bytes behind it. RB_ERR_INVALID_ARGUMENT: no such socket, somebody is there already, or
- * the text names no engine; so do the others. */
+/* Puts an engine on the path of a connected socket, from the next byte on. It may also change the bytes (cast, filter):
+ * then a receive of n bytes waits for n bytes behind it. RB_ERR_INVALID_ARGUMENT: no such socket, another engine is
+ * there already, or the text names no engine; the other functions report the same. */
 rb_result rb_engine_attach_socket(rb_nic *nic, uint32_t sock, const rb_engine_config *config, uint32_t *engine);
 /* At everything that the operations of a queue of rb_queue_create receive, or send, whatever the socket. It sees, and
  * changes nothing. */

@@ -54,7 +54,7 @@ typedef uint64_t rb_u64;
 /** Most payload bytes of an inline SEND: words 1 to 5. */
 #define RB_INLINE_MAX 40u
 /** Most received bytes in a completion line: words 5 to 7. */
-#define RB_IN_LINE_MAX 24u
+#define RB_SCATTER_MAX 24u
 /** First address of the NIC's own memory, which kernels name but cannot read. */
 #define RB_NIC_VA 0x1ffff0000000000ull
 /** The lap bit of every word of an entry. */
@@ -151,7 +151,7 @@ typedef uint64_t rb_u64;
 #define RB_STATUS_NO_TRANSLATION 11u
 /** The region was freed while the operation waited. Detail: the address. */
 #define RB_STATUS_REGION_FREED 12u
-/** Nobody listens at that address and port. Detail: ip << 16 | port. */
+/** No listener at that address and port. Detail: ip << 16 | port. */
 #define RB_STATUS_CONNECTION_REFUSED 13u
 /** No route or no answer from that host. Detail: ip << 16 | port. */
 #define RB_STATUS_HOST_UNREACHABLE 14u
@@ -247,9 +247,9 @@ typedef uint64_t rb_u64;
 /* What an engine is attached to. */
 /** One stream: `session` is an established session. */
 #define RB_ENGINE_ON_STREAM 0u
-/** What the descriptors of queue number `session` receive or send, whatever the stream. Taps only. */
+/** The bytes that the descriptors of queue number `session` receive or send, on any stream. Taps only. */
 #define RB_ENGINE_ON_QUEUE 1u
-/** What the operations of communicator `session` take in and give out. Taps only. */
+/** The sources and results of the operations of communicator `session`. Taps only. */
 #define RB_ENGINE_ON_COMMUNICATOR 2u
 
 /* Element types. */
@@ -295,7 +295,7 @@ typedef uint64_t rb_u64;
 #define RB_ALGO_RECURSIVE_DOUBLING 4u
 /** Binary tree. */
 #define RB_ALGO_TREE 5u
-/** Everybody with the root. */
+/** Every rank with the root. */
 #define RB_ALGO_FLAT 6u
 /** Pipelined chain. */
 #define RB_ALGO_CHAIN 7u
@@ -454,12 +454,12 @@ typedef uint64_t rb_u64;
 #define RB_ENGINE_APART_SHIFT 19u
 #define RB_ENGINE_APART_BITS 1u
 #define RB_ENGINE_APART_MASK 0x0000000000080000ull
-/** Of a communicator: the messages between ranks instead of what operations take in and give out. */
+/** Of a communicator: the messages between ranks instead of sources and results. */
 #define RB_ENGINE_WIRE_WORD 4u
 #define RB_ENGINE_WIRE_SHIFT 20u
 #define RB_ENGINE_WIRE_BITS 1u
 #define RB_ENGINE_WIRE_MASK 0x0000000000100000ull
-/** Bytes of an item that streams which share a state do not mix; 0: it does not matter. */
+/** Bytes of an item that streams with a common state do not mix; 0: no such items. */
 #define RB_ENGINE_ITEM_WORD 4u
 #define RB_ENGINE_ITEM_SHIFT 24u
 #define RB_ENGINE_ITEM_BITS 8u
@@ -486,11 +486,11 @@ typedef uint64_t rb_u64;
 #define RB_CQE_HAS_DETAIL_SHIFT 16u
 #define RB_CQE_HAS_DETAIL_BITS 1u
 #define RB_CQE_HAS_DETAIL_MASK 0x0000000000010000ull
-/** Whether words 4 to 7 hold what was received, as many bytes as word 1 says. */
-#define RB_CQE_IN_LINE_WORD 0u
-#define RB_CQE_IN_LINE_SHIFT 17u
-#define RB_CQE_IN_LINE_BITS 1u
-#define RB_CQE_IN_LINE_MASK 0x0000000000020000ull
+/** Whether words 4 to 7 hold the received bytes, as many as word 1 says. */
+#define RB_CQE_SCATTERED_WORD 0u
+#define RB_CQE_SCATTERED_SHIFT 17u
+#define RB_CQE_SCATTERED_BITS 1u
+#define RB_CQE_SCATTERED_MASK 0x0000000000020000ull
 /** Bytes moved, also when the operation failed half-way. */
 #define RB_CQE_BYTES_WORD 1u
 #define RB_CQE_BYTES_SHIFT 0u
@@ -501,17 +501,17 @@ typedef uint64_t rb_u64;
 #define RB_CQE_WR_ID_SHIFT 0u
 #define RB_CQE_WR_ID_BITS 64u
 #define RB_CQE_WR_ID_MASK 0xffffffffffffffffull
-/** New session id, faulting address, or what the status code says. */
+/** New session id, faulting address, or a value that depends on the status code. */
 #define RB_CQE_DETAIL_WORD 3u
 #define RB_CQE_DETAIL_SHIFT 0u
 #define RB_CQE_DETAIL_BITS 64u
 #define RB_CQE_DETAIL_MASK 0xffffffffffffffffull
-/** With `IN_LINE`: where the waiter stores the bytes. */
+/** With `SCATTERED`: where the waiter stores the bytes. */
 #define RB_CQE_LINE_VA_WORD 4u
 #define RB_CQE_LINE_VA_SHIFT 0u
 #define RB_CQE_LINE_VA_BITS 64u
 #define RB_CQE_LINE_VA_MASK 0xffffffffffffffffull
-/** With `IN_LINE`: the first of three words with the bytes, little-endian. */
+/** With `SCATTERED`: the first of three words with the bytes, little-endian. */
 #define RB_CQE_LINE_BYTES_WORD 5u
 #define RB_CQE_LINE_BYTES_SHIFT 0u
 #define RB_CQE_LINE_BYTES_BITS 64u

@@ -1,5 +1,5 @@
-/* Collectives from a kernel: one descriptor, one doorbell, and the NIC does the rest (the off-path model,
- * FpgaNIC §3.4). The kernel's lanes are free, or poll the completion line, meanwhile.
+/* Collectives of kernels: one descriptor and one doorbell start the operation, and the NIC runs it (the
+ * off-path model, FpgaNIC §3.4). The kernel's lanes are free, or poll the completion line, meanwhile.
  *
  *   gpu_result r = gpu_all_reduce<rb::block>(comm, gradients, sums, count);       // blocking
  *   gpu_request q = gpu_iall_reduce(comm, gradients, sums, count);                // as a request
@@ -24,7 +24,7 @@
 
 namespace rb {
 
-/* What a call may ask for beyond its arguments; all zero is the communicator's default. */
+/* Options of a call; all zero is the communicator's default. */
 struct collective_options {
   rb_u32 timeout_us = 0;
   rb_u32 algo = 0;                    /* RB_ALGO_... */
@@ -62,7 +62,7 @@ RB_DEVICE gpu_result gpu_engine_attach_comm(const rb_comm &c, engine_place place
 
 namespace detail {
 
-/* Everything that a descriptor of a collective says. */
+/* The fields of a collective's descriptor. */
 struct collective_call {
   rb_u32 kind;
   const void *src;

@@ -120,10 +120,10 @@ rb_result rb_comm_init_all(rb_communicator **comms, rb_nic *const *nics, uint32_
 /* Divides a communicator: ranks of one colour form a new one, ordered by key, then by their rank here. Every
  * rank calls it. RB_SPLIT_NOCOLOR: *newcomm becomes NULL. */
 rb_result rb_comm_split(rb_communicator *comm, uint32_t color, int32_t key, rb_communicator **newcomm);
-/* Goes on without ranks that have died: aborts what is under way, finds out together with the others who is
- * left, and makes a communicator of them, in their order here. Every rank that is left calls it, within
- * `patience_us` (0: the time-out of making one); who does not is left out. Whichever rank has died, rank 0
- * included. `comm` is then only to be destroyed. */
+/* Makes a communicator of the ranks that are left after others have died, in their order here. Aborts operations
+ * under way, and agrees with the other ranks on those left. Every remaining rank calls it within `patience_us` (0:
+ * the time-out of making one); a rank that does not is left out. Any rank may have died, rank 0 included.
+ * Afterwards only destroy `comm`. */
 rb_result rb_comm_shrink(rb_communicator *comm, uint64_t patience_us, rb_communicator **newcomm);
 /* Ends everything under way, on every rank, with RB_STATUS_COMM_ABORTED. The handle stays, to be shrunk or
  * destroyed. */

@@ -1,12 +1,12 @@
-/* CUDA's words for g++: the same .cu sources run on the emulated GPU.
+/* The CUDA language for g++: the same .cu sources run on the emulated GPU.
  *
  * Supplied: execution and memory qualifiers, threadIdx and friends, __syncthreads and its counting
  * forms, warp shuffles, votes and __syncwarp, atomics, fences, __nanosleep, clocks, __trap, vector
  * types, and RB_KERNEL, which registers a kernel under its name.
  *
- * Different from a GPU, and to be known:
- *  - `__shared__` is thread_local of the OS thread that runs the block: uninitialised means "what the
- *    last block left", as on a GPU. `extern __shared__` has no equivalent: use RB_DYNAMIC_SHARED.
+ * Differences from a GPU:
+ *  - `__shared__` is thread_local of the OS thread that runs the block: uninitialised, with the last
+ *    block's values, as on a GPU. `extern __shared__` has no equivalent: use RB_DYNAMIC_SHARED.
  *  - Lanes are not preempted. A lane that spins on memory which another lane of its block writes must
  *    call __nanosleep, an atomic or a Ringbell function in its loop (all of them yield).
  *  - A wild pointer is the process's segmentation fault; there is no sandbox.
@@ -195,7 +195,7 @@ struct rb_emu_kernel {
   uint32_t arg_count;
   const struct rb_emu_kernel *next;
 };
-/* What a module shows to the host library; see EmulatedGpu::load_module. */
+/* A module as the host library loads it; see EmulatedGpu::load_module. */
 struct rb_emu_module {
   uint32_t version;
   uint32_t abi_version;
@@ -233,7 +233,7 @@ struct registration {
 } // namespace emu
 } // namespace rb
 
-/* The module's door. Default visibility, found with dlsym in a user's shared object. */
+/* The module's entry point. Default visibility, found with dlsym in a user's shared object. */
 inline RB_EMU_HIDDEN rb_emu_module rb_emu_this_module = {RB_EMU_MODULE_VERSION, RB_ABI_VERSION, nullptr,
                                                           &rb::emu::run_block};
 extern "C" __attribute__((visibility("default"), used)) inline const rb_emu_module *ringbell_module() {

@@ -122,7 +122,7 @@ struct dim {
 /* The wait hook of a queue handle; see nic-abi/src/queue.rs. */
 typedef uint32_t (*wait_hook_fn)(void *ctx, const volatile uint64_t *word, uint32_t ticket_plus_1, uint32_t idle);
 
-/* How a block ended; `rb_emu_run_block` returns it. */
+/* The result of a block, returned by `rb_emu_run_block`. */
 enum outcome : int { FINISHED = 0, DEADLOCK = 1, TRAPPED = 2, NO_MEMORY = 3, BAD_SHAPE = 4 };
 
 enum lane_state : uint8_t { RUNNABLE, AT_BARRIER, AT_WARP, WAITING, DONE };
@@ -132,7 +132,7 @@ struct lane {
   dim tid;
   unsigned index;
   lane_state state;
-  /* Warp operation: what this lane brings, and what it gets. */
+  /* Warp operation: this lane's value, and its result. */
   uint32_t warp_mask;
   int warp_src;
   uint64_t warp_value;
@@ -168,7 +168,7 @@ struct block {
   /* __syncthreads and its counting variants. */
   unsigned at_barrier = 0;
   unsigned predicate_count = 0, predicate_result = 0;
-  /* What the lane that switched away with WAITING wants from the scheduler. */
+  /* The wait of a lane that switched away with WAITING. */
   wait_hook_fn hook = nullptr;
   void *hook_ctx = nullptr;
   const volatile uint64_t *hook_word = nullptr;

@@ -1,10 +1,9 @@
-/* Bytes moved by lanes: 16 at a time, from and to any address.
+/* Copies by lanes: 16 bytes at a time, from and to any address.
  *
- * What the data mover (ringbell_slots.cuh) and the reduction (ringbell_reduce.cuh) have in common. A GPU
- * loads and stores at most 16 bytes an instruction, and only where the address is a multiple of what is
- * loaded: so destinations get a head of single elements up to such an address, 16 bytes at a time from
- * there, and a tail; sources that lie differently are read in the widest pieces that their address allows.
- * No byte outside of what was asked for is touched.
+ * Common part of the data mover (ringbell_slots.cuh) and the reduction (ringbell_reduce.cuh). A GPU loads and
+ * stores at most 16 bytes an instruction, at an address that is a multiple of the size. So destinations get a
+ * head of single elements up to such an address, 16 bytes at a time from there, and a tail. Sources of another
+ * alignment are read in the widest pieces that their address allows. No byte outside of the ranges is touched.
  */
 #ifndef RINGBELL_MOVE_CUH
 #define RINGBELL_MOVE_CUH

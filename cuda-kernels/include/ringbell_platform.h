@@ -1,4 +1,4 @@
-/* What differs between nvcc, NVRTC and g++: qualifiers, memory order, clock.
+/* Platform layer over nvcc, NVRTC and g++: qualifiers, memory order, clock.
  *
  * On a GPU the ordered accesses are PTX (`st.release.sys`, `ld.acquire.sys`; PTX ISA §8, memory
  * consistency model), because NVRTC has no <cuda/atomic>. On g++ they are the __atomic builtins,
@@ -63,7 +63,7 @@ RB_DEVICE void store_relaxed(rb_u32 *p, rb_u32 v) {
 RB_DEVICE void store_relaxed(rb_u64 *p, rb_u64 v) {
   asm volatile("st.relaxed.sys.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-/* Before the stores that publish: whoever acquires one of those sees what was written before this. */
+/* Before the stores that publish: a thread that acquires one of those sees all earlier writes. */
 RB_DEVICE void order_before_publishing() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 RB_DEVICE void store_release(rb_u32 *p, rb_u32 v) {
   asm volatile("st.release.sys.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
@@ -75,25 +75,25 @@ RB_DEVICE void store_release(rb_u64 *p, rb_u64 v) {
 RB_DEVICE void store_pair_relaxed(rb_u64 *p, rb_u64 a, rb_u64 b) {
   asm volatile("st.relaxed.sys.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(a), "l"(b) : "memory");
 }
-/* Words that the kernels of one GPU alone use: they lie in its memory, and its own scope orders them. */
-RB_DEVICE rb_u32 load_relaxed_near(const rb_u32 *p) {
+/* Device-resident words: only kernels of one GPU use them, and the GPU's scope orders them. */
+RB_DEVICE rb_u32 load_relaxed_device(const rb_u32 *p) {
   rb_u32 v;
   asm volatile("ld.relaxed.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-RB_DEVICE rb_u32 load_acquire_near(const rb_u32 *p) {
+RB_DEVICE rb_u32 load_acquire_device(const rb_u32 *p) {
   rb_u32 v;
   asm volatile("ld.acquire.gpu.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
   return v;
 }
-RB_DEVICE void store_relaxed_near(rb_u32 *p, rb_u32 v) {
+RB_DEVICE void store_relaxed_device(rb_u32 *p, rb_u32 v) {
   asm volatile("st.relaxed.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
-RB_DEVICE void store_release_near(rb_u32 *p, rb_u32 v) {
+RB_DEVICE void store_release_device(rb_u32 *p, rb_u32 v) {
   asm volatile("st.release.gpu.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
 }
 /* Whether `*p` was `expected` and is now `desired`. */
-RB_DEVICE bool compare_and_swap_near(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+RB_DEVICE bool compare_and_swap_device(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
   rb_u32 old;
   asm volatile("atom.relaxed.gpu.cas.b32 %0, [%1], %2, %3;" : "=r"(old) : "l"(p), "r"(expected), "r"(desired) : "memory");
   return old == expected;
@@ -107,7 +107,7 @@ RB_DEVICE rb_u64 clock_ns() {
 
 #else
 
-/* A test counts here what would cross the bus on a GPU (tests/kernels/bus_count.h); nothing else does. */
+/* A test counts here the accesses that would cross the bus on a GPU (tests/kernels/bus_count.h). */
 #ifndef RB_BUS
 #define RB_BUS(what) ((void)0)
 #endif
@@ -135,12 +135,12 @@ RB_DEVICE void store_pair_release(rb_u64 *p, rb_u64 a, rb_u64 b) {
   __atomic_store_n(p + 1, b, __ATOMIC_RELAXED);
   __atomic_store_n(p, a, __ATOMIC_RELEASE);
 }
-RB_DEVICE rb_u32 load_relaxed_near(const rb_u32 *p) { return RB_BUS(NEAR), __atomic_load_n(p, __ATOMIC_RELAXED); }
-RB_DEVICE rb_u32 load_acquire_near(const rb_u32 *p) { return RB_BUS(NEAR), __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-RB_DEVICE void store_relaxed_near(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
-RB_DEVICE void store_release_near(rb_u32 *p, rb_u32 v) { RB_BUS(NEAR), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
-RB_DEVICE bool compare_and_swap_near(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
-  RB_BUS(NEAR);
+RB_DEVICE rb_u32 load_relaxed_device(const rb_u32 *p) { return RB_BUS(DEVICE), __atomic_load_n(p, __ATOMIC_RELAXED); }
+RB_DEVICE rb_u32 load_acquire_device(const rb_u32 *p) { return RB_BUS(DEVICE), __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+RB_DEVICE void store_relaxed_device(rb_u32 *p, rb_u32 v) { __atomic_store_n(p, v, __ATOMIC_RELAXED); }
+RB_DEVICE void store_release_device(rb_u32 *p, rb_u32 v) { RB_BUS(DEVICE), __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+RB_DEVICE bool compare_and_swap_device(rb_u32 *p, rb_u32 expected, rb_u32 desired) {
+  RB_BUS(DEVICE);
   return __atomic_compare_exchange_n(p, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 RB_DEVICE rb_u64 clock_ns() { return rb::emu::now_ns(); }

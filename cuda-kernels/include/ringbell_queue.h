@@ -1,17 +1,17 @@
-/* One queue as a kernel sees it: take a slot, write the entry, ring, wait for the completion line.
+/* A kernel's side of a queue: take a slot, write the entry, ring, wait for the completion line.
  *
  * The protocol is that of nic-abi/src/queue.rs, and the only one; every call of ringbell.cuh is built
  * on `post`, `poll` and `wait`. Ordering:
  *
  *  - words 0 and 1 of an entry are stored last, with Release (pairs with the NIC's Acquire of the
- *    words it validates): whoever sees the whole entry also sees the payload written before it, even
- *    when it was another producer's doorbell that made the NIC look;
+ *    words it validates): a reader of the whole entry also sees the payload written before it, even when
+ *    the NIC reads it because of another producer's doorbell;
  *  - the doorbell is stored with Release (pairs with the NIC's Acquire load of the doorbell word);
  *  - word 0 of a completion line is loaded with Acquire (pairs with the Release store in
  *    `gtlb::CompletionWrite::store`): a reader that sees the ticket also sees words 1-3 and the received bytes;
  *  - `released[slot]` is stored with Release by the waiter (pairs with the Acquire load in `post`): a
- *    producer that reuses a slot comes after the last reader of its completion line. It and `tail` are
- *    kernels' alone, and lie in the GPU's memory.
+ *    producer that reuses a slot comes after the last reader of its completion line. Only kernels use it
+ *    and `tail`, which lie in the GPU's memory.
  */
 #ifndef RINGBELL_QUEUE_H
 #define RINGBELL_QUEUE_H
@@ -21,7 +21,7 @@
 namespace rb {
 namespace detail {
 
-/* An entry in the making: words as the descriptor defines them, all 64 bits usable. */
+/* An entry before it is published: words as the descriptor defines them, all 64 bits usable. */
 struct entry {
   rb_u64 word[8];
 };
@@ -98,17 +98,17 @@ RB_DEVICE const rb_u64 *line_of(const rb_queue &q, rb_u32 ticket) {
   return reinterpret_cast<const rb_u64 *>(q.cq + rb_u64(slot_of(q, ticket)) * RB_COMPLETION_BYTES);
 }
 
-/* The same for a queue that the calling thread has for itself (gpu_own_queue): from registers, unless slots seem
- * to be in use. The words in memory are kept up to date by stores, for whoever has the queue next. */
+/* The same for a queue whose only user is the calling thread (gpu_own_queue): from registers, unless slots seem
+ * to be in use. Stores keep the words in memory up to date for the queue's next user. */
 RB_DEVICE bool take_own_ticket(rb_queue &q, rb_u32 *ticket) {
   rb_u32 depth = 1u << q.depth_log2, t = q.own_next;
   if (RB_UNLIKELY(t - q.own_oldest >= depth)) {
     /* Waits out of order are not seen in registers. Acquire as below. */
-    while (q.own_oldest != t && load_acquire_near(released_of(q, slot_of(q, q.own_oldest))) == q.own_oldest + depth) ++q.own_oldest;
+    while (q.own_oldest != t && load_acquire_device(released_of(q, slot_of(q, q.own_oldest))) == q.own_oldest + depth) ++q.own_oldest;
     if (t - q.own_oldest >= depth) return false;
   }
   q.own_next = t + 1;
-  store_relaxed_near(reinterpret_cast<rb_u32 *>(q.tail), t + 1);
+  store_relaxed_device(reinterpret_cast<rb_u32 *>(q.tail), t + 1);
   *ticket = t;
   return true;
 }
@@ -119,13 +119,13 @@ RB_DEVICE bool take_ticket(const rb_queue &q, rb_u32 *ticket) {
   if (q.own) return take_own_ticket(const_cast<rb_queue &>(q), ticket);
   rb_u32 *tail = reinterpret_cast<rb_u32 *>(q.tail);
   for (;;) {
-    rb_u32 t = load_relaxed_near(tail);
+    rb_u32 t = load_relaxed_device(tail);
     /* Acquire: pairs with the Release store in `release`. */
-    if (load_acquire_near(released_of(q, slot_of(q, t))) != t) {
-      if (load_relaxed_near(tail) == t) return false;
+    if (load_acquire_device(released_of(q, slot_of(q, t))) != t) {
+      if (load_relaxed_device(tail) == t) return false;
       continue; /* another producer took it meanwhile: look at the new tail */
     }
-    if (compare_and_swap_near(tail, t, t + 1)) {
+    if (compare_and_swap_device(tail, t, t + 1)) {
       *ticket = t;
       return true;
     }
@@ -166,25 +166,25 @@ RB_DEVICE bool post(const rb_queue &q, const entry &e, rb_u32 timeout_us, bool m
   return true;
 }
 
-/* Gives the slot back: the completion line of `ticket` was read. */
+/* Frees the slot: the completion line of `ticket` was read. */
 RB_DEVICE void release(const rb_queue &q, rb_u32 ticket) {
   rb_u32 *word = released_of(q, slot_of(q, ticket)), next = ticket + (1u << q.depth_log2);
-  if (!q.own) return store_release_near(word, next);
+  if (!q.own) return store_release_device(word, next);
   /* The thread that reads it next is this one. */
-  store_relaxed_near(word, next);
+  store_relaxed_device(word, next);
   if (ticket == q.own_oldest) ++const_cast<rb_queue &>(q).own_oldest;
 }
 
-/* Stores what a small receive has left in its completion line where it belongs. Words are read at once; by constant
- * index, so that they stay in registers. */
+/* Stores the bytes of a small receive from its completion line to their destination (scatter to CQE). Words are read at
+ * once and by constant index, so that they stay in registers. */
 RB_DEVICE void take_from_line(const rb_u64 *line, rb_u32 bytes) {
-  rb_u64 va = load_relaxed(line + RB_CQE_LINE_VA_WORD), w[RB_IN_LINE_MAX / 8];
+  rb_u64 va = load_relaxed(line + RB_CQE_LINE_VA_WORD), w[RB_SCATTER_MAX / 8];
 #pragma unroll
-  for (rb_u32 i = 0; i < RB_IN_LINE_MAX / 8; ++i) w[i] = load_relaxed(line + RB_CQE_LINE_BYTES_WORD + i);
+  for (rb_u32 i = 0; i < RB_SCATTER_MAX / 8; ++i) w[i] = load_relaxed(line + RB_CQE_LINE_BYTES_WORD + i);
   unsigned char *to = reinterpret_cast<unsigned char *>(va);
   bool whole = ((va | bytes) & 7) == 0;
 #pragma unroll
-  for (rb_u32 i = 0; i < RB_IN_LINE_MAX / 8; ++i) {
+  for (rb_u32 i = 0; i < RB_SCATTER_MAX / 8; ++i) {
     if (i * 8 >= bytes) break;
     if (whole)
       *reinterpret_cast<rb_u64 *>(to + i * 8) = w[i];
@@ -201,7 +201,7 @@ RB_DEVICE bool look(const rb_queue &q, rb_u32 ticket, completion *c) {
   load_pair_acquire(line, &w0, &bytes);
   if (rb_u32(RB_GET(CQE_TICKET, w0)) != ticket + 1) return false;
   c->bytes = bytes;
-  if (RB_UNLIKELY(RB_GET(CQE_IN_LINE, w0))) take_from_line(line, bytes < RB_IN_LINE_MAX ? rb_u32(bytes) : RB_IN_LINE_MAX);
+  if (RB_UNLIKELY(RB_GET(CQE_SCATTERED, w0))) take_from_line(line, bytes < RB_SCATTER_MAX ? rb_u32(bytes) : RB_SCATTER_MAX);
   c->detail = RB_GET(CQE_HAS_DETAIL, w0) ? load_relaxed(line + RB_CQE_DETAIL_WORD) : 0;
   rb_u32 status = rb_u32(RB_GET(CQE_STATUS, w0));
   /* An unknown code means a broken contract: the buffer must not be touched (nic-abi, completion.rs). */
@@ -217,8 +217,8 @@ RB_DEVICE bool poll(const rb_queue &q, rb_u32 ticket, completion *c) {
 }
 
 /* Waits for the completion of `ticket`; NIC_SILENT when the NIC has not kept its own deadline by
- * more than the queue's grace. The slot of a silent ticket is not given back: the NIC may still
- * write its line. With KEEP no slot is, until the caller releases it. */
+ * more than the queue's grace. The slot of a silent ticket is not freed: the NIC may still write its line.
+ * With KEEP the caller frees the slot. */
 template <bool KEEP = false> RB_DEVICE completion wait(const rb_queue &q, rb_u32 ticket, rb_u32 timeout_us) {
   completion c;
   auto there = [&] { return KEEP ? look(q, ticket, &c) : poll(q, ticket, &c); };

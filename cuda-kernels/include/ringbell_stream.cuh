@@ -12,8 +12,8 @@
  * operation. Kernels may push before the operation is posted, as far as the ring goes.
  *
  * **Waiting.** A full ring makes a push wait, an empty one a pop, for at most the time-out. A failed
- * operation ends the wait with its status: whoever pushes or pops need not hold the request. TIMED_OUT: the
- * elements that `bytes` does not count were not moved, and the call may be repeated for them.
+ * operation ends the wait with its status, so the pushing or popping thread need not hold the request. TIMED_OUT:
+ * the elements that `bytes` does not count were not moved, and the call may be repeated for them.
  *
  * **One thread that pushes all and then pops** waits for itself when the operation answers before it has
  * everything, and the rings are shorter than the data: push and pop by turns, or in different warps.
@@ -72,7 +72,7 @@ struct stream_end {
   }
 };
 
-/* What a wait at a ring has found; the same in every lane. */
+/* The result of a wait at a ring, the same in every lane. */
 struct stream_news {
   rb_u64 seen;
   rb_u32 status;
@@ -110,7 +110,7 @@ RB_DEVICE void stream_publish(rb_u64 *p, rb_u64 v) { store_release(p, v); }
 /* A kernel's pushing end of a stream. */
 struct gpu_pusher : detail::stream_end {
   RB_DEVICE explicit gpu_pusher(const rb_stream &s) : stream_end(s, RB_STREAM_HEAD_AT, RB_STREAM_TAIL_AT) {}
-  /* Bytes that there is room for, by what is known. */
+  /* Bytes of free room, by the last index read. */
   RB_DEVICE rb_u64 ready() const { return size - (own - seen); }
   static constexpr rb_u64 OWN_AT = RB_STREAM_HEAD_AT, NIC_AT = RB_STREAM_TAIL_AT;
 };
@@ -118,7 +118,7 @@ struct gpu_pusher : detail::stream_end {
 /* A kernel's popping end of a stream. */
 struct gpu_popper : detail::stream_end {
   RB_DEVICE explicit gpu_popper(const rb_stream &s) : stream_end(s, RB_STREAM_TAIL_AT, RB_STREAM_HEAD_AT) {}
-  /* Bytes that have come, by what is known. */
+  /* Bytes that have come, by the last index read. */
   RB_DEVICE rb_u64 ready() const { return seen - own; }
   static constexpr rb_u64 OWN_AT = RB_STREAM_TAIL_AT, NIC_AT = RB_STREAM_HEAD_AT;
 };

@@ -1,4 +1,4 @@
-// What several kernels share: the data pattern with its check, and an in-order window of operations.
+// Common parts of kernels: the data pattern with its check, and an in-order window of operations.
 #ifndef RINGBELL_KERNELS_COMMON_CUH
 #define RINGBELL_KERNELS_COMMON_CUH
 
@@ -6,7 +6,7 @@
 
 namespace rbk {
 
-// How a measuring kernel ended. Mirrored by `PerfResult` in src/perf.rs.
+// The result of a measuring kernel. Mirrored by `PerfResult` in src/perf.rs.
 struct perf_result {
   rb_u32 status;
   rb_u32 reserved;

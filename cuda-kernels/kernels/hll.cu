@@ -1,4 +1,4 @@
-// HyperLogLog on the GPU: what the paper's on-path engine is compared with (FpgaNIC §4.5, Figure 9, Table 6).
+// HyperLogLog on the GPU, to be compared with the on-path engine (FpgaNIC §4.5, Figure 9, Table 6).
 //
 // The grid is what the comparison varies: blocks, one for each SM that the count may use, and lanes a
 // block; the paper's A100 needs 8 blocks of 512 for 100 Gb/s. Hashes are the engine's, so that both
@@ -190,7 +190,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
   };
   for (; k < chunks; ++k) {
     if (receiver) {
-      // Nothing is in flight when another block still counts what lies in the slot of chunk k.
+      // Nothing is in flight when another block still counts the slot of chunk k.
       if (!w.count && !is_free(k) && !wait_for_blocks(k - slots)) r = rb::detail::failed(RB_STATUS_TIMED_OUT);
       while (r.ok() && posted < chunks && !w.full() && is_free(posted)) {
         unsigned char *slot = ring + posted % slots * slot_bytes;
@@ -199,7 +199,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
         ++posted;
       }
       if (r.ok()) r = w.pop(q, timeout_us);
-      // Both pair with the leaders' acquire below: what was received is visible to who reads `ready`.
+      // Both pair with the leaders' acquire below: a reader of `ready` sees the received bytes.
       if (r.ok())
         rb::detail::store_release(&control->ready, rb_u32(k + 1));
       else

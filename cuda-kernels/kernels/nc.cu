@@ -109,7 +109,7 @@ extern "C" __global__ void rb_nc_send(rb_queue q, rb_u32 session, unsigned char 
     gpu_result r = gpu_send(q, session, ring + at, piece, timeout_us);
     if (!r.ok()) return ring_done(control, r.status, r.detail);
     consumed += piece;
-    // Release: pairs with the host's Acquire load; the host may then overwrite what was sent.
+    // Release: pairs with the host's Acquire load; the host may then overwrite the sent bytes.
     ring_store(&control->consumed, consumed);
   }
 }

@@ -1,4 +1,4 @@
-// Reductions by the GPU's own lanes (`rb_reduce` is the C API's call): what a combination by the NIC is compared with.
+// Reductions by the GPU's own lanes (`rb_reduce` of the C API), to be compared with a combination by the NIC.
 #include "common.cuh"
 #include "ringbell_reduce.cuh"
 

@@ -63,7 +63,7 @@ extern "C" __global__ void rb_recv_all(rb_queue q, rb_u32 session, void *buf, rb
 }
 RB_KERNEL(rb_recv_all)
 
-// Receives what has arrived, 1 to `len` bytes.
+// Receives the bytes that have arrived, 1 to `len`.
 extern "C" __global__ void rb_recv_some(rb_queue q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us, gpu_result *out) {
   gpu_result r = gpu_recv_some<rb::block>(q, session, buf, len, timeout_us);
   if (rb::detail::thread_index() == 0) out[blockIdx.x] = r;
@@ -76,15 +76,14 @@ namespace {
 
 constexpr rb_u32 NO_SESSION = ~0u; // 0 is one
 
-// What opening has given: a socket without a session has nothing to close.
+// The result of opening: a socket without a session has nothing to close.
 RB_DEVICE void opened(gpu_result *socket, const gpu_result &r) {
   *socket = r;
   if (!r.ok()) socket->session = NO_SESSION;
 }
 
-// A socket in GPU memory: its session, and the first failure (sticky, because what follows in the
-// stream was queued in the belief that it would succeed). What the stream has posted without a kernel fails
-// behind the GPU's back: the NIC remembers that for what is chained.
+// A socket in GPU memory: its session, and the first failure, which later steps of the stream report too. A step
+// that the stream has posted without a kernel fails at the NIC alone, which keeps the failure for chained steps.
 RB_DEVICE bool usable(const gpu_result *socket, gpu_result *out) {
   if (socket->ok()) return true;
   *out = *socket;

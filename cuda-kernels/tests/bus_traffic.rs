@@ -28,7 +28,8 @@ fn counts(kernel: &str, args: impl Fn(&Gpu) -> Vec<KernelArg>) -> [Counts; 3] {
 }
 
 fn check(counts: [Counts; 3], reads: u32) {
-    for (which, [read, store, fence, stall, near, look, failed]) in counts.into_iter().enumerate() {
+    for (which, [read, store, fence, stall, device, look, failed]) in counts.into_iter().enumerate()
+    {
         assert_eq!(failed, 0);
         assert!(look >= TIMES, "each operation sees its line");
         let own = which == 1;
@@ -37,7 +38,7 @@ fn check(counts: [Counts; 3], reads: u32) {
         assert_eq!(read, reads * TIMES, "{which}");
         let waits = if own { 0 } else { 4 * TIMES };
         assert_eq!(
-            near, waits,
+            device, waits,
             "{which}: tail, released, swap, and the release"
         );
     }

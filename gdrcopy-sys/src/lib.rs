@@ -1,13 +1,12 @@
 //! Bindings to GDRCopy, NVIDIA's library that maps GPU memory for the CPU.
 //!
-//! Nothing of it is needed to build: [`load`] opens `libgdrapi.so.2` at run time and looks for every
-//! function. Those of version 2.0 must be there; younger ones may be missing (see [`Gdrapi`]'s fields),
-//! and calling a missing one through its method panics: ask the field first.
+//! The build needs no part of it: [`load`] opens `libgdrapi.so.2` at run time and looks for every
+//! function. Those of version 2.0 are required; later ones may be missing (see [`Gdrapi`]'s fields), and
+//! calling a missing one through its method panics, so check the field first.
 //!
-//! `src/bindings.rs` is generated, and checked in, from `abi/gdrapi.h`: the interface in our own words. The
-//! command stands in `CONTRIBUTING.md`. The test `abi` compiles that header with the sizes, offsets and
-//! values of the bindings, and the installed `gdrapi.h` as well where there is one, so that neither can
-//! drift.
+//! `src/bindings.rs` is generated from `abi/gdrapi.h`, our own description of the interface; `CONTRIBUTING.md`
+//! has the command. The test `abi` compares sizes, offsets and values of the bindings with that header, and with
+//! the installed `gdrapi.h` if there is one.
 //!
 //! ```no_run
 //! let api = gdrcopy_sys::load()?;
@@ -37,7 +36,7 @@ pub const LIBRARY: &str = "libgdrapi.so.2";
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// It is not there, or the loader refuses it.
+    /// It is not installed, or the loader refuses it.
     #[error(
         "cannot load {LIBRARY}: {0}; install GDRCopy's library (package libgdrapi), or do without"
     )]

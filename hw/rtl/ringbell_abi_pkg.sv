@@ -35,7 +35,7 @@ package ringbell_abi_pkg;
   // Most payload bytes of an inline SEND: words 1 to 5.
   localparam logic [31:0] INLINE_MAX = 32'h28;
   // Most received bytes in a completion line: words 5 to 7.
-  localparam logic [31:0] IN_LINE_MAX = 32'h18;
+  localparam logic [31:0] SCATTER_MAX = 32'h18;
   // First address of the NIC's own memory, which kernels name but cannot read.
   localparam logic [63:0] NIC_VA = 64'h1ffff0000000000;
   // The lap bit of every word of an entry.
@@ -121,7 +121,7 @@ package ringbell_abi_pkg;
     STATUS_NO_TRANSLATION = 8'd11,
     // The region was freed while the operation waited. Detail: the address.
     STATUS_REGION_FREED = 8'd12,
-    // Nobody listens at that address and port. Detail: ip << 16 | port.
+    // No listener at that address and port. Detail: ip << 16 | port.
     STATUS_CONNECTION_REFUSED = 8'd13,
     // No route or no answer from that host. Detail: ip << 16 | port.
     STATUS_HOST_UNREACHABLE = 8'd14,
@@ -220,9 +220,9 @@ package ringbell_abi_pkg;
   typedef enum logic [1:0] {
     // One stream: `session` is an established session.
     ENGINE_ON_STREAM = 2'd0,
-    // What the descriptors of queue number `session` receive or send, whatever the stream. Taps only.
+    // The bytes that the descriptors of queue number `session` receive or send, on any stream. Taps only.
     ENGINE_ON_QUEUE = 2'd1,
-    // What the operations of communicator `session` take in and give out. Taps only.
+    // The sources and results of the operations of communicator `session`. Taps only.
     ENGINE_ON_COMMUNICATOR = 2'd2
   } engine_target_e;
 
@@ -271,7 +271,7 @@ package ringbell_abi_pkg;
     ALGO_RECURSIVE_DOUBLING = 8'd4,
     // Binary tree.
     ALGO_TREE = 8'd5,
-    // Everybody with the root.
+    // Every rank with the root.
     ALGO_FLAT = 8'd6,
     // Pipelined chain.
     ALGO_CHAIN = 8'd7,
@@ -417,11 +417,11 @@ package ringbell_abi_pkg;
   localparam int unsigned ENGINE_APART_WORD = 4;
   localparam int unsigned ENGINE_APART_SHIFT = 19;
   localparam int unsigned ENGINE_APART_BITS = 1;
-  // Of a communicator: the messages between ranks instead of what operations take in and give out.
+  // Of a communicator: the messages between ranks instead of sources and results.
   localparam int unsigned ENGINE_WIRE_WORD = 4;
   localparam int unsigned ENGINE_WIRE_SHIFT = 20;
   localparam int unsigned ENGINE_WIRE_BITS = 1;
-  // Bytes of an item that streams which share a state do not mix; 0: it does not matter.
+  // Bytes of an item that streams with a common state do not mix; 0: no such items.
   localparam int unsigned ENGINE_ITEM_WORD = 4;
   localparam int unsigned ENGINE_ITEM_SHIFT = 24;
   localparam int unsigned ENGINE_ITEM_BITS = 8;
@@ -443,10 +443,10 @@ package ringbell_abi_pkg;
   localparam int unsigned CQE_HAS_DETAIL_WORD = 0;
   localparam int unsigned CQE_HAS_DETAIL_SHIFT = 16;
   localparam int unsigned CQE_HAS_DETAIL_BITS = 1;
-  // Whether words 4 to 7 hold what was received, as many bytes as word 1 says.
-  localparam int unsigned CQE_IN_LINE_WORD = 0;
-  localparam int unsigned CQE_IN_LINE_SHIFT = 17;
-  localparam int unsigned CQE_IN_LINE_BITS = 1;
+  // Whether words 4 to 7 hold the received bytes, as many as word 1 says.
+  localparam int unsigned CQE_SCATTERED_WORD = 0;
+  localparam int unsigned CQE_SCATTERED_SHIFT = 17;
+  localparam int unsigned CQE_SCATTERED_BITS = 1;
   // Bytes moved, also when the operation failed half-way.
   localparam int unsigned CQE_BYTES_WORD = 1;
   localparam int unsigned CQE_BYTES_SHIFT = 0;
@@ -455,15 +455,15 @@ package ringbell_abi_pkg;
   localparam int unsigned CQE_WR_ID_WORD = 2;
   localparam int unsigned CQE_WR_ID_SHIFT = 0;
   localparam int unsigned CQE_WR_ID_BITS = 64;
-  // New session id, faulting address, or what the status code says.
+  // New session id, faulting address, or a value that depends on the status code.
   localparam int unsigned CQE_DETAIL_WORD = 3;
   localparam int unsigned CQE_DETAIL_SHIFT = 0;
   localparam int unsigned CQE_DETAIL_BITS = 64;
-  // With `IN_LINE`: where the waiter stores the bytes.
+  // With `SCATTERED`: where the waiter stores the bytes.
   localparam int unsigned CQE_LINE_VA_WORD = 4;
   localparam int unsigned CQE_LINE_VA_SHIFT = 0;
   localparam int unsigned CQE_LINE_VA_BITS = 64;
-  // With `IN_LINE`: the first of three words with the bytes, little-endian.
+  // With `SCATTERED`: the first of three words with the bytes, little-endian.
   localparam int unsigned CQE_LINE_BYTES_WORD = 5;
   localparam int unsigned CQE_LINE_BYTES_SHIFT = 0;
   localparam int unsigned CQE_LINE_BYTES_BITS = 64;

@@ -1,4 +1,4 @@
-//! The BAR map: what the NIC exposes at fixed offsets.
+//! The BAR map: doorbells and registers of the NIC at fixed offsets.
 //!
 //! Page 0 is FpgaNIC's control window (§2.5.1, Table 3): 512 doorbell registers at 0x000 and 512
 //! status registers at 0x800, 4 bytes each. Queue doorbells follow in a page of their own, one per

@@ -10,9 +10,9 @@
 
 use crate::{bit_fields, coded_enum};
 
-/// Receives from whichever rank sends first.
+/// Receives from the rank that sends first.
 pub const ANY_RANK: u32 = u32::MAX;
-/// Receives whatever tag comes first.
+/// Receives the message that comes first, with any tag.
 pub const ANY_TAG: u32 = u32::MAX;
 
 /// In the detail of `TIMED_OUT`: the communicator has ended with the operation. Without it, it works on.
@@ -138,7 +138,7 @@ coded_enum! {
         RecursiveDoubling = 4 => "RECURSIVE_DOUBLING",
         /// Binary tree.
         Tree = 5 => "TREE",
-        /// Everybody with the root.
+        /// Every rank with the root.
         Flat = 6 => "FLAT",
         /// Pipelined chain.
         Chain = 7 => "CHAIN",
@@ -184,7 +184,7 @@ bit_fields! { SPEC_FIELDS:
     S_AFTER = word 2 [8 +: 24] => "COLL_AFTER";
 }
 
-/// What `imm` and `len` of a `COLLECTIVE` descriptor say.
+/// The fields in `imm` and `len` of a `COLLECTIVE` descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CollectiveSpec {
     /// Operation.
@@ -237,7 +237,7 @@ impl CollectiveSpec {
         (imm as u32, len as u32)
     }
 
-    /// Which of source and destination are kernels' streams by a descriptor's `len`, whatever else of it is wrong.
+    /// Which of source and destination are kernels' streams by a descriptor's `len`; its other bits are not checked.
     pub const fn streams(len: u32) -> (bool, bool) {
         let l = len as u64;
         (S_FROM_STREAM.of(l) != 0, S_TO_STREAM.of(l) != 0)

@@ -1,18 +1,18 @@
 //! The completion line: one 64-byte line per send-queue slot.
 //!
-//! The completion of the descriptor with ticket `t` is written to line `t mod depth`, so space for it
-//! exists before the descriptor is consumed, by construction. The NIC writes words 1–3 first and
+//! The completion of the descriptor with ticket `t` is written to line `t mod depth`, so its space
+//! exists before the descriptor is consumed. The NIC writes words 1–3 first and
 //! word 0 last with Release; a waiter that reads word 0 with Acquire and finds `ticket + 1` in its
 //! high half also sees words 1–3. A line is reused only after its waiter has *released* the slot
 //! (see [`crate::queue`]).
 //!
-//! A kernel's read of a line is a round trip over PCIe. What it needs of most operations therefore lies in the first
-//! 16 bytes, which it loads at once; `HAS_DETAIL` says that word 3 is worth a second trip.
+//! A kernel's read of a line is a round trip over PCIe. The words that most operations need lie in the first 16 bytes,
+//! which it loads at once; `HAS_DETAIL` says that word 3 must be read too.
 //!
-//! **Small receives in the line.** To write a few bytes into the memory of a GPU that no CPU has mapped takes a copy
-//! engine several microseconds. What a kernel receives in so few bytes the NIC may put into words 5 to 7 instead
-//! (`IN_LINE`; InfiniBand adapters call it scatter to CQE), with the address in word 4 where the waiter stores them: the
-//! kernel does so before its wait returns. The address is in memory that the NIC has checked as for any receive.
+//! **Scatter to CQE** (the term of InfiniBand adapters). A copy engine takes several microseconds to write a few bytes
+//! into the memory of a GPU that no CPU has mapped. So the NIC may put the bytes of a small receive into words 5 to 7
+//! of the line instead (`SCATTERED`), and their destination into word 4. The waiter stores them there before its wait
+//! returns. The NIC has checked the destination as for any receive.
 
 use crate::{bit_fields, Status};
 
@@ -20,7 +20,7 @@ use crate::{bit_fields, Status};
 pub const COMPLETION_BYTES: usize = 64;
 
 /// Most received bytes that a completion line carries: words 5 to 7.
-pub const IN_LINE_MAX: usize = 24;
+pub const SCATTER_MAX: usize = 24;
 
 bit_fields! { COMPLETION_FIELDS:
     /// Status code.
@@ -31,24 +31,24 @@ bit_fields! { COMPLETION_FIELDS:
     C_TICKET = word 0 [32 +: 32] => "CQE_TICKET";
     /// Whether word 3 is not zero.
     C_HAS_DETAIL = word 0 [16 +: 1] => "CQE_HAS_DETAIL";
-    /// Whether words 4 to 7 hold what was received, as many bytes as word 1 says.
-    C_IN_LINE = word 0 [17 +: 1] => "CQE_IN_LINE";
+    /// Whether words 4 to 7 hold the received bytes, as many as word 1 says.
+    C_SCATTERED = word 0 [17 +: 1] => "CQE_SCATTERED";
     /// Bytes moved, also when the operation failed half-way.
     C_BYTES = word 1 [0 +: 64] => "CQE_BYTES";
     /// The caller's number from the descriptor.
     C_WR_ID = word 2 [0 +: 64] => "CQE_WR_ID";
-    /// New session id, faulting address, or what the status code says.
+    /// New session id, faulting address, or a value that depends on the status code.
     C_DETAIL = word 3 [0 +: 64] => "CQE_DETAIL";
-    /// With `IN_LINE`: where the waiter stores the bytes.
+    /// With `SCATTERED`: where the waiter stores the bytes.
     C_LINE_VA = word 4 [0 +: 64] => "CQE_LINE_VA";
-    /// With `IN_LINE`: the first of three words with the bytes, little-endian.
+    /// With `SCATTERED`: the first of three words with the bytes, little-endian.
     C_LINE_BYTES = word 5 [0 +: 64] => "CQE_LINE_BYTES";
 }
 
 /// A completion before it is written to its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Completion {
-    /// How it ended.
+    /// The status.
     pub status: Status,
     /// Opcode byte of the descriptor; 0 when it could not be decoded.
     pub opcode: u8,

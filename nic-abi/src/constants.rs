@@ -1,7 +1,7 @@
 //! The loose constants of the contract as one table, for the generators.
 //!
 //! Operation codes, status codes, event kinds, flags, bit fields and registers have tables of their
-//! own beside their definition; what is left is here, each row taken from the constant that Rust uses.
+//! own beside their definition. Each row here is taken from the constant that Rust uses.
 
 use crate::describe::Const;
 use crate::{bar, collective, completion, descriptor, event, kernel_stream, queue, Status};
@@ -73,8 +73,8 @@ pub const TABLE: &[Const] = &[
         "Most payload bytes of an inline SEND: words 1 to 5.",
     ),
     row(
-        "IN_LINE_MAX",
-        completion::IN_LINE_MAX as u64,
+        "SCATTER_MAX",
+        completion::SCATTER_MAX as u64,
         "Most received bytes in a completion line: words 5 to 7.",
     ),
     row(

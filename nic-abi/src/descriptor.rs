@@ -240,7 +240,7 @@ impl WorkQueueEntry {
         (GpuVa(local), W_LEN.of(w[2]) as u32, GpuVa(remote))
     }
 
-    /// The entry as an inline `SEND`; `None` for everything else, whatever is wrong with it included.
+    /// The entry as an inline `SEND`; `None` for all other entries, malformed ones included.
     ///
     /// Agrees with [`decode`](WorkQueueEntry::decode), and costs a tenth of it.
     #[inline]
@@ -272,7 +272,7 @@ impl WorkQueueEntry {
         })
     }
 
-    /// The entry as a `RECV`; `None` for everything else, whatever is wrong with it included.
+    /// The entry as a `RECV`; `None` for all other entries, malformed ones included.
     ///
     /// Agrees with [`decode`](WorkQueueEntry::decode).
     #[inline]

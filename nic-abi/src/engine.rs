@@ -1,8 +1,8 @@
-//! Engines on the path (FpgaNIC §3.5): what the `imm` of an `ENGINE_ATTACH` descriptor says.
+//! Engines on the path (FpgaNIC §3.5): the fields of an `ENGINE_ATTACH` descriptor.
 //!
-//! An engine stands on the path of one stream, or beside the streams: at a queue it sees what the descriptors
-//! of that queue move, at a communicator what its operations do (ACCL+ §4, unary plug-ins). `session` of the
-//! descriptor is the session, the number of the queue, or the communicator.
+//! An engine is on the path of one stream, or taps a queue (the bytes that its descriptors move) or a communicator
+//! (the bytes of its operations; ACCL+ §4, unary plug-ins). `session` of the descriptor is the session, the number
+//! of the queue, or the communicator.
 
 use crate::{bit_fields, coded_enum};
 
@@ -11,9 +11,9 @@ coded_enum! {
     pub enum EngineTarget: u8 ["ENGINE_ON_"] {
         /// One stream: `session` is an established session.
         Stream = 0 => "STREAM",
-        /// What the descriptors of queue number `session` receive or send, whatever the stream. Taps only.
+        /// The bytes that the descriptors of queue number `session` receive or send, on any stream. Taps only.
         Queue = 1 => "QUEUE",
-        /// What the operations of communicator `session` take in and give out. Taps only.
+        /// The sources and results of the operations of communicator `session`. Taps only.
         Communicator = 2 => "COMMUNICATOR",
     }
 }
@@ -27,18 +27,18 @@ bit_fields! { ATTACH_FIELDS:
     A_TARGET = word 4 [17 +: 2] => "ENGINE_TARGET";
     /// Each stream of a queue, or peer of a communicator, gets an engine of its own; the kind must not be 0.
     A_APART = word 4 [19 +: 1] => "ENGINE_APART";
-    /// Of a communicator: the messages between ranks instead of what operations take in and give out.
+    /// Of a communicator: the messages between ranks instead of sources and results.
     A_WIRE = word 4 [20 +: 1] => "ENGINE_WIRE";
-    /// Bytes of an item that streams which share a state do not mix; 0: it does not matter.
+    /// Bytes of an item that streams with a common state do not mix; 0: no such items.
     A_ITEM = word 4 [24 +: 8] => "ENGINE_ITEM";
 }
 
-/// What the `imm` of an `ENGINE_ATTACH` says.
+/// The fields in the `imm` of an `ENGINE_ATTACH`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EngineSpec {
-    /// A kind of the host's; 0: an engine that is there already.
+    /// A kind of the host's; 0: an existing engine.
     pub kind: u16,
-    /// Bytes that leave, instead of those that come.
+    /// Bytes sent, instead of bytes received.
     pub sending: bool,
     /// What it is attached to.
     pub target: EngineTarget,
@@ -46,7 +46,7 @@ pub struct EngineSpec {
     pub apart: bool,
     /// Messages between ranks.
     pub wire: bool,
-    /// Bytes of an item, 0 or 1: no matter.
+    /// Bytes of an item; 0 and 1: no items.
     pub item: u8,
 }
 

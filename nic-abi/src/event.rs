@@ -1,4 +1,4 @@
-//! Events: what happens without a descriptor of its own. One queue per NIC, read by the host.
+//! Events: occurrences without a descriptor of their own. One queue per NIC, read by the host.
 
 use crate::{abi_struct, coded_enum};
 

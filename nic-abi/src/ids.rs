@@ -1,4 +1,4 @@
-//! Newtypes for the numbers that cross the border, so that one cannot be passed for another.
+//! Newtypes for the numbers of the contract, so that one cannot be passed for another.
 
 macro_rules! id {
     ($(#[doc = $doc:literal])+ $Name:ident($ty:ty), $fmt:literal) => {
@@ -18,7 +18,7 @@ id!(/// A virtual address as the GPU kernel sees it. Never dereferenced by the N
 id!(/// One stream session (a TCP connection or its `local` equivalent), or a listening socket.
     /// 24 bits: slot in the low 16, generation in the high 8, so that a stale id is refused.
     SessionId(u32), "session {}");
-id!(/// A send queue with its completion lines, and the doorbell that announces it.
+id!(/// A send queue with its completion lines, and the doorbell that signals new entries.
     QueueId(u32), "queue {}");
 id!(/// An engine of a NIC, on the path of one stream or several. Never 0; slot in the low 16 bits,
     /// generation above, so that a stale id is refused.

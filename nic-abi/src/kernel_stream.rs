@@ -1,9 +1,9 @@
 //! A kernel's stream: a ring in memory between one kernel and the NIC, as operand of a collective.
 //!
-//! It stands where a buffer would (ACCL+ §4.1, Listing 2; SMI's channels): the kernel pushes values while
-//! it computes them and the NIC takes them, or the NIC pushes and the kernel pops. One side writes, the
-//! other reads; a stream is used in one direction. It lies in memory that the queue's protection domain
-//! may write, in host memory by choice: the NIC looks at it again and again.
+//! It takes the place of a buffer (ACCL+ §4.1, Listing 2; SMI's channels): the kernel pushes values while
+//! it computes them and the NIC takes them, or the NIC pushes and the kernel pops. A stream has one direction.
+//! It lies in memory that the queue's protection domain may write, preferably in host memory, because the NIC
+//! polls it.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | [`STATE_AT`] | u64, the NIC's: 0, or how an operation on it failed (status, detail above) |
 //! | [`DATA_AT`] | the ring; byte i of the stream is at i modulo its size |
 //!
-//! Memory of zeroes is an empty stream. After a failure the bytes in it belong to nobody, and every
-//! operation on it is refused until its owner has zeroed the state and made head and tail equal.
+//! Zeroed memory is an empty stream. After a failure the bytes in it are lost, and every operation on it
+//! is refused until its owner has zeroed the state and made head and tail equal.
 //!
 //! **Address word.** A descriptor names a stream by its address, a multiple of 128, with the base-2
 //! logarithm of the ring's size in the low 7 bits ([`StreamRef`]).
@@ -38,7 +38,7 @@ pub const MAX_LOG2: u32 = 30;
 /// A stream as descriptors name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamRef {
-    /// Where it begins.
+    /// Its first byte.
     pub va: GpuVa,
     /// log2 of the bytes of its ring.
     pub log2: u32,
@@ -60,7 +60,7 @@ impl StreamRef {
         self.va.0 | self.log2 as u64
     }
 
-    /// From an address word; `None` for a size that no stream has.
+    /// Decodes an address word; `None` for a size out of range.
     pub const fn from_word(word: u64) -> Option<StreamRef> {
         let log2 = (word & (ALIGN - 1)) as u32;
         if log2 < MIN_LOG2 || log2 > MAX_LOG2 {

@@ -1,4 +1,4 @@
-//! What a descriptor asks for.
+//! Operation codes and flags of descriptors.
 
 use crate::coded_enum;
 

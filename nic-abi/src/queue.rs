@@ -1,12 +1,12 @@
 //! The plain-data handle by which a kernel drives one queue.
 //!
-//! Concept pairs (as in MSCCL++): the owner lives on the host, this is the device's half. All
-//! addresses are valid in the kernel's address space.
+//! It is the device's half of a queue, whose owner is on the host. All addresses are valid in the
+//! kernel's address space.
 //!
 //! **Slot protocol.** `tail` is the next ticket. A producer reads `t = *tail`; slot `t mod depth` is
 //! free when `released[t mod depth] == t` (32 bits, wrapping; initialised to the slot's index); it
 //! takes the ticket by compare-and-swap `t → t + 1`, writes the entry with its lap bit, and rings
-//! `*doorbell = t + 1` with Release. Whoever waited for the completion frees the slot by
+//! `*doorbell = t + 1` with Release. The waiter of the completion frees the slot by
 //! `released[slot] = t + depth` with Release. A producer that finds no free slot before its deadline
 //! returns `QUEUE_FULL` without having taken a ticket, so no hole is left.
 //!
@@ -53,16 +53,17 @@ abi_struct! {
     }
 }
 
-/// An entry that lacks its first word, and what a stream of the GPU does about it. Addresses are the GPU's.
+/// An entry without its first word, and the stores and the wait by which a GPU stream posts it. Addresses are the
+/// GPU's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PreparedEntry {
     /// Its ticket.
     pub ticket: u32,
-    /// First stored: this word makes the entry whole.
+    /// First stored: this word publishes the entry.
     pub word: (GpuVa, u64),
     /// Then stored: the doorbell, 32 bits.
     pub doorbell: (GpuVa, u32),
-    /// Then waited for: 32 bits that are equal to this when the completion is there.
+    /// Then waited for: 32 bits that are equal to this when the completion has come.
     pub done: (GpuVa, u32),
 }
 
@@ -73,7 +74,7 @@ pub const WAIT_IDLE: u32 = 0;
 
 /// Signature of the wait hook that the host library installs in an emulated queue handle.
 ///
-/// Called by a kernel thread that waits: steps the NIC if nobody else does (try-lock, never
+/// Called by a kernel thread that waits: steps the NIC unless another thread does (try-lock, never
 /// re-entrant, never unwinding) and, when `idle` (calls in a row without progress) says that
 /// spinning no longer pays, yields or parks the thread for a bounded time. `word` may be null
 /// (several lanes wait for different things); otherwise the hook must not park when

@@ -1,4 +1,4 @@
-//! How an operation ended. One code and one detail value, never a bit mask to be guessed at.
+//! Completion status: one code and one detail value.
 
 use crate::coded_enum;
 
@@ -31,7 +31,7 @@ coded_enum! {
         NoTranslation = 11 => "NO_TRANSLATION",
         /// The region was freed while the operation waited. Detail: the address.
         RegionFreed = 12 => "REGION_FREED",
-        /// Nobody listens at that address and port. Detail: ip << 16 | port.
+        /// No listener at that address and port. Detail: ip << 16 | port.
         ConnectionRefused = 13 => "CONNECTION_REFUSED",
         /// No route or no answer from that host. Detail: ip << 16 | port.
         HostUnreachable = 14 => "HOST_UNREACHABLE",
@@ -77,7 +77,7 @@ coded_enum! {
 }
 
 impl Status {
-    /// What happened and what to do about it, in one sentence for a person.
+    /// The cause and the remedy in one sentence, for messages.
     pub const fn help(self) -> &'static str {
         match self {
             Status::Ok => "success",

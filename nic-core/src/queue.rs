@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
 
 use ringbell_gtlb::{CompletionWrite, DmaMemory, Exposed};
-use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_IN_LINE, IN_LINE_MAX};
+use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_SCATTERED, SCATTER_MAX};
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
 use ringbell_nic_abi::{bar as layout, Completion, GpuVa, PdId, QueueId, WorkQueueEntry};
 
@@ -116,7 +116,7 @@ pub(crate) struct QueueMemory {
     // Dropped before the mapping that it lets the GPU reach.
     exposed: Exposed,
     /// `released` and `tail` of a GPU's kernels, where these have memory of their own for it.
-    near: Option<Exposed>,
+    device_words: Option<Exposed>,
     // Held for `slots`.
     _map: Mapping,
     bar: Bar,
@@ -136,9 +136,9 @@ impl QueueMemory {
         let at = Places::of(n);
         let map = Mapping::anonymous(at.bytes)?;
         let depth_log2 = config.depth.trailing_zeros();
-        let (near, doorbell) = match producers {
+        let (device_words, doorbell) = match producers {
             Producers::Kernels { doorbell } => (
-                memory.device_words(&near_words(config))?,
+                memory.device_words(&initial_words(config))?,
                 &bar.map.words32(layout::doorbell_offset(doorbell), 1)[0],
             ),
             Producers::Host => (None, &map.words32(at.doorbell, 1)[0]),
@@ -157,7 +157,7 @@ impl QueueMemory {
         let mem = QueueMemory {
             slots,
             exposed: map.expose(memory)?,
-            near,
+            device_words,
             _map: map,
             bar,
             producers,
@@ -196,7 +196,7 @@ impl QueueMemory {
 
     /// Whether the host posts to the ring: always, but for one that a GPU's kernels have for themselves.
     pub(crate) fn is_shared(&self) -> bool {
-        self.near.is_none()
+        self.device_words.is_none()
     }
 
     /// Number of the doorbell in the BAR; `None` for a ring of the host alone.
@@ -216,8 +216,11 @@ impl QueueMemory {
         let base = self.exposed.va().0;
         let at = Places::of(self.depth());
         let bar = self.bar.va().0;
-        let (released, tail) = match &self.near {
-            Some(near) => (near.va().0, near.va().0 + near_tail(self.depth()) as u64),
+        let (released, tail) = match &self.device_words {
+            Some(words) => (
+                words.va().0,
+                words.va().0 + device_tail(self.depth()) as u64,
+            ),
             None => (base + at.released as u64, base + at.tail as u64),
         };
         let doorbell = match self.producers {
@@ -246,17 +249,17 @@ impl QueueMemory {
 }
 
 /// Where the tail lies behind the `released` words in a GPU's memory: on a line of its own, 128 bytes there.
-fn near_tail(depth: usize) -> usize {
+fn device_tail(depth: usize) -> usize {
     (depth * 4).next_multiple_of(128)
 }
 
 /// What the words in a GPU's memory hold at first.
-fn near_words(config: &QueueConfig) -> Vec<u32> {
+fn initial_words(config: &QueueConfig) -> Vec<u32> {
     let n = config.depth;
     let mut words: Vec<u32> = (0..n)
         .map(|i| config.first_ticket.wrapping_add(i))
         .collect();
-    words.resize(near_tail(n as usize) / 4, 0);
+    words.resize(device_tail(n as usize) / 4, 0);
     words.push(config.first_ticket);
     words
 }
@@ -390,7 +393,7 @@ impl SendQueue {
         &mut self,
         ticket: u32,
         c: &Completion,
-        (va, bytes): (GpuVa, [u64; IN_LINE_MAX / 8]),
+        (va, bytes): (GpuVa, [u64; SCATTER_MAX / 8]),
         memory: &dyn DmaMemory,
     ) {
         let slots = self.mem.slots();
@@ -403,7 +406,7 @@ impl SendQueue {
         let slot = self.slot(ticket);
         self.busy[slot] = false;
         let mut words = c.encode(ticket);
-        words[0] |= C_IN_LINE.put(1);
+        words[0] |= C_SCATTERED.put(1);
         self.write_completion(ticket, words, memory);
     }
 
@@ -559,7 +562,7 @@ mod tests {
     /// A GPU whose kernels have memory of their own for their words.
     struct Apart(HostMemory, Mutex<Vec<Vec<u32>>>);
 
-    const NEAR: u64 = 0x7000_0000;
+    const DEVICE_WORDS: u64 = 0x7000_0000;
 
     impl DmaMemory for Apart {
         fn submit(&self, op: DmaOp<'_>) -> Result<Submitted, BusError> {
@@ -576,7 +579,7 @@ mod tests {
         }
         fn device_words(&self, initial: &[u32]) -> std::io::Result<Option<Exposed>> {
             self.1.lock().expect("unpoisoned").push(initial.into());
-            Ok(Some(Exposed::pinned(GpuVa(NEAR), Box::new(()))))
+            Ok(Some(Exposed::pinned(GpuVa(DEVICE_WORDS), Box::new(()))))
         }
     }
 
@@ -586,7 +589,7 @@ mod tests {
         let q = queue(&memory, 8);
         assert!(!q.mem.is_shared());
         let h = q.mem.handle(3, &config(8));
-        assert_eq!((h.released, h.tail), (NEAR, NEAR + 128));
+        assert_eq!((h.released, h.tail), (DEVICE_WORDS, DEVICE_WORDS + 128));
         let words = memory.1.lock().expect("unpoisoned").remove(0);
         assert_eq!(words[..4], [8, 9, 10, 11]);
         assert_eq!(words[128 / 4..], [8], "the tail");

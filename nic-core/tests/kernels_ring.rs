@@ -13,7 +13,7 @@ use ringbell_gtlb::testing::{HostMemory, Rng};
 use ringbell_gtlb::{BusError, CompletionWrite, DmaId, DmaMemory, DmaOp, Exposed, Submitted};
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::completion::{
-    C_BYTES, C_DETAIL, C_IN_LINE, C_LINE_VA, C_TICKET, IN_LINE_MAX,
+    C_BYTES, C_DETAIL, C_LINE_VA, C_SCATTERED, C_TICKET, SCATTER_MAX,
 };
 use ringbell_nic_abi::descriptor::lap_bit;
 use ringbell_nic_abi::queue::QueueHandle;
@@ -180,7 +180,7 @@ fn what_a_kernel_receives_in_few_bytes_comes_in_its_completion_line() {
     let mut rng = Rng::new(5);
     // Further than the ring is deep, so that places are used again.
     for i in 0..300_u32 {
-        let len = 1 + i % (IN_LINE_MAX as u32 + 3);
+        let len = 1 + i % (SCATTER_MAX as u32 + 3);
         let bytes = rng.bytes(len as usize);
         let at = u64::from(i) * 64 + 3;
         let before = p.hosts[1].peek(at, 64);
@@ -191,8 +191,8 @@ fn what_a_kernel_receives_in_few_bytes_comes_in_its_completion_line() {
         let ticket = ticket.unwrap_or_else(|| p.kernel.post(&recv(rx, at, len)));
         let line = p.kernel.wait(&p.hosts(), ticket);
         assert_eq!(status(&line, ticket), Status::Ok);
-        let in_line = C_IN_LINE.of(line[0]) == 1;
-        assert_eq!(in_line, len as usize <= IN_LINE_MAX, "{len}");
+        let in_line = C_SCATTERED.of(line[0]) == 1;
+        assert_eq!(in_line, len as usize <= SCATTER_MAX, "{len}");
         if in_line {
             assert_eq!(C_LINE_VA.of(line[4]), BASE.0 + at);
             assert_eq!(payload(&line), bytes);
@@ -236,14 +236,14 @@ fn a_receive_that_ends_half_way_brings_what_has_come() {
     call(&p.hosts(), 0, &send_inline(tx, b"five!"));
     let line = p.kernel.wait(&p.hosts(), ticket);
     assert_eq!(status(&line, ticket), Status::TimedOut);
-    assert_eq!(C_IN_LINE.of(line[0]), 1);
+    assert_eq!(C_SCATTERED.of(line[0]), 1);
     assert_eq!(payload(&line), b"five!");
     // And one that ends with nothing has nothing.
     let (_, rx) = p.connected(8);
     let ticket = p.kernel.post(&within(recv(rx, 0, 8), 20_000));
     let line = p.kernel.wait(&p.hosts(), ticket);
     assert_eq!(status(&line, ticket), Status::TimedOut);
-    assert_eq!(C_IN_LINE.of(line[0]), 0);
+    assert_eq!(C_SCATTERED.of(line[0]), 0);
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn nothing_is_stored_in_a_region_that_was_freed() {
     });
     let line = p.kernel.wait(&p.hosts(), ticket);
     assert_eq!(status(&line, ticket), Status::RegionFreed, "{gone:?}");
-    assert_eq!((C_IN_LINE.of(line[0]), C_BYTES.of(line[1])), (0, 0));
+    assert_eq!((C_SCATTERED.of(line[0]), C_BYTES.of(line[1])), (0, 0));
 }
 
 #[test]

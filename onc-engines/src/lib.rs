@@ -1,4 +1,4 @@
-//! On-NIC compute: what the NIC does with bytes as they pass, or by itself.
+//! On-NIC compute: collectives, reductions, and engines on the path of a stream.
 //!
 //! Everything here is sans-I/O: no clock, no thread, no socket. The NIC (`nic-core`) feeds it.
 //!

@@ -5,16 +5,16 @@
 
 namespace bus_count {
 
-enum bus_access { READ, LOOK, STORE, FENCE, NEAR };
+enum bus_access { READ, LOOK, STORE, FENCE, DEVICE };
 
 /* Of one thread. */
 struct bus_traffic {
   unsigned read;  /* loads from the host's memory: a round trip each */
   unsigned look;  /* 16-byte loads of completion lines: a round trip each, and the last one is needed */
-  unsigned store; /* stores to the host's memory: nobody waits for them */
+  unsigned store; /* stores to the host's memory, without a wait */
   unsigned fence; /* fences for the whole system */
   unsigned stall; /* those that wait for stores on their way to the host, about a round trip each */
-  unsigned near_; /* accesses to the GPU's own memory that are waited for */
+  unsigned device; /* accesses to the GPU's own memory that are waited for */
   unsigned on_the_way;
 };
 
@@ -26,7 +26,7 @@ inline void count_bus(bus_access what) {
   case LOOK: ++bus.look, bus.on_the_way = 0; break; /* an answer has come: what was stored before it has arrived */
   case STORE: ++bus.store, ++bus.on_the_way; break;
   case FENCE: ++bus.fence, bus.stall += bus.on_the_way != 0, bus.on_the_way = 0; break;
-  case NEAR: ++bus.near_; break;
+  case DEVICE: ++bus.device; break;
   }
 }
 

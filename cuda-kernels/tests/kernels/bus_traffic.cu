@@ -10,7 +10,7 @@ template <class F> RB_DEVICE void t_count(const rb_queue &q, rb_u32 times, rb_u3
   bus = {};
   rb_u32 failed = 0;
   for (rb_u32 i = 0; i < times; ++i) failed += !operation(q).ok();
-  rb_u32 all[7] = {bus.read, bus.store, bus.fence, bus.stall, bus.near_, bus.look, failed};
+  rb_u32 all[7] = {bus.read, bus.store, bus.fence, bus.stall, bus.device, bus.look, failed};
   for (int i = 0; i < 7; ++i) out[i] = all[i];
 }
 

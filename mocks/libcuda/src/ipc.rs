@@ -77,7 +77,7 @@ fn write_record(id: u64, va: u64, len: u64) -> Option<Record> {
     Some(Record { file })
 }
 
-/// The allocation is freed: whoever opens it from now on is refused.
+/// Marks the allocation as freed: it can no longer be opened.
 pub(crate) fn forget(id: u64) {
     // Closing is not enough: the number of the descriptor is used again.
     if let Some(record) = lock(&STATE).given.remove(&id) {

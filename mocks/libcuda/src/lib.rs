@@ -1,12 +1,11 @@
-//! A `libcuda.so.1` for tests: the part of the CUDA driver's interface that the CUDA backend (and
-//! `cudarc`'s contexts and slices) use, over the emulated GPU. Tests name it by `LD_LIBRARY_PATH`, so that
-//! the code under test is the very code that runs with NVIDIA's driver.
+//! A mock `libcuda.so.1`: the part of the CUDA driver's interface that the CUDA backend (and `cudarc`'s
+//! contexts and slices) use, over the emulated GPU.
 //!
-//! Kernels are found by name and run on host threads; modules are not looked into. Copies happen on
-//! another thread, later, as a copy engine's do. As strict as a real driver where that one waits, holds its lock or
-//! never returns ([`strict`]), and stricter than need be where that finds mistakes: a call
-//! without a current context fails, device addresses of pinned memory differ from the host's where they
-//! can, and small allocations share pages of 64 KiB.
+//! Tests name it by `LD_LIBRARY_PATH`, so that they run the same code as with NVIDIA's driver. Kernels are
+//! found by name and run on host threads; modules are not read. Copies happen later, on another thread, as a
+//! copy engine's do. The mock waits, holds its lock and blocks where a real driver does ([`strict`]). It is
+//! stricter where that finds mistakes: a call without a current context fails, device addresses of pinned
+//! memory differ from the host's, and small allocations share pages of 64 KiB.
 //!
 //! `RINGBELL_MOCK_CUDA` is a list of faults, with commas: see [`Faults`]. This says nothing about a real
 //! GPU's memory ordering or speed.
@@ -55,7 +54,7 @@ pub const COOPERATIVE_LAUNCH_TOO_LARGE: Result = 720;
 pub const STREAM_CAPTURE_UNSUPPORTED: Result = 900;
 pub const UNKNOWN: Result = 999;
 
-/// What goes wrong on purpose.
+/// Faults that a test asks for.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// `no-device`: a driver without a GPU.
@@ -68,8 +67,8 @@ pub struct Faults {
     pub no_fatbin: bool,
     /// `no-nvrtc`: the run-time compiler knows no such GPU.
     pub no_nvrtc: bool,
-    /// `slow-writes`: every copy to the GPU takes five milliseconds, so that what does not wait for it reads
-    /// the bytes that were there before.
+    /// `slow-writes`: every copy to the GPU takes five milliseconds, so that a reader that does not wait for
+    /// it sees the bytes from before.
     pub slow_writes: bool,
     /// `no-pinning`: the host has no memory to pin.
     pub no_pinning: bool,
@@ -184,7 +183,7 @@ pub(crate) fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The error that has made the context useless, or 0.
+/// The error that has lost the context, or 0.
 static LOST: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn lose(code: Result) {
@@ -196,7 +195,7 @@ thread_local! {
     pub(crate) static IN_HOST_FUNCTION: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// What most calls begin with: there is a current context, and it works.
+/// The check at the beginning of most calls: there is a current context, and it works.
 pub(crate) fn ready() -> std::result::Result<(), Result> {
     if IN_HOST_FUNCTION.get() {
         return Err(NOT_PERMITTED);

@@ -1,5 +1,7 @@
-//! Modules hold nothing: every kernel of the emulated GPU is in each of them. But for one kind: this GPU's machine code
-//! is a shared object that `ringbell cc` makes, so that users' kernels (and those of tests) are loaded too.
+//! Modules. Each has every kernel of the emulated GPU, and its image is not read.
+//!
+//! One kind is read: a shared object made by `ringbell cc` is this GPU's machine code, so that kernels of users and
+//! tests are loaded too.
 
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr};
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Streams, events, copies, launches.
+//! Streams, events, copies and launches.
 #![allow(clippy::disallowed_methods)] // A slow copy sleeps.
 
 use std::collections::HashMap;

@@ -1,8 +1,7 @@
-//! Where a real driver waits, holds its lock, or never returns (ADR 26).
+//! The waits and the lock of a real driver (ADR 26).
 //!
-//! The mock knows what runs. A call that waits for all work of the context does so here too, and shuts the *gate* meanwhile:
-//! other calls wait behind it, as behind the real driver's lock. What would be a deadlock ends after `patience` with both
-//! parties named, and the process with it.
+//! A call that waits for all work of the context waits here too, and shuts a *gate* meanwhile: other calls wait behind
+//! it, as behind the real driver's lock. A deadlock ends the process after `patience`, and both parties are named.
 #![allow(clippy::disallowed_methods)] // Waits and deadlines of a driver.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -18,7 +17,7 @@ use crate::{faults, lock};
 const DEPTH: usize = 1024;
 const NAP: Duration = Duration::from_micros(100);
 
-/// Something that a stream was given and that has not ended.
+/// An operation of a stream that has not ended.
 struct Running {
     what: String,
     stream: usize,
@@ -36,7 +35,7 @@ impl Running {
 }
 
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
-/// Who waits for all work, since when. The flag says whether anybody does.
+/// The call that waits for all work, its thread and its beginning. The flag says whether there is one.
 static GATE: Mutex<Option<(&'static str, ThreadId, Instant)>> = Mutex::new(None);
 static SHUT: AtomicBool = AtomicBool::new(false);
 static WAITS: AtomicU32 = AtomicU32::new(0);
@@ -58,7 +57,7 @@ fn deadlock(text: &str) -> ! {
     std::process::abort();
 }
 
-/// A stream was given a kernel, or another thing that can run for long.
+/// Notes a queued kernel, or another operation that can run for long.
 pub(crate) fn note(what: &str, handle: usize, stream: &Stream) {
     let entry = Running {
         what: what.to_owned(),
@@ -73,7 +72,7 @@ pub(crate) fn note(what: &str, handle: usize, stream: &Stream) {
     all.push(entry);
 }
 
-/// The first that has not ended, of a stream or of all.
+/// The first operation that has not ended, of a stream or of all.
 fn first(handle: Option<usize>) -> Option<String> {
     let mut all = lock(&RUNNING);
     all.retain(|r| !r.is_over());
@@ -84,12 +83,12 @@ fn first(handle: Option<usize>) -> Option<String> {
     })
 }
 
-/// Whether a stream holds nothing that has not ended.
+/// Whether all operations of a stream have ended.
 pub(crate) fn is_idle(handle: usize) -> bool {
     first(Some(handle)).is_none()
 }
 
-/// What every call passes: it waits while another one waits for all work.
+/// The gate of every call: it waits while another call waits for all work.
 pub(crate) fn pass() {
     while SHUT.load(Ordering::Acquire) {
         let gate = *lock(&GATE);

@@ -1,4 +1,4 @@
-//! NCCL's functions.
+//! The functions of NCCL.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int, c_void, CString};
@@ -53,7 +53,7 @@ fn fail(code: Result, why: impl Into<String>) -> Result {
     code
 }
 
-/// The driver's functions that the mock needs, of whatever driver the program runs over.
+/// The functions of the program's driver that the mock needs.
 struct Driver {
     launch_host: unsafe extern "C" fn(
         *mut c_void,

@@ -1,4 +1,4 @@
-//! What goes wrong on purpose.
+//! Faults that a test asks for.
 
 use std::sync::OnceLock;
 

@@ -1,7 +1,7 @@
 //! `SEND` and `RECV`.
 
 use ringbell_gtlb::{Fault, Need};
-use ringbell_nic_abi::completion::IN_LINE_MAX;
+use ringbell_nic_abi::completion::SCATTER_MAX;
 use ringbell_nic_abi::{
     Completion, Descriptor, Flags, GpuVa, InlineSend, Opcode, PdId, SessionId, Status, Transfer,
     WorkQueueEntry, INLINE_MAX,
@@ -311,7 +311,7 @@ impl Core {
     /// Where a receive arrives instead of in `buffer`, when that is better.
     pub(super) fn in_line(&self, queue: u32, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
         let slots = self.queues[queue as usize].scatter.as_ref()?;
-        let fits = buffer.len as usize <= IN_LINE_MAX;
+        let fits = buffer.len as usize <= SCATTER_MAX;
         (fits && !self.memory.dma.is_mapped() && !self.memory.mmu.is_flat(buffer.region))
             .then(|| slots.buffer(ticket, buffer.len))
     }
@@ -333,13 +333,13 @@ impl Core {
         let Some(slots) = self.queues[queue].scatter.filter(|_| bytes != 0) else {
             return self.finish(permit, status, bytes, detail);
         };
-        let mut payload = [0; IN_LINE_MAX];
-        let n = (bytes as usize).min(IN_LINE_MAX);
+        let mut payload = [0; SCATTER_MAX];
+        let n = (bytes as usize).min(SCATTER_MAX);
         self.memory
             .dma
             .nic_memory
             .read(slots.at(ticket), &mut payload[..n]);
-        let words: [u64; IN_LINE_MAX / 8] = std::array::from_fn(|i| {
+        let words: [u64; SCATTER_MAX / 8] = std::array::from_fn(|i| {
             let mut word = [0; 8];
             word.copy_from_slice(&payload[i * 8..][..8]);
             u64::from_le_bytes(word)

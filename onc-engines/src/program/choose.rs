@@ -1,4 +1,4 @@
-//! Which algorithm a collective runs, when the caller leaves it open.
+//! The choice of a collective's algorithm, where the caller leaves it open.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
@@ -11,11 +11,11 @@ pub enum Locality {
     Network,
 }
 
-/// Where [`choose`] changes from one algorithm to another. All sizes are in bytes.
+/// The sizes at which [`choose`] changes the algorithm, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
-    /// At most so many ranks: a root talks to each by itself (broadcast, gather), and all-to-all goes in
-    /// rank order.
+    /// Most ranks with which a root exchanges messages directly (broadcast, gather), and all-to-all goes
+    /// in rank order.
     pub flat_ranks: u32,
     /// All-reduce and reduce send whole sources, when a rank then receives at most this much in all.
     pub whole_sources: u64,
@@ -59,16 +59,16 @@ pub enum ThresholdError {
     Memory {
         /// `whole_sources`.
         whole: u64,
-        /// What there is.
+        /// NIC memory of an operation.
         memory: u64,
     },
-    /// A root talks at least to itself.
+    /// A root has at least itself.
     #[error("flat_ranks is 0: give at least 1")]
     FlatRanks,
 }
 
 impl Thresholds {
-    /// Everything in it, as numbers: what ranks compare.
+    /// All fields as numbers, which ranks compare.
     pub fn words(&self) -> [u64; 6] {
         // Taken apart, so that a new field cannot be forgotten here.
         let Thresholds {
@@ -92,7 +92,7 @@ impl Thresholds {
     /// Checks them against each other, and against the NIC memory that an operation may use.
     ///
     /// # Errors
-    /// What contradicts what.
+    /// The two thresholds that contradict each other.
     pub fn check(&self, memory_bytes: u64) -> Result<(), ThresholdError> {
         let (whole, ring) = (self.whole_sources, self.all_reduce_ring);
         if ring < whole {
@@ -147,7 +147,7 @@ pub fn choose(
         K::AllToAll => A::Pairwise,
         K::Scatter => A::Flat,
         K::Barrier => A::RecursiveDoubling,
-        // All-reduce, reduce and all-gather of long messages; what is no collective needs no algorithm.
+        // All-reduce, reduce and all-gather of long messages. Other operations need no algorithm.
         _ => A::Ring,
     }
 }

@@ -1,10 +1,10 @@
-//! A number for a program that is the same in every process.
+//! Hashes of programs that are equal in every process, for the comparison between ranks.
 
 use super::{Chunks, Operand, Order, Place, Program, Step, Target};
 
 impl Program {
-    /// A hash over everything the program says: equal in every process and on every machine, so that
-    /// ranks can compare it.
+    /// A hash over the whole program: equal in every process and on every machine, so that ranks can
+    /// compare it.
     pub fn hash(&self) -> u64 {
         let mut h = Fnv::new();
         h.program(self);
@@ -12,7 +12,7 @@ impl Program {
     }
 }
 
-/// Hash over the programs of all ranks, in order: what the ranks of a communicator compare.
+/// Hash over the programs of all ranks, in order, which the ranks of a communicator compare.
 pub fn hash_all(programs: &[Program]) -> u64 {
     let mut h = Fnv::new();
     h.word(programs.len() as u32);

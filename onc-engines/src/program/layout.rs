@@ -1,4 +1,4 @@
-//! From chunks to elements.
+//! The mapping of chunks to elements.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
-//! Names as people write them: `all-reduce`, `recursive-doubling`.
+//! Names of collectives and algorithms on command lines and in texts: `all-reduce`, `recursive-doubling`.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
-/// A name of the contract as people write it: `ALL_REDUCE` is `all-reduce`.
+/// The lower-case spelling of a name of the contract: `ALL_REDUCE` is `all-reduce`.
 pub fn spelled(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }

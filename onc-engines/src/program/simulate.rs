@@ -1,8 +1,8 @@
 //! A reference executor: the programs of all ranks on data in memory, in one thread.
 //!
-//! Slow and plain on purpose; tests hold real executors against it. Which rank runs next, and when a
-//! message leaves the sender's memory (at once, or as late as the moment it is taken), is drawn from a
-//! seed: a program that is right by luck of timing is not right here.
+//! A slow and simple model against which tests hold real executors. A seed draws which rank runs next, and
+//! when a message leaves the sender's memory: at once, or as late as the moment it is taken. So a program
+//! that depends on timing fails.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -29,7 +29,7 @@ pub enum SimulateError {
         /// Of one rank.
         elements: u64,
     },
-    /// Nobody can go on. The checker refuses such programs.
+    /// All ranks wait. The checker refuses such programs.
     #[error("rank {rank} waits in step {step} for ever")]
     Stuck {
         /// A rank that waits.
@@ -48,7 +48,7 @@ pub enum SimulateError {
     },
 }
 
-/// What a simulation leaves.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome<T> {
     /// Each rank's destination; `None` for an element that was never written.
@@ -67,7 +67,7 @@ pub struct Outcome<T> {
 /// with an error, or with wrong data.
 ///
 /// # Errors
-/// Sources that do not fit, or what the checker would have refused.
+/// Sources that do not fit, or a program that the checker would have refused.
 pub fn simulate<T: Clone>(
     programs: &[Program],
     count: u64,

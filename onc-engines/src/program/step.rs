@@ -1,4 +1,4 @@
-//! The step language.
+//! The step language: programs, their steps, and the places that steps read and write.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
@@ -7,7 +7,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind};
 pub struct Chunks {
     /// First chunk.
     pub first: u32,
-    /// How many.
+    /// Number of chunks.
     pub count: u32,
 }
 
@@ -49,7 +49,7 @@ impl Place {
     }
 }
 
-/// What a step reads.
+/// An operand of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operand {
     /// Memory of this rank.
@@ -94,7 +94,7 @@ impl Operand {
     }
 }
 
-/// Where a step's value goes.
+/// A result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     /// Memory of this rank; `Input` is refused.
@@ -183,10 +183,10 @@ impl Step {
     }
 }
 
-/// In which order a program reduces.
+/// The order in which a program reduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// As FpgaNIC's Table 8: chunk i starts at rank i, then i + 1, ...: same bits whatever the
+    /// As FpgaNIC's Table 8: chunk i starts at rank i, then i + 1, ...: the same bits with every
     /// algorithm.
     Ring,
     /// Another: only on request, and the result's bits may differ.
@@ -195,7 +195,7 @@ pub enum Order {
     None,
 }
 
-/// What one rank does.
+/// One rank's part of a collective.
 ///
 /// A buffer consists of blocks of `count` elements, each split into `block_chunks` chunks. Steps run
 /// in list order: a step waits for its messages, then combines, stores, and issues its messages; it
@@ -209,9 +209,9 @@ pub enum Order {
 /// ([`Program::in_place`]).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Program {
-    /// What it computes.
+    /// The collective.
     pub kind: CollectiveKind,
-    /// How.
+    /// The algorithm.
     pub algo: Algorithm,
     /// Ranks of the communicator.
     pub ranks: u32,

@@ -3,7 +3,7 @@
 //! A row is a NIC, a column a step in time, and a cell says `input/output`. G stands for the GPU's memory
 //! (source and destination), E for the network, S for a kernel's stream; `E_i^j` is chunk i with j
 //! contributions. `(G_3^1 + E_3^1)` is reduced and kept in NIC memory, `(E_1^4, G_1^4)` goes to network and
-//! GPU; what goes out in a column came in, or was reduced, in the one before. As in the paper, moves in and
+//! GPU. An output of a column was an input, or was reduced, in the one before. As in the paper, moves in and
 //! out of NIC memory are not shown by themselves; M stands for it in a reduction that reads it. `@2` is
 //! memory of rank 2, which a rank of the same host reads or writes in place.
 
@@ -14,7 +14,7 @@ use ringbell_nic_abi::CollectiveKind;
 use super::check::{observe, Seen};
 use super::{CheckError, Limits, Operand, Place, Program, Step, Target, Value};
 
-/// Where a value comes from or goes to.
+/// The medium that a value comes from or goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Medium {
     /// The rank's own source or destination.
@@ -29,7 +29,7 @@ pub enum Medium {
     Network,
 }
 
-/// Which part of the data.
+/// A part of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Label {
     /// No payload: a barrier's message.
@@ -49,16 +49,16 @@ pub struct Term {
     pub medium: Medium,
     /// What.
     pub label: Label,
-    /// How many ranks have contributed.
+    /// Number of ranks that have contributed.
     pub accumulated: u32,
 }
 
-/// What a NIC takes in and gives out in one column.
+/// Inputs and outputs of a NIC in one column.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cell {
     /// Each entry is one step's operands; several are reduced.
     pub inputs: Vec<Vec<Term>>,
-    /// What goes out.
+    /// The outputs.
     pub outputs: Vec<Term>,
 }
 

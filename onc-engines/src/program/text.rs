@@ -49,7 +49,7 @@ pub struct TextError {
     pub problem: TextProblem,
 }
 
-/// What is wrong with a text.
+/// An error in a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TextProblem {
@@ -128,7 +128,7 @@ pub enum TextProblem {
 /// Most ranks of a text, and most chunks of a block.
 const MOST: u32 = 4096;
 
-/// What the header says.
+/// The header's lines.
 #[derive(Default)]
 struct Header<'a> {
     kind: Option<ringbell_nic_abi::CollectiveKind>,
@@ -143,7 +143,7 @@ struct Header<'a> {
 /// [`UserProgram`](super::UserProgram) for both.
 ///
 /// # Errors
-/// The line and column at which the text is no program, and what belongs there.
+/// The line and column of the error, and what belongs there.
 pub fn parse(text: &str) -> Result<Vec<Program>, TextError> {
     let mut lines = text.lines().enumerate().map(|(i, l)| Line::new(i + 1, l));
     let mut lines = lines.by_ref().filter(|l| !l.at_end()).peekable();

@@ -1,4 +1,4 @@
-//! Programs that a user has written.
+//! Users' programs: read from text, and proved.
 
 use ringbell_nic_abi::CollectiveKind;
 
@@ -18,7 +18,7 @@ pub enum UserProgramError {
     /// It cannot be read.
     #[error("the program cannot be read: {0}")]
     Text(#[from] TextError),
-    /// It does not compute what it claims.
+    /// The checker refuses it.
     #[error("the program is wrong: {0}")]
     Check(#[from] CheckError),
 }
@@ -49,7 +49,7 @@ impl UserProgram {
         self.programs[0].root
     }
 
-    /// What was proved.
+    /// The result of the check.
     pub fn proof(&self) -> &Proof {
         &self.proof
     }

@@ -1,4 +1,4 @@
-//! The pass over memory.
+//! The reduction's pass over memory, in blocks of four vectors.
 #![allow(unsafe_code)] // Raw operands, and functions that enable CPU features.
 #![allow(clippy::missing_transmute_annotations)] // Both types stand in the signatures around each call.
 #![allow(clippy::useless_transmute)] // Of the macros, for bytes.
@@ -13,10 +13,10 @@ use super::number::{Max, Min, Number, Op, Prod, Sum};
 /// Every destination = `srcs[0] op srcs[1] op ...`, element by element, left to right, in one pass
 /// over `n` elements; with one source, a copy to every destination.
 ///
-/// `streaming` asks for stores past the cache, for destinations of more than the L2 that nobody
-/// reads soon and that are not among the sources (in place they are 2.6–4.3 times slower: baselines
-/// in `docs/results`). Such stores are ordered before every later store when the function returns
-/// (`sfence`), so that a release that follows announces them.
+/// `streaming` asks for stores past the cache, for destinations of more than the L2 that are not read
+/// soon and are not among the sources (in place they are 2.6–4.3 times slower: baselines in
+/// `docs/results`). Such stores are ordered before every later store when the function returns
+/// (`sfence`), so that a later Release publishes them.
 ///
 /// # Safety
 /// All `n` elements of every source are readable and of every destination writable; no alignment is
@@ -88,7 +88,7 @@ struct Pass<'a> {
     streaming: bool,
 }
 
-/// A block: what the registers hold between the operands' loads and the results' stores.
+/// A block: the registers' content between the operands' loads and the results' stores.
 trait Block {
     /// Bytes of a block in memory, a multiple of [`LINE`].
     const BYTES: usize;
@@ -332,7 +332,7 @@ unsafe fn by_type<I: Isa>(dtype: DataType, op: ReduceOp, p: &Pass<'_>) {
     // SAFETY: the caller's contract.
     unsafe {
         match dtype {
-            // A copy keeps all bits, whatever they mean.
+            // A copy keeps all bits, those of a NaN too.
             _ if p.srcs.len() == 1 => {
                 let n = p.n * dtype.bytes() as usize;
                 pass::<I, Plain<u8>, Sum>(&Pass { n, ..*p });

@@ -1,4 +1,4 @@
-//! What differs between CPUs: the stores that go past the cache, and conversions in hardware.
+//! Instruction set levels of CPUs: stores past the cache, and conversions in hardware.
 #![allow(unsafe_code)] // Vector intrinsics.
 #![allow(clippy::missing_transmute_annotations)] // Both types stand in the signatures around each call.
 
@@ -11,7 +11,7 @@ pub(super) const LINE: usize = 64;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Level {
-    /// What every CPU of the target has (SSE2 on x86-64, NEON on aarch64).
+    /// The base instruction set of the target (SSE2 on x86-64, NEON on aarch64).
     Baseline,
     /// AVX2 and F16C.
     Avx2,
@@ -142,7 +142,7 @@ mod x86 {
 
     use super::{Isa, LINE};
 
-    /// To nearest even, whatever the thread's rounding mode is.
+    /// To nearest even, in any rounding mode of the thread.
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
     /// The bit that makes a NaN of binary32 quiet.

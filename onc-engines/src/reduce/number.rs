@@ -1,4 +1,4 @@
-//! The operations on one element.
+//! Reduction operators on one element.
 
 /// An element that operations are computed in.
 pub(super) trait Number: Copy {
@@ -94,7 +94,7 @@ macro_rules! floats {
 
 floats! { f32, u32, i32; f64, u64, i64; }
 
-/// Which operation, as a type, so that the loops are compiled for each.
+/// An operation as a type, so that the loops are compiled for each.
 pub(super) trait Op {
     /// `a op b`.
     fn apply<N: Number>(a: N, b: N) -> N;

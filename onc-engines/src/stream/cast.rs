@@ -1,4 +1,4 @@
-//! f32 to bf16 or f16 and back, as the stream passes.
+//! The cast engine: f32 to bf16 or f16 and back.
 //!
 //! Narrowing rounds to nearest even and keeps a NaN one; widening is exact. The conversion itself is
 //! [`reduce::narrow`](crate::reduce::narrow), which collectives use on the wire: a gradient that a cast
@@ -76,7 +76,7 @@ impl Cast {
     }
 }
 
-/// Converts the elements of a stream. Its result is how many, a `u64`.
+/// Converts the elements of a stream. Its result is their number, a `u64`.
 #[derive(Debug, Clone)]
 pub struct CastEngine {
     cast: Cast,
@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Equal, or both NaN: which payload one keeps is not promised.
+    /// Equal, or both NaN: the payload of a NaN is not promised.
     fn assert_same(cast: Cast, got: &[u8], expected: &[u8]) {
         assert_eq!(got.len(), expected.len());
         let size = cast.sizes().1;

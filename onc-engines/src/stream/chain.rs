@@ -1,12 +1,12 @@
-//! Engines one behind the other: itself an engine.
+//! Chains of engines, which are engines themselves.
 
 use super::{EngineError, StreamEngine};
 
-/// Bytes that pass through the whole chain before the next: what one engine wrote is still in the cache
-/// when the next reads it.
+/// Bytes that pass through the whole chain at once, so that one engine's output is still in the cache when
+/// the next engine reads it.
 const PIECE: usize = 32 << 10;
 
-/// Engines that a stream passes one after the other: what leaves one enters the next.
+/// Engines in a row: the output of one is the input of the next.
 ///
 /// Its result is the results in order, each as its length (`u64`) and its bytes, padded with zeros to a
 /// multiple of 8, so that a GPU kernel reads aligned words. [`split_results`] takes it apart.
@@ -27,7 +27,7 @@ const PIECE: usize = 32 << 10;
 #[derive(Default)]
 pub struct Chain {
     engines: Vec<Box<dyn StreamEngine>>,
-    /// What left the engine of that place, while the next reads it.
+    /// The output of the engine of that place, while the next reads it.
     between: Vec<Vec<u8>>,
 }
 
@@ -57,7 +57,7 @@ impl Chain {
             return;
         };
         let begin = out.len();
-        // Where the stream is now: the input, what an engine left, or what the last one appended.
+        // The stream's present bytes: the input, an engine's output, or the bytes that the last one appended.
         let mut source: Option<usize> = None;
         for place in from..self.engines.len() {
             let (before, rest) = self.between.split_at_mut(place);
@@ -67,7 +67,7 @@ impl Chain {
             };
             let engine = &mut self.engines[place];
             if place > last {
-                // Taps behind the last writer read what it appended; they write nothing.
+                // Taps behind the last writer read the bytes that it appended; they write nothing.
                 engine.process(&out[begin..], &mut rest[0]);
             } else if engine.is_tap() {
                 engine.process(data, &mut rest[0]);
@@ -212,7 +212,7 @@ mod tests {
         Box::new(FilterEngine::new(config).unwrap())
     }
 
-    /// Holds everything back until the end, which no engine of ours does.
+    /// Holds all bytes back until the end, which no engine of ours does.
     struct Late(Vec<u8>);
 
     impl StreamEngine for Late {
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// Each engine alone over all that left the one before.
+    /// Each engine alone over the whole output of the one before.
     fn model(engines: Vec<Box<dyn StreamEngine>>, stream: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
         let mut data = stream.to_vec();
         let mut results = Vec::new();

@@ -1,4 +1,4 @@
-//! CRC-32C of a stream, as it passes.
+//! The checksum engine: CRC-32C of a stream.
 //!
 //! The checksum of iSCSI (RFC 3720 §12.1), SCTP, ext4 and most storage formats: what a sender has computed
 //! can be compared with what has arrived in GPU memory, without reading it there.

@@ -1,4 +1,4 @@
-//! What every engine must keep, as checks that a test calls (feature `testing`).
+//! The conformance suite of engines (feature `testing`).
 //!
 //! ```
 //! use ringbell_onc_engines::stream::{conformance, EngineError, StreamEngine};

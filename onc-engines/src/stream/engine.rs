@@ -1,4 +1,4 @@
-//! The seam between the NIC and an engine.
+//! [`StreamEngine`]: the interface between the NIC and an engine.
 
 /// What an engine could not do with its stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,7 +29,7 @@ pub enum EngineError {
 /// The NIC calls [`process`](StreamEngine::process) with the bytes of the stream in order, each
 /// exactly once, in pieces of any length: where a piece ends means nothing, so state must be kept
 /// across calls and the result must not depend on the cuts (the conformance suite checks that).
-/// Pieces lie in the NIC's own memory: nobody else writes them meanwhile.
+/// Pieces lie in the NIC's own memory and have no other writer meanwhile.
 pub trait StreamEngine: Send {
     /// Short name, as in `checksum`, `hll`.
     fn name(&self) -> &'static str;

@@ -1,4 +1,4 @@
-//! Keeps the records of a stream whose field compares as asked, or a part of each.
+//! The filter engine: keeps the records whose field passes a comparison, or a part of each.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! What is wrong with a program, where, and what to do.
+//! Errors of the checker: the fault, its rank and step, and the remedy.
 
 use std::fmt;
 
@@ -184,7 +184,7 @@ pub enum Problem {
         /// Another.
         b: Where,
     },
-    /// A message that nobody receives.
+    /// A message without a receive.
     #[error("sends to rank {to} (channel {channel}), which has no receive left for it: add one there, or send to another rank")]
     MissingReceive {
         /// Receiver.
@@ -192,7 +192,7 @@ pub enum Problem {
         /// Channel.
         channel: u8,
     },
-    /// A receive that nobody sends to.
+    /// A receive without a message.
     #[error("receives from rank {from} (channel {channel}), which has no send left for it: add one there, or receive from another rank")]
     MissingSend {
         /// Sender.
@@ -319,7 +319,7 @@ pub enum Problem {
     },
 }
 
-/// A place as a person reads it.
+/// A place in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Where {
     /// Whose, when not the rank's own.

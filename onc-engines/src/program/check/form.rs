@@ -1,4 +1,4 @@
-//! Each program, and each step of it, by itself.
+//! Checks of each program and of each step by itself.
 
 use ringbell_nic_abi::CollectiveKind as K;
 
@@ -6,7 +6,7 @@ use super::error::{CheckError, Extent, Problem, Where};
 use super::Limits;
 use crate::program::{buffer_blocks, Chunks, Operand, Order, Place, Program, Step, Target};
 
-/// Checks what can be said without running.
+/// Checks all that needs no execution.
 pub(super) fn check(programs: &[Program], limits: &Limits) -> Result<(), CheckError> {
     let Some(zero) = programs.first() else {
         let problem = Problem::Programs {
@@ -177,7 +177,7 @@ fn header(
     Ok(())
 }
 
-/// Blocks of source and destination; `None` for what is no collective.
+/// Blocks of source and destination; `None` for other operations than collectives.
 fn buffers(p: &Program) -> Option<(u32, u32)> {
     buffer_blocks(p.kind, p.ranks, p.rank == p.root)
 }
@@ -333,7 +333,7 @@ impl Form<'_> {
                 what: "uses a peer's NIC memory: only its source and destination are shared",
             });
         }
-        // What the peer has follows from the collective, as the checked header of its program says.
+        // The peer's buffers follow from the collective in the checked header of its program.
         let p = self.program;
         let peer = Program {
             rank,

@@ -1,10 +1,10 @@
-//! How many values a rank must hold for messages that their receivers have not asked for.
+//! The number of values that a rank must hold for messages without a posted receive.
 //!
 //! A value that leaves in another type is converted into a slot of NIC memory, and stays there until every
 //! receiver of it has posted its receive. Steps run in order, so a rank without a free slot waits, and others
-//! may wait for it. This run counts on the least that an executor does: a receive is posted when its step is
-//! the next, and no message finds a receive buffer (all are rendezvous). Whatever an executor does beyond that,
-//! receives posted ahead or eager messages, frees slots earlier, and a slot that is free earlier stops nobody.
+//! may wait for it. This run assumes the least of an executor: a receive is posted when its step is the next, and
+//! no message finds a receive buffer (all are rendezvous). An executor that posts receives ahead, or sends eager
+//! messages, frees slots earlier, and that cannot make a rank wait.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ struct Held<'a> {
     messages: &'a Messages,
     states: Vec<State>,
     ranks: Vec<Rank>,
-    /// By rank and step: messages that nobody has asked for.
+    /// By rank and step: messages without a posted receive.
     unwanted: Vec<Vec<u32>>,
     slots: u32,
     ready: VecDeque<usize>,
@@ -60,7 +60,7 @@ pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
         if run.ranks.iter().zip(programs).all(at_end) {
             return run.slots;
         }
-        // What was reached with fewer slots can be reached with more. No rank sends more than this, so it ends.
+        // A state reached with fewer slots can be reached with more. No rank sends more than this, so it ends.
         run.slots += 1;
         run.ready.extend(0..programs.len());
     }

@@ -1,4 +1,4 @@
-//! Which receive takes which message: the k-th of one sender, receiver and channel the k-th.
+//! Matching of messages and receives: of one sender, receiver and channel the k-th meets the k-th.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,9 +20,9 @@ pub(in crate::program) struct Message {
 pub(super) struct Messages {
     /// By number.
     pub(super) all: Vec<Message>,
-    /// For each rank the numbers of what it sends, in the order of its steps and their results.
+    /// For each rank the numbers of the messages that it sends, in the order of its steps and their results.
     pub(super) sends: Vec<Vec<usize>>,
-    /// For each rank the numbers of what it receives, in the order of its steps and their operands.
+    /// For each rank the numbers of the messages that it receives, in the order of its steps and their operands.
     pub(super) receives: Vec<Vec<usize>>,
 }
 

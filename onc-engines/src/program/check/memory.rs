@@ -1,4 +1,4 @@
-//! What each chunk of a rank's memory holds, who sends from it, and who touches it.
+//! The checked memory of a rank: the value, the messages in flight and the accesses of each chunk.
 
 use super::value::{Algebra, Value};
 use crate::program::{Place, Program};
@@ -17,7 +17,7 @@ pub(super) struct Pending {
 /// Ranks that touch a chunk of a program without messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Touched {
-    /// Nobody.
+    /// No rank.
     No,
     /// One rank only reads.
     Read(u32),

@@ -7,15 +7,14 @@
 //! 2. `matching`: the k-th message from a rank to another on a channel meets the k-th receive of it.
 //! 3. `run`: symbolic execution of all ranks. Values are ordered reductions of (rank, chunk), so the order
 //!    that the program claims is proved with the result. Vector clocks (Fidge, Mattern) show that no write
-//!    touches memory whose message may still be on its way. What never runs is a cyclic wait.
-//!
-//! 4. `held`: how many slots an executor needs for messages that wait, so that no ranks wait for each
-//!    other because their slots are full.
+//!    touches memory whose message may still be on its way. A step that never runs is part of a cyclic wait.
+//! 4. `held`: the number of slots that an executor needs for waiting messages, so that no ranks wait for
+//!    each other because their slots are full.
 //!
 //! Step 3 runs once with separate buffers and, where the collective has such a form, once in place.
-//! Everything is in chunk units: a proof holds for every count of elements. It is of one segment; an executor
-//! gives each segment slots of its own and begins them in order on every rank, so that the first one that
-//! is not over is under way everywhere and needs none of the others.
+//! All is in units of chunks: a proof holds for every count of elements. It covers one segment. An executor
+//! gives each segment its own slots and begins segments in order on every rank, so that the first unfinished
+//! one runs on all ranks and needs none of the others.
 
 mod error;
 mod form;
@@ -32,7 +31,7 @@ pub use value::Value;
 
 use super::{Order, Program};
 
-/// What an executor can hold.
+/// Limits of an executor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Slots of NIC memory that a rank may use.
@@ -44,8 +43,8 @@ pub struct Limits {
     /// Steps of one rank.
     pub steps: usize,
     /// Messages from one sender that a receiver can put aside while it waits for a later one of that
-    /// sender. At 0 every rank must take a sender's messages in the order they were sent, whatever
-    /// their channels.
+    /// sender. At 0 every rank must take a sender's messages in the order they were sent, also on
+    /// different channels.
     pub put_aside: usize,
     /// Programs may read and write memory of peers (`DIRECT`).
     pub peers: bool,
@@ -78,7 +77,7 @@ pub enum InPlace {
     Unsafe(CheckError),
 }
 
-/// What [`check()`] has proved, and what the programs take.
+/// The result of [`check()`]: proved properties, and the resources of the programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// Ranks.
@@ -110,7 +109,7 @@ pub struct Proof {
 /// Proves that `programs`, one for each rank in order, compute the collective that they claim.
 ///
 /// # Errors
-/// What is wrong, with the rank and the step at fault.
+/// The fault, with its rank and step.
 pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError> {
     form::check(programs, limits)?;
     let messages = matching::match_messages(programs)?;
@@ -140,7 +139,7 @@ pub fn check(programs: &[Program], limits: &Limits) -> Result<Proof, CheckError>
     })
 }
 
-/// What each step of each rank sees, and the messages: for the state table.
+/// The values that each step of each rank sees, and the messages: for the state table.
 ///
 /// # Errors
 /// As [`check()`].

@@ -1,9 +1,9 @@
 //! Symbolic execution of all ranks.
 //!
-//! Ranks run in any order until they wait for a message; since a rank touches its own memory only and a
-//! message's value is fixed when it is sent, the order makes no difference (what would make one is
-//! refused as a race, or as an overwritten message). Each rank carries a vector clock: how many steps of
-//! every other rank are known to be over.
+//! Ranks run in any order until they wait for a message. A rank touches its own memory only, and a message's
+//! value is fixed when it is sent, so the order makes no difference; a program in which it would is refused as
+//! a race, or for an overwritten message. Each rank carries a vector clock: how many steps of every other rank
+//! are known to be over.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use super::memory::{Memory, Pending, Touched};
 use super::value::{Algebra, Refused, Value};
 use crate::program::{Chunks, Operand, Place, Program, Step, Target};
 
-/// What a step has seen: for the state table.
+/// The values of a step, for the state table.
 #[derive(Debug, Clone, Default)]
 pub(in crate::program) struct Seen {
     /// First and last chunk of each operand.
@@ -24,7 +24,7 @@ pub(in crate::program) struct Seen {
     pub(in crate::program) value: Option<(Value, Value)>,
 }
 
-/// Runs all programs, verifies what they leave, and returns what each rank's steps have seen.
+/// Runs all programs, verifies the destinations, and returns the values of each rank's steps.
 pub(super) fn run(
     programs: &[Program],
     messages: &Messages,
@@ -66,7 +66,7 @@ struct InFlight {
     clock: Vec<u32>,
 }
 
-/// Where a rank is.
+/// The state of a rank.
 #[derive(Debug, Clone, Default)]
 struct Rank {
     step: usize,
@@ -313,7 +313,7 @@ impl Run<'_> {
         .into()
     }
 
-    /// Notes that `rank` touches a chunk while all ranks do as they like.
+    /// Notes that `rank` touches a chunk while the ranks run unordered.
     fn touch(
         &mut self,
         rank: usize,
@@ -445,7 +445,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Verifies that nobody leaves a barrier before all have come.
+    /// Verifies that no rank leaves a barrier before all have come.
     fn barrier(&self) -> Result<(), CheckError> {
         let zero = &self.programs[0];
         if zero.kind != CollectiveKind::Barrier || self.direct {

@@ -1,4 +1,4 @@
-//! What a chunk of memory holds, as an expression over the ranks' sources.
+//! Symbolic values: the content of a chunk as an expression over the ranks' sources.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ pub enum Value {
     Any {
         /// Chunk of the source.
         chunk: u32,
-        /// How many ranks.
+        /// Number of ranks.
         len: u32,
         /// The set of them, as its index in the table of sets.
         set: u32,
@@ -127,7 +127,7 @@ impl Algebra {
         }
     }
 
-    /// Whether `value` is the whole reduction of a source chunk, in the order that is claimed.
+    /// Whether `value` is the whole reduction of a source chunk, in the claimed order.
     fn is_whole(&self, value: Value, of: u32) -> bool {
         match value {
             Value::Nothing => false,
@@ -141,7 +141,7 @@ impl Algebra {
         }
     }
 
-    /// What output chunk `chunk` of `rank` must hold at the end; in words when it does not hold it.
+    /// Checks the value of output chunk `chunk` of `rank` at the end. The wanted value in words when it differs.
     pub(super) fn verify(&self, program: &Program, chunk: u32, has: Value) -> Result<(), String> {
         use CollectiveKind as K;
         let bc = self.block_chunks;

@@ -4,7 +4,7 @@ use super::blocks::all_gather_blocks;
 use super::Builder;
 use crate::program::{Operand, Place, Program, Target};
 
-/// Each block goes round the ring: n - 1 hops between neighbours, each byte sent as seldom as can be.
+/// Each block goes round the ring: n - 1 hops between neighbours, and the fewest bytes.
 pub(super) fn ring(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, 1, n);
@@ -42,7 +42,7 @@ pub(super) fn recursive_doubling(b: Builder) -> Program {
     b.finish(0)
 }
 
-/// Everybody sends to everybody: one hop.
+/// Every rank sends to every other: one hop.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(1, 1, n);

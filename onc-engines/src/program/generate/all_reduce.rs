@@ -46,7 +46,7 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 { n } else { 0 })
 }
 
-/// For short messages: everybody gets every source by recursive doubling (Bruck's algorithm when the
+/// For short messages: every rank gets every source by recursive doubling (Bruck's algorithm when the
 /// number of ranks is no power of two), then reduces in the order of the ring.
 ///
 /// Takes the logarithm of the ring's hops and n / 2 times its bytes; the same bits as the ring's.
@@ -71,7 +71,7 @@ pub(super) fn recursive_doubling(b: Builder) -> Program {
     );
     let round = all_gather_blocks(&mut b, 0, n, Place::Scratch);
     let at = |rank, chunk| Place::Scratch(Chunks::one(rank * n + chunk));
-    // Not in NIC memory: what lies there may still be on its way to a slow peer.
+    // Not in NIC memory, from which a slow peer may still be reading.
     let partial = |chunk| Place::Output(Chunks::one(chunk));
     reduce_blocks(&mut b, round, at, partial);
     b.finish(n * n)
@@ -80,7 +80,7 @@ pub(super) fn recursive_doubling(b: Builder) -> Program {
 /// Chunk r of every rank goes to rank r, which reduces it in the order of the ring and sends it to all.
 ///
 /// As many bytes as the ring's in two hops instead of 2 (n - 1), and no NIC memory; but every rank
-/// talks to every other, so it needs a network that carries all pairs at once.
+/// exchanges messages with every other, so it needs a network that carries all pairs at once.
 pub(super) fn pairwise(b: Builder) -> Program {
     let n = b.n();
     let mut b = b.buffers(n, n, n).order(Order::Ring);

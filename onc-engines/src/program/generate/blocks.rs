@@ -1,4 +1,4 @@
-//! Parts that several generators use: gathering blocks from all ranks, and reducing gathered blocks.
+//! Parts of several generators: gathering blocks from all ranks, and reducing gathered blocks.
 
 use super::Builder;
 use crate::program::{Chunks, Operand, Place, Target};
@@ -21,7 +21,7 @@ pub(super) fn runs(start: u32, len: u32, n: u32) -> impl Iterator<Item = Chunks>
     .filter(|run| run.count > 0)
 }
 
-/// Everybody gets every block, where each rank has its own already: recursive doubling when the number
+/// Every rank gets every block, where each rank has its own already: recursive doubling when the number
 /// of ranks is a power of two, else Bruck's algorithm (whose runs may wrap, and are then two messages).
 ///
 /// A block has `chunks` chunks and lies at its rank's place in `place`. Returns the next round.

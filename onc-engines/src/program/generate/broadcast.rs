@@ -9,7 +9,7 @@ fn buffers(b: Builder) -> Builder {
     b.buffers(1, input, 1)
 }
 
-/// The root sends to everybody (ACCL+ Table 2: one-to-all).
+/// The root sends to every rank (ACCL+ Table 2: one-to-all).
 pub(super) fn flat(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, root) = (b.n(), b.root());

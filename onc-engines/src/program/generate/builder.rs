@@ -1,4 +1,4 @@
-//! What the generators share: a program that grows.
+//! The generators' builder of programs.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind};
 
@@ -41,7 +41,7 @@ impl Builder {
         self.program.ranks
     }
 
-    /// What it computes.
+    /// The collective.
     pub(super) fn kind(&self) -> CollectiveKind {
         self.program.kind
     }

@@ -10,7 +10,7 @@ fn buffers(b: Builder) -> Builder {
     b.buffers(1, 1, output)
 }
 
-/// Everybody sends to the root (ACCL+ Table 2: all-to-one).
+/// Every rank sends to the root (ACCL+ Table 2: all-to-one).
 pub(super) fn flat(b: Builder) -> Program {
     let mut b = buffers(b);
     let (n, root) = (b.n(), b.root());

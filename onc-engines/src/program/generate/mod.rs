@@ -22,7 +22,7 @@ use builder::Builder;
 /// Most ranks that a program can have: chunk numbers up to ranks² fit 32 bits.
 pub const MAX_RANKS: u32 = 65_535;
 
-/// Why there is no program.
+/// Why no program can be generated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerateError {
@@ -64,7 +64,7 @@ pub enum GenerateError {
     },
 }
 
-/// A name of the contract as command lines have it.
+/// The spelling of a name of the contract on command lines.
 fn spelled(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
@@ -97,7 +97,7 @@ pub const fn algorithms(kind: CollectiveKind) -> &'static [Algorithm] {
     }
 }
 
-/// What `rank` does in a collective among `ranks`.
+/// The program of `rank` in a collective among `ranks`.
 ///
 /// `root` counts only where the collective has one (broadcast, reduce, scatter, gather); elsewhere
 /// it may be anything, and the program says 0. The programs of all ranks together pass

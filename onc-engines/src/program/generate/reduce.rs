@@ -41,7 +41,7 @@ pub(super) fn ring(b: Builder) -> Program {
     b.finish(if n > 2 || p != root { n } else { 0 })
 }
 
-/// Everybody sends its source to the root, which reduces in the order of the ring (ACCL+ Table 2:
+/// Every rank sends its source to the root, which reduces in the order of the ring (ACCL+ Table 2:
 /// all-to-one): for short messages, because the root keeps all sources in its NIC memory.
 pub(super) fn flat(b: Builder) -> Program {
     let (n, root) = (b.n(), b.root());

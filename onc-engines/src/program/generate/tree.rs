@@ -19,7 +19,7 @@ fn whole(v: u32, n: u32, start: u32) -> u32 {
     }
 }
 
-/// Adds what the children send to the own chunk 0, and sends the sum to the parent; the root stores it
+/// Adds the children's messages to the own chunk 0, and sends the sum to the parent; the root stores it
 /// in its destination. Partial sums lie in slot 0 of the NIC memory. Returns the next round.
 ///
 /// With `fan_out` the root sends the result to its first child at once.

@@ -1,4 +1,4 @@
-//! One line of text, read from left to right.
+//! The lexer of one line of text.
 
 use super::{TextError, TextProblem};
 
@@ -51,7 +51,7 @@ impl<'a> Line<'a> {
     pub(super) fn expected(&self, wanted: &'static str) -> TextError {
         let found = match self.rest.split_whitespace().next() {
             None => "the end of the line".to_owned(),
-            // A word of a person's size; the rest of it helps nobody.
+            // The beginning of the word is enough for a message.
             Some(word) => format!("{:?}", word.chars().take(24).collect::<String>()),
         };
         self.error(TextProblem::Expected { wanted, found })

@@ -1,4 +1,4 @@
-//! Sketches as Apache DataSketches writes them, so that they flow into Spark, Druid and others.
+//! The byte format of Apache DataSketches, for the exchange of sketches with Spark, Druid and others.
 //!
 //! An image begins with 8 bytes: length of the preamble in words, version 1, family 7, lg k, lg of a table's
 //! length, flags, a state byte, and the mode: bits 0–1 what follows (LIST, SET, HLL), bits 2–3 the
@@ -239,7 +239,7 @@ fn check_history(image: Image<'_>, sketch: &Sketch) -> Result<Option<f64>, DataS
     let largest = m / registers.inverse().iter().sum::<f64>();
     let (least, most) = match in_order {
         true => (touched, changes as f64 * largest + m / 8.0 + 16.0),
-        // Nobody looks at it.
+        // The value is not used.
         false => (0.0, f64::MAX),
     };
     if !(least * (1.0 - ROUNDING)..=most * (1.0 + ROUNDING)).contains(&history)

@@ -1,4 +1,4 @@
-//! The sketch as an engine on the path of a stream.
+//! The HyperLogLog engine: a sketch on the path of a stream.
 
 use super::sketch::{Sketch, SketchError};
 use super::update::Isa;

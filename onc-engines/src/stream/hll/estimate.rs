@@ -1,4 +1,4 @@
-//! From registers to a number of distinct items.
+//! Estimators: the number of distinct items from the registers.
 
 use super::registers::Registers;
 

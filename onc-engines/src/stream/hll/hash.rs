@@ -1,4 +1,4 @@
-//! From an item to a register and a rank.
+//! Hashes of items: their register number and rank.
 
 /// How an item becomes a register number and a rank.
 ///
@@ -26,7 +26,7 @@ pub enum HashKind {
 /// Seed of Apache DataSketches' sketches, `DEFAULT_UPDATE_SEED`.
 pub(super) const DATASKETCHES_SEED: u64 = 9001;
 
-/// Bits of a 64-bit hash that are kept for the register number, whatever the precision: ranks then
+/// Bits of a 64-bit hash that are kept for the register number at every precision: ranks then
 /// do not depend on it, and folding to a lower precision is exact.
 const SLOT_BITS: u32 = 21;
 

@@ -1,4 +1,4 @@
-//! A sketch as bytes, in our own format.
+//! The native byte format of sketches.
 //!
 //! | bytes | what |
 //! |---|---|

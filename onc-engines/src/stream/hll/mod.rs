@@ -11,7 +11,7 @@
 //! # How it is made fast
 //!
 //! The registers are bytes. The lowest of them, the *floor*, is known at any time; an item whose rank
-//! is not above it changes nothing, whatever its register. That is a comparison of the hash with a
+//! is not above it changes nothing in any register. That is a comparison of the hash with a
 //! constant, so after n ≫ m items all but a few pass without a look at memory: the update runs at the
 //! speed of the hash. What is left is gathered and compared, and the few registers that do rise are
 //! changed one after the other, in the stream's order ([`Isa`]: AVX-512, AVX2 or scalar, the same

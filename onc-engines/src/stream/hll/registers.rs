@@ -1,10 +1,10 @@
-//! The registers of a sketch, and what is kept beside them.
+//! The registers of a sketch, with their histogram, sums and running estimate.
 
 /// Highest rank of any hash, plus one.
 const RANKS: usize = 64;
 
-/// `2^precision` registers, a byte each, and what follows from them: how many have each value, the
-/// lowest value, the sum of their inverse powers, and the running estimate of one stream's history.
+/// `2^precision` registers of a byte each, with values derived from them: the number of registers of each
+/// value, the lowest value, the sum of their inverse powers, and the running estimate of one stream's history.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Registers {
     precision: u8,
@@ -15,7 +15,7 @@ pub(super) struct Registers {
     /// Lowest value of a register: an item of this rank or less changes nothing.
     floor: u8,
     /// Sum of 2^-value over registers below 32, and over the others: apart, both are exact in a
-    /// double up to 2^21 registers, in whatever order they were changed.
+    /// double up to 2^21 registers, in any order of changes.
     inverse: [f64; 2],
     /// The estimate by historic inverse probability (Ting, KDD 2014; Cohen, TKDE 2015): each
     /// change adds one over the probability that a new item changes something. `None` once registers

@@ -1,4 +1,4 @@
-//! The sketch: registers, and what they count.
+//! [`Sketch`]: registers, the hash of its items, and its estimates.
 
 use super::estimate::{improved, Bounds, HISTORY_ERROR, REGISTERS_ERROR};
 use super::hash::{HashKind, ItemHash};
@@ -208,7 +208,7 @@ impl Sketch {
     }
 
     /// The estimate from the registers alone (Ertl's improved estimator): the same for the same set of
-    /// items, in whatever order and however divided they came.
+    /// items, in any order and division.
     pub fn estimate_from_registers(&self) -> f64 {
         improved(&self.registers, self.hash.rank_bits(self.width()))
     }
@@ -219,7 +219,7 @@ impl Sketch {
     }
 
     /// Forgets the history, so that [`estimate`](Sketch::estimate) depends on the registers alone.
-    /// For sketches that several streams update in an order nobody determines.
+    /// For sketches that several streams update in an undefined order.
     pub fn forget_history(&mut self) {
         self.registers.set_history(None);
     }

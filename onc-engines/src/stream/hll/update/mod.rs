@@ -1,4 +1,4 @@
-//! Items into registers, as fast as the core reads them.
+//! The update of registers by items, on each instruction set.
 //!
 //! Almost every item changes nothing: its rank is not above the lowest register. So each kernel first
 //! compares the rank's hash with a threshold made from that *floor*, without touching a register, and
@@ -18,7 +18,7 @@ use super::registers::Registers;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Isa {
-    /// What every machine of the architecture has.
+    /// The base instruction set of the architecture.
     Scalar,
     /// AVX2.
     Avx2,
