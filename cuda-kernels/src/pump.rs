@@ -191,9 +191,4 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
     pub fn launch(&self) -> &Launch {
         &self.launch
     }
-
-    /// Returns the ring. Wait for the kernel first.
-    pub fn into_ring(self) -> R {
-        self.ring
-    }
 }

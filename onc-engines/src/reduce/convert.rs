@@ -1,10 +1,9 @@
-//! Compression on the wire: f32 elements as bf16 or f16.
+//! Compression on the wire: conversion of f32 elements to bf16 or f16, and back.
 #![allow(unsafe_code)] // Raw operands, and functions that enable CPU features.
 
-use ringbell_nic_abi::{ReduceOp, WireType};
+use ringbell_nic_abi::WireType;
 
 use super::level::{Baseline, Isa, Level};
-use super::number::{Max, Min, Number, Op, Prod, Sum};
 
 /// Elements converted at once.
 const LANES: usize = 16;
@@ -17,130 +16,78 @@ pub const fn wire_bytes(wire: WireType) -> usize {
     }
 }
 
-/// Rounds `n` f32 elements at `src` to nearest even and stores their wire form at `dst`. A NaN stays
-/// one.
+/// Rounds `n` f32 elements at `src` to nearest even and stores their wire form at `dst`. A NaN stays a
+/// NaN.
 ///
 /// # Safety
 /// `n` elements of 4 bytes are readable at `src` and `n` of [`wire_bytes`] writable at `dst`; the
 /// ranges do not overlap; no alignment is required.
 pub unsafe fn narrow(wire: WireType, dst: *mut u8, src: *const u8, n: usize) {
-    let job = Job {
-        dst,
-        dst_bytes: wire_bytes(wire),
-        local: src,
-        local_bytes: 4,
-        wire: std::ptr::null(),
-        wire_bytes: 0,
-        n,
-    };
-    // SAFETY: the caller's contract; the CPU has what `detect` found.
-    unsafe { run_at(Level::detect(), Kind::Narrow(wire), &job) };
+    // SAFETY: the caller's contract; the CPU has the detected level.
+    unsafe { run_at(Level::detect(), Conversion::Narrow(wire), dst, src, n) };
 }
 
-/// The f32 elements that `n` elements of the wire stand for; exact.
+/// Widens `n` elements of the wire at `src` to f32 at `dst`; exact.
 ///
 /// # Safety
 /// As [`narrow`], with source and destination exchanged.
 pub unsafe fn widen(wire: WireType, dst: *mut u8, src: *const u8, n: usize) {
-    let job = Job {
-        dst,
-        dst_bytes: 4,
-        local: std::ptr::null(),
-        local_bytes: 0,
-        wire: src,
-        wire_bytes: wire_bytes(wire),
-        n,
-    };
-    // SAFETY: the caller's contract; the CPU has what `detect` found.
-    unsafe { run_at(Level::detect(), Kind::Widen(wire), &job) };
-}
-
-/// `dst = local op received`, computed and stored in f32, where `received` has its wire form. All
-/// operations commute bit for bit (see the module text), so the order of the two does not matter.
-///
-/// # Safety
-/// `n` elements of 4 bytes are readable at `local` and writable at `dst`, and `n` of [`wire_bytes`]
-/// readable at `received`; `dst` may be `local`, otherwise ranges do not overlap; no alignment is
-/// required.
-pub unsafe fn fused_wire(
-    op: ReduceOp,
-    wire: WireType,
-    dst: *mut u8,
-    local: *const u8,
-    received: *const u8,
-    n: usize,
-) {
-    let job = Job {
-        dst,
-        dst_bytes: 4,
-        local,
-        local_bytes: 4,
-        wire: received,
-        wire_bytes: wire_bytes(wire),
-        n,
-    };
-    // SAFETY: the caller's contract; the CPU has what `detect` found.
-    unsafe { run_at(Level::detect(), Kind::Reduce(wire, op), &job) };
+    // SAFETY: the caller's contract; the CPU has the detected level.
+    unsafe { run_at(Level::detect(), Conversion::Widen(wire), dst, src, n) };
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Kind {
+pub(super) enum Conversion {
     Narrow(WireType),
     Widen(WireType),
-    Reduce(WireType, ReduceOp),
-}
-
-/// Operands; an element of 0 bytes: there is no such operand.
-pub(super) struct Job {
-    pub(super) dst: *mut u8,
-    pub(super) dst_bytes: usize,
-    pub(super) local: *const u8,
-    pub(super) local_bytes: usize,
-    pub(super) wire: *const u8,
-    pub(super) wire_bytes: usize,
-    pub(super) n: usize,
 }
 
 /// # Safety
-/// The operands are as the public functions say; the CPU has the level.
-pub(super) unsafe fn run_at(level: Level, kind: Kind, job: &Job) {
+/// As [`narrow`] and [`widen`]; the CPU has the level.
+pub(super) unsafe fn run_at(
+    level: Level,
+    conversion: Conversion,
+    dst: *mut u8,
+    src: *const u8,
+    n: usize,
+) {
     // SAFETY: the caller's contract.
     unsafe {
         match level {
-            Level::Baseline => baseline(kind, job),
+            Level::Baseline => baseline(conversion, dst, src, n),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2(kind, job),
+            Level::Avx2 => avx2(conversion, dst, src, n),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512(kind, job),
+            Level::Avx512 => avx512(conversion, dst, src, n),
             #[cfg(not(target_arch = "x86_64"))]
-            _ => baseline(kind, job),
+            _ => baseline(conversion, dst, src, n),
         }
     }
 }
 
 /// # Safety
 /// As [`run_at`].
-unsafe fn baseline(kind: Kind, job: &Job) {
+unsafe fn baseline(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { by_kind::<Baseline>(kind, job) };
+    unsafe { by_wire::<Baseline>(conversion, dst, src, n) };
 }
 
 /// # Safety
 /// As [`run_at`]; AVX2 and F16C.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn avx2(kind: Kind, job: &Job) {
+unsafe fn avx2(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { by_kind::<super::level::Avx2>(kind, job) };
+    unsafe { by_wire::<super::level::Avx2>(conversion, dst, src, n) };
 }
 
 /// # Safety
 /// As [`run_at`]; AVX-512 F, BW, DQ and VL.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-unsafe fn avx512(kind: Kind, job: &Job) {
+unsafe fn avx512(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
     // SAFETY: the caller's contract.
-    unsafe { by_kind::<super::level::Avx512>(kind, job) };
+    unsafe { by_wire::<super::level::Avx512>(conversion, dst, src, n) };
 }
 
 /// A vector of the wire, as bits, to f32 and back.
@@ -201,15 +148,14 @@ impl Format for F16 {
 /// # Safety
 /// As [`run_at`].
 #[inline(always)]
-unsafe fn by_kind<I: Isa>(kind: Kind, job: &Job) {
+unsafe fn by_wire<I: Isa>(conversion: Conversion, dst: *mut u8, src: *const u8, n: usize) {
+    let (Conversion::Narrow(wire) | Conversion::Widen(wire)) = conversion;
     // SAFETY: the caller's contract.
     unsafe {
-        match kind {
-            Kind::Narrow(w) | Kind::Widen(w) | Kind::Reduce(w, _) => match w {
-                WireType::Same => by_format::<I, Same>(kind, job),
-                WireType::Bf16 => by_format::<I, Bf16>(kind, job),
-                WireType::F16 => by_format::<I, F16>(kind, job),
-            },
+        match wire {
+            WireType::Same => by_format::<I, Same>(conversion, dst, src, n),
+            WireType::Bf16 => by_format::<I, Bf16>(conversion, dst, src, n),
+            WireType::F16 => by_format::<I, F16>(conversion, dst, src, n),
         }
     }
 }
@@ -217,32 +163,20 @@ unsafe fn by_kind<I: Isa>(kind: Kind, job: &Job) {
 /// # Safety
 /// As [`run_at`].
 #[inline(always)]
-unsafe fn by_format<I: Isa, F: Format>(kind: Kind, job: &Job) {
-    // SAFETY: `run` gives pointers to whole vectors of each operand that the job has.
-    unsafe {
-        match kind {
-            Kind::Narrow(_) => run(job, |d, l, _| store::<F::Bits>(d, F::narrow::<I>(load(l)))),
-            Kind::Widen(_) => run(job, |d, _, w| store(d, F::widen::<I>(load(w)))),
-            Kind::Reduce(_, ReduceOp::Sum) => run(job, |d, l, w| reduce::<I, F, Sum>(d, l, w)),
-            Kind::Reduce(_, ReduceOp::Prod) => run(job, |d, l, w| reduce::<I, F, Prod>(d, l, w)),
-            Kind::Reduce(_, ReduceOp::Min) => run(job, |d, l, w| reduce::<I, F, Min>(d, l, w)),
-            Kind::Reduce(_, ReduceOp::Max) => run(job, |d, l, w| reduce::<I, F, Max>(d, l, w)),
-        }
-    }
-}
-
-/// # Safety
-/// A vector of each operand; the CPU has the level.
-#[inline(always)]
-unsafe fn reduce<I: Isa, F: Format, O: Op>(d: *mut u8, l: *const u8, w: *const u8) {
+unsafe fn by_format<I: Isa, F: Format>(
+    conversion: Conversion,
+    dst: *mut u8,
+    src: *const u8,
+    n: usize,
+) {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut x: [f32; LANES] = load(l);
-        let y = F::widen::<I>(load(w));
-        for (x, y) in x.iter_mut().zip(&y) {
-            *x = O::apply(*x, *y).canonical();
+        match conversion {
+            Conversion::Narrow(_) => {
+                run::<[f32; LANES], F::Bits>(dst, src, n, |v| F::narrow::<I>(v))
+            }
+            Conversion::Widen(_) => run::<F::Bits, [f32; LANES]>(dst, src, n, |v| F::widen::<I>(v)),
         }
-        store(d, x);
     }
 }
 
@@ -262,39 +196,26 @@ unsafe fn store<T: Copy>(p: *mut u8, v: T) {
     unsafe { p.cast::<T>().write_unaligned(v) }
 }
 
-/// Calls `f(dst, local, wire)` for every vector; the last, partial one by way of the stack.
+/// Converts vectors of `LANES` elements, from `A` to `B`; the last, partial one by way of the stack.
 ///
 /// # Safety
-/// As [`run_at`].
+/// As [`run_at`], with elements of `A` at `src` and of `B` at `dst`. Every bit pattern is an `A`.
 #[inline(always)]
-unsafe fn run(job: &Job, f: impl Fn(*mut u8, *const u8, *const u8)) {
-    let whole = job.n / LANES * LANES;
-    // SAFETY: element `i` of each operand lies inside it; a pointer to no operand is not moved.
-    let at = |i: usize| unsafe {
-        (
-            job.dst.add(i * job.dst_bytes),
-            job.local.add(i * job.local_bytes),
-            job.wire.add(i * job.wire_bytes),
-        )
-    };
+unsafe fn run<A: Copy, B: Copy>(dst: *mut u8, src: *const u8, n: usize, convert: impl Fn(A) -> B) {
+    let (from, to) = (size_of::<A>() / LANES, size_of::<B>() / LANES);
+    let whole = n / LANES * LANES;
     for i in (0..whole).step_by(LANES) {
-        let (d, l, w) = at(i);
-        f(d, l, w);
+        // SAFETY: the elements `i..i + LANES` lie inside both operands.
+        unsafe { store(dst.add(i * to), convert(load(src.add(i * from)))) };
     }
-    let left = job.n - whole;
+    let left = n - whole;
     if left > 0 {
-        let (d, l, w) = at(whole);
-        let (mut dr, mut lr, mut wr) = ([0u8; LANES * 4], [0u8; LANES * 4], [0u8; LANES * 4]);
+        let (mut rest, mut converted) = ([0u8; LANES * 4], [0u8; LANES * 4]);
         // SAFETY: fewer elements than a vector, of 4 bytes at most.
         unsafe {
-            if job.local_bytes > 0 {
-                std::ptr::copy_nonoverlapping(l, lr.as_mut_ptr(), left * job.local_bytes);
-            }
-            if job.wire_bytes > 0 {
-                std::ptr::copy_nonoverlapping(w, wr.as_mut_ptr(), left * job.wire_bytes);
-            }
-            f(dr.as_mut_ptr(), lr.as_ptr(), wr.as_ptr());
-            std::ptr::copy_nonoverlapping(dr.as_ptr(), d, left * job.dst_bytes);
+            std::ptr::copy_nonoverlapping(src.add(whole * from), rest.as_mut_ptr(), left * from);
+            store(converted.as_mut_ptr(), convert(load(rest.as_ptr())));
+            std::ptr::copy_nonoverlapping(converted.as_ptr(), dst.add(whole * to), left * to);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use ringbell_nic_abi::{DataType, ReduceOp};
 
 use super::level::{Baseline, Isa, Level, LINE};
-use super::number::{Max, Min, Number, Op, Prod, Sum};
+use super::number::{Max, Min, Number, Operator, Prod, Sum};
 
 /// Every destination = `srcs[0] op srcs[1] op ...`, element by element, left to right, in one pass
 /// over `n` elements; with one source, a copy to every destination.
@@ -102,7 +102,7 @@ trait Block {
     unsafe fn load<I: Isa>(from: *const u8) -> Self::Value;
     /// # Safety
     /// The CPU has the level.
-    unsafe fn apply<I: Isa, O: Op>(a: Self::Value, b: Self::Value) -> Self::Value;
+    unsafe fn apply<I: Isa, O: Operator>(a: Self::Value, b: Self::Value) -> Self::Value;
     /// The last touch of a value that was reduced.
     fn canonical(v: Self::Value) -> Self::Value;
     /// # Safety
@@ -146,7 +146,7 @@ macro_rules! plain {
                 unsafe { from.cast::<Self::Value>().read_unaligned() }
             }
             #[inline(always)]
-            unsafe fn apply<I: Isa, O: Op>(mut a: Self::Value, b: Self::Value) -> Self::Value {
+            unsafe fn apply<I: Isa, O: Operator>(mut a: Self::Value, b: Self::Value) -> Self::Value {
                 for (a, b) in a.iter_mut().zip(&b) {
                     for (a, b) in a.iter_mut().zip(b) {
                         *a = O::apply(*a, *b);
@@ -187,7 +187,10 @@ macro_rules! half_block {
                 unsafe { from.cast::<Self::Value>().read_unaligned() }
             }
             #[inline(always)]
-            unsafe fn apply<I: Isa, O: Op>(mut a: Self::Value, b: Self::Value) -> Self::Value {
+            unsafe fn apply<I: Isa, O: Operator>(
+                mut a: Self::Value,
+                b: Self::Value,
+            ) -> Self::Value {
                 for (a, b) in a.iter_mut().zip(&b) {
                     let $h = *a;
                     let mut x: [f32; 16] = $widen;
@@ -246,7 +249,7 @@ half_block!(
 /// # Safety
 /// As [`fused`]; the CPU has the level.
 #[inline(always)]
-unsafe fn pass<I: Isa, B: Block, O: Op>(p: &Pass<'_>) {
+unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
     let bytes = p.n * B::ELEMENT;
     let mut at = 0;
     if p.streaming {
@@ -287,7 +290,7 @@ unsafe fn pass<I: Isa, B: Block, O: Op>(p: &Pass<'_>) {
 /// # Safety
 /// As [`pass`]; `at..at + len` lies inside the operands and `len` is at most a block.
 #[inline(always)]
-unsafe fn partial<I: Isa, B: Block, O: Op>(p: &Pass<'_>, at: usize, len: usize) {
+unsafe fn partial<I: Isa, B: Block, O: Operator>(p: &Pass<'_>, at: usize, len: usize) {
     if len == 0 {
         return;
     }

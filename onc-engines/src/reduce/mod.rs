@@ -2,8 +2,8 @@
 //!
 //! [`fused`] is the one pass of every reduction in a collective: it reads all operands once and stores the
 //! result to every destination, like the combined copy and reduction in the data path of ACCL+ (§4.3), but
-//! with as many operands and results as a host has ranks. With one operand it copies. [`narrow`], [`widen`]
-//! and [`fused_wire`] serve compression on the wire.
+//! with as many operands and results as a host has ranks. With one operand it copies. [`narrow`] and
+//! [`widen`] serve compression on the wire.
 //!
 //! Operands are raw pointers, because they point into GPU memory or into a peer's, which kernels and
 //! peers may write: never a `&[u8]`. An operand that is written during the pass gives undefined *values*,
@@ -33,6 +33,6 @@ mod number;
 #[cfg(test)]
 mod tests;
 
-pub use convert::{fused_wire, narrow, widen, wire_bytes};
+pub use convert::{narrow, widen, wire_bytes};
 pub use kernel::{fused, fused_at};
 pub use level::Level;

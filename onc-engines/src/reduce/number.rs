@@ -95,7 +95,7 @@ macro_rules! floats {
 floats! { f32, u32, i32; f64, u64, i64; }
 
 /// An operation as a type, so that the loops are compiled for each.
-pub(super) trait Op {
+pub(super) trait Operator {
     /// `a op b`.
     fn apply<N: Number>(a: N, b: N) -> N;
 }
@@ -103,7 +103,7 @@ pub(super) trait Op {
 macro_rules! ops {
     ($($name:ident $method:ident)*) => {$(
         pub(super) struct $name;
-        impl Op for $name {
+        impl Operator for $name {
             #[inline(always)]
             fn apply<N: Number>(a: N, b: N) -> N {
                 a.$method(b)

@@ -5,7 +5,7 @@ use ::half::{bf16, f16};
 use proptest::prelude::*;
 use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 
-use super::convert::{run_at, Job, Kind};
+use super::convert::{run_at, Conversion};
 use super::*;
 
 /// Bits of one element, in the low bytes.
@@ -311,38 +311,25 @@ fn many_elements_take_every_path() {
     }
 }
 
-fn convert(kind: Kind, local: &[f32], wire: &[u8]) -> Vec<u8> {
-    let (n, w) = match kind {
-        Kind::Narrow(w) => (local.len(), w),
-        Kind::Widen(w) | Kind::Reduce(w, _) => (wire.len() / wire_bytes(w), w),
+fn convert(conversion: Conversion, src: &[u8]) -> Vec<u8> {
+    let (from, to) = match conversion {
+        Conversion::Narrow(wire) => (4, wire_bytes(wire)),
+        Conversion::Widen(wire) => (wire_bytes(wire), 4),
     };
-    let dst_bytes = if matches!(kind, Kind::Narrow(_)) {
-        wire_bytes(w)
-    } else {
-        4
-    };
+    let n = src.len() / from;
     let mut want: Option<Vec<u8>> = None;
     for level in Level::available() {
-        let mut dst = vec![0u8; n * dst_bytes];
-        let job = Job {
-            dst: dst.as_mut_ptr(),
-            dst_bytes,
-            local: local.as_ptr().cast(),
-            local_bytes: if matches!(kind, Kind::Widen(_)) { 0 } else { 4 },
-            wire: wire.as_ptr(),
-            wire_bytes: if matches!(kind, Kind::Narrow(_)) {
-                0
-            } else {
-                wire_bytes(w)
-            },
-            n,
-        };
-        // SAFETY: all operands hold `n` elements.
-        unsafe { run_at(level, kind, &job) };
+        let mut dst = vec![0u8; n * to];
+        // SAFETY: both operands hold `n` elements.
+        unsafe { run_at(level, conversion, dst.as_mut_ptr(), src.as_ptr(), n) };
         let first = want.get_or_insert_with(|| dst.clone());
-        assert!(*first == dst, "{level:?} differs for {kind:?}");
+        assert!(*first == dst, "{level:?} differs for {conversion:?}");
     }
     want.unwrap_or_default()
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
 fn f32s(bytes: &[u8]) -> Vec<f32> {
@@ -357,7 +344,7 @@ fn every_value_of_the_small_formats_survives() {
     let bits: Vec<u16> = (0..=u16::MAX).collect();
     let bytes: Vec<u8> = bits.iter().flat_map(|b| b.to_le_bytes()).collect();
     for wire in [WireType::F16, WireType::Bf16] {
-        let wide = f32s(&convert(Kind::Widen(wire), &[], &bytes));
+        let wide = f32s(&convert(Conversion::Widen(wire), &bytes));
         for (b, v) in bits.iter().zip(&wide) {
             let want = match wire {
                 WireType::F16 => f16::from_bits(*b).to_f32(),
@@ -368,7 +355,7 @@ fn every_value_of_the_small_formats_survives() {
                 "{b:#x}"
             );
         }
-        let back = convert(Kind::Narrow(wire), &wide, &[]);
+        let back = convert(Conversion::Narrow(wire), &f32_bytes(&wide));
         for (b, v) in bits.iter().zip(back.chunks(2)) {
             let v = u16::from_le_bytes([v[0], v[1]]);
             let quiet = if wire == WireType::F16 { 0x200 } else { 0x40 };
@@ -390,7 +377,7 @@ fn narrowing_rounds_to_nearest_even() {
         }
     }
     for wire in [WireType::F16, WireType::Bf16] {
-        let got = convert(Kind::Narrow(wire), &v, &[]);
+        let got = convert(Conversion::Narrow(wire), &f32_bytes(&v));
         for (v, h) in v.iter().zip(got.chunks(2)) {
             let h = u16::from_le_bytes([h[0], h[1]]);
             let want = match wire {
@@ -404,24 +391,21 @@ fn narrowing_rounds_to_nearest_even() {
 
 proptest! {
     #[test]
-    fn received_elements_are_reduced_in_f32(
-        elements in prop::collection::vec((any::<u32>(), any::<u32>()), 0..100),
+    fn any_number_of_elements_is_converted(
+        bits in prop::collection::vec(any::<u32>(), 0..100),
         wire in prop::sample::select(WireType::ALL),
-        op in prop::sample::select(ReduceOp::ALL),
     ) {
-        let local: Vec<f32> = elements.iter().map(|e| f32::from_bits(e.0)).collect();
-        let sent: Vec<f32> = elements.iter().map(|e| f32::from_bits(e.1)).collect();
-        let received = convert(Kind::Narrow(wire), &sent, &[]);
-        let wide = f32s(&convert(Kind::Widen(wire), &[], &received));
-        let got = f32s(&convert(Kind::Reduce(wire, op), &local, &received));
-        for i in 0..local.len() {
-            let want = model(
-                DataType::F32,
-                op,
-                u64::from(local[i].to_bits()),
-                u64::from(wide[i].to_bits()),
-            );
-            prop_assert_eq!(u64::from(got[i].to_bits()), want);
+        let sent: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
+        let received = convert(Conversion::Narrow(wire), &f32_bytes(&sent));
+        let wide = f32s(&convert(Conversion::Widen(wire), &received));
+        prop_assert_eq!(wide.len(), sent.len());
+        for (v, s) in wide.iter().zip(&sent) {
+            let want = match wire {
+                WireType::Same => *s,
+                WireType::F16 => f16::from_f32(*s).to_f32(),
+                WireType::Bf16 => bf16::from_f32(*s).to_f32(),
+            };
+            prop_assert!(v.to_bits() == want.to_bits() || v.is_nan() && want.is_nan());
         }
     }
 }
