@@ -3,10 +3,12 @@
 //! All cells are in one allocation, because freeing memory of a real GPU waits for its kernels, and one of them
 //! may be waiting for the freeing thread.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringbell_nic_abi::{GpuVa, SessionId, Status};
 
+use crate::bytes::word;
+use crate::locks::{exclusive, lock};
 use crate::{Gpu, GpuBuffer, GpuError, KernelArg, Launch};
 
 /// Bytes of `gpu_result`.
@@ -57,7 +59,7 @@ impl ResultCells {
     }
 
     fn state(&self) -> MutexGuard<'_, CellsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Number of cells.
@@ -108,7 +110,7 @@ impl ResultCell {
 
     /// Names the last kernel that writes it.
     pub fn used_by(&self, launch: &Launch) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(launch.clone());
+        *lock(&self.last) = Some(launch.clone());
     }
 
     /// Resets it to success. No kernel may be writing it.
@@ -128,11 +130,7 @@ impl ResultCell {
     pub fn read(&self) -> Result<Outcome, GpuError> {
         let mut b = [0u8; CELL as usize];
         self.cells.buffer.read(self.index * CELL, &mut b)?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&b[i..i + 8]);
-            u64::from_le_bytes(w)
-        };
+        let word = |at| word(&b, at);
         Ok(Outcome {
             // An unknown code cannot come from our own header; silent is the safe reading.
             status: Status::from_code(word(0) as u8).unwrap_or(Status::NicSilent),
@@ -145,11 +143,7 @@ impl ResultCell {
 
 impl Drop for ResultCell {
     fn drop(&mut self) {
-        let last = self
-            .last
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let last = exclusive(&mut self.last).take();
         let mut s = self.cells.state();
         match last {
             Some(launch) if launch.poll().is_none() => s.unfinished.push((self.index, launch)),

@@ -4,12 +4,13 @@
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::queue::PreparedEntry;
 use ringbell_nic_abi::{Completion, Descriptor, Status};
 
+use crate::locks::lock;
 use crate::{Event, LaunchError, Stream, WordOp};
 
 /// A queue whose entries the host prepares and a stream publishes, implemented by the owner of the NIC. An entry that
@@ -39,11 +40,6 @@ struct PostingInner {
     queue: Box<dyn EntryQueue>,
     /// Tickets of dropped operations that have not completed.
     orphans: Mutex<Vec<u32>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No holder of these locks panics in the middle of a change.
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PostingStream {

@@ -10,13 +10,14 @@
 
 use std::ffi::{c_int, c_void, OsStr};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use gdrcopy_sys::{gdr_info_v1, gdr_info_v2, gdr_mh_t, gdr_t, Gdrapi, LoadError};
 use ringbell_nic_abi::GpuVa;
 
 use crate::cuda::posted::{drain, PostedWrites};
 use crate::cuda::{GpuMapper, GpuMapping};
+use crate::locks::lock;
 
 /// Why GDRCopy cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -105,8 +106,7 @@ impl GdrMapper {
     }
 
     fn turn(&self) -> std::sync::MutexGuard<'_, ()> {
-        // It guards the library's lists, which a panic of ours does not touch.
-        self.0.turn.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.turn)
     }
 
     /// First address of a pinned piece: that of a whole page of the GPU.
@@ -283,7 +283,7 @@ impl GpuMapping for GdrMapping {
 impl Drop for GdrMapping {
     fn drop(&mut self) {
         let gdr = &self.gdr;
-        let _turn = gdr.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&gdr.turn);
         // SAFETY: pinned and mapped by `map`, released once.
         unsafe {
             let at = self.base.as_ptr().cast();

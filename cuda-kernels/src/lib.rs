@@ -9,6 +9,7 @@
 //! Real GPUs are driven by [`cuda`] (feature `cuda`), whose memory [`gdrcopy`] maps for the CPU where that is
 //! installed. Neither has run on a real GPU yet. The kernels are compiled by nvcc in CI.
 
+mod bytes;
 mod cells;
 pub mod collective;
 pub mod cuda;
@@ -23,6 +24,7 @@ pub mod gdrcopy;
 mod gpu;
 pub mod hll;
 mod launch;
+mod locks;
 pub mod perf;
 pub mod pump;
 pub mod reduce;

@@ -2,6 +2,7 @@
 
 use ringbell_nic_abi::Status;
 
+use crate::bytes::word;
 use crate::{GpuBuffer, GpuError};
 
 /// `perf_result` of `kernels/common.cuh`: how a measuring kernel ended.
@@ -32,11 +33,7 @@ impl PerfResult {
     pub fn read(buffer: &GpuBuffer, index: u64) -> Result<PerfResult, GpuError> {
         let mut b = [0u8; PerfResult::BYTES as usize];
         buffer.read(index * PerfResult::BYTES, &mut b)?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&b[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(w)
-        };
+        let word = |i: usize| word(&b, i * 8);
         Ok(PerfResult {
             // An unknown code cannot come from our own header; silent is the safe reading.
             status: Status::from_code(word(0) as u32 as u8).unwrap_or(Status::NicSilent),

@@ -11,9 +11,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak,
-};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUmodule, CUresult, CUstream, CUstream_flags};
@@ -21,6 +19,7 @@ use cudarc::driver::CudaContext;
 
 use super::{driver, ipc_handles};
 use crate::cuda_error::CudaError;
+use crate::locks::{lock, read};
 
 /// Streams that are made when a GPU is first opened.
 const AHEAD: usize = 8;
@@ -94,11 +93,6 @@ pub(super) struct DeferredRelease {
     starting: RwLock<()>,
     /// The error that lost the context.
     lost: OnceLock<CudaError>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No holder of these locks panics in the middle of a change.
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl DeferredRelease {
@@ -176,7 +170,7 @@ impl DeferredRelease {
 
     /// A guard to be held while work is started: no release begins meanwhile.
     pub(super) fn begin_work(&self) -> RwLockReadGuard<'_, ()> {
-        self.starting.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.starting)
     }
 
     /// A guard under which no work of ours runs or starts; `None` while some runs.

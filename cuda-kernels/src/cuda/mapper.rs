@@ -4,9 +4,11 @@
 //! mappings wait for the GPU, line by line, so the copy engine serves longer reads ([`READ_BY_MAPPING`]).
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ringbell_nic_abi::GpuVa;
+
+use crate::locks::lock;
 
 /// Longest read, in bytes, that goes through a mapping that reads slowly: one line of a CPU's cache, which costs about
 /// as much as a round trip over PCIe (3 µs, GDRCopy's README). Not measured on a GPU yet.
@@ -93,7 +95,7 @@ impl FirstOf {
 
 impl GpuMapper for FirstOf {
     fn name(&self) -> String {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = lock(&self.last);
         last.clone().unwrap_or_else(|| {
             let names: Vec<_> = self.mappers.iter().map(|m| m.name()).collect();
             names.join(" or ")
@@ -109,7 +111,7 @@ impl GpuMapper for FirstOf {
                         true => mapper.name(),
                         false => format!("{} ({})", mapper.name(), refused.join("; ")),
                     };
-                    *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(name);
+                    *lock(&self.last) = Some(name);
                     return Ok(mapping);
                 }
                 Err(why) => refused.push(format!("{}: {why}", mapper.name())),

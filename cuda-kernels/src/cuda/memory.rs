@@ -7,7 +7,7 @@
 #![allow(unsafe_code)] // Calls into libcuda.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock};
 use std::sync::{RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ use super::mapper::{GpuMapper, GpuMapping, PartOf, READ_BY_MAPPING};
 use super::pinned::PinnedMapping;
 use crate::cuda_error::CudaError;
 use crate::gpu::GpuError;
+use crate::locks::{lock, read, write};
 
 /// Allocations from this size on are aligned by the driver.
 const LARGE: u64 = 2 << 20;
@@ -55,11 +56,6 @@ pub(super) struct CudaMemory {
     host: Mutex<CopyEngine>,
     /// Whether the last allocation was mapped, or why not.
     outcome: Mutex<Option<Result<(), String>>>,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No holder of these locks panics in the middle of a change.
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl CudaMemory {
@@ -106,11 +102,11 @@ impl CudaMemory {
     }
 
     fn ranges(&self) -> RwLockReadGuard<'_, BTreeMap<u64, GpuRange>> {
-        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
+        read(&self.ranges)
     }
 
     fn ranges_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, GpuRange>> {
-        self.ranges.write().unwrap_or_else(PoisonError::into_inner)
+        write(&self.ranges)
     }
 
     /// Allocates whole pages of 64 KiB. The driver aligns small allocations to less.

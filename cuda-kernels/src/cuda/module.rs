@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_void, CString};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUlimit, CUmodule, CUresult};
 
@@ -17,6 +17,7 @@ use crate::emulated::KernelRegistry;
 use crate::fatbin::fatbins;
 use crate::gpu::ModuleError;
 use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::locks::{exclusive, lock};
 
 /// Kernels whose blocks wait for each other: the driver launches them only if all fit on the GPU at once.
 const TOGETHER: [&str; 2] = ["rb_hll_receive", "rb_perf_streamed"];
@@ -89,10 +90,6 @@ pub(super) struct Kernels {
     /// The same sources, compiled for the emulated GPU, know every kernel's arguments.
     signatures: KernelRegistry,
     pub(super) origin: Origin,
-}
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    m.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Builtin {
@@ -263,10 +260,7 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        let loaded = self
-            .loaded
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let loaded = exclusive(&mut self.loaded);
         for module in &loaded.modules {
             // As for those of the SDK.
             let resource = Resource::Module(module.0 as usize);

@@ -4,7 +4,7 @@
 //! driver's handle, the allocation's number in its process, and the process's random number.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use cudarc::driver::sys::CUresult;
 use ringbell_nic_abi::GpuVa;
@@ -16,6 +16,7 @@ use super::memory::CudaMemory;
 use super::{ipc_handles, pointer};
 use crate::cuda_error::CudaError;
 use crate::gpu::SharedMemory;
+use crate::locks::lock;
 
 /// Why opened memory is not mapped for the CPU.
 pub(super) const OF_ANOTHER_PROCESS: &str =
@@ -45,7 +46,7 @@ pub(super) struct OpenAllocations {
 
 impl OpenAllocations {
     fn open(&self) -> MutexGuard<'_, HashMap<AllocationKey, OpenEntry>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 

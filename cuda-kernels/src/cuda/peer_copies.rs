@@ -8,7 +8,7 @@
 #![allow(clippy::disallowed_methods)] // A separate thread sleeps until kernels have ended.
 
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ringbell_gtlb::export::TOKEN_BYTES;
@@ -18,8 +18,10 @@ use ringbell_nic_abi::GpuVa;
 use super::ipc;
 use super::memory::CudaMemory;
 use super::open_allocations::{self, OpenAllocation, OpenAllocations};
+use crate::bytes::word;
 use crate::cuda_error::CudaError;
 use crate::gpu::SharedMemory;
+use crate::locks::lock;
 
 /// Environment variable for copies between GPU memories of one machine: `auto`, the default; `eager` opens memory of
 /// other processes although kernels of ours run; `staged` turns them off.
@@ -54,11 +56,7 @@ impl Token {
 
     fn decode(bytes: &[u8; TOKEN_BYTES]) -> Option<Token> {
         let (shared, rest) = bytes.split_at(SharedMemory::BYTES);
-        let mut words = rest.chunks_exact(8).map(|b| {
-            let mut w = [0; 8];
-            w.copy_from_slice(b);
-            u64::from_le_bytes(w)
-        });
+        let mut words = rest.chunks_exact(8).map(|b| word(b, 0));
         if words.next()? != MAGIC {
             return None;
         }
@@ -98,7 +96,7 @@ struct IpcThread {
 impl IpcThread {
     /// Queues a job; false when there is no thread.
     fn run(&self, job: Job) -> bool {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jobs = lock(&self.jobs);
         if let Some(sender) = &*jobs {
             return sender.send(job).is_ok();
         }
@@ -162,10 +160,6 @@ struct OtherProcess {
     progress: Arc<Mutex<ImportProgress>>,
     memory: Arc<CudaMemory>,
     thread: Arc<IpcThread>,
-}
-
-fn lock(progress: &Mutex<ImportProgress>) -> MutexGuard<'_, ImportProgress> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Closes an allocation that is open at `base`, and returns when it is closed: when the running kernels have ended.

@@ -2,7 +2,9 @@
 #![allow(unsafe_code)] // Empties the core's write-combining buffers.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::locks::lock;
 
 /// No write since the last flush.
 const CLEAN: u64 = u64::MAX;
@@ -33,7 +35,7 @@ impl PostedWrites {
     /// PCIe. That costs a microsecond, and is skipped when no write came since the last flush. One flush runs at a time:
     /// a second must not return before the first has its answer.
     pub(crate) fn flush(&self, read: impl FnOnce(u64) -> u8) {
-        let _one = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.flushing);
         // Acquire: pairs with the Release in `wrote`.
         let written = self.written.swap(CLEAN, Ordering::Acquire);
         if written == CLEAN {

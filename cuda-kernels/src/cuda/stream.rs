@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUresult};
@@ -17,6 +17,7 @@ use super::stream_ops;
 use crate::cuda_error::CudaError;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend, WordOp};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
+use crate::locks::lock;
 
 /// A stream, made when the first operation comes.
 #[derive(Debug)]
@@ -123,8 +124,7 @@ impl CudaStream {
     }
 
     fn marks(&self) -> MutexGuard<'_, Marks> {
-        // Nothing that holds this lock leaves a change half made.
-        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.marks)
     }
 
     /// Counts a queued operation, with this event behind it.

@@ -1,6 +1,6 @@
 //! The shared state of one emulated GPU: its memory, allocations, kernels and threads.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use ringbell_gtlb::PAGE_BYTES;
 use ringbell_nic_abi::GpuVa;
@@ -11,6 +11,7 @@ use super::pool::Pool;
 use super::suballocator::Suballocator;
 use crate::gpu::GpuError;
 use crate::launch::LaunchError;
+use crate::locks::{lock, read};
 
 /// The state that buffers, streams and running kernels share.
 #[derive(Debug)]
@@ -25,16 +26,11 @@ pub(super) struct EmulatedDevice {
 
 impl EmulatedDevice {
     pub(super) fn allocations(&self) -> MutexGuard<'_, Suballocator> {
-        self.allocations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.allocations)
     }
 
     pub(super) fn kernel(&self, name: &str) -> Result<EmulatedKernel, LaunchError> {
-        self.registry
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(name)
+        read(&self.registry).find(name)
     }
 
     /// Byte offset of a word inside an allocation.

@@ -1,7 +1,7 @@
 //! [`EmulatedGpu`]: the emulated GPU behind the handle [`Gpu`].
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
 use ringbell_gtlb::page_table::{LARGE_PAGE_BYTES, PAGES_PER_LARGE, PAGE_BYTES};
 use ringbell_gtlb::{DmaMemory, PageTable};
@@ -15,6 +15,7 @@ use super::stream::EmulatedStream;
 use super::suballocator::Suballocator;
 use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, StreamBackend};
 use crate::launch::LaunchError;
+use crate::locks::{read, write};
 
 /// How to make an emulated GPU.
 #[derive(Debug, Clone)]
@@ -147,18 +148,11 @@ impl GpuBackend for EmulatedBackend {
     }
 
     fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
-        self.0
-            .registry
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
-            .load(path)
+        write(&self.0.registry).load(path)
     }
 
     fn kernels(&self) -> Vec<String> {
-        self.0
-            .registry
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        read(&self.0.registry)
             .names()
             .into_iter()
             .map(str::to_owned)

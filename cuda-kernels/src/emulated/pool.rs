@@ -6,6 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::locks::lock;
+
 /// Something to run on a thread of the pool.
 pub(super) type BlockJob = Box<dyn FnOnce() + Send>;
 
@@ -25,7 +27,7 @@ struct PoolShared {
 impl PoolShared {
     fn lock(&self) -> MutexGuard<'_, PoolState> {
         // A job that panicked has already been counted out; the state itself is consistent.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

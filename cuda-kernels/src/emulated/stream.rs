@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::device::EmulatedDevice;
@@ -11,11 +11,7 @@ use super::module::EmulatedKernel;
 use super::pool::BlockJob;
 use crate::gpu::{Ending, Event, GraphBackend, Launch, StreamBackend};
 use crate::launch::{ArgBlock, Dim3, KernelArg, LaunchError};
-
-fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
-    // No holder of these locks panics in the middle of a change.
-    m.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::locks::lock;
 
 /// The ending of a kernel, with its result. Many threads may wait for it.
 #[derive(Debug, Default)]

@@ -15,10 +15,11 @@
 //! ```
 
 use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::{GraphBackend, Launch, StreamBackend};
 use crate::launch::LaunchError;
+use crate::locks::{exclusive, lock};
 
 /// A value that lives as long as a graph.
 pub(super) type Kept = Box<dyn Any + Send>;
@@ -56,7 +57,7 @@ impl std::fmt::Debug for DeferredDrop {
 
 impl DeferredDrop {
     fn held(&self) -> MutexGuard<'_, Vec<(Launch, Kept)>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.held)
     }
 
     /// Drops the values whose replays have ended.
@@ -122,11 +123,7 @@ impl Graph {
     /// Replays it once on a stream, behind earlier replays.
     pub(super) fn replay(&self, queue: &ReplayQueue) -> Result<Launch, LaunchError> {
         // Under the lock: replays have one order.
-        let mut last = self
-            .inner
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.inner.last);
         queue.deferred.release_ended();
         let before = last.as_ref().map(|(_, launch)| launch);
         let launch = queue.order.replay(&*self.inner.replay, before)?;
@@ -137,12 +134,12 @@ impl Graph {
 
 impl Drop for GraphInner {
     fn drop(&mut self) {
-        let last = self.last.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let last = exclusive(&mut self.last);
         let Some((queue, launch)) = last.take() else {
             return;
         };
         if launch.poll().is_none() {
-            let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let kept = exclusive(&mut self.kept);
             let rest = (self.replay.clone(), std::mem::take(kept));
             queue.deferred.held().push((launch, Box::new(rest)));
         }

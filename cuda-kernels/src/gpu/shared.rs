@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::bytes::word;
+
 /// Marks the text of a handle, and its version.
 const MAGIC: u64 = 0x0131_6d65_6d2d_6272; // "rb-mem1\x01"
 
@@ -91,11 +93,7 @@ impl SharedMemory {
     pub fn from_bytes(bytes: &[u8]) -> Result<SharedMemory, NotShared> {
         let refuse = NotShared { got: bytes.len() };
         let b: &[u8; Self::BYTES] = bytes.try_into().map_err(|_| refuse)?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&b[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(w)
-        };
+        let word = |i: usize| word(b, i * 8);
         let (mut gpu, mut handle) = ([0; 16], [0; 64]);
         gpu.copy_from_slice(&b[48..64]);
         handle.copy_from_slice(&b[64..]);

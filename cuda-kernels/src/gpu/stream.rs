@@ -1,11 +1,12 @@
 //! Streams: operations in order, and their capture as graphs.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use super::graph::{GraphCapture, ReplayQueue};
 use super::{Ending, Event, Graph, Launch, StreamBackend, WordOp};
 use crate::launch::{Dim3, KernelArg, LaunchError};
+use crate::locks::lock;
 
 /// The ending of a captured kernel: an error, because it does not run here.
 #[derive(Debug)]
@@ -58,7 +59,7 @@ impl Stream {
     }
 
     fn capture(&self) -> MutexGuard<'_, Option<GraphCapture>> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.capture)
     }
 
     /// Launches a kernel behind the stream's present work, or captures it.
