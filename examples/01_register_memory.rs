@@ -10,8 +10,8 @@
 //! Prints the keys and the translation of a buffer, `copied 3145728 bytes, 0 wrong`, and three refusals with
 //! their addresses. Ends with an error when a byte is wrong or a refusal is missing.
 
-use ringbell::abi::{Descriptor, GpuVa, Opcode, Status};
-use ringbell::{DeviceBuffer, HostQueue, Nic, NicOptions};
+use ringbell::abi::{GpuVa, Status};
+use ringbell::{DeviceBuffer, Nic, NicOptions, SessionError, Span};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -26,7 +26,6 @@ fn main() -> Result<(), Error> {
     // Allocating through the NIC is registering: pages into the GTLB, then a region with keys.
     let from = nic.alloc(u64::from(BYTES))?;
     let to = nic.alloc(u64::from(BYTES))?;
-    let queue = nic.create_queue()?;
 
     let region = from.region();
     println!(
@@ -49,10 +48,8 @@ fn main() -> Result<(), Error> {
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
     from.write(0, &data)?;
-    let done = copy(&queue, from.va(), &to, BYTES)?;
-    if done.0 != Status::Ok {
-        return Err(done.0.to_string().into());
-    }
+    // By the NIC, within the protection domain; what a kernel does with `gpu_copy`.
+    nic.copy(&from, &to)?;
     let mut seen = vec![0; BYTES as usize];
     to.read(0, &mut seen)?;
     let wrong = data.iter().zip(&seen).filter(|(a, b)| a != b).count();
@@ -62,19 +59,19 @@ fn main() -> Result<(), Error> {
     let past = from.va().0 + u64::from(BYTES) - 100;
     expect(
         "100 bytes past the end",
-        copy(&queue, GpuVa(past), &to, 200)?,
+        copy(&nic, GpuVa(past), &to, 200),
         Status::OutOfBounds,
     )?;
     expect(
         "memory of the host",
-        copy(&queue, GpuVa(data.as_ptr() as u64), &to, 64)?,
+        copy(&nic, GpuVa(data.as_ptr() as u64), &to, 64),
         Status::NotRegistered,
     )?;
     let freed = from.va();
     drop(from); // waits for DMA in flight, and makes the GTLB forget the pages
     expect(
         "memory that was freed",
-        copy(&queue, freed, &to, 64)?,
+        copy(&nic, freed, &to, 64),
         Status::NotRegistered,
     )?;
 
@@ -84,26 +81,18 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets the NIC copy within the protection domain; what a kernel does with `gpu_copy`.
-fn copy(
-    queue: &HostQueue,
-    from: GpuVa,
-    to: &DeviceBuffer,
-    len: u32,
-) -> Result<(Status, u64), Error> {
-    let done = queue.call(&Descriptor {
-        local_va: from,
-        remote_va: to.va(),
-        len,
-        ..Descriptor::new(Opcode::Copy)
-    })?;
-    Ok((done.status, done.detail))
+/// Copies from an address that may be wrong.
+fn copy(nic: &Nic, from: GpuVa, to: &DeviceBuffer, len: u64) -> Result<(), SessionError> {
+    nic.copy(Span::of(from, len), to.slice(..len))
 }
 
-fn expect(what: &str, (status, detail): (Status, u64), wanted: Status) -> Result<(), Error> {
-    println!("{what}: {} at {detail:#x}", status.name());
-    match status == wanted {
+fn expect(what: &str, done: Result<(), SessionError>, wanted: Status) -> Result<(), Error> {
+    let Err(error) = done else {
+        return Err(format!("{what}: copied, but {wanted} was expected").into());
+    };
+    println!("{what}: {error} (at {:#x})", error.detail().unwrap_or(0));
+    match error.status() == Some(wanted) {
         true => Ok(()),
-        false => Err(format!("{what}: {status}, but {wanted} was expected").into()),
+        false => Err(format!("{what}: {error}, but {wanted} was expected").into()),
     }
 }

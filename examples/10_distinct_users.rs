@@ -22,12 +22,11 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell::abi::{Completion, Descriptor, Opcode, SessionId, Status};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Direction, Return};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{HostQueue, Nic, NicOptions, PortSpec, TransportSpec};
+use ringbell::{Nic, NicOptions, PortSpec, TransportSpec};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -102,26 +101,21 @@ fn serve<C>(nic: Nic, events: &[u64], client: C) -> Result<(), Error>
 where
     C: FnOnce(Vec<u8>) -> Result<Vec<u8>, Error> + Send,
 {
-    let queue = nic.create_queue()?;
-    let listener = SessionId(call(&queue, Descriptor::new(Opcode::Socket))?.detail as u32);
-    call(&queue, on(listener, Opcode::Listen, PORT.into()))?;
+    let listener = nic.listen(PORT)?;
+    listener.set_timeout(LIMIT);
     let bytes: Vec<u8> = events.iter().flat_map(|e| e.to_le_bytes()).collect();
     let answer = std::thread::scope(|s| -> Result<Vec<u8>, Error> {
         let client = s.spawn(move || client(bytes).map_err(|e| e.to_string()));
-        let accepted = call(&queue, on(listener, Opcode::Accept, 0))?;
-        let session = SessionId(accepted.detail as u32);
+        let socket = listener.accept()?;
         let engine = HllEngine::new(HllConfig {
             precision: 14,
             width: 8,
             image: false,
             ..HllConfig::default()
         })?;
-        nic.soft()
-            .attach_engine(session, Direction::Receive, Box::new(engine))?;
-        nic.soft().return_engine(session, Return::Result)?;
-        let answer = client.join().map_err(|_| "the client panicked")??;
-        call(&queue, on(session, Opcode::Close, 0))?;
-        Ok(answer)
+        socket.attach_engine(Direction::Receive, Box::new(engine))?;
+        socket.return_engine(Return::Result)?;
+        Ok(client.join().map_err(|_| "the client panicked")??)
     })?;
     let summary = HllSummary::read(&answer)
         .ok_or_else(|| format!("the answer has {} bytes, which is no summary", answer.len()))?;
@@ -140,23 +134,6 @@ where
     match error < 4.0 * summary.relative_error {
         true => Ok(()),
         false => Err("the estimate is too far off".into()),
-    }
-}
-
-fn on(session: SessionId, opcode: Opcode, imm: u32) -> Descriptor {
-    Descriptor {
-        session,
-        imm,
-        timeout_us: LIMIT.as_micros() as u32,
-        ..Descriptor::new(opcode)
-    }
-}
-
-fn call(queue: &HostQueue, descriptor: Descriptor) -> Result<Completion, Error> {
-    let done = queue.call(&descriptor)?;
-    match done.status {
-        Status::Ok => Ok(done),
-        status => Err(format!("{}: {status}", descriptor.opcode.name()).into()),
     }
 }
 
@@ -190,33 +167,13 @@ fn tcp_client(bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
 
 /// The same from a NIC.
 fn nic_client(nic: &Nic, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
-    let queue = nic.create_queue()?;
-    let (out, into) = (nic.alloc(bytes.len() as u64)?, nic.alloc(4096)?);
+    let out = nic.alloc(bytes.len() as u64)?;
     out.write(0, &bytes)?;
-    let session = SessionId(call(&queue, Descriptor::new(Opcode::Socket))?.detail as u32);
-    let connect = Descriptor {
-        operand: u32::from(SERVER).into(),
-        ..on(session, Opcode::Connect, PORT.into())
-    };
-    call(&queue, connect)?;
-    let send = Descriptor {
-        local_va: out.va(),
-        len: bytes.len() as u32,
-        ..on(session, Opcode::Send, 0)
-    };
-    call(&queue, send)?;
-    call(&queue, on(session, Opcode::Shutdown, 0))?;
-    let receive = Descriptor {
-        local_va: into.va(),
-        len: 4096,
-        ..on(session, Opcode::Recv, 0)
-    };
-    // The NIC half-closes behind its answer.
-    let got = queue.call(&receive)?;
-    if got.status != Status::EndOfStream {
-        return Err(format!("answer: {}", got.status).into());
-    }
-    let mut answer = vec![0; got.bytes as usize];
-    into.read(0, &mut answer)?;
+    let socket = nic.connect((SERVER, PORT))?;
+    socket.set_timeout(LIMIT);
+    socket.send(&out)?;
+    socket.shutdown()?;
+    let mut answer = Vec::new();
+    socket.reader(4096)?.read_to_end(&mut answer)?;
     Ok(answer)
 }

@@ -39,6 +39,8 @@ mod host;
 mod job;
 mod nic;
 mod port;
+mod socket;
+mod span;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer};
@@ -46,7 +48,7 @@ pub use buffer::{AllocError, DeviceBuffer};
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
     CollectiveError, CommOptions, Communicator, Done, Element, Enqueued, KernelStream, Operation,
-    Request, Span, COLLECTIVE_PORT,
+    Request, COLLECTIVE_PORT,
 };
 pub use debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
 pub use entries::SocketContextError;
@@ -57,6 +59,8 @@ pub use gpu::{
 };
 pub use job::JobNicError;
 pub use nic::{Nic, NicOptions, OpenError};
+pub use socket::{Listener, SessionError, Socket, SocketReader, SocketWriter};
+pub use span::Span;
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 
 pub use ringbell_cuda_kernels::{

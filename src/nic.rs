@@ -3,7 +3,7 @@
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 #[cfg(feature = "cuda")]
@@ -172,6 +172,9 @@ pub enum OpenError {
     Random(#[source] rustix::io::Errno),
 }
 
+/// Calls on sockets that may wait at the same time.
+const SOCKET_QUEUE: u32 = 1024;
+
 /// A NIC with its GPU. Clones share it; the last one to go ends every session.
 #[derive(Debug, Clone)]
 pub struct Nic {
@@ -185,6 +188,8 @@ pub struct Nic {
     queue: QueueConfig,
     port: PortSpec,
     transport: TransportSpec,
+    /// The queue of host threads' sockets, made with the first of them.
+    sockets: Arc<OnceLock<HostQueue>>,
 }
 
 impl Nic {
@@ -242,6 +247,7 @@ impl Nic {
             queue: options.queue,
             port: options.port,
             transport: options.transport,
+            sockets: Arc::default(),
         };
         tracing::info!("{}", nic.soft.describe());
         Ok(nic)
@@ -325,6 +331,20 @@ impl Nic {
     /// [`NicError`] when the limit of queues is reached.
     pub fn create_queue(&self) -> Result<HostQueue, NicError> {
         self.soft.create_queue(self.pd, self.queue)
+    }
+
+    /// The queue of host threads' sockets. Each call holds a slot while it waits.
+    pub(crate) fn socket_queue(&self) -> Result<HostQueue, NicError> {
+        if let Some(queue) = self.sockets.get() {
+            return Ok(queue.clone());
+        }
+        let config = QueueConfig {
+            depth: self.queue.depth.max(SOCKET_QUEUE),
+            ..self.queue
+        };
+        let queue = self.soft.create_queue(self.pd, config)?;
+        // Another thread may have been first; its queue is as good.
+        Ok(self.sockets.get_or_init(|| queue).clone())
     }
 }
 

@@ -56,7 +56,7 @@ fn every_operation_gives_what_a_serial_model_gives_with_offsets_and_odd_counts()
                 put(&src, 20, &data(me, all));
                 put(&dst, 12, &vec![-1; all as usize]);
             };
-            let (s, d) = (src.from(20), dst.from(12));
+            let (s, d) = (src.slice(20..), dst.slice(12..));
             fresh();
             c.all_reduce::<i32>(s, d, count, ReduceOp::Sum)
                 .expect("all-reduce");
@@ -129,7 +129,7 @@ fn messages_find_their_receives_by_rank_and_tag_and_a_group_cannot_block_itself(
             (c, Operation::send::<i32>(&b, 100_000, other, 5)),
             (
                 c,
-                Operation::recv::<i32>(b.from(400_000), 120_000, None, Some(5)),
+                Operation::recv::<i32>(b.slice(400_000..), 120_000, None, Some(5)),
             ),
         ])
         .expect("both are exchanged");
@@ -137,10 +137,10 @@ fn messages_find_their_receives_by_rank_and_tag_and_a_group_cannot_block_itself(
         assert_eq!(get(&b, 400_000, 100_000), data(other, 100_000));
         if me == 0 {
             c.send::<i32>(&b, 3, 1, 70).expect("sent");
-            c.send::<i32>(b.from(12), 3, 1, 71).expect("sent");
+            c.send::<i32>(b.slice(12..), 3, 1, 71).expect("sent");
         } else {
-            let second = Operation::recv::<i32>(b.from(800_000), 3, Some(0), Some(71));
-            let first = Operation::recv::<i32>(b.from(800_012), 3, Some(0), None);
+            let second = Operation::recv::<i32>(b.slice(800_000..), 3, Some(0), Some(71));
+            let first = Operation::recv::<i32>(b.slice(800_012..), 3, Some(0), None);
             c.run(&second).expect("by its tag");
             c.run(&first).expect("the one that is left");
             assert_eq!(get(&b, 800_000, 3), data(0, 6)[3..]);
@@ -297,7 +297,7 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
             "its root is rank 2",
         ),
         (sum(ringbell::WireType::Bf16), "wire type"),
-        (Operation::copy::<i32>(&b, b.from(4), 3), "overlap"),
+        (Operation::copy::<i32>(&b, b.slice(4..), 3), "overlap"),
         (
             sum(ringbell::WireType::Same).timeout(Duration::from_secs(5000)),
             "71 minutes",

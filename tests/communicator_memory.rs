@@ -88,7 +88,7 @@ fn an_all_reduce_takes_memory_of_every_kind_and_each_rank_another() {
                 let src = Memory::new(c, kinds[me * 2], bytes);
                 let dst = Memory::new(c, kinds[me * 2 + 1], bytes);
                 src.write(20, &data(c.rank(), count));
-                let (s, d) = (src.span().skip(20), dst.span().skip(12));
+                let (s, d) = (src.span().slice(20..), dst.span().slice(12..));
                 c.all_reduce::<u32>(s, d, count, ReduceOp::Sum)
                     .unwrap_or_else(|e| panic!("{what}: {e}"));
                 assert!(dst.read(12, count * 4) == sum(2, count), "{what}");

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::abi::Status;
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
 use ringbell::{HostQueue, KernelArg, Nic, NicOptions};
 
@@ -23,7 +23,7 @@ const CONNECTIONS: u32 = 100;
 const ROUNDS: u32 = 4;
 /// Bytes of one message.
 const BYTES: u64 = 16_000;
-const PORT: u32 = 7;
+const PORT: u16 = 7;
 const SERVER: &str = "10.77.103.1";
 
 fn main() -> Result<(), Error> {
@@ -31,12 +31,9 @@ fn main() -> Result<(), Error> {
     let (server, client) = (open(SERVER)?, open("10.77.103.2")?);
 
     // The host opens the listening socket; any kernel may use its number.
+    // As many may wait to be accepted as there are clients.
+    let listener = server.listen_with(PORT, CONNECTIONS as u16)?;
     let queues = queues(&server, CONNECTIONS + 1)?;
-    let mut listen = Descriptor::new(Opcode::Listen);
-    listen.session = SessionId(call(&queues[0], &Descriptor::new(Opcode::Socket))? as u32);
-    listen.imm = PORT | CONNECTIONS << 16; // as many may wait to be accepted
-    call(&queues[0], &listen)?;
-
     let memory = server.alloc(BYTES * u64::from(CONNECTIONS))?;
     let handles: Vec<_> = queues.iter().map(HostQueue::handle).collect();
     let echo = EchoServer::start(
@@ -44,7 +41,7 @@ fn main() -> Result<(), Error> {
         &handles,
         memory.memory(),
         EchoConfig {
-            listener: listen.session,
+            listener: listener.session(),
             connections: CONNECTIONS,
             serve: u64::from(CONNECTIONS),
             chunk: BYTES,
@@ -71,7 +68,7 @@ fn main() -> Result<(), Error> {
         &[
             (&handles).into(),
             KernelArg::U32(u32::from(SERVER.parse::<std::net::Ipv4Addr>()?)),
-            PORT.into(),
+            u32::from(PORT).into(),
             (&memory).into(),
             BYTES.into(),
             ROUNDS.into(),
@@ -115,13 +112,4 @@ fn open(ip: &str) -> Result<Nic, Error> {
 
 fn queues(nic: &Nic, count: u32) -> Result<Vec<HostQueue>, Error> {
     (0..count).map(|_| Ok(nic.create_queue()?)).collect()
-}
-
-/// One operation of the host; its detail word.
-fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
-    let done = queue.call(d)?;
-    match done.status {
-        Status::Ok => Ok(done.detail),
-        status => Err(status.to_string().into()),
-    }
 }

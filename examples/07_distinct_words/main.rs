@@ -13,21 +13,22 @@
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::Read as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::abi::Status;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{split_results, Chain, EngineError, StreamEngine};
-use ringbell::{DeviceBuffer, HostQueue, Nic, NicOptions};
+use ringbell::{Nic, NicOptions, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
 
 type Error = Box<dyn std::error::Error>;
 
-const PORT: u32 = 4796;
+const PORT: u16 = 4796;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 106, 1);
 /// The number under which kernels ask for our chain.
 const KIND: u16 = 1;
@@ -134,7 +135,7 @@ fn main() -> Result<(), Error> {
         32,
         &[
             queue.handle().into(),
-            PORT.into(),
+            u32::from(PORT).into(),
             u32::from(KIND).into(),
             PRECISION.into(),
             (&data).into(),
@@ -206,52 +207,28 @@ fn text() -> Result<Vec<u8>, Error> {
 
 /// The client: sends all items, and returns the answer.
 fn ask(nic: &Nic, items: &[u8]) -> Result<Vec<u8>, Error> {
-    let queue = nic.create_queue()?;
     let out = nic.alloc(items.len() as u64)?;
     out.write(0, items)?;
-    let session = connect(&queue)?;
-    let message = |opcode, buffer: &DeviceBuffer, len: usize| Descriptor {
-        session,
-        local_va: buffer.va(),
-        len: len as u32,
-        timeout_us: 60_000_000,
-        ..Descriptor::new(opcode)
-    };
-    let sent = queue.call(&message(Opcode::Send, &out, items.len()))?;
-    if sent.status != Status::Ok {
-        return Err(format!("send: {}", sent.status).into());
-    }
-    let into = nic.alloc(4096)?;
+    let socket = connect(nic)?;
+    socket.set_timeout(Duration::from_secs(60));
+    socket.send(&out)?;
     // The server closes behind its answer.
-    let got = queue.call(&message(Opcode::Recv, &into, 4096))?;
-    if got.status != Status::EndOfStream {
-        return Err(format!("answer: {}", got.status).into());
-    }
-    let mut answer = vec![0; got.bytes as usize];
-    into.read(0, &mut answer)?;
+    let mut answer = Vec::new();
+    socket.reader(4096)?.read_to_end(&mut answer)?;
     Ok(answer)
 }
 
 /// Connects, again and again until the kernel listens.
-fn connect(queue: &HostQueue) -> Result<SessionId, Error> {
+fn connect(nic: &Nic) -> Result<Socket, Error> {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < deadline {
-        let socket = queue.call(&Descriptor::new(Opcode::Socket))?;
-        let session = SessionId(socket.detail as u32);
-        let done = queue.call(&Descriptor {
-            session,
-            operand: u32::from(SERVER).into(),
-            imm: PORT,
-            ..Descriptor::new(Opcode::Connect)
-        })?;
-        if done.status == Status::Ok {
-            return Ok(session);
+    loop {
+        match nic.connect((SERVER, PORT)) {
+            Err(e)
+                if e.status() == Some(Status::ConnectionRefused) && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            done => return Ok(done?),
         }
-        queue.call(&Descriptor {
-            session,
-            ..Descriptor::new(Opcode::Close)
-        })?;
-        std::thread::sleep(Duration::from_millis(1));
     }
-    Err(format!("nobody listens on port {PORT} of {SERVER} after 30 s").into())
 }

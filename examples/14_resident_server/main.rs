@@ -1,8 +1,7 @@
 //! A kernel that stays on the GPU and serves: clients send operands, it reduces them and sends the result.
 //!
 //! The kernel in `server.cu` is launched once. One block accepts, receives, computes with `gpu_local_reduce` and
-//! sends, until a client tells it to leave. The clients are threads of the host with a NIC of their own, which post
-//! descriptors as kernels do; each of their requests is held against the NIC's own reduction, bit for bit.
+//! sends, until a client tells it to leave. The clients are threads of the host with a NIC of their own; each of their requests is held against the NIC's own reduction, bit for bit.
 //!
 //! Run: `cargo build && cargo run --example 14_resident_server`
 //!
@@ -12,9 +11,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
+use ringbell::abi::Status;
 use ringbell::parts::onc_engines::reduce::fused;
-use ringbell::{DataType, DeviceBuffer, HostQueue, Nic, NicOptions, ReduceOp};
+use ringbell::{DataType, DeviceBuffer, Nic, NicOptions, ReduceOp, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -22,7 +21,7 @@ mod kernels;
 type Error = Box<dyn std::error::Error>;
 
 const SERVER: &str = "10.77.114.1";
-const PORT: u32 = 14;
+const PORT: u16 = 14;
 const HEADER: usize = 24;
 const ROOM: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
@@ -32,12 +31,8 @@ fn main() -> Result<(), Error> {
     let (server, client) = (open(SERVER)?, open("10.77.114.2")?);
 
     // The host opens the listening socket, and launches the kernel once.
+    let listener = server.listen(PORT)?;
     let queue = server.create_queue()?;
-    let listener = SessionId(call(&queue, &Descriptor::new(Opcode::Socket))? as u32);
-    let mut listen = Descriptor::new(Opcode::Listen);
-    listen.session = listener;
-    listen.imm = PORT | 4 << 16;
-    call(&queue, &listen)?;
     let (room, out) = (server.alloc(ROOM)?, server.alloc(64)?);
     out.write(0, &[0; 64])?;
     server.gpu().load_module(&module)?;
@@ -47,7 +42,7 @@ fn main() -> Result<(), Error> {
         128,
         &[
             queue.handle().into(),
-            listener.0.into(),
+            listener.session().0.into(),
             (&room).into(),
             ROOM.into(),
             60_000_000_u32.into(),
@@ -91,7 +86,6 @@ fn main() -> Result<(), Error> {
         } else if number + 1 == CLIENTS {
             client.dismiss()?;
         }
-        client.close()?;
     }
 
     resident.wait(Duration::from_secs(100))?;
@@ -110,34 +104,16 @@ fn main() -> Result<(), Error> {
 
 /// A thread of the host that talks to the kernel.
 struct Client {
-    queue: HostQueue,
+    socket: Socket,
     memory: DeviceBuffer,
-    session: SessionId,
 }
 
 impl Client {
     fn connect(nic: &Nic) -> Result<Client, Error> {
-        let queue = nic.create_queue()?;
-        let session = SessionId(call(&queue, &Descriptor::new(Opcode::Socket))? as u32);
-        let mut connect = Descriptor::new(Opcode::Connect);
-        connect.session = session;
-        connect.operand = u64::from(u32::from(SERVER.parse::<Ipv4Addr>()?));
-        connect.imm = PORT;
-        call(&queue, &connect)?;
         Ok(Client {
-            queue,
+            socket: nic.connect((SERVER.parse::<Ipv4Addr>()?, PORT))?,
             memory: nic.alloc(ROOM)?,
-            session,
         })
-    }
-
-    /// Moves the first `len` bytes of the client's memory.
-    fn transfer(&self, opcode: Opcode, len: usize) -> Result<(), Error> {
-        let mut d = Descriptor::new(opcode);
-        d.session = self.session;
-        d.local_va = self.memory.va();
-        d.len = len as u32;
-        call(&self.queue, &d).map(|_| ())
     }
 
     fn reduce(
@@ -154,8 +130,9 @@ impl Client {
         request.extend((count as u64).to_le_bytes());
         sources.iter().for_each(|s| request.extend(s));
         self.memory.write(0, &request)?;
-        self.transfer(Opcode::Send, request.len())?;
-        self.transfer(Opcode::Recv, HEADER)?;
+        self.socket
+            .send(self.memory.slice(..request.len() as u64))?;
+        self.socket.recv(self.memory.slice(..HEADER as u64))?;
         let mut header = [0; HEADER];
         self.memory.read(0, &mut header)?;
         match Status::from_code(header[12]).ok_or("an unknown status")? {
@@ -163,7 +140,7 @@ impl Client {
             refused => return Ok(Err(refused)),
         }
         let mut result = vec![0; sources[0].len()];
-        self.transfer(Opcode::Recv, result.len())?;
+        self.socket.recv(self.memory.slice(..result.len() as u64))?;
         self.memory.read(0, &mut result)?;
         Ok(Ok(result))
     }
@@ -171,13 +148,7 @@ impl Client {
     /// Tells the kernel to leave.
     fn dismiss(&self) -> Result<(), Error> {
         self.memory.write(0, &[0; HEADER])?;
-        self.transfer(Opcode::Send, HEADER)
-    }
-
-    fn close(self) -> Result<(), Error> {
-        let mut d = Descriptor::new(Opcode::Close);
-        d.session = self.session;
-        call(&self.queue, &d).map(|_| ())
+        Ok(self.socket.send(self.memory.slice(..HEADER as u64))?)
     }
 }
 
@@ -208,13 +179,4 @@ fn open(ip: &str) -> Result<Nic, Error> {
         ip: ip.parse()?,
         ..NicOptions::default()
     })?)
-}
-
-/// One operation of the host; its detail word.
-fn call(queue: &HostQueue, d: &Descriptor) -> Result<u64, Error> {
-    let done = queue.call(d)?;
-    match done.status {
-        Status::Ok => Ok(done.detail),
-        status => Err(format!("{:?}: {status}", d.opcode).into()),
-    }
 }

@@ -418,7 +418,7 @@ impl Nic {
     }
 
     /// A name of the file that this NIC's BAR lies in, while the NIC lives:
-    /// [`CardBar::open`](crate::card::CardBar::open) maps it as it maps a card's, from this process or, with
+    /// `CardBar::open` (of the crate `ringbell-card`) maps it as it maps a card's, from this process or, with
     /// the process's number in place of `self`, from another.
     pub fn bar_file(&self) -> std::path::PathBuf {
         self.inner.bar.file()

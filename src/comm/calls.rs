@@ -2,7 +2,8 @@
 
 use ringbell_nic_abi::{CollectiveKind, ReduceOp};
 
-use super::{CollectiveError, Communicator, Element, Operation, Span};
+use super::{CollectiveError, Communicator, Element, Operation};
+use crate::Span;
 
 /// `name(argument: type => setter) = Kind`.
 macro_rules! calls {

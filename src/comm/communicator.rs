@@ -20,8 +20,8 @@ use super::card::{self, Card};
 use super::operation::can_default_to;
 use super::stream::Results;
 use super::stream_queue::StreamQueues;
-use super::{CollectiveError, CommOptions, Done, Element, Operation, Request, Span};
-use crate::{DeviceBuffer, Nic};
+use super::{CollectiveError, CommOptions, Done, Element, Operation, Request};
+use crate::{DeviceBuffer, Nic, Span};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);

@@ -6,7 +6,7 @@ use ringbell_nic_abi::kernel_stream::{DATA_AT, MAX_LOG2, MIN_LOG2};
 use ringbell_nic_abi::StreamRef;
 use ringbell_nic_core::{HostBuffer, MemoryError};
 
-use super::operation::Span;
+use crate::span::Span;
 use crate::Nic;
 
 /// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel

@@ -21,7 +21,7 @@ pub use communicator::Communicator;
 pub use element::Element;
 pub use error::CollectiveError;
 pub use kernel_stream::KernelStream;
-pub use operation::{Operation, Span};
+pub use operation::Operation;
 pub use options::{CommOptions, COLLECTIVE_PORT};
 pub use request::{Done, Request};
 pub use stream::Enqueued;

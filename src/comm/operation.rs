@@ -4,109 +4,14 @@ use std::time::Duration;
 
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
-    Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, GpuVa, Lkey, Opcode,
-    ReduceOp, Rkey, SessionId, StreamRef, WireType,
+    Algorithm, CollectiveKind, CollectiveSpec, DataType, Descriptor, Flags, Lkey, Opcode, ReduceOp,
+    Rkey, SessionId, WireType,
 };
 
 use ringbell_onc_engines::program::{algorithms, GenerateError};
 
 use super::{CollectiveError, Element, Request};
-use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
-
-/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
-/// memory of several kinds, and each rank memory of another. Or a [`KernelStream`](super::KernelStream).
-#[derive(Debug, Clone, Copy)]
-pub struct Span {
-    va: GpuVa,
-    bytes: u64,
-    /// `va` is the word that names a kernel's stream.
-    stream: bool,
-}
-
-macro_rules! whole_buffer {
-    ($($ty:ty),+) => {
-        $(
-            impl From<&$ty> for Span {
-                fn from(b: &$ty) -> Span {
-                    Span {
-                        va: b.va(),
-                        bytes: b.len(),
-                        stream: false,
-                    }
-                }
-            }
-        )+
-    };
-}
-whole_buffer!(DeviceBuffer, HostBuffer, NicBuffer);
-
-impl DeviceBuffer {
-    /// The buffer from byte `offset` on, for collectives.
-    ///
-    /// # Panics
-    /// When the offset is past the end.
-    #[allow(clippy::wrong_self_convention)] // `buffer.from(offset)` reads as what it is.
-    pub fn from(&self, offset: u64) -> Span {
-        Span::from(self).skip(offset)
-    }
-}
-
-impl Span {
-    /// Nothing: for the ranks that an operation gives no buffer to.
-    pub const NONE: Span = Span {
-        va: GpuVa(0),
-        bytes: 0,
-        stream: false,
-    };
-
-    /// A stream, which is as long as what passes through it.
-    pub(super) fn of_stream(s: StreamRef) -> Span {
-        Span {
-            va: GpuVa(s.word()),
-            bytes: u64::MAX,
-            stream: true,
-        }
-    }
-
-    /// The same without its first `offset` bytes.
-    ///
-    /// # Panics
-    /// When the offset is past the end, or this is a stream.
-    #[must_use]
-    pub fn skip(self, offset: u64) -> Span {
-        assert!(
-            !self.stream,
-            "a stream has no offsets: pop what is to be skipped"
-        );
-        assert!(
-            offset <= self.bytes,
-            "offset {offset} is past the end of a buffer of {} bytes",
-            self.bytes
-        );
-        Span {
-            va: GpuVa(self.va.0 + offset),
-            bytes: self.bytes - offset,
-            stream: false,
-        }
-    }
-
-    /// What lies at an address in memory of any kind that `nic` knows: from there to the end of the
-    /// registration around it. `None` when nothing registered covers the address.
-    pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
-        let info = nic.pointer_info(va)?;
-        let bytes = info.region.len - info.offset;
-        Some(Span {
-            va,
-            bytes,
-            stream: false,
-        })
-    }
-
-    /// Address as descriptors name it.
-    pub fn va(&self) -> GpuVa {
-        self.va
-    }
-}
+use crate::span::Span;
 
 /// An operation: what, of what, and how. Post it with [`Communicator::post`](super::Communicator::post)
 /// or run it with [`Communicator::run`](super::Communicator::run).
@@ -163,9 +68,9 @@ impl Operation {
         Operation {
             spec: CollectiveSpec {
                 dtype,
-                streamed: src.stream || dst.stream,
-                from_stream: src.stream,
-                to_stream: dst.stream,
+                streamed: src.is_stream() || dst.is_stream(),
+                from_stream: src.is_stream(),
+                to_stream: dst.is_stream(),
                 ..CollectiveSpec::new(kind)
             },
             src,
@@ -390,7 +295,7 @@ impl Operation {
         let (src, dst) = self.needs(rank, ranks);
         for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
         {
-            if span.stream && elements > self.count {
+            if span.is_stream() && elements > self.count {
                 return Err(misuse(format!(
                     "its {name} has a block for each rank, and a stream stands for one block: give it memory"
                 )));
@@ -400,7 +305,7 @@ impl Operation {
             self.spec.kind,
             K::Nop | K::Send | K::Recv | K::Copy | K::Combine
         );
-        if (self.src.stream || self.dst.stream) && unlike {
+        if (self.src.is_stream() || self.dst.is_stream()) && unlike {
             return Err(misuse(
                 "it moves one message or none: use stream_send and stream_recv".to_string(),
             ));
@@ -408,10 +313,10 @@ impl Operation {
         for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
         {
             let bytes = elements.saturating_mul(self.spec.dtype.bytes());
-            if bytes > span.bytes {
+            if bytes > span.bytes() {
                 return Err(misuse(format!(
                     "it needs {bytes} bytes of {name} ({elements} elements), but the buffer has {} from its offset on",
-                    span.bytes
+                    span.bytes()
                 )));
             }
         }
@@ -464,7 +369,7 @@ impl Operation {
                 "a message of {bytes} bytes is too long: at most 2^32 - 1, so split it"
             ));
         }
-        let apart = self.src.va.0.abs_diff(self.dst.va.0);
+        let apart = self.src.va().0.abs_diff(self.dst.va().0);
         let same = apart == 0 && kind == K::Combine;
         if matches!(kind, K::Copy | K::Combine) && apart < bytes && !same {
             return Err(
@@ -502,8 +407,8 @@ impl Operation {
         }
         (d.imm, d.len) = spec.encode();
         d.session = comm;
-        d.local_va = self.src.va;
-        d.remote_va = self.dst.va;
+        d.local_va = self.src.va();
+        d.remote_va = self.dst.va();
         d.operand = self.count;
         d.rkey = Rkey(self.root);
         d.lkey = Lkey(self.tag);
@@ -515,14 +420,12 @@ impl Operation {
 
 #[cfg(test)]
 mod tests {
+    use ringbell_nic_abi::{GpuVa, StreamRef};
+
     use super::*;
 
     fn span(elements: u64) -> Span {
-        Span {
-            va: GpuVa(0x1000),
-            bytes: elements * 4,
-            stream: false,
-        }
+        Span::of(GpuVa(0x1000), elements * 4)
     }
 
     #[test]

@@ -34,7 +34,7 @@ const fn program(package: &'static str, target: &'static str, over_mock: bool) -
 }
 
 /// All of them, the thinnest path first: what fails early explains what fails later.
-pub(crate) const PROGRAMS: [Program; 18] = [
+pub(crate) const PROGRAMS: [Program; 19] = [
     program(GPU_SIDE, "first_path", true),
     Program {
         package: GPU_SIDE,
@@ -55,6 +55,7 @@ pub(crate) const PROGRAMS: [Program; 18] = [
     program(GPU_SIDE, "hll", true),
     program(ROOT, "cuda", false),
     program(ROOT, "transports", true),
+    program(ROOT, "sockets", true),
     program(ROOT, "engines_kernel", true),
     program(ROOT, "communicator_memory", true),
     program(ROOT, "communicator", true),

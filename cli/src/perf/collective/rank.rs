@@ -122,8 +122,8 @@ impl Rank {
         let block = u64::from(s.rank) * s.count * s.dtype.bytes();
         match s.kind {
             K::AllReduce | K::Broadcast | K::Reduce => Some((dst, dst)),
-            K::AllGather => Some((self.dst.from(block), dst)),
-            K::ReduceScatter => Some((dst, self.dst.from(block))),
+            K::AllGather => Some((self.dst.slice(block..), dst)),
+            K::ReduceScatter => Some((dst, self.dst.slice(block..))),
             _ => None,
         }
     }
@@ -420,7 +420,7 @@ impl Rank {
         }
         c.write(64, &wrong.to_ne_bytes())?;
         self.comm.all_reduce::<f64>(c, c, 3, ReduceOp::Max)?;
-        let word = c.from(64);
+        let word = c.slice(64..);
         self.comm.all_reduce::<u64>(word, word, 1, ReduceOp::Sum)?;
         let read = |at: u64| -> Result<[u8; 8]> {
             let mut b = [0; 8];

@@ -1,0 +1,560 @@
+//! Sockets of host threads: byte streams between registered memory of this NIC and a peer's.
+//!
+//! A host thread connects, sends and receives as a kernel does, by the same descriptors; the bytes go from and to memory of the
+//! GPU, the host or the NIC without a copy through the program. Every call has a deadline ([`Socket::set_timeout`]).
+//! A kernel takes a connection over by its number ([`Socket::session`]).
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ringbell_nic_abi::{Completion, Descriptor, EngineId, Flags, Opcode, SessionId, Status};
+use ringbell_nic_core::engine::{Direction, EngineUseError, Return};
+use ringbell_nic_core::{HostQueue, NicError, SessionInfo, WaitError};
+use ringbell_onc_engines::stream::StreamEngine;
+
+use crate::{HostBuffer, MemoryError, Nic, Span};
+
+/// Most bytes of one descriptor; longer calls are split. A multiple of every page.
+const PIECE: u64 = 1 << 31;
+/// Longest wait for the completion of a close.
+const CLOSE: Duration = Duration::from_secs(1);
+
+/// A call on a [`Socket`] or [`Listener`] failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The NIC refused the operation, or it ended early.
+    #[error("{operation}{}: {}{}", of(.peer), .status.help(), moved(*.bytes))]
+    Failed {
+        /// What was asked for: `connect`, `send`, ...
+        operation: &'static str,
+        /// The other end, where it is known.
+        peer: Option<SocketAddrV4>,
+        /// How it ended.
+        status: Status,
+        /// Bytes that were moved before.
+        bytes: u64,
+        /// What `status` says of its detail.
+        detail: u64,
+    },
+    /// An address that is none, or not one of IPv4.
+    #[error("`{text}` is no IPv4 address with a port, such as 10.0.0.2:7000: {why}")]
+    Address {
+        /// As given.
+        text: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// The NIC has no queue left.
+    #[error("no queue for sockets")]
+    Queue(#[from] NicError),
+    /// The NIC did not take or end the operation.
+    #[error("{operation}")]
+    Wait {
+        /// What was asked for.
+        operation: &'static str,
+        /// Why.
+        #[source]
+        source: WaitError,
+    },
+    /// Memory for an adapter.
+    #[error("no memory for the buffer")]
+    Memory(#[from] MemoryError),
+}
+
+fn of(peer: &Option<SocketAddrV4>) -> String {
+    peer.map_or(String::new(), |p| format!(" {p}"))
+}
+
+fn moved(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        n => format!(" ({n} bytes were moved)"),
+    }
+}
+
+impl SessionError {
+    /// How the operation ended, where the NIC has said it.
+    pub fn status(&self) -> Option<Status> {
+        match self {
+            SessionError::Failed { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    /// What the status says of its detail: an address at fault, a limit.
+    pub fn detail(&self) -> Option<u64> {
+        match self {
+            SessionError::Failed { detail, .. } => Some(*detail),
+            _ => None,
+        }
+    }
+}
+
+impl From<SessionError> for io::Error {
+    fn from(error: SessionError) -> io::Error {
+        use io::ErrorKind as K;
+        let kind = match error.status() {
+            Some(Status::TimedOut | Status::NicSilent) => K::TimedOut,
+            Some(Status::ConnectionRefused) => K::ConnectionRefused,
+            Some(Status::HostUnreachable) => K::HostUnreachable,
+            Some(Status::ConnectionReset | Status::EngineFailed) => K::ConnectionReset,
+            Some(Status::NotConnected | Status::BadSession) => K::NotConnected,
+            Some(Status::AddressInUse) => K::AddrInUse,
+            Some(Status::Aborted | Status::ShuttingDown) => K::ConnectionAborted,
+            _ => K::Other,
+        };
+        io::Error::new(kind, error)
+    }
+}
+
+impl Nic {
+    /// Copies within registered memory, by the NIC; both parts are equally long, and of any length.
+    ///
+    /// # Errors
+    /// [`SessionError`]: a part is not registered, or was freed; the detail is the address at fault.
+    ///
+    /// # Panics
+    /// When one part is longer than the other.
+    pub fn copy(&self, from: impl Into<Span>, to: impl Into<Span>) -> Result<(), SessionError> {
+        let (from, to) = (from.into(), to.into());
+        assert_eq!(from.bytes(), to.bytes(), "the parts differ in length");
+        let session = Session::none(self)?;
+        let mut copied = 0;
+        while copied < from.bytes() {
+            let part = copied..(copied + PIECE).min(from.bytes());
+            let d = Descriptor {
+                remote_va: to.slice(part.clone()).va(),
+                ..transfer(Opcode::Copy, from.slice(part.clone()))
+            };
+            let done = session.complete("copy", d)?;
+            if done.status != Status::Ok {
+                return Err(session.failed("copy", &done, copied));
+            }
+            copied = part.end;
+        }
+        Ok(())
+    }
+}
+
+/// What calls on a session share.
+#[derive(Debug)]
+struct Session {
+    nic: Nic,
+    queue: HostQueue,
+    /// Whether the NIC has given `id`, so that it must be closed.
+    is_open: bool,
+    id: SessionId,
+    peer: Option<SocketAddrV4>,
+    timeout_us: AtomicU32,
+}
+
+impl Session {
+    /// For operations that need none.
+    fn none(nic: &Nic) -> Result<Session, SessionError> {
+        Ok(Session {
+            nic: nic.clone(),
+            queue: nic.socket_queue()?,
+            is_open: false,
+            id: SessionId(0),
+            peer: None,
+            timeout_us: AtomicU32::new(0),
+        })
+    }
+
+    fn new(nic: &Nic) -> Result<Session, SessionError> {
+        let mut session = Session::none(nic)?;
+        let made = session.call("socket", Descriptor::new(Opcode::Socket))?;
+        session.id = SessionId(made.detail as u32);
+        session.is_open = true;
+        Ok(session)
+    }
+
+    fn set_timeout(&self, timeout: Duration) {
+        // 0 is the queue's default; what does not fit is an hour.
+        let us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
+        self.timeout_us.store(us.max(1), Ordering::Relaxed);
+    }
+
+    /// Runs an operation; its completion, whatever its status.
+    fn complete(&self, operation: &'static str, d: Descriptor) -> Result<Completion, SessionError> {
+        let d = Descriptor {
+            session: self.id,
+            timeout_us: self.timeout_us.load(Ordering::Relaxed),
+            ..d
+        };
+        let done = self.queue.call(&d);
+        done.map_err(|source| SessionError::Wait { operation, source })
+    }
+
+    fn failed(&self, operation: &'static str, c: &Completion, before: u64) -> SessionError {
+        SessionError::Failed {
+            operation,
+            peer: self.peer,
+            status: c.status,
+            bytes: before + c.bytes,
+            detail: c.detail,
+        }
+    }
+
+    /// Runs an operation that must succeed.
+    fn call(&self, operation: &'static str, d: Descriptor) -> Result<Completion, SessionError> {
+        let done = self.complete(operation, d)?;
+        match done.status {
+            Status::Ok => Ok(done),
+            _ => Err(self.failed(operation, &done, 0)),
+        }
+    }
+
+    fn info(&self) -> Option<SessionInfo> {
+        let all = self.nic.soft().sessions();
+        all.into_iter().find(|s| s.id == self.id)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        self.set_timeout(CLOSE);
+        // A peer that is gone, or a NIC that is closed: nothing is left to be closed then.
+        let _ = self.call("close", Descriptor::new(Opcode::Close));
+    }
+}
+
+impl Nic {
+    /// Listens for connections at a port of the NIC's address, on all its transports.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the port is taken, or a limit of the NIC was reached.
+    pub fn listen(&self, port: u16) -> Result<Listener, SessionError> {
+        self.listen_with(port, 0)
+    }
+
+    /// As [`Nic::listen`], with the number of connections that may wait to be accepted; 0 is 16.
+    ///
+    /// # Errors
+    /// As [`Nic::listen`].
+    pub fn listen_with(&self, port: u16, backlog: u16) -> Result<Listener, SessionError> {
+        let session = Session::new(self)?;
+        let d = Descriptor {
+            imm: u32::from(port) | u32::from(backlog) << 16,
+            ..Descriptor::new(Opcode::Listen)
+        };
+        session.call("listen", d)?;
+        Ok(Listener { session, port })
+    }
+
+    /// Connects to a NIC, or to any TCP program that the port reaches: `nic.connect("10.0.0.2:7000")`. IPv4.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the address is none, nobody listens there, or it did not answer in time.
+    pub fn connect(
+        &self,
+        to: impl ToSocketAddrs + std::fmt::Debug,
+    ) -> Result<Socket, SessionError> {
+        let to = resolve(to)?;
+        let mut session = Session::new(self)?;
+        let d = Descriptor {
+            operand: u32::from(*to.ip()).into(),
+            imm: to.port().into(),
+            ..Descriptor::new(Opcode::Connect)
+        };
+        session.peer = Some(to);
+        session.call("connect", d)?;
+        Ok(Socket { session })
+    }
+}
+
+fn resolve(to: impl ToSocketAddrs + std::fmt::Debug) -> Result<SocketAddrV4, SessionError> {
+    let wrong = |why: &str| SessionError::Address {
+        text: format!("{to:?}").trim_matches('"').to_owned(),
+        why: why.to_owned(),
+    };
+    let mut all = to.to_socket_addrs().map_err(|e| wrong(&e.to_string()))?;
+    let v4 = all.find_map(|a| match a {
+        SocketAddr::V4(a) => Some(a),
+        SocketAddr::V6(_) => None,
+    });
+    v4.ok_or_else(|| wrong("no address of IPv4"))
+}
+
+/// A port at which the NIC listens. Closed when it is dropped.
+#[derive(Debug)]
+pub struct Listener {
+    session: Session,
+    port: u16,
+}
+
+impl Listener {
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    /// [`SessionError`] with `TIMED_OUT` when none came in time; the listener is as good as before.
+    pub fn accept(&self) -> Result<Socket, SessionError> {
+        let done = self
+            .session
+            .call("accept", Descriptor::new(Opcode::Accept))?;
+        let peer = SocketAddrV4::new(Ipv4Addr::from((done.bytes >> 16) as u32), done.bytes as u16);
+        let session = Session {
+            nic: self.session.nic.clone(),
+            queue: self.session.queue.clone(),
+            is_open: true,
+            id: SessionId(done.detail as u32),
+            peer: Some(peer),
+            timeout_us: AtomicU32::new(self.session.timeout_us.load(Ordering::Relaxed)),
+        };
+        Ok(Socket { session })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The session, as kernels name it for `gpu_accept`.
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// Longest wait of [`Listener::accept`], and the first one of the sockets that it gives. At most 71 minutes.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.session.set_timeout(timeout);
+    }
+}
+
+/// A connection. Closed when it is dropped, behind what was sent.
+#[derive(Debug)]
+pub struct Socket {
+    session: Session,
+}
+
+impl Socket {
+    /// Sends all bytes, and returns when the memory may be used again. Of any length.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out. What it says
+    /// to have been moved was handed to the transport.
+    ///
+    /// # Panics
+    /// When `from` is a kernel's stream, which is for communicators.
+    pub fn send(&self, from: impl Into<Span>) -> Result<(), SessionError> {
+        let from = from.into();
+        let mut sent = 0;
+        loop {
+            let len = (from.bytes() - sent).min(PIECE);
+            let d = transfer(Opcode::Send, from.slice(sent..sent + len));
+            let done = self.session.complete("send", d)?;
+            if done.status != Status::Ok {
+                return Err(self.session.failed("send", &done, sent));
+            }
+            sent += len;
+            if sent == from.bytes() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Receives until the memory is full or the peer has closed its side, and says how many bytes came. Of any length.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out.
+    ///
+    /// # Panics
+    /// When `into` is a kernel's stream.
+    pub fn recv(&self, into: impl Into<Span>) -> Result<u64, SessionError> {
+        let into = into.into();
+        let mut got = 0;
+        loop {
+            let len = (into.bytes() - got).min(PIECE);
+            let d = transfer(Opcode::Recv, into.slice(got..got + len));
+            let done = self.session.complete("receive", d)?;
+            match done.status {
+                Status::Ok => got += len,
+                Status::EndOfStream => return Ok(got + done.bytes),
+                _ => return Err(self.session.failed("receive", &done, got)),
+            }
+            if got == into.bytes() {
+                return Ok(got);
+            }
+        }
+    }
+
+    /// Receives at least one byte, and at most what the memory holds; 0 when the peer has closed its side.
+    ///
+    /// # Errors
+    /// As [`Socket::recv`].
+    ///
+    /// # Panics
+    /// As [`Socket::recv`].
+    pub fn recv_some(&self, into: impl Into<Span>) -> Result<u64, SessionError> {
+        let into = into.into();
+        let d = Descriptor {
+            flags: Flags::SOME,
+            ..transfer(Opcode::Recv, into.slice(..into.bytes().min(PIECE)))
+        };
+        let done = self.session.complete("receive", d)?;
+        match done.status {
+            Status::Ok | Status::EndOfStream => Ok(done.bytes),
+            _ => Err(self.session.failed("receive", &done, 0)),
+        }
+    }
+
+    /// Closes the sending side behind what was sent; receives go on.
+    ///
+    /// # Errors
+    /// [`SessionError`]: the connection is gone.
+    pub fn shutdown(&self) -> Result<(), SessionError> {
+        let done = self
+            .session
+            .call("shutdown", Descriptor::new(Opcode::Shutdown));
+        done.map(drop)
+    }
+
+    /// The session, as kernels name it in `gpu_send` and `gpu_recv`.
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> Option<SocketAddrV4> {
+        self.session.peer
+    }
+
+    /// State, transport and bytes moved; `None` when the NIC has closed it.
+    pub fn info(&self) -> Option<SessionInfo> {
+        self.session.info()
+    }
+
+    /// Longest time of each call from now on; at most 71 minutes. Until it is set, the queue's default
+    /// (`QueueConfig::default_timeout_us`, 10 s).
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.session.set_timeout(timeout);
+    }
+
+    /// Puts an engine on the path of what is sent or received from here on.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: the path has one that transforms, or a limit was reached.
+    pub fn attach_engine(
+        &self,
+        direction: Direction,
+        engine: Box<dyn StreamEngine>,
+    ) -> Result<EngineId, EngineUseError> {
+        let nic = self.session.nic.soft();
+        nic.attach_engine(self.session.id, direction, engine)
+    }
+
+    /// Sends the engine's result to the peer when the stream from it has ended.
+    ///
+    /// # Errors
+    /// [`EngineUseError`]: no engine is on the path of what is received.
+    pub fn return_engine(&self, what: Return) -> Result<(), EngineUseError> {
+        let nic = self.session.nic.soft();
+        nic.return_engine(self.session.id, what)
+    }
+
+    /// What is received, for programs that read bytes: through `capacity` bytes of registered host memory.
+    ///
+    /// # Errors
+    /// [`SessionError::Memory`].
+    pub fn reader(&self, capacity: usize) -> Result<SocketReader<'_>, SessionError> {
+        Ok(SocketReader {
+            socket: self,
+            buffer: self.session.nic.alloc_host(capacity.max(1))?,
+            held: 0..0,
+        })
+    }
+
+    /// What is written is sent: through `capacity` bytes of registered host memory. Flush it, or drop it, which flushes but
+    /// says no error.
+    ///
+    /// # Errors
+    /// [`SessionError::Memory`].
+    pub fn writer(&self, capacity: usize) -> Result<SocketWriter<'_>, SessionError> {
+        Ok(SocketWriter {
+            socket: self,
+            buffer: self.session.nic.alloc_host(capacity.max(1))?,
+            held: 0,
+        })
+    }
+}
+
+fn transfer(opcode: Opcode, part: Span) -> Descriptor {
+    Descriptor {
+        local_va: part.va(),
+        // At most `PIECE`.
+        len: part.bytes() as u32,
+        ..Descriptor::new(opcode)
+    }
+}
+
+/// [`io::Read`] over a [`Socket`].
+#[derive(Debug)]
+pub struct SocketReader<'a> {
+    socket: &'a Socket,
+    buffer: HostBuffer,
+    /// Bytes of the buffer that were received and not read.
+    held: std::ops::Range<u64>,
+}
+
+impl io::Read for SocketReader<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if into.is_empty() {
+            return Ok(0);
+        }
+        if self.held.is_empty() {
+            self.held = 0..self.socket.recv_some(&self.buffer)?;
+        }
+        let n = into.len().min((self.held.end - self.held.start) as usize);
+        let part = &mut into[..n];
+        self.buffer
+            .read(self.held.start, part)
+            .map_err(io::Error::other)?;
+        self.held.start += n as u64;
+        Ok(n)
+    }
+}
+
+/// [`io::Write`] over a [`Socket`].
+#[derive(Debug)]
+pub struct SocketWriter<'a> {
+    socket: &'a Socket,
+    buffer: HostBuffer,
+    /// Bytes of the buffer that were written and not sent.
+    held: u64,
+}
+
+impl io::Write for SocketWriter<'_> {
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        let room = self.buffer.len() - self.held;
+        let n = from.len().min(room as usize);
+        self.buffer
+            .write(self.held, &from[..n])
+            .map_err(io::Error::other)?;
+        self.held += n as u64;
+        if self.held == self.buffer.len() {
+            self.flush()?;
+        }
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let held = std::mem::take(&mut self.held);
+        if held > 0 {
+            let all = Span::from(&self.buffer);
+            self.socket.send(all.slice(..held))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for SocketWriter<'_> {
+    fn drop(&mut self) {
+        // As std's BufWriter: who wants the error flushes.
+        let _ = io::Write::flush(self);
+    }
+}

@@ -1,0 +1,163 @@
+//! Parts of registered memory, as operations name them.
+
+use std::ops::{Bound, RangeBounds};
+
+use ringbell_nic_abi::{GpuVa, StreamRef};
+
+use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
+
+/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
+/// memory of several kinds, and each rank memory of another. Or a [`KernelStream`](crate::KernelStream).
+#[derive(Debug, Clone, Copy)]
+pub struct Span {
+    va: GpuVa,
+    bytes: u64,
+    /// `va` is the word that names a kernel's stream.
+    stream: bool,
+}
+
+macro_rules! whole_buffer {
+    ($($ty:ty),+) => {
+        $(
+            impl From<&$ty> for Span {
+                fn from(b: &$ty) -> Span {
+                    Span {
+                        va: b.va(),
+                        bytes: b.len(),
+                        stream: false,
+                    }
+                }
+            }
+        )+
+    };
+}
+whole_buffer!(DeviceBuffer, HostBuffer, NicBuffer);
+
+macro_rules! parts {
+    ($($ty:ty),+) => {
+        $(
+            impl $ty {
+                /// A part of the buffer, by bytes: `buffer.slice(16..)`, `buffer.slice(..64)`.
+                ///
+                /// # Panics
+                /// When the range runs past the end of the buffer, or backwards.
+                #[track_caller]
+                pub fn slice(&self, range: impl RangeBounds<u64>) -> Span {
+                    Span::from(self).slice(range)
+                }
+            }
+        )+
+    };
+}
+parts!(DeviceBuffer);
+
+impl Span {
+    /// Nothing: for the ranks that an operation gives no buffer to.
+    pub const NONE: Span = Span {
+        va: GpuVa(0),
+        bytes: 0,
+        stream: false,
+    };
+
+    /// A stream, which is as long as what passes through it.
+    pub(crate) fn of_stream(s: StreamRef) -> Span {
+        Span {
+            va: GpuVa(s.word()),
+            bytes: u64::MAX,
+            stream: true,
+        }
+    }
+
+    /// A part of it, by bytes.
+    ///
+    /// # Panics
+    /// When the range runs past the end, or backwards, or this is a stream.
+    #[must_use]
+    #[track_caller]
+    pub fn slice(self, range: impl RangeBounds<u64>) -> Span {
+        assert!(
+            !self.stream,
+            "a stream has no offsets: pop what is to be skipped"
+        );
+        let start = match range.start_bound() {
+            Bound::Included(at) => *at,
+            Bound::Excluded(at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(at) => at.saturating_add(1),
+            Bound::Excluded(at) => *at,
+            Bound::Unbounded => self.bytes,
+        };
+        assert!(
+            start <= end && end <= self.bytes,
+            "bytes {start}..{end} are no part of a buffer of {} bytes",
+            self.bytes
+        );
+        Span {
+            va: GpuVa(self.va.0 + start),
+            bytes: end - start,
+            stream: false,
+        }
+    }
+
+    /// Bytes at an address of any kind of memory. The NIC refuses what is not registered.
+    pub fn of(va: GpuVa, bytes: u64) -> Span {
+        Span {
+            va,
+            bytes,
+            stream: false,
+        }
+    }
+
+    /// What lies at an address in memory of any kind that `nic` knows: from there to the end of the
+    /// registration around it. `None` when nothing registered covers the address.
+    pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
+        let info = nic.pointer_info(va)?;
+        let bytes = info.region.len - info.offset;
+        Some(Span {
+            va,
+            bytes,
+            stream: false,
+        })
+    }
+
+    /// Address as descriptors name it.
+    pub fn va(&self) -> GpuVa {
+        self.va
+    }
+
+    /// Bytes; of a stream, more than any operation moves.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether this is a kernel's stream.
+    pub(crate) fn is_stream(&self) -> bool {
+        self.stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_lie_inside() {
+        let all = Span::of(GpuVa(0x1000), 100);
+        for (part, va, bytes) in [
+            (all.slice(..), 0x1000, 100),
+            (all.slice(10..), 0x100a, 90),
+            (all.slice(..=9), 0x1000, 10),
+            (all.slice(10..20).slice(5..), 0x100f, 5),
+            (all.slice(100..), 0x1064, 0),
+        ] {
+            assert_eq!((part.va(), part.bytes()), (GpuVa(va), bytes));
+        }
+        #[allow(clippy::reversed_empty_ranges)] // Is what is refused.
+        for wrong in [0..101, 101..101, 20..10] {
+            assert!(std::panic::catch_unwind(|| all.slice(wrong)).is_err());
+        }
+        assert!(std::panic::catch_unwind(|| all.slice(..=u64::MAX)).is_err());
+    }
+}

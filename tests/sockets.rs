@@ -1,0 +1,177 @@
+//! Sockets of host threads: between NICs of one process, by both transports, and with bytes of a program.
+#![allow(clippy::disallowed_methods)] // Threads with deadlines.
+
+mod communicators;
+
+use std::io::{Read as _, Write as _};
+use std::time::Duration;
+
+use ringbell::abi::Status;
+use ringbell::parts::nic_core::port::mem::MemSwitch;
+use ringbell::parts::nic_core::port::Checksums;
+use ringbell::{Listener, Nic, NicOptions, PortSpec, SessionError, Socket, TransportSpec};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A NIC of this process, by one transport.
+fn nic(transport: TransportSpec, switch: &std::sync::Arc<MemSwitch>, number: u8) -> Nic {
+    let mut options = NicOptions {
+        ip: format!("10.93.0.{number}/24").parse().expect("an address"),
+        transport,
+        gpu_choice: communicators::gpu_choice(),
+        ..NicOptions::default()
+    };
+    if transport == TransportSpec::Tcp {
+        options.port = PortSpec::Mem;
+        options.switch = Some((switch.clone(), number.into()));
+    }
+    Nic::open(options).expect("a NIC")
+}
+
+/// Two NICs, a connection between them, and the listener it came by.
+fn pair(transport: TransportSpec, first: u8) -> ([Nic; 2], Listener, [Socket; 2]) {
+    let switch =
+        std::sync::Arc::new(MemSwitch::private(16, 1500, Checksums::Software).expect("a switch"));
+    let nics = [first, first + 1].map(|n| nic(transport, &switch, n));
+    let listener = nics[0].listen(7000).expect("free");
+    listener.set_timeout(LIMIT);
+    let client = std::thread::scope(|s| {
+        let to = format!("10.93.0.{first}:7000");
+        let nic = &nics[1];
+        let connect = s.spawn(move || nic.connect(&*to).expect("it listens"));
+        let server = listener.accept().expect("it connects");
+        [server, connect.join().expect("no panic")]
+    });
+    client.iter().for_each(|s| s.set_timeout(LIMIT));
+    (nics, listener, client)
+}
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize) -> Vec<u8> {
+    let byte = |i: usize| (i.wrapping_mul(2_654_435_761) >> 13) as u8;
+    (0..len).map(byte).collect()
+}
+
+#[test]
+fn bytes_of_every_kind_of_memory_arrive_and_the_end_is_told() {
+    for (transport, first) in [(TransportSpec::Local, 1), (TransportSpec::Tcp, 3)] {
+        let (nics, _listener, [server, client]) = pair(transport, first);
+        let want = pattern(300_001);
+        let from = nics[1].alloc(want.len() as u64).expect("memory");
+        from.write(0, &want).expect("inside");
+        let into = nics[0].alloc_host(want.len() + 5).expect("memory");
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                client.send(from.slice(..100)).expect("sent");
+                client.send(from.slice(100..)).expect("sent");
+                client.shutdown().expect("shut down");
+            });
+            // Longer than what comes: the end of the stream ends it.
+            assert_eq!(server.recv(&into).expect("received"), want.len() as u64);
+        });
+        let mut got = vec![0; want.len()];
+        into.read(0, &mut got).expect("inside");
+        assert!(got == want, "{transport}");
+        assert_eq!(server.recv_some(&into).expect("the end"), 0);
+        assert_eq!(client.peer().expect("known").port(), 7000);
+        let info = server.info().expect("open");
+        assert_eq!(info.transport, Some(transport.to_string().leak() as &str));
+        assert_eq!(info.rx_bytes, want.len() as u64);
+    }
+}
+
+#[test]
+fn readers_and_writers_carry_a_programs_bytes_both_ways() {
+    let (_nics, _listener, [server, client]) = pair(TransportSpec::Local, 5);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let mut words = server.reader(7).expect("memory");
+            let mut all = Vec::new();
+            words.read_to_end(&mut all).expect("read");
+            let mut answer = server.writer(1 << 16).expect("memory");
+            write!(answer, "{} bytes", all.len()).expect("written");
+            answer.flush().expect("sent");
+            server.shutdown().expect("shut down");
+        });
+        let mut out = client.writer(11).expect("memory");
+        out.write_all(&pattern(1000)).expect("written");
+        drop(out);
+        client.shutdown().expect("shut down");
+        let mut answer = String::new();
+        let mut input = client.reader(64).expect("memory");
+        input.read_to_string(&mut answer).expect("read");
+        assert_eq!(answer, "1000 bytes");
+    });
+}
+
+#[test]
+fn what_goes_wrong_is_named_and_fits_io() {
+    let (nics, listener, [server, client]) = pair(TransportSpec::Local, 7);
+    let status = |e: &SessionError| e.status();
+    let again = nics[0].listen(7000).expect_err("taken");
+    assert_eq!(status(&again), Some(Status::AddressInUse), "{again}");
+    let refused = nics[1].connect("10.93.0.7:7001").expect_err("nobody");
+    assert_eq!(
+        status(&refused),
+        Some(Status::ConnectionRefused),
+        "{refused}"
+    );
+    assert!(refused.to_string().contains("10.93.0.7:7001"), "{refused}");
+    let kind = std::io::Error::from(refused).kind();
+    assert_eq!(kind, std::io::ErrorKind::ConnectionRefused);
+    for text in ["10.93.0.7", "[::1]:7000", "no such:name"] {
+        let wrong = nics[1].connect(text).expect_err("no address");
+        assert!(matches!(wrong, SessionError::Address { .. }), "{wrong}");
+        assert!(wrong.to_string().contains(text), "{wrong}");
+    }
+    listener.set_timeout(Duration::from_millis(5));
+    let none = listener.accept().expect_err("nobody comes");
+    assert_eq!(status(&none), Some(Status::TimedOut), "{none}");
+    // The listener is as good as before.
+    listener.set_timeout(LIMIT);
+    let third = std::thread::scope(|s| {
+        let accepted = s.spawn(|| listener.accept().expect("it connects"));
+        nics[1].connect(("10.93.0.7", 7000)).expect("it listens");
+        accepted.join().expect("no panic")
+    });
+    drop(third);
+    let buffer = nics[0].alloc(64).expect("memory");
+    client.set_timeout(Duration::from_millis(5));
+    let into = nics[1].alloc(64).expect("memory");
+    let late = client.recv(&into).expect_err("nothing comes");
+    assert_eq!(status(&late), Some(Status::TimedOut), "{late}");
+    client.set_timeout(LIMIT);
+    drop(listener);
+    server.send(&buffer).expect("sent");
+    assert_eq!(client.recv(&into).expect("received"), 64);
+    drop(server);
+    assert_eq!(client.recv(&into).expect("the end"), 0);
+}
+
+#[test]
+fn connections_come_and_go_without_using_up_anything() {
+    let (nics, listener, _first) = pair(TransportSpec::Local, 9);
+    let (a, b) = (
+        nics[0].alloc(8).expect("memory"),
+        nics[1].alloc(8).expect("memory"),
+    );
+    // More than there are sessions.
+    for round in 0..1500_u64 {
+        std::thread::scope(|s| {
+            let (b, nic) = (&b, &nics[1]);
+            s.spawn(move || {
+                let client = nic.connect("10.93.0.9:7000").expect("it listens");
+                client.set_timeout(LIMIT);
+                b.write(0, &round.to_le_bytes()).expect("inside");
+                client.send(b).expect("sent");
+            });
+            let server = listener.accept().expect("it connects");
+            server.set_timeout(LIMIT);
+            assert_eq!(server.recv(&a).expect("received"), 8);
+            let mut got = [0; 8];
+            a.read(0, &mut got).expect("inside");
+            assert_eq!(u64::from_le_bytes(got), round);
+        });
+    }
+    assert!(nics[0].soft().sessions().len() < 20);
+}
