@@ -165,7 +165,7 @@ pub struct Export<'a> {
     pub len: u64,
 }
 
-/// Memory that the NIC reads and writes by DMA, addressed by [`BusAddr`].
+/// Memory that the NIC reads and writes by DMA, addressed by [`BusAddr`](crate::BusAddr).
 ///
 /// Asynchronous: host memory answers `Done`, a copy engine `Pending`. No caller above sees a pointer,
 /// except through the optional fast path [`DmaMemory::window`].

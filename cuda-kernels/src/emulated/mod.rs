@@ -1,12 +1,12 @@
 //! The emulated GPU: memory whose addresses need translation, and kernels on host threads.
 //!
-//! - [`memory`]: one memfd, mapped linearly as the "bus" that the NIC's DMA sees, and a second time,
+//! - `memory`: one memfd, mapped linearly as the "bus" that the NIC's DMA sees, and a second time,
 //!   with part of its 64 KiB pages scattered, at the addresses that kernels dereference;
-//! - [`layout`]: which page goes where;
-//! - [`suballocator`]: `alloc` and `free` inside it;
-//! - [`module`]: kernels by name, from the SDK or a user's shared object;
-//! - [`pool`]: one OS thread per running block;
-//! - [`stream`]: order, and waiting with a deadline.
+//! - `layout`: which page goes where;
+//! - `suballocator`: `alloc` and `free` inside it;
+//! - `module`: kernels by name, from the SDK or a user's shared object;
+//! - `pool`: one OS thread per running block;
+//! - `stream`: order, and waiting with a deadline.
 
 mod device;
 mod gpu;
