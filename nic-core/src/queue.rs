@@ -278,10 +278,10 @@ pub(crate) struct SendQueue {
     pub(crate) default_timeout_us: u32,
     next: u32,
     seen_doorbell: u32,
-    hungry: bool,
+    may_have_more: bool,
     /// The doorbell names entries that were not there at the last look: a producer's stores may arrive in any order.
     /// Looked at in every step from then on, but it keeps nobody awake: kernels die with entries half written.
-    owed: bool,
+    pending: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
 }
@@ -304,8 +304,8 @@ impl SendQueue {
             default_timeout_us: config.default_timeout_us,
             next: config.first_ticket,
             seen_doorbell: config.first_ticket,
-            hungry: false,
-            owed: false,
+            may_have_more: false,
+            pending: false,
         }
     }
 
@@ -324,18 +324,18 @@ impl SendQueue {
         let rung = slots.doorbell.load(std::sync::atomic::Ordering::Acquire);
         if rung != self.seen_doorbell {
             self.seen_doorbell = rung;
-            self.hungry = true;
+            self.may_have_more = true;
         }
-        if !(self.hungry | self.owed) || self.busy[self.slot(self.next)] {
+        if !(self.may_have_more | self.pending) || self.busy[self.slot(self.next)] {
             return None;
         }
         match slots.peek(self.next) {
             Some(e) => Some((self.next, e)),
             None => {
-                self.hungry = false;
+                self.may_have_more = false;
                 // The doorbell holds some producer's ticket plus one; 0 here means that nobody is ahead.
                 let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
-                self.owed = ahead < self.busy.len() as u32;
+                self.pending = ahead < self.busy.len() as u32;
                 None
             }
         }
@@ -350,7 +350,7 @@ impl SendQueue {
             .slots()
             .doorbell
             .load(std::sync::atomic::Ordering::Relaxed);
-        self.hungry || rung != self.seen_doorbell
+        self.may_have_more || rung != self.seen_doorbell
     }
 
     #[inline]
@@ -489,7 +489,7 @@ mod tests {
             store(&q, first);
             assert_eq!(take(&mut q), Some(first));
             assert_eq!(take(&mut q), None);
-            assert!(!q.owed, "all that was rung has come");
+            assert!(!q.pending, "all that was rung has come");
         }
     }
 
@@ -542,7 +542,7 @@ mod tests {
             [take(&mut q), take(&mut q), take(&mut q)],
             [Some(0), Some(1), None]
         );
-        assert!(!q.owed);
+        assert!(!q.pending);
     }
 
     #[test]
@@ -552,11 +552,11 @@ mod tests {
         for rung in [8, 7, 8 + DEPTH + 1, u32::MAX, 1 << 31] {
             q.mem.slots().doorbell.store(rung, Relaxed);
             assert_eq!(take(&mut q), None);
-            assert!(!q.owed && !q.is_rung(), "{rung}");
+            assert!(!q.pending && !q.is_rung(), "{rung}");
         }
         q.mem.slots().doorbell.store(8 + DEPTH, Relaxed);
         assert_eq!(take(&mut q), None);
-        assert!(q.owed && !q.is_rung());
+        assert!(q.pending && !q.is_rung());
     }
 
     /// A GPU whose kernels have memory of their own for their words.

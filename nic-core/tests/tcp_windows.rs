@@ -164,6 +164,6 @@ fn retransmissions_wait_for_room_in_the_port() {
         }
         assert!(p.b.dma.bytes(dst) == p.a.dma.bytes(src), "bytes differ");
         // Reminding is the remedy of another ill; here nothing is forgotten.
-        assert_eq!(p.a.tcp.counters().revived, 0, "seed {seed}");
+        assert_eq!(p.a.tcp.counters().restarted, 0, "seed {seed}");
     }
 }

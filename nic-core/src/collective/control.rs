@@ -275,12 +275,12 @@ impl Collectives {
             counters.unexpected = g.counts.unexpected;
         }
         let peers = c.peers.iter().enumerate().map(|(r, address)| {
-            let carrier = self.fabric.carrier(c.ctx, r as u32);
+            let route = self.fabric.route(c.ctx, r as u32);
             PeerInfo {
                 rank: r as u32,
                 address: *address,
-                transport: carrier.map(|(t, ..)| name(t)),
-                why: match carrier {
+                transport: route.map(|(t, ..)| name(t)),
+                why: match route {
                     Some((.., why)) => why,
                     None if r as u32 == c.rank => "this rank",
                     None => "not connected",

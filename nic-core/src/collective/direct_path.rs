@@ -183,8 +183,8 @@ impl Collectives {
         let (ctx, rank, ranks) = (c.ctx, c.rank, c.ranks());
         let Some(d) = &mut c.direct else { return };
         for r in (0..ranks).filter(|r| *r != rank) {
-            let carrier = self.fabric.carrier(ctx, r);
-            let route = carrier.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
+            let route = self.fabric.route(ctx, r);
+            let route = route.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
                 // Its memory is mapped here, and ours there.
                 io.transports[*t].peer_window(*conn).is_some()
             });

@@ -252,7 +252,7 @@ impl Collectives {
 
     /// An operation has waited for most of its time: asks the other ranks whether they are alive.
     /// `false`: it has asked before, or counts on nobody, and its time is up.
-    pub(crate) fn ask_around(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
+    pub(crate) fn probe_peers(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
         let Some(id) = self.op_of(token) else {
             return false;
         };

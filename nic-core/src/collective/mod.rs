@@ -33,11 +33,11 @@ mod events;
 mod executor;
 mod fabric;
 mod kernel_stream;
-#[cfg(test)]
-pub(crate) mod killed;
 mod named;
 mod own;
 mod params;
+#[cfg(test)]
+pub(crate) mod peer_failure;
 mod plan;
 mod settings;
 mod slab;

@@ -319,7 +319,7 @@ impl Collectives {
             }
             let Some(c) = self.comm(slot) else { continue };
             for r in (0..c.ranks()).filter(|r| *r != c.rank) {
-                let Some((t, conn, _)) = self.fabric.carrier(c.ctx, r) else {
+                let Some((t, conn, _)) = self.fabric.route(c.ctx, r) else {
                     continue;
                 };
                 for place in [Place::Sent, Place::Received] {

@@ -129,12 +129,12 @@ impl Core {
 
     /// A collective work has used up its time but for what answers may take: asks for them. `false`: all
     /// its time is up.
-    pub(super) fn ask_around(&mut self, token: WorkToken) -> bool {
+    pub(super) fn probe_peers(&mut self, token: WorkToken) -> bool {
         let Some(w) = self.outstanding.get_mut(token) else {
             return false;
         };
         let extra = std::mem::take(&mut w.extra_us);
-        if extra == 0 || !self.collectives(|c, io| c.ask_around(io, token)) {
+        if extra == 0 || !self.collectives(|c, io| c.probe_peers(io, token)) {
             return false;
         }
         self.outstanding.rearm(token, extra);

@@ -79,7 +79,7 @@ impl Core {
                 }
             }
             Opcode::Copy => bytes = self.copies.cancel(token).unwrap_or(0),
-            Opcode::Collective if self.ask_around(token) => return,
+            Opcode::Collective if self.probe_peers(token) => return,
             Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
                 self.outstanding.postpone(token);
                 return;

@@ -205,7 +205,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
 /// No nap hides it here: nothing of the receiver runs.
 #[test]
 fn what_a_peer_sends_wakes_a_nic_that_has_announced_its_sleep() {
-    use crate::collective::killed::support::nic::*;
+    use crate::collective::peer_failure::support::nic::*;
     let dir = TempDir::new();
     let [a, b] = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));
     let (s, r) = connected(&[&a, &b], 0, 1, 7);

@@ -39,7 +39,7 @@ pub(crate) struct Member {
     /// Its area of the direct path, as its `Join` says.
     pub(crate) area: u32,
     /// Buffers that are free again and of which the peer has not been told.
-    pub(crate) owed: u32,
+    pub(crate) pending_credits: u32,
     /// Our free receive buffers for this peer.
     pub(crate) free: Vec<u32>,
     /// Messages of this peer that wait for a receive.

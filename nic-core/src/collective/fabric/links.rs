@@ -74,7 +74,7 @@ impl Fabric {
             credits: 0,
             eager_max: 0,
             area: 0,
-            owed: 0,
+            pending_credits: 0,
             free: (0..if buffers.is_some() {
                 settings.eager_buffers
             } else {

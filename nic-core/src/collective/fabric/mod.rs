@@ -262,7 +262,7 @@ impl Fabric {
     }
 
     /// The transport of a rank's link, and why.
-    pub(crate) fn carrier(&self, ctx: u64, rank: u32) -> Option<(usize, ConnId, &'static str)> {
+    pub(crate) fn route(&self, ctx: u64, rank: u32) -> Option<(usize, ConnId, &'static str)> {
         let l = self.groups.get(&ctx)?.members.get(rank as usize)?.link?;
         let l = &self.links[l];
         (l.state == LinkState::Up).then_some((l.transport, l.conn, l.why))
@@ -727,9 +727,9 @@ impl Fabric {
         };
         let (rank, limit) = (g.rank, (g.eager_buffers / 4).max(1));
         let m = &mut g.members[to as usize];
-        m.owed += 1;
-        if m.owed >= limit {
-            let n = std::mem::take(&mut m.owed);
+        m.pending_credits += 1;
+        if m.pending_credits >= limit {
+            let n = std::mem::take(&mut m.pending_credits);
             self.frame(ctx, to, Frame::Credit { ctx, from: rank, n });
         }
     }

@@ -192,9 +192,9 @@ pub struct TcpCounters {
     /// Connections ended because smoltcp's own assertions failed on what the peer sent.
     pub defects: u64,
     /// Times that a socket was reminded of bytes for which it had no timer.
-    pub revived: u64,
+    pub restarted: u64,
     /// Times that a partial acknowledgement made a socket send the next hole again.
-    pub mended: u64,
+    pub partial_acks: u64,
     /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
     pub replies_lost: u64,
 }

@@ -121,7 +121,7 @@ impl TcpTransport {
         }
         if c.tcp.restart_at.is_some_and(|at| at <= now) {
             c.tcp.restart_at = None;
-            self.counters.revived += 1;
+            self.counters.restarted += 1;
             lost_timer::restart(&mut self.stack, &mut c.tcp, now);
         }
         let crowded = self.turns.ready.len() >= CROWD;

@@ -101,7 +101,7 @@ impl TcpTransport {
                                     c.timing.heard = true;
                                     let resets = seg.rst && c.tcp.state() != State::Closed;
                                     let packet = &frame[ETHERNET_HEADER..seg.end];
-                                    let packet = mended(
+                                    let packet = as_shown(
                                         &mut c.tcp,
                                         verdict,
                                         &seg,
@@ -194,7 +194,7 @@ impl TcpTransport {
                 self.send_reply(now, peer.unwrap_or(answer_to));
             }
             if let Some(c) = hole.and_then(|i| self.table.at(i)) {
-                self.counters.mended += 1;
+                self.counters.partial_acks += 1;
                 recover(&mut self.stack, &mut c.tcp, now);
             }
         }
@@ -531,7 +531,7 @@ impl TcpTransport {
 }
 
 /// The packet as the socket is to see it: as it came, or a copy with another number.
-fn mended<'a>(
+fn as_shown<'a>(
     s: &mut TcpSocket,
     verdict: Verdict,
     seg: &TcpFrame,

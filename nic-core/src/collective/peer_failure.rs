@@ -33,47 +33,47 @@ const SLACK: u64 = 200_000;
 
 /// Calls that are left until the end, and whether it has come.
 #[derive(Debug, Default)]
-struct Fuse {
+struct Countdown {
     left: AtomicU64,
-    blown: AtomicBool,
+    over: AtomicBool,
 }
 
-impl Fuse {
+impl Countdown {
     /// One more call. `true`: there is nobody any more to make it.
     fn burn(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
-            self.blown.store(true, Ordering::Relaxed);
+            self.over.store(true, Ordering::Relaxed);
         } else {
             self.left.store(left - 1, Ordering::Relaxed);
         }
         self.is_blown()
     }
     fn is_blown(&self) -> bool {
-        self.blown.load(Ordering::Relaxed)
+        self.over.load(Ordering::Relaxed)
     }
 }
 
-/// A transport that does nothing more once its fuse has blown, and at last is gone.
-struct Mortal {
+/// A transport that does nothing more once its countdown has over, and at last is gone.
+struct Failing {
     inner: Option<Box<dyn Transport>>,
-    fuse: Arc<Fuse>,
+    countdown: Arc<Countdown>,
 }
 
-impl Mortal {
+impl Failing {
     /// For what counts.
     fn counted(&mut self) -> Option<&mut Box<dyn Transport>> {
-        self.inner.as_mut().filter(|_| !self.fuse.burn())
+        self.inner.as_mut().filter(|_| !self.countdown.burn())
     }
     /// For what does not.
     fn alive(&mut self) -> Option<&mut Box<dyn Transport>> {
-        self.inner.as_mut().filter(|_| !self.fuse.is_blown())
+        self.inner.as_mut().filter(|_| !self.countdown.is_blown())
     }
 }
 
-impl Sharer for Mortal {}
+impl Sharer for Failing {}
 
-impl Transport for Mortal {
+impl Transport for Failing {
     fn name(&self) -> &'static str {
         "mortal"
     }
@@ -129,7 +129,7 @@ impl Transport for Mortal {
     }
     fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
         let moved = self.alive().is_some_and(|t| t.step(now, dma));
-        moved && !self.fuse.burn()
+        moved && !self.countdown.burn()
     }
     fn poll_event(&mut self) -> Option<TransportEvent> {
         self.alive()?.poll_event()
@@ -141,11 +141,11 @@ impl Transport for Mortal {
         self.inner.as_ref()?.endpoints(conn)
     }
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {
-        let t = self.inner.as_ref().filter(|_| !self.fuse.burn())?;
+        let t = self.inner.as_ref().filter(|_| !self.countdown.burn())?;
         t.peer_window(conn)
     }
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
-        let alive = self.inner.as_ref().filter(|_| !self.fuse.burn());
+        let alive = self.inner.as_ref().filter(|_| !self.countdown.burn());
         alive.map_or(Some(false), |t| t.maps_host(conn, bus, len))
     }
 }
@@ -174,7 +174,7 @@ fn settings() -> CollectiveSettings {
 
 struct Run {
     w: World,
-    fuse: Arc<Fuse>,
+    countdown: Arc<Countdown>,
     rng: Rng,
     /// The killed NIC, never stepped again. Its memory lives until nobody has it mapped.
     dead: Option<support::nic::Host>,
@@ -183,20 +183,20 @@ struct Run {
 impl Run {
     fn new(case: &Case) -> Run {
         let mut w = World::unjoined(case.ranks, case.wire, 4 << 20);
-        let fuse = Arc::new(Fuse::default());
-        fuse.left.store(u64::MAX, Ordering::Relaxed);
+        let countdown = Arc::new(Countdown::default());
+        countdown.left.store(u64::MAX, Ordering::Relaxed);
         w.host(case.victim).nic.core(|core| {
             let inner = Some(core.streams.transports.remove(0));
-            let fuse = fuse.clone();
+            let countdown = countdown.clone();
             core.streams
                 .transports
-                .push(Box::new(Mortal { inner, fuse }));
+                .push(Box::new(Failing { inner, countdown }));
         });
         let all: Vec<usize> = (0..case.ranks).collect();
         w.comms = w.communicator(7, &all, &settings());
         Run {
             w,
-            fuse,
+            countdown,
             rng: Rng(case.seed),
             dead: None,
         }
@@ -213,7 +213,7 @@ impl Run {
         for r in order {
             let Some(h) = &self.w.hosts[r] else { continue };
             moved |= h.nic.step_at(NicTime(self.w.now));
-            if r == victim && self.fuse.is_blown() {
+            if r == victim && self.countdown.is_blown() {
                 self.kill(victim);
                 moved = true;
             }
@@ -233,9 +233,13 @@ impl Run {
         let h = self.w.hosts[victim].take().expect("once");
         // Nothing but its descriptors: what it has stored in others' memory, and in its own that
         // others have mapped, stays as it is.
-        let fuse = self.fuse.clone();
-        h.nic
-            .core(|core| core.streams.transports[0] = Box::new(Mortal { inner: None, fuse }));
+        let countdown = self.countdown.clone();
+        h.nic.core(|core| {
+            core.streams.transports[0] = Box::new(Failing {
+                inner: None,
+                countdown,
+            })
+        });
         self.dead = Some(h);
     }
 }
@@ -266,7 +270,7 @@ fn run(case: &Case) -> u64 {
         poke(&run.w, r, v);
     }
     let begin = run.w.now;
-    run.fuse.left.store(case.calls, Ordering::Relaxed);
+    run.countdown.left.store(case.calls, Ordering::Relaxed);
     let tickets: Vec<u32> = (0..case.ranks).map(|r| run.w.post(r, &case.call)).collect();
     let mut ends: Vec<Option<Completion>> = vec![None; case.ranks];
     let survivors: Vec<usize> = (0..case.ranks).filter(|r| *r != case.victim).collect();
@@ -303,7 +307,7 @@ fn run(case: &Case) -> u64 {
             assert_eq!((c.status, c.detail), named, "rank {r}: {case:?}");
         }
     }
-    let calls = case.calls - run.fuse.left.load(Ordering::Relaxed);
+    let calls = case.calls - run.countdown.left.load(Ordering::Relaxed);
     let killed = run.dead.is_some();
     if killed {
         shrink(&mut run, case, &survivors, &inputs);
