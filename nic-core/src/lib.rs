@@ -1,5 +1,6 @@
 //! The NIC. One module per step of a message, in this order:
 //! `bar` → `queue` → `command` → `transport` → `port`, with `dma` beside them.
+//! A module uses only those below it: docs/architecture.md shows the floors.
 //!
 //! [`Nic`] is what a program holds: it registers memory, makes queues and hands their plain-data
 //! handles to kernels. Who moves the NIC is told in [`progress`].
