@@ -180,7 +180,7 @@ impl Core {
         }
         self.tell_engine_notices();
         moved |= self.step_collectives();
-        moved | self.step_copies()
+        moved | (!self.copies.is_empty() && self.step_copies())
     }
 
     /// When the NIC must be stepped although nothing arrives.
