@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use ringbell_card::pages::{FilePages, PageTableSource as _};
 use ringbell_gtlb::PAGE_BYTES;
 use ringbell_nic_abi::GpuVa;
-use ringbell_card::pages::{FilePages, PageTableSource as _};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(pages) = FilePages::parse(bytes) else {

@@ -9,12 +9,12 @@ use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::Transport;
 use ringbell_nic_core::types::{Buffer, NicTime};
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 
 /// No work is posted, so nothing is read or written.
 struct NoMemory;
