@@ -43,7 +43,9 @@ pub use bar::BarError;
 pub use command::{Counters, Undelivered};
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{HostQueue, WaitError};
-pub use memory::{FreeError, MemoryError, MemoryKind, PeerLoans, PointerInfo, RangeError, Sharer};
+pub use memory::{
+    FreeError, MemoryError, MemoryKind, PeerExports, PointerInfo, RangeError, Sharer,
+};
 pub use nic::{
     EngineResult, HostBuffer, HostRegion, Nic, NicBuffer, NicBuilder, NicError, NotDelivered,
     SessionInfo,

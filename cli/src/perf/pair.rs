@@ -560,7 +560,7 @@ impl Client {
         let counters = nic.counters();
         let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
         let mapped = self.side.nic.gpu().memory().window().is_some();
-        let lent = nic.loans().iter().any(|l| l.lent > 0);
+        let lent = nic.peer_exports().iter().any(|l| l.exported > 0);
         let way = match (mapped, lent, staged) {
             (true, ..) => "mapped",
             (_, true, 0) => "gpu to gpu",

@@ -147,7 +147,7 @@ pub trait DmaAccess {
         Err(Fault::NoTranslation { va: buffer.va })
     }
 
-    /// Starts to move bytes of a peer's memory, borrowed here at `from`, to `offset` of the buffer: as many as are
+    /// Starts to move bytes of a peer's memory, imported here at `from`, to `offset` of the buffer: as many as are
     /// contiguous, in one go from memory to memory where it can copy by itself.
     ///
     /// # Errors

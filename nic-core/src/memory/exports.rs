@@ -15,25 +15,25 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Memory that no CPU maps, between this NIC and a local peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PeerLoans {
+pub struct PeerExports {
     /// The peer's address.
     pub peer: Ipv4Addr,
     /// Allocations of ours that the peer's own engine copies from.
-    pub lent: usize,
+    pub exported: usize,
     /// Allocations of the peer's that ours copies from.
-    pub borrowed: usize,
+    pub imported: usize,
     /// Ours that the peer is opening.
     pub opening: usize,
     /// Ours that are staged instead, and why.
     pub refused: Vec<NotReached>,
 }
 
-impl std::fmt::Display for PeerLoans {
+impl std::fmt::Display for PeerExports {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (peer, lent, borrowed) = (self.peer, self.lent, self.borrowed);
+        let (peer, exported, imported) = (self.peer, self.exported, self.imported);
         write!(
             f,
-            "{peer} copies from {lent} allocations of ours and we from {borrowed} of its"
+            "{peer} copies from {exported} allocations of ours and we from {imported} of its"
         )?;
         if self.opening > 0 {
             write!(f, "; {} are opened when no kernel runs there", self.opening)?;
@@ -60,18 +60,18 @@ pub trait Sharer {
         Ok(())
     }
 
-    /// Lets peers borrow memory that no CPU maps, under a number as for [`share`](Sharer::share). Whoever
+    /// Lets peers import memory that no CPU maps, under a number as for [`share`](Sharer::share). Whoever
     /// cannot is sent copies.
-    fn lend(&mut self, id: u64, loan: &ExportRecord) {
-        let _ = (id, loan);
+    fn export(&mut self, id: u64, record: &ExportRecord) {
+        let _ = (id, record);
     }
 
-    /// Which memory is lent and borrowed, for each peer.
-    fn loans(&self) -> Vec<PeerLoans> {
+    /// Which memory is exported and imported, for each peer.
+    fn peer_exports(&self) -> Vec<PeerExports> {
         Vec::new()
     }
 
-    /// Takes shared or lent memory back: no new reference names it, and peers are asked to unmap it.
+    /// Takes shared or exported memory back: no new reference names it, and peers are asked to unmap it.
     fn withdraw(&mut self, id: u64) {
         let _ = id;
     }
@@ -103,7 +103,7 @@ pub(crate) fn holders<S: Sharer + ?Sized>(id: u64, sharers: &[Box<S>]) -> usize 
 
 /// An allocation, by the number that its memory gave it.
 #[derive(Debug)]
-struct Lent {
+struct Exported {
     /// Its number towards peers.
     id: u64,
     /// Regions inside.
@@ -112,37 +112,39 @@ struct Lent {
     withdrawn: bool,
 }
 
-/// Allocations that no CPU maps, each lent while a region of it is registered.
+/// Allocations that no CPU maps, each exported while a region of it is registered.
 #[derive(Debug, Default)]
 pub(crate) struct Exports {
-    by_key: BTreeMap<u64, Lent>,
+    by_key: BTreeMap<u64, Exported>,
     by_region: HashMap<u32, u64>,
-    /// Regions that are not lent, and why.
+    /// Regions that are not exported, and why.
     kept: HashMap<u32, NotReached>,
 }
 
 impl Exports {
-    /// A region was registered inside of what its memory lends.
-    pub(crate) fn lend<S: Sharer + ?Sized>(
+    /// A region was registered inside of what its memory exports.
+    pub(crate) fn export<S: Sharer + ?Sized>(
         &mut self,
         lkey: Lkey,
-        loan: &ExportRecord,
+        record: &ExportRecord,
         sharers: &mut [Box<S>],
     ) {
-        self.by_region.insert(lkey.0, loan.key);
-        let lent = self.by_key.entry(loan.key).or_insert_with(|| Lent {
+        self.by_region.insert(lkey.0, record.key);
+        let exported = self.by_key.entry(record.key).or_insert_with(|| Exported {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             regions: 0,
             withdrawn: false,
         });
-        lent.regions += 1;
+        exported.regions += 1;
         // One that was asked back for a region in quarantine stays staged.
-        if lent.regions == 1 {
-            sharers.iter_mut().for_each(|s| s.lend(lent.id, loan));
+        if exported.regions == 1 {
+            sharers
+                .iter_mut()
+                .for_each(|s| s.export(exported.id, record));
         }
     }
 
-    /// A region was registered that cannot be lent: what peers get of it is staged.
+    /// A region was registered that cannot be exported: what peers get of it is staged.
     pub(crate) fn keep(&mut self, lkey: Lkey, why: NotReached) {
         self.kept.insert(lkey.0, why);
     }
@@ -166,22 +168,22 @@ impl Exports {
             // What is on its way still needs it.
             return Ok(());
         }
-        if let Some(lent) = self.by_key.get_mut(&key) {
-            if lent.regions > 1 && !lent.withdrawn {
-                lent.regions -= 1;
+        if let Some(exported) = self.by_key.get_mut(&key) {
+            if exported.regions > 1 && !exported.withdrawn {
+                exported.regions -= 1;
                 self.by_region.remove(&lkey.0);
                 return Ok(());
             }
-            let id = lent.id;
-            if !std::mem::replace(&mut lent.withdrawn, true) {
+            let id = exported.id;
+            if !std::mem::replace(&mut exported.withdrawn, true) {
                 sharers.iter_mut().for_each(|s| s.withdraw(id));
             }
             let peers = holders(id, sharers);
             if peers > 0 {
                 return Err(DeregisterError::Imported { lkey, peers });
             }
-            lent.regions -= 1;
-            if lent.regions == 0 {
+            exported.regions -= 1;
+            if exported.regions == 0 {
                 self.by_key.remove(&key);
             }
         }

@@ -21,7 +21,7 @@ pub(crate) mod exports;
 pub(crate) mod nic_memory;
 mod populate;
 
-pub use exports::{PeerLoans, Sharer};
+pub use exports::{PeerExports, Sharer};
 pub(crate) use populate::populate;
 
 use ringbell_gtlb::{DeregisterError, MemoryRegion, RegionInfo, RegisterError};

@@ -31,10 +31,10 @@ pub(super) fn describe(nic: &Nic) -> String {
         if exports > 0 {
             "local peers copy straight out of it: one copy for a matched receive, two when early"
         } else {
-            "nothing to map: local peers copy what is lent to them by their own engines, the rest goes through NIC memory in two copies"
+            "nothing to map: local peers copy what is exported to them by their own engines, the rest goes through NIC memory in two copies"
         }
     );
-    for peer in nic.loans() {
+    for peer in nic.peer_exports() {
         let _ = writeln!(out, "memory: {peer}");
     }
     for (n, why) in nic.core(|c| c.memory.exports.kept().collect::<Vec<_>>()) {

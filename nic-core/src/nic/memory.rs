@@ -15,7 +15,7 @@ use ringbell_nic_abi::{GpuVa, Lkey, PdId};
 use super::host_buffer::{va_of, Store};
 use super::{HostBuffer, HostRegion, Nic, NicBuffer};
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS, NIC_VA};
-use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerLoans, PointerInfo};
+use crate::memory::{exports, kind_of, populate, FreeError, MemoryError, PeerExports, PointerInfo};
 use crate::shmem::Mapping;
 
 impl Nic {
@@ -67,7 +67,7 @@ impl Nic {
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
         let region = self.core(|c| c.memory.mmu.register(pd, va, len, access))?;
-        self.lend_region(&region);
+        self.export_region(&region);
         Ok(region)
     }
 
@@ -311,18 +311,18 @@ impl Nic {
 
     /// Which memory local peers copy from by their own engines, and which of theirs this NIC: nothing where
     /// memory is mapped.
-    pub fn loans(&self) -> Vec<PeerLoans> {
+    pub fn peer_exports(&self) -> Vec<PeerExports> {
         self.core(|c| {
             c.streams
                 .transports
                 .iter()
-                .flat_map(|t| t.loans())
+                .flat_map(|t| t.peer_exports())
                 .collect()
         })
     }
 
-    /// Lends the allocation around a region, if its memory is one that peers borrow.
-    fn lend_region(&self, region: &MemoryRegion) {
+    /// Exports the allocation around a region, if its memory is one that peers import.
+    fn export_region(&self, region: &MemoryRegion) {
         let asked = self.core(|c| {
             let far = !c.memory.dma.is_mapped()
                 && c.streams.transports.iter().any(|t| t.name() == "local");
@@ -334,16 +334,16 @@ impl Nic {
         let Some((span, memory)) = asked else { return };
         // Without the NIC's lock: a driver takes its time.
         match memory.export_allocation(span) {
-            Ok(loan) if loan.covers(span.addr.value(), span.len) => {
+            Ok(record) if record.covers(span.addr.value(), span.len) => {
                 self.core(|c| {
                     c.memory
                         .exports
-                        .lend(region.lkey, &loan, &mut c.streams.transports)
+                        .export(region.lkey, &record, &mut c.streams.transports)
                 });
             }
             Ok(_) => {}
             Err(why) => {
-                tracing::info!(va = %region.va, %why, "memory is not lent to local peers; it is staged");
+                tracing::info!(va = %region.va, %why, "memory is not exported to local peers; it is staged");
                 self.core(|c| c.memory.exports.keep(region.lkey, why));
             }
         }

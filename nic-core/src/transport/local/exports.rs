@@ -1,6 +1,6 @@
 //! Memory of this NIC that its peers reach: who is told of it, and who has not given it back.
 //!
-//! What a link has shared is its own ([`shared`](super::shared), [`loans`](super::loans)); here are the exports themselves,
+//! What a link has shared is its own ([`shared`](super::shared), [`allocations`](super::allocations)); here are the exports themselves,
 //! and the sending and reading of notes.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use super::LocalTransport;
 use crate::descriptors;
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::HOST_BUS;
-use crate::memory::PeerLoans;
+use crate::memory::PeerExports;
 
 /// Host memory of this NIC that peers may map.
 #[derive(Debug)]
@@ -35,9 +35,9 @@ struct HostExport {
 pub(super) struct Offers {
     /// Host memory that peers may map, by number.
     host: BTreeMap<u64, HostExport>,
-    /// Memory that peers may borrow, by number.
-    loans: BTreeMap<u64, ExportRecord>,
-    /// What borrows memory of peers.
+    /// Memory that peers may import, by number.
+    allocations: BTreeMap<u64, ExportRecord>,
+    /// What imports memory of peers.
     memory: Arc<dyn DmaMemory>,
 }
 
@@ -45,7 +45,7 @@ impl Offers {
     pub(super) fn new(memory: Arc<dyn DmaMemory>) -> Offers {
         Offers {
             host: BTreeMap::new(),
-            loans: BTreeMap::new(),
+            allocations: BTreeMap::new(),
             memory,
         }
     }
@@ -72,8 +72,8 @@ impl LocalTransport {
 
     /// Takes host memory back from every peer.
     pub(super) fn withdraw_host(&mut self, id: u64) {
-        let lent = self.offers.loans.remove(&id).is_some();
-        if self.offers.host.remove(&id).is_none() && !lent {
+        let exported = self.offers.allocations.remove(&id).is_some();
+        if self.offers.host.remove(&id).is_none() && !exported {
             return;
         }
         for i in 0..self.links.len() {
@@ -99,8 +99,8 @@ impl LocalTransport {
         for (id, e) in &self.offers.host {
             l.shared.queue_share(*id, e.info);
         }
-        for (id, loan) in &self.offers.loans {
-            l.shared.queue_lend(*id, *loan);
+        for (id, record) in &self.offers.allocations {
+            l.shared.queue_export(*id, *record);
         }
         self.send_notes(link);
     }
@@ -169,13 +169,17 @@ impl LocalTransport {
             let Some(note) = note.filter(|_| fds.len() <= 1) else {
                 return false;
             };
-            if let (Note::Lend { id, loan }, true) = (note, fds.is_empty()) {
-                match l.shared.loans.borrow(id, loan, &*self.offers.memory) {
+            if let (Note::Export { id, record }, true) = (note, fds.is_empty()) {
+                match l
+                    .shared
+                    .allocations
+                    .import(id, record, &*self.offers.memory)
+                {
                     Some(Note::Nothing) => {}
                     Some(answer) => l.shared.queue(vec![answer]),
                     None => {
                         self.violations += 1;
-                        tracing::warn!(peer = %l.peer, id, "memory that overlaps other memory was lent; the link is cut");
+                        tracing::warn!(peer = %l.peer, id, "memory that overlaps other memory was exported; the link is cut");
                         return false;
                     }
                 }
@@ -203,28 +207,28 @@ impl LocalTransport {
     }
 
     /// Offers memory to every peer.
-    pub(super) fn lend_out(&mut self, id: u64, loan: &ExportRecord) {
-        self.offers.loans.insert(id, *loan);
+    pub(super) fn export_allocation(&mut self, id: u64, record: &ExportRecord) {
+        self.offers.allocations.insert(id, *record);
         for i in 0..self.links.len() {
             if let Some(l) = self.links[i].as_mut().filter(|l| l.state == LinkState::Up) {
-                l.shared.queue_lend(id, *loan);
+                l.shared.queue_export(id, *record);
                 self.send_notes(i);
             }
         }
     }
 
     /// Goes on with what is being opened and given back.
-    pub(super) fn advance_loans(&mut self, dma: &dyn DmaAccess) -> bool {
+    pub(super) fn advance_allocations(&mut self, dma: &dyn DmaAccess) -> bool {
         let mut moved = false;
         for i in 0..self.links.len() {
             let Some(l) = &mut self.links[i] else {
                 continue;
             };
-            if !l.shared.loans.is_moving() {
+            if !l.shared.allocations.is_moving() {
                 continue;
             }
             let mut notes = Vec::new();
-            l.shared.loans.advance(dma, &mut notes);
+            l.shared.allocations.advance(dma, &mut notes);
             if !notes.is_empty() && l.state == LinkState::Up {
                 moved = true;
                 l.shared.queue(notes);
@@ -234,10 +238,11 @@ impl LocalTransport {
         moved
     }
 
-    /// Every peer that lends or borrows.
-    pub(super) fn loans_of_peers(&self) -> Vec<PeerLoans> {
+    /// Every peer that exports or imports.
+    pub(super) fn exports_of_peers(&self) -> Vec<PeerExports> {
         let up = self.links.iter().flatten();
         let up = up.filter(|l| l.state == LinkState::Up);
-        up.filter_map(|l| l.shared.loans.summary(l.peer)).collect()
+        up.filter_map(|l| l.shared.allocations.summary(l.peer))
+            .collect()
     }
 }

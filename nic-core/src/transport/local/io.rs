@@ -28,7 +28,7 @@ pub(super) enum Fill {
     /// The step's budget is used up.
     Budget,
     /// Bytes in memory of the peer that is not mapped here come next.
-    Lent,
+    Unmapped,
     /// The peer broke the rules, or took its buffer back, or an engine has failed: the stream ends.
     Broken,
 }

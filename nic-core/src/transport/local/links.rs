@@ -101,7 +101,10 @@ impl LocalTransport {
                 tracing::warn!(peer = %l.peer, "no handshake in time; the link is dropped");
                 self.kill_link(i);
                 moved = true;
-            } else if l.state == LinkState::Dead && l.users == 0 && !l.shared.loans.is_moving() {
+            } else if l.state == LinkState::Dead
+                && l.users == 0
+                && !l.shared.allocations.is_moving()
+            {
                 self.links[i] = None;
             } else if l.shared.is_waiting() {
                 self.send_notes(i);
@@ -207,7 +210,7 @@ impl LocalTransport {
         let _ = epoll::delete(&self.endpoint.epoll, &l.socket);
         let was_up = l.state == LinkState::Up;
         l.state = LinkState::Dead;
-        l.shared.loans.give_all_back();
+        l.shared.allocations.give_all_back();
         tracing::info!(peer = %l.peer, was_up, "link down");
         if was_up {
             // The ring outlives the peer; its last words decide between an end and a reset.

@@ -15,13 +15,14 @@
 //! No message costs a system call: the sockets, which only tell of strangers and of dead peers, are
 //! looked at every 200 µs at most, and a peer's wake descriptor is written only when it sleeps.
 //!
-//! Memory that no CPU maps is lent ([`loans`]): the receiver's own engine copies out of it, from GPU to GPU memory
-//! ([`pending_copy`]), one copy. What cannot be lent, nor mapped (bytes of the program's own) goes through NIC memory, piece by
+//! Memory that no CPU maps is exported ([`allocations`]): the receiver's own engine copies out of it, from GPU to GPU memory
+//! ([`pending_copy`]), one copy. What cannot be exported, nor mapped (bytes of the program's own) goes through NIC memory, piece by
 //! piece ([`stage`]): two copies.
 //!
 //! Limits. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
+mod allocations;
 mod conn;
 mod endpoint;
 mod exports;
@@ -29,7 +30,6 @@ mod incoming;
 mod io;
 mod link;
 mod links;
-mod loans;
 mod note;
 mod packet;
 mod pending_copy;
@@ -58,7 +58,7 @@ use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
 use crate::dma::DmaAccess;
-use crate::memory::{PeerLoans, Sharer};
+use crate::memory::{PeerExports, Sharer};
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wake::WakeCell;
@@ -75,7 +75,7 @@ use table::Table;
 use transmit::Stop;
 use tx::TxSend;
 
-/// Most host exports of one NIC that a link tells of, and most loans, so that a peer's tables stay bounded.
+/// Most host exports of one NIC that a link tells of, and most exports, so that a peer's tables stay bounded.
 /// What comes later is staged.
 const MAX_SHARED: usize = 4096;
 /// Packets taken from one link in one step.
@@ -251,7 +251,7 @@ impl LocalTransport {
                     moved: false,
                 };
                 match receive::fill(&mut c, &mut io) {
-                    Fill::Done | Fill::Lent => {}
+                    Fill::Done | Fill::Unmapped => {}
                     Fill::Budget => again = true,
                     Fill::Broken => broken = true,
                 }
@@ -382,12 +382,12 @@ impl Sharer for LocalTransport {
         self.share_host(id, memory)
     }
 
-    fn lend(&mut self, id: u64, loan: &ExportRecord) {
-        self.lend_out(id, loan);
+    fn export(&mut self, id: u64, record: &ExportRecord) {
+        self.export_allocation(id, record);
     }
 
-    fn loans(&self) -> Vec<PeerLoans> {
-        self.loans_of_peers()
+    fn peer_exports(&self) -> Vec<PeerExports> {
+        self.exports_of_peers()
     }
 
     fn withdraw(&mut self, id: u64) {
@@ -622,7 +622,7 @@ impl Transport for LocalTransport {
         if now >= self.sockets_at {
             self.sockets_at = now.plus(SOCKETS_EVERY);
             moved |= self.look_at_sockets(now);
-            moved |= self.advance_loans(dma);
+            moved |= self.advance_allocations(dma);
         }
         for i in 0..self.links.len() {
             moved |= self.take_packets(i, dma);
@@ -669,7 +669,7 @@ impl Transport for LocalTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let waits = |l: &Link| l.shared.is_waiting() || l.shared.loans.is_moving();
+        let waits = |l: &Link| l.shared.is_waiting() || l.shared.allocations.is_moving();
         let notes = self.links.iter().flatten().any(waits);
         let stuck = notes || !self.table.active.is_empty() || !self.table.waiting.is_empty();
         let shaking = self

@@ -16,11 +16,11 @@ pub(super) const LONGEST: usize = BYTES + TOKEN_BYTES;
 pub(super) enum Note {
     /// Not sent: there is nothing to say yet.
     Nothing,
-    /// Borrow this if you can.
-    Lend { id: u64, loan: ExportRecord },
-    /// It is borrowed, or mapped: refer to it.
+    /// Import this if you can.
+    Export { id: u64, record: ExportRecord },
+    /// It is imported, or mapped: refer to it.
     Reached { id: u64 },
-    /// It cannot be borrowed: do not refer to it.
+    /// It cannot be imported: do not refer to it.
     Unreached { id: u64, why: NotReached },
     /// Map this; its descriptor comes along.
     Share { id: u64, info: ExportInfo },
@@ -35,7 +35,7 @@ impl Note {
         match self {
             Note::Nothing => 0,
             Note::Share { id, .. }
-            | Note::Lend { id, .. }
+            | Note::Export { id, .. }
             | Note::Reached { id }
             | Note::Unreached { id, .. }
             | Note::Withdraw { id }
@@ -50,8 +50,8 @@ impl Note {
             Note::Share { info, .. } => (1, info),
             Note::Withdraw { .. } => (2, none),
             Note::Released { .. } => (3, none),
-            Note::Lend { loan, .. } => {
-                let (file_offset, bus, len) = (loan.key, loan.bus, loan.len);
+            Note::Export { record, .. } => {
+                let (file_offset, bus, len) = (record.key, record.bus, record.len);
                 let info = ExportInfo {
                     file_offset,
                     bus,
@@ -71,8 +71,8 @@ impl Note {
         for word in [self.id(), info.file_offset, info.bus, info.len] {
             b.extend(word.to_le_bytes());
         }
-        if let Note::Lend { loan, .. } = self {
-            b.extend(loan.token);
+        if let Note::Export { record, .. } = self {
+            b.extend(record.token);
         }
         b
     }
@@ -100,9 +100,9 @@ impl Note {
             },
             2 => Note::Withdraw { id },
             3 => Note::Released { id },
-            4 => Note::Lend {
+            4 => Note::Export {
                 id,
-                loan: ExportRecord {
+                record: ExportRecord {
                     key: word(16),
                     bus: word(24),
                     len: word(32),

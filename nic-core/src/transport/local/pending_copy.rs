@@ -1,6 +1,6 @@
 //! References to a peer's memory that no CPU maps: bytes that arrive later.
 //!
-//! The receiver's own engine copies them out of the memory that it has [borrowed](super::loans), straight into the receives
+//! The receiver's own engine copies them out of the memory that it has [imported](super::allocations), straight into the receives
 //! that wait, several at a time. A segment stays where it is until its bytes have landed; only then is it acknowledged.
 //! So what is cancelled meanwhile begins anew with the next receive, and nothing overtakes anything in the stream.
 
@@ -31,7 +31,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
         };
         let buffer = c.rx.recvs[i].work.buffer;
         let len = len.min(buffer.len - at);
-        let Some((from, foreign)) = io.link.shared.loans.locate(bus, len.into()) else {
+        let Some((from, foreign)) = io.link.shared.allocations.locate(bus, len.into()) else {
             if c.rx.copies.runs.is_empty() {
                 return Fill::Broken;
             }
@@ -137,7 +137,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
         return Fill::Budget;
     }
     let n = u64::from(len).min(most as u64);
-    let Some((from, foreign)) = io.link.shared.loans.locate(bus, n) else {
+    let Some((from, foreign)) = io.link.shared.allocations.locate(bus, n) else {
         return Fill::Broken;
     };
     match io.dma.start_read(from) {

@@ -121,7 +121,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
         if r.done == r.work.buffer.len || (r.work.some && r.done > 0) {
             c.rx.recvs.pop_front();
             io.events.push_back(recv_done(c, &r, Status::Ok, 0));
-        } else if end == Fill::Lent {
+        } else if end == Fill::Unmapped {
             match pending_copy::fill(c, io) {
                 Fill::Done => continue,
                 other => return other,
@@ -179,7 +179,7 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                 }
                 let n = want.min(u64::from(*len)).min(*io.budget);
                 let Some(src) = io.link.resolve(*bus, n) else {
-                    result = Fill::Lent;
+                    result = Fill::Unmapped;
                     break;
                 };
                 copy_in(io.dma, &buffer, done.into(), src, n, streaming)?;

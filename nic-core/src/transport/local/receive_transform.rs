@@ -13,7 +13,7 @@ use super::rx::Seg;
 use crate::dma::Foreign;
 
 /// Most bytes that are read at once out of memory that is not mapped here.
-const LENT_PIECE: usize = 256 << 10;
+const UNMAPPED_PIECE: usize = 256 << 10;
 
 /// Fills waiting receives with what leaves the engine.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
@@ -99,7 +99,7 @@ fn fill_front(c: &mut Conn, io: &mut In<'_>) -> Result<Fill, Fault> {
                 let n = u64::from(*len).min(*io.budget);
                 let Some(from) = io.link.resolve(*bus, n) else {
                     // The engine sees bytes, so they are read into the NIC first.
-                    match pending_copy::fetch(c, 0, LENT_PIECE, io) {
+                    match pending_copy::fetch(c, 0, UNMAPPED_PIECE, io) {
                         Fill::Done => continue,
                         other => return Ok(other),
                     }

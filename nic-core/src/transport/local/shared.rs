@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 
 use ringbell_gtlb::ExportRecord;
 
-use super::loans::Loans;
+use super::allocations::Allocations;
 use super::note::Note;
 use super::rendezvous::ExportInfo;
 use super::MAX_SHARED;
@@ -42,7 +42,7 @@ pub(super) struct Shared {
     /// The peer's, by bus address.
     mapped: BTreeMap<u64, Mapped>,
     /// Memory that no CPU maps, of both.
-    pub(super) loans: Loans,
+    pub(super) allocations: Allocations,
 }
 
 impl Shared {
@@ -79,7 +79,7 @@ impl Shared {
         Some(m.map.base().wrapping_add(from as usize))
     }
 
-    /// Whether the peer may still have memory mapped, or borrowed, that was withdrawn.
+    /// Whether the peer may still have memory mapped, or imported, that was withdrawn.
     pub(super) fn holds(&self, id: u64) -> bool {
         self.leaving.contains(&id)
     }
@@ -95,7 +95,7 @@ impl Shared {
             Some(Note::Share { id, info }) => {
                 self.told.insert(info.bus, (info.len, id));
             }
-            Some(Note::Lend { id, loan }) => self.loans.offer(id, loan),
+            Some(Note::Export { id, record }) => self.allocations.offer(id, record),
             _ => {}
         }
     }
@@ -116,9 +116,9 @@ impl Shared {
         }
     }
 
-    pub(super) fn queue_lend(&mut self, id: u64, loan: ExportRecord) {
+    pub(super) fn queue_export(&mut self, id: u64, record: ExportRecord) {
         if self.told.len() + self.notes.len() < MAX_SHARED {
-            self.notes.push_back(Note::Lend { id, loan });
+            self.notes.push_back(Note::Export { id, record });
         }
     }
 
@@ -130,9 +130,9 @@ impl Shared {
     pub(super) fn queue_withdraw(&mut self, id: u64) {
         // Not told yet: never will be.
         self.notes.retain(
-            |n| !matches!(n, Note::Share { id: i, .. } | Note::Lend { id: i, .. } if *i == id),
+            |n| !matches!(n, Note::Share { id: i, .. } | Note::Export { id: i, .. } if *i == id),
         );
-        if self.loans.take_back(id) {
+        if self.allocations.take_back(id) {
             self.leaving.push(id);
             self.notes.push_back(Note::Withdraw { id });
         }
@@ -152,19 +152,19 @@ impl Shared {
             (Note::Reached { id }, None) => {
                 match self.told.values().any(|(_, told)| *told == id) {
                     true => drop(self.confirmed.insert(id)),
-                    false => self.loans.answered(id, Ok(())),
+                    false => self.allocations.answered(id, Ok(())),
                 }
                 true
             }
             (Note::Unreached { id, why }, None) => {
                 tracing::info!(id, %why, "a peer does not copy from our memory by itself; it is staged");
-                self.loans.answered(id, Err(why));
+                self.allocations.answered(id, Err(why));
                 // It may cross a withdrawal, and says as much as its answer.
                 self.leaving.retain(|i| *i != id);
                 true
             }
             // Confirmed when it is closed.
-            (Note::Withdraw { id }, None) if self.loans.give_back(id) => true,
+            (Note::Withdraw { id }, None) if self.allocations.give_back(id) => true,
             (Note::Withdraw { id }, None) => {
                 // Unmapped here and now: nothing of this link is being copied between two packets.
                 self.mapped.retain(|_, m| m.id != id);

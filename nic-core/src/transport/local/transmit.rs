@@ -155,8 +155,10 @@ fn reach(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<Reach, F
     };
     Ok(match mapped {
         true => Reach::Mapped,
-        false if bus < HOST_BUS && !watched && out.link.shared.loans.reaches(bus, span.len) => {
-            Reach::Lent
+        false
+            if bus < HOST_BUS && !watched && out.link.shared.allocations.reaches(bus, span.len) =>
+        {
+            Reach::Exported
         }
         false => Reach::No,
     })
@@ -166,8 +168,8 @@ fn reach(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<Reach, F
 enum Reach {
     /// It has the memory mapped.
     Mapped,
-    /// Its engine copies out of memory that we have lent.
-    Lent,
+    /// Its engine copies out of memory that we have exported.
+    Exported,
     /// Not at all.
     No,
 }
@@ -208,7 +210,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     if !small && !s.by_ref && !s.staged {
         match reach(&s.work.payload, on_path, out)? {
             Reach::Mapped => {}
-            Reach::Lent => {
+            Reach::Exported => {
                 // Our own engine may not have written yet what the peer's is to read.
                 let s = &mut c.tx.sends[c.tx.next_send];
                 let mark = *s.behind.get_or_insert_with(|| out.dma.mark());
