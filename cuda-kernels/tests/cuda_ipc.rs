@@ -113,7 +113,7 @@ fn what_cannot_be_shared_or_opened_says_why() {
             assert_eq!(&got, b"successor");
             drop(successor);
             second_process::say("looked");
-            // Freed while nobody has it open: the name is stale, whatever the cache held.
+            // Freed while it is not open anywhere: the name is stale, also with a cache.
             assert_eq!(open(&received()).unwrap_err(), CudaError::Stale { pid });
             second_process::say("done");
             return;

@@ -65,7 +65,7 @@ fn a_send_and_a_receive(gpu: &Gpu) {
         to.read(0, &mut got).unwrap();
         assert!(got == bytes, "round {round}");
     }
-    // Replays that nobody waits for in between, on two streams: one after the other all the same.
+    // Replays without waits in between, on two streams, run one after the other all the same.
     let last: Vec<_> = (0..9)
         .map(|i| graph.launch([&stream, &other][i % 2]).unwrap())
         .collect();

@@ -183,7 +183,7 @@ fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
     let nic = nic(&gpu);
     load_selftest(&gpu);
     for lanes in [1, 32, 64] {
-        // Nobody takes, nobody pushes: the ring fills, 64 bytes of it.
+        // Without the other side, the ring of 64 bytes fills, or stays empty.
         let (a, b) = (Ring::new(&gpu, 6, 8), Ring::new(&gpu, 6, 0));
         let mut case = Case {
             lanes,

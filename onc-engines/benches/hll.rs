@@ -80,7 +80,7 @@ impl Row {
         self.items as f64 / s[s.len() / 2]
     }
 
-    /// Items per second in the best turn: what a core does that nobody else uses.
+    /// Items per second in the best turn: the rate of a core without other users.
     fn best(&self) -> f64 {
         let shortest = self.seconds.iter().copied().fold(f64::INFINITY, f64::min);
         self.items as f64 / shortest

@@ -36,7 +36,7 @@ struct Shared {
     exposed: Option<Exposed>,
 }
 
-// SAFETY: the memory is accessed through atomics alone; it is freed when nobody holds the value.
+// SAFETY: the memory is accessed through atomics alone, and freed with the value.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -63,7 +63,7 @@ impl Shared {
 
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.layout.size());
-        // SAFETY: inside the memory, aligned, initialised, and accessed atomically by everybody.
+        // SAFETY: inside the memory, aligned, initialised, and accessed atomically by all threads.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
@@ -77,7 +77,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         drop(self.exposed.take());
-        // SAFETY: allocated with this layout, and nobody sees it any more.
+        // SAFETY: allocated with this layout, and without users.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
@@ -461,7 +461,7 @@ impl Engine {
             Opcode::Recv => self.wait_for(queue, ticket, d),
             // No engine: what was asked for is looked at in `seen`.
             Opcode::Collective => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
-            // Detail: whatever identifies the call; lengths of buffers come back as those of results.
+            // Detail: a number that identifies the call; lengths of buffers return as those of results.
             Opcode::EngineAttach => self.finish(queue, ticket, &d, Status::Ok, 0, 0x1_0007),
             Opcode::EngineDetach => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::EngineResult => self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 3),

@@ -138,7 +138,7 @@ fn build(name: &str, flags: &[&str]) -> PathBuf {
     if written(&out).is_some_and(|built| newest.is_some_and(|newest| newest < built)) {
         return out;
     }
-    // Tests run side by side: nobody may load what another is still writing.
+    // Tests run side by side: none may load a file that another is still writing.
     let own = out.with_extension(format!("{}.so", std::process::id()));
     let run = Command::new("g++")
         .args([

@@ -18,7 +18,7 @@ template <class F> RB_DEVICE void t_both(const rb_queue &q, rb_u32 times, rb_u32
   t_count(q, times, out, operation);
   rb_queue own = gpu_own_queue(q);
   t_count(own, times, out + 7, operation);
-  // The queue is everybody's again, and as it should be.
+  // Other threads may use the queue again, and its words are up to date.
   t_count(q, times, out + 14, operation);
 }
 

@@ -54,7 +54,7 @@ extern "C" __global__ void t_own_out_of_order(rb_queue q, rb_u32 rounds, rb_u32 
   for (rb_u32 k = 0; k < depth; ++k) r[k] = gpu_isend(own, 9, out + 8, 8);
   gpu_request more = gpu_isend(own, 9, out + 8, 8);
   out[1] = gpu_wait(own, more).status;
-  // While operations are under way nobody gets the queue for himself.
+  // While operations are under way no thread becomes the queue's only user.
   out[3] = gpu_own_queue(q).own;
   for (rb_u32 k = 0; k < depth; ++k) failed += !gpu_wait(own, r[k]).ok();
   out[2] = gpu_nop(q).status;

@@ -97,7 +97,7 @@ ring to_nic, from_nic;
 void relay(rb_u64 all) {
   rb_u64 at = RING_FIRST;
   while (at != RING_FIRST + all) {
-    // Acquire: pairs with the Release of whoever owns the index.
+    // Acquire: pairs with the Release of the index's writer.
     rb_u64 has = __atomic_load_n(to_nic.word(RB_STREAM_HEAD_AT), __ATOMIC_ACQUIRE) - at;
     rb_u64 room = RING - (at - __atomic_load_n(from_nic.word(RB_STREAM_TAIL_AT), __ATOMIC_ACQUIRE));
     rb_u64 n = has < room ? has : room;

@@ -1,10 +1,9 @@
-//! A `libnccl.so.2` for tests: the part of NCCL that the measurement beside it uses, over whatever driver is
-//! loaded (in tests the mock one). It really sums: ranks meet at a TCP address that is in the unique id, as
-//! NCCL's do, and operations run later, in the order of their stream, on the memory that it was given.
+//! A mock `libnccl.so.2`: the part of NCCL that the comparison uses, over the loaded driver (in tests the mock one).
 //!
-//! As strict as the real one where that finds mistakes: a thread without a current context fails, two ranks of
-//! one host on one GPU are refused unless they are allowed (NCCL 2.30, `NCCL_MULTI_RANK_GPU_ENABLE=1`), ranks of
-//! other versions too, and what the environment says decides which transport its log tells of.
+//! It computes real sums. Ranks meet at a TCP address in the unique id, as NCCL's do, and operations run later, in the
+//! order of their stream, on the memory of the caller. Mistakes that the real library refuses are refused here: a
+//! thread without a current context, two ranks of one host on one GPU unless they are allowed (NCCL 2.30,
+//! `NCCL_MULTI_RANK_GPU_ENABLE=1`), and ranks of other versions. The environment decides which transport its log names.
 //!
 //! `RINGBELL_MOCK_NCCL` is a list of faults, with commas: see [`faults::Faults`]. It says nothing of NCCL's speed.
 #![allow(unsafe_code)] // The C interface of a library.

@@ -1,5 +1,6 @@
-//! Where ranks meet: a thread of the process that made the unique id, at a TCP address that the id names. It
-//! tells each rank who the others are, then reduces what they send, operation by operation.
+//! The ranks' meeting point: a thread of the process that made the unique id, at a TCP address that the id names.
+//!
+//! It tells each rank the others, then reduces their messages, operation by operation.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
@@ -89,7 +90,7 @@ fn serve(listener: &TcpListener, id: &[u8; ID_BYTES]) -> io::Result<()> {
         let mut named = [0; ID_BYTES];
         s.read_exact(&mut named)?;
         let hello = Hello::read(&mut s)?;
-        // Somebody who came to another meeting, or twice.
+        // Else a rank of another communicator, or one that came twice.
         if named == *id && !here.iter().any(|(h, _)| h.rank == hello.rank) {
             here.push((hello, s));
         }

@@ -79,9 +79,9 @@ pub fn simulate<T: Clone>(
     let mut ranks = Vec::with_capacity(programs.len());
     for (rank, program) in programs.iter().enumerate() {
         let source = sources.get(rank).map_or(&[][..], Vec::as_slice);
-        ranks.push(Rank::new(program, count, source, in_place)?);
+        ranks.push(SimulatedRank::new(program, count, source, in_place)?);
     }
-    let mut world = World {
+    let mut world = Simulation {
         programs,
         ranks,
         channels: BTreeMap::new(),
@@ -93,7 +93,7 @@ pub fn simulate<T: Clone>(
         },
     };
     world.run(&reduce)?;
-    let output = |r: &Rank<T>| r.memory[r.output.clone()].to_vec();
+    let output = |r: &SimulatedRank<T>| r.memory[r.output.clone()].to_vec();
     world.outcome.outputs = world.ranks.iter().map(output).collect();
     Ok(world.outcome)
 }
@@ -117,7 +117,7 @@ enum Message<T> {
     Out(Vec<Option<T>>),
 }
 
-struct Rank<T> {
+struct SimulatedRank<T> {
     step: usize,
     layout: Layout,
     memory: Vec<Option<T>>,
@@ -128,13 +128,13 @@ struct Rank<T> {
     pushed: u32,
 }
 
-impl<T: Clone> Rank<T> {
+impl<T: Clone> SimulatedRank<T> {
     fn new(
         program: &Program,
         count: u64,
         source: &[T],
         in_place: bool,
-    ) -> Result<Rank<T>, SimulateError> {
+    ) -> Result<SimulatedRank<T>, SimulateError> {
         let layout = Layout {
             count,
             block_chunks: program.block_chunks,
@@ -165,7 +165,7 @@ impl<T: Clone> Rank<T> {
         for (place, value) in memory[input..].iter_mut().zip(source) {
             *place = Some(value.clone());
         }
-        Ok(Rank {
+        Ok(SimulatedRank {
             step: 0,
             layout,
             memory,
@@ -194,15 +194,15 @@ impl<T: Clone> Rank<T> {
     }
 }
 
-struct World<'a, T> {
+struct Simulation<'a, T> {
     programs: &'a [Program],
-    ranks: Vec<Rank<T>>,
+    ranks: Vec<SimulatedRank<T>>,
     channels: BTreeMap<(u32, u32, u8), VecDeque<Message<T>>>,
     draw: Draw,
     outcome: Outcome<T>,
 }
 
-impl<T: Clone> World<'_, T> {
+impl<T: Clone> Simulation<'_, T> {
     fn run(&mut self, reduce: &impl Fn(&T, &T) -> T) -> Result<(), SimulateError> {
         // The ranks that may be able to go on.
         let mut ready: Vec<usize> = (0..self.ranks.len()).collect();

@@ -20,7 +20,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Rank {
+struct HoldingRank {
     step: usize,
     sent: usize,
     received: usize,
@@ -33,7 +33,7 @@ struct Held<'a> {
     programs: &'a [Program],
     messages: &'a Messages,
     states: Vec<State>,
-    ranks: Vec<Rank>,
+    ranks: Vec<HoldingRank>,
     /// By rank and step: messages without a posted receive.
     unwanted: Vec<Vec<u32>>,
     slots: u32,
@@ -47,7 +47,7 @@ pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
         programs,
         messages,
         states: vec![State::default(); messages.all.len()],
-        ranks: vec![Rank::default(); programs.len()],
+        ranks: vec![HoldingRank::default(); programs.len()],
         unwanted: programs.iter().map(|p| vec![0; p.steps.len()]).collect(),
         slots: 1,
         ready: (0..programs.len()).collect(),
@@ -56,7 +56,7 @@ pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
         while let Some(rank) = run.ready.pop_front() {
             while run.step(rank) {}
         }
-        let at_end = |(r, p): (&Rank, &Program)| r.step == p.steps.len();
+        let at_end = |(r, p): (&HoldingRank, &Program)| r.step == p.steps.len();
         if run.ranks.iter().zip(programs).all(at_end) {
             return run.slots;
         }
@@ -69,7 +69,7 @@ pub(super) fn slots(programs: &[Program], messages: &Messages) -> u32 {
 impl Held<'_> {
     /// Runs the next step of a rank. `false`: it is at its end, or waits.
     fn step(&mut self, rank: usize) -> bool {
-        let Rank {
+        let HoldingRank {
             step: at,
             sent,
             received,

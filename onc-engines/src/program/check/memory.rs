@@ -5,7 +5,7 @@ use crate::program::{Place, Program};
 
 /// A message that may still be read from a chunk.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pending {
+pub(super) struct PendingRead {
     /// Receiver.
     pub(super) to: u32,
     /// Its step.
@@ -29,11 +29,11 @@ pub(super) enum Touched {
 
 /// One chunk.
 #[derive(Debug, Clone)]
-pub(super) struct Cell {
+pub(super) struct MemoryCell {
     pub(super) value: Value,
     /// Rank and step that wrote last.
     pub(super) writer: Option<(u32, usize)>,
-    pub(super) pending: Vec<Pending>,
+    pub(super) pending: Vec<PendingRead>,
     pub(super) touched: Touched,
     /// The step that last named this chunk, and the index in its value: finds overlaps.
     pub(super) mark: (u64, u32),
@@ -41,21 +41,21 @@ pub(super) struct Cell {
 
 /// The memory of one rank.
 #[derive(Debug)]
-pub(super) struct Memory {
-    pub(super) cells: Vec<Cell>,
+pub(super) struct RankMemory {
+    pub(super) cells: Vec<MemoryCell>,
     inputs: usize,
     outputs: usize,
     /// Input and output chunk that coincide.
     in_place: Option<(usize, usize)>,
 }
 
-impl Memory {
-    pub(super) fn new(program: &Program, algebra: &Algebra, in_place: bool) -> Memory {
+impl RankMemory {
+    pub(super) fn new(program: &Program, algebra: &Algebra, in_place: bool) -> RankMemory {
         let (inputs, outputs) = (
             program.input_chunks as usize,
             program.output_chunks as usize,
         );
-        let empty = Cell {
+        let empty = MemoryCell {
             value: Value::Nothing,
             writer: None,
             pending: Vec::new(),
@@ -67,7 +67,7 @@ impl Memory {
             cell.value = algebra.source(program.rank, chunk);
         }
         let coincide = program.in_place().filter(|_| in_place);
-        Memory {
+        RankMemory {
             cells,
             inputs,
             outputs,
@@ -95,7 +95,7 @@ impl Memory {
     }
 
     /// The cell of an output chunk.
-    pub(super) fn output_cell(&self, chunk: u32) -> &Cell {
+    pub(super) fn output_cell(&self, chunk: u32) -> &MemoryCell {
         &self.cells[self.output(chunk as usize)]
     }
 }

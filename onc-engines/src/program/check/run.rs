@@ -11,7 +11,7 @@ use ringbell_nic_abi::CollectiveKind;
 
 use super::error::{CheckError, Problem, Where};
 use super::matching::Messages;
-use super::memory::{Memory, Pending, Touched};
+use super::memory::{PendingRead, RankMemory, Touched};
 use super::value::{Algebra, Refused, Value};
 use crate::program::{Chunks, Operand, Place, Program, Step, Target};
 
@@ -34,13 +34,13 @@ pub(super) fn run(
         return Ok(Vec::new());
     };
     let algebra = Algebra::new(zero);
-    let memory = |p| Memory::new(p, &algebra, in_place);
-    let mut run = Run {
+    let memory = |p| RankMemory::new(p, &algebra, in_place);
+    let mut run = SymbolicRun {
         programs,
         messages,
         memories: programs.iter().map(memory).collect(),
         algebra,
-        ranks: vec![Rank::default(); programs.len()],
+        ranks: vec![SymbolicRank::default(); programs.len()],
         in_flight: (0..messages.all.len()).map(|_| None).collect(),
         direct: programs.iter().any(Program::is_direct),
         value: Vec::new(),
@@ -61,14 +61,14 @@ const MIXED: u32 = u32::MAX;
 
 /// A message on its way.
 #[derive(Debug)]
-struct InFlight {
+struct MessageInFlight {
     values: Vec<Value>,
     clock: Vec<u32>,
 }
 
 /// The state of a rank.
 #[derive(Debug, Clone, Default)]
-struct Rank {
+struct SymbolicRank {
     step: usize,
     sent: usize,
     received: usize,
@@ -78,13 +78,13 @@ struct Rank {
     pushed: Vec<Value>,
 }
 
-struct Run<'a> {
+struct SymbolicRun<'a> {
     programs: &'a [Program],
     messages: &'a Messages,
-    memories: Vec<Memory>,
+    memories: Vec<RankMemory>,
     algebra: Algebra,
-    ranks: Vec<Rank>,
-    in_flight: Vec<Option<InFlight>>,
+    ranks: Vec<SymbolicRank>,
+    in_flight: Vec<Option<MessageInFlight>>,
     direct: bool,
     /// The present step's value, chunk by chunk.
     value: Vec<Value>,
@@ -93,7 +93,7 @@ struct Run<'a> {
     seen: Vec<Vec<Seen>>,
 }
 
-impl Run<'_> {
+impl SymbolicRun<'_> {
     /// Runs every rank to its end.
     fn all(&mut self) -> Result<(), CheckError> {
         let programs = self.programs;
@@ -362,14 +362,14 @@ impl Run<'_> {
             if let Some(home) = step.home() {
                 for i in 0..step.chunks {
                     let at = self.memories[rank].index(home, i);
-                    self.memories[rank].cells[at].pending.push(Pending {
+                    self.memories[rank].cells[at].pending.push(PendingRead {
                         to: message.to,
                         taken: message.taken,
                         sent: index,
                     });
                 }
             }
-            self.in_flight[number] = Some(InFlight {
+            self.in_flight[number] = Some(MessageInFlight {
                 values: value.to_vec(),
                 clock: self.ranks[rank].clock.clone(),
             });

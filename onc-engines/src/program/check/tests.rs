@@ -214,7 +214,7 @@ mod planted {
     #[test]
     fn cyclic_wait() {
         let mut p = generate_all(K::AllGather, A::Pairwise, 3, 0).unwrap();
-        // Everybody receives before it sends.
+        // Every rank receives before it sends.
         for program in &mut p {
             program.steps[1..].rotate_left(2);
         }
