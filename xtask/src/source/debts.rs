@@ -130,7 +130,7 @@ pub(crate) fn update() -> Result<()> {
     std::fs::write(file(), text).with_context(|| format!("cannot write {}", file().display()))
 }
 
-/// Prints the floors of each layered crate, and what is left to mend.
+/// Prints the floors of each layered crate, and the breaches that are left.
 pub(crate) fn report() -> Result<()> {
     for folder in LAYERED {
         let modules = load(folder)?;
