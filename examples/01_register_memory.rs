@@ -24,8 +24,8 @@ fn main() -> Result<(), Error> {
         ..NicOptions::default()
     })?;
     // Allocating through the NIC is registering: pages into the GTLB, then a region with keys.
-    let from = nic.alloc(u64::from(BYTES))?;
-    let to = nic.alloc(u64::from(BYTES))?;
+    let from = nic.alloc::<u8>(u64::from(BYTES))?;
+    let to = nic.alloc::<u8>(u64::from(BYTES))?;
 
     let region = from.region();
     println!(

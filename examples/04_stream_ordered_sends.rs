@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     let (mut serving, mut sending) = (server.socket_context(2)?, client.socket_context(1)?);
 
     // The server: the listener must be there before the client connects, all else is queued.
-    let inbox = server.alloc(MESSAGES * BYTES)?;
+    let inbox = server.alloc::<u8>(MESSAGES * BYTES)?;
     let mut listener = serving.socket()?;
     serving.listen(&mut listener, PORT, 1)?.wait(PATIENCE)?;
     let mut connection = serving.accept(&mut listener)?;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Error> {
     let server_closed = serving.close(connection)?;
 
     // The client: nothing is waited for until everything is queued.
-    let outbox = client.alloc(MESSAGES * BYTES)?;
+    let outbox = client.alloc::<u8>(MESSAGES * BYTES)?;
     let data: Vec<u8> = (0..(MESSAGES * BYTES) as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();

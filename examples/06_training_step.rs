@@ -61,20 +61,15 @@ fn descend(w: &mut [f32; WEIGHTS], g: &[f32; WEIGHTS + 1]) -> f32 {
 /// The losses of all steps, with the NICs adding.
 fn train(comm: &Communicator) -> Result<Vec<f32>, Error> {
     const COUNT: usize = WEIGHTS + 1;
-    let buffer = comm.nic().alloc(COUNT as u64 * 4)?;
+    let buffer = comm.nic().alloc::<f32>(COUNT as u64)?;
     let mut w = [0.0; WEIGHTS];
     let mut losses = Vec::new();
     for _ in 0..STEPS {
         let own = gradient(comm.rank(), &w);
-        let bytes: Vec<u8> = own.iter().flat_map(|g| g.to_ne_bytes()).collect();
-        buffer.write(0, &bytes)?;
+        buffer.write(0, &own)?;
         comm.all_reduce::<f32>(&buffer, &buffer, COUNT as u64, ReduceOp::Sum)?;
-        let mut bytes = [0; COUNT * 4];
-        buffer.read(0, &mut bytes)?;
         let mut sum = [0.0; COUNT];
-        for (s, b) in sum.iter_mut().zip(bytes.chunks_exact(4)) {
-            *s = f32::from_ne_bytes([b[0], b[1], b[2], b[3]]);
-        }
+        buffer.read(0, &mut sum)?;
         losses.push(descend(&mut w, &sum));
     }
     Ok(losses)

@@ -14,7 +14,8 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use ringbell::{
-    variables, BootstrapServer, CommOptions, Communicator, Job, JobError, Nic, NicOptions, ReduceOp,
+    variables, BootstrapServer, CommOptions, Communicator, DeviceBuffer, Job, JobError, Nic,
+    NicOptions, ReduceOp,
 };
 
 type Error = Box<dyn std::error::Error>;
@@ -35,20 +36,18 @@ fn main() -> Result<(), Error> {
 }
 
 /// Adds one number of each rank; the sum tells who took part.
-fn add(comm: &Communicator, x: &ringbell::DeviceBuffer, number: u32) -> Result<u32, Error> {
-    x.write(0, &number.to_ne_bytes())?;
+fn add(comm: &Communicator, x: &DeviceBuffer<u32>, number: u32) -> Result<u32, Error> {
+    x.write(0, &[number])?;
     comm.all_reduce::<u32>(x, x, 1, ReduceOp::Sum)?;
-    let mut sum = [0; 4];
-    x.read(0, &mut sum)?;
-    Ok(u32::from_ne_bytes(sum))
+    Ok(x.to_vec()?[0])
 }
 
 fn rank(job: &Job) -> Result<(), Error> {
-    let mut options = NicOptions::for_job(&job)?;
+    let mut options = NicOptions::for_job(job)?;
     options.gpu.memory_bytes = 16 << 20;
     let nic = Nic::open(options)?;
     let mut comm = Communicator::from_job(&nic, job, &CommOptions::default())?;
-    let x = nic.alloc(4)?;
+    let x = nic.alloc(1)?;
     // Each rank's number is a decimal place of its own.
     let number = 10_u32.pow(job.rank());
     let (mut round, mut recovered) = (0, false);
@@ -70,11 +69,9 @@ fn rank(job: &Job) -> Result<(), Error> {
                 comm = comm.shrink(PATIENCE)?;
                 recovered = true;
                 // One may have ended its round just before: go on from where the last one is.
-                x.write(0, &round.to_ne_bytes())?;
+                x.write(0, &[round])?;
                 comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Min)?;
-                let mut last = [0; 4];
-                x.read(0, &mut last)?;
-                round = u32::from_ne_bytes(last);
+                round = x.to_vec()?[0];
             }
             Err(e) => return Err(e),
         }

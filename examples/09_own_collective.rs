@@ -66,16 +66,16 @@ fn main() -> Result<(), Error> {
 /// What every rank does; says how many values are wrong.
 fn rank(comm: &Communicator) -> Result<usize, Error> {
     comm.load_program(HUB)?;
-    let bytes = 4 * COUNT as u64;
-    let (values, sums) = (comm.nic().alloc(bytes)?, comm.nic().alloc(bytes)?);
+    let (values, sums) = (
+        comm.nic().alloc::<i32>(COUNT as u64)?,
+        comm.nic().alloc::<i32>(COUNT as u64)?,
+    );
     let value = |rank: u32, i: usize| (rank as i32 + 1) * 1000 + i as i32;
-    let mine = (0..COUNT).flat_map(|i| value(comm.rank(), i).to_ne_bytes());
-    values.write(0, &mine.collect::<Vec<u8>>())?;
+    let mine: Vec<i32> = (0..COUNT).map(|i| value(comm.rank(), i)).collect();
+    values.write(0, &mine)?;
     let sum = Operation::all_reduce::<i32>(&values, &sums, COUNT as u64, ReduceOp::Sum);
     comm.run(&sum.algo(Algorithm::User))?;
-    let mut out = vec![0; 4 * COUNT];
-    sums.read(0, &mut out)?;
-    let wanted = |i: usize| (0..3).map(|r| value(r, i)).sum::<i32>().to_ne_bytes();
-    let words = out.chunks_exact(4).enumerate();
-    Ok(words.filter(|(i, word)| *word != wanted(*i)).count())
+    let wanted = |i: usize| (0..3).map(|r| value(r, i)).sum::<i32>();
+    let sums = sums.to_vec()?;
+    Ok((0..COUNT).filter(|i| sums[*i] != wanted(*i)).count())
 }

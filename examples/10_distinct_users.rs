@@ -167,7 +167,7 @@ fn tcp_client(bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
 
 /// The same from a NIC.
 fn nic_client(nic: &Nic, bytes: Vec<u8>) -> Result<Vec<u8>, Error> {
-    let out = nic.alloc(bytes.len() as u64)?;
+    let out = nic.alloc::<u8>(bytes.len() as u64)?;
     out.write(0, &bytes)?;
     let socket = nic.connect((SERVER, PORT))?;
     socket.set_timeout(LIMIT);

@@ -43,8 +43,8 @@ fn main() -> Result<(), Error> {
 }
 
 fn rank(comm: &Communicator) -> Result<usize, Error> {
-    let gradients = comm.nic().alloc(COUNT * 4)?;
-    let sums = comm.nic().alloc(COUNT * 4)?;
+    let gradients = comm.nic().alloc::<u32>(COUNT)?;
+    let sums = comm.nic().alloc::<u32>(COUNT)?;
     let stream = comm.nic().gpu().stream();
 
     // Captured, not run: kernels of the program would stand before and behind it.
@@ -56,21 +56,15 @@ fn rank(comm: &Communicator) -> Result<usize, Error> {
     let value = |rank: u32, replay: u32, i: u32| (rank + 1) * 100_003 + replay * 31 + i;
     let mut wrong = 0;
     for replay in 0..REPLAYS {
-        let mine: Vec<u8> = (0..COUNT as u32)
-            .flat_map(|i| value(comm.rank(), replay, i).to_ne_bytes())
+        let mine: Vec<u32> = (0..COUNT as u32)
+            .map(|i| value(comm.rank(), replay, i))
             .collect();
         gradients.write(0, &mine)?;
         step.launch(&stream)?.wait(PATIENCE)?;
         queued.replayed()?;
-        let mut got = vec![0; mine.len()];
-        sums.read(0, &mut got)?;
-        let words = got.chunks_exact(4).zip(0..);
-        wrong += words
-            .filter(|(bytes, i)| {
-                let want: u32 = (0..comm.size()).map(|r| value(r, replay, *i)).sum();
-                **bytes != want.to_ne_bytes()
-            })
-            .count();
+        let want = |i| -> u32 { (0..comm.size()).map(|r| value(r, replay, i)).sum() };
+        let got = sums.to_vec()?;
+        wrong += got.iter().zip(0..).filter(|(x, i)| **x != want(*i)).count();
     }
     Ok(wrong)
 }

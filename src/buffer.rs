@@ -1,11 +1,13 @@
 //! GPU memory that the NIC may reach.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use ringbell_cuda_kernels::{GpuBuffer, GpuError, KernelArg};
 use ringbell_gtlb::{Access, MapError, MemoryRegion, RegisterError};
 use ringbell_nic_abi::{GpuVa, PdId};
 use ringbell_nic_core::Nic as SoftNic;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Why memory could not be allocated for the NIC.
 #[derive(Debug, thiserror::Error)]
@@ -34,13 +36,32 @@ pub enum AllocError {
     },
 }
 
-/// GPU memory, mapped in the GTLB and registered with the NIC's protection domain.
+/// GPU memory for elements of type `T`, mapped in the GTLB and registered with the NIC's protection domain. Offsets and
+/// lengths count elements.
+///
+/// ```
+/// # use ringbell::{Nic, NicOptions};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let nic = Nic::open(NicOptions { ip: "10.9.9.3/24".parse()?, ..NicOptions::default() })?;
+/// let numbers = nic.alloc::<f32>(1000)?;
+/// numbers.write(10, &[1.5, 2.5])?;
+/// assert_eq!(numbers.to_vec()?[9..13], [0.0, 1.5, 2.5, 0.0]);
+/// assert_eq!((numbers.len(), numbers.slice(10..12).bytes()), (1000, 8));
+/// # Ok(()) }
+/// ```
 ///
 /// Dropping it unregisters the region first: operations still waiting on it retire with
 /// `REGION_FREED`, DMA in flight is waited for. Memory that DMA still uses after the deadline is kept
 /// from the allocator for the life of the process.
 #[derive(Debug)]
-pub struct DeviceBuffer {
+pub struct DeviceBuffer<T = u8> {
+    allocation: Allocation,
+    of: PhantomData<fn(T) -> T>,
+}
+
+/// The memory of a buffer, whatever its elements.
+#[derive(Debug)]
+pub(crate) struct Allocation {
     /// `None` only while dropping.
     memory: Option<GpuBuffer>,
     region: MemoryRegion,
@@ -49,14 +70,14 @@ pub struct DeviceBuffer {
     nic: Arc<SoftNic>,
 }
 
-impl DeviceBuffer {
+impl Allocation {
     pub(crate) fn new(
         nic: &Arc<SoftNic>,
         pd: PdId,
         memory: GpuBuffer,
         pages: &ringbell_gtlb::PageTable,
         access: Access,
-    ) -> Result<DeviceBuffer, AllocError> {
+    ) -> Result<Allocation, AllocError> {
         let bytes = memory.len();
         nic.map(pages)
             .map_err(|source| AllocError::Map { bytes, source })?;
@@ -65,7 +86,7 @@ impl DeviceBuffer {
             pages.pages.len() as u64 * ringbell_gtlb::PAGE_BYTES,
         );
         match nic.register(pd, memory.va(), bytes, access) {
-            Ok(region) => Ok(DeviceBuffer {
+            Ok(region) => Ok(Allocation {
                 memory: Some(memory),
                 region,
                 mapped,
@@ -80,9 +101,27 @@ impl DeviceBuffer {
         }
     }
 
+    fn memory(&self) -> &GpuBuffer {
+        self.memory.as_ref().expect("taken only by drop")
+    }
+}
+
+/// What a buffer may hold: a type of which every pattern of bytes is a value, without padding.
+pub trait Plain: FromBytes + IntoBytes + Immutable {}
+
+impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
+
+impl<T> DeviceBuffer<T> {
+    pub(crate) fn new(allocation: Allocation) -> DeviceBuffer<T> {
+        DeviceBuffer {
+            allocation,
+            of: PhantomData,
+        }
+    }
+
     /// The allocation below, for what takes plain GPU memory.
     pub fn memory(&self) -> &GpuBuffer {
-        self.memory.as_ref().expect("taken only by drop")
+        self.allocation.memory()
     }
 
     /// Address as kernels see it.
@@ -90,52 +129,71 @@ impl DeviceBuffer {
         self.memory().va()
     }
 
-    /// Bytes, as asked for.
+    /// Elements, as asked for.
     pub fn len(&self) -> u64 {
+        self.bytes() / size_of::<T>() as u64
+    }
+
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
         self.memory().len()
     }
 
     /// Never: an empty allocation is refused.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.bytes() == 0
     }
 
     /// Keys and range of the region.
     pub fn region(&self) -> &MemoryRegion {
-        &self.region
+        &self.allocation.region
     }
+}
 
-    /// Copies from the host to `offset`.
+impl<T: Plain> DeviceBuffer<T> {
+    /// Copies from the host to element `offset` and those behind it.
     ///
     /// # Errors
     /// [`GpuError::NotAllocated`] when the range leaves the buffer.
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
-        self.memory().write(offset, from)
+    pub fn write(&self, offset: u64, from: &[T]) -> Result<(), GpuError> {
+        let at = offset.saturating_mul(size_of::<T>() as u64);
+        self.memory().write(at, from.as_bytes())
     }
 
-    /// Copies from `offset` to the host.
+    /// Copies from element `offset` and those behind it to the host.
     ///
     /// # Errors
     /// [`GpuError::NotAllocated`] when the range leaves the buffer.
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
-        self.memory().read(offset, into)
+    pub fn read(&self, offset: u64, into: &mut [T]) -> Result<(), GpuError> {
+        let at = offset.saturating_mul(size_of::<T>() as u64);
+        self.memory().read(at, into.as_mut_bytes())
+    }
+
+    /// All elements, copied to the host.
+    ///
+    /// # Errors
+    /// [`GpuError`]: the GPU's copy failed.
+    pub fn to_vec(&self) -> Result<Vec<T>, GpuError> {
+        let mut all: Vec<T> = (0..self.len()).map(|_| T::new_zeroed()).collect();
+        self.read(0, &mut all)?;
+        Ok(all)
     }
 }
 
 /// For what works on any GPU memory, such as a pump, and keeps this registered while it does.
-impl std::borrow::Borrow<GpuBuffer> for DeviceBuffer {
+impl<T> std::borrow::Borrow<GpuBuffer> for DeviceBuffer<T> {
     fn borrow(&self) -> &GpuBuffer {
         self.memory()
     }
 }
 
-impl From<&DeviceBuffer> for KernelArg {
-    fn from(b: &DeviceBuffer) -> KernelArg {
+impl<T> From<&DeviceBuffer<T>> for KernelArg {
+    fn from(b: &DeviceBuffer<T>) -> KernelArg {
         KernelArg::Ptr(b.va())
     }
 }
 
-impl Drop for DeviceBuffer {
+impl Drop for Allocation {
     fn drop(&mut self) {
         let Some(memory) = self.memory.take() else {
             return;

@@ -12,14 +12,12 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let nic = Nic::open(NicOptions { ip: "10.9.9.1/24".parse()?, ..NicOptions::default() })?;
 //! let queue = nic.create_queue()?;
-//! let result = nic.alloc(64)?;
+//! let result = nic.alloc::<u32>(1)?;
 //! // A kernel that sends empty commands through the whole path: doorbell, NIC, completion.
 //! let launch = nic.gpu().launch("rb_nop", 1, 1,
 //!     &[queue.handle().into(), 3_u32.into(), 0_u32.into(), (&result).into()])?;
 //! launch.wait(Duration::from_secs(10))?;
-//! let mut status = [0; 4];
-//! result.read(0, &mut status)?;
-//! assert_eq!(status, [0; 4]); // RB_STATUS_OK
+//! assert_eq!(result.to_vec()?, [0]); // RB_STATUS_OK
 //! # Ok(()) }
 //! ```
 //!
@@ -35,6 +33,7 @@ mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
 mod gpu;
+mod gpu_result;
 mod host;
 mod job;
 mod nic;
@@ -43,7 +42,7 @@ mod socket;
 mod span;
 mod spec;
 
-pub use buffer::{AllocError, DeviceBuffer};
+pub use buffer::{AllocError, DeviceBuffer, Plain};
 #[cfg(feature = "card")]
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
@@ -57,6 +56,7 @@ pub use foreign::ForeignRegion;
 pub use gpu::{
     ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
 };
+pub use gpu_result::GpuResult;
 pub use job::JobNicError;
 pub use nic::{Nic, NicOptions, OpenError};
 pub use socket::{Listener, SessionError, Socket, SocketReader, SocketWriter};

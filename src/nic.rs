@@ -24,7 +24,7 @@ use ringbell_nic_core::{
     QueueConfig,
 };
 
-use crate::buffer::{AllocError, DeviceBuffer};
+use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};
 #[cfg(feature = "cuda")]
 use crate::foreign::SharedPages;
 use crate::gpu::{GpuChoice, GpuOpenError};
@@ -303,12 +303,12 @@ impl Nic {
         &self.port
     }
 
-    /// Allocates GPU memory that kernels may send from and receive into.
+    /// Allocates zeroed GPU memory for `len` elements that kernels may send from and receive into.
     ///
     /// # Errors
     /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
-    pub fn alloc(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
-        self.own(self.gpu.alloc(bytes)?)
+    pub fn alloc<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
+        self.own(self.gpu.alloc(bytes_of::<T>(len))?)
     }
 
     /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots
@@ -316,13 +316,14 @@ impl Nic {
     ///
     /// # Errors
     /// As [`Nic::alloc`].
-    pub fn alloc_pinned(&self, bytes: u64) -> Result<DeviceBuffer, AllocError> {
-        self.own(self.gpu.alloc_pinned(bytes)?)
+    pub fn alloc_pinned<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
+        self.own(self.gpu.alloc_pinned(bytes_of::<T>(len))?)
     }
 
-    fn own(&self, memory: GpuBuffer) -> Result<DeviceBuffer, AllocError> {
+    fn own<T>(&self, memory: GpuBuffer) -> Result<DeviceBuffer<T>, AllocError> {
         let pages = self.gpu.page_table(memory.va(), memory.len())?;
-        DeviceBuffer::new(&self.soft, self.pd, memory, &pages, Access::COLLECTIVE)
+        let allocation = Allocation::new(&self.soft, self.pd, memory, &pages, Access::COLLECTIVE)?;
+        Ok(DeviceBuffer::new(allocation))
     }
 
     /// A new queue for kernels (or host threads) to post to.
@@ -346,6 +347,11 @@ impl Nic {
         // Another thread may have been first; its queue is as good.
         Ok(self.sockets.get_or_init(|| queue).clone())
     }
+}
+
+/// More than there is when it does not fit 64 bits, so that the GPU refuses it.
+fn bytes_of<T>(len: u64) -> u64 {
+    len.saturating_mul(size_of::<T>() as u64)
 }
 
 fn seed(options: &NicOptions) -> Result<u64, OpenError> {

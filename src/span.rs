@@ -31,25 +31,24 @@ macro_rules! whole_buffer {
         )+
     };
 }
-whole_buffer!(DeviceBuffer, HostBuffer, NicBuffer);
+whole_buffer!(HostBuffer, NicBuffer);
 
-macro_rules! parts {
-    ($($ty:ty),+) => {
-        $(
-            impl $ty {
-                /// A part of the buffer, by bytes: `buffer.slice(16..)`, `buffer.slice(..64)`.
-                ///
-                /// # Panics
-                /// When the range runs past the end of the buffer, or backwards.
-                #[track_caller]
-                pub fn slice(&self, range: impl RangeBounds<u64>) -> Span {
-                    Span::from(self).slice(range)
-                }
-            }
-        )+
-    };
+impl<T> From<&DeviceBuffer<T>> for Span {
+    fn from(b: &DeviceBuffer<T>) -> Span {
+        Span::of(b.va(), b.bytes())
+    }
 }
-parts!(DeviceBuffer);
+
+impl<T> DeviceBuffer<T> {
+    /// A part of the buffer, by elements: `buffer.slice(16..)`, `buffer.slice(..64)`.
+    ///
+    /// # Panics
+    /// When the range runs past the end of the buffer, or backwards.
+    #[track_caller]
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Span {
+        Span::from(self).part(range, size_of::<T>() as u64)
+    }
+}
 
 impl Span {
     /// Nothing: for the ranks that an operation gives no buffer to.
@@ -75,6 +74,12 @@ impl Span {
     #[must_use]
     #[track_caller]
     pub fn slice(self, range: impl RangeBounds<u64>) -> Span {
+        self.part(range, 1)
+    }
+
+    /// A part of it, by elements of so many bytes.
+    #[track_caller]
+    fn part(self, range: impl RangeBounds<u64>, size: u64) -> Span {
         assert!(
             !self.stream,
             "a stream has no offsets: pop what is to be skipped"
@@ -87,16 +92,16 @@ impl Span {
         let end = match range.end_bound() {
             Bound::Included(at) => at.saturating_add(1),
             Bound::Excluded(at) => *at,
-            Bound::Unbounded => self.bytes,
+            Bound::Unbounded => self.bytes / size,
         };
         assert!(
-            start <= end && end <= self.bytes,
-            "bytes {start}..{end} are no part of a buffer of {} bytes",
-            self.bytes
+            start <= end && end <= self.bytes / size,
+            "{start}..{end} is no part of a buffer of {} elements of {size} bytes",
+            self.bytes / size
         );
         Span {
-            va: GpuVa(self.va.0 + start),
-            bytes: end - start,
+            va: GpuVa(self.va.0 + start * size),
+            bytes: (end - start) * size,
             stream: false,
         }
     }

@@ -90,7 +90,7 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
         );
         assert_eq!((through.sq, through.cq), (own.sq, own.cq));
     }
-    let [oa, ob] = [&a, &b].map(|n| n.alloc(64).expect("memory"));
+    let [oa, ob] = [&a, &b].map(|n| n.alloc::<u8>(64).expect("memory"));
     let listener = call(&qa, Opcode::Socket, |_| ()) as u32;
     call(&qa, Opcode::Listen, |d| {
         (d.session, d.imm) = (SessionId(listener), 7600 | 4 << 16)
@@ -118,7 +118,10 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
     let sa = u32::from_le_bytes(r);
 
     for (i, len) in [1_u64, 41, 4_097, 200_003].into_iter().enumerate() {
-        let (from, to) = (b.alloc(len).expect("memory"), a.alloc(len).expect("memory"));
+        let (from, to) = (
+            b.alloc::<u8>(len).expect("memory"),
+            a.alloc::<u8>(len).expect("memory"),
+        );
         let sent: Vec<u8> = (0..len).map(|k| (k * 7 + 31 * i as u64) as u8).collect();
         from.write(0, &sent).expect("inside");
         let args = |h: QueueHandle, s: u32, buffer: &DeviceBuffer, out: &DeviceBuffer| {
@@ -249,7 +252,7 @@ fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
     until("it looks", || stats().looks > 2 && stats().naps > 0);
     assert_eq!(stats().rings, 0, "nobody has rung");
     // A kernel rings; nobody answers it, because the card is a mere file.
-    let out = nic.alloc(64).expect("memory");
+    let out = nic.alloc::<u8>(64).expect("memory");
     let mut short = handle;
     (short.silent_grace_us, short.wait_hook, short.wait_ctx) = (1_000, 0, 0);
     // The NIC itself takes what is posted when it is stepped, but its own doorbell is not rung.

@@ -47,7 +47,7 @@ fn every_operation_gives_what_a_serial_model_gives_with_offsets_and_odd_counts()
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
         let (me, n) = (c.rank(), c.size());
-        let buf = |bytes| c.nic().alloc(bytes).expect("memory");
+        let buf = |bytes| c.nic().alloc::<u8>(bytes).expect("memory");
         for count in [0_u64, 1, 2, 5, 1023] {
             let all = count * u64::from(n);
             // An odd offset of whole elements, so that interior addresses are used.
@@ -122,7 +122,7 @@ fn messages_find_their_receives_by_rank_and_tag_and_a_group_cannot_block_itself(
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
         let (me, other) = (c.rank(), 1 - c.rank());
-        let b = c.nic().alloc(1 << 20).expect("memory");
+        let b = c.nic().alloc::<u8>(1 << 20).expect("memory");
         put(&b, 0, &data(me, 100_000));
         // Both send first: only a group makes that safe for long messages.
         let done = Communicator::group(&[
@@ -155,8 +155,8 @@ fn requests_are_chained_in_the_nic_tested_and_waited_for() {
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
         let (a, b) = (
-            c.nic().alloc(4096).expect("memory"),
-            c.nic().alloc(4096).expect("memory"),
+            c.nic().alloc::<u8>(4096).expect("memory"),
+            c.nic().alloc::<u8>(4096).expect("memory"),
         );
         put(&a, 0, &data(c.rank(), 1000));
         put(&b, 0, &[5; 1000]);
@@ -191,7 +191,7 @@ fn streams_run_collectives_between_kernels_in_order() {
     let r = ranks("streams", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
-        let b = c.nic().alloc(4096).expect("memory");
+        let b = c.nic().alloc::<u8>(4096).expect("memory");
         put(&b, 0, &data(c.rank(), 1000));
         let stream = c.nic().gpu().stream();
         let double = Operation::combine::<i32>(&b, &b, 1000, ReduceOp::Sum);
@@ -228,19 +228,19 @@ fn splitting_orders_by_key_and_leaves_out_who_has_no_colour() {
             );
             assert_eq!(part.rank(), u32::from(me == 0));
         }
-        let x = part.nic().alloc(4).expect("memory");
+        let x = part.nic().alloc::<u8>(4).expect("memory");
         put(&x, 0, &[10 + me as i32]);
         part.all_reduce::<i32>(&x, &x, 1, ReduceOp::Sum)
             .expect("within the part");
         assert_eq!(get(&x, 0, 1), [if colour == Some(7) { 22 } else { 11 }]);
         // Parent and part at once, in different orders of their own.
-        let y = part.nic().alloc(4).expect("memory");
+        let y = part.nic().alloc::<u8>(4).expect("memory");
         put(&y, 0, &[1]);
         part.all_reduce::<i32>(&y, &y, 1, ReduceOp::Sum)
             .expect("again");
     });
     let sums = each(&comms, |c| {
-        let x = c.nic().alloc(4).expect("memory");
+        let x = c.nic().alloc::<u8>(4).expect("memory");
         put(&x, 0, &[c.rank() as i32 + 1]);
         c.all_reduce::<i32>(&x, &x, 1, ReduceOp::Prod)
             .expect("the whole still works");
@@ -259,7 +259,7 @@ fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
     gone.abort();
     drop(gone);
     let sums = each(&comms, |c| {
-        let x = c.nic().alloc(4).expect("memory");
+        let x = c.nic().alloc::<u8>(4).expect("memory");
         put(&x, 0, &[value(c.rank(), 0)]);
         let e = c
             .all_reduce::<i32>(&x, &x, 1, ReduceOp::Sum)
@@ -279,7 +279,7 @@ fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
 fn mistakes_are_told_apart_and_name_what_is_wrong() {
     let r = ranks("mistakes", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
-    let b = r.nics[0].alloc(64).expect("memory");
+    let b = r.nics[0].alloc::<u8>(64).expect("memory");
     let small = comms[0].all_reduce::<i32>(&b, &b, 17, ReduceOp::Sum);
     let small = small.expect_err("68 bytes").to_string();
     assert!(
@@ -311,7 +311,7 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
     assert_eq!(nothing.status(), Some(Status::InvalidArgument), "{nothing}");
     // Ranks that call something else are named, and the communicator says that it is lost.
     let errors = each(&comms, |c| {
-        let b = c.nic().alloc(64).expect("memory");
+        let b = c.nic().alloc::<u8>(64).expect("memory");
         let op = if c.rank() == 0 {
             ReduceOp::Sum
         } else {
@@ -351,10 +351,10 @@ fn the_rank_that_skips_a_collective_is_named_on_all_ranks() {
 fn a_rank_that_does_not_come_is_an_error_and_not_a_hang() {
     let r = ranks("late", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
-    let b = r.nics[0].alloc(64).expect("memory");
+    let b = r.nics[0].alloc::<u8>(64).expect("memory");
     let o = Operation::all_reduce::<i32>(&b, &b, 7, ReduceOp::Sum).timeout(SHORT);
     // A message without a partner ends alone.
-    let long = r.nics[0].alloc(16 << 10).expect("memory");
+    let long = r.nics[0].alloc::<u8>(16 << 10).expect("memory");
     for lonely in [
         // Longer than what is sent before its receive.
         Operation::send::<i32>(&long, 4096, 1, 3),
@@ -391,7 +391,7 @@ fn it_tells_what_it_chose_and_why() {
     let r = ranks("info", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
-        let b = c.nic().alloc(4096).expect("memory");
+        let b = c.nic().alloc::<u8>(4096).expect("memory");
         let o = Operation::all_reduce::<f32>(&b, &b, 1000, ReduceOp::Sum).algo(Algorithm::Ring);
         c.run(&o).expect("all come");
         let info = c.info().expect("it is there");
@@ -418,7 +418,7 @@ fn an_all_reduce_is_captured_once_and_replayed_with_other_data() {
 
 /// An all-reduce by a kernel of so many lanes, of GPU memory at these places; how it ended.
 fn by_kernel(c: &Communicator, lanes: u32, (src, dst): (GpuVa, GpuVa), count: u64) -> Status {
-    let out = c.nic().alloc(64).expect("memory");
+    let out = c.nic().alloc::<u8>(64).expect("memory");
     let args: [KernelArg; 13] = [
         c.handle().into(),
         u32::from(CollectiveKind::AllReduce.code()).into(),

@@ -22,7 +22,7 @@ impl Memory {
             "host" => Memory::Host(nic.alloc_host(bytes as usize).expect("host memory")),
             "adopted" => Memory::Host(nic.adopt_host(vec![0; bytes as usize]).expect("adopted")),
             "nic" => Memory::OnNic(nic.alloc_on_nic(bytes).expect("NIC memory")),
-            _ => Memory::Gpu(nic.alloc(bytes).expect("GPU memory")),
+            _ => Memory::Gpu(nic.alloc::<u8>(bytes).expect("GPU memory")),
         }
     }
 
@@ -105,7 +105,7 @@ fn an_all_reduce_takes_memory_of_every_kind_and_each_rank_another() {
 fn a_request_is_cancelled_while_nobody_counts_on_it() {
     let r = ranks("cancel", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("both come");
-    let buffer = comms[0].nic().alloc(64).expect("memory");
+    let buffer = comms[0].nic().alloc::<u8>(64).expect("memory");
     let recv = Operation::recv::<u8>(&buffer, 64, Some(1), Some(5));
     let mut request = comms[0].post(&recv).expect("room");
     request.cancel().expect("nobody sends");
@@ -120,7 +120,7 @@ fn a_request_is_cancelled_while_nobody_counts_on_it() {
     barrier.wait().expect("both came");
     // The same tag works, and what has ended cannot be cancelled.
     each(&comms, |c| {
-        let b = c.nic().alloc(64).expect("memory");
+        let b = c.nic().alloc::<u8>(64).expect("memory");
         if c.rank() == 1 {
             b.write(0, &[7; 64]).expect("fits");
             return c.send::<u8>(&b, 64, 0, 5).expect("sent");

@@ -89,7 +89,10 @@ fn messages() {
     );
     // The handle names addresses of the GPU: the mock gives other ones than the host's.
     assert_eq!((qa.handle().wait_hook, qa.handle().wait_ctx), (0, 0));
-    let (oa, ob) = (a.alloc(64).expect("memory"), b.alloc(64).expect("memory"));
+    let (oa, ob) = (
+        a.alloc::<u8>(64).expect("memory"),
+        b.alloc::<u8>(64).expect("memory"),
+    );
     let listener = call(&qa, &Descriptor::new(Opcode::Socket)) as u32;
     let mut listen = Descriptor::new(Opcode::Listen);
     listen.session = SessionId(listener);
@@ -136,7 +139,10 @@ fn messages() {
         .into_iter()
         .enumerate()
     {
-        let (from, to) = (b.alloc(len).expect("memory"), a.alloc(len).expect("memory"));
+        let (from, to) = (
+            b.alloc::<u8>(len).expect("memory"),
+            a.alloc::<u8>(len).expect("memory"),
+        );
         let sent = pattern(len, i as u64);
         from.write(0, &sent).expect("inside");
         let args = |q: &HostQueue, s: u32, buffer: &DeviceBuffer, out: &DeviceBuffer| {
@@ -194,7 +200,7 @@ fn kernels_send_and_receive_through_mapped_memory() {
         gdrcopy_sys::testing::build_mock(folder.as_ref(), &[]).expect("the mock compiles");
         std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "gdrcopy");
         let pair = Pair::open("mapped");
-        let some = pair.nics[0].alloc(64).expect("memory");
+        let some = pair.nics[0].alloc::<u8>(64).expect("memory");
         let gpu = pair.nics[0].gpu().describe();
         assert!(
             gpu.contains("; memory: mapped for the CPU by GDRCopy"),
@@ -211,7 +217,7 @@ fn kernels_send_and_receive_through_a_dma_buf() {
     under_mock(name, "dmabuf,slow-writes", || {
         // What is asked for first is not there: GDRCopy, of which the reason is told.
         let pair = Pair::open("dmabuf");
-        let buffer = pair.nics[0].alloc(1 << 16).expect("memory");
+        let buffer = pair.nics[0].alloc::<u8>(1 << 16).expect("memory");
         let gpu = pair.nics[0].gpu().describe();
         assert!(
             gpu.contains("mapped for the CPU by a dma-buf (GDRCopy: "),
@@ -296,7 +302,7 @@ fn memory_of_others_is_sent_from_and_pinned_memory_received_into() {
         });
         let together = one.va().0 / 65_536 == two.va().0 / 65_536;
         assert!(together || asked_for_cuda(), "the mock puts them together");
-        let to = a.alloc_pinned(5003).expect("pinned memory");
+        let to = a.alloc_pinned::<u8>(5003).expect("pinned memory");
         for (from, bytes) in [(&one, &data[0]), (&two, &data[1])] {
             let mut d = Descriptor::new(Opcode::Recv);
             (d.session, d.local_va, d.len) = (sa, to.va(), bytes.len() as u32);
@@ -340,8 +346,8 @@ fn ranks_reduce() {
                 let of = |r: u32| -> Vec<u8> {
                     (0..count).flat_map(|i| value(r, i).to_ne_bytes()).collect()
                 };
-                let src = c.nic().alloc(count * 4).expect("memory");
-                let dst = c.nic().alloc(count * 4).expect("memory");
+                let src = c.nic().alloc::<u8>(count * 4).expect("memory");
+                let dst = c.nic().alloc::<u8>(count * 4).expect("memory");
                 src.write(0, &of(rank)).expect("inside");
                 c.all_reduce::<u32>(&src, &dst, count, ReduceOp::Sum)
                     .unwrap_or_else(|e| panic!("rank {rank}, {count} elements: {e}"));
@@ -364,7 +370,7 @@ fn queued_sums(name: &str) -> bool {
     communicators::each(&comms, |c| {
         let (rank, count, rounds) = (c.rank(), 1021_u64, 19_u32);
         let stream = c.nic().gpu().stream();
-        let buffer = c.nic().alloc(count * 4).expect("memory");
+        let buffer = c.nic().alloc::<u8>(count * 4).expect("memory");
         let value = |r: u32, i: u64| (r + 3) * 1_000_003 + i as u32 * 7919;
         let own: Vec<u8> = (0..count)
             .flat_map(|i| value(rank, i).to_ne_bytes())
@@ -455,8 +461,8 @@ fn a_group_in_a_stream_runs_beside_the_driver_s_host_function() {
             let (rank, count) = (c.rank(), 5003_u64);
             let (next, previous) = ((rank + 1) % 3, (rank + 2) % 3);
             let (src, dst) = (
-                c.nic().alloc(count).expect("memory"),
-                c.nic().alloc(count).expect("memory"),
+                c.nic().alloc::<u8>(count).expect("memory"),
+                c.nic().alloc::<u8>(count).expect("memory"),
             );
             src.write(0, &pattern(count, rank.into())).expect("inside");
             let stream = c.nic().gpu().stream();

@@ -68,7 +68,7 @@ fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("cuda-half-{}", std::process::id()));
         let nic = open(1, &folder);
-        let out = nic.alloc(64).expect("memory");
+        let out = nic.alloc::<u8>(64).expect("memory");
         let [broken, whole] = [(); 2].map(|()| nic.create_queue().expect("a queue"));
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
         // As the host's stream leaves it that was to store the first word of an entry, and never does: the NIC cannot go
@@ -91,7 +91,7 @@ fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
         drop((broken, whole, out));
         drop(nic);
         let again = open(1, &folder);
-        let (queue, out) = (again.create_queue(), again.alloc(64).expect("memory"));
+        let (queue, out) = (again.create_queue(), again.alloc::<u8>(64).expect("memory"));
         assert_eq!(
             nop(&again, &queue.expect("a queue"), &out, 200_000),
             Status::Ok
@@ -138,7 +138,7 @@ fn peer(folder: &Path) {
     (d.session, d.imm) = (session, PORT);
     d.operand = u32::from(Ipv4Addr::new(10, 77, 41, 1)).into();
     call(&queue, &d);
-    let buffer = nic.alloc(16 << 10).expect("memory");
+    let buffer = nic.alloc::<u8>(16 << 10).expect("memory");
     let waiting = receive(&nic, &queue, session, &buffer, 1_000_000);
     say("waiting");
     // Stopped here. The deadline passes meanwhile; the kernel tells it as soon as it goes on.
@@ -175,7 +175,7 @@ fn a_process_that_is_stopped_or_killed_while_kernels_wait_wedges_nobody() {
         let accepted = queue.wait(accepting, PATIENCE).expect("it ends");
         assert_eq!(accepted.status, Status::Ok);
         let session = SessionId(accepted.detail as u32);
-        let buffer = nic.alloc(16 << 10).expect("memory");
+        let buffer = nic.alloc::<u8>(16 << 10).expect("memory");
         let pid = Pid::from_raw(second.pid() as i32).expect("a process");
 
         second.expect("waiting");

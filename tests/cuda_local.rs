@@ -61,7 +61,7 @@ impl End {
     }
 
     fn filled(&self, len: u64, seed: u64) -> DeviceBuffer {
-        let buffer = self.nic.alloc(len).expect("memory");
+        let buffer = self.nic.alloc::<u8>(len).expect("memory");
         buffer.write(0, &pattern(len, seed)).expect("inside");
         buffer
     }
@@ -273,7 +273,7 @@ fn pinned_memory_is_staged_and_received_into() {
         let (a, b, sa, sb) = pair(name);
         let (on_gpu, on_host) = (
             b.filled(300_007, 1),
-            a.nic.alloc_pinned(300_007).expect("pinned"),
+            a.nic.alloc_pinned::<u8>(300_007).expect("pinned"),
         );
         b.until_it_says("copies from 1 allocations of ours");
         let (tr, ts) = (
@@ -525,7 +525,7 @@ fn to_open_memory_never_holds_up_the_message() {
         }
         let mut two = Two::start(name, "");
         let to = two.end.filled(200_001, 9);
-        let out = two.end.nic.alloc(64).expect("memory");
+        let out = two.end.nic.alloc::<u8>(64).expect("memory");
         // A kernel waits for it before there is anything to open.
         let args = [
             two.end.queue.handle().into(),

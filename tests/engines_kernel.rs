@@ -75,7 +75,7 @@ fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
         ..on(listener, Opcode::Listen)
     };
     call(&host, &listen);
-    let memory = client.alloc(4 * LEN as u64).expect("memory");
+    let memory = client.alloc::<u8>(4 * LEN as u64).expect("memory");
     let sessions = [1_u8, 2].map(|seed| {
         let session = SessionId(call(&far, &Descriptor::new(Opcode::Socket)).detail as u32);
         let connect = Descriptor {
@@ -105,7 +105,7 @@ fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
     }
 
     let queue = server.create_queue().expect("a queue");
-    let alloc = |bytes: usize| server.alloc(bytes as u64).expect("memory");
+    let alloc = |bytes: usize| server.alloc::<u8>(bytes as u64).expect("memory");
     let (data, results, end) = (alloc(LEN), alloc(3 * ROOM), alloc(24));
     let args = [
         queue.handle().into(),

@@ -41,8 +41,8 @@ fn sum(src: &DeviceBuffer, dst: &DeviceBuffer, count: u64) -> Operation {
 fn memory(c: &Communicator) -> (DeviceBuffer, DeviceBuffer) {
     let bytes = COUNTS[2] * 4;
     let (src, dst) = (
-        c.nic().alloc(bytes).expect("memory"),
-        c.nic().alloc(bytes).expect("memory"),
+        c.nic().alloc::<u8>(bytes).expect("memory"),
+        c.nic().alloc::<u8>(bytes).expect("memory"),
     );
     let mine = (c.rank() as i32 + 1).to_ne_bytes();
     src.write(0, &mine.repeat(COUNTS[2] as usize))

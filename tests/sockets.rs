@@ -57,7 +57,7 @@ fn bytes_of_every_kind_of_memory_arrive_and_the_end_is_told() {
     for (transport, first) in [(TransportSpec::Local, 1), (TransportSpec::Tcp, 3)] {
         let (nics, _listener, [server, client]) = pair(transport, first);
         let want = pattern(300_001);
-        let from = nics[1].alloc(want.len() as u64).expect("memory");
+        let from = nics[1].alloc::<u8>(want.len() as u64).expect("memory");
         from.write(0, &want).expect("inside");
         let into = nics[0].alloc_host(want.len() + 5).expect("memory");
         std::thread::scope(|s| {
@@ -135,9 +135,9 @@ fn what_goes_wrong_is_named_and_fits_io() {
         accepted.join().expect("no panic")
     });
     drop(third);
-    let buffer = nics[0].alloc(64).expect("memory");
+    let buffer = nics[0].alloc::<u8>(64).expect("memory");
     client.set_timeout(Duration::from_millis(5));
-    let into = nics[1].alloc(64).expect("memory");
+    let into = nics[1].alloc::<u8>(64).expect("memory");
     let late = client.recv(&into).expect_err("nothing comes");
     assert_eq!(status(&late), Some(Status::TimedOut), "{late}");
     client.set_timeout(LIMIT);
@@ -152,8 +152,8 @@ fn what_goes_wrong_is_named_and_fits_io() {
 fn connections_come_and_go_without_using_up_anything() {
     let (nics, listener, _first) = pair(TransportSpec::Local, 9);
     let (a, b) = (
-        nics[0].alloc(8).expect("memory"),
-        nics[1].alloc(8).expect("memory"),
+        nics[0].alloc::<u8>(8).expect("memory"),
+        nics[1].alloc::<u8>(8).expect("memory"),
     );
     // More than there are sessions.
     for round in 0..1500_u64 {

@@ -282,7 +282,7 @@ fn carry(args: &Args, side: &Side, session: SessionId, interrupted: &AtomicBool)
         nic.gpu(),
         side.queue.handle(),
         session,
-        nic.alloc(RING)?,
+        nic.alloc::<u8>(RING)?,
         PumpTimes {
             operation_us: u32::MAX,
             idle_limit_us: NEVER_US,
@@ -293,7 +293,7 @@ fn carry(args: &Args, side: &Side, session: SessionId, interrupted: &AtomicBool)
         nic.gpu(),
         receiving.handle(),
         session,
-        nic.alloc(RING)?,
+        nic.alloc::<u8>(RING)?,
         PumpTimes {
             operation_us: NOTICE.as_micros() as u32,
             idle_limit_us: NEVER_US,

@@ -283,7 +283,7 @@ fn a_receiver_that_never_reads_costs_the_sender_its_deadline_and_no_more() {
     for transport in [TransportSpec::Local, TransportSpec::Tcp] {
         let pair = pair(&format!("deaf-{transport}"), transport);
         let bytes = 8 << 20;
-        let buffer = pair.nics[0].alloc(bytes).expect("memory");
+        let buffer = pair.nics[0].alloc::<u8>(bytes).expect("memory");
         let sent = call(&pair.queues[0], Opcode::Send, |d| {
             d.session = pair.sessions[0];
             d.local_va = buffer.va();

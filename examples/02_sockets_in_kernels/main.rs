@@ -10,8 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::abi::Status;
-use ringbell::{DeviceBuffer, KernelArg, Nic, NicOptions};
+use ringbell::{GpuResult, KernelArg, Nic, NicOptions};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -36,7 +35,11 @@ fn main() -> Result<(), Error> {
 
     // A kernel gets the handle of a queue, and from then on drives the NIC by itself.
     let (server_queue, client_queue) = (server.create_queue()?, client.create_queue()?);
-    let (rcv_data, server_end, wrong) = (server.alloc(BYTES)?, server.alloc(24)?, server.alloc(4)?);
+    let (rcv_data, server_end, wrong) = (
+        server.alloc::<u8>(BYTES)?,
+        server.alloc::<GpuResult>(1)?,
+        server.alloc::<u32>(1)?,
+    );
     let serving = server.gpu().launch(
         "server",
         1,
@@ -50,7 +53,7 @@ fn main() -> Result<(), Error> {
             (&wrong).into(),
         ],
     )?;
-    let (send_data, client_end) = (client.alloc(BYTES)?, client.alloc(24)?);
+    let (send_data, client_end) = (client.alloc::<u8>(BYTES)?, client.alloc::<GpuResult>(1)?);
     let sending = client.gpu().launch(
         "client",
         1,
@@ -67,31 +70,19 @@ fn main() -> Result<(), Error> {
     sending.wait(Duration::from_secs(60))?;
     serving.wait(Duration::from_secs(60))?;
 
-    check("client", &client_end)?;
-    check("server", &server_end)?;
-    let mut counted = [0; 4];
-    wrong.read(0, &mut counted)?;
-    let counted = u32::from_le_bytes(counted);
+    for (who, end) in [("client", client_end), ("server", server_end)] {
+        let bytes = end.to_vec()?[0].check(who)?;
+        if bytes != BYTES {
+            return Err(format!("{who}: {bytes} of {BYTES} bytes").into());
+        }
+    }
+    let counted = wrong.to_vec()?[0];
     println!("{BYTES} bytes from kernel to kernel, {counted} wrong");
 
     // The server's kernel has counted; the host looks for itself.
-    let (mut sent, mut received) = (vec![0; BYTES as usize], vec![0; BYTES as usize]);
-    send_data.read(0, &mut sent)?;
-    rcv_data.read(0, &mut received)?;
+    let (sent, received) = (send_data.to_vec()?, rcv_data.to_vec()?);
     match counted == 0 && sent == received {
         true => Ok(()),
         false => Err("the data that arrived is wrong".into()),
-    }
-}
-
-/// Checks the `gpu_result` that a kernel left: status, session, bytes, detail.
-fn check(who: &str, end: &DeviceBuffer) -> Result<(), Error> {
-    let mut result = [0; 24];
-    end.read(0, &mut result)?;
-    let bytes = u64::from_le_bytes(result[8..16].try_into()?);
-    match Status::from_code(result[0]) {
-        Some(Status::Ok) if bytes == BYTES => Ok(()),
-        Some(status) => Err(format!("{who}: {status}, {bytes} of {BYTES} bytes").into()),
-        None => Err(format!("{who}: unknown status {}", result[0]).into()),
     }
 }

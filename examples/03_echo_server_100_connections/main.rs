@@ -10,9 +10,8 @@
 
 use std::time::Duration;
 
-use ringbell::abi::Status;
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
-use ringbell::{HostQueue, KernelArg, Nic, NicOptions};
+use ringbell::{GpuResult, HostQueue, KernelArg, Nic, NicOptions};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -34,7 +33,7 @@ fn main() -> Result<(), Error> {
     // As many may wait to be accepted as there are clients.
     let listener = server.listen_with(PORT, CONNECTIONS as u16)?;
     let queues = queues(&server, CONNECTIONS + 1)?;
-    let memory = server.alloc(BYTES * u64::from(CONNECTIONS))?;
+    let memory = server.alloc::<u8>(BYTES * u64::from(CONNECTIONS))?;
     let handles: Vec<_> = queues.iter().map(HostQueue::handle).collect();
     let echo = EchoServer::start(
         server.gpu(),
@@ -57,10 +56,13 @@ fn main() -> Result<(), Error> {
     for queue in &queues {
         bytes.extend(KernelArg::from(queue.handle()).to_bytes());
     }
-    let handles = client.alloc(bytes.len() as u64)?;
+    let handles = client.alloc::<u8>(bytes.len() as u64)?;
     handles.write(0, &bytes)?;
-    let memory = client.alloc(2 * BYTES * u64::from(CONNECTIONS))?;
-    let (ends, wrong) = (client.alloc(24 * u64::from(CONNECTIONS))?, client.alloc(4)?);
+    let memory = client.alloc::<u8>(2 * BYTES * u64::from(CONNECTIONS))?;
+    let (ends, wrong) = (
+        client.alloc::<GpuResult>(CONNECTIONS.into())?,
+        client.alloc::<u32>(1)?,
+    );
     let clients = client.gpu().launch(
         "echo_client",
         CONNECTIONS,
@@ -79,17 +81,10 @@ fn main() -> Result<(), Error> {
     clients.wait(Duration::from_secs(100))?;
     let served = echo.wait(Duration::from_secs(100))?;
 
-    let mut results = vec![0; 24 * CONNECTIONS as usize];
-    ends.read(0, &mut results)?;
-    for (i, result) in results.chunks_exact(24).enumerate() {
-        let status = Status::from_code(result[0]).ok_or("an unknown status")?;
-        if status != Status::Ok {
-            return Err(format!("client {i}: {status}").into());
-        }
+    for (i, result) in ends.to_vec()?.iter().enumerate() {
+        result.check("client").map_err(|e| format!("{i}: {e}"))?;
     }
-    let mut counted = [0; 4];
-    wrong.read(0, &mut counted)?;
-    let counted = u32::from_le_bytes(counted);
+    let counted = wrong.to_vec()?[0];
     println!(
         "{} connections served, {} failed; {} bytes echoed, {counted} wrong",
         served.served, served.failed, served.bytes

@@ -127,8 +127,8 @@ fn main() -> Result<(), Error> {
         .gpu()
         .load_module(&kernels::build("07_distinct_words/count.cu")?)?;
     let queue = server.create_queue()?;
-    let data = server.alloc(items.len() as u64)?;
-    let (result, end) = (server.alloc(4096)?, server.alloc(24)?);
+    let data = server.alloc::<u8>(items.len() as u64)?;
+    let (result, end) = (server.alloc::<u8>(4096)?, server.alloc::<u8>(24)?);
     let kernel = server.gpu().launch(
         "count_distinct",
         1,
@@ -207,7 +207,7 @@ fn text() -> Result<Vec<u8>, Error> {
 
 /// The client: sends all items, and returns the answer.
 fn ask(nic: &Nic, items: &[u8]) -> Result<Vec<u8>, Error> {
-    let out = nic.alloc(items.len() as u64)?;
+    let out = nic.alloc::<u8>(items.len() as u64)?;
     out.write(0, items)?;
     let socket = connect(nic)?;
     socket.set_timeout(Duration::from_secs(60));

@@ -11,9 +11,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringbell::abi::Status;
 use ringbell::parts::onc_engines::program::Layout;
-use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+use ringbell::{CommOptions, Communicator, GpuResult, Nic, NicOptions};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -53,8 +52,8 @@ fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
     let nic = comm.nic();
     nic.gpu().load_module(module)?;
     let (computed, sums) = (nic.kernel_stream(RING)?, nic.kernel_stream(RING)?);
-    let (digest, ends) = (nic.alloc(8)?, nic.alloc(3 * 24)?);
-    digest.write(0, &[0; 8])?;
+    let (digest, ends) = (nic.alloc::<u64>(1)?, nic.alloc::<GpuResult>(3)?);
+    digest.write(0, &[0])?;
     let args = [
         comm.handle().into(),
         (&computed).into(),
@@ -65,18 +64,10 @@ fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
     ];
     let kernel = nic.gpu().launch("produce_and_consume", 2, 64, &args)?;
     kernel.wait(Duration::from_secs(60))?;
-    for (i, what) in ["all-reduce", "push", "pop"].into_iter().enumerate() {
-        let mut end = [0; 24];
-        ends.read(i as u64 * 24, &mut end)?;
-        match Status::from_code(end[0]) {
-            Some(Status::Ok) => {}
-            Some(status) => return Err(format!("{what}: {status}").into()),
-            None => return Err(format!("{what}: unknown status {}", end[0]).into()),
-        }
+    for (end, what) in ends.to_vec()?.iter().zip(["all-reduce", "push", "pop"]) {
+        end.check(what)?;
     }
-    let mut found = [0; 8];
-    digest.read(0, &mut found)?;
-    Ok(u64::from_le_bytes(found))
+    Ok(digest.to_vec()?[0])
 }
 
 fn main() -> Result<(), Error> {

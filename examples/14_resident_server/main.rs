@@ -33,7 +33,7 @@ fn main() -> Result<(), Error> {
     // The host opens the listening socket, and launches the kernel once.
     let listener = server.listen(PORT)?;
     let queue = server.create_queue()?;
-    let (room, out) = (server.alloc(ROOM)?, server.alloc(64)?);
+    let (room, out) = (server.alloc::<u8>(ROOM)?, server.alloc::<u8>(64)?);
     out.write(0, &[0; 64])?;
     server.gpu().load_module(&module)?;
     let resident = server.gpu().launch(
@@ -112,7 +112,7 @@ impl Client {
     fn connect(nic: &Nic) -> Result<Client, Error> {
         Ok(Client {
             socket: nic.connect((SERVER.parse::<Ipv4Addr>()?, PORT))?,
-            memory: nic.alloc(ROOM)?,
+            memory: nic.alloc::<u8>(ROOM)?,
         })
     }
 

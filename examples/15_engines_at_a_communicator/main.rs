@@ -15,11 +15,11 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-use ringbell::abi::{EngineId, Status};
+use ringbell::abi::EngineId;
 use ringbell::engines::checksum::ChecksumEngine;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Place, StreamEngine};
-use ringbell::{CommOptions, Communicator, Nic, NicOptions};
+use ringbell::{CommOptions, Communicator, GpuResult, Nic, NicOptions};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -77,13 +77,11 @@ impl Machine {
         let nic = self.comm.nic();
         nic.gpu().load_module(module)?;
         let rank = self.comm.rank();
-        let visits: Vec<u8> = (0..COUNT)
-            .flat_map(|i| user(rank, i).to_le_bytes())
-            .collect();
-        let users = nic.alloc(4 * COUNT)?;
+        let visits: Vec<u32> = (0..COUNT).map(|i| user(rank, i)).collect();
+        let users = nic.alloc(COUNT)?;
         users.write(0, &visits)?;
-        let all = nic.alloc(4 * COUNT * u64::from(RANKS))?;
-        let (result, end) = (nic.alloc(ROOM.into())?, nic.alloc(24)?);
+        let all = nic.alloc::<u32>(COUNT * u64::from(RANKS))?;
+        let (result, end) = (nic.alloc::<u8>(ROOM.into())?, nic.alloc::<GpuResult>(1)?);
         let args = [
             self.comm.handle().into(),
             u32::from(KIND).into(),
@@ -97,13 +95,7 @@ impl Machine {
         ];
         let kernel = nic.gpu().launch("gather_and_count", 1, 32, &args)?;
         kernel.wait(Duration::from_secs(60))?;
-        let mut ended = [0; 24];
-        end.read(0, &mut ended)?;
-        match Status::from_code(ended[0]) {
-            Some(Status::Ok) => {}
-            Some(status) => return Err(format!("rank {rank}: {status}").into()),
-            None => return Err(format!("rank {rank}: unknown status {}", ended[0]).into()),
-        }
+        end.to_vec()?[0].check("count")?;
         let mut bytes = [0; HllSummary::BYTES];
         result.read(0, &mut bytes)?;
         HllSummary::read(&bytes).ok_or_else(|| "the result is too short".into())

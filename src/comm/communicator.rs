@@ -52,7 +52,7 @@ impl Staging {
         if bytes == 0 {
             return None;
         }
-        match nic.alloc_pinned(u64::from(bytes) * 2 * u64::from(queue.depth())) {
+        match nic.alloc_pinned::<u8>(u64::from(bytes) * 2 * u64::from(queue.depth())) {
             Ok(memory) => Some(Staging { memory, bytes }),
             Err(error) => {
                 tracing::warn!(%error, bytes, "small all-reduces of kernels go by the copy engine: no pinned memory");
@@ -145,7 +145,7 @@ impl Drop for Inner {
 /// std::thread::scope(|scope| {
 ///     for comm in &comms {
 ///         scope.spawn(move || {
-///             let x = comm.nic().alloc(4).expect("memory");
+///             let x = comm.nic().alloc::<u8>(4).expect("memory");
 ///             x.write(0, &(comm.rank() as f32 + 1.5).to_ne_bytes()).expect("fits");
 ///             comm.all_reduce::<f32>(&x, &x, 1, ReduceOp::Sum).expect("both ranks came");
 ///             let mut sum = [0; 4];
@@ -398,7 +398,7 @@ impl Communicator {
     /// be relied on to notice: end it.
     ///
     /// # Errors
-    /// [`BootstrapError::Excluded`](super::BootstrapError::Excluded) when the others have gone on without
+    /// [`BootstrapError::Excluded`](ringbell_job::BootstrapError::Excluded) when the others have gone on without
     /// this rank. [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
@@ -551,7 +551,7 @@ impl Communicator {
     /// again that the wire has lost.
     ///
     /// # Errors
-    /// [`BootstrapError::Lost`](super::BootstrapError::Lost) when the bootstrap is gone; ranks that do not
+    /// [`BootstrapError::Lost`](ringbell_job::BootstrapError::Lost) when the bootstrap is gone; ranks that do not
     /// come within `patience` are not waited for longer.
     pub fn finish(self, patience: Duration) -> Result<(), CollectiveError> {
         let i = &*self.inner;

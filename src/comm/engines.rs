@@ -25,7 +25,7 @@ impl Communicator {
     /// let nic = Nic::open(options)?;
     /// let comm = Communicator::init_all(&[nic.clone()], &CommOptions::default())?.remove(0);
     /// let id = comm.attach_engine(Place::Output, Box::new(checksum::ChecksumEngine::new()), 1)?;
-    /// let x = nic.alloc(4)?;
+    /// let x = nic.alloc::<u8>(4)?;
     /// x.write(0, &7_u32.to_le_bytes())?;
     /// comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Sum)?;
     /// let result = nic.soft().detach_engine(id)?;

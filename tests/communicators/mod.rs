@@ -79,7 +79,7 @@ pub fn replays(c: &Communicator) {
     let bytes = |f: &dyn Fn(u64) -> u32| -> Vec<u8> {
         (0..count).flat_map(|i| f(i).to_ne_bytes()).collect()
     };
-    let [src, sums, before] = [(); 3].map(|()| c.nic().alloc(count * 4).expect("memory"));
+    let [src, sums, before] = [(); 3].map(|()| c.nic().alloc::<u8>(count * 4).expect("memory"));
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let stream = c.nic().gpu().stream();
     stream.begin_capture().expect("the GPU has graphs");
@@ -141,7 +141,8 @@ pub fn defaults_in_streams(name: &str) {
     let comms = Communicator::init_all(&r.nics, &defaults).expect("all come");
     each(&comms, |c| {
         let count = 777_u64;
-        let [src, queued, replayed] = [(); 3].map(|()| c.nic().alloc(count * 4).expect("memory"));
+        let [src, queued, replayed] =
+            [(); 3].map(|()| c.nic().alloc::<u8>(count * 4).expect("memory"));
         // Of 24 bits, of which the wire takes 8.
         let value = |i: u64| 1.0 + (c.rank() as f32 + 1.0) * (i as f32 + 0.3) / 1e4;
         let mine: Vec<u8> = (0..count).flat_map(|i| value(i).to_ne_bytes()).collect();

@@ -24,7 +24,10 @@ unsafe extern "C" fn rb_mem_alloc(nic: *mut c_void, bytes: usize, va: *mut *mut 
                 "0 bytes were asked for; ask for at least one",
             ));
         }
-        let buffer = nic.nic.alloc(bytes as u64).map_err(|e| Failure::host(&e))?;
+        let buffer = nic
+            .nic
+            .alloc::<u8>(bytes as u64)
+            .map_err(|e| Failure::host(&e))?;
         let va = buffer.va().0;
         let mut buffers = nic.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         buffers.insert(va, buffer);

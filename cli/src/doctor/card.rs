@@ -46,7 +46,7 @@ fn try_out() -> Result<(String, Doorbells, GpuKind)> {
     let card = CardBar::open(&bar.display().to_string()).context("its BAR cannot be mapped")?;
     let doorbells = nic.doorbells(card, doorbell_choice())?;
     let queue = nic.create_queue()?;
-    let out = nic.alloc(64)?;
+    let out = nic.alloc::<u8>(64)?;
     let args = [
         doorbells.handle(&queue).into(),
         KernelArg::U32(5_000_000),

@@ -94,8 +94,8 @@ impl Path {
         let (tx, rx) = (side(0)?, side(1)?);
         let listener = rx.listen(PORT, 4)?;
         Ok(Path {
-            from: tx.nic.alloc(WINDOW * size)?,
-            to: rx.nic.alloc(WINDOW * slot_bytes(size))?,
+            from: tx.nic.alloc::<u8>(WINDOW * size)?,
+            to: rx.nic.alloc::<u8>(WINDOW * slot_bytes(size))?,
             tx,
             rx,
             listener,

@@ -65,9 +65,9 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     let comms = Communicator::init_all(std::slice::from_ref(&nic), &CommOptions::default())?;
     let comm = comms.first().context("no communicator")?;
     let arrays = Arrays {
-        sum: nic.alloc(largest)?,
-        other: nic.alloc(largest)?,
-        result: nic.alloc(PerfResult::BYTES)?,
+        sum: nic.alloc::<u8>(largest)?,
+        other: nic.alloc::<u8>(largest)?,
+        result: nic.alloc::<u8>(PerfResult::BYTES)?,
     };
     let mut report = Report {
         meta: machine::meta("combine"),

@@ -143,7 +143,9 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
         .map(|_| side.connect(client.server, std::time::Duration::from_secs(10), || true))
         .collect::<Result<Vec<SessionId>>>()?;
     let list = session_list(side, &sessions)?;
-    let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;
+    let buffer = side
+        .nic
+        .alloc::<u8>(u64::from(MANY_WINDOW) * stride(plan.len))?;
     let mut rows = Vec::new();
     all_arrived(client)?;
     for (active, rounds) in rounds(connections, plan.count) {

@@ -158,7 +158,7 @@ fn kernel_times(
     count: u32,
     tail: &[u32],
 ) -> Result<Samples> {
-    let times = alone.side.nic.alloc(u64::from(count) * 8)?;
+    let times = alone.side.nic.alloc::<u8>(u64::from(count) * 8)?;
     let mut args: Vec<_> = lead.iter().map(|&v| v.into()).collect();
     args.push(count.into());
     args.extend(tail.iter().map(|&v| ringbell::KernelArg::from(v)));
@@ -184,7 +184,7 @@ fn host_reads(alone: &Alone, offset: usize, count: u32) -> Result<Samples> {
 /// Empty commands that the host launches one by one, each a kernel of its own.
 fn launched_times(alone: &Alone, count: u32) -> Result<Samples> {
     let nic = &alone.side.nic;
-    let out = nic.alloc(64)?;
+    let out = nic.alloc::<u8>(64)?;
     let queue = nic.create_queue().context("cannot create a queue")?;
     let args = [
         queue.handle().into(),
@@ -289,7 +289,10 @@ pub(super) fn dma(args: &DmaArgs) -> Result<Exit> {
     // Whole words: the kernel fills and checks eight bytes at a time.
     let bytes = args.bytes.next_multiple_of(8);
     let alone = Alone::open(4 * bytes + (64 << 20), args.dedicated)?;
-    let (to, from) = (alone.side.nic.alloc(bytes)?, alone.side.nic.alloc(bytes)?);
+    let (to, from) = (
+        alone.side.nic.alloc::<u8>(bytes)?,
+        alone.side.nic.alloc::<u8>(bytes)?,
+    );
     let mut report = report_of(&alone, "dma", None);
     report.meta.limits = limits::measure(&[bytes]);
     let progress = Progress::new("dma", bursts.len() as u64);

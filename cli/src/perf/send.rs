@@ -219,7 +219,7 @@ fn measure(kind: Kind, args: &Args, client: &Client, size: u64) -> Result<Row> {
 fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
     let side = &client.side;
     let take_times = kind == Kind::Latency || (kind == Kind::Bandwidth && plan.len >= TIMED_FROM);
-    let times = side.nic.alloc(if take_times {
+    let times = side.nic.alloc::<u8>(if take_times {
         u64::from(plan.count.max(1)) * 8
     } else {
         8
@@ -231,7 +231,7 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
         Kind::Bandwidth => {
             let buffer = side
                 .nic
-                .alloc(u64::from(plan.window) * stride(plan.len) + 64)?;
+                .alloc::<u8>(u64::from(plan.window) * stride(plan.len) + 64)?;
             side.run(
                 "rb_perf_bw_send",
                 &[
@@ -250,7 +250,7 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
             )?
         }
         Kind::Latency => {
-            let buffer = side.nic.alloc(2 * stride(plan.len))?;
+            let buffer = side.nic.alloc::<u8>(2 * stride(plan.len))?;
             side.run(
                 "rb_perf_pingpong",
                 &[
@@ -268,7 +268,7 @@ fn timed(kind: Kind, client: &Client, plan: &Plan) -> Result<Row> {
             )?
         }
         Kind::Rate => {
-            let control = side.nic.alloc(64)?;
+            let control = side.nic.alloc::<u8>(64)?;
             side.run(
                 "rb_perf_rate_send",
                 &[

@@ -53,7 +53,7 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
     let full = u32::from(plan.full).into();
     match plan.run {
         Run::PingPong => {
-            let buffer = side.nic.alloc(2 * stride(plan.len))?;
+            let buffer = side.nic.alloc::<u8>(2 * stride(plan.len))?;
             let second = ringbell::abi::GpuVa(buffer.va().0 + stride(plan.len));
             side.run(
                 "rb_perf_pingpong",
@@ -72,7 +72,7 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
             )
         }
         Run::Bandwidth => {
-            let buffer = side.nic.alloc(window * stride(plan.len) + 64)?;
+            let buffer = side.nic.alloc::<u8>(window * stride(plan.len) + 64)?;
             side.run(
                 "rb_perf_bw_recv",
                 &[
@@ -90,7 +90,7 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
             )
         }
         Run::Rate => {
-            let buffer = side.nic.alloc(window * RATE_CHUNK)?;
+            let buffer = side.nic.alloc::<u8>(window * RATE_CHUNK)?;
             side.run(
                 "rb_perf_rate_recv",
                 &[
@@ -150,7 +150,9 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
         sessions.push(side.accept(listener, Duration::from_secs(30))?);
     }
     let list = session_list(side, &sessions)?;
-    let buffer = side.nic.alloc(u64::from(MANY_WINDOW) * stride(plan.len))?;
+    let buffer = side
+        .nic
+        .alloc::<u8>(u64::from(MANY_WINDOW) * stride(plan.len))?;
     let mut all = KernelResult::default();
     side.tell(session, &Verdict::READY.encode())?;
     'runs: for (active, rounds) in rounds(plan.window, plan.count) {
@@ -178,7 +180,7 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
 /// The numbers of sessions, in GPU memory.
 pub(super) fn session_list(side: &Side, sessions: &[SessionId]) -> Result<DeviceBuffer> {
     let ids: Vec<u8> = sessions.iter().flat_map(|s| s.0.to_ne_bytes()).collect();
-    let list = side.nic.alloc(ids.len() as u64)?;
+    let list = side.nic.alloc::<u8>(ids.len() as u64)?;
     list.write(0, &ids)?;
     Ok(list)
 }
@@ -192,7 +194,7 @@ pub(super) fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots,
         slot_bytes: plan.part.into(),
         ..SlotsConfig::default()
     };
-    let window = side.nic.alloc_pinned(config.window_bytes)?;
+    let window = side.nic.alloc_pinned::<u8>(config.window_bytes)?;
     let slots = Slots::new(window.va(), config)?;
     Ok((window, slots, side.nic.gpu().alloc(plan.len)?))
 }

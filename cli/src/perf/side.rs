@@ -54,7 +54,7 @@ impl Side {
         let nic = open::nic(options)?;
         let queue = nic.create_queue().context("cannot create a queue")?;
         let control = nic
-            .alloc(4096)
+            .alloc::<u8>(4096)
             .context("cannot allocate a control buffer")?;
         let timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
         Ok(Side {

@@ -190,7 +190,9 @@ fn rung(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let n = count(args, ((256 << 20) / size).clamp(32, 20_000));
     let plan = plan(args, client, Run::Bandwidth, size, WINDOW, n);
     side.tell(client.session, &plan.encode())?;
-    let buffer = side.nic.alloc(u64::from(WINDOW) * stride(size) + 64)?;
+    let buffer = side
+        .nic
+        .alloc::<u8>(u64::from(WINDOW) * stride(size) + 64)?;
     let sent: KernelResult = side
         .run(
             "rb_perf_bw_send",
@@ -221,7 +223,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
         warmup: 0,
         ..plan(args, client, Run::Bandwidth, size, WINDOW, n)
     };
-    let buffer = side.nic.alloc(u64::from(n) * stride(size))?;
+    let buffer = side.nic.alloc::<u8>(u64::from(n) * stride(size))?;
     let mut message: Vec<u8> = (0..size / 8)
         .flat_map(|j| pattern(plan.seed, 0, j).to_le_bytes())
         .collect();
@@ -233,7 +235,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
         }
         buffer.write(i * stride(size), &message)?;
     }
-    let results = side.nic.alloc(u64::from(n) * GPU_RESULT)?;
+    let results = side.nic.alloc::<u8>(u64::from(n) * GPU_RESULT)?;
     results.write(0, &vec![0xff; (u64::from(n) * GPU_RESULT) as usize])?;
     side.tell(client.session, &plan.encode())?;
     // The receiving kernel says when it is ready and when it has all: of no warm-up, then of the run.

@@ -107,7 +107,7 @@ enum Buffer {
 impl Buffer {
     fn new(nic: &Nic, kind: Memory, len: usize) -> Result<Buffer> {
         Ok(match kind {
-            Memory::Gpu => Buffer::Gpu(nic.alloc(len as u64)?),
+            Memory::Gpu => Buffer::Gpu(nic.alloc::<u8>(len as u64)?),
             Memory::Host => Buffer::Host(nic.alloc_host(len)?),
             Memory::Own => Buffer::Host(nic.adopt_host(vec![0; len])?),
             Memory::Nic => Buffer::Nic(nic.alloc_on_nic(len as u64)?),

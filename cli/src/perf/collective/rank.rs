@@ -72,7 +72,7 @@ impl Rank {
     pub(super) fn new(comm: Communicator, plan: Plan, bytes: u64) -> Result<Rank> {
         let alloc = |n: u64| {
             comm.nic()
-                .alloc(n.max(64))
+                .alloc::<u8>(n.max(64))
                 .with_context(|| format!("cannot allocate {n} bytes of GPU memory"))
         };
         let ring = |bytes: u64| {
