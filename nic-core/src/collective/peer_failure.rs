@@ -118,6 +118,9 @@ impl Transport for Failing {
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         self.alive()?.cancel(conn, token)
     }
+    fn watch(&mut self, conn: ConnId) {
+        self.alive().into_iter().for_each(|t| t.watch(conn));
+    }
     fn shutdown(&mut self, conn: ConnId) {
         self.alive().into_iter().for_each(|t| t.shutdown(conn));
     }
