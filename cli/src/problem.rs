@@ -53,6 +53,12 @@ impl Problem {
             exit,
         }
     }
+
+    /// How the program ends that ends with this error.
+    pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
+        let problem = error.downcast_ref::<Problem>();
+        problem.map_or(Exit::Failed, |p| p.exit)
+    }
 }
 
 impl fmt::Display for Problem {
@@ -66,9 +72,7 @@ impl std::error::Error for Problem {}
 /// Prints an error on standard error and says how to end.
 pub(crate) fn print(error: &anyhow::Error) -> Exit {
     super::stdio::note(text(error).trim_end());
-    error
-        .downcast_ref::<Problem>()
-        .map_or(Exit::Failed, |p| p.exit)
+    Problem::exit_of(error)
 }
 
 fn text(error: &anyhow::Error) -> String {

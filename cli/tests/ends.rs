@@ -299,7 +299,7 @@ fn what_no_memory_is_there_for_is_refused_before_it_starts() {
     for args in [
         &["perf", "all-reduce", "-b", "1T", "-e", "1T"][..],
         &["perf", "all-reduce", "-R", "64", "-e", "1T", "--threads"],
-        &["perf", "send-bw", "-b", "1T", "-e", "1T"],
+        &["perf", "send-bw", "-b", "2G", "-e", "2G", "-w", "1000"],
     ] {
         let out = run(&mut ringbell(args, &tmp));
         let said = text(&out);
@@ -308,6 +308,21 @@ fn what_no_memory_is_there_for_is_refused_before_it_starts() {
             said.contains("bytes of memory") && said.contains("are free"),
             "{said}"
         );
+    }
+    let _ = std::fs::remove_dir_all(&tmp);
+}
+
+/// Whatever memory there is.
+#[test]
+fn messages_that_no_descriptor_holds_are_wrong_usage() {
+    let tmp = temporary("long");
+    for name in ["send-bw", "send-lat", "send-recv"] {
+        let args = ["perf", name, "-b", "4G", "-e", "8G"];
+        let out = run(&mut ringbell(&args, &tmp));
+        let said = text(&out);
+        assert_eq!(out.status.code(), Some(2), "{name}: {said}");
+        assert!(said.contains("a message of 8G is too long"), "{said}");
+        assert!(said.contains("at most 4294901760 bytes"), "{said}");
     }
     let _ = std::fs::remove_dir_all(&tmp);
 }

@@ -248,7 +248,7 @@ RB_DEVICE gpu_result gpu_connect(const rb_queue &q, rb_u32 session, rb_u32 ipv4,
   });
 }
 
-/* Sends all of `len` bytes; returns when the buffer may be reused. */
+/* Sends all of `len` bytes, in pieces of MAX_PIECE with a time-out each; returns when the buffer may be reused. */
 template <class Scope = thread>
 RB_DEVICE gpu_result gpu_send(const rb_queue &q, rb_u32 session, const void *buf, rb_u64 len, rb_u32 timeout_us = 0,
                               rb_u32 lkey = 0, rb_u32 flags = RB_FLAG_PUSH) {
@@ -265,7 +265,7 @@ RB_DEVICE gpu_result gpu_send(const rb_queue &q, rb_u32 session, const void *buf
   });
 }
 
-/* Receives all of `len` bytes; END_OF_STREAM with the bytes so far when the peer stops early. */
+/* Receives all of `len` bytes, in such pieces; END_OF_STREAM with the bytes so far when the peer stops early. */
 template <class Scope = thread>
 RB_DEVICE gpu_result gpu_recv(const rb_queue &q, rb_u32 session, void *buf, rb_u64 len, rb_u32 timeout_us = 0, rb_u32 lkey = 0,
                               rb_u32 flags = 0) {

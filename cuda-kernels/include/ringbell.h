@@ -202,9 +202,10 @@ rb_result rb_socket_listen(rb_context *context, uint32_t sock, uint16_t port, ui
 /* `peer` may be NULL; else it gets ip << 16 | port of the other side. */
 rb_result rb_socket_accept(rb_context *context, uint32_t sock, uint32_t *conn, uint64_t *peer, uint32_t timeout_us);
 rb_result rb_socket_connect(rb_context *context, uint32_t sock, const char *ip, uint16_t port, uint32_t timeout_us);
-/* Sends all of it. `va` lies in GPU, host or NIC memory that was allocated or registered here. */
+/* Sends all of it, in pieces of 4 GiB - 64 KiB with a time-out each. `va` lies in GPU, host or NIC memory that was
+ * allocated or registered here. */
 rb_result rb_socket_send(rb_context *context, uint32_t sock, const void *va, uint64_t bytes, uint32_t timeout_us);
-/* Receives all of it. `received` may be NULL; else it gets the bytes moved, also on failure
+/* Receives all of it, in such pieces. `received` may be NULL; else it gets the bytes moved, also on failure
  * (RB_STATUS_END_OF_STREAM: the peer stopped early). */
 rb_result rb_socket_recv(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint64_t *received, uint32_t timeout_us);
 /* Receives what has arrived: 1 to `bytes`. */

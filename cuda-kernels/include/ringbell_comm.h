@@ -208,8 +208,9 @@ rb_result rb_iall_to_all(const void *src, void *dst, uint64_t count, uint32_t dt
 /* Ends when every rank has come. */
 rb_result rb_barrier(rb_communicator *comm, rb_stream *stream);
 rb_result rb_ibarrier(rb_communicator *comm, rb_request **request);
-/* src[count] to rank `peer`, with a tag. Ends when src may be used again; a long message then has met its
- * receive, so that two ranks that send to each other first must do so in a group, or with requests. */
+/* src[count] to rank `peer`, with a tag; more than 4 GiB - 1 bytes are RB_STATUS_INVALID_ARGUMENT. Ends when src may
+ * be used again; a long message then has met its receive, so that two ranks that send to each other first must do so
+ * in a group, or with requests. */
 rb_result rb_send(const void *src, uint64_t count, uint32_t dtype, uint32_t peer, uint32_t tag, rb_communicator *comm,
                   rb_stream *stream);
 rb_result rb_isend(const void *src, uint64_t count, uint32_t dtype, uint32_t peer, uint32_t tag, rb_communicator *comm,

@@ -13,6 +13,9 @@ use ringbell_onc_engines::program::{algorithms, GenerateError};
 use super::{CollectiveError, Element, Request};
 use crate::span::Span;
 
+/// Most bytes of a message between two ranks.
+const LONGEST_MESSAGE: u64 = u32::MAX as u64;
+
 /// An operation: what, of what, and how. Post it with [`Communicator::post`](super::Communicator::post)
 /// or run it with [`Communicator::run`](super::Communicator::run).
 #[derive(Debug, Clone, Copy)]
@@ -292,6 +295,7 @@ impl Operation {
             kind: self.spec.kind,
             why,
         };
+        self.check_length()?;
         let (src, dst) = self.needs(rank, ranks);
         for (name, span, elements) in [("source", &self.src, src), ("destination", &self.dst, dst)]
         {
@@ -328,6 +332,22 @@ impl Operation {
             return Err(misuse(format!("it cannot come after {why}")));
         }
         Ok(())
+    }
+
+    /// A message is one descriptor at either end, whatever the memory for it. Collectives and streams go by windows.
+    fn check_length(&self) -> Result<(), CollectiveError> {
+        let kind = self.spec.kind;
+        let bytes = self.count.saturating_mul(self.spec.dtype.bytes());
+        if !matches!(kind, CollectiveKind::Send | CollectiveKind::Recv) || bytes <= LONGEST_MESSAGE
+        {
+            return Ok(());
+        }
+        Err(CollectiveError::Argument {
+            kind,
+            why: format!(
+                "a message of {bytes} bytes is too long: a message has at most {LONGEST_MESSAGE} bytes (4 GiB - 1), so send and receive it in several"
+            ),
+        })
     }
 
     /// What the NIC refuses with one status, told apart in words.
@@ -370,6 +390,9 @@ impl Operation {
             ));
         }
         let apart = self.src.va().0.abs_diff(self.dst.va().0);
+
+/// Most bytes of a message between two ranks.
+const LONGEST_MESSAGE: u64 = u32::MAX as u64;
         let same = apart == 0 && kind == K::Combine;
         if matches!(kind, K::Copy | K::Combine) && apart < bytes && !same {
             return Err(
@@ -423,6 +446,7 @@ mod tests {
     use ringbell_nic_abi::{GpuVa, StreamRef};
 
     use super::*;
+    use ringbell_nic_abi::Status;
 
     fn span(elements: u64) -> Span {
         Span::of(GpuVa(0x1000), elements * 4)
@@ -446,6 +470,39 @@ mod tests {
         let huge = Operation::all_gather::<f64>(span(0), span(0), u64::MAX);
         assert!(huge.check(0, 2).is_err(), "no wrap-around");
         assert_eq!(full(Operation::barrier().check(0, 3)), Ok(()));
+    }
+
+    #[test]
+    fn a_message_that_no_descriptor_holds_is_refused_before_its_memory_is_looked_at() {
+        let most = u64::from(u32::MAX);
+        let room = Span::of(GpuVa(0x1000), u64::MAX);
+        for memory in [room, span(1)] {
+            for count in [most + 1, 1 << 61, u64::MAX] {
+                for o in [
+                    Operation::send::<u8>(memory, count, 1, 0),
+                    Operation::recv::<u8>(memory, count, Some(1), None),
+                    Operation::send::<f64>(memory, count, 1, 0),
+                ] {
+                    let e = o.check(0, 2).expect_err("too long");
+                    assert_eq!(e.status(), Some(Status::InvalidArgument));
+                    let e = e.to_string();
+                    assert!(e.contains("at most 4294967295 bytes"), "{e}");
+                    assert!(e.contains("in several"), "{e}");
+                }
+            }
+        }
+        assert!(Operation::send::<u8>(room, most, 1, 0).check(0, 2).is_ok());
+        assert!(Operation::send::<u32>(room, most / 4, 1, 0)
+            .check(0, 2)
+            .is_ok());
+        // What goes by windows has no such limit.
+        for o in [
+            Operation::broadcast::<u8>(room, room, most + 1, 0),
+            Operation::stream_send::<u8>(room, most + 1, 1, 0),
+            Operation::all_gather::<u32>(room, room, most + 1),
+        ] {
+            assert!(o.check(0, 2).is_ok(), "{o:?}");
+        }
     }
 
     #[test]

@@ -71,6 +71,19 @@ fn engines_in_c99_and_in_cpp() {
 }
 
 #[test]
+fn calls_of_more_than_four_gib_are_split_or_refused() {
+    if !has("gcc") {
+        return;
+    }
+    let dir = folder("capi-long");
+    let said = succeed(Command::new(c99("long", &dir)).arg(dir.join("local")));
+    if said.contains("SKIPPED") {
+        eprintln!("{said}");
+    }
+    assert!(said.contains("all checks passed"), "{said}");
+}
+
+#[test]
 fn a_c99_program_gets_what_the_header_promises() {
     if !has("gcc") {
         return;

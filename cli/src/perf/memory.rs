@@ -1,4 +1,4 @@
-//! Measurements that this machine has no memory for, refused before anything is started.
+//! Measurements that this machine has no memory for, or no descriptor, refused before anything is started.
 
 use anyhow::Result;
 use ringbell::GpuChoice;
@@ -8,6 +8,21 @@ use crate::{Exit, Problem};
 
 /// One part in so many stays free: the system and other programs go on.
 const SPARE: u64 = 16;
+
+/// Longest message that a kernel posts as one descriptor: `MAX_PIECE` of `ringbell.cuh`.
+const LONGEST: u64 = 0xffff_0000;
+
+/// Refuses messages that one descriptor cannot hold, whatever memory there is.
+pub(super) fn one_descriptor(largest: u64) -> Result<()> {
+    if largest <= LONGEST {
+        return Ok(());
+    }
+    let what = format!(
+        "a message of {} is too long: each is one descriptor of at most {LONGEST} bytes (4 GiB - 64 KiB)",
+        size_text(largest)
+    );
+    Err(Problem::new(Exit::Usage, what, "give -e 2G or less").into())
+}
 
 /// Refuses what needs more bytes of this machine's memory than are free. A real GPU has memory of its own.
 pub(super) fn enough(what: &str, needed: u64, advice: &str) -> Result<()> {
@@ -40,6 +55,16 @@ fn rounded(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_message_that_no_descriptor_holds_is_wrong_usage() {
+        assert!(one_descriptor(LONGEST).is_ok());
+        for bytes in [LONGEST + 1, 5 << 30, u64::MAX] {
+            let e = one_descriptor(bytes).expect_err("too long");
+            assert_eq!(Problem::exit_of(&e), Exit::Usage);
+            assert!(e.to_string().contains("at most 4294901760 bytes"), "{e}");
+        }
+    }
 
     #[test]
     fn what_is_needed_and_what_is_free_are_named() {

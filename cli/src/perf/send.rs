@@ -78,6 +78,7 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         return Err(usage("leave it away, or measure send-bw")(what).into());
     }
     let largest = sizes.last().copied().unwrap_or(8);
+    super::memory::one_descriptor(largest)?;
     // Every message of the window has a place of its own on both sides.
     let memory = (u64::from(args.window(kind)) + 2) * stride(largest) + (64 << 20);
     let client = match args.wire.start(kind.name(), memory)? {

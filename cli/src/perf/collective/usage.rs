@@ -4,8 +4,8 @@ use anyhow::Result;
 use ringbell::abi::kernel_stream::MAX_LOG2;
 use ringbell::parts::onc_engines::program::algorithms;
 use ringbell::{
-    descriptors, Algorithm, CollectiveKind, CollectiveSettings, DataType, Job, JobSource,
-    NicOptions, PortSpec, TransportSpec, WireType,
+    descriptors, Algorithm, CollectiveKind, CollectiveSettings, DataType, Job,
+    JobSource, NicOptions, PortSpec, TransportSpec, WireType,
 };
 
 use super::{name, spelled, Args};
@@ -143,6 +143,9 @@ const PAGE_TABLES: u64 = 512;
 
 /// Refuses at once what could only end in the system's killing a rank for want of memory; all of `ranks` are here.
 pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> Result<()> {
+    if kind == CollectiveKind::Send {
+        memory::one_descriptor(largest)?;
+    }
     let n = u64::from(ranks);
     let buffers = largest.saturating_mul(2);
     let needed = n
