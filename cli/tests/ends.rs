@@ -293,6 +293,31 @@ fn ranks_without_threads_say_so_at_once() {
     let _ = std::fs::remove_dir_all(&tmp);
 }
 
+/// At each limit something else is the first that finds no room: the GPU's memory, a NIC's, or another rank's.
+#[test]
+fn ranks_without_addresses_say_so_at_once() {
+    if !common::has("prlimit") {
+        return;
+    }
+    let tmp = temporary("addresses");
+    for mib in [60, 600, 1200, 1500] {
+        for threads in ["", " --threads"] {
+            let args =
+                format!("perf all-reduce -R 4 -b 1K -e 1K -n 3 --no-limits --timeout 3{threads}");
+            let limit = format!("--as={0}:{0}", mib << 20);
+            let out = run(&mut limited(&limit, &args, RINGBELL, &tmp));
+            let said = text(&out);
+            assert!(!said.contains("panicked"), "{mib}{threads}: {said}");
+            if !out.status.success() {
+                assert_eq!(out.status.code(), Some(4), "{mib}{threads}: {said}");
+                assert!(said.contains("ulimit -v"), "{mib}{threads}: {said}");
+            }
+        }
+    }
+    assert_eq!(entries(&tmp), [""; 0], "nothing is left");
+    let _ = std::fs::remove_dir_all(&tmp);
+}
+
 #[test]
 fn what_no_memory_is_there_for_is_refused_before_it_starts() {
     let tmp = temporary("memory");

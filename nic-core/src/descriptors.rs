@@ -1,8 +1,8 @@
-//! File descriptors: how many this process may have open, and whether it has run out of them.
+//! File descriptors and addresses: how many this process may have, and whether it has run out of them.
 //!
-//! A NIC has about a dozen, and one or two for each local peer (`transport/local/link.rs`). What fails
-//! for want of one is an ordinary failure of the transport, of which a peer sees nothing but silence.
-//! So it is counted here, for the process as a whole, and whoever waits for that peer can say why.
+//! A NIC has about a dozen descriptors, and one or two for each local peer (`transport/local/link.rs`), whose memory
+//! it maps. What fails for want of either is an ordinary failure of the transport, of which a peer sees nothing but
+//! silence. So it is counted here, for the process as a whole, and a caller that waits for that peer can say why.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,13 +10,28 @@ use rustix::process::{getrlimit, Resource};
 
 /// Times that this process, or the system, had no descriptor left for a NIC.
 static SHORTAGES: AtomicU64 = AtomicU64::new(0);
+/// Times that the system mapped no more memory for a NIC.
+static UNMAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// Counts an error that says that there are no descriptors left; any other is passed over.
+/// What NICs of this process have found no more of, since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortages {
+    /// How often no file descriptor was left.
+    pub descriptors: u64,
+    /// How often a peer's memory could not be mapped for want of addresses or memory.
+    pub memory: u64,
+}
+
+/// Counts an error that says that there are no descriptors left, or no room to map memory; any other is passed over.
 pub(crate) fn note(error: &std::io::Error) {
     use rustix::io::Errno;
-    let code = error.raw_os_error().map(Errno::from_raw_os_error);
-    if matches!(code, Some(Errno::MFILE | Errno::NFILE)) {
-        note_cut();
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE | Errno::NFILE) => note_cut(),
+        Some(Errno::NOMEM) => {
+            // Relaxed: a count, which orders nothing.
+            UNMAPPED.fetch_add(1, Ordering::Relaxed);
+        }
+        _ => {}
     }
 }
 
@@ -26,9 +41,17 @@ pub(crate) fn note_cut() {
     SHORTAGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// How often a NIC of this process has found no file descriptor left, since the process began.
-pub fn shortages() -> u64 {
-    SHORTAGES.load(Ordering::Relaxed)
+/// What NICs of this process have found no more of, since it began.
+pub fn shortages() -> Shortages {
+    Shortages {
+        descriptors: SHORTAGES.load(Ordering::Relaxed),
+        memory: UNMAPPED.load(Ordering::Relaxed),
+    }
+}
+
+/// Most bytes of addresses that this process may map (`ulimit -v`); `None`: without limit.
+pub fn address_limit() -> Option<u64> {
+    getrlimit(Resource::As).current
 }
 
 /// Most descriptors that this process may have open now (the soft limit); `None`: without limit.
@@ -72,15 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_want_of_descriptors_is_counted() {
+    fn only_a_want_of_descriptors_or_of_memory_is_counted() {
         let before = shortages();
         note(&std::io::ErrorKind::NotFound.into());
         note(&std::io::Error::from_raw_os_error(11));
         assert_eq!(shortages(), before);
         note(&std::io::Error::from_raw_os_error(24));
         note(&rustix::io::Errno::NFILE.into());
+        note(&rustix::io::Errno::NOMEM.into());
         // Tests of one process may run at once, so others may count as well.
-        assert!(shortages() >= before + 2);
+        let after = shortages();
+        assert!(after.descriptors >= before.descriptors + 2);
+        assert!(after.memory > before.memory);
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub enum NicError {
         limit: usize,
     },
     /// The system refused memory or a descriptor.
-    #[error("the system refused {what}: {source}; check `ulimit -n` and free memory")]
+    #[error("the system refused {what}: {source}; check `ulimit -n`, `ulimit -v` and free memory")]
     System {
         /// What was asked for.
         what: &'static str,

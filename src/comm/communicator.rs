@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use ringbell_cuda_kernels::collective::CommHandle;
 use ringbell_cuda_kernels::{GpuKind, LaunchError, Posted, Stream};
-use ringbell_job::{Job, Member, Round, UniqueId};
+use ringbell_job::{BootstrapError, Job, Member, Round, UniqueId};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, GpuVa, Status};
 use ringbell_nic_core::collective::{CommInfo, CommStatus, CommunicatorConfig};
-use ringbell_nic_core::descriptors;
+use ringbell_nic_core::descriptors::{self, Shortages};
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{threads, HostQueue};
 use ringbell_onc_engines::program::{Limits, UserProgram};
@@ -25,6 +25,9 @@ use crate::{DeviceBuffer, Nic, Span};
 
 /// How much longer than its operation's time-out a waiter waits for the NIC's word.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// How often a rank that waits to be connected looks whether the others' processes are there.
+const ENDED_EVERY: Duration = Duration::from_millis(500);
 
 /// Longest time-out of an operation: what a descriptor can say.
 const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
@@ -233,7 +236,7 @@ impl Communicator {
         ctx: u64,
         job_ranks: Vec<u32>,
         peers: Vec<SocketAddrV4>,
-        shortages: u64,
+        shortages: Shortages,
     ) -> Result<Communicator, CollectiveError> {
         let me = job_ranks.iter().position(|r| *r == member.rank());
         let rank = me.unwrap_or(usize::MAX) as u32;
@@ -270,10 +273,11 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Steps the NIC until all ranks have answered; `shortages` of descriptors there were before.
-    fn connect(&self, shortages: u64) -> Result<(), CollectiveError> {
+    /// Steps the NIC until all ranks have answered; `shortages` there were before.
+    fn connect(&self, shortages: Shortages) -> Result<(), CollectiveError> {
         let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
         let soft = self.inner.nic.soft();
+        let mut look = Instant::now() + ENDED_EVERY;
         loop {
             let missing = match soft.communicator_status(self.inner.id)? {
                 CommStatus::Ready => {
@@ -282,13 +286,16 @@ impl Communicator {
                 }
                 // Whichever NIC of this process has none left: the ranks that wait for it are not told.
                 CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
-                    return Err(self.no_descriptors());
+                    return Err(self.no_room(shortages));
                 }
                 CommStatus::Connecting { missing } if Instant::now() < deadline => {
+                    if Instant::now() >= look {
+                        self.check_processes(&missing)?;
+                        look = Instant::now() + ENDED_EVERY;
+                    }
                     if !soft.step() {
                         std::thread::sleep(Duration::from_micros(50));
                     }
-                    drop(missing);
                     continue;
                 }
                 CommStatus::Connecting { missing } => missing,
@@ -305,6 +312,19 @@ impl Communicator {
                 ranks: names.join(", "),
             });
         }
+    }
+
+    /// Fails when the process of a rank that is waited for has ended: only rounds of the bootstrap would tell.
+    fn check_processes(&self, missing: &[u32]) -> Result<(), CollectiveError> {
+        let i = &*self.inner;
+        let job_rank = |r: &u32| i.job_ranks.get(*r as usize).copied();
+        let waited_for: Vec<u32> = missing.iter().filter_map(job_rank).collect();
+        let ranks = i.member.ended_here(&waited_for);
+        if ranks.is_empty() {
+            return Ok(());
+        }
+        let notes = String::new();
+        Err(BootstrapError::Gone { ranks, notes }.into())
     }
 
     /// Which transport reaches each rank, for `RINGBELL_DEBUG`.
@@ -325,7 +345,13 @@ impl Communicator {
         }
     }
 
-    fn no_descriptors(&self) -> CollectiveError {
+    /// What has run out since `before`.
+    fn no_room(&self, before: Shortages) -> CollectiveError {
+        if descriptors::shortages().descriptors == before.descriptors {
+            return CollectiveError::NoRoomToMap {
+                limit: descriptors::address_limit(),
+            };
+        }
         let (ranks, limit) = (self.size(), descriptors::limit().unwrap_or(u64::MAX));
         CollectiveError::Descriptors {
             // Counting takes one as well.
@@ -422,7 +448,7 @@ impl Communicator {
         &self,
         ranks: impl IntoIterator<Item = usize>,
         ctx: u64,
-        shortages: u64,
+        shortages: Shortages,
     ) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
         let (job_ranks, peers) = ranks

@@ -78,6 +78,12 @@ pub enum CollectiveError {
         /// What they would need if all of them were in this process.
         needed: u64,
     },
+    /// The system maps no more memory into this process for the links between NICs.
+    #[error("cannot map the memory of other ranks' NICs: {}; or use fewer ranks on this host, or less GPU and NIC memory for each (`gpu_memory_bytes`, `nic_memory_bytes`)", room(*limit))]
+    NoRoomToMap {
+        /// Bytes of addresses that this process may map (`ulimit -v`), when there is a limit.
+        limit: Option<u64>,
+    },
     /// The system starts no thread.
     #[error("cannot start a thread; raise `ulimit -u`, or use fewer")]
     Thread(#[from] std::io::Error),
@@ -171,6 +177,17 @@ impl CollectiveError {
             ),
             _ => false,
         }
+    }
+}
+
+/// What keeps a process from mapping more, and what to do.
+fn room(limit: Option<u64>) -> String {
+    match limit {
+        Some(bytes) => format!(
+            "this process may map {} KiB of addresses; raise the limit (`ulimit -v`)",
+            bytes >> 10
+        ),
+        None => "the system has no memory left for it; free some".to_string(),
     }
 }
 

@@ -390,9 +390,6 @@ impl Operation {
             ));
         }
         let apart = self.src.va().0.abs_diff(self.dst.va().0);
-
-/// Most bytes of a message between two ranks.
-const LONGEST_MESSAGE: u64 = u32::MAX as u64;
         let same = apart == 0 && kind == K::Combine;
         if matches!(kind, K::Copy | K::Combine) && apart < bytes && !same {
             return Err(
@@ -443,10 +440,9 @@ const LONGEST_MESSAGE: u64 = u32::MAX as u64;
 
 #[cfg(test)]
 mod tests {
-    use ringbell_nic_abi::{GpuVa, StreamRef};
+    use ringbell_nic_abi::{GpuVa, Status, StreamRef};
 
     use super::*;
-    use ringbell_nic_abi::Status;
 
     fn span(elements: u64) -> Span {
         Span::of(GpuVa(0x1000), elements * 4)

@@ -306,10 +306,17 @@ fn in_threads(
         done
     })
     .map_err(|e| match failed.lock().ok().and_then(|mut f| f.take()) {
+        // The other has ended because rank 0 has no room.
+        Some(other) if lacks_something(&e) && !lacks_something(&other) => e.context("rank 0"),
         // What the others say is the cause more often than the effect.
         Some(other) => other.context(format!("rank 0: {e:#}")),
         None => e,
     })
+}
+
+/// Whether an error is one of this machine, rather than of the ranks.
+fn lacks_something(error: &anyhow::Error) -> bool {
+    Problem::exit_of(error) == Exit::Environment
 }
 
 fn in_processes(
@@ -443,7 +450,8 @@ fn one_rank(
             settings: usage::settings(args)?,
             ..CommOptions::default()
         },
-    )?;
+    )
+    .map_err(usage::unconnected)?;
     let engine = match &args.engine {
         None => None,
         Some(text) => {

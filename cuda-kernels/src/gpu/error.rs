@@ -11,7 +11,7 @@ use crate::cuda_error::CudaError;
 #[non_exhaustive]
 pub enum GpuError {
     /// The memory could not be created.
-    #[error("cannot map {bytes} bytes of emulated GPU memory: {source}; lower memory_bytes, scatter or max_mappings")]
+    #[error("cannot map {bytes} bytes of emulated GPU memory: {source}; lower memory_bytes, scatter or max_mappings, or raise `ulimit -v`")]
     Map {
         /// Bytes asked for.
         bytes: u64,

@@ -183,6 +183,20 @@ impl Link {
         Err(self.lost(ErrorKind::NotConnected.into()))
     }
 
+    /// Those of these ranks whose processes were on this host and have ended: nothing listens any more where they stood by.
+    /// On another host a refusal may be a firewall's.
+    pub(super) fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
+        let ended = |rank: &u32| {
+            let Some(Some(at)) = self.successors.get(*rank as usize) else {
+                return false;
+            };
+            at.ip() == self.local_ip
+                && TcpStream::connect_timeout(at, PROBE)
+                    .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+        };
+        ranks.iter().copied().filter(ended).collect()
+    }
+
     /// Members of a round that have ended, for a server that took over and knows only who came to it. The
     /// lowest one that is left finds out for all.
     pub(super) fn dead_among(&self, members: &[u32]) -> Vec<u32> {

@@ -95,6 +95,12 @@ impl Member {
         &self.id
     }
 
+    /// Those of `ranks` whose processes were on this host and have ended: for a rank that waits for them elsewhere than in a
+    /// round, which would tell it. Ranks are known from [`Member::set_successors`] on.
+    pub fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
+        self.link().ended_here(ranks)
+    }
+
     /// Everybody of `members` (rising ranks of the job, own one included) gives a part and gets all
     /// parts. Rounds of the same members and `tag` meet; parts have at most 4 KiB.
     ///

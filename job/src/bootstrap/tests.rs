@@ -358,3 +358,23 @@ fn a_rank_that_was_left_out_is_told_so_by_whoever_serves_later() {
         .expect_err("the others have gone on");
     assert!(matches!(e, BootstrapError::Excluded { rank: 2 }), "{e}");
 }
+
+#[test]
+fn a_rank_of_this_host_that_has_ended_is_seen_without_a_round() {
+    let server = server();
+    let join = |rank| Member::join(&server.id(), rank, 3, PATIENCE).expect("joins");
+    let [a, b, c] = [join(0), join(1), join(2)];
+    assert_eq!(
+        a.ended_here(&[1, 2]),
+        [0; 0],
+        "it does not know where they are"
+    );
+    // Rank 2 has no place of its own, or is on another host: nothing can be said of it.
+    a.set_successors(vec![a.standby_address(), b.standby_address(), None]);
+    assert_eq!(a.ended_here(&[1, 2]), [0; 0]);
+    drop((b, c));
+    assert_eq!(a.ended_here(&[1, 2, 7]), [1]);
+    let elsewhere = std::net::SocketAddr::from(([127, 0, 0, 2], 9));
+    a.set_successors(vec![None, Some(elsewhere), None]);
+    assert_eq!(a.ended_here(&[1, 2]), [0; 0]);
+}

@@ -4,7 +4,7 @@ use anyhow::Result;
 use ringbell::abi::kernel_stream::MAX_LOG2;
 use ringbell::parts::onc_engines::program::algorithms;
 use ringbell::{
-    descriptors, Algorithm, CollectiveKind, CollectiveSettings, DataType, Job,
+    descriptors, Algorithm, CollectiveError, CollectiveKind, CollectiveSettings, DataType, Job,
     JobSource, NicOptions, PortSpec, TransportSpec, WireType,
 };
 
@@ -160,6 +160,24 @@ pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> R
     );
     let advice = "give a smaller -e (each rank has a source and a destination of that size), or fewer ranks with -R";
     memory::enough(&what, needed, advice)
+}
+
+/// Ranks that could not be connected: what this machine lacks is not the ranks' failure.
+pub(super) fn unconnected(error: CollectiveError) -> anyhow::Error {
+    use CollectiveError as E;
+    let lacks = matches!(
+        error,
+        E::Descriptors { .. } | E::NoRoomToMap { .. } | E::Thread(_)
+    );
+    let error = anyhow::Error::new(error);
+    if !lacks {
+        return error;
+    }
+    error.context(Problem::new(
+        Exit::Environment,
+        "the ranks cannot be connected",
+        "read the cause above: it names what is short, and what needs less of it",
+    ))
 }
 
 /// The rank's NIC as its launcher says, unless the command line says otherwise.

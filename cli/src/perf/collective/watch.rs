@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, bail, Result};
 use ringbell::BootstrapServer;
 
-use super::END;
+use super::{lacks_something, END};
 use crate::run::ranks::{Ended, Ranks};
 use crate::{Exit, Problem};
 
@@ -105,9 +105,14 @@ impl Watch {
         loop {
             let mut state = self.state();
             // Later than the error only a signal is a cause: who ends by itself may do so because rank 0 has.
-            let of_interest = |(i, e): (usize, &Ended)| i < before || e.end.is_by_signal();
-            let cause = state.failed.iter().enumerate();
-            if let Some(i) = cause.clone().find(|x| of_interest(*x)).map(|(i, _)| i) {
+            let of_interest = |(i, e): &(usize, &Ended)| *i < before || e.end.is_by_signal();
+            let causes = || state.failed.iter().enumerate().filter(of_interest);
+            // A rank that lacks something ends before those that wait for it, and may be seen after them.
+            let lacks = causes().find(|(_, e)| exit_of(e) == Exit::Environment);
+            if lacks.is_none() && lacks_something(&error) {
+                return error;
+            }
+            if let Some(i) = lacks.or_else(|| causes().next()).map(|(i, _)| i) {
                 let rank_0 = anyhow!("rank 0: {error:#}");
                 return rank_0.context(problem(&state.failed.remove(i)));
             }
@@ -131,8 +136,16 @@ impl Drop for Looks<'_> {
 
 fn problem(ended: &Ended) -> Problem {
     Problem::new(
-        Exit::Failed,
+        exit_of(ended),
         ended.text(),
         "see why it ended: its own words are above, signal 9 may be the system's for want of memory (`dmesg`)",
     )
+}
+
+/// What the end of a rank is the end of all by: a rank is this program, whose numbers these are.
+fn exit_of(ended: &Ended) -> Exit {
+    match ended.end.code() {
+        4 => Exit::Environment,
+        _ => Exit::Failed,
+    }
 }
