@@ -167,7 +167,7 @@ template <> struct scoped<block> {
     if (thread_index() == 0) *reinterpret_cast<T *>(cell) = leader_work();
     __syncthreads();
     T value = *reinterpret_cast<T *>(cell);
-    __syncthreads(); /* nobody overwrites the cell before all have read it */
+    __syncthreads(); /* no lane overwrites the cell before all have read it */
     return value;
   }
 };

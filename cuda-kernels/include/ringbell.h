@@ -241,7 +241,7 @@ typedef struct rb_engine_config {
  * then a receive of n bytes waits for n bytes behind it. RB_ERR_INVALID_ARGUMENT: no such socket, another engine is
  * there already, or the text names no engine; the other functions report the same. */
 rb_result rb_engine_attach_socket(rb_nic *nic, uint32_t sock, const rb_engine_config *config, uint32_t *engine);
-/* At everything that the operations of a queue of rb_queue_create receive, or send, whatever the socket. It sees, and
+/* At everything that the operations of a queue of rb_queue_create receive, or send, on any socket. It sees, and
  * changes nothing. */
 rb_result rb_engine_attach_queue(rb_nic *nic, const rb_queue *queue, const rb_engine_config *config, uint32_t *engine);
 /* The same at the queue of a context: the sockets' operations that are called on it. */

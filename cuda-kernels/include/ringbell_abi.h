@@ -65,9 +65,9 @@ typedef uint64_t rb_u64;
 #define RB_WAIT_IDLE 0u
 /** Returned by the wait hook: the NIC made progress, spin anew. */
 #define RB_WAIT_PROGRESS 1u
-/** A receive from whichever rank sends first. */
+/** A receive from the rank that sends first. */
 #define RB_ANY_RANK 4294967295u
-/** A receive of whatever tag comes first. */
+/** A receive of the message that comes first, with any tag. */
 #define RB_ANY_TAG 4294967295u
 /** A kernel's stream: offset of the count of bytes pushed. */
 #define RB_STREAM_HEAD_AT 0u
@@ -701,7 +701,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_BAD_KEY: return "the key names no region of this protection domain";
     case RB_STATUS_NO_TRANSLATION: return "the GTLB has no translation for this address; raise its size or enable refill";
     case RB_STATUS_REGION_FREED: return "the memory region was freed while the operation was waiting";
-    case RB_STATUS_CONNECTION_REFUSED: return "nobody listens at that address and port; start the server first";
+    case RB_STATUS_CONNECTION_REFUSED: return "no program listens at that address and port; start the server first";
     case RB_STATUS_HOST_UNREACHABLE: return "no answer from that host; check the address and the port that the NIC is attached to";
     case RB_STATUS_CONNECTION_RESET: return "the peer reset the connection or its process ended";
     case RB_STATUS_END_OF_STREAM: return "the peer closed its sending side; no more bytes will come";

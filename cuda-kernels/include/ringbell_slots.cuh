@@ -71,7 +71,7 @@ RB_DEVICE gpu_result gpu_slots_send(const rb_queue &q, const gpu_slots &s, rb_u3
       shared.bytes = before + r.bytes;
     }
     __syncthreads();
-    if (!shared.ok()) break; /* the same for all lanes: nobody writes it before the next barrier */
+    if (!shared.ok()) break; /* the same for all lanes: no lane writes it before the next barrier */
     rb_u64 piece = len - at < s.slot_bytes ? len - at : s.slot_bytes;
     unsigned char *slot = ring + posted % slots * s.slot_bytes;
     detail::copy(slot, from + at, piece, lanes::of_block()); /* ❶ user array to tail slot */

@@ -44,7 +44,7 @@ struct stream_end {
 
   RB_DEVICE stream_end(const rb_stream &s, rb_u64 own_at, rb_u64 nic_at)
       : base(s.word & ~rb_u64(RB_STREAM_ALIGN - 1)), size(rb_u64(1) << (s.word & (RB_STREAM_ALIGN - 1))) {
-    own = load_relaxed(word_at(own_at)); /* nobody else writes it */
+    own = load_relaxed(word_at(own_at)); /* it has no other writer */
     seen = load_acquire(word_at(nic_at));
   }
   RB_DEVICE rb_u64 *word_at(rb_u64 offset) const { return reinterpret_cast<rb_u64 *>(base + offset); }

@@ -202,7 +202,7 @@ fn no_function_is_called_without_having_been_looked_for() {
             seen += 1;
             assert!(
                 looks_for(needed, called) || looks_for(&text, called),
-                "{}: {called} is called, and nobody looks for it",
+                "{}: {called} is called without a look-up before",
                 path.display()
             );
         }

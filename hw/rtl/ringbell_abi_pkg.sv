@@ -46,9 +46,9 @@ package ringbell_abi_pkg;
   localparam logic [31:0] WAIT_IDLE = 32'h0;
   // Returned by the wait hook: the NIC made progress, spin anew.
   localparam logic [31:0] WAIT_PROGRESS = 32'h1;
-  // A receive from whichever rank sends first.
+  // A receive from the rank that sends first.
   localparam logic [31:0] ANY_RANK = 32'hffffffff;
-  // A receive of whatever tag comes first.
+  // A receive of the message that comes first, with any tag.
   localparam logic [31:0] ANY_TAG = 32'hffffffff;
   // A kernel's stream: offset of the count of bytes pushed.
   localparam logic [31:0] STREAM_HEAD_AT = 32'h0;

@@ -105,12 +105,12 @@ pub const TABLE: &[Const] = &[
     row(
         "ANY_RANK",
         collective::ANY_RANK as u64,
-        "A receive from whichever rank sends first.",
+        "A receive from the rank that sends first.",
     ),
     row(
         "ANY_TAG",
         collective::ANY_TAG as u64,
-        "A receive of whatever tag comes first.",
+        "A receive of the message that comes first, with any tag.",
     ),
     row(
         "STREAM_HEAD_AT",

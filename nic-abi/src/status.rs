@@ -93,7 +93,7 @@ impl Status {
             Status::BadKey => "the key names no region of this protection domain",
             Status::NoTranslation => "the GTLB has no translation for this address; raise its size or enable refill",
             Status::RegionFreed => "the memory region was freed while the operation was waiting",
-            Status::ConnectionRefused => "nobody listens at that address and port; start the server first",
+            Status::ConnectionRefused => "no program listens at that address and port; start the server first",
             Status::HostUnreachable => "no answer from that host; check the address and the port that the NIC is attached to",
             Status::ConnectionReset => "the peer reset the connection or its process ended",
             Status::EndOfStream => "the peer closed its sending side; no more bytes will come",
