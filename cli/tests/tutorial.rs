@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use common::{built, folder, has, succeed};
 
+const README: &str = include_str!("../../README.md");
 const TUTORIAL: &str = include_str!("../../docs/tutorial.md");
 
 /// The Rust programs, in order; `build.rs` has cut them out.
@@ -119,6 +120,18 @@ fn the_kernel_of_the_tutorial_adds_up_what_it_receives() {
         said.contains("established") && said.contains("transport=\"local\""),
         "{said}"
     );
+}
+
+#[test]
+fn the_kernel_of_the_readme_compiles() {
+    if !has("g++") {
+        return;
+    }
+    let (_, rest) = README.split_once("\n```cuda\n").expect("a kernel");
+    let kernel = rest.split_once("\n```").expect("it ends").0;
+    let reader = Reader::new("readme");
+    std::fs::write(reader.dir.join("serve.cu"), kernel).expect("written");
+    reader.shell("ringbell cc serve.cu && test -f serve.so");
 }
 
 #[test]
