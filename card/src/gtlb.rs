@@ -2,7 +2,7 @@
 //!
 //! [`CardGtlb`] keeps the account of one GTLB instance, because a card cannot be asked what its entries hold: which
 //! groups of 2 MiB are one entry, which point to 32 complementary entries, and which of these are free. The card may
-//! be a [`CardBar`], or a software NIC, whose registers act as well ([`Nic::bar_write32`](crate::Nic::bar_write32)). A
+//! be a [`CardBar`], or a software NIC, whose registers act as well ([`Nic::bar_write32`](ringbell_nic_core::Nic::bar_write32)). A
 //! software NIC that frees a memory region drops the entries of its groups by itself: take them out of the account too.
 
 use std::collections::BTreeMap;

@@ -106,7 +106,7 @@ pub enum CardError {
 /// A mapped BAR.
 ///
 /// Accesses are single loads and stores of 32 bits, as devices need them, and are checked against the
-/// register map as [`Nic::bar_read32`](crate::Nic::bar_read32) does.
+/// register map as [`Nic::bar_read32`](ringbell_nic_core::Nic::bar_read32) does.
 #[derive(Debug)]
 pub struct CardBar {
     path: PathBuf,

@@ -1,7 +1,7 @@
 //! Ranks of a job: what a launcher's environment says, and how ranks find each other.
 //!
 //! [`Job`] is a process's place: rank, size and the job's [`UniqueId`]. [`Member::join`] connects a rank to its job, and
-//! ranks agree in rounds from then on ([`bootstrap`]). What a job decides for a NIC is in the crate `ringbell`
+//! ranks agree in rounds from then on (`bootstrap`). What a job decides for a NIC is in the crate `ringbell`
 //! (`NicOptions::for_job`).
 
 mod bootstrap;

@@ -424,7 +424,7 @@ impl Communicator {
     /// be relied on to notice: end it.
     ///
     /// # Errors
-    /// [`BootstrapError::Excluded`](ringbell_job::BootstrapError::Excluded) when the others have gone on without
+    /// [`BootstrapError::Excluded`] when the others have gone on without
     /// this rank. [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
@@ -577,7 +577,7 @@ impl Communicator {
     /// again that the wire has lost.
     ///
     /// # Errors
-    /// [`BootstrapError::Lost`](ringbell_job::BootstrapError::Lost) when the bootstrap is gone; ranks that do not
+    /// [`BootstrapError::Lost`] when the bootstrap is gone; ranks that do not
     /// come within `patience` are not waited for longer.
     pub fn finish(self, patience: Duration) -> Result<(), CollectiveError> {
         let i = &*self.inner;
