@@ -34,7 +34,7 @@ impl Nic {
     /// let nic = ringbell::Nic::open(ringbell::NicOptions::default())?;
     /// let card = CardBar::open(&nic.soft().bar_file().display().to_string())?;
     /// let doorbells = nic.doorbells(card, DoorbellChoice::Auto)?;
-    /// let handle = nic.create_queue()?.handle_through(&doorbells);
+    /// let handle = doorbells.handle(&nic.create_queue()?);
     /// assert_ne!(handle.doorbell, 0);
     /// println!("{}", doorbells.describe());
     /// # Ok(())

@@ -259,7 +259,7 @@ fn populate(card: &CardBar, file: &Path) -> Result<String> {
         anyhow::Error::from(Problem::new(Exit::Environment, e.to_string(), advice))
     };
     let source = FilePages::open(file).map_err(|e| {
-        let advice = "docs/architecture.md, \"a card's BAR\", says where such files come from";
+        let advice = "docs/real-gpu.md, \"a card's BAR\", says where such files come from";
         problem(&e, advice)
     })?;
     let tables = source.tables();

@@ -21,11 +21,11 @@ const USER: u32 = 60_999;
 
 /// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
 /// asks the system for nothing that a user could lack.
-const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(ringbell))) \
+const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(sockets) | binary(ringbell))) \
     | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
     | binary(faults) | binary(regs_live) | binary(tutorial) | binary(ends) | binary(ringbell))) \
     | (package(ringbell-nic-core) & (binary(tcp_linux) | binary(tcp_scapy) | binary(networks) | test(cache) | test(shmem) | test(port::))) \
-    | package(ringbell-card)";
+    | package(ringbell-card) | package(ringbell-job)";
 
 /// What is mounted before the user comes, as a file of the step's: a shell's script. `$1`: the step's folder; `$2`: cargo's; `$3`: the user's number. Folders that
 /// others cannot enter follow, up to `--`: an overlay that everybody can enter covers each. What is left is the command.
