@@ -1,9 +1,8 @@
 //! Register GPU memory, and see what registering is for.
 //!
-//! A kernel hands the NIC addresses of its own address space. The NIC knows those that were registered:
-//! it checks region, bounds and rights, and its GTLB translates page by page (FpgaNIC §2.3.2). This program
-//! registers two buffers, lets the NIC copy from one to the other, and then shows what happens to addresses
-//! that are not registered, too long, or freed.
+//! A kernel hands the NIC addresses of its own address space. The NIC accepts registered ones: it checks region, bounds and
+//! rights, and its GTLB translates page by page (FpgaNIC §2.3.2). This program registers two buffers, lets the NIC copy from one
+//! to the other, and then uses addresses that are not registered, too long, or freed.
 //!
 //! Run: `cargo run --example 01_register_memory`
 //!
@@ -68,7 +67,7 @@ fn main() -> Result<(), Error> {
         Status::NotRegistered,
     )?;
     let freed = from.va();
-    drop(from); // waits for DMA in flight, and makes the GTLB forget the pages
+    drop(from); // waits for DMA in flight, and removes the pages from the GTLB
     expect(
         "memory that was freed",
         copy(&nic, freed, &to, 64),

@@ -1,8 +1,8 @@
 //! Sends from the host's program, in the order of a stream, without a kernel of your own.
 //!
-//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel, or nothing but words that the stream stores and
-//! waits for, and returns at once; nobody chooses a launch geometry, and nothing is waited for until the end. A step that fails makes the later steps of its
-//! socket fail with the same status, so one look at the end is enough.
+//! The paper's host calls (FpgaNIC §A.1.1): each call queues a small kernel, or only words that the stream stores and waits for,
+//! and returns at once. The program chooses no launch geometry, and waits only at the end. A step that fails makes the later
+//! steps of its socket fail with the same status, so one check at the end is enough.
 //!
 //! Run: `cargo run --example 04_stream_ordered_sends`
 //!
@@ -30,7 +30,7 @@ fn main() -> Result<(), Error> {
     let (server, client) = (open(SERVER)?, open("10.77.104.2")?);
     let (mut serving, mut sending) = (server.socket_context(2)?, client.socket_context(1)?);
 
-    // The server: the listener must be there before the client connects, all else is queued.
+    // The server: the listener must be there before the client connects, all other calls are queued.
     let inbox = server.alloc::<u8>(MESSAGES * BYTES)?;
     let mut listener = serving.socket()?;
     serving.listen(&mut listener, PORT, 1)?.wait(PATIENCE)?;
@@ -38,7 +38,7 @@ fn main() -> Result<(), Error> {
     let received = serving.recv(&mut connection, inbox.va(), MESSAGES * BYTES)?;
     let server_closed = serving.close(connection)?;
 
-    // The client: nothing is waited for until everything is queued.
+    // The client: it waits only after everything is queued.
     let outbox = client.alloc::<u8>(MESSAGES * BYTES)?;
     let data: Vec<u8> = (0..(MESSAGES * BYTES) as u32)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)

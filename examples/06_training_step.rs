@@ -20,7 +20,7 @@ const WEIGHTS: usize = 37;
 const STEPS: usize = 30;
 const RATE: f32 = 0.4;
 
-/// One point: its inputs, and what the model is to say about it.
+/// One point: its inputs, and the model's target for it.
 fn point(i: usize) -> ([f32; WEIGHTS], f32) {
     let mut seed = i as u32 ^ 0x9e37_79b9;
     let mut next = || {

@@ -1,8 +1,8 @@
-//! A rank is killed in the middle of the work, and the others go on without it.
+//! Recovery from a killed rank: the other ranks go on without it.
 //!
-//! Four processes add numbers, again and again. After a while one of them is killed as by an out-of-memory killer:
-//! the operation of the others ends with an error that names it, they agree on who is left, and go on with three
-//! ranks on the same NICs. Nothing is restarted, and nobody waits for ever.
+//! Four processes add numbers, again and again. After a while one of them is killed as by an out-of-memory killer: the operation
+//! of the others ends with an error that names it, they agree on who is left, and go on with three ranks on the same NICs.
+//! Nothing is restarted, and no rank waits for ever.
 //!
 //! Run: `cargo run --example 08_recovery`. As a job of your own: `ringbell run -R 4 --keep-going -- PROGRAM`.
 //!
@@ -21,7 +21,7 @@ use ringbell::{
 type Error = Box<dyn std::error::Error>;
 
 const RANKS: u32 = 4;
-/// The one that is killed, and when.
+/// The rank that is killed.
 const VICTIM: u32 = 2;
 const ROUNDS: u32 = 200;
 const KILLED_IN: u32 = 77;
@@ -35,7 +35,7 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// Adds one number of each rank; the sum tells who took part.
+/// Adds one number of each rank; the sum shows which ranks took part.
 fn add(comm: &Communicator, x: &DeviceBuffer<u32>, number: u32) -> Result<u32, Error> {
     x.write(0, &[number])?;
     comm.all_reduce::<u32>(x, x, 1, ReduceOp::Sum)?;
@@ -53,7 +53,7 @@ fn rank(job: &Job) -> Result<(), Error> {
     let (mut round, mut recovered) = (0, false);
     while round < ROUNDS {
         if job.rank() == VICTIM && round == KILLED_IN {
-            // No farewell: sockets and memory go as they are.
+            // No shutdown: sockets and memory stay as they are.
             std::process::abort();
         }
         match add(&comm, &x, number) {
@@ -68,7 +68,7 @@ fn rank(job: &Job) -> Result<(), Error> {
                 println!("rank {}: round {round}: {e}", job.rank());
                 comm = comm.shrink(PATIENCE)?;
                 recovered = true;
-                // One may have ended its round just before: go on from where the last one is.
+                // One may have ended its round just before: continue from the last one's round.
                 x.write(0, &[round])?;
                 comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Min)?;
                 round = x.to_vec()?[0];
@@ -90,7 +90,7 @@ fn rank(job: &Job) -> Result<(), Error> {
     Ok(())
 }
 
-/// What `ringbell run --keep-going` does, in short.
+/// A short form of `ringbell run --keep-going`.
 fn launch() -> Result<(), Error> {
     let server = BootstrapServer::start((Ipv4Addr::LOCALHOST, 0).into(), Some(RANKS))?;
     let mut ranks: Vec<Child> = (0..RANKS)

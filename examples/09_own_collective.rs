@@ -41,7 +41,7 @@ fn main() -> Result<(), Error> {
     let nics = (0..3).map(open).collect::<Result<Vec<_>, _>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;
 
-    // Rank 2's contribution is forgotten.
+    // Rank 2's contribution is left out.
     let wrong = HUB.replace("2: net 2 + scratch[0]", "2: scratch[0]");
     match comms[0].load_program(&wrong) {
         Err(why) => println!("refused: {why}"),
@@ -63,7 +63,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What every rank does; says how many values are wrong.
+/// The work of every rank; returns the number of wrong values.
 fn rank(comm: &Communicator) -> Result<usize, Error> {
     comm.load_program(HUB)?;
     let (values, sums) = (

@@ -1,9 +1,9 @@
 //! Distinct users of a service, counted by the NIC for any TCP client: the NIC as an accelerator of its own.
 //!
-//! A client that knows nothing of Ringbell (`nc` from netcat-openbsd, or a plain TCP socket) sends the 8-byte
-//! number of a user for each event and closes its sending side. An engine on the path of the stream keeps a
-//! HyperLogLog sketch (on-path model, FpgaNIC §3.5); at the end the NIC by itself sends the result back over
-//! the connection (port `op_return` of the paper's Figure 5). No kernel and no GPU memory take part.
+//! A client without Ringbell (`nc` from netcat-openbsd, or a plain TCP socket) sends the 8-byte number of a user for each event
+//! and closes its sending side. An engine on the path of the stream keeps a HyperLogLog sketch (on-path model, FpgaNIC §3.5); at
+//! the end the NIC by itself sends the result back over the connection (port `op_return` of the paper's Figure 5). No kernel and
+//! no GPU memory take part.
 //!
 //! The client reaches the NIC over a TAP device in a network namespace of its own, which needs no root where
 //! the system lets users have namespaces. Where it does not, the example says so and sends from a second NIC
@@ -90,7 +90,7 @@ fn server_options() -> Result<NicOptions, Error> {
     })
 }
 
-/// Users in an order that only a multiplier knows: no generator is needed for an example.
+/// Users in a scrambled order, made by a multiplier: an example needs no generator.
 fn events(n: u64, users: u64) -> Vec<u64> {
     let user = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17;
     (0..n).map(|i| user(user(i) % users)).collect()

@@ -1,8 +1,8 @@
 //! A training step that is captured once and replayed: a CUDA graph, or the same on the emulated GPU.
 //!
-//! A graph saves the work of queueing: the host launches one thing instead of many. What was captured are kernels with
-//! their arguments; tickets of queues are taken by the kernels when they run, so each replay posts operations of its
-//! own. Memory that the kernels use must live as long as the graph.
+//! A graph saves the work of queueing: the host launches one thing instead of many. It captures kernels with their arguments. The
+//! kernels take the queues' tickets when they run, so each replay posts operations of its own. Memory that the kernels use must
+//! live as long as the graph.
 //!
 //! Run: `cargo run --example 13_graph_replays`
 //!
@@ -47,7 +47,7 @@ fn rank(comm: &Communicator) -> Result<usize, Error> {
     let sums = comm.nic().alloc::<u32>(COUNT)?;
     let stream = comm.nic().gpu().stream();
 
-    // Captured, not run: kernels of the program would stand before and behind it.
+    // Captured, not run: a program's own kernels would come before and behind it.
     stream.begin_capture()?;
     let sum = Operation::all_reduce::<u32>(&gradients, &sums, COUNT, ReduceOp::Sum);
     let queued = comm.enqueue(&sum, &stream)?;

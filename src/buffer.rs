@@ -1,4 +1,4 @@
-//! GPU memory that the NIC may reach.
+//! GPU memory that is registered with the NIC.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum AllocError {
     /// The GTLB has no room for the pages.
     #[error("cannot make {bytes} bytes known to the GTLB")]
     Map {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// The limit that was reached.
         #[source]
@@ -28,7 +28,7 @@ pub enum AllocError {
     /// The region was refused.
     #[error("cannot register {bytes} bytes")]
     Register {
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
         /// Why.
         #[source]
@@ -50,22 +50,21 @@ pub enum AllocError {
 /// # Ok(()) }
 /// ```
 ///
-/// Dropping it unregisters the region first: operations still waiting on it retire with
-/// `REGION_FREED`, DMA in flight is waited for. Memory that DMA still uses after the deadline is kept
-/// from the allocator for the life of the process.
+/// Dropping it unregisters the region first: operations still waiting on it end with `REGION_FREED`, and DMA in flight is waited
+/// for. Memory that DMA still uses after the deadline is kept from the allocator for the life of the process.
 #[derive(Debug)]
 pub struct DeviceBuffer<T = u8> {
     allocation: Allocation,
     of: PhantomData<fn(T) -> T>,
 }
 
-/// The memory of a buffer, whatever its elements.
+/// The memory of a buffer of any element type.
 #[derive(Debug)]
 pub(crate) struct Allocation {
     /// `None` only while dropping.
     memory: Option<GpuBuffer>,
     region: MemoryRegion,
-    /// What the GTLB holds for it: whole pages.
+    /// Its range in the GTLB: whole pages.
     mapped: (GpuVa, u64),
     nic: Arc<SoftNic>,
 }
@@ -106,7 +105,7 @@ impl Allocation {
     }
 }
 
-/// What a buffer may hold: a type of which every pattern of bytes is a value, without padding.
+/// Element type of a buffer: every pattern of bytes is a value, and there is no padding.
 pub trait Plain: FromBytes + IntoBytes + Immutable {}
 
 impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
@@ -119,7 +118,7 @@ impl<T> DeviceBuffer<T> {
         }
     }
 
-    /// The allocation below, for what takes plain GPU memory.
+    /// The allocation below, for calls that take plain GPU memory.
     pub fn memory(&self) -> &GpuBuffer {
         self.allocation.memory()
     }
@@ -129,7 +128,7 @@ impl<T> DeviceBuffer<T> {
         self.memory().va()
     }
 
-    /// Elements, as asked for.
+    /// Number of elements, as requested.
     pub fn len(&self) -> u64 {
         self.bytes() / size_of::<T>() as u64
     }
@@ -180,7 +179,7 @@ impl<T: Plain> DeviceBuffer<T> {
     }
 }
 
-/// For what works on any GPU memory, such as a pump, and keeps this registered while it does.
+/// For code that works on any GPU memory, such as a pump: the registration lives as long as its use.
 impl<T> std::borrow::Borrow<GpuBuffer> for DeviceBuffer<T> {
     fn borrow(&self) -> &GpuBuffer {
         self.memory()
@@ -209,7 +208,7 @@ impl Drop for Allocation {
             });
         if let Err(error) = freed {
             tracing::error!(va = %memory.va(), %error, "memory is still in use by DMA and is kept from reuse");
-            // Giving the pages back would let a late DMA write into somebody else's buffer.
+            // Giving the pages back would let a late DMA write into the next owner's buffer.
             std::mem::forget(memory);
         }
     }

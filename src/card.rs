@@ -1,4 +1,4 @@
-//! A card's registers and doorbells, beside the GPU of a [`Nic`].
+//! Registers and doorbells of a card, beside the GPU of a [`Nic`].
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::Nic;
 /// or not at all, or `proxy`, through a thread of the host.
 pub const DOORBELLS_VARIABLE: &str = "RINGBELL_DOORBELLS";
 
-/// What [`DOORBELLS_VARIABLE`] says; a word that it does not know is said and passed over.
+/// Value of [`DOORBELLS_VARIABLE`]; an unknown word is reported and ignored.
 pub fn doorbell_choice() -> DoorbellChoice {
     let asked = std::env::var(DOORBELLS_VARIABLE).unwrap_or_default();
     asked.parse().unwrap_or_else(|why| {
@@ -20,11 +20,11 @@ pub fn doorbell_choice() -> DoorbellChoice {
 }
 
 impl Nic {
-    /// Finds the way from the kernels of this NIC's GPU to the doorbells of a card; the queues' handles then come
-    /// from [`Doorbells::handle`].
+    /// Finds how the kernels of this NIC's GPU reach the doorbells of a card; the queues' handles then come from
+    /// [`Doorbells::handle`].
     ///
     /// # Errors
-    /// [`DoorbellError`]: the way that was asked for is refused, or the system has no memory or no thread.
+    /// [`DoorbellError`]: the requested way is refused, or the system has no memory or no thread.
     ///
     /// # Examples
     /// The card is this software NIC itself, by a mapping of its own of the file that its BAR lies in:

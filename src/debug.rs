@@ -1,4 +1,4 @@
-//! `RINGBELL_DEBUG`: what the NIC does, and why, on standard error. Off by default.
+//! `RINGBELL_DEBUG`: log of the NIC's events on standard error. Off by default.
 
 use tracing_subscriber::filter::LevelFilter;
 
@@ -26,7 +26,7 @@ pub fn print_events() -> Result<(), DebugLevelError> {
             .with_max_level(level)
             .with_writer(std::io::stderr)
             .with_ansi(false)
-            // It would say so on standard error, which is what has failed.
+            // It would report that on standard error, which is what has failed.
             .log_internal_errors(false)
             .try_init();
     }

@@ -1,4 +1,4 @@
-//! The seam between streams of the GPU, which make entries whole, and the NIC's queues.
+//! Queues of the NIC whose entries GPU streams complete.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use ringbell_nic_core::NicError;
 
 use crate::{HostQueue, Nic};
 
-/// A queue whose entries a stream makes whole.
+/// A queue whose entries a stream completes.
 #[derive(Debug)]
 pub(crate) struct Entries(pub(crate) HostQueue);
 
@@ -35,7 +35,7 @@ impl EntryQueue for Entries {
     }
 }
 
-/// Why [`Nic::socket_context`] made none.
+/// Why [`Nic::socket_context`] failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketContextError {
@@ -49,7 +49,7 @@ pub enum SocketContextError {
 
 impl Nic {
     /// Stream-ordered sockets, up to `connections` at a time, with a stream and queues of their own. Sends and receives need no
-    /// kernel where the stream posts by itself ([`ringbell_cuda_kernels::Stream::has_words`]). It is of use as long as the NIC.
+    /// kernel where the stream posts by itself ([`ringbell_cuda_kernels::Stream::has_words`]). Usable as long as the NIC.
     ///
     /// # Errors
     /// [`SocketContextError`]: no queue or no memory.

@@ -1,4 +1,4 @@
-//! GPU memory that somebody else allocated, registered with the NIC: `cudarc`, PyTorch, a program's own.
+//! Registration of GPU memory that other code allocated: `cudarc`, PyTorch, the program itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use ringbell_nic_core::Nic as SoftNic;
 use crate::buffer::AllocError;
 use crate::Nic;
 
-/// Pages that several registrations lie in: the driver puts small allocations beside each other.
+/// Pages that several registrations share: the driver puts small allocations beside each other.
 ///
 /// Only the first and the last page of a range can be shared; those between hold nothing else.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(crate) struct SharedPages {
     users: Mutex<HashMap<u64, u32>>,
 }
 
-/// A table of pages as its two ends and what lies between.
+/// Splits a table of pages into its two ends and the pages between.
 fn parts(table: &PageTable) -> (Vec<u64>, Option<PageTable>) {
     let n = table.pages.len();
     let at = |i: usize| table.base.0 + i as u64 * PAGE_BYTES;
@@ -50,7 +50,7 @@ impl SharedPages {
         }
         for (i, page) in ends.iter().enumerate() {
             let count = users.entry(*page).or_default();
-            // A bus address is the GPU's own: the same page is the same whoever registers it.
+            // A bus address belongs to the GPU: every registration of the page has the same one.
             let single = PageTable {
                 base: GpuVa(*page),
                 pages: vec![*page],
@@ -90,8 +90,8 @@ impl SharedPages {
     }
 }
 
-/// Memory of somebody else that the NIC may reach, held in `M` (a [`ForeignMemory`], or an
-/// `AdoptedSlice` of `cudarc`) and given back by [`ForeignRegion::into_inner`].
+/// GPU memory that other code owns, registered with the NIC, held in `M` (a [`ForeignMemory`], or an `AdoptedSlice` of `cudarc`)
+/// and given back by [`ForeignRegion::into_inner`].
 ///
 /// Dropping it unregisters first. Memory that DMA still uses after the deadline is not given back for
 /// the life of the process.
@@ -132,7 +132,7 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
         }
     }
 
-    /// Address as descriptors and kernels name it.
+    /// Its address in descriptors and kernels.
     pub fn va(&self) -> GpuVa {
         self.region.va
     }
@@ -166,7 +166,7 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
             }
             Err(error) => {
                 tracing::error!(va = %self.region.va, %error, "memory is still in use by DMA and is not given back");
-                // Freed, it could become somebody else's while the NIC writes it.
+                // Freed, another owner could get it while the NIC writes it.
                 std::mem::forget(memory);
                 None
             }

@@ -1,4 +1,4 @@
-//! Which GPU a NIC is beside: a real one when there is one, else the emulated one.
+//! Choice of the GPU beside a NIC: a real one when there is one, else the emulated one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,14 +12,14 @@ use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
 
 use crate::spec::SpecError;
 
-/// Environment variable that decides for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
+/// Environment variable that selects the GPU for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";
 
-/// Environment variable that says how the NIC reaches a real GPU's memory: see [`GpuMemoryChoice`].
+/// Environment variable that selects how the NIC reaches a real GPU's memory: see [`GpuMemoryChoice`].
 pub const GPU_MEMORY_VARIABLE: &str = "RINGBELL_GPU_MEMORY";
 
-/// How the NIC reaches a real GPU's memory, as a person writes it. Whatever is asked for and not there, the copy engine
-/// does; [`Gpu::describe`] says which it is, and why.
+/// How the NIC reaches a real GPU's memory, in the form of an option. Where the selected way is missing, the copy engine serves;
+/// [`Gpu::describe`] says which it is, and why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuMemoryChoice {
     /// `auto`: GDRCopy, else a dma-buf, else the copy engine.
@@ -31,8 +31,8 @@ pub enum GpuMemoryChoice {
     DmaBuf,
     /// `copy` (or `engine`): the copy engine, on a side stream.
     Copy,
-    /// `slots`: no memory of the GPU at all. What is allocated for the NIC is pinned memory of the host, which kernels fill
-    /// and read over the bus (FpgaNIC §A.1.2, the slots of the data mover); memory of others goes by the copy engine.
+    /// `slots`: no memory of the GPU at all. Memory allocated for the NIC is pinned memory of the host, which kernels fill and
+    /// read over the bus (FpgaNIC §A.1.2, the slots of the data mover); memory of others goes by the copy engine.
     Slots,
 }
 
@@ -53,11 +53,10 @@ impl FromStr for GpuMemoryChoice {
     }
 }
 
-/// Which GPU to use, as a person writes it.
+/// The GPU to use, in the form of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum GpuChoice {
-    /// What [`GPU_VARIABLE`] says; without it GPU 0 when there is a driver, a GPU and kernels for it, else
-    /// the emulated one.
+    /// The value of [`GPU_VARIABLE`]; without it GPU 0 when there is a driver, a GPU and kernels for it, else the emulated one.
     #[default]
     Auto,
     /// The real GPU of this number, or an error.
@@ -101,12 +100,12 @@ pub enum GpuOpenError {
     /// The emulated GPU.
     #[error(transparent)]
     Emulated(#[from] GpuError),
-    /// The real GPU that was asked for.
+    /// The real GPU that was selected.
     #[error("{choice} was asked for; `--gpu emulated` or {GPU_VARIABLE}=emulated needs none")]
     Cuda {
-        /// What was asked for.
+        /// The selected GPU.
         choice: GpuChoice,
-        /// Why not.
+        /// The driver's error.
         #[source]
         source: CudaError,
     },
@@ -115,15 +114,15 @@ pub enum GpuOpenError {
     Variable(#[source] SpecError),
 }
 
-/// A GPU, and why it is this one.
+/// A GPU, and the reason for the choice.
 #[derive(Debug)]
 pub struct ChosenGpu {
     /// The GPU.
     pub gpu: Gpu,
-    /// The same, when it is a real one.
+    /// The same GPU, when it is a real one.
     #[cfg(feature = "cuda")]
     pub cuda: Option<CudaGpu>,
-    /// The error on the way to a real one, when the emulated one is used instead.
+    /// The error that prevented a real one, when the emulated one is used instead.
     pub instead_of: Option<CudaError>,
 }
 
@@ -143,7 +142,7 @@ fn cuda(ordinal: usize) -> Result<ChosenGpu, CudaError> {
     })
 }
 
-/// What the variable says; a word that it does not know is said and passed over.
+/// The variable's value; an unknown word is reported and ignored.
 #[cfg(feature = "cuda")]
 fn memory_choice() -> GpuMemoryChoice {
     let asked = std::env::var(GPU_MEMORY_VARIABLE).unwrap_or_default();
@@ -193,7 +192,7 @@ fn emulate(
 }
 
 impl GpuChoice {
-    /// What the variable says, for [`GpuChoice::Auto`].
+    /// The variable's value, for [`GpuChoice::Auto`].
     ///
     /// # Errors
     /// [`GpuOpenError::Variable`].
@@ -206,7 +205,7 @@ impl GpuChoice {
         }
     }
 
-    /// Opens the GPU; `emulated` says how, if it is to be the emulated one.
+    /// Opens the GPU; `emulated` configures an emulated one.
     ///
     /// # Errors
     /// [`GpuOpenError`].

@@ -1,4 +1,4 @@
-//! What kernels report of their calls.
+//! [`GpuResult`]: the result that a kernel reports of its calls.
 
 use ringbell_nic_abi::Status;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -14,7 +14,7 @@ pub struct GpuResult {
     pub session: u32,
     /// Bytes moved, also when the call failed half-way.
     pub bytes: u64,
-    /// What the status says of it, such as the address that faulted.
+    /// The status's detail: for example the address that faulted.
     pub detail: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Host and NIC memory beside the GPU's: every kind for every call.
+//! Host and NIC memory for every call that takes GPU memory.
 #![allow(unsafe_code)] // Registers memory that lives elsewhere.
 
 use std::ptr::NonNull;
@@ -10,8 +10,8 @@ use ringbell_nic_core::{HostBuffer, HostRegion, MemoryError, NicBuffer, PointerI
 use crate::Nic;
 
 impl Nic {
-    /// Allocates zeroed host memory that kernels, host threads and the NIC may use, in any call that
-    /// takes GPU memory. An interior address is as good as the first.
+    /// Allocates zeroed host memory that kernels, host threads and the NIC may use, in any call that takes GPU memory. Any
+    /// address inside it serves, not only the first.
     ///
     /// ```
     /// # use ringbell::{MemoryKind, Nic, NicOptions, abi::GpuVa};
@@ -30,17 +30,16 @@ impl Nic {
         self.soft().alloc_host(self.pd(), bytes, Access::COLLECTIVE)
     }
 
-    /// Registers bytes that the program already has, where they are, and owns them until
-    /// [`HostBuffer::into_bytes`] gives them back.
+    /// Registers bytes that the program already has, in place, and owns them until [`HostBuffer::into_bytes`] gives them back.
     ///
     /// # Errors
-    /// [`MemoryError`]: a limit of the NIC was reached; the bytes are lost then.
+    /// [`MemoryError`]: a limit of the NIC was reached; the bytes are dropped then.
     pub fn adopt_host(&self, bytes: impl Into<Box<[u8]>>) -> Result<HostBuffer, MemoryError> {
         self.soft().adopt_host(self.pd(), bytes, Access::LOCAL)
     }
 
-    /// Registers memory of this process that lives elsewhere: malloc, mmap, a tensor. Nothing is
-    /// pinned; see [`HostRegion`] for the end of a registration.
+    /// Registers memory that this process allocated by other means: malloc, mmap, a tensor. Nothing is pinned; see [`HostRegion`]
+    /// for the end of a registration.
     ///
     /// # Errors
     /// [`MemoryError`]: a byte is registered already, or a page is not mapped or cannot be written.
@@ -60,8 +59,8 @@ impl Nic {
         }
     }
 
-    /// Allocates zeroed memory on the NIC. Descriptors name its addresses like any others, but neither
-    /// kernels nor the host can dereference them: bytes go in and out by copy.
+    /// Allocates zeroed memory on the NIC. Descriptors name its addresses as any others, but neither kernels nor the host can
+    /// dereference them: bytes are copied in and out.
     ///
     /// # Errors
     /// [`MemoryError::NicMemoryFull`], or a limit of the NIC.
@@ -70,8 +69,8 @@ impl Nic {
             .alloc_on_nic(self.pd(), bytes, Access::COLLECTIVE)
     }
 
-    /// Which memory an address lies in, and the registration around it: of GPU, host or NIC, interior
-    /// addresses included. `None` when nothing registered covers it. (CUDA: `cudaPointerGetAttributes`.)
+    /// Kind of the memory at an address, and the registration around it: GPU, host or NIC memory, interior addresses included.
+    /// `None` when no registration covers it. (CUDA: `cudaPointerGetAttributes`.)
     pub fn pointer_info(&self, va: GpuVa) -> Option<PointerInfo> {
         self.soft().pointer_info(self.pd(), va)
     }

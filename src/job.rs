@@ -1,4 +1,4 @@
-//! The NIC of a job's rank: its address, network and secrets follow from the job's id.
+//! Options of the NIC of a job's rank: its address, network and secrets, derived from the job's id.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use ringbell_nic_core::scratch;
 
 use crate::{Cidr, NicOptions, SpecError};
 
-/// The environment says of a rank's NIC what cannot be had.
+/// The environment's settings for a rank's NIC cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobNicError {
-    /// RINGBELL_PORT or RINGBELL_TRANSPORT makes no sense.
+    /// RINGBELL_PORT or RINGBELL_TRANSPORT is invalid.
     #[error("RINGBELL_PORT or RINGBELL_TRANSPORT")]
     Spec(#[from] SpecError),
     /// The in-memory switch of the launcher.
@@ -22,7 +22,7 @@ pub enum JobNicError {
     Switch {
         /// RINGBELL_SWITCH.
         path: PathBuf,
-        /// What happened.
+        /// The cause.
         why: String,
     },
 }
@@ -37,8 +37,8 @@ fn address_of(rank: u32) -> Cidr {
 }
 
 impl NicOptions {
-    /// How to open the NIC of this process's rank: an address by rank, and a directory, a network number and secrets of
-    /// the job's own, so that two jobs on one machine never meet.
+    /// Options for the NIC of this process's rank: an address by rank, and a directory, a network number and secrets of the job's
+    /// own, so that two jobs on one machine never meet.
     ///
     /// ```no_run
     /// use ringbell::{Job, Nic, NicOptions};
@@ -50,7 +50,7 @@ impl NicOptions {
     /// ```
     ///
     /// # Errors
-    /// [`JobNicError`]: the launcher names a port, a transport or a switch that cannot be had.
+    /// [`JobNicError`]: the launcher names a port, a transport or a switch that cannot be used.
     pub fn for_job(job: &Job) -> Result<NicOptions, JobNicError> {
         if job.serves() {
             // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
@@ -69,13 +69,13 @@ impl NicOptions {
         Ok(options)
     }
 
-    /// How to open the NIC of a rank of a job, so that only the job's ranks can meet it; for ranks that no launcher started.
+    /// Options for the NIC of a job's rank that no launcher started; only the job's ranks can connect to it.
     pub fn for_rank(id: &UniqueId, rank: u32) -> NicOptions {
         let word = |purpose| {
             let bytes = id.derived(purpose);
             bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
         };
-        // What others may see (the directory's name, the network's number in each frame) tells nothing of the secrets.
+        // Public values (the directory's name, the network's number in each frame) reveal nothing of the secrets.
         let mut options = NicOptions {
             ip: address_of(rank),
             vni: word("network") as u32 & 0xff_ffff,
@@ -139,7 +139,7 @@ mod tests {
         assert_ne!(id.local_directory(), other.local_directory());
         let options = NicOptions::for_rank(&id, 3);
         assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
-        // The directory's name is there for every user to see, the network's number for everybody on the wire.
+        // Every user can see the directory's name, and every host on the wire the network's number.
         let shown = format!("{}{:x}", id.local_directory().display(), options.vni);
         let udp = options.udp_secret.expect("one");
         assert!(!shown.contains(&format!("{udp:016x}")), "{shown}");

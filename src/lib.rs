@@ -97,7 +97,7 @@ pub mod engines {
     pub use ringbell_onc_engines::stream::*;
 }
 
-/// The crates below, for what the face does not offer.
+/// The crates below, for functions that this crate does not offer.
 pub mod parts {
     #[cfg(feature = "card")]
     pub use ringbell_card as card;
@@ -107,7 +107,7 @@ pub mod parts {
     pub use ringbell_onc_engines as onc_engines;
 }
 
-/// The programs that the tutorial shows compile against this crate.
+/// The tutorial's programs, compiled against this crate.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/tutorial.md")]
 struct Tutorial;

@@ -1,4 +1,4 @@
-//! [`Nic`]: a GPU and a NIC, joined.
+//! [`Nic`]: a NIC and the GPU beside it.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
 use std::net::Ipv4Addr;
@@ -31,33 +31,33 @@ use crate::gpu::{GpuChoice, GpuOpenError};
 use crate::port;
 use crate::spec::{Cidr, PortSpec, TransportSpec};
 
-/// How to open a NIC. Every field has a default that works on one machine without privileges.
+/// Options of a NIC. Every field has a default that works on one machine without privileges.
 #[derive(Debug, Clone)]
 pub struct NicOptions {
     /// Own address and network.
     pub ip: Cidr,
-    /// Which transports to offer and to try.
+    /// Transports to offer and to try.
     pub transport: TransportSpec,
-    /// What carries frames, for TCP.
+    /// Port that carries TCP's frames.
     pub port: PortSpec,
-    /// For [`PortSpec::Mem`]: the switch, and which of its ports is ours.
+    /// For [`PortSpec::Mem`]: the switch, and the number of this NIC's port on it.
     pub switch: Option<(Arc<MemSwitch>, usize)>,
     /// Faults to put between TCP and the port.
     pub faults: Faults,
     /// For [`PortSpec::Udp`]: the job's network identifier (VNI, 24 bits).
     pub vni: u32,
-    /// For [`PortSpec::Udp`]: peers that prove to know this number are learned; without one only the
-    /// configured peers are heard.
+    /// For [`PortSpec::Udp`]: frames from unknown peers that prove this number are accepted, and the peers learned; without it
+    /// only the configured peers' frames are.
     pub udp_secret: Option<u64>,
-    /// For [`PortSpec::Tap`]: address that the kernel's end of the device gets; `None` leaves it.
+    /// For [`PortSpec::Tap`]: address for the kernel's end of the device; `None` leaves it.
     pub tap_host: Option<Cidr>,
     /// Write every frame to this pcapng file.
     pub pcap: Option<PathBuf>,
     /// Which GPU to use.
     pub gpu_choice: GpuChoice,
-    /// The emulated GPU, where that is used.
+    /// Settings of the emulated GPU, where it is used.
     pub gpu: EmulatedGpuConfig,
-    /// GTLBs.
+    /// Settings of the GTLBs.
     pub mmu: MmuConfig,
     /// Who steps the NIC when no kernel waits.
     pub progress: ProgressMode,
@@ -65,16 +65,16 @@ pub struct NicOptions {
     pub queue: QueueConfig,
     /// Discovery directory and job secret of the `local` transport.
     pub local: LocalConfig,
-    /// Limits of the NIC; `ip` and `progress` above win over the ones in here.
+    /// Limits of the NIC; `ip` and `progress` above override those in here.
     pub limits: NicConfig,
     /// Bytes of a TCP connection's receive buffer, and as many to send.
     pub tcp_buffer: usize,
     /// Shortest time after which TCP sends a segment again.
     pub tcp_rto_min: Duration,
-    /// How often TCP probes idle links of communicators, so that a rank that has ended is noticed; `None`: never. See
+    /// How often TCP probes idle links of communicators, so that the end of a rank is noticed; `None`: never. See
     /// [`TcpConfig::watch`].
     pub tcp_watch: Option<Duration>,
-    /// Seed of everything that is random: faults, sequence numbers. `None`: from the system.
+    /// Seed of all random numbers: faults, sequence numbers. `None`: from the system.
     pub seed: Option<u64>,
 }
 
@@ -112,49 +112,49 @@ impl Default for NicOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// The variable that asks for events.
+    /// The log variable is invalid.
     #[error(transparent)]
     Debug(#[from] crate::DebugLevelError),
-    /// The GPU.
+    /// The GPU failed.
     #[error("cannot open the GPU")]
     Gpu(#[from] GpuOpenError),
-    /// The NIC.
+    /// The NIC failed.
     #[error("cannot open the NIC")]
     Nic(#[from] NicError),
-    /// The protection domain.
+    /// The protection domain failed.
     #[error("cannot make the protection domain")]
     Pd(#[from] PdError),
-    /// TCP's settings.
+    /// TCP's settings are invalid.
     #[error("cannot start TCP")]
     Tcp(#[from] TcpConfigError),
-    /// The in-memory switch.
+    /// The in-memory switch refused.
     #[error("cannot attach to the in-memory switch")]
     Switch(#[from] SwitchError),
-    /// `tcp` was asked for, but there is no port to carry it.
+    /// `tcp` was selected, but there is no port to carry it.
     #[error("transport tcp needs a port; open the NIC with port mem, udp or tap:NAME")]
     NoPort,
-    /// Port `mem` was asked for without its switch.
+    /// Port `mem` was selected without its switch.
     #[error("port mem needs a switch; make one with MemSwitch and give it in `switch`")]
     NoSwitch,
-    /// The UDP socket.
+    /// The UDP socket failed.
     #[error("cannot open the UDP port")]
     Udp(#[from] UdpError),
-    /// The TAP device.
+    /// The TAP device failed.
     #[cfg(feature = "tap")]
     #[error("cannot open the TAP device")]
     Tap(#[from] TapError),
     /// The crate was built without what the options ask for.
     #[error("{what} needs the feature `{feature}` of the crate `ringbell`; build with it")]
     NotBuilt {
-        /// What was asked for.
+        /// The option.
         what: &'static str,
         /// The feature.
         feature: &'static str,
     },
-    /// The faults that were asked for.
+    /// The faults are invalid.
     #[error("cannot impair the port")]
     Faults(#[from] ImpairError),
-    /// The capture's file.
+    /// The capture's file cannot be written.
     #[error("cannot write the capture {path}; check the path and free space")]
     CaptureFile {
         /// The file.
@@ -163,11 +163,11 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The capture's header.
+    /// The capture's header cannot be written.
     #[cfg(feature = "pcap")]
     #[error("cannot start the capture")]
     Capture(#[from] CaptureError),
-    /// A seed could not be had.
+    /// The system gave no seed.
     #[error("the system gave no random numbers")]
     Random(#[source] rustix::io::Errno),
 }
@@ -175,7 +175,7 @@ pub enum OpenError {
 /// Calls on sockets that may wait at the same time.
 const SOCKET_QUEUE: u32 = 1024;
 
-/// A NIC with its GPU. Clones share it; the last one to go ends every session.
+/// A NIC with its GPU. Clones share it; dropping the last one ends every session.
 #[derive(Debug, Clone)]
 pub struct Nic {
     gpu: Gpu,
@@ -199,7 +199,7 @@ impl Nic {
     /// [`OpenError`]: which part failed, and why.
     pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
         crate::print_events()?;
-        // For communicators: it takes a descriptor, which may be lacking later.
+        // For communicators: it needs a descriptor, and later there may be none.
         let _ = crate::comm::host();
         let chosen = options.gpu_choice.open(&options.gpu)?;
         if let Some(why) = &chosen.instead_of {
@@ -214,7 +214,7 @@ impl Nic {
         let mut builder = SoftNic::builder(config, gpu.memory()).mmu(options.mmu.clone());
         if options.transport != TransportSpec::Tcp {
             let mut local = options.local.clone();
-            // Asked for by name, it may pass a network by; `auto` may not.
+            // `local` by name reaches other network namespaces; `auto` does not.
             local.across_networks |= options.transport == TransportSpec::Local;
             builder = builder.local(local);
         }
@@ -253,11 +253,11 @@ impl Nic {
         Ok(nic)
     }
 
-    /// Ends the NIC now, for all its clones: see [`SoftNic::close`]. Dropping the last one does the same, and only logs what
-    /// was not delivered.
+    /// Ends the NIC now, for all its clones: see [`SoftNic::close`]. Dropping the last one does the same, and only logs
+    /// undelivered data.
     ///
     /// # Errors
-    /// [`NotDelivered`]: what was reported as sent and has not arrived within `limits.linger`.
+    /// [`NotDelivered`]: data that was reported as sent and has not arrived within `limits.linger`.
     pub fn close(&self) -> Result<(), NotDelivered> {
         self.soft.close()
     }
@@ -267,7 +267,7 @@ impl Nic {
         &self.gpu
     }
 
-    /// The GPU as CUDA knows it, when it is a real one: to adopt memory that was allocated elsewhere.
+    /// The CUDA GPU, when it is a real one: to adopt memory that other code allocated.
     #[cfg(feature = "cuda")]
     pub fn cuda(&self) -> Option<&CudaGpu> {
         self.cuda.as_ref()
@@ -293,12 +293,12 @@ impl Nic {
         self.pd
     }
 
-    /// Which transports it offers and tries.
+    /// Transports that it offers and tries.
     pub fn transport(&self) -> TransportSpec {
         self.transport
     }
 
-    /// What carries frames.
+    /// The port that carries frames.
     pub fn port(&self) -> &PortSpec {
         &self.port
     }
@@ -311,8 +311,8 @@ impl Nic {
         self.own(self.gpu.alloc(bytes_of::<T>(len))?)
     }
 
-    /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots
-    /// of a data mover, which the NIC then reaches without the GPU's copy engine.
+    /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots of a data mover, which
+    /// the NIC then reaches without the GPU's copy engine.
     ///
     /// # Errors
     /// As [`Nic::alloc`].
@@ -344,12 +344,12 @@ impl Nic {
             ..self.queue
         };
         let queue = self.soft.create_queue(self.pd, config)?;
-        // Another thread may have been first; its queue is as good.
+        // Another thread may have been first; its queue serves as well.
         Ok(self.sockets.get_or_init(|| queue).clone())
     }
 }
 
-/// More than there is when it does not fit 64 bits, so that the GPU refuses it.
+/// Bytes of `len` elements; more than any GPU has when they do not fit 64 bits, so that the GPU refuses.
 fn bytes_of<T>(len: u64) -> u64 {
     len.saturating_mul(size_of::<T>() as u64)
 }
@@ -365,7 +365,7 @@ fn seed(options: &NicOptions) -> Result<u64, OpenError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// A locally administered station address, unique as long as the IP addresses are.
+/// A locally administered MAC address, unique as long as the IP addresses are.
 pub(crate) fn station(ip: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = ip.octets();
     [0x02, 0x52, a, b, c, d]

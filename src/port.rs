@@ -1,4 +1,4 @@
-//! The port of a [`Nic`](crate::Nic), by its options.
+//! The port of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
 use std::path::Path;
@@ -10,8 +10,7 @@ use ringbell_nic_core::port::{MacAddr, Port};
 use crate::nic::station;
 use crate::{NicOptions, OpenError, PortSpec};
 
-/// The port that the options ask for, with its recorder and its faults around it: what is recorded is
-/// what the wire carried.
+/// Opens the options' port, with the recorder and the faults around it: the record is what the wire carried.
 pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {
     let mac = MacAddr(station(options.ip.ip));
     let mut port: Box<dyn Port> = match &options.port {

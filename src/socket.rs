@@ -1,8 +1,8 @@
 //! Sockets of host threads: byte streams between registered memory of this NIC and a peer's.
 //!
-//! A host thread connects, sends and receives as a kernel does, by the same descriptors; the bytes go from and to memory of the
-//! GPU, the host or the NIC without a copy through the program. Every call has a deadline ([`Socket::set_timeout`]).
-//! A kernel takes a connection over by its number ([`Socket::session`]).
+//! A host thread connects, sends and receives as a kernel does, by the same descriptors. The bytes go from and to memory of the
+//! GPU, the host or the NIC without a copy through the program. Every call has a deadline ([`Socket::set_timeout`]). A kernel
+//! takes a connection over by its number ([`Socket::session`]).
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs};
@@ -28,23 +28,23 @@ pub enum SessionError {
     /// The NIC refused the operation, or it ended early.
     #[error("{operation}{}: {}{}", of(.peer), .status.help(), moved(*.bytes))]
     Failed {
-        /// What was asked for: `connect`, `send`, ...
+        /// The call: `connect`, `send`, ...
         operation: &'static str,
-        /// The other end, where it is known.
+        /// The peer, where it is known.
         peer: Option<SocketAddrV4>,
         /// How it ended.
         status: Status,
-        /// Bytes that were moved before.
+        /// Bytes that were moved before the error.
         bytes: u64,
-        /// What `status` says of its detail.
+        /// The status's detail.
         detail: u64,
     },
-    /// An address that is none, or not one of IPv4.
+    /// The text is no IPv4 address with a port.
     #[error("`{text}` is no IPv4 address with a port, such as 10.0.0.2:7000: {why}")]
     Address {
         /// As given.
         text: String,
-        /// What is wrong.
+        /// The error in it.
         why: String,
     },
     /// The NIC has no queue left.
@@ -53,13 +53,13 @@ pub enum SessionError {
     /// The NIC did not take or end the operation.
     #[error("{operation}")]
     Wait {
-        /// What was asked for.
+        /// The call.
         operation: &'static str,
-        /// Why.
+        /// The cause.
         #[source]
         source: WaitError,
     },
-    /// Memory for an adapter.
+    /// No memory for an adapter.
     #[error("no memory for the buffer")]
     Memory(#[from] MemoryError),
 }
@@ -76,7 +76,7 @@ fn moved(bytes: u64) -> String {
 }
 
 impl SessionError {
-    /// How the operation ended, where the NIC has said it.
+    /// The NIC's status of the operation, where there is one.
     pub fn status(&self) -> Option<Status> {
         match self {
             SessionError::Failed { status, .. } => Some(*status),
@@ -84,7 +84,7 @@ impl SessionError {
         }
     }
 
-    /// What the status says of its detail: an address at fault, a limit.
+    /// The status's detail: an address at fault, a limit.
     pub fn detail(&self) -> Option<u64> {
         match self {
             SessionError::Failed { detail, .. } => Some(*detail),
@@ -139,12 +139,12 @@ impl Nic {
     }
 }
 
-/// What calls on a session share.
+/// State that the calls on a session share.
 #[derive(Debug)]
 struct Session {
     nic: Nic,
     queue: HostQueue,
-    /// Whether the NIC has given `id`, so that it must be closed.
+    /// Whether the NIC assigned `id`, so that it must be closed.
     is_open: bool,
     id: SessionId,
     peer: Option<SocketAddrV4>,
@@ -152,7 +152,7 @@ struct Session {
 }
 
 impl Session {
-    /// For operations that need none.
+    /// For operations without a session.
     fn none(nic: &Nic) -> Result<Session, SessionError> {
         Ok(Session {
             nic: nic.clone(),
@@ -173,12 +173,12 @@ impl Session {
     }
 
     fn set_timeout(&self, timeout: Duration) {
-        // 0 is the queue's default; what does not fit is an hour.
+        // 0 is the queue's default; a time-out that does not fit becomes the longest.
         let us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
         self.timeout_us.store(us.max(1), Ordering::Relaxed);
     }
 
-    /// Runs an operation; its completion, whatever its status.
+    /// Runs an operation and returns its completion with any status.
     fn complete(&self, operation: &'static str, d: Descriptor) -> Result<Completion, SessionError> {
         let d = Descriptor {
             session: self.id,
@@ -220,7 +220,7 @@ impl Drop for Session {
             return;
         }
         self.set_timeout(CLOSE);
-        // A peer that is gone, or a NIC that is closed: nothing is left to be closed then.
+        // The peer is gone, or the NIC is closed: nothing is left to close.
         let _ = self.call("close", Descriptor::new(Opcode::Close));
     }
 }
@@ -251,7 +251,7 @@ impl Nic {
     /// Connects to a NIC, or to any TCP program that the port reaches: `nic.connect("10.0.0.2:7000")`. IPv4.
     ///
     /// # Errors
-    /// [`SessionError`]: the address is none, nobody listens there, or it did not answer in time.
+    /// [`SessionError`]: the text is no address, no program listens there, or it did not answer in time.
     pub fn connect(
         &self,
         to: impl ToSocketAddrs + std::fmt::Debug,
@@ -293,7 +293,7 @@ impl Listener {
     /// Waits for a connection.
     ///
     /// # Errors
-    /// [`SessionError`] with `TIMED_OUT` when none came in time; the listener is as good as before.
+    /// [`SessionError`] with `TIMED_OUT` when none came in time; the listener stays usable.
     pub fn accept(&self) -> Result<Socket, SessionError> {
         let done = self
             .session
@@ -315,12 +315,12 @@ impl Listener {
         self.port
     }
 
-    /// The session, as kernels name it for `gpu_accept`.
+    /// The session, for `gpu_accept` in kernels.
     pub fn session(&self) -> SessionId {
         self.session.id
     }
 
-    /// Longest wait of [`Listener::accept`], and the first one of the sockets that it gives. At most 71 minutes.
+    /// Longest wait of [`Listener::accept`], and the initial one of the sockets that it returns. At most 71 minutes.
     pub fn set_timeout(&self, timeout: Duration) {
         self.session.set_timeout(timeout);
     }
@@ -333,11 +333,11 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Sends all bytes, and returns when the memory may be used again. Of any length.
+    /// Sends all bytes, of any length, and returns when the memory may be used again.
     ///
     /// # Errors
-    /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out. What it says
-    /// to have been moved was handed to the transport.
+    /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out. The bytes that it
+    /// reports as moved were handed to the transport.
     ///
     /// # Panics
     /// When `from` is a kernel's stream, which is for communicators.
@@ -358,7 +358,7 @@ impl Socket {
         }
     }
 
-    /// Receives until the memory is full or the peer has closed its side, and says how many bytes came. Of any length.
+    /// Receives until the memory is full or the peer has closed its side, and returns the number of bytes. Of any length.
     ///
     /// # Errors
     /// [`SessionError`]: the peer is gone, the memory is not registered, or it took longer than the time-out.
@@ -414,7 +414,7 @@ impl Socket {
         done.map(drop)
     }
 
-    /// The session, as kernels name it in `gpu_send` and `gpu_recv`.
+    /// The session, for `gpu_send` and `gpu_recv` in kernels.
     pub fn session(&self) -> SessionId {
         self.session.id
     }
@@ -435,7 +435,7 @@ impl Socket {
         self.session.set_timeout(timeout);
     }
 
-    /// Puts an engine on the path of what is sent or received from here on.
+    /// Attaches an engine to the bytes sent or received from here on.
     ///
     /// # Errors
     /// [`EngineUseError`]: the path has one that transforms, or a limit was reached.
@@ -451,13 +451,13 @@ impl Socket {
     /// Sends the engine's result to the peer when the stream from it has ended.
     ///
     /// # Errors
-    /// [`EngineUseError`]: no engine is on the path of what is received.
+    /// [`EngineUseError`]: no engine is on the receiving path.
     pub fn return_engine(&self, what: Return) -> Result<(), EngineUseError> {
         let nic = self.session.nic.soft();
         nic.return_engine(self.session.id, what)
     }
 
-    /// What is received, for programs that read bytes: through `capacity` bytes of registered host memory.
+    /// A reader of the received bytes, through `capacity` bytes of registered host memory.
     ///
     /// # Errors
     /// [`SessionError::Memory`].
@@ -469,8 +469,8 @@ impl Socket {
         })
     }
 
-    /// What is written is sent: through `capacity` bytes of registered host memory. Flush it, or drop it, which flushes but
-    /// says no error.
+    /// A writer that sends its bytes, through `capacity` bytes of registered host memory. Flush it, or drop it, which flushes but
+    /// reports no error.
     ///
     /// # Errors
     /// [`SessionError::Memory`].
@@ -554,7 +554,7 @@ impl io::Write for SocketWriter<'_> {
 
 impl Drop for SocketWriter<'_> {
     fn drop(&mut self) {
-        // As std's BufWriter: who wants the error flushes.
+        // As std's BufWriter: flush to get the error.
         let _ = io::Write::flush(self);
     }
 }

@@ -1,4 +1,4 @@
-//! Parts of registered memory, as operations name them.
+//! Parts of registered memory, for operations.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -6,13 +6,13 @@ use ringbell_nic_abi::{GpuVa, StreamRef};
 
 use crate::{DeviceBuffer, HostBuffer, Nic, NicBuffer};
 
-/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name
-/// memory of several kinds, and each rank memory of another. Or a [`KernelStream`](crate::KernelStream).
+/// A part of a buffer in GPU, host or NIC memory: everything from an offset on. One call may name memory of several kinds, and
+/// each rank may use another kind. Or a [`KernelStream`](crate::KernelStream).
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
     va: GpuVa,
     bytes: u64,
-    /// `va` is the word that names a kernel's stream.
+    /// `va` names a kernel's stream.
     stream: bool,
 }
 
@@ -51,14 +51,14 @@ impl<T> DeviceBuffer<T> {
 }
 
 impl Span {
-    /// Nothing: for the ranks that an operation gives no buffer to.
+    /// Empty: for the ranks that an operation gives no buffer to.
     pub const NONE: Span = Span {
         va: GpuVa(0),
         bytes: 0,
         stream: false,
     };
 
-    /// A stream, which is as long as what passes through it.
+    /// A stream, as long as the data that passes through it.
     pub(crate) fn of_stream(s: StreamRef) -> Span {
         Span {
             va: GpuVa(s.word()),
@@ -67,7 +67,7 @@ impl Span {
         }
     }
 
-    /// A part of it, by bytes.
+    /// A part of this span, by bytes.
     ///
     /// # Panics
     /// When the range runs past the end, or backwards, or this is a stream.
@@ -77,7 +77,7 @@ impl Span {
         self.part(range, 1)
     }
 
-    /// A part of it, by elements of so many bytes.
+    /// A part of this span, by elements of `size` bytes.
     #[track_caller]
     fn part(self, range: impl RangeBounds<u64>, size: u64) -> Span {
         assert!(
@@ -115,8 +115,8 @@ impl Span {
         }
     }
 
-    /// What lies at an address in memory of any kind that `nic` knows: from there to the end of the
-    /// registration around it. `None` when nothing registered covers the address.
+    /// Memory of any kind at an address: from there to the end of the registration around it. `None` when no registration of
+    /// `nic` covers the address.
     pub fn at(nic: &Nic, va: GpuVa) -> Option<Span> {
         let info = nic.pointer_info(va)?;
         let bytes = info.region.len - info.offset;
@@ -127,7 +127,7 @@ impl Span {
         })
     }
 
-    /// Address as descriptors name it.
+    /// Its address in descriptors.
     pub fn va(&self) -> GpuVa {
         self.va
     }

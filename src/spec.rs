@@ -1,4 +1,4 @@
-//! How a NIC is attached, as a person writes it: `--port`, `--transport`, `--ip`.
+//! Text forms of a NIC's attachment: `--port`, `--transport`, `--ip`.
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// UDP port of VXLAN, RFC 7348 §5.
 pub const VXLAN_PORT: u16 = 4789;
 
-/// What carries a NIC's Ethernet frames.
+/// The port that carries a NIC's Ethernet frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortSpec {
     /// No port: only the `local` transport, between NICs of one host and one user.
@@ -25,7 +25,7 @@ pub enum PortSpec {
     Tap(String),
 }
 
-/// A text that names no port, transport or address; the message says what would.
+/// A text that names no port, transport or address; the message lists the valid forms.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SpecError(String);
@@ -96,11 +96,11 @@ impl fmt::Display for PortSpec {
     }
 }
 
-/// Which transports a NIC offers and tries.
+/// Transports that a NIC offers and tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TransportSpec {
-    /// `local` when the peer is a NIC of this host, user and network namespace, else `tcp`. What carries a session, and why,
-    /// says `SessionInfo` of `Nic::sessions`.
+    /// `local` when the peer is a NIC of this host, user and network namespace, else `tcp`. `SessionInfo` of `Nic::sessions`
+    /// reports a session's transport, and why.
     #[default]
     Auto,
     /// Only memory to memory on this host, also between network namespaces when both NICs say so.

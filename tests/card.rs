@@ -1,5 +1,5 @@
-//! A card's doorbells, rung by kernels. The card is a software NIC, on the other side of a file: it looks at its
-//! own mapping of its BAR, kernels ring in another that a driver's handle opened and registered for the GPU.
+//! Tests of a card's doorbells, rung by kernels. The card is a software NIC behind a file: it reads its own mapping of its BAR,
+//! and kernels ring in another one that a driver's handle opened and registered for the GPU.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 #[cfg(feature = "cuda")]
@@ -73,7 +73,7 @@ fn call(queue: &HostQueue, opcode: Opcode, change: impl FnOnce(&mut Descriptor))
     done.detail
 }
 
-/// Kernels of `a` and `b` connect and exchange messages, every doorbell of which goes through the BARs' files.
+/// Kernels of `a` and `b` connect and exchange messages; every doorbell goes through the BARs' files.
 fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
     let folder = folder(test);
     let [a, b] = ["10.77.60.1/24", "10.77.60.2/24"].map(|ip| nic(ip, gpu, &folder));
@@ -147,7 +147,7 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
         to.read(0, &mut got).expect("inside");
         assert!(got == sent, "{len} bytes");
     }
-    // What kernels have rung is seen in the card's BAR, from anywhere.
+    // The kernels' doorbells are visible in the card's BAR, from any mapping.
     let rung = db
         .card()
         .read32(doorbell_offset(qb.id().0))
@@ -251,11 +251,11 @@ fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
     let stats = || doorbells.proxy_stats().expect("a proxy");
     until("it looks", || stats().looks > 2 && stats().naps > 0);
     assert_eq!(stats().rings, 0, "nobody has rung");
-    // A kernel rings; nobody answers it, because the card is a mere file.
+    // A kernel rings; no NIC answers it, because the card is a mere file.
     let out = nic.alloc::<u8>(64).expect("memory");
     let mut short = handle;
     (short.silent_grace_us, short.wait_hook, short.wait_ctx) = (1_000, 0, 0);
-    // The NIC itself takes what is posted when it is stepped, but its own doorbell is not rung.
+    // The NIC itself takes posted entries when it is stepped, but its own doorbell is not rung.
     let args = [short.into(), KernelArg::U32(20_000), (&out).into()];
     assert_eq!(run(&nic, &out, "rb_socket", &args).0, Status::NicSilent);
     let at = doorbell_offset(queue.id().0);
@@ -287,8 +287,8 @@ fn every_queue_has_its_doorbell_and_a_foreign_number_none() {
     let _ = std::fs::remove_file(path);
 }
 
-/// The GTLB of a card is written through its registers, from page tables as a kernel driver would tell them; then
-/// the NIC's DMA finds the bytes, which lie elsewhere on the bus than their addresses say.
+/// The GTLB of a card is written through its registers, from page tables as a kernel driver would serve them. Then the NIC's DMA
+/// finds the bytes, whose bus addresses differ from their virtual ones.
 #[test]
 fn a_gtlb_that_was_written_from_a_drivers_page_tables_leads_dma() {
     let gpu = EmulatedGpu::new(EmulatedGpuConfig {
@@ -299,7 +299,7 @@ fn a_gtlb_that_was_written_from_a_drivers_page_tables_leads_dma() {
     let nic = SoftNic::builder(NicConfig::default(), gpu.memory())
         .build()
         .expect("a NIC");
-    // Some groups in one piece, some scattered; the driver tells where all of it lies.
+    // Some groups in one piece, some scattered; the driver's tables cover all of them.
     let buffers = [5 << 20, 3 * 65_536, 65_536].map(|n| gpu.alloc(n).expect("memory"));
     let tables = buffers.each_ref().map(|b| {
         let table = gpu.page_table(b.va(), b.len());
@@ -339,7 +339,7 @@ fn a_gtlb_that_was_written_from_a_drivers_page_tables_leads_dma() {
     buffers[0].read((2 << 20) - 777, &mut got).expect("inside");
     assert!(got == sent[3..150_004]);
 
-    // What is taken out of the GTLB is a fault that names the address.
+    // An access to unmapped pages is a fault that names the address.
     gtlb.unmap(buffers[2].va(), 1).expect("it is there");
     let done = copy(buffers[2].va().0, to, 64);
     assert_eq!(

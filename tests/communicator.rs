@@ -1,4 +1,4 @@
-//! Communicators through the SDK's face: ranks as threads, a NIC and a GPU each.
+//! Tests of communicators through the SDK: ranks as threads, a NIC and a GPU each.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod communicators;
@@ -160,7 +160,7 @@ fn requests_are_chained_in_the_nic_tested_and_waited_for() {
         );
         put(&a, 0, &data(c.rank(), 1000));
         put(&b, 0, &[5; 1000]);
-        // b += a; then the sum of b over the ranks; then a copy of it: one chain, nobody waits between.
+        // b += a; then the sum of b over the ranks; then a copy of it: one chain without a wait between.
         let combine = c
             .post(&Operation::combine::<i32>(&a, &b, 1000, ReduceOp::Sum))
             .expect("posted");
@@ -178,7 +178,7 @@ fn requests_are_chained_in_the_nic_tested_and_waited_for() {
         assert_eq!(get(&a, 0, 1000), want);
         combine.wait().expect("had ended");
         reduce.wait().expect("had ended");
-        // Dropped requests give their slots back: more of them than the queue has slots.
+        // Dropped requests free their slots: more of them than the queue has slots.
         for _ in 0..300 {
             drop(c.post(&Operation::nop()).expect("posted"));
         }
@@ -254,7 +254,7 @@ fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
     let r = ranks("shrink", 4);
     let mut comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| c.barrier().expect("all there"));
-    // Rank 1 ends in the middle of an operation of the others.
+    // Rank 1 ends during an operation of the others.
     let gone = comms.remove(1);
     gone.abort();
     drop(gone);
@@ -286,7 +286,7 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
         small.contains("68 bytes of source") && small.contains("has 64"),
         "{small}"
     );
-    // Each misuse has a sentence of its own.
+    // Each misuse has a message of its own.
     let any = ringbell::abi::collective::ANY_TAG;
     let sum = |wire| Operation::all_reduce::<i32>(&b, &b, 1, ReduceOp::Sum).wire(wire);
     for (operation, says) in [
@@ -309,7 +309,7 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
     let nothing = comms[0].run(&Operation::send::<i32>(&b, 1, 9, 0));
     let nothing = nothing.expect_err("no rank 9");
     assert_eq!(nothing.status(), Some(Status::InvalidArgument), "{nothing}");
-    // Ranks that call something else are named, and the communicator says that it is lost.
+    // Ranks that call another operation are named, and the error says that the communicator is lost.
     let errors = each(&comms, |c| {
         let b = c.nic().alloc::<u8>(64).expect("memory");
         let op = if c.rank() == 0 {
@@ -452,11 +452,11 @@ fn small_all_reduces_of_kernels_pass_through_pinned_memory() {
     let comms = Communicator::init_all(&r.nics, &options).expect("communicators");
     each(&comms, |c| {
         assert_eq!(c.handle().staging_bytes, STAGED);
-        // Memory that the NIC does not know: only what passes through the other can be reduced.
+        // Memory that is not registered with the NIC: only operands that pass through staging can be reduced.
         let gpu = c.nic().gpu();
         let memory = gpu.alloc(32 << 10).expect("memory");
         let value = |rank: u32, i: u64| (rank + 2) * 1_000_003 + i as u32 * 7919;
-        // More operations than the queue has slots, of every length around what lanes and staging take.
+        // More operations than the queue has slots, of every length around the limits of lanes and staging.
         for round in 0..300_u64 {
             let lanes = [1, 33, 256][round as usize % 3];
             let most = u64::from(lanes) * 128 / 4;
@@ -479,7 +479,7 @@ fn small_all_reduces_of_kernels_pass_through_pinned_memory() {
             let want: Vec<u8> = (0..count).flat_map(|i| sum(i).to_ne_bytes()).collect();
             assert!(got == want, "{count} by {lanes}, round {round}");
         }
-        // One element more goes the long way, and needs memory that is registered.
+        // One element more takes the NIC's path, and needs registered memory.
         let va = memory.va();
         let long = by_kernel(c, 256, (va, va), u64::from(STAGED) / 4 + 1);
         assert_ne!(long, Status::Ok);

@@ -1,4 +1,4 @@
-//! Communicator calls over memory that is not the GPU's, and requests that are taken back.
+//! Tests of communicator calls over memory other than the GPU's, and of cancelled requests.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod communicators;
@@ -112,13 +112,13 @@ fn a_request_is_cancelled_while_nobody_counts_on_it() {
     let e = request.wait().expect_err("it was cancelled");
     assert_eq!(e.status(), Some(Status::Cancelled));
     assert!(!e.is_fatal());
-    // A collective counts from its post on: it is not taken back, and ends well.
+    // A collective counts from its post on: it cannot be cancelled, and ends well.
     let mut barrier = comms[0].post(&Operation::barrier()).expect("room");
     let e = barrier.cancel().expect_err("rank 1 counts on it");
     assert!(matches!(e, CollectiveError::Cancel { .. }), "{e:?}");
     each(&comms[1..], |c| c.barrier().expect("both came"));
     barrier.wait().expect("both came");
-    // The same tag works, and what has ended cannot be cancelled.
+    // The same tag works, and an operation that has ended cannot be cancelled.
     each(&comms, |c| {
         let b = c.nic().alloc::<u8>(64).expect("memory");
         if c.rank() == 1 {

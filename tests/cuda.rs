@@ -1,6 +1,5 @@
-//! The whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel` starts send
-//! and receive through software NICs, over queues that were pinned for the GPU, from and into memory that
-//! only its copy engine reaches.
+//! Tests of the whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel` starts send and receive
+//! through software NICs. Queues are pinned for the GPU, and only its copy engine reaches the buffers.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -20,7 +19,7 @@ use ringbell::{
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two NICs of one host in this process, each beside the GPU that the driver shows.
+/// Two NICs of one host in this process, each beside the driver's GPU.
 struct Pair {
     nics: [Nic; 2],
     folder: PathBuf,
@@ -87,7 +86,7 @@ fn messages() {
         a.create_queue().expect("a queue"),
         b.create_queue().expect("a queue"),
     );
-    // The handle names addresses of the GPU: the mock gives other ones than the host's.
+    // The handle holds addresses of the GPU: the mock's differ from the host's.
     assert_eq!((qa.handle().wait_hook, qa.handle().wait_ctx), (0, 0));
     let (oa, ob) = (
         a.alloc::<u8>(64).expect("memory"),
@@ -174,7 +173,7 @@ fn messages() {
         assert!(got == sent, "{len} bytes");
     }
 
-    // Memory that is not registered is refused by the NIC, not by a crash.
+    // The NIC refuses unregistered memory; nothing crashes.
     let wild = [
         qb.handle().into(),
         sb.into(),
@@ -195,7 +194,7 @@ fn kernels_send_and_receive() {
 #[test]
 fn kernels_send_and_receive_through_mapped_memory() {
     under_mock("kernels_send_and_receive_through_mapped_memory", "", || {
-        // Where the loader looks, in this process that was started for the test.
+        // The loader's search path, in this process that was started for the test.
         let folder = std::env::var_os("LD_LIBRARY_PATH").expect("the mock driver's folder");
         gdrcopy_sys::testing::build_mock(folder.as_ref(), &[]).expect("the mock compiles");
         std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "gdrcopy");
@@ -215,7 +214,7 @@ fn kernels_send_and_receive_through_mapped_memory() {
 fn kernels_send_and_receive_through_a_dma_buf() {
     let name = "kernels_send_and_receive_through_a_dma_buf";
     under_mock(name, "dmabuf,slow-writes", || {
-        // What is asked for first is not there: GDRCopy, of which the reason is told.
+        // The first choice is missing: GDRCopy, and the reason is reported.
         let pair = Pair::open("dmabuf");
         let buffer = pair.nics[0].alloc::<u8>(1 << 16).expect("memory");
         let gpu = pair.nics[0].gpu().describe();
@@ -291,7 +290,7 @@ fn memory_of_others_is_sent_from_and_pinned_memory_received_into() {
         assert_eq!(accepted.status, Status::Ok);
         let sa = SessionId(accepted.detail as u32);
 
-        // Two slices that lie in the same page of 64 KiB, of both of which the NIC may reach only theirs.
+        // Two slices in the same page of 64 KiB; of each the NIC may reach only its own bytes.
         let cuda = b.cuda().expect("a real GPU, as far as it knows");
         let stream = cuda.context().default_stream();
         let data = [pattern(3001, 1), pattern(5003, 2)];
@@ -361,8 +360,8 @@ fn ranks_reduce() {
     });
 }
 
-/// All-reduces queued on streams, several behind each other with kernels that nobody waits for; whether no kernel ran for
-/// them.
+/// All-reduces queued on streams, several behind each other with kernels that no thread waits for; returns whether no kernel ran
+/// for them.
 fn queued_sums(name: &str) -> bool {
     let r = communicators::ranks(name, 3);
     let comms = Communicator::init_all(&r.nics, &communicators::options()).expect("all come");
@@ -377,7 +376,7 @@ fn queued_sums(name: &str) -> bool {
             .collect();
         buffer.write(0, &own).expect("inside");
         let sum = ringbell::Operation::all_reduce::<u32>(&buffer, &buffer, count, ReduceOp::Sum);
-        // What is dropped gives its slot back when it has ended.
+        // A dropped operation frees its slot when it has ended.
         let mut queued = Vec::new();
         for round in 0..rounds {
             let q = c.enqueue(&sum, &stream).expect("queued");

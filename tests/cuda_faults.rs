@@ -1,5 +1,5 @@
-//! What goes wrong around a real GPU, over the mock driver: queues left half written, processes that are stopped or
-//! killed while kernels wait. Always an error code and a way out.
+//! Tests of faults around a real GPU, over the mock driver: queues left half written, processes that are stopped or killed while
+//! kernels wait. Each must end with an error code, and the NIC must stay usable.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -71,22 +71,22 @@ fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
         let out = nic.alloc::<u8>(64).expect("memory");
         let [broken, whole] = [(); 2].map(|()| nic.create_queue().expect("a queue"));
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
-        // As the host's stream leaves it that was to store the first word of an entry, and never does: the NIC cannot go
-        // past the hole, and host threads are told after their deadline and the grace.
+        // The queue after a host's stream that never stored the first word of an entry: the NIC cannot go past the hole, and host
+        // threads get an error after their deadline and the grace.
         let left = broken.prepare(&Descriptor::new(Opcode::Nop));
         assert!(left.is_some_and(|l| !broken.is_published(l.ticket)));
         let mut d = Descriptor::new(Opcode::Nop);
         d.timeout_us = 100_000;
         assert!(broken.call(&d).is_err());
-        // Kernels have a ring of their own, and do not notice.
+        // Kernels have a ring of their own, and are not affected.
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::Ok);
-        // As a kernel leaves it that took a ticket and was killed.
+        // The queue after a kernel that took a ticket and was killed.
         test_gpu::load(nic.gpu(), "selftest");
         let args = [broken.handle().into(), (&out).into()];
         let killed = nic.gpu().launch("t_half_written", 1, 1, &args);
         killed.expect("it starts").wait(PATIENCE).expect("it ends");
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::NicSilent);
-        // Others do not notice, and closing ends it all.
+        // Other queues are not affected, and closing ends it all.
         assert_eq!(nop(&nic, &whole, &out, 200_000), Status::Ok);
         drop((broken, whole, out));
         drop(nic);
@@ -100,7 +100,7 @@ fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
     });
 }
 
-/// A kernel that waits for bytes which do not come.
+/// A kernel that waits for bytes that do not come.
 fn receive(
     nic: &Nic,
     queue: &HostQueue,
@@ -141,10 +141,10 @@ fn peer(folder: &Path) {
     let buffer = nic.alloc::<u8>(16 << 10).expect("memory");
     let waiting = receive(&nic, &queue, session, &buffer, 1_000_000);
     say("waiting");
-    // Stopped here. The deadline passes meanwhile; the kernel tells it as soon as it goes on.
+    // Stopped here. The deadline passes meanwhile; the kernel reports it as soon as it resumes.
     waiting.wait(PATIENCE).expect("it ends by itself");
     say(&(received(&buffer) as u8).to_string());
-    // The GPU and the NIC are of use again: on a queue of its own, should the NIC have been silent.
+    // The GPU and the NIC are usable again: on a queue of its own, in case the NIC was silent.
     let other = nic.create_queue().expect("a queue");
     assert_eq!(nop(&nic, &other, &buffer, 1_000_000), Status::Ok);
     let _spins = receive(&nic, &other, session, &buffer, 60_000_000);

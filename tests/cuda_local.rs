@@ -1,4 +1,4 @@
-//! Messages between two NICs beside one GPU, over the mock driver: from GPU to GPU memory by the copy engine, in one
+//! Tests of messages between two NICs beside one GPU, over the mock driver: from GPU to GPU memory by the copy engine, in one
 //! process and between two, and staged where one side cannot, with the reason.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
@@ -90,7 +90,7 @@ impl End {
         s
     }
 
-    /// Waits until what the NIC says of itself has this in it.
+    /// Waits until the NIC's description contains this text.
     fn until_it_says(&self, what: &str) {
         let start = Instant::now();
         while !self.nic.soft().describe().contains(what) {
@@ -173,7 +173,7 @@ fn two_nics_of_a_process_copy_within_the_gpu() {
                 (a.wait(tr).status, b.wait(ts).status),
                 (Status::Ok, Status::Ok)
             );
-            // The sender's buffer is free: what is written there now is not in the message.
+            // The sender's buffer is free: bytes written there now are not in the message.
             from.write(at, &vec![0xee; len as usize]).expect("inside");
             assert!(contents(&to, into, len) == expected, "{len} bytes");
             from.write(0, &pattern(5_000_100, 1)).expect("inside");
@@ -182,7 +182,7 @@ fn two_nics_of_a_process_copy_within_the_gpu() {
         }
         assert_eq!(b.staged(), staged, "nothing was staged");
 
-        // Many at once, cut elsewhere at the receiver.
+        // Many at once, divided differently at the receiver.
         let n = 40_u64;
         let whole = pattern(5_000_100, 1);
         let sends: Vec<u32> = (0..n)
@@ -207,7 +207,7 @@ fn two_nics_of_a_process_copy_within_the_gpu() {
         }
         assert!(contents(&to, 0, n * 10_007) == whole[..(n * 10_007) as usize]);
 
-        // Freed and made anew, the memory is lent anew; what was there before is not used.
+        // Freed and allocated again, the memory is exported again; the old export is not used.
         let old = from.va();
         drop(from);
         let again = b.filled(5_000_100, 3);
@@ -306,7 +306,7 @@ fn pinned_memory_is_staged_and_received_into() {
     });
 }
 
-/// The second process of most tests: sends what it is told to. Commands are a letter and a number of eight bytes.
+/// The second process of most tests: executes the commands of the first. A command is a letter and a number of eight bytes.
 fn sender(name: &str, id: u64) {
     let end = End::open(&folder(&format!("{name}-{id}")), 2);
     let session = end.connect(1);
@@ -432,7 +432,7 @@ fn two_processes_copy_within_the_gpu() {
             assert_eq!(two.end.direct() - before, if len > 120 { len } else { 0 });
         }
         assert_eq!(two.tell(b'c', 0), "staged 0 direct 0");
-        // It frees what we have open, and waits for us to close it; what comes then is another allocation.
+        // It frees memory that is open here, and waits until it is closed here; later memory is another allocation.
         assert_eq!(two.tell(b'f', 0), "ok");
         two.tell(b'a', 700_001);
         two.tell(b'l', 1);
@@ -492,7 +492,7 @@ fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
             let to = two.end.filled(4_000_100, 9);
             two.tell(b'a', 4_000_100);
             two.tell(b'l', 1);
-            // It has our buffer open too.
+            // It has this side's buffer open too.
             two.end.until_it_says("copies from 1 allocations of ours");
             let ticket = two.receive(&to, 4_000_001);
             two.other
@@ -501,7 +501,7 @@ fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
             let Two { end, other, .. } = &mut two;
             // Killed and waited for.
             other.kill();
-            // One byte is missing, so it cannot end well, whatever was copied.
+            // One byte is missing, so it cannot succeed, however many bytes were copied.
             let c = end.wait(ticket);
             assert!(
                 matches!(c.status, Status::ConnectionReset | Status::EndOfStream),
@@ -515,7 +515,7 @@ fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
     });
 }
 
-/// The driver may let an open wait for every kernel: one of which waits for the very message.
+/// The driver may let an open wait for every kernel: one of them waits for the very message.
 #[test]
 fn to_open_memory_never_holds_up_the_message() {
     let name = "to_open_memory_never_holds_up_the_message";

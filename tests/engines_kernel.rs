@@ -1,4 +1,4 @@
-//! Engines that a kernel puts on its own queue: a state for each session, and one for all.
+//! Tests of engines that a kernel attaches to its own queue: a state for each session, and one for all.
 
 #[path = "../cuda-kernels/tests/common/test_gpu.rs"]
 mod test_gpu;
@@ -44,7 +44,7 @@ fn on(session: SessionId, opcode: Opcode) -> Descriptor {
     }
 }
 
-/// What a checksum engine says of some bytes.
+/// A checksum engine's result for some bytes.
 fn checksum(parts: &[&[u8]]) -> Vec<u8> {
     let mut engine = ChecksumEngine::new();
     for part in parts {

@@ -1,7 +1,7 @@
-//! Who steps the NIC: an operation that was posted goes on although its caller does nothing more.
+//! Tests of progress: a posted operation continues although its caller makes no further call.
 //!
-//! The caller of rank 1 posts and stops. It goes on only after the blocking call of rank 0 has ended, so that
-//! nothing but rank 1's NIC itself can have done its part.
+//! The caller of rank 1 posts and stops. It resumes only after the blocking call of rank 0 has ended, so that only rank 1's NIC
+//! itself can have done its part.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod communicators;
@@ -26,7 +26,7 @@ const ASLEEP: Duration = Duration::from_millis(8);
 /// Time-out of rank 0's calls: no round needs a hundredth of it.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a round is: which operation, and whether the caller waits until the NIC sleeps before it posts.
+/// Parameters of a round: the operation, and whether the caller waits until the NIC sleeps before it posts.
 fn shape(round: u32) -> (u64, bool) {
     (
         COUNTS[round as usize % COUNTS.len()],
@@ -56,7 +56,7 @@ fn check(dst: &DeviceBuffer, count: u64) {
     assert!(got == 3_i32.to_ne_bytes().repeat(count as usize));
 }
 
-/// Rank 0: `post` lets rank 1 post, `go_on` lets it go on.
+/// Rank 0: `post` lets rank 1 post, `go_on` lets it resume.
 fn lead(c: &Communicator, mut post: impl FnMut(u32), mut go_on: impl FnMut()) {
     let (src, dst) = memory(c);
     for round in 0..ROUNDS {
@@ -67,7 +67,7 @@ fn lead(c: &Communicator, mut post: impl FnMut(u32), mut go_on: impl FnMut()) {
         let done = c.run(&operation);
         let state = || c.nic().soft().describe();
         assert!(done.is_ok(), "round {round}: {done:?}\n{}", state());
-        // Shortly before its time-out a NIC asks the others whether they live, which wakes them.
+        // Shortly before its time-out a NIC probes whether the others live, which wakes them.
         let asked = start.elapsed() > LIMIT / 2;
         assert!(!asked, "round {round}: rank 1's NIC slept\n{}", state());
         check(&dst, count);
@@ -75,7 +75,7 @@ fn lead(c: &Communicator, mut post: impl FnMut(u32), mut go_on: impl FnMut()) {
     }
 }
 
-/// Rank 1: posts, and looks at nothing until it may.
+/// Rank 1: posts, and steps nothing until it may.
 fn follow(
     c: &Communicator,
     mut may_post: impl FnMut() -> Option<u32>,

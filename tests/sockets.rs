@@ -1,4 +1,4 @@
-//! Sockets of host threads: between NICs of one process, by both transports, and with bytes of a program.
+//! Tests of sockets of host threads: between NICs of one process, by both transports, and with bytes of a program.
 #![allow(clippy::disallowed_methods)] // Threads with deadlines.
 
 mod communicators;
@@ -66,7 +66,7 @@ fn bytes_of_every_kind_of_memory_arrive_and_the_end_is_told() {
                 client.send(from.slice(100..)).expect("sent");
                 client.shutdown().expect("shut down");
             });
-            // Longer than what comes: the end of the stream ends it.
+            // Longer than the data: the end of the stream ends it.
             assert_eq!(server.recv(&into).expect("received"), want.len() as u64);
         });
         let mut got = vec![0; want.len()];
@@ -127,7 +127,7 @@ fn what_goes_wrong_is_named_and_fits_io() {
     listener.set_timeout(Duration::from_millis(5));
     let none = listener.accept().expect_err("nobody comes");
     assert_eq!(status(&none), Some(Status::TimedOut), "{none}");
-    // The listener is as good as before.
+    // The listener stays usable.
     listener.set_timeout(LIMIT);
     let third = std::thread::scope(|s| {
         let accepted = s.spawn(|| listener.accept().expect("it connects"));

@@ -1,4 +1,4 @@
-//! Stream-ordered sockets: the same steps by kernels, on the emulated GPU, and by the stream itself, over the mock
+//! Tests of stream-ordered sockets: the same steps by kernels, on the emulated GPU, and by the stream itself, over the mock
 //! driver with and without stream memory operations.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -36,7 +36,7 @@ struct Ends {
     sockets: [Socket; 2],
 }
 
-/// Opens a connection, which kernels do whatever the GPU.
+/// Opens a connection; kernels do so on any GPU.
 fn connected(name: &str) -> Ends {
     let r = ranks(name, 2);
     let [mut serving, mut sending] = [0, 1].map(|i: usize| {
@@ -86,7 +86,7 @@ impl Ends {
     }
 }
 
-/// Messages of many sizes in both directions, and more of them under way than a queue has slots.
+/// Messages of many sizes in both directions, and more of them outstanding than a queue has slots.
 fn messages(name: &str, words: bool) {
     let mut ends = connected(name);
     for (i, len) in [1_u64, 40, 41, 4_097, 300_003].into_iter().enumerate() {
@@ -145,9 +145,9 @@ fn messages(name: &str, words: bool) {
     ends.close();
 }
 
-/// What is queued behind a step that fails is not done, and says why.
+/// Steps queued behind a step that fails are not done, and report its status.
 fn failures(name: &str) {
-    // A deadline that passes, and an address that is nobody's: neither ends the stream in the NIC.
+    // A deadline that passes, and an address without a NIC: neither ends the stream in the NIC.
     for late in [true, false] {
         let mut ends = connected(&format!("{name}-{late}"));
         let (source, copy) = (ends.alloc(1, 4096), ends.alloc(0, 4096));
@@ -198,7 +198,7 @@ fn failures(name: &str) {
             }
         }
         holds(&copy, &before);
-        // The other end is well, and this one closes in order: what it would have sent was not.
+        // The other end works, and this one closes in order: its later sends were not done.
         let tail = ends.alloc(1, 16);
         let ended = ends.recv(1, &tail);
         let mut sockets = Vec::from(ends.sockets);
@@ -216,7 +216,7 @@ fn failures(name: &str) {
     }
 }
 
-/// A send and a receive that are captured, by kernels whatever the driver, and what a capture refuses.
+/// A captured send and receive, by kernels with any driver, and the calls that a capture refuses.
 fn graphs(name: &str) {
     let mut ends = connected(name);
     let len = 5003;
@@ -258,7 +258,7 @@ fn graphs(name: &str) {
         assert_eq!(received.replayed().expect("it ends well").bytes, len);
         holds(&copy, &data);
     }
-    // The stream goes on where the graph has stopped; and the other way round.
+    // The stream continues where the graph has stopped; and the other way round.
     let (sent_now, received_now) = (ends.send(1, &source), ends.recv(0, &copy));
     assert_eq!((ok(&sent_now).bytes, ok(&received_now).bytes), (len, len));
     // A receive that fails fails the replays behind it as well.
@@ -280,7 +280,7 @@ fn graphs(name: &str) {
     ends.close();
 }
 
-/// Steps that are queued before the host knows of any session.
+/// Steps that are queued before the host has the session's number.
 fn queued_blind(name: &str) {
     let r = ranks(name, 2);
     let [mut serving, mut sending] = [0, 1].map(|i: usize| {

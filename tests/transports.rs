@@ -1,4 +1,5 @@
-//! Both transports over memory of the GPU, by each way that the NIC reaches it: the same rules as over memory of the host.
+//! Tests of both transports over memory of the GPU, by each way that the NIC reaches it: the same rules as over memory of the
+//! host.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 #[path = "../cuda-kernels/tests/common/test_gpu.rs"]
@@ -9,7 +10,7 @@ mod transport_rules;
 #[path = "../nic-core/tests/nic_support/driven.rs"]
 mod driven;
 
-/// What the rules use of nic-core's own tests.
+/// The part of nic-core's own tests that the rules use.
 mod nic_support {
     pub(crate) use super::driven;
 }
@@ -140,7 +141,7 @@ impl Driven for GpuHost {
     }
 }
 
-/// A way to memory of the GPU; `None` where the GPU does not tell it from the first.
+/// A way to memory of the GPU; `None` where the GPU has no way different from the first.
 type Way = fn() -> Option<(Gpu, Memory)>;
 
 fn device() -> Option<(Gpu, Memory)> {
@@ -176,7 +177,7 @@ fn adopted() -> Option<(Gpu, Memory)> {
     None
 }
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {

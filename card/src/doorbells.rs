@@ -1,9 +1,9 @@
-//! How a kernel reaches the doorbells in a card's BAR: [`Doorbells`].
+//! [`Doorbells`]: the way from a kernel to the doorbells in a card's BAR.
 //!
-//! Best is the BAR itself: the GPU's driver registers the mapping as I/O memory, and a kernel's store goes over
-//! PCIe to the card (FpgaNIC §2.3.1). Not every GPU, driver and machine allows it. Then a kernel rings in pinned
-//! memory of the host instead, and a thread of the host carries the value over: [`proxy`](super::proxy). A kernel
-//! sees no difference but the time, and is compiled no other way: only the addresses in its handle differ.
+//! The fastest way is the BAR itself: the GPU's driver registers the mapping as I/O memory, and a kernel's store goes over PCIe
+//! to the card (FpgaNIC §2.3.1). Not every GPU, driver and machine allows it. Then a kernel rings in pinned memory of the host,
+//! and a thread of the host copies the value to the card: [`proxy`](super::proxy). A kernel differs only in the time: it is
+//! compiled the same way, and only the addresses in its handle change.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use ringbell_nic_core::HostQueue;
 use crate::proxy::{Proxy, ProxyPolicy, ProxyStats};
 use crate::CardBar;
 
-/// Which way kernels' doorbells go, as a person asks for it.
+/// The way of kernels' doorbells, in the form of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DoorbellChoice {
     /// The BAR itself where the GPU accepts it as I/O memory, else the host's thread.
@@ -51,20 +51,20 @@ impl FromStr for DoorbellChoice {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DoorbellError {
-    /// The way that was asked for is refused.
+    /// The selected way is refused.
     #[error("the GPU does not take the BAR as I/O memory: {0}; `auto` lets a thread of the host ring instead")]
     Refused(#[source] std::io::Error),
     /// The system has no memory, or no thread.
     #[error("cannot let a thread of the host ring: the system refused {what}: {source}")]
     System {
-        /// What was asked for.
+        /// The requested resource.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// How doorbells go.
+/// The way of doorbells.
 #[derive(Debug)]
 enum Way {
     /// Registered as I/O memory.
@@ -73,10 +73,10 @@ enum Way {
     Proxy(Proxy),
 }
 
-/// The doorbells of one card as the kernels of one GPU reach them. Dropping it ends that: no kernel may still hold
-/// a handle that went through it.
+/// The doorbells of one card, reachable for the kernels of one GPU. Drop it only when no kernel holds a handle that went through
+/// it.
 pub struct Doorbells {
-    // Before the mapping that it is about.
+    // Dropped before the mapping that it refers to.
     way: Way,
     why: String,
     card: Arc<CardBar>,
@@ -131,12 +131,12 @@ impl Doorbells {
         &self.card
     }
 
-    /// Whether a kernel's store goes to the card with no thread between.
+    /// Whether a kernel's store goes to the card without a thread.
     pub fn is_direct(&self) -> bool {
         matches!(self.way, Way::Direct(_))
     }
 
-    /// Which way, and why, in a line for people.
+    /// The way and its reason, in a line for people.
     pub fn describe(&self) -> String {
         match &self.way {
             Way::Direct(_) => format!("kernels ring in the card's BAR: {}", self.why),
@@ -150,7 +150,7 @@ impl Doorbells {
         }
     }
 
-    /// What the host's thread has done; `None` when there is none.
+    /// Counters of the host's thread; `None` when there is none.
     pub fn proxy_stats(&self) -> Option<ProxyStats> {
         match &self.way {
             Way::Direct(_) => None,
@@ -158,13 +158,13 @@ impl Doorbells {
         }
     }
 
-    /// What a kernel holds of `queue` that rings the doorbell in the card's BAR, by the way that was found: in the
-    /// BAR itself, or through a thread of the host. Valid while both the queue and `self` live.
+    /// A kernel's handle of `queue` that rings the doorbell in the card's BAR, by the way that was found: in the BAR itself, or
+    /// through a thread of the host. Valid while both the queue and `self` live.
     pub fn handle(&self, queue: &HostQueue) -> QueueHandle {
         queue.handle_at(|number, rung| self.arm(number, rung))
     }
 
-    /// Makes ready for the doorbell of a queue whose next ticket is `tail`; where kernels see the BAR.
+    /// Prepares the doorbell of a queue whose next ticket is `tail`; returns the address of the BAR for kernels.
     fn arm(&self, queue: u32, tail: u32) -> GpuVa {
         match &self.way {
             Way::Direct(exposed) => exposed.va(),

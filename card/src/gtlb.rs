@@ -1,9 +1,9 @@
-//! Writing a card's GTLB, register by register: FpgaNIC's Algorithm 1 as a driver runs it (§2.3.2).
+//! Driver of a card's GTLB: FpgaNIC's Algorithm 1 (§2.3.2), register by register.
 //!
-//! [`CardGtlb`] keeps the account of one GTLB instance, because a card cannot be asked what its entries hold: which
-//! groups of 2 MiB are one entry, which point to 32 complementary entries, and which of these are free. The card may
-//! be a [`CardBar`], or a software NIC, whose registers act as well ([`Nic::bar_write32`](ringbell_nic_core::Nic::bar_write32)). A
-//! software NIC that frees a memory region drops the entries of its groups by itself: take them out of the account too.
+//! [`CardGtlb`] keeps a shadow copy of one GTLB instance, because a card's entries cannot be read back: which groups of 2 MiB are
+//! one entry, which point to 32 complementary entries, and which of these are free. The card may be a [`CardBar`], or a software
+//! NIC, whose registers act as well ([`Nic::bar_write32`](ringbell_nic_core::Nic::bar_write32)). A software NIC that frees a
+//! memory region drops the entries of its groups by itself: unmap them in the shadow copy too.
 
 use std::collections::BTreeMap;
 
@@ -37,18 +37,18 @@ impl Registers for CardBar {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CardGtlbError {
-    /// The bus addresses cannot be had.
+    /// The source has no bus addresses.
     #[error(transparent)]
     Source(#[from] PageSourceError),
     /// A register was refused.
     #[error(transparent)]
     Register(#[from] BarError),
-    /// There is no such instance, or it has sizes that cannot be.
+    /// There is no such instance, or its sizes are invalid.
     #[error("GTLB instance {instance} of {instances} has {main} main and {complementary} complementary entries; is the card's BAR that of a NIC?")]
     NoInstance {
-        /// The one asked for.
+        /// The requested instance.
         instance: u32,
-        /// How many there are.
+        /// Number of instances.
         instances: u32,
         /// Its main entries.
         main: u32,
@@ -77,7 +77,7 @@ pub enum CardGtlbError {
         /// The page.
         va: GpuVa,
     },
-    /// Addresses that are no pages.
+    /// Addresses that are no multiple of the page size.
     #[error("address {addr:#x} in the page table for {va} is not a multiple of 64 KiB")]
     Unaligned {
         /// First page of the table.
@@ -95,7 +95,7 @@ pub enum CardGtlbError {
     },
 }
 
-/// What a main entry holds.
+/// Content of a main entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Group {
     /// Bus address of each page that is mapped.
@@ -105,7 +105,7 @@ struct Group {
 }
 
 impl Group {
-    /// Where the whole group lies, when it is one aligned piece of 2 MiB (Algorithm 1, line 7).
+    /// Address of the whole group, when it is one aligned piece of 2 MiB (Algorithm 1, line 7).
     fn piece(&self) -> Option<u64> {
         let first = self.pages[0]?;
         let next = |i: usize| first.checked_add(i as u64 * PAGE_BYTES);
@@ -114,7 +114,7 @@ impl Group {
     }
 }
 
-/// One GTLB instance of a card, and what was written to it.
+/// One GTLB instance of a card, and its entries as written.
 #[derive(Debug)]
 pub struct CardGtlb<'a, R: Registers> {
     card: &'a R,
@@ -126,7 +126,7 @@ pub struct CardGtlb<'a, R: Registers> {
 }
 
 impl<'a, R: Registers> CardGtlb<'a, R> {
-    /// Takes an instance, whose window begins at `base` (a multiple of 2 MiB) from now on, and drops its entries.
+    /// Takes an instance, sets its window's base to `base` (a multiple of 2 MiB), and drops its entries.
     ///
     /// # Errors
     /// [`CardGtlbError::NoInstance`], or the card refuses the window.
@@ -142,7 +142,7 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         }
         let (main, complementary) = sizes;
         let groups = complementary / GROUP as u32;
-        // As a GTLB is built: a card that is not there reads ones.
+        // Checks the sizes as a GTLB has them: a card that is not there reads ones.
         if !main.is_power_of_two() || main > 1 << 24 || complementary > 1 << 24 {
             return Err(CardGtlbError::NoInstance {
                 instance,
@@ -168,7 +168,7 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         self.free.len()
     }
 
-    /// Writes the entries for `len` bytes at `va`, as `source` tells them.
+    /// Writes the entries for `len` bytes at `va`, with the addresses of `source`.
     ///
     /// # Errors
     /// [`CardGtlbError`]; nothing was written unless the card itself refused a register.
@@ -206,8 +206,8 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         self.apply(changed)
     }
 
-    /// Takes the entries of pages out. Of a scattered group in which others stay, all are rewritten: no operation
-    /// may be under way in it.
+    /// Removes the entries of pages. When other pages of a scattered group stay, all its entries are rewritten: no operation may
+    /// be outstanding in it.
     ///
     /// # Errors
     /// [`CardGtlbError::NotMapped`], [`CardGtlbError::Unaligned`], [`CardGtlbError::OutsideWindow`].
@@ -223,7 +223,7 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
         self.apply(changed)
     }
 
-    /// Copies of the groups that some pages lie in.
+    /// Copies of the groups that contain some pages.
     fn touched(&self, va: GpuVa, pages: usize) -> Result<BTreeMap<u64, Group>, CardGtlbError> {
         if !va.0.is_multiple_of(PAGE_BYTES) {
             return Err(CardGtlbError::Unaligned { va, addr: va.0 });
@@ -256,7 +256,7 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
             .collect())
     }
 
-    /// Writes the groups that differ from what is there, after it is sure that there is room.
+    /// Writes the changed groups, after a check that there is room.
     fn apply(&mut self, changed: BTreeMap<u64, Group>) -> Result<(), CardGtlbError> {
         let scattered = |g: &Group| g.pages.iter().any(Option::is_some) && g.piece().is_none();
         let needed = changed.values().filter(|g| scattered(g)).count();
@@ -266,7 +266,7 @@ impl<'a, R: Registers> CardGtlb<'a, R> {
             return Err(CardGtlbError::Full { needed, free });
         }
         self.card.write_register(Reg::GtlbSelect, self.instance)?;
-        // What was there goes first: it gives complementary entries back.
+        // Old entries are removed first: that frees complementary entries.
         for (number, group) in &changed {
             if let Some(old) = self.groups.remove(number) {
                 self.invalidate(*number)?;

@@ -1,20 +1,18 @@
-//! The BAR of a card, or of anything that keeps the register contract in a file.
+//! The BAR of a card, or of any file that keeps the register contract.
 //!
-//! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file
-//! needs root, or rights on it, and no kernel driver. A device that is bound to `vfio-pci` is opened through
-//! `/dev/vfio` instead, which needs no root ([`VfioError`] says what else). [`CardBar`] maps it and checks that what
-//! answers is a NIC of this contract. A file serves as well: the BAR of a running software NIC
-//! ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
+//! Linux shows each BAR of a PCI device as `/sys/bus/pci/devices/ADDRESS/resourceN`; mapping that file needs root, or rights on
+//! it, and no kernel driver. A device that is bound to `vfio-pci` is opened through `/dev/vfio` instead, which needs no root
+//! ([`VfioError`] lists its conditions). [`CardBar`] maps it and checks that it is a NIC of this contract. A file serves as well:
+//! the BAR of a running software NIC ([`Nic::bar_file`](ringbell_nic_core::Nic::bar_file)), or one that a test has written.
 //!
-//! In the order in which a program meets them: [`CardBar`] maps the registers, [`Doorbells`] finds the way from a
-//! kernel to the doorbells, [`pages`] takes the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's
-//! GTLB.
+//! In the order of use: [`CardBar`] maps the registers, [`Doorbells`] finds the way from a kernel to the doorbells, [`pages`]
+//! reads the bus addresses of GPU pages and [`CardGtlb`] writes them to the card's GTLB.
 //!
-//! What is not here: a card needs its own kernel driver to pin GPU pages and tell their bus addresses, and none
-//! ships with Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a
-//! backend of [`Nic`](ringbell_nic_core::Nic).
+//! Not included: a card needs its own kernel driver to pin GPU pages and report their bus addresses, and none ships with
+//! Ringbell; nor is there one for its queues. So this is a card's registers, doorbells and GTLB, not yet a backend of
+//! [`Nic`](ringbell_nic_core::Nic).
 //!
-//! Untested on a card: none was at hand.
+//! Untested on a card: none was available.
 #![allow(unsafe_code)] // Maps a device, and reads and writes its registers.
 
 mod doorbells;
@@ -39,7 +37,7 @@ use ringbell_nic_core::bar::{target, BarError, Target};
 
 /// Where Linux shows PCI devices.
 const PCI: &str = "/sys/bus/pci/devices";
-/// What reads give when nobody answers on the bus.
+/// Value that reads return when no device answers on the bus.
 const NOBODY: u32 = u32::MAX;
 
 /// A card cannot be used.
@@ -49,7 +47,7 @@ pub enum CardError {
     /// There is no such device or file.
     #[error("there is no {}; give a PCI address as `lspci -D` shows it (0000:3b:00.0), or a file", .path.display())]
     NotFound {
-        /// The file that was looked for.
+        /// The missing file.
         path: PathBuf,
     },
     /// It cannot be opened.
@@ -87,10 +85,10 @@ pub enum CardError {
     NoNic {
         /// The file.
         path: PathBuf,
-        /// What it reads.
+        /// The register's value.
         found: u32,
     },
-    /// Not to be had through VFIO.
+    /// VFIO cannot open it.
     #[error(transparent)]
     Vfio(#[from] VfioError),
     /// Another version of the contract.
@@ -111,7 +109,7 @@ pub enum CardError {
 pub struct CardBar {
     path: PathBuf,
     map: memmap2::MmapRaw,
-    /// The device, when it came through VFIO: closed, it may be reset.
+    /// The device, when it is open through VFIO: closing it may reset it.
     _vfio: Option<vfio::Region>,
 }
 
@@ -120,7 +118,7 @@ impl CardBar {
     /// device that is bound to `vfio-pci` is opened through VFIO; `vfio:0000:3b:00.0` demands that.
     ///
     /// # Errors
-    /// [`CardError`]; also when what is there does not keep the contract.
+    /// [`CardError`]; also when the device does not keep the contract.
     pub fn open(at: &str) -> Result<CardBar, CardError> {
         let pci = Path::new(PCI);
         let (at, demanded) = match at.strip_prefix("vfio:") {
@@ -190,14 +188,14 @@ impl CardBar {
         }
     }
 
-    /// Lets the GPU of `memory` reach the BAR, which must outlive the answer.
+    /// Lets the GPU of `memory` reach the BAR, which must outlive the returned mapping.
     fn expose(&self, memory: &dyn DmaMemory) -> std::io::Result<Exposed> {
         let base = NonNull::new(self.map.as_mut_ptr()).ok_or(std::io::ErrorKind::InvalidInput)?;
         // Whole pages: a GPU maps nothing less.
         memory.expose_io(base, BAR_BYTES.next_multiple_of(4096))
     }
 
-    /// Whether a NIC of this contract answers.
+    /// Checks that a NIC of this contract answers.
     fn check(&self) -> Result<(), CardError> {
         let path = || self.path.clone();
         match self.read(Reg::Magic) {
@@ -219,7 +217,7 @@ impl CardBar {
         }
     }
 
-    /// The file that is mapped.
+    /// The mapped file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -232,14 +230,14 @@ impl CardBar {
     /// Reads a word.
     ///
     /// # Errors
-    /// [`BarError`] when nothing is there.
+    /// [`BarError`] when no register is there.
     pub fn read32(&self, offset: usize) -> Result<u32, BarError> {
         target(offset)?;
         Ok(self.load(offset))
     }
 
-    /// Writes a register. A card acts at once; the BAR of a software NIC that is mapped from outside is
-    /// memory, of which that NIC looks at doorbells only.
+    /// Writes a register. A card acts at once; the BAR of a software NIC that is mapped from outside is memory, and that NIC
+    /// reads only its doorbells.
     ///
     /// # Errors
     /// [`BarError::ReadOnly`].
@@ -262,7 +260,7 @@ impl CardBar {
         if queue as usize >= MAX_QUEUES {
             return Err(BarError::BadOffset { offset });
         }
-        // Entries lie in host memory, the doorbell in the device's: stores to both must not change places.
+        // Entries lie in host memory, the doorbell in the device's: the stores must not be reordered.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         self.store(offset, next);
         Ok(())
@@ -270,8 +268,8 @@ impl CardBar {
 
     fn load(&self, offset: usize) -> u32 {
         debug_assert!(offset + 4 <= BAR_BYTES);
-        // SAFETY: `target`, or the register map, says that the word lies inside, and it is aligned: the
-        // mapping begins a page. Device memory is read as it stands: a volatile load of 32 bits.
+        // SAFETY: `target`, or the register map, says that the word lies inside, and it is aligned: the mapping begins a page.
+        // Device memory needs a volatile load of 32 bits.
         let word = unsafe { self.map.as_ptr().add(offset).cast::<u32>().read_volatile() };
         u32::from_le(word)
     }
@@ -304,7 +302,7 @@ fn pci_address(at: &str) -> Option<String> {
     }
 }
 
-/// Whether `vfio-pci`, or a driver of its kind, has the device of this folder.
+/// Whether `vfio-pci`, or a driver of its kind, is bound to the device of this folder.
 fn is_bound_to_vfio(device: &Path) -> bool {
     let driver = std::fs::read_link(device.join("driver")).unwrap_or_default();
     let name = driver.file_name().unwrap_or_default();

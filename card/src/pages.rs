@@ -1,9 +1,9 @@
-//! Where a card's GTLB gets its entries from: [`PageTableSource`], and the file that a card's kernel driver serves.
+//! Source of a card's GTLB entries: [`PageTableSource`], and the file that a card's kernel driver serves.
 //!
-//! Bus addresses of a GPU's pages are known to kernel code alone: a card's driver asks NVIDIA's for them with
-//! `nvidia_p2p_get_pages`, which pins the pages and answers with a `struct nvidia_p2p_page_table` (CUDA
-//! documentation, "GPUDirect RDMA"; FpgaNIC §2.3.2, Algorithm 1 line 2). **No such driver ships with Ringbell.**
-//! What is here is the small interface that one has to serve, so that a card's own driver needs no change above it.
+//! Only kernel code can get the bus addresses of a GPU's pages: a card's driver asks NVIDIA's for them with
+//! `nvidia_p2p_get_pages`, which pins the pages and answers with a `struct nvidia_p2p_page_table` (CUDA documentation, "GPUDirect
+//! RDMA"; FpgaNIC §2.3.2, Algorithm 1 line 2). **No such driver ships with Ringbell.** This module is the small interface that
+//! one has to serve, so that a card's own driver needs no change above it.
 //!
 //! # The file
 //!
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use ringbell_gtlb::{PageTable, PAGE_BYTES, VA_END};
 use ringbell_nic_abi::GpuVa;
 
-/// How a record begins.
+/// First bytes of a record.
 const MARK: &[u8; 8] = b"RBPAGES1";
 /// Bytes before the addresses.
 const HEAD: usize = 32;
@@ -42,7 +42,7 @@ const LONGEST: u64 = 64 << 20;
 /// First physical address that no processor has (52 bits).
 const BUS_END: u64 = 1 << 52;
 
-/// A page table that cannot be had, or not be believed.
+/// A page table that cannot be read, or is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageSourceError {
@@ -54,7 +54,7 @@ pub enum PageSourceError {
         /// Why not.
         source: std::io::Error,
     },
-    /// The file is longer than any can be.
+    /// The file is longer than any valid one.
     #[error("{} holds more than {LONGEST} bytes of page tables; is it another file?", .path.display())]
     TooLong {
         /// The file.
@@ -65,18 +65,18 @@ pub enum PageSourceError {
     Truncated {
         /// Where the record begins.
         at: usize,
-        /// Bytes that it has by its own word.
+        /// Bytes that it needs by its own header.
         needed: u64,
-        /// Bytes there are.
+        /// Bytes that are left.
         left: usize,
     },
-    /// It does not begin as a record does.
+    /// The bytes there begin no record.
     #[error("no page table begins at byte {at}: it must read `RBPAGES1`")]
     NoMark {
-        /// Where.
+        /// The position.
         at: usize,
     },
-    /// A version that is not known.
+    /// An unknown version.
     #[error("the page table at byte {at} has version {version:#010x}; 0x0001xxxx is known here")]
     Version {
         /// Where the record begins.
@@ -92,13 +92,13 @@ pub enum PageSourceError {
         /// Its kind of pages.
         kind: u32,
     },
-    /// A record without pages, or with something where nothing may be.
+    /// A record without pages, or with a reserved word that is not 0.
     #[error("the page table at byte {at} has no pages, or a reserved word that is not 0")]
     Malformed {
         /// Where the record begins.
         at: usize,
     },
-    /// An address that is no page, or outside of every address space.
+    /// An address that is no page, or outside every address space.
     #[error("address {addr:#x} in the page table for {va} is no page of 64 KiB below the end of the address space")]
     BadAddress {
         /// The first page of the table.
@@ -106,40 +106,40 @@ pub enum PageSourceError {
         /// The address at fault, virtual or physical.
         addr: u64,
     },
-    /// Two tables tell of the same virtual page.
+    /// Two tables contain the same virtual page.
     #[error("{va} is in two page tables; the driver must forget a table when its memory is freed")]
     Overlap {
         /// The page.
         va: GpuVa,
     },
-    /// Two pages lie at the same place.
+    /// Two pages have the same bus address.
     #[error("{first} and {second} both lie at bus address {bus:#x}")]
     Alias {
         /// One page.
         first: GpuVa,
         /// The other.
         second: GpuVa,
-        /// Where both are said to be.
+        /// The bus address of both.
         bus: u64,
     },
-    /// A part of the range that was asked for is in no table.
+    /// A part of the requested range is in no table.
     #[error("{va} is in no page table; ask the card's kernel driver to pin the memory first")]
     NotThere {
-        /// The first page that is missing.
+        /// The first missing page.
         va: GpuVa,
     },
 }
 
-/// Tells the bus addresses of GPU memory: the part of a card's kernel driver that Ringbell needs.
+/// Provides the bus addresses of GPU memory: the part of a card's kernel driver that Ringbell needs.
 pub trait PageTableSource: std::fmt::Debug {
-    /// The 64 KiB pages around `len` bytes at `va`, all of which stay pinned while the table is in use.
+    /// The 64 KiB pages around `len` bytes at `va`; all stay pinned while the table is in use.
     ///
     /// # Errors
     /// [`PageSourceError`].
     fn pages(&self, va: GpuVa, len: u64) -> Result<PageTable, PageSourceError>;
 }
 
-/// Page tables from a file, or a driver's device node, as they were when it was read.
+/// Page tables from a file, or a driver's device node, as of the time of reading.
 #[derive(Debug, Clone, Default)]
 pub struct FilePages {
     /// Bus address of each page, by virtual address.
@@ -150,7 +150,7 @@ impl FilePages {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// [`PageSourceError`]: what is wrong with it, and where.
+    /// [`PageSourceError`]: the error in it, and its position.
     pub fn open(path: &Path) -> Result<FilePages, PageSourceError> {
         let error = |source| PageSourceError::Read {
             path: path.into(),
@@ -158,7 +158,7 @@ impl FilePages {
         };
         let file = std::fs::File::open(path).map_err(error)?;
         let mut bytes = Vec::new();
-        // One byte more, so that a file that is too long is seen to be.
+        // One byte more, so that a file that is too long is detected.
         file.take(LONGEST + 1)
             .read_to_end(&mut bytes)
             .map_err(error)?;
@@ -168,7 +168,7 @@ impl FilePages {
         FilePages::parse(&bytes)
     }
 
-    /// Checks what a file holds.
+    /// Checks a file's content.
     ///
     /// # Errors
     /// [`PageSourceError`].
@@ -196,7 +196,7 @@ impl FilePages {
         Ok(FilePages { pages })
     }
 
-    /// What a driver writes for these tables: the counterpart of [`FilePages::parse`].
+    /// A driver's file for these tables: the counterpart of [`FilePages::parse`].
     pub fn encode(tables: &[PageTable]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for t in tables {
@@ -388,7 +388,7 @@ mod tests {
         assert!(text.contains("both lie at"), "{text}");
         for cut in 1..good().len() {
             let parsed = FilePages::parse(&good()[..cut]);
-            // Whole records are whole files.
+            // A cut between records leaves a valid file.
             assert_eq!(parsed.is_ok(), [48, 88].contains(&cut), "cut at {cut}");
         }
     }

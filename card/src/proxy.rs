@@ -3,12 +3,11 @@
 //! For a GPU whose driver does not map a card's registers. Kernels see a page that looks like the BAR, in pinned
 //! memory: they ring in it, and read status registers in it that are copied over every few milliseconds.
 //!
-//! A GPU's store wakes no thread, so this one must look. It does not burn a core: it goes on looking for
-//! [`ProxyPolicy::eager`] after a doorbell, then naps, then naps longer, and sleeps without end while no kernel
-//! holds a handle. What that costs is time: a doorbell waits for the end of a nap. Looks that come later than
-//! [`ProxyPolicy::deadline`] after the one before are counted, because then the machine is too busy for this way.
-//! Nothing waits for the proxy without a deadline of its own: when it or the card is gone, a kernel's call ends
-//! with `NIC_SILENT`.
+//! A GPU's store wakes no thread, so this one polls. To save the core, it polls for [`ProxyPolicy::eager`] after a doorbell, then
+//! naps, then naps longer, and sleeps without a limit while no kernel holds a handle. The cost is time: a doorbell waits for the
+//! end of a nap. Polls that come later than [`ProxyPolicy::deadline`] after the one before are counted, because then the machine
+//! is too busy for this way. No thread or kernel waits for the proxy without a deadline of its own: when it or the card is gone,
+//! a kernel's call ends with `NIC_SILENT`.
 #![allow(clippy::disallowed_methods)] // A thread of the host that naps.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,21 +22,21 @@ use ringbell_nic_abi::GpuVa;
 use crate::CardBar;
 use ringbell_nic_core::shmem::Mapping;
 
-/// Between two copies of the status registers: reading one of a card takes about a microsecond.
+/// Interval between two copies of the status registers: reading one of a card takes about a microsecond.
 const MIRROR: Duration = Duration::from_millis(5);
 
 /// How a proxy waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyPolicy {
-    /// How long it looks without a pause after a doorbell.
+    /// How long it polls without a pause after a doorbell.
     pub eager: Duration,
-    /// Nap between two looks while kernels ring.
+    /// Nap between two polls while kernels ring.
     pub nap: Duration,
-    /// How long without a doorbell until it takes the long nap.
+    /// Time without a doorbell until it takes the long nap.
     pub rest_after: Duration,
-    /// Nap between two looks while kernels rest: how late the first doorbell after that may come.
+    /// Nap between two polls while kernels are quiet: the longest delay of the first doorbell after that.
     pub long_nap: Duration,
-    /// A look later than this after the one before is counted as late.
+    /// A poll later than this after the one before is counted as late.
     pub deadline: Duration,
 }
 
@@ -55,7 +54,7 @@ impl Default for ProxyPolicy {
 }
 
 impl ProxyPolicy {
-    /// The nap after a look when the last doorbell was found `quiet` ago; `None` to look again at once.
+    /// The nap after a poll when the last doorbell was found `quiet` ago; `None` to poll again at once.
     fn nap_after(&self, quiet: Duration) -> Option<Duration> {
         match quiet {
             q if q < self.eager => None,
@@ -65,19 +64,19 @@ impl ProxyPolicy {
     }
 }
 
-/// What a proxy has done.
+/// Counters of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ProxyStats {
-    /// Doorbells carried to the card.
+    /// Doorbells copied to the card.
     pub rings: u64,
-    /// Looks at the doorbells of all queues that kernels hold.
+    /// Polls of the doorbells of all queues that kernels hold.
     pub looks: u64,
     /// Naps.
     pub naps: u64,
-    /// Looks that came later than the deadline.
+    /// Polls that came later than the deadline.
     pub late: u64,
-    /// The card has stopped to answer: nothing is carried any more.
+    /// The card no longer answers: no doorbell is copied any more.
     pub card_lost: bool,
 }
 
@@ -93,11 +92,11 @@ struct Counts {
 struct Shared {
     card: Arc<CardBar>,
     policy: ProxyPolicy,
-    /// What kernels take for the BAR.
+    /// The page that kernels use as the BAR.
     page: Mapping,
     /// Per queue a bit: a kernel may ring.
     armed: [AtomicU64; MAX_QUEUES / 64],
-    /// Per queue: the value that the card has.
+    /// Per queue: the card's value.
     carried: Vec<AtomicU32>,
     stop: AtomicBool,
     lost: AtomicBool,
@@ -122,7 +121,7 @@ impl Shared {
         })
     }
 
-    /// Carries what has changed; how many doorbells that were.
+    /// Copies changed doorbells to the card; returns their number.
     fn carry(&self) -> u64 {
         let mut rings = 0;
         for queue in self.armed() {
@@ -190,13 +189,13 @@ impl Shared {
     }
 }
 
-/// What the system refused, and its answer.
+/// The refused resource, and the system's error.
 pub(super) type Refused = (&'static str, std::io::Error);
 
-/// See the text of the module.
+/// See the module's text.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    // Before the page that it lets the GPU reach.
+    // Dropped before the page that it maps for the GPU.
     exposed: Exposed,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -254,10 +253,10 @@ impl Proxy {
         self.thread.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at the doorbell of a queue from now on; where kernels see the page.
+    /// Polls the doorbell of a queue from now on; returns the address of the page for kernels.
     pub(super) fn arm(&self, queue: u32, tail: u32) -> GpuVa {
         let s = &self.shared;
-        // The lock keeps two calls for one queue apart: the second must not undo what a kernel has rung.
+        // The lock serialises two calls for one queue: the second must not undo a doorbell of a kernel.
         let thread = self.thread();
         let (word, bit) = (&s.armed[queue as usize / 64], 1 << (queue % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {

@@ -1,14 +1,13 @@
-//! The BAR of a card that is bound to `vfio-pci`: Linux's way to give a device to a program without root
-//! (kernel documentation, driver-api/vfio.rst).
+//! The BAR of a card that is bound to `vfio-pci`: Linux's access to a device for a program without root (kernel documentation,
+//! driver-api/vfio.rst).
 //!
-//! A device belongs to an IOMMU group, which is opened as a whole (`/dev/vfio/N`, after a container with a type of
-//! IOMMU); kernels since 6.6 can also open the device alone (`/dev/vfio/devices/vfioN`, bound to an IOMMU
-//! descriptor). Either way the device's descriptor then tells where in it each BAR can be mapped
-//! (`VFIO_DEVICE_GET_REGION_INFO`) and with which holes.
+//! A device belongs to an IOMMU group, which is opened as a whole (`/dev/vfio/N`, after a container with a type of IOMMU);
+//! kernels since 6.6 can also open the device alone (`/dev/vfio/devices/vfioN`, bound to an IOMMU descriptor). Either way the
+//! device's descriptor then reports where in it each BAR can be mapped (`VFIO_DEVICE_GET_REGION_INFO`) and with which holes.
 //!
 //! Nothing is mapped for the card's own DMA: that is for a card's driver.
 //!
-//! Untested on a card and on a kernel with VFIO: none was at hand. Tests play the kernel's part.
+//! Untested on a card and on a kernel with VFIO: none was available. Tests emulate the kernel.
 #![allow(unsafe_code)] // ioctl.
 
 use std::io;
@@ -20,7 +19,7 @@ use ringbell_nic_abi::bar::BAR_BYTES;
 use rustix::fs::{Mode, OFlags};
 use vfio_bindings::bindings::vfio as sys;
 
-/// A device cannot be had through VFIO.
+/// A device cannot be opened through VFIO.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfioError {
@@ -57,13 +56,13 @@ pub enum VfioError {
         address: String,
         /// The call.
         what: &'static str,
-        /// Its answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel speaks of something else.
+    /// The kernel's interface has another version or type.
     #[error("VFIO of this kernel cannot be used: {what}")]
     Unknown {
-        /// What it says.
+        /// The difference.
         what: String,
     },
     /// BAR 0 is too short.
@@ -81,12 +80,12 @@ pub enum VfioError {
     NotMappable {
         /// The device.
         address: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
-/// The kernel's part: a seam, so that tests can play it.
+/// The kernel's calls: a trait, so that tests can emulate them.
 pub(super) trait Kernel {
     fn open(&self, path: &Path) -> io::Result<OwnedFd>;
     fn read_link(&self, path: &Path) -> io::Result<PathBuf>;
@@ -98,7 +97,7 @@ pub(super) trait Kernel {
     fn exchange(&self, fd: BorrowedFd<'_>, request: u32, data: &mut [u8]) -> io::Result<i32>;
 }
 
-/// The kernel itself.
+/// The real kernel.
 pub(super) struct Linux;
 
 impl Kernel for Linux {
@@ -155,12 +154,12 @@ mod request {
     pub(super) const DEVICE_BIND_IOMMUFD: u32 = io(18);
 }
 
-/// A device that was opened, and where its BAR 0 lies in its descriptor.
+/// An open device, and the offset of its BAR 0 in its descriptor.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) device: OwnedFd,
     pub(super) offset: u64,
-    /// What must stay open besides.
+    /// Other descriptors that must stay open.
     pub(super) _held: Vec<OwnedFd>,
 }
 
@@ -176,7 +175,7 @@ impl Info {
     fn set(&mut self, at: usize, value: u32) {
         self.0[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }
-    /// `None` past the end: offsets may be the kernel's.
+    /// `None` past the end: the offset may come from the kernel.
     fn u16(&self, at: usize) -> Option<u16> {
         let b = self.0.get(at..at.checked_add(2)?)?;
         Some(u16::from_ne_bytes(b.try_into().ok()?))
@@ -191,7 +190,7 @@ impl Info {
     }
 }
 
-/// Longest answer that is believed.
+/// Longest answer that is accepted.
 const LONGEST: u32 = 64 << 10;
 
 /// Opens a device and finds its BAR 0.
@@ -322,10 +321,10 @@ impl Opening<'_> {
         Ok(Some((device, vec![iommu])))
     }
 
-    /// What the device says of a region.
+    /// The device's description of a region.
     fn region(&self, device: BorrowedFd<'_>, index: u32) -> Result<Info, VfioError> {
         let mut len = size_of::<sys::vfio_region_info>();
-        // The first answer says how long the whole is.
+        // The first answer gives the length of the whole.
         for _ in 0..2 {
             let mut info = Info::new(len);
             info.set(offset_of!(sys::vfio_region_info, index), index);
@@ -341,7 +340,7 @@ impl Opening<'_> {
         Err(self.unusable("the kernel's answer grows while it is asked"))
     }
 
-    /// Where BAR 0 lies in the device's descriptor.
+    /// Offset of BAR 0 in the device's descriptor.
     fn bar(&self, device: BorrowedFd<'_>) -> Result<u64, VfioError> {
         let info = self.region(device, sys::VFIO_PCI_BAR0_REGION_INDEX)?;
         let field = |at| info.u64(at).unwrap_or(0);
@@ -383,7 +382,7 @@ impl Opening<'_> {
         let broken = || self.unusable("the kernel's list of what may be mapped is broken");
         let start = info.u32(offset_of!(sys::vfio_region_info, cap_offset));
         let mut at = start.unwrap_or(0) as usize;
-        // A list cannot have more members than it has bytes; a ring ends here.
+        // A list cannot have more members than it has bytes; a cyclic one ends here.
         for _ in 0..info.0.len() / size_of::<sys::vfio_info_cap_header>() + 1 {
             if at == 0 {
                 return Ok(());
@@ -435,10 +434,10 @@ impl Opening<'_> {
     }
 }
 
-/// A descriptor that the kernel has made for us.
+/// A descriptor that the kernel has made for this process.
 fn owned(fd: i32) -> OwnedFd {
     use std::os::fd::FromRawFd;
-    // SAFETY: the answer to VFIO_GROUP_GET_DEVICE_FD is a fresh descriptor that nobody else has.
+    // SAFETY: the answer to VFIO_GROUP_GET_DEVICE_FD is a fresh descriptor without another owner.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

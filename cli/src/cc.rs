@@ -1,8 +1,8 @@
-//! `ringbell cc`: builds a user's own kernels, with the program that launches them or without.
+//! `ringbell cc`: builds a user's own kernels, with or without the program that launches them.
 //!
-//! A source with a `main` becomes a program that is linked with libringbell.so and launches through
-//! `rb::launch` of `ringbell.hpp`. Sources without become a shared object that the host loads
-//! (`EmulatedGpu::load_module`, `rb_module_load`) and whose kernels it launches by name.
+//! A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
+//! `ringbell.hpp`. Sources without one become a shared object: the host loads it (`EmulatedGpu::load_module`, `rb_module_load`)
+//! and launches its kernels by name.
 
 mod headers;
 mod link;
@@ -51,10 +51,10 @@ pub(crate) struct Args {
     flags: Vec<String>,
 }
 
-/// What to do about a host compiler that does not start.
+/// Advice for a host compiler that does not start.
 const COMPILER: &str = "install g++, or name another C++20 compiler with --cxx or CXX";
 
-/// Builds, loads what was built, and says which kernels it holds.
+/// Builds, loads the result, and lists its kernels.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     for source in &args.sources {
         if !source.is_file() {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// What was asked for, or the first source with another ending.
+/// The named output, or the first source with another ending.
 fn output(args: &Args, ending: &str) -> PathBuf {
     match &args.output {
         Some(output) => output.clone(),
@@ -161,7 +161,7 @@ fn compile_fatbin(
     )
 }
 
-/// Runs a compiler, its messages going to the user.
+/// Runs a compiler; its messages go to the user.
 fn succeed(command: &mut Command, advice: &str) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| {
@@ -205,7 +205,7 @@ fn kernels_of(module: &Path) -> Result<Vec<String>> {
     Ok(kernels)
 }
 
-/// nvcc as asked for, or where it usually is.
+/// The named nvcc, or the one in its usual place.
 fn find_nvcc(args: &Args) -> Option<PathBuf> {
     if args.no_nvcc {
         return None;

@@ -1,4 +1,4 @@
-//! Processes that this program starts, and that must not outlive it.
+//! Child processes, and how they end.
 #![allow(unsafe_code)] // One call between fork and exec.
 
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Command, ExitStatus};
 use rustix::io::Errno;
 use rustix::process::{getpid, getppid, set_parent_process_death_signal, Signal};
 
-/// Has the system end the process when the thread that starts it ends, however that happens.
+/// Lets the system end the process when the thread that starts it ends, in any way.
 pub(super) fn dies_with_us(command: &mut Command) {
     let parent = getpid();
     // SAFETY: the closure runs between fork and exec; it makes two system calls and neither allocates nor takes a
@@ -16,7 +16,7 @@ pub(super) fn dies_with_us(command: &mut Command) {
     unsafe {
         command.pre_exec(move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // Had the parent ended before that call, there would be no signal.
+            // If the parent ended before that call, no signal comes.
             match getppid() == Some(parent) {
                 true => Ok(()),
                 false => Err(Errno::SRCH.into()),
@@ -40,7 +40,7 @@ impl End {
         self.0.success()
     }
 
-    /// By a signal, whoever sent it.
+    /// By a signal from any sender.
     pub(crate) fn is_by_signal(self) -> bool {
         self.0.signal().is_some()
     }
@@ -53,7 +53,7 @@ impl End {
             .any(|s| self.0.signal() == Some(s.as_raw()) || self.0.code() == Some(128 + s.as_raw()))
     }
 
-    /// As a shell numbers it.
+    /// The shell's number for it.
     pub(crate) fn code(self) -> u8 {
         let code = self
             .0

@@ -1,4 +1,4 @@
-//! `ringbell doctor`: what this machine has, what is used instead of what it lacks, and why.
+//! `ringbell doctor`: the capabilities of this machine, the substitutes for missing ones, and why.
 
 mod card;
 #[cfg(feature = "cuda")]
@@ -23,30 +23,30 @@ pub(crate) struct Args {
     json: Option<PathBuf>,
 }
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     /// There, and used.
     Ok,
-    /// Not there (or not whole); something else is used instead.
+    /// Missing (or incomplete); a substitute is used.
     Instead,
-    /// Not there, and nothing can take its place.
+    /// Missing, without a substitute.
     Missing,
 }
 
 /// One finding.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Check {
-    /// What was looked for.
+    /// The capability.
     name: String,
     /// How it ended.
     verdict: Verdict,
-    /// What was found.
+    /// The finding.
     found: String,
     /// What Ringbell uses.
     used: String,
-    /// Why, and what would change it.
+    /// The reason, and the remedy.
     why: String,
 }
 
@@ -79,8 +79,7 @@ struct Findings {
     checks: Vec<Check>,
 }
 
-/// Looks, and prints what was found. Ends with [`Exit::Environment`] when something is missing that
-/// nothing can take the place of.
+/// Runs the checks and prints the findings. Ends with [`Exit::Environment`] when a capability without a substitute is missing.
 pub(crate) fn run(args: &Args) -> Result<Exit> {
     let mut checks = gpu::gpu();
     checks.extend([gpu::nvcc(), gpu::host_compiler()]);

@@ -1,4 +1,4 @@
-//! `ringbell explain`: what a collective does, step by step, as FpgaNIC's Table 8 shows it.
+//! `ringbell explain`: the steps of a collective, in the form of FpgaNIC's Table 8.
 
 mod draw;
 
@@ -73,7 +73,7 @@ fn algorithm(name: &str) -> Result<Algorithm, String> {
     })
 }
 
-/// All that there is to say.
+/// The whole explanation.
 struct Explained {
     programs: Vec<Program>,
     proof: Proof,

@@ -1,7 +1,7 @@
 //! The command `ringbell`: one file for each subcommand.
 //!
-//! A subcommand is an `Args` structure and a `run` that returns how the program is to end. Errors
-//! travel as `anyhow`; one that a person can do something about is a [`Problem`].
+//! A subcommand is an `Args` structure and a `run` that returns the program's exit. Errors travel as `anyhow`; one with a remedy
+//! is a [`Problem`].
 
 // They panic when a reader closes the pipe; `stdio` does not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
@@ -70,7 +70,7 @@ enum Command {
     Run(run::Args),
 }
 
-/// The command line, with options that a benchmark shares with others and refuses left out of its help.
+/// The command line; options that a benchmark shares with others but refuses are left out of its help.
 fn command() -> clap::Command {
     let without = |ids: &'static [&'static str]| {
         move |c: clap::Command| ids.iter().fold(c, |c, id| c.mut_arg(id, |a| a.hide(true)))

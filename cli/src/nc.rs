@@ -31,7 +31,7 @@ use super::{stdio, Exit, Problem};
 const RING: u64 = 1 << 20;
 /// Bytes that are read from standard input at once.
 const CHUNK: usize = 64 << 10;
-/// How late a kernel or a thread may see that it is to stop.
+/// Longest delay until a kernel or a thread sees that it is to stop.
 const NOTICE: Duration = Duration::from_millis(100);
 /// How long closing may take to deliver what was sent.
 const LINGER: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let (host, port) = target(args)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // The first asks us to end; a second one, when that takes too long, ends the process.
+        // The first signal asks this process to end; a second one, when that takes too long, ends it.
         signal_hook::flag::register_conditional_shutdown(signal, 130, interrupted.clone())
             .and_then(|_| signal_hook::flag::register(signal, interrupted.clone()))
             .context("cannot watch for Ctrl-C")?;
@@ -182,7 +182,7 @@ fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
             })
         }
         Err(e) => {
-            // Whoever still sends to us learns that nobody reads.
+            // A peer that still sends gets a reset, because no reader is left.
             side.abort(session);
             soft.flush(NOTICE);
             Err(e)
@@ -222,7 +222,7 @@ fn target(args: &Args) -> Result<(Option<Ipv4Addr>, u16)> {
     Ok((Some(ip), number))
 }
 
-/// Waits for a connection as long as nobody interrupts.
+/// Waits for a connection until it is interrupted.
 fn accept(side: &Side, listener: SessionId, interrupted: &AtomicBool) -> Result<Option<SessionId>> {
     while !interrupted.load(Ordering::Relaxed) {
         if let Some(session) = side.try_accept(listener, NOTICE)? {
@@ -232,17 +232,17 @@ fn accept(side: &Side, listener: SessionId, interrupted: &AtomicBool) -> Result<
     Ok(None)
 }
 
-/// How a transfer ended that did not fail.
+/// The end of a transfer that did not fail.
 enum End {
     /// Both directions have ended.
     Both,
     /// Ctrl-C.
     Interrupted,
-    /// The reader of standard output has gone.
+    /// The reader of standard output is gone.
     Unread,
 }
 
-/// What the two directions share.
+/// State that the two directions share.
 struct Shared {
     start: Instant,
     /// Milliseconds from `start` to the last byte moved, in either direction.
@@ -329,7 +329,7 @@ fn carry(args: &Args, side: &Side, session: SessionId, interrupted: &AtomicBool)
             .join()
             .map_err(|_| anyhow::anyhow!("the sending thread panicked"))?;
         match end {
-            // Why it failed is known to whoever failed first: a reset ends the receiving side, too.
+            // The side that failed first reports the reason: a reset ends the receiving side, too.
             Ok(End::Both) => sent.map(|()| End::Both),
             other => other,
         }
@@ -375,7 +375,7 @@ fn send(
 ) -> Result<()> {
     let stopped = || shared.stop.load(Ordering::Relaxed);
     let peer_ended = || shared.peer_ended.load(Ordering::Relaxed);
-    // As with nc: a person who serves need not also type the end of a file.
+    // As with nc: a user who serves at a terminal need not also type the end of a file.
     let typed = args.listen && std::io::stdin().is_terminal();
     let mut fill = || -> Result<()> {
         while !stopped() && pump.ended()?.is_none() {
@@ -435,8 +435,7 @@ fn send(
     }
 }
 
-/// GPU memory → standard output, until both directions have ended. `sent` tells whether the other
-/// direction has.
+/// GPU memory → standard output, until both directions have ended. `sent` says whether the other direction has.
 fn receive(
     args: &Args,
     pump: &mut Pump<DeviceBuffer>,
@@ -448,7 +447,7 @@ fn receive(
     let mut chunk = vec![0; CHUNK];
     let mut nap = Nap(0);
     loop {
-        // Before the ring is looked into: what was put there before the end is still taken.
+        // Before the ring is read: bytes put there before the end are still taken.
         let ended = pump.ended()?;
         let n = pump.take(&mut chunk)?;
         if n > 0 {

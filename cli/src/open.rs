@@ -1,4 +1,4 @@
-//! A NIC and a GPU for a command, and how the program ends when there is none.
+//! Opening of a NIC and a GPU for a command, and the exit when there is none.
 
 use anyhow::{Error, Result};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
@@ -12,7 +12,7 @@ const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this ma
 /// Opens a NIC.
 ///
 /// # Errors
-/// A [`Problem`]: [`Exit::Usage`] when no machine could do what was asked for, else [`Exit::Environment`].
+/// A [`Problem`]: [`Exit::Usage`] when no machine could do it, else [`Exit::Environment`].
 pub(crate) fn nic(options: NicOptions) -> Result<Nic> {
     let what = format!(
         "cannot open a NIC at {} on port {}",
@@ -34,7 +34,7 @@ pub(crate) fn nic(options: NicOptions) -> Result<Nic> {
     })
 }
 
-/// Opens the GPU that was asked for.
+/// Opens the selected GPU.
 ///
 /// # Errors
 /// A [`Problem`] that ends with [`Exit::Environment`].

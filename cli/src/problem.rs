@@ -1,4 +1,4 @@
-//! How the program ends, and what it says then: what happened, where, and what to do.
+//! Exit codes of the program, and its messages: what happened, where, and what to do.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -10,15 +10,15 @@ pub(crate) enum Exit {
     Ok,
     /// The operation failed.
     Failed,
-    /// The command line makes no sense. (clap ends with the same number.)
+    /// The command line is invalid. (clap ends with the same number.)
     Usage,
     /// Everything ran, but data arrived wrong.
     WrongData,
-    /// Something that was asked for is not there: a device, a right, a compiler.
+    /// A requested resource is missing: a device, a right, a compiler.
     Environment,
     /// Ctrl-C, as shells number it.
     Interrupted,
-    /// As the program ended that was started.
+    /// The exit code of the started program.
     Program(u8),
 }
 
@@ -36,7 +36,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error that a person can do something about.
+/// An error with a remedy.
 #[derive(Debug)]
 pub(crate) struct Problem {
     what: String,
@@ -45,7 +45,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// What happened (and where), what to do, and how the program ends.
+    /// What happened (and where), the remedy, and the exit.
     pub(crate) fn new(exit: Exit, what: impl Into<String>, advice: impl Into<String>) -> Problem {
         Problem {
             what: what.into(),
@@ -54,7 +54,7 @@ impl Problem {
         }
     }
 
-    /// How the program ends that ends with this error.
+    /// The exit of a program that ends with this error.
     pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
         let problem = error.downcast_ref::<Problem>();
         problem.map_or(Exit::Failed, |p| p.exit)
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
 
 impl std::error::Error for Problem {}
 
-/// Prints an error on standard error and says how to end.
+/// Prints an error on standard error and returns the exit.
 pub(crate) fn print(error: &anyhow::Error) -> Exit {
     super::stdio::note(text(error).trim_end());
     Problem::exit_of(error)

@@ -1,4 +1,4 @@
-//! `ringbell regs`: the register map of the NIC, and what the NICs that run here, or a card, show in it.
+//! `ringbell regs`: the register map of the NIC, and its values in the NICs that run here, or in a card.
 
 mod running;
 
@@ -56,11 +56,11 @@ struct Map {
     doorbell_stride: usize,
     /// Number of them.
     doorbells: usize,
-    /// The registers that were asked for, by rising offset.
+    /// The selected registers, by rising offset.
     registers: Vec<Register>,
     /// The NICs that run on this host.
     nics: Vec<Nic>,
-    /// The card that was asked for.
+    /// The card of the command line.
     #[serde(skip_serializing_if = "Option::is_none")]
     card: Option<Card>,
 }
@@ -72,10 +72,10 @@ struct Card {
     path: PathBuf,
     /// Values now, by name of the register.
     values: BTreeMap<&'static str, u32>,
-    /// By which way kernels ring it, and why, when that was asked for.
+    /// The way by which kernels ring it, and why, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     doorbells: Option<String>,
-    /// What was written to its GTLB, when that was asked for.
+    /// The entries written to its GTLB, if requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pages: Option<String>,
 }
@@ -121,7 +121,7 @@ struct Register {
     name: &'static str,
     /// `ro`, `wo`, `rw`.
     access: &'static str,
-    /// What it means.
+    /// The register's meaning.
     meaning: String,
 }
 
@@ -131,7 +131,7 @@ fn is_known(filter: &str) -> bool {
     Reg::ALL.iter().any(|row| row.2.contains(&wanted))
 }
 
-/// The map of the registers whose name contains `filter`, with the values that `nics` show.
+/// The map of the registers whose name contains `filter`, with the values of `nics`.
 fn map(filter: &str, nics: &[RunningNic], card: Option<&CardBar>) -> Map {
     let wanted = filter.to_ascii_uppercase();
     let rows = || {
@@ -253,7 +253,7 @@ fn open(at: &str, set: &[(Reg, u32)]) -> Result<CardBar> {
     Ok(card)
 }
 
-/// Writes the pages in a file to the GTLB of a card; what that was, in words.
+/// Writes the pages in a file to the GTLB of a card; returns a summary in words.
 fn populate(card: &CardBar, file: &Path) -> Result<String> {
     let problem = |e: &dyn std::fmt::Display, advice| {
         anyhow::Error::from(Problem::new(Exit::Environment, e.to_string(), advice))
@@ -282,7 +282,7 @@ fn populate(card: &CardBar, file: &Path) -> Result<String> {
     ))
 }
 
-/// The way from the GPU that is used to the card's doorbells. Nothing is rung.
+/// The way from the used GPU to the card's doorbells. Nothing is rung.
 fn doorbells(card: CardBar) -> Result<String> {
     let chosen = opened::gpu(&EmulatedGpuConfig {
         memory_bytes: 2 << 20,

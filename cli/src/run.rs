@@ -20,9 +20,9 @@ use super::child::End;
 use super::perf::pair::mtu;
 use super::{stdio, Exit};
 
-/// How long ranks may take to end after they were asked to.
+/// Longest time for ranks to end after a signal.
 const GRACE: Duration = Duration::from_secs(5);
-/// Pause between two looks at the ranks.
+/// Interval between two checks of the ranks.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Arguments of `ringbell run`.
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         wiring.environment(rank, args.ranks, args.transport, &id)
     })
     .and_then(|ranks| supervise(args, ranks, &server, &signal));
-    // Ranks that were killed leave their sockets in it.
+    // Killed ranks leave their sockets in it.
     let _ = std::fs::remove_dir_all(id.local_directory());
     done
 }
@@ -103,7 +103,7 @@ fn supervise(
     loop {
         for ended in ranks.reap()? {
             let (rank, end) = (ended.rank, ended.end);
-            // Who has not joined yet is not waited for.
+            // The others stop waiting for a rank that ended before it joined.
             server.rank_ended(rank, &ended.brief());
             if end.is_success() || (ending.is_some() && end.was_asked()) {
                 continue;

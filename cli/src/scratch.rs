@@ -1,6 +1,6 @@
-//! Directories of this program among the temporary files: of an unpredictable name, for this user alone.
+//! Temporary directories of this program: with an unpredictable name, for this user alone.
 //!
-//! Each is removed by its owner, or, when that one was killed, by the next run ([`scratch::sweep`]).
+//! Each is removed by its owner, or, after the owner was killed, by the next run ([`scratch::sweep`]).
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use tempfile::TempDir;
 
 use super::{Exit, Problem};
 
-/// A directory that goes when this is dropped.
+/// A directory that is removed when this is dropped.
 pub(super) struct Folder {
-    // In this order: it is held until it is gone.
+    // In this order: the lock is held until the directory is gone.
     dir: TempDir,
     _held: Held,
 }
@@ -55,7 +55,7 @@ impl Folder {
 fn make(base: &Path, kind: &str) -> std::io::Result<Folder> {
     let prefix = format!("{}{kind}-", scratch::PREFIX);
     let mut last = std::io::ErrorKind::WouldBlock.into();
-    // A run that sweeps may take one for left behind before it is held.
+    // A sweeping run may take one for left behind before its lock is held.
     for _ in 0..8 {
         let dir = tempfile::Builder::new()
             .prefix(&prefix)
@@ -87,7 +87,7 @@ mod tests {
             assert_eq!(meta.mode() & 0o7777, 0o700);
             assert_eq!(meta.uid(), rustix::process::getuid().as_raw());
         }
-        // Neither goes while its owner lives.
+        // Neither is removed while its owner lives.
         scratch::sweep();
         assert!(paths.iter().all(|p| p.is_dir()));
         drop(folders);

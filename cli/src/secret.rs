@@ -1,4 +1,4 @@
-//! The UDP port's secret, from where other users cannot read it.
+//! Secret of the UDP port, from a place that other users cannot read.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! Standard output and standard error of the program.
 //!
-//! A reader may close the pipe before everything is printed: `ringbell regs | head -1`. Then the rest is
-//! dropped, and the program ends as it would have ended otherwise. `print!` and its kin panic there, which is
-//! why clippy refuses them in this program (`main.rs`). Any other failure, such as a full disk, is an error.
+//! A reader may close the pipe before everything is printed: `ringbell regs | head -1`. Then the rest is dropped, and the program
+//! ends with its usual exit code. `print!` and its kin panic there, which is why clippy refuses them in this program (`main.rs`).
+//! Any other failure, for example a full disk, is an error.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind, Write};
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 /// Prints on standard output.
 ///
 /// # Errors
-/// When the text cannot be written for another reason than a reader that has gone.
+/// When the text cannot be written for another reason than a closed pipe.
 pub(crate) fn out(text: impl Display) -> Result<()> {
     written(write(&mut io::stdout().lock(), text))
 }
@@ -25,12 +25,12 @@ pub(crate) fn line(text: impl Display) -> Result<()> {
     out(format_args!("{text}\n"))
 }
 
-/// Prints a line on standard error. Nothing can be said about a failure to do so.
+/// Prints a line on standard error. A failure to do so cannot be reported.
 pub(crate) fn note(text: impl Display) {
     let _ = write(&mut io::stderr().lock(), format_args!("{text}\n"));
 }
 
-/// What a write to standard output came to.
+/// Result of a write to standard output.
 ///
 /// # Errors
 /// As [`out`].

@@ -1,4 +1,4 @@
-//! `RINGBELL_DEBUG` for the commands: a level that is none is a usage error.
+//! `RINGBELL_DEBUG` for the commands: an unknown level is a usage error.
 
 use anyhow::Result;
 

@@ -1,4 +1,4 @@
-//! The command line as a user and a script meet it: exit codes, JSON, messages.
+//! Tests of the command line for users and scripts: exit codes, JSON, messages.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -129,7 +129,7 @@ fn regs_reads_and_writes_the_bar_of_a_file() {
     assert_eq!(json["card"]["path"], path);
     assert_eq!(json["card"]["values"]["BACKEND"], 3);
     assert_eq!(json["card"]["values"]["IPV4"], 0x0a00_0001);
-    // It stands in the file: a card would have got it.
+    // The file has the value: a card would have got it.
     let now = std::fs::read(&file).expect("still there");
     assert_eq!(now[Reg::Ipv4.offset()..][..4], [1, 0, 0, 0x0a]);
     for (args, exit, says) in [
@@ -153,7 +153,7 @@ fn regs_reads_and_writes_the_bar_of_a_file() {
     assert!(stderr(&out).contains("0000:ff:1f.7"), "{}", stderr(&out));
 }
 
-/// The rest of the test above: what a card's driver tells is written to its GTLB.
+/// The rest of the test above: the pages of a card's driver are written to its GTLB.
 fn regs_writes_pages_and_tells_the_way_of_doorbells(file: &Path, mut bar: Vec<u8>) {
     use ringbell::abi::bar::Reg;
     use ringbell::parts::gtlb::PageTable;
@@ -205,7 +205,7 @@ fn doctor_says_which_function_a_driver_lacks_and_goes_on_without_it() {
     std::fs::create_dir_all(&dir).expect("a folder");
     let file = dir.join("driver.c");
     std::fs::write(&file, "int cuInit(unsigned f) { return f; }").expect("written");
-    // Both names: the plain one is asked for first, and a machine with a CUDA toolkit has it.
+    // Both names: the plain one is tried first, and a machine with a CUDA toolkit has it.
     for name in ["libcuda.so", "libcuda.so.1"] {
         let built = Command::new("gcc")
             .args(["-shared", "-fPIC", "-o"])

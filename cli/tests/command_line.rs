@@ -1,4 +1,4 @@
-//! The contract of the command line: how commands end, and that no option is taken without an effect.
+//! Tests of the command line's contract: how commands end, and that every accepted option has an effect.
 
 use std::io::{pipe, Read as _};
 use std::path::PathBuf;
@@ -180,7 +180,7 @@ fn a_gpu_that_is_not_there_ends_every_command_with_4() {
         "perf all-reduce -b 1K -e 1K -n 1 --no-limits --threads",
     ] {
         let args: Vec<&str> = line.split(' ').collect();
-        // The mock driver of the workspace may stand in the loader's way: no machine has a hundredth GPU.
+        // The mock driver of the workspace may come first in the loader's path: no machine has a hundredth GPU.
         let out = command(&args).env("RINGBELL_GPU", "cuda:99").output();
         let out = out.expect("the program starts");
         assert_eq!(out.status.code(), Some(4), "{line}: {}", stderr(&out));

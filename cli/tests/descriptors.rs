@@ -1,4 +1,4 @@
-//! A process that runs out of file descriptors is told so, and what to do; ranks of one process need few.
+//! Tests of a process without file descriptors: its error names the remedy; ranks of one process need few.
 #![allow(clippy::disallowed_methods)] // Starts this program again, with a lower limit.
 
 mod common;
@@ -11,7 +11,7 @@ use ringbell::{descriptors, CollectiveError, CommOptions, Communicator, Nic, Nic
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 const RANKS: u32 = 8;
-/// Says that this process is the one with the low limit.
+/// Marks the process with the low limit.
 const CHILD: &str = "RINGBELL_TEST_DESCRIPTORS";
 
 fn nics() -> Vec<Nic> {
@@ -28,7 +28,7 @@ fn nics() -> Vec<Nic> {
     (0..RANKS).map(open).collect()
 }
 
-/// What a library's user meets: nothing has looked at the limit before.
+/// The case of a library's user: no code has checked the limit before.
 fn child() {
     let before = descriptors::open().expect("/proc");
     let nics = nics();
@@ -48,7 +48,7 @@ fn child() {
     assert!(matches!(e, CollectiveError::Descriptors { .. }), "{e}");
     println!("refused: {e}");
     drop(nics);
-    // What the message asks for is enough, and not far too much.
+    // The number in the message is enough, and not far too much.
     let needed = descriptors::needed_in_one_process(RANKS);
     limit(before + needed);
     let nics = self::nics();

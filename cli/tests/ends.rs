@@ -1,4 +1,4 @@
-//! Processes of a job that end too early, that cannot start, and what they leave behind, as a user meets them.
+//! Tests of a job's processes that end too early or cannot start, and of their leftovers.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod common;
@@ -15,7 +15,7 @@ use rustix::process::Signal;
 const RINGBELL: &str = env!("CARGO_BIN_EXE_ringbell");
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A bandwidth measurement that no test sits out, with a time-out that none sits out either.
+/// A bandwidth measurement longer than any test, with a longer time-out still.
 const ENDLESS: [&str; 11] = [
     "perf",
     "send-bw",
@@ -69,7 +69,7 @@ fn stat(pid: u32) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// A process that runs; one that only waits to be reaped does not.
+/// Whether a process runs; one that only waits to be reaped does not.
 fn lives(pid: u32) -> bool {
     stat(pid).is_some_and(|s| s[0] != "Z" && s[0] != "X")
 }
@@ -82,7 +82,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The first child of a process, once it has worked for so many ticks.
+/// The first child of a process, after so many ticks of work.
 fn working_child(parent: u32, ticks: u64) -> u32 {
     let mut found = 0;
     until("a child that works", || {
@@ -116,7 +116,7 @@ fn entries(dir: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Over TCP nothing but the process's end tells: the time-out is an hour.
+/// Over TCP only the process's end shows the failure: the time-out is an hour.
 #[test]
 fn a_receiver_that_is_killed_is_named() {
     let tmp = temporary("receiver");
@@ -165,11 +165,11 @@ fn what_a_killed_process_leaves_behind_goes_with_the_next_run() {
         until("a directory", here);
         parent.kill().expect("it runs");
         parent.wait().expect("killed");
-        // What it has started does not outlive it.
+        // The process that it has started does not outlive it.
         until("the child ends", || !lives(child));
         assert!(here(), "{:?}", entries(&tmp));
     }
-    // As a killed compiler run leaves them; and one that is not of this program.
+    // Leftovers of killed compiler runs, and one file that is not of this program.
     for name in ["ringbell-cc-aB3dE6gH9jK2", "ringbell-cc-mine"] {
         std::fs::create_dir(tmp.join(name)).expect("made");
         std::fs::write(tmp.join(name).join("ringbell.h"), "x").expect("written");
@@ -184,7 +184,7 @@ fn what_a_killed_process_leaves_behind_goes_with_the_next_run() {
     let _ = std::fs::remove_dir_all(&tmp);
 }
 
-/// Another user's link under the name that was once made of the process's number.
+/// A link of another user under the name that was once made of the process's number.
 #[test]
 fn a_link_in_the_temporary_files_is_not_followed() {
     let tmp = temporary("link");
@@ -196,7 +196,7 @@ fn a_link_in_the_temporary_files_is_not_followed() {
         ("perf", "perf nop -n 10"),
         ("hll", "hll Cargo.toml"),
     ] {
-        // The program keeps the shell's number.
+        // The program keeps the shell's process number.
         let script = format!(
             "ln -s {} $TMPDIR/ringbell-{kind}-$$ && exec {RINGBELL} {args}",
             target.display()
@@ -225,7 +225,7 @@ fn limited(limit: &str, args: &str, program: &str, tmp: &Path) -> Command {
     command
 }
 
-/// Ranks wait for each other for minutes: what says so at once says so within the limit of `run`.
+/// Ranks wait for each other for minutes: an immediate error comes within the limit of `run`.
 #[test]
 fn ranks_without_descriptors_say_so_at_once() {
     if !common::has("prlimit") {
@@ -264,7 +264,7 @@ fn ranks_without_threads_say_so_at_once() {
     }
     let tmp = temporary("threads");
     std::fs::set_permissions(&tmp, Permissions::from_mode(0o777)).expect("ours");
-    // Where any user reaches it.
+    // A place that any user reaches.
     let program = tmp.join("ringbell");
     std::fs::copy(RINGBELL, &program).expect("copied");
     // A user of this test alone: the system counts the processes of a user.
@@ -293,7 +293,7 @@ fn ranks_without_threads_say_so_at_once() {
     let _ = std::fs::remove_dir_all(&tmp);
 }
 
-/// At each limit something else is the first that finds no room: the GPU's memory, a NIC's, or another rank's.
+/// At each limit another allocation fails first: the GPU's memory, a NIC's, or another rank's.
 #[test]
 fn ranks_without_addresses_say_so_at_once() {
     if !common::has("prlimit") {
@@ -337,7 +337,7 @@ fn what_no_memory_is_there_for_is_refused_before_it_starts() {
     let _ = std::fs::remove_dir_all(&tmp);
 }
 
-/// Whatever memory there is.
+/// With any amount of memory.
 #[test]
 fn messages_that_no_descriptor_holds_are_wrong_usage() {
     let tmp = temporary("long");
@@ -362,7 +362,7 @@ fn a_rank_that_ends_before_it_joins_is_not_waited_for() {
     let said = text(&out);
     assert_eq!(out.status.code(), Some(7), "{said}");
     for rank in [0, 2] {
-        // Rank 2 may come after rank 0 has gone as well.
+        // Rank 2 may come after rank 0 has ended as well.
         let told = format!("[{rank}] ringbell: rank(s) ");
         let line = said.lines().find(|l| l.starts_with(&told));
         let line = line.unwrap_or_else(|| panic!("{told} is not in {said}"));
@@ -397,7 +397,7 @@ fn the_secret_of_a_port_comes_from_a_file() {
     let _ = std::fs::remove_dir_all(&tmp);
 }
 
-/// The process of a rank below a launcher, once it is there.
+/// The process of a rank below a launcher, after it has started.
 fn rank_process(launcher: u32, rank: u32) -> u32 {
     let mut found = None;
     let wanted = format!("RINGBELL_RANK={rank}");
@@ -420,7 +420,7 @@ fn ticks(pid: u32) -> u64 {
     stat(pid).map_or(0, |s| time(&s, 11) + time(&s, 12))
 }
 
-/// Over UDP no connection of the kernel's ends with the process: its host refuses what comes. The time-out is 50 minutes.
+/// Over UDP no connection of the kernel's ends with the process: its host refuses the frames. The time-out is 50 minutes.
 #[test]
 fn a_rank_that_is_killed_over_udp_is_named_and_one_that_is_stopped_is_not() {
     let tmp = temporary("udp-rank");

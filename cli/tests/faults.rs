@@ -1,5 +1,5 @@
-//! What goes wrong between two programs: killed peers, nobody there, names taken, readers that do not
-//! read, strangers, bad cables. Always a text that names it and an end in bounded time.
+//! Tests of faults between two programs: killed peers, missing peers, names taken, readers that do not read, unauthenticated
+//! peers, bad cables. Each must end in bounded time with a text that names the fault.
 #![allow(clippy::disallowed_methods)] // Programs are waited for, with deadlines.
 
 mod net;
@@ -17,7 +17,7 @@ use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{HostQueue, Nic, NicOptions, PortSpec, TransportSpec};
 
-/// A folder where the NICs of one test find each other. Short, because names of Unix sockets are.
+/// A discovery folder for the NICs of one test. Short, because names of Unix sockets are.
 struct Meeting(PathBuf);
 
 impl Meeting {
@@ -45,7 +45,7 @@ impl Drop for Meeting {
     }
 }
 
-/// Waits until a process has worked for `ticks` (of 10 ms): a transfer is under way.
+/// Waits until a process has worked for `ticks` (of 10 ms), so that a transfer is running.
 fn works(process: &Running, ticks: u64) {
     let deadline = Instant::now() + net::LIMIT;
     while Instant::now() < deadline {
@@ -78,9 +78,9 @@ fn a_peer_killed_in_the_middle_of_a_transfer_is_told() {
     let (a, b) = (format!("127.0.0.1:{a}"), format!("127.0.0.1:{b}"));
     let (server_port, client_port) = (format!("udp:{a},{b}"), format!("udp:{b},{a}"));
     for (transport, server, client, told) in [
-        // The system tells a NIC of the same host that the process is gone.
+        // The system reports to a NIC of the same host that the process is gone.
         ("local", "none", "none", "CONNECTION_RESET"),
-        // From a machine that is gone nothing comes: the operation's own deadline ends it.
+        // A machine that is gone sends nothing: the operation's own deadline ends it.
         ("tcp", &server_port, &client_port, "TIMED_OUT"),
     ] {
         let common = [
@@ -142,7 +142,7 @@ fn nobody_there_is_an_error_of_its_own() {
     .ends();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("HOST_UNREACHABLE"), "{said}");
-    // A NIC where nobody listens on that port.
+    // A NIC without a listener on that port.
     let mut listener = start(meeting.ringbell(&["nc", "-v", "-l", "--ip", "10.77.4.1/24", "5000"]));
     listener.says("listening on");
     let (code, said) = start(meeting.ringbell(&[
@@ -292,11 +292,11 @@ fn a_receiver_that_never_reads_costs_the_sender_its_deadline_and_no_more() {
         });
         assert_eq!(sent.status, Status::TimedOut, "{transport}");
         assert!(sent.bytes < bytes, "{transport}: {} bytes", sent.bytes);
-        // The buffer is ours again, and the NIC serves on.
+        // The buffer is free again, and the NIC keeps serving.
         drop(buffer);
         let nop = call(&pair.queues[0], Opcode::Nop, |_| {});
         assert_eq!(nop.status, Status::Ok, "{transport}");
-        // A stream that broke off in the middle carries nothing more.
+        // A stream that broke off in the middle moves no more bytes.
         let later = call(&pair.queues[0], Opcode::Send, |d| {
             d.session = pair.sessions[0];
             d.flags = ringbell::abi::Flags::INLINE;
@@ -307,7 +307,7 @@ fn a_receiver_that_never_reads_costs_the_sender_its_deadline_and_no_more() {
     }
 }
 
-/// A connection to a NIC's socket in the folder where NICs meet.
+/// A connection to a NIC's socket in the discovery folder.
 fn stranger(path: &Path) -> Option<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
@@ -332,8 +332,7 @@ fn strangers_at_the_door_disturb_no_transfer() {
     let door = meeting.0.join("ringbell/10.77.7.1.sock");
     assert!(door.exists(), "{}", door.display());
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    // One that says nothing, one that says garbage, one that says a byte each second; each comes again
-    // when it is thrown out.
+    // One that sends nothing, one that sends garbage, one that sends a byte each second; each reconnects when the NIC closes it.
     let strangers: Vec<_> = (0..3)
         .map(|kind| {
             let (stop, door) = (stop.clone(), door.clone());

@@ -1,4 +1,4 @@
-//! The command beside a GPU by CUDA, over the mock driver.
+//! Tests of the command beside a GPU by CUDA, over the mock driver.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Starts the command.
 
@@ -35,7 +35,7 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
             text.contains("Mock GPU") && text.contains("→ copy engine on a side stream"),
             "{text}"
         );
-        // What was tried first, with the reasons, and the doorbells of a card.
+        // The ways that were tried first, with the reasons, and the doorbells of a card.
         for part in [
             "no mapping could be made: GDRCopy: ",
             "mmap: ",
@@ -48,7 +48,7 @@ fn doctor_and_perf_use_the_gpu_that_is_there() {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        // What is measured and counted beside that GPU says so.
+        // Results measured and counted beside that GPU name it.
         let staging = [
             "perf", "staging", "-b", "4K", "-e", "4K", "-n", "8", "--from", "gpu", "--to",
             "gpu,host", "--json", "-",

@@ -1,4 +1,4 @@
-//! `ringbell hll`, as a script meets it.
+//! Tests of `ringbell hll` for scripts.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -179,7 +179,7 @@ fn the_sweep_verifies_and_reports_engine_stream_and_both() {
     }
 }
 
-/// What a shell command says of a file: one number.
+/// A shell command's result for a file: one number.
 fn told(shell: &str) -> f64 {
     let out = Command::new("sh")
         .env("LC_ALL", "C")
@@ -349,7 +349,7 @@ fn sketches_of_strings_merge_with_those_of_datasketches() {
         &[&keep[..], &[&names[1], "--form", "hll8"]].concat(),
         &lines(10_000),
     ));
-    // Without its hash the other file is taken for one of numbers.
+    // Without the hash's name the other file counts as one of numbers.
     let merge = ["hll", "merge", &names[0], &names[1], "--json"];
     let refused = ringbell(&merge, b"");
     assert_eq!(refused.status.code(), Some(2));

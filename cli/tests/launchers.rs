@@ -1,5 +1,5 @@
-//! Ranks that other launchers start find each other: `ringbell perf` under a real mpirun and mpiexec, and under the
-//! environments of torchrun and srun, which take more than a test to install.
+//! Tests of ranks under other launchers: `ringbell perf` under a real mpirun and mpiexec, and under the environments of torchrun
+//! and srun, which are too large for a test to install.
 //!
 //! Open MPI and MPICH are those that `cargo xtask peers` puts below `target/peers/`, or those on the path.
 #![allow(clippy::disallowed_methods)] // Starts programs.
@@ -31,7 +31,7 @@ fn launcher(package: &str, program: &str, word: &str) -> Option<PathBuf> {
     None
 }
 
-/// What `ringbell run` and others set must not reach the ranks.
+/// Variables of `ringbell run` and others must not reach the ranks.
 fn clean(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars() {
         let prefixes = ["RINGBELL_", "SLURM_", "OMPI_", "PMI", "TORCH", "MPI_"];
@@ -53,7 +53,7 @@ fn ranks_of_a_real_mpirun_find_each_other() {
         return;
     };
     let mut command = Command::new(mpirun);
-    // In a container everybody is root, and has fewer cores than ranks.
+    // In a container every user is root, and there are fewer cores than ranks.
     let command = clean(&mut command)
         .env("OMPI_ALLOW_RUN_AS_ROOT", "1")
         .env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
@@ -89,7 +89,7 @@ fn two_jobs_of_a_real_mpiexec_at_once_do_not_meet() {
     }
 }
 
-/// Starts three ranks with what a launcher sets for each, and gives what they printed.
+/// Starts three ranks with a launcher's variables for each, and returns their output.
 fn by_hand(variables: impl Fn(u32) -> Vec<(&'static str, String)>) {
     let start = |rank| -> Child {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));

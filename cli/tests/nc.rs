@@ -1,4 +1,4 @@
-//! `ringbell nc` over TAP against Linux TCP programs: bytes, half-close, time-outs, signals.
+//! Tests of `ringbell nc` over TAP against Linux TCP programs: bytes, half-close, time-outs, signals.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
 mod net;
@@ -315,7 +315,7 @@ fn nobody_there_is_told_in_time() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
     };
-    // A host that is there refuses; one that is not never answers.
+    // A host that runs refuses; one that does not never answers.
     let (code, said) = start(n.ringbell(&nc(&["-d", "10.99.0.1", "5005"]))).ends();
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("CONNECTION_REFUSED"), "{said}");

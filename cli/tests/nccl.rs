@@ -1,5 +1,5 @@
-//! NCCL measured beside our all-reduce: the whole way, with a mock driver where libcuda would be and a mock NCCL
-//! where `libnccl.so.2` would be. The mock really sums, among threads and among processes, and is told to misbehave.
+//! Tests of NCCL measured beside our all-reduce: the whole way, with a mock driver in place of libcuda and a mock NCCL in place
+//! of `libnccl.so.2`. The mock really sums, among threads and among processes, and has faults that a test sets.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use common::{run, text};
 use serde_json::Value;
 
-/// A folder with what a machine with GPU and NCCL has, and the command that finds it there.
+/// A folder with the libraries of a machine with GPU and NCCL, and the command that finds them there.
 struct Machine {
     folder: PathBuf,
 }
@@ -57,7 +57,7 @@ impl Machine {
 
     /// `ringbell --gpu cuda perf ...` on this machine, on which NCCL has these faults.
     fn perf(&self, faults: &str, args: &str) -> Command {
-        // By `env`: the loader's path is this program's alone, and not that of whatever starts it.
+        // By `env`: the loader's path is this program's alone, and not its parent's.
         let mut c = Command::new("env");
         let path = std::env::var("PATH").unwrap_or_default();
         c.arg(format!("LD_LIBRARY_PATH={}/lib", self.folder.display()))
@@ -81,7 +81,7 @@ impl Machine {
         (out, serde_json::from_str(&report).unwrap_or(Value::Null))
     }
 
-    /// Nothing is left of what the command has made.
+    /// Whether no file of the command is left.
     fn is_clean(&self) -> bool {
         let left = std::fs::read_dir(&self.folder).expect("our folder");
         let names = left
@@ -181,7 +181,7 @@ fn an_older_nccl_gets_processes_that_claim_hosts_of_their_own() {
     assert_eq!((rows(shm), rows(socket)), (0, 6), "{said}");
     assert_eq!(socket["settings"]["NCCL_HOSTID"], "one for each rank");
     assert!(said.contains("time-sliced contexts, both sides"), "{said}");
-    // One process has one name for its host, so threads are refused, with what would help.
+    // One process has one name for its host, so threads are refused, with the remedy.
     let out = run(&mut m.perf("version=22809", &format!("nccl --threads {QUICK}")));
     let said = text(&out);
     assert_eq!(out.status.code(), Some(2), "{said}");
@@ -263,7 +263,7 @@ fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
     assert_eq!(out.status.code(), Some(0), "{said}");
     let library = report["meta"]["peers"][0]["library"].as_str().unwrap_or("");
     assert!(Path::new(library).starts_with(&packages), "{library}");
-    // What is named is the only one.
+    // A named library is the only candidate.
     m.link("libringbell_mock_libcuda.so", "lib/other.so");
     let out = run(m
         .perf("", &nccl)
@@ -279,7 +279,7 @@ fn nccl_is_found_where_it_is_named_and_in_pythons_packages() {
 /// Longest operation where one hangs: long enough for communicators to come up on a busy machine.
 const PATIENCE: &str = "--timeout 4";
 
-/// Rows that are left, and what is said. A rank that is ended may have owed the row before.
+/// Checks the rows that are left, and the output. A rank that is ended may have owed the row before.
 fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
     let (out, report) = m.report(faults, &format!("nccl {more} {QUICK}"));
     let said = text(&out);
@@ -289,7 +289,7 @@ fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
         (most.saturating_sub(1)..=most).contains(&rows),
         "{faults} {more}: {rows} rows: {said}"
     );
-    // One of these: which rank tells first is the machine's affair.
+    // One of these: any rank may report first.
     assert!(
         why.split('|').any(|why| said.contains(why)),
         "{faults} {more}: {said}"

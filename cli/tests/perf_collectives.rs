@@ -1,4 +1,4 @@
-//! `ringbell perf all-reduce` and the other collectives: every one verified, in every way to be a rank.
+//! Tests of `ringbell perf all-reduce` and the other collectives: each verified, with every kind of rank.
 
 mod common;
 
@@ -12,7 +12,7 @@ fn perf(args: &[&str]) -> Command {
     c
 }
 
-/// Small, odd and few: this tests what is reported, not how fast it is.
+/// Small, odd and few: this tests the report, not the speed.
 const QUICK: [&str; 11] = [
     "-b",
     "4",
@@ -94,7 +94,7 @@ fn kernels_streams_carry_every_operation_that_can_have_them() {
         ("reduce", ["-d", "u8"]),
         ("send-recv", ["-d", "f64"]),
     ] {
-        // Several windows, of which the last is cut short, and several rings.
+        // Several windows with a shorter last one, and several rings.
         let out = run(
             perf(&[kind, "-R", "3", "--threads", "--streams", "--ring", "4K"])
                 .args(more)
@@ -170,7 +170,7 @@ fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
         notes.contains("a kernel posts") && notes.contains("bytes of NIC memory"),
         "{notes}"
     );
-    // The thread of the NIC works; who waits only looks.
+    // The thread of the NIC works; a waiting thread only polls.
     assert!(notes.contains(" 0 steps by whoever waited"), "{notes}");
     let rows = json["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 6, "three sizes, out of place and in place");

@@ -1,4 +1,4 @@
-//! `perf connections` and `perf slots`: every series runs, verifies what it moved, and draws.
+//! Tests of `perf connections` and `perf slots`: every series runs, verifies its data, and draws.
 
 use std::process::{Command, Output};
 

@@ -1,4 +1,4 @@
-//! `ringbell regs` on a NIC that runs in this very process.
+//! Tests of `ringbell regs` on a NIC in this very process.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a page that stands still fails the test.
 
@@ -9,7 +9,7 @@ use ringbell::abi::bar::MAGIC;
 use ringbell::parts::cuda_kernels::{EmulatedGpu, EmulatedGpuConfig};
 use ringbell::parts::nic_core::{Nic, NicConfig, QueueConfig};
 
-/// The NICs of this process, as another process sees them.
+/// The NICs of this process, in another process's view.
 fn nics() -> Vec<serde_json::Value> {
     let out = Command::new(env!("CARGO_BIN_EXE_ringbell"))
         .args([
@@ -50,7 +50,7 @@ fn another_process_reads_the_registers_of_a_running_nic() {
     assert_eq!(values["IPV4"], 0x0a01_0203);
     assert_eq!(values["QUEUES"], 0);
 
-    // With a queue that a kernel holds the NIC is stepped although nobody waits, and the page follows.
+    // With a queue that a kernel holds the NIC is stepped although no thread waits, and the page follows.
     let pd = nic.alloc_pd().expect("a protection domain");
     let queue = nic
         .create_queue(pd, QueueConfig::default())

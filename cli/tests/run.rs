@@ -1,4 +1,4 @@
-//! `ringbell run` as a user meets it: variables, output, signals, exit codes.
+//! Tests of `ringbell run`: variables, output, signals, exit codes.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod common;

@@ -1,4 +1,4 @@
-//! The tutorial's programs, built and run exactly as they stand there: what a reader types works.
+//! Tests of the tutorial's programs, built and run exactly as printed there.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
 mod common;
@@ -12,7 +12,7 @@ use common::{built, folder, has, succeed};
 const README: &str = include_str!("../../README.md");
 const TUTORIAL: &str = include_str!("../../docs/tutorial.md");
 
-/// The Rust programs, in order; `build.rs` has cut them out.
+/// The Rust programs, in order; `build.rs` extracts them.
 #[allow(missing_docs, clippy::all)]
 mod programs {
     pub(crate) mod sum {
@@ -29,7 +29,7 @@ mod programs {
     }
 }
 
-/// Which program a process of this test is.
+/// Number of the program for a process of this test.
 const PROGRAM: &str = "RB_TEST_TUTORIAL_PROGRAM";
 
 #[test]
@@ -55,7 +55,7 @@ fn block(heading: &str, language: &str, n: usize) -> &'static str {
     found.split_once("\n```").expect("it ends").0
 }
 
-/// A reader's folder, with the command and the library of this build first on the path, and a meeting place of its own.
+/// A reader's folder, with the command and the library of this build first on the path, and a discovery folder of its own.
 struct Reader {
     dir: PathBuf,
 }

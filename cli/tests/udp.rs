@@ -1,5 +1,4 @@
-//! Two network namespaces joined by a cable, a NIC in each, Ethernet in VXLAN over UDP between them;
-//! and what Wireshark thinks of the frames.
+//! Tests of VXLAN over UDP: two network namespaces joined by a cable, with a NIC in each, and Wireshark's check of the frames.
 #![allow(clippy::disallowed_methods)] // Programs are waited for.
 
 mod net;
@@ -213,7 +212,7 @@ fn wireshark_finds_no_malformed_frame_and_no_bad_checksum() {
     assert!(frames > 100, "only {frames} frames were captured");
     assert_eq!(bad, "");
 
-    // The judge can say no: one flipped bit in the middle of the file, inside some frame's payload.
+    // The check can fail: one flipped bit in the middle of the file, inside some frame's payload.
     let mut bytes = std::fs::read(&capture).expect("it was written");
     let middle = bytes.len() / 2;
     let at = (middle..middle + 4096).find(|&i| {

@@ -8,7 +8,7 @@ namespace {
 // What byte i must be.
 __device__ unsigned char pattern(rb_u64 i) { return (unsigned char)(i * 2654435761u >> 20); }
 
-// A server that has not begun to listen refuses: try again with a fresh socket, for about `tries` ms.
+// A server that does not listen yet refuses: try again with a fresh socket, for about `tries` ms.
 __device__ gpu_result connect(rb_queue q, rb_u32 ip, rb_u32 port, rb_u32 tries) {
   for (;;) {
     gpu_result r = gpu_socket_block(q);

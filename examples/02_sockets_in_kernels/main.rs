@@ -79,7 +79,7 @@ fn main() -> Result<(), Error> {
     let counted = wrong.to_vec()?[0];
     println!("{BYTES} bytes from kernel to kernel, {counted} wrong");
 
-    // The server's kernel has counted; the host looks for itself.
+    // The server's kernel has counted; the host checks the bytes itself.
     let (sent, received) = (send_data.to_vec()?, rcv_data.to_vec()?);
     match counted == 0 && sent == received {
         true => Ok(()),

@@ -1,8 +1,8 @@
 //! An echo server inside one kernel, with 100 connections open at the same time.
 //!
-//! The server is `rb_echo_server` (`cuda-kernels/kernels/echo.cu`): one thread that accepts connections and serves
-//! them all by non-blocking requests, as an event loop does on a CPU. The clients are the 100 blocks of the kernel
-//! in `client.cu`. Each connection has a queue of its own, so that a silent peer holds up nobody else.
+//! The server is `rb_echo_server` (`cuda-kernels/kernels/echo.cu`): one thread that accepts connections and serves them all by
+//! non-blocking requests, as an event loop does on a CPU. The clients are the 100 blocks of the kernel in `client.cu`. Each
+//! connection has a queue of its own, so that a silent peer delays no other.
 //!
 //! Run: `cargo build && cargo run --example 03_echo_server_100_connections`
 //!

@@ -87,7 +87,7 @@ int run() {
   } catch (const std::exception &e) {
     mine = e.what();
   }
-  serving.join(); // its own time-outs end it, whatever happened here
+  serving.join(); // its own time-outs end it, in any case
   if (!mine.empty()) throw std::runtime_error(mine);
   if (!failure.empty()) throw std::runtime_error(failure);
 

@@ -1,9 +1,9 @@
 //! Counts the distinct words of a text that this machine has, on its way to a GPU's memory.
 //!
-//! A kernel accepts a connection and puts an engine on its path (on-path model, FpgaNIC §3.5): a chain of
-//! HyperLogLog and of an engine of our own, which this file defines. It receives the stream as any other,
-//! and answers with what the engines say; the exact count stands beside the estimate. The text is what Debian
-//! knows about its packages, or, where there is none, the sources of this library.
+//! A kernel accepts a connection and puts an engine on its path (on-path model, FpgaNIC §3.5): a chain of HyperLogLog and of an
+//! engine of our own, which this file defines. It receives the stream as any other, and answers with the engines' results; the
+//! exact count stands beside the estimate. The text is Debian's list of packages, or, where there is none, the sources of this
+//! library.
 //!
 //! Run: `cargo build && cargo run --example 07_distinct_words`
 //!
@@ -36,7 +36,7 @@ const PRECISION: u64 = 12;
 /// Bytes of a word on the wire: its length, and 56 bits of its hash.
 const ITEM: usize = 8;
 
-/// An engine of our own: the longest word. Items are cut anywhere, so the begun one is kept.
+/// An engine of our own: the longest word. Items are cut anywhere, so an unfinished one is kept.
 #[derive(Default)]
 struct Longest {
     begun: Vec<u8>,
@@ -89,7 +89,7 @@ impl StreamEngine for Longest {
     }
 }
 
-/// What a kernel gets that asks for `KIND`; `None` refuses the parameter.
+/// The chain for a kernel that asks for `KIND`; `None` refuses the parameter.
 fn chain(precision: u64) -> Option<Box<dyn StreamEngine>> {
     let config = HllConfig {
         precision: u8::try_from(precision).ok()?,

@@ -1,8 +1,8 @@
 //! Kernels that produce and consume on the fly: an all-reduce whose operands are kernels' streams.
 //!
-//! Three ranks, each with a GPU and a NIC of its own. One block of a rank's kernel computes values and pushes
-//! them to the NIC, another pops the sums of all ranks; neither has an array (`produce.cu`; ACCL+,
-//! Listing 2). Kernel and NIC share rings of 16 KiB, however many values pass.
+//! Three ranks, each with a GPU and a NIC of its own. One block of a rank's kernel computes values and pushes them to the NIC,
+//! another pops the sums of all ranks; neither has an array (`produce.cu`; ACCL+, Listing 2). Kernel and NIC share rings of 16
+//! KiB for any number of values.
 //!
 //! Run: `cargo build && cargo run --example 11_kernel_stream`
 //!
@@ -47,7 +47,7 @@ fn serially() -> u64 {
     digest
 }
 
-/// One rank: starts its kernel, and reads what it has found.
+/// One rank: starts its kernel, and reads its result.
 fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
     let nic = comm.nic();
     nic.gpu().load_module(module)?;

@@ -1,7 +1,8 @@
-//! A kernel that stays on the GPU and serves: clients send operands, it reduces them and sends the result.
+//! A resident kernel as a server: clients send operands, it reduces them and sends the result.
 //!
-//! The kernel in `server.cu` is launched once. One block accepts, receives, computes with `gpu_local_reduce` and
-//! sends, until a client tells it to leave. The clients are threads of the host with a NIC of their own; each of their requests is held against the NIC's own reduction, bit for bit.
+//! The kernel in `server.cu` is launched once. One block accepts, receives, computes with `gpu_local_reduce` and sends, until a
+//! client sends it the request to leave. The clients are threads of the host with a NIC of their own. Each reply is compared with
+//! the NIC's own reduction, bit for bit.
 //!
 //! Run: `cargo build && cargo run --example 14_resident_server`
 //!
@@ -63,7 +64,7 @@ fn main() -> Result<(), Error> {
         .into_iter()
         .enumerate()
         {
-            // Odd counts, other operands for everybody.
+            // Odd counts, and different operands for each client.
             let count = 1001 + 997 * i + number as usize;
             let sources: Vec<Vec<u8>> = (0..2 + number)
                 .map(|s| {
@@ -145,14 +146,14 @@ impl Client {
         Ok(Ok(result))
     }
 
-    /// Tells the kernel to leave.
+    /// Asks the kernel to leave.
     fn dismiss(&self) -> Result<(), Error> {
         self.memory.write(0, &[0; HEADER])?;
         Ok(self.socket.send(self.memory.slice(..HEADER as u64))?)
     }
 }
 
-/// What the NIC computes.
+/// The NIC's result.
 fn expected(dtype: DataType, op: ReduceOp, sources: &[Vec<u8>], count: usize) -> Vec<u8> {
     let mut out = vec![0; sources[0].len()];
     let from: Vec<*const u8> = sources.iter().map(|s| s.as_ptr()).collect();

@@ -1,4 +1,4 @@
-// A kernel that stays: one block, one SM, serves requests until it is told to leave or nobody comes.
+// A resident kernel: one block, one SM, serves requests until a client asks it to leave or none connects.
 //
 // A request is a header and its operands; the answer is a header and the result. The block receives, computes and
 // sends by itself: no launch and no CPU between two requests.
@@ -21,7 +21,7 @@ __device__ bool serve(const rb_queue &q, rb_u32 session, unsigned char *room, rb
   unsigned char *data = room + 64;
   for (;;) {
     gpu_result r = gpu_recv_block(q, session, room, sizeof(header));
-    // The client's end of the stream between two requests is how it says goodbye.
+    // The client's end of the stream between two requests is a normal close.
     if (!r.ok()) {
       *end = r.status == RB_STATUS_END_OF_STREAM && !r.bytes ? gpu_result{} : r;
       return true;
@@ -33,7 +33,7 @@ __device__ bool serve(const rb_queue &q, rb_u32 session, unsigned char *room, rb
     }
     __syncthreads();
     if (!h.sources) return false;
-    // What a client says is not to be believed: a type that there is, and operands that fit.
+    // A client is not trusted: check that the type exists, and that the operands fit.
     bool known = h.dtype >= RB_DTYPE_F16 && h.dtype <= RB_DTYPE_U64;
     rb_u64 each = known ? h.count * rb::detail::element_bytes(h.dtype) : 0;
     bool fits = known && h.sources <= MOST_SOURCES && h.count <= room_bytes && each * h.sources <= room_bytes - 64;
@@ -58,7 +58,7 @@ __device__ bool serve(const rb_queue &q, rb_u32 session, unsigned char *room, rb
     __syncthreads();
     r = gpu_send_block(q, session, room, sizeof(header));
     if (r.ok() && status == RB_STATUS_OK) r = gpu_send_block(q, session, data, each);
-    // After a refusal nobody knows where the next request begins.
+    // After a refusal the start of the next request is unknown.
     if (!r.ok() || status != RB_STATUS_OK) {
       *end = r;
       return true;

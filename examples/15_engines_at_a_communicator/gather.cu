@@ -1,5 +1,5 @@
 // A kernel that lets the NIC count while a collective runs: it puts an engine at the results of its communicator,
-// gathers what every rank has, and asks for the engine's result. No thread of it looks at the data.
+// gathers every rank's users, and asks for the engine's result. No thread of it looks at the data.
 #include "ringbell_collective.cuh"
 
 // `all` has room for every rank's `count` users, `result` for `room` bytes; `end` gets what failed first, or the length of

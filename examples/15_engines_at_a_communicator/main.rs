@@ -1,10 +1,9 @@
 //! Engines at a communicator: distinct users of three machines, counted by their NICs while they gather.
 //!
-//! Three ranks, each with a GPU and a NIC of its own, have seen users; many of them on more than one. A kernel
-//! of each puts a HyperLogLog engine at the results of its communicator, gathers everybody's users with one
-//! call, and asks its NIC how many different ones they are: no thread looks at them (`gather.cu`; on-path model,
-//! FpgaNIC §3.5, at a collective as ACCL+'s unary plug-ins, §4). The hosts have put checksums at the messages
-//! between ranks: what left for a peer is what came there.
+//! Three ranks, each with a GPU and a NIC of its own, have seen users; many of them on more than one. A kernel of each puts a
+//! HyperLogLog engine at the results of its communicator, gathers all ranks' users with one call, and asks its NIC how many
+//! different ones they are: no thread reads them (`gather.cu`; on-path model, FpgaNIC §3.5, at a collective as ACCL+'s unary
+//! plug-ins, §4). The hosts have put checksums at the messages between ranks: each message arrives as it was sent.
 //!
 //! Run: `cargo build && cargo run --example 15_engines_at_a_communicator`
 //!
@@ -42,7 +41,7 @@ fn user(rank: u32, visit: u64) -> u32 {
     (n + if shared { 0 } else { rank * 40_000 }).wrapping_mul(2_654_435_761)
 }
 
-/// What a kernel gets that asks for `KIND`; `None` refuses the parameter.
+/// The engine for a kernel that asks for `KIND`; `None` refuses the parameter.
 fn counter(precision: u64) -> Option<Box<dyn StreamEngine>> {
     let config = HllConfig {
         precision: u8::try_from(precision).ok()?,
@@ -72,7 +71,7 @@ impl Machine {
         })
     }
 
-    /// Starts its kernel, and reads what the NIC has counted.
+    /// Starts its kernel, and reads the NIC's count.
     fn count(&self, module: &Path) -> Result<HllSummary, Error> {
         let nic = self.comm.nic();
         nic.gpu().load_module(module)?;

@@ -1,4 +1,4 @@
-//! [`UniqueId`]: what all ranks of a job must know to find each other.
+//! [`UniqueId`]: the address and secret with which the ranks of a job find each other.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,9 +6,8 @@ use std::str::FromStr;
 
 /// Where a job's bootstrap listens, and the secret that admits to it: NCCL's unique id.
 ///
-/// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and gives its
-/// text to the others, by environment, file or command line. Whoever has the text may join the job, so it
-/// is to be kept like a password.
+/// One process makes it ([`UniqueId::create`](crate::UniqueId::create), or `ringbell run`) and gives its text to the others, by
+/// environment, file or command line. Any process that has the text may join the job, so keep it like a password.
 ///
 /// ```
 /// let id: ringbell_job::UniqueId = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711".parse()?;
@@ -25,17 +24,17 @@ pub struct UniqueId {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a job's id: {why}; pass on the text of RINGBELL_ID or of `UniqueId::to_string` unchanged")]
 pub struct UniqueIdError {
-    /// As given, without what could be the secret.
+    /// As given, without the part that could be the secret.
     text: String,
     /// What is wrong with it.
     why: &'static str,
 }
 
-/// Start of the text, so that a later form can be told apart.
+/// Start of the text; a later form can have another one.
 const PREFIX: &str = "rb1-";
 
 impl UniqueId {
-    /// The id of a bootstrap that listens at `address` and admits those who know `secret`.
+    /// The id of a bootstrap that listens at `address` and admits holders of `secret`.
     pub fn new(address: SocketAddr, secret: [u8; 16]) -> UniqueId {
         UniqueId { address, secret }
     }
@@ -45,7 +44,7 @@ impl UniqueId {
         self.address
     }
 
-    /// What admits to it.
+    /// The secret that admits to it.
     pub fn secret(&self) -> &[u8; 16] {
         &self.secret
     }
@@ -59,7 +58,7 @@ impl fmt::Display for UniqueId {
     }
 }
 
-/// Without the secret: a log is read by others.
+/// Omits the secret: other users may read a log.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "UniqueId({PREFIX}...@{})", self.address)

@@ -1,4 +1,4 @@
-//! [`Job`]: which rank of which job this process is, as its environment says.
+//! [`Job`]: a process's rank and job, read from its environment.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,14 +15,14 @@ pub mod variables {
     pub const RANK: &str = "RINGBELL_RANK";
     /// Ranks of the job.
     pub const SIZE: &str = "RINGBELL_SIZE";
-    /// The job's [`UniqueId`](crate::UniqueId); wins over what other launchers say about addresses.
+    /// The job's [`UniqueId`](crate::UniqueId); overrides the addresses of other launchers.
     pub const ID: &str = "RINGBELL_ID";
-    /// `HOST:PORT` at which rank 0 serves the bootstrap, for launchers that say none.
+    /// `HOST:PORT` at which rank 0 serves the bootstrap, for launchers that give none.
     pub const BOOTSTRAP: &str = "RINGBELL_BOOTSTRAP";
     /// Own rank among those of this machine, from 0.
     pub const LOCAL_RANK: &str = "RINGBELL_LOCAL_RANK";
-    /// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, whoever knows
-    /// the launcher's number of the job can work the secret out.
+    /// Secret of the job, 32 hexadecimal digits, for launchers that have none: without it, any user who knows the launcher's
+    /// number of the job can compute the secret.
     pub const SECRET: &str = "RINGBELL_SECRET";
     /// What carries the NIC's frames, as `--port` has it.
     pub const PORT: &str = "RINGBELL_PORT";
@@ -36,20 +36,20 @@ pub mod variables {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// Nobody has started this process as a rank.
+    /// No launcher has started this process as a rank.
     #[error("this process is no rank of a job: none of RINGBELL_RANK, RANK (torchrun), SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK is set; start it with `ringbell run -R RANKS -- PROGRAM`")]
     None,
-    /// A launcher was found, but a variable of its is missing.
+    /// A launcher was found, but one of its variables is missing.
     #[error("started by {found}, but {missing} is not set; {advice}")]
     Incomplete {
-        /// Who.
+        /// The launcher.
         found: JobSource,
         /// What is missing.
         missing: &'static str,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
-    /// A variable makes no sense.
+    /// A variable's value is invalid.
     #[error("{name}={value}: {why}")]
     Invalid {
         /// Which.
@@ -59,7 +59,7 @@ pub enum JobError {
         /// What is wrong.
         why: String,
     },
-    /// RINGBELL_ID makes no sense.
+    /// RINGBELL_ID is invalid.
     #[error("RINGBELL_ID")]
     Id(#[from] UniqueIdError),
 }
@@ -82,7 +82,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Reads the environment.
+    /// Reads the process's environment.
     ///
     /// # Errors
     /// [`JobError`] says what was found and what is missing.
@@ -90,7 +90,7 @@ impl Job {
         Job::from_variables(&|name| std::env::var(name).ok())
     }
 
-    /// Reads variables from elsewhere: for ranks that are threads of one process.
+    /// Reads variables from another source: for ranks that are threads of one process.
     ///
     /// # Errors
     /// As [`Job::from_env`].
@@ -136,17 +136,17 @@ impl Job {
         self.size
     }
 
-    /// Rank among those of this machine, where the launcher says it: to choose a GPU.
+    /// Rank among those of this machine, where the launcher gives it: to choose a GPU.
     pub fn local_rank(&self) -> Option<u32> {
         self.local_rank
     }
 
-    /// Who started this process.
+    /// The launcher of this process.
     pub fn source(&self) -> JobSource {
         self.source
     }
 
-    /// What admits to the job.
+    /// The job's id.
     pub fn id(&self) -> &UniqueId {
         &self.id
     }
@@ -156,12 +156,12 @@ impl Job {
         self.rank_0_serves && self.rank == 0
     }
 
-    /// What the launcher says of the NIC's transport ([`variables::TRANSPORT`]), as `--transport` has it.
+    /// The launcher's transport for the NIC ([`variables::TRANSPORT`]), in the form of `--transport`.
     pub fn transport(&self) -> Option<&str> {
         self.transport.as_deref()
     }
 
-    /// What the launcher says of the NIC's port ([`variables::PORT`]), as `--port` has it.
+    /// The launcher's port for the NIC ([`variables::PORT`]), in the form of `--port`.
     pub fn port(&self) -> Option<&str> {
         self.port.as_deref()
     }
@@ -174,7 +174,7 @@ impl Job {
     /// Joins the job; rank 0 first serves its bootstrap when the launcher does not.
     ///
     /// # Errors
-    /// [`BootstrapError`]: the address is taken, or nobody serves there.
+    /// [`BootstrapError`]: the address is taken, or no process serves there.
     pub fn join(&self, timeout: Duration) -> Result<Member, BootstrapError> {
         if self.serves() {
             self.id.serve(self.size)?;
@@ -190,8 +190,8 @@ impl UniqueId {
         format!("ringbell-job-{hex}")
     }
 
-    /// Where the job's NICs find each other on this machine: the directory of the `local` transport. Its
-    /// name does not tell the secret.
+    /// Directory of the `local` transport, where the job's NICs find each other on this machine. Its name does not reveal the
+    /// secret.
     pub fn local_directory(&self) -> PathBuf {
         scratch::base().join(self.directory_name())
     }
@@ -245,7 +245,7 @@ mod tests {
         );
     }
 
-    /// What srun of two nodes with two tasks each sets for a task, of what we read and what could mislead.
+    /// Variables of a task under srun with two nodes and two tasks each: those that we read and those that could mislead.
     fn srun(task: &'static str, job_id: &'static str) -> Vec<(&'static str, &'static str)> {
         vec![
             ("SLURM_JOB_ID", job_id),
@@ -274,7 +274,7 @@ mod tests {
         ]
     }
 
-    /// What torchrun of two nodes with two processes each sets.
+    /// Variables under torchrun with two nodes and two processes each.
     fn torchrun(rank: &'static str, restarts: &'static str) -> Vec<(&'static str, &'static str)> {
         vec![
             ("RANK", rank),
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!((j.source(), j.rank_0_serves), (JobSource::Slurm, true));
         assert_eq!(j.id().address().ip(), Ipv4Addr::new(10, 1, 0, 7));
         assert_eq!(j.id(), job(&srun("0", "200505")).expect("complete").id());
-        // Another step of the job, and another job, are other jobs to us.
+        // Another step of the job, and another job, count as other jobs.
         for other in [
             with(&srun("0", "200505"), "SLURM_STEP_ID", "1"),
             srun("0", "200506"),

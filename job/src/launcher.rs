@@ -1,24 +1,24 @@
-//! What the launchers of others tell the processes they start, and the id that their ranks work out of it.
+//! Variables of other launchers, and the job id that their ranks compute from them.
 //!
-//! | launcher | rank, ranks, rank on the machine | where rank 0 serves | what tells jobs apart |
+//! | launcher | rank, ranks, rank on the machine | where rank 0 serves | what distinguishes jobs |
 //! |---|---|---|---|
 //! | torchrun | RANK, WORLD_SIZE, LOCAL_RANK | MASTER_ADDR, a port beside MASTER_PORT | both, TORCHELASTIC_RUN_ID, _RESTART_COUNT |
 //! | Open MPI | OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK | this machine | PMIX_NAMESPACE |
 //! | MPICH (PMI) | PMI_RANK, PMI_SIZE, MPI_LOCALRANKID | this machine | PMI_JOBID, or the process that started them |
 //! | srun | SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID | first of SLURM_STEP_NODELIST | SLURM_JOB_ID, SLURM_STEP_ID |
 //!
-//! Ranks on one machine meet on its loopback; RINGBELL_BOOTSTRAP names another place.
+//! Ranks on one machine meet on its loopback; RINGBELL_BOOTSTRAP gives another address.
 
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
 use crate::id::UniqueId;
 use crate::job::{variables, JobError};
 
-/// Who started this process.
+/// The launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JobSource {
-    /// `ringbell run`, or somebody who set its variables.
+    /// `ringbell run`, or a caller that set its variables.
     Ringbell,
     /// torchrun: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
     Torchrun,
@@ -26,7 +26,7 @@ pub enum JobSource {
     Slurm,
     /// Open MPI's mpirun: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE.
     OpenMpi,
-    /// A PMI launcher, such as MPICH's mpiexec: PMI_RANK, PMI_SIZE.
+    /// A PMI launcher, for example MPICH's mpiexec: PMI_RANK, PMI_SIZE.
     Pmi,
 }
 
@@ -67,13 +67,13 @@ pub(super) struct Launcher {
     pub(super) rank: &'static str,
     pub(super) size: &'static str,
     pub(super) local_rank: &'static str,
-    /// Ranks on this machine, where the launcher says it.
+    /// Ranks on this machine, where the launcher gives it.
     local_size: Option<&'static str>,
-    /// What all ranks see alike, and no other job.
+    /// Variables with the same value on all ranks, and another one in other jobs.
     names: &'static [&'static str],
 }
 
-/// In the order in which they are looked for: one may run under another, and the inner one counts.
+/// In the order of the search: one may run under another, and the inner one counts.
 pub(super) const KNOWN: [Launcher; 5] = [
     Launcher {
         source: JobSource::Ringbell,
@@ -89,7 +89,7 @@ pub(super) const KNOWN: [Launcher; 5] = [
         size: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
         local_size: Some("LOCAL_WORLD_SIZE"),
-        // After a failure torchrun starts everybody again: ranks that are left must not meet the new ones.
+        // After a failure torchrun restarts all ranks: those that are left must not meet the new ones.
         names: &[
             "MASTER_ADDR",
             "MASTER_PORT",
@@ -139,7 +139,7 @@ impl Launcher {
         }
     }
 
-    /// Ranks of the job, and the variable that says it.
+    /// Ranks of the job, and the variable that gives it.
     pub(super) fn ranks(&self, env: Lookup<'_>) -> Result<(u32, &'static str), JobError> {
         // Older versions of srun have only this one.
         let also = match self.source {
@@ -158,9 +158,9 @@ impl Launcher {
         })
     }
 
-    /// Refuses an environment that looks like a rank's and is not one's.
+    /// Refuses an environment that looks like a rank's but is not.
     pub(super) fn complete(&self, env: Lookup<'_>) -> Result<(), JobError> {
-        // A batch script itself has SLURM_PROCID=0, whatever its job's size.
+        // A batch script itself has SLURM_PROCID=0 at every job size.
         if self.source == JobSource::Slurm && env("SLURM_STEP_ID").is_none() {
             return Err(JobError::Incomplete {
                 found: self.source,
@@ -171,7 +171,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// The id that every rank of a foreign launcher works out for itself.
+    /// The id that every rank of another launcher computes for itself.
     pub(super) fn id(&self, env: Lookup<'_>, size: u32) -> Result<UniqueId, JobError> {
         let mut known: Vec<String> = self.names.iter().filter_map(|n| env(n)).collect();
         if self.source == JobSource::Pmi && known.is_empty() {
@@ -201,7 +201,7 @@ impl Launcher {
             missing,
             advice,
         };
-        // One machine: nobody else needs to reach it.
+        // One machine: no other machine needs to reach it.
         let alone = match self.source {
             JobSource::Slurm => number(env, "SLURM_STEP_NUM_NODES")? == Some(1),
             _ => match self.local_size {
@@ -302,7 +302,7 @@ fn first_node(list: &str) -> String {
     }
 }
 
-/// FNV-1a, 128 bits: tells jobs apart, and is no protection.
+/// FNV-1a, 128 bits: distinguishes jobs, without protection.
 fn hash(text: &str) -> u128 {
     text.bytes()
         .fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d, |h, b| {
@@ -333,7 +333,7 @@ mod tests {
         let parent = std::os::unix::process::parent_id();
         let found = starter("RB_NOBODY_SETS_THIS").expect("this process has a parent");
         assert!(found.starts_with(&format!("{parent}@")), "{found}");
-        // Every ancestor has it: nobody is left.
+        // Every ancestor has it, so none is left.
         assert_ne!(starter("PATH"), Some(found));
     }
 }

@@ -1,8 +1,7 @@
-//! Ranks of a job: what a launcher's environment says, and how ranks find each other.
+//! Ranks of a job: the launcher's environment, and the bootstrap through which ranks find each other.
 //!
-//! [`Job`] is a process's place: rank, size and the job's [`UniqueId`]. [`Member::join`] connects a rank to its job, and
-//! ranks agree in rounds from then on (`bootstrap`). What a job decides for a NIC is in the crate `ringbell`
-//! (`NicOptions::for_job`).
+//! [`Job`] is a process's place: rank, size and the job's [`UniqueId`]. [`Member::join`] connects a rank to its job, and ranks
+//! agree in rounds from then on (`bootstrap`). The crate `ringbell` derives a NIC's options from a job (`NicOptions::for_job`).
 
 mod bootstrap;
 mod id;

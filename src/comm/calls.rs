@@ -1,4 +1,4 @@
-//! The collectives of two buffers, each said once: as an [`Operation`], and as a blocking call.
+//! Collectives of two buffers, defined once: as an [`Operation`], and as a blocking call.
 
 use ringbell_nic_abi::{CollectiveKind, ReduceOp};
 

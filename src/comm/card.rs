@@ -1,4 +1,4 @@
-//! What ranks tell each other of their NICs when a job begins.
+//! Description of a rank's NIC, exchanged by the ranks when a job begins.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::sync::OnceLock;
@@ -23,19 +23,18 @@ pub(super) struct Card {
     /// Address, and the port at which it serves collectives.
     pub(super) address: SocketAddrV4,
     transports: u8,
-    /// Tells machines apart: the kernel's number of this boot.
+    /// Identifies the machine: the kernel's boot id as a number.
     host: u64,
     user: u32,
-    /// Its network namespace; 0 where the system does not tell.
+    /// Its network namespace; 0 where the system does not report one.
     network: u64,
-    /// Where it would serve the bootstrap.
+    /// Address at which it would serve the bootstrap.
     standby: Option<SocketAddr>,
 }
 
-/// Tells machines apart: the kernel's number of this boot; 0 where it cannot be read.
+/// Number of this machine, made of the kernel's boot id; 0 where it cannot be read.
 ///
-/// It is read once, when the first NIC is opened: a process that has run out of descriptors since is still of this
-/// machine.
+/// It is read once, when the first NIC is opened, so that it stays available when the process has run out of descriptors.
 pub(crate) fn host() -> u64 {
     static HOST: OnceLock<u64> = OnceLock::new();
     if let Some(known) = HOST.get() {
@@ -106,7 +105,7 @@ impl Card {
         })
     }
 
-    /// What is missing between two NICs; `None`: nothing.
+    /// Reason why two NICs cannot reach each other; `None` when they can.
     fn obstacle(&self, other: &Card) -> Option<&'static str> {
         let both = self.transports & other.transports;
         let near = self.host == other.host
@@ -131,9 +130,8 @@ pub(super) fn decode_all(round: &Round) -> Result<Vec<Card>, CollectiveError> {
     Ok(cards.collect::<Result<_, _>>()?)
 }
 
-/// Where the ranks of a job would serve its bootstrap, one after the other. Empty when a rank of another machine
-/// is known only by its loopback, because the name of the bootstrap's host means that there: ranks would take
-/// each other for dead.
+/// Standby addresses of the ranks, in order. Empty when a rank of another machine has only its loopback address, because the
+/// bootstrap's host name resolves to that there: ranks would take each other for dead.
 pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
     let one_host = cards.windows(2).all(|w| w[0].host == w[1].host);
     let loopback = |c: &Card| c.standby.is_some_and(|at| at.ip().is_loopback());
@@ -144,7 +142,7 @@ pub(super) fn successors(cards: &[Card]) -> Vec<Option<SocketAddr>> {
     cards.iter().map(|c| c.standby).collect()
 }
 
-/// Refuses a job in which this rank cannot reach another, before anybody waits for it.
+/// Refuses a job in which this rank cannot reach another, before any rank waits for it.
 pub(super) fn check_paths(cards: &[Card], rank: u32) -> Result<(), CollectiveError> {
     let Some(own) = cards.get(rank as usize) else {
         return Ok(());
@@ -207,7 +205,7 @@ mod tests {
         assert!(check_paths(&[c, card(2, LOCAL, c.host)], 0).is_ok());
         assert!(check_paths(&[c, card(2, TCP, 9)], 0).is_ok());
         says(&[c, card(2, LOCAL, 9)], "different hosts");
-        // Another network namespace is not near, unless both were asked for `local` by name.
+        // Another network namespace is not near, unless both ranks chose `local` by name.
         let elsewhere = |transports| Card {
             network: 8,
             ..card(2, transports, c.host)

@@ -1,4 +1,4 @@
-//! [`Communicator`]: ranks that run collectives together.
+//! [`Communicator`]: a group of ranks that run collectives together.
 #![allow(clippy::disallowed_methods)] // Waits for other ranks, with deadlines on the host's clock.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -23,29 +23,29 @@ use super::stream_queue::StreamQueues;
 use super::{CollectiveError, CommOptions, Done, Element, Operation, Request};
 use crate::{DeviceBuffer, Nic, Span};
 
-/// How much longer than its operation's time-out a waiter waits for the NIC's word.
+/// Additional wait for the NIC's completion after the operation's time-out.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often a rank that waits to be connected looks whether the others' processes are there.
+/// How often a rank that waits to be connected checks that the others' processes live.
 const ENDED_EVERY: Duration = Duration::from_millis(500);
 
-/// Longest time-out of an operation: what a descriptor can say.
+/// Longest time-out of an operation: the limit of the descriptor's field.
 const MAX_TIMEOUT: Duration = Duration::from_micros(u32::MAX as u64);
 
-/// Most bytes of a kernel's all-reduce that passes through pinned memory beside a real GPU, unless something else is asked
-/// for. Not measured.
+/// Most bytes of a kernel's all-reduce that passes through pinned memory beside a real GPU, unless another limit is set. Not
+/// measured.
 const KERNEL_STAGING: u32 = 16 << 10;
 
-/// Pinned memory through which small all-reduces of kernels go.
+/// Pinned memory for small all-reduces of kernels.
 #[derive(Debug)]
 struct Staging {
     memory: DeviceBuffer,
-    /// Of one operand.
+    /// Bytes of one operand.
     bytes: u32,
 }
 
 impl Staging {
-    /// A source and a result for each slot of the queue.
+    /// Allocates a source and a result for each slot of the queue.
     fn new(nic: &Nic, queue: &HostQueue, options: &CommOptions) -> Option<Staging> {
         let bytes = options.kernel_staging.unwrap_or(match nic.gpu().kind() {
             GpuKind::Cuda => KERNEL_STAGING,
@@ -65,7 +65,7 @@ impl Staging {
     }
 }
 
-/// What a communicator and its requests share.
+/// State that a communicator and its requests share.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) nic: Nic,
@@ -78,20 +78,20 @@ pub(super) struct Inner {
     peers: Vec<SocketAddrV4>,
     member: Arc<Member>,
     options: CommOptions,
-    /// How often it was shrunk, or somebody tried to.
+    /// Number of calls of [`Communicator::shrink`], failed ones included.
     shrinks: AtomicU64,
     /// Tickets whose requests were dropped.
     orphans: Mutex<Vec<u32>>,
-    /// Before the NIC: streams post on them.
+    /// Before the NIC, because streams post on these queues.
     streams: StreamQueues,
     results: Results,
-    /// For small all-reduces of kernels; `None` where they need none. Made with the communicator: a driver may let
-    /// whoever pins memory wait for kernels that run.
+    /// For small all-reduces of kernels; `None` where they need none. Made with the communicator: a driver may let a thread that
+    /// pins memory wait for running kernels.
     staging: Option<Staging>,
 }
 
 impl Inner {
-    /// What the NIC can say of an operation that has ended like this.
+    /// The NIC's explanation of an operation that ended with this status.
     pub(super) fn why(&self, status: Status) -> Option<String> {
         match status {
             Status::Mismatch | Status::NoResources => {
@@ -124,7 +124,7 @@ impl Drop for Inner {
     }
 }
 
-/// Ranks that run collectives together: a handle; clones are the same communicator. The last one to go
+/// A group of ranks that run collectives together. This is a handle: clones are the same communicator, and dropping the last one
 /// frees it in the NIC.
 ///
 /// Every rank makes the same calls in the same order. The NIC does the work: a call posts one descriptor
@@ -215,7 +215,7 @@ impl Communicator {
         member: Member,
         options: &CommOptions,
     ) -> Result<Communicator, CollectiveError> {
-        // Before the ranks meet, so that none of this process counts from after the first shortage.
+        // Before the ranks meet, so that no communicator of this process starts its count after the first shortage.
         let shortages = descriptors::shortages();
         let all: Vec<u32> = (0..member.ranks()).collect();
         let own = Card::of(nic, options.port, member.standby_address());
@@ -273,7 +273,7 @@ impl Communicator {
         Ok(comm)
     }
 
-    /// Steps the NIC until all ranks have answered; `shortages` there were before.
+    /// Steps the NIC until all ranks have answered; `shortages` is the count from before.
     fn connect(&self, shortages: Shortages) -> Result<(), CollectiveError> {
         let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
         let soft = self.inner.nic.soft();
@@ -284,7 +284,7 @@ impl Communicator {
                     self.tell_transports();
                     return Ok(());
                 }
-                // Whichever NIC of this process has none left: the ranks that wait for it are not told.
+                // Any NIC of this process may have run out; the ranks that wait for it get no notice.
                 CommStatus::Connecting { .. } if descriptors::shortages() != shortages => {
                     return Err(self.no_room(shortages));
                 }
@@ -314,7 +314,7 @@ impl Communicator {
         }
     }
 
-    /// Fails when the process of a rank that is waited for has ended: only rounds of the bootstrap would tell.
+    /// Fails when the process of a missing rank has ended; otherwise only rounds of the bootstrap would report it.
     fn check_processes(&self, missing: &[u32]) -> Result<(), CollectiveError> {
         let i = &*self.inner;
         let job_rank = |r: &u32| i.job_ranks.get(*r as usize).copied();
@@ -345,7 +345,7 @@ impl Communicator {
         }
     }
 
-    /// What has run out since `before`.
+    /// The resource that has run out since `before`.
     fn no_room(&self, before: Shortages) -> CollectiveError {
         if descriptors::shortages().descriptors == before.descriptors {
             return CollectiveError::NoRoomToMap {
@@ -354,7 +354,7 @@ impl Communicator {
         }
         let (ranks, limit) = (self.size(), descriptors::limit().unwrap_or(u64::MAX));
         CollectiveError::Descriptors {
-            // Counting takes one as well.
+            // Counting needs a descriptor as well.
             open: descriptors::open().unwrap_or(limit),
             limit,
             ranks,
@@ -415,23 +415,21 @@ impl Communicator {
             .map(Some)
     }
 
-    /// Goes on without ranks that have ended: aborts what is under way, finds out together with the
-    /// others who is left, and makes a new communicator of them, in their order here. Ranks that are
-    /// alive but do not call it within `patience` are left out. This communicator is of no use then.
+    /// Continues without ranks that have ended: aborts all operations, finds out together with the others who is left, and makes
+    /// a new communicator of them, in their order here. Ranks that are alive but do not call it within `patience` are left out.
+    /// This communicator is of no use then.
     ///
-    /// Whichever rank has ended: when it was the one that served the bootstrap, the lowest rank that is left
-    /// serves from then on. A rank that was only stopped, and goes on when the others have given it up, must not
-    /// be relied on to notice: end it.
+    /// Any rank may have ended: after the one that served the bootstrap, the lowest rank that is left serves from then on. A rank
+    /// that was only stopped, and resumes after the others have given it up, may not notice: end it.
     ///
     /// # Errors
-    /// [`BootstrapError::Excluded`] when the others have gone on without
-    /// this rank. [`CollectiveError::NotConnected`] when another rank has ended meanwhile: call it again.
+    /// [`BootstrapError::Excluded`] when the others have gone on without this rank. [`CollectiveError::NotConnected`] when
+    /// another rank has ended meanwhile: call it again.
     pub fn shrink(&self, patience: Duration) -> Result<Communicator, CollectiveError> {
         let i = &*self.inner;
         let shortages = descriptors::shortages();
         self.abort();
-        // Each attempt is a round of its own, or the second would be told how the first has ended. Relaxed:
-        // it only counts.
+        // Each attempt is a round of its own; a second one would get the first one's result again. Relaxed: it only counts.
         let attempt = i.shrinks.fetch_add(1, Ordering::Relaxed);
         let tag = i.ctx ^ attempt << 48;
         let round: Round = i
@@ -480,12 +478,12 @@ impl Communicator {
         &self.inner.job_ranks
     }
 
-    /// Addresses of the ranks' NICs.
+    /// IP addresses of the ranks' NICs.
     pub fn addresses(&self) -> Vec<Ipv4Addr> {
         self.inner.peers.iter().map(|p| *p.ip()).collect()
     }
 
-    /// The NIC that it lives in.
+    /// Its NIC.
     pub fn nic(&self) -> &Nic {
         &self.inner.nic
     }
@@ -495,21 +493,20 @@ impl Communicator {
         &self.inner.options
     }
 
-    /// What it is doing and with what: transports, algorithms chosen, NIC memory, counters.
+    /// Its state: transports, algorithms chosen, NIC memory, counters.
     ///
     /// # Errors
-    /// [`CollectiveError::Create`] when the NIC has lost it.
+    /// [`CollectiveError::Create`] when the NIC no longer has it.
     pub fn info(&self) -> Result<CommInfo, CollectiveError> {
         Ok(self.inner.nic.soft().communicator_info(self.inner.id)?)
     }
 
-    /// Proves a program of one's own, in the form that `ringbell explain --program` reads, and loads it
-    /// into the NIC. From then on, operations of its collective and root among as many ranks that ask for
-    /// `Algorithm::User` run it. Every rank must load the same one.
+    /// Verifies a user's program, in the form that `ringbell explain --program` reads, and loads it into the NIC. From then on it
+    /// runs for operations of its collective and root that ask for `Algorithm::User` among as many ranks. Every rank must load
+    /// the same program.
     ///
     /// # Errors
-    /// [`CollectiveError::Program`] names the line that cannot be read, or the rank and step that are
-    /// wrong; nothing was changed.
+    /// [`CollectiveError::Program`] names the line that cannot be read, or the rank and step that are wrong; nothing was changed.
     pub fn load_program(&self, text: &str) -> Result<(), CollectiveError> {
         let user = UserProgram::load(text, &Limits::default())?;
         if user.ranks() != self.size() {
@@ -522,8 +519,7 @@ impl Communicator {
         Ok(self.inner.nic.soft().load_program(programs)?)
     }
 
-    /// What a kernel needs to run collectives itself: pass it as an argument of type `rb_comm`. Valid
-    /// while this communicator lives.
+    /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid while this communicator lives.
     pub fn handle(&self) -> CommHandle {
         let staging = self.inner.staging.as_ref();
         CommHandle {
@@ -539,16 +535,16 @@ impl Communicator {
         }
     }
 
-    /// Ends everything under way, on every rank, with COMM_ABORTED. What is left to do is to free it
-    /// (drop it) or to [`shrink`](Communicator::shrink).
+    /// Ends all operations, on every rank, with COMM_ABORTED. Then only freeing it (drop it) or [`shrink`](Communicator::shrink)
+    /// is left.
     pub fn abort(&self) {
         if let Err(error) = self.inner.nic.soft().abort_communicator(self.inner.id) {
             tracing::debug!(%error, "a communicator was gone before it was aborted");
         }
     }
 
-    /// Waits until none of its operations is under way: those that were posted here, by kernels and by streams, and
-    /// those whose requests were dropped. At most for its time-out; an aborted communicator has none.
+    /// Waits until none of its operations is outstanding: those that were posted here, by kernels and by streams, and those whose
+    /// requests were dropped. At most for its time-out; an aborted communicator has none.
     ///
     /// # Errors
     /// [`CollectiveError::Busy`] when operations are left.
@@ -571,10 +567,9 @@ impl Communicator {
         }
     }
 
-    /// Ends it together with the other ranks: waits over the bootstrap until all that are left have come
-    /// here too, then lets go of it. Over one host a rank may also just end: slower ranks finish
-    /// with what it has sent and stored. Over a network call this first, for a NIC that is gone sends nothing
-    /// again that the wire has lost.
+    /// Ends it together with the other ranks: waits over the bootstrap until all that are left have called it too, then frees it.
+    /// On one host a rank may also just end: slower ranks finish with the data it has sent and stored. Over a network call this
+    /// first, because a NIC that is gone retransmits no lost packet.
     ///
     /// # Errors
     /// [`BootstrapError::Lost`] when the bootstrap is gone; ranks that do not
@@ -588,8 +583,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Frees it now rather than when the last clone goes: says whether this was the last. Operations that are under
-    /// way then end with ABORTED; [`settle`](Communicator::settle) waits for them.
+    /// Frees it now, not when the last clone is dropped, and returns whether this was the last one. Outstanding operations then
+    /// end with ABORTED; [`settle`](Communicator::settle) waits for them.
     pub fn free(self) -> bool {
         Arc::into_inner(self.inner).is_some()
     }
@@ -638,7 +633,7 @@ impl Communicator {
     ) -> Option<Result<Posted, LaunchError>> {
         let i = &self.inner;
         let defaults = (i.options.algo, i.options.wire, i.options.timeout);
-        // The order is the stream's own: nothing to come after.
+        // The stream itself keeps the order, so the operation names no predecessor.
         let d = operation.in_order().descriptor(i.id.session(), 0, defaults);
         i.streams.post(&i.nic, stream, &d)
     }
@@ -678,8 +673,8 @@ impl Communicator {
         self.post(operation)?.wait()
     }
 
-    /// Posts several operations together, on this communicator or others, and waits for all of them: as
-    /// between ncclGroupStart and ncclGroupEnd, sends and receives among them cannot block each other.
+    /// Posts several operations together, on this communicator or others, and waits for all of them. As between ncclGroupStart
+    /// and ncclGroupEnd, sends and receives among them cannot block each other.
     ///
     /// # Errors
     /// The first failure; the others have ended too then.
@@ -738,8 +733,8 @@ impl Communicator {
             .map(drop)
     }
 
-    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any); [`Done::bytes`]
-    /// says how many bytes came.
+    /// At most `count` elements from rank `from` (`None`: any) with a tag (`None`: any); [`Done::bytes`] is the number of bytes
+    /// received.
     ///
     /// # Errors
     /// As [`Communicator::run`].

@@ -6,7 +6,7 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A type of elements that the NIC knows.
+/// A type of elements that the NIC supports.
 pub trait Element: Copy + PartialEq + Send + Sync + 'static + sealed::Sealed {
     /// Its code in descriptors.
     const DTYPE: DataType;

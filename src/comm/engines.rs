@@ -1,4 +1,4 @@
-//! Engines at a communicator: they see what its operations take in, give out, and send.
+//! Engines at a communicator: they process its operations' sources, results and messages.
 
 use ringbell_nic_abi::EngineId;
 use ringbell_nic_core::engine::{EngineUseError, Place};
@@ -7,13 +7,12 @@ use ringbell_onc_engines::stream::StreamEngine;
 use super::Communicator;
 
 impl Communicator {
-    /// Puts an engine at this rank: it sees the source of each operation, its result, or the messages of all
-    /// operations, as [`Place`] says, from now on. `item` is the bytes of an item, so that those of different
-    /// operations or peers are never mixed; 1 where that does not matter.
+    /// Attaches an engine at this rank: from now on it sees the source of each operation, its result, or the messages of all
+    /// operations, as [`Place`] says. `item` is the bytes of an item, so that items of different operations or peers are never
+    /// mixed; 1 where that does not matter.
     ///
-    /// Ask for its result with [`engine_result`](ringbell_nic_core::Nic::engine_result) of
-    /// [`nic().soft()`](crate::Nic::soft) whenever an operation has completed, and end it with
-    /// [`detach_engine`](ringbell_nic_core::Nic::detach_engine). Other ranks need not do the same.
+    /// Read its result with [`engine_result`](ringbell_nic_core::Nic::engine_result) of [`nic().soft()`](crate::Nic::soft) after
+    /// any operation, and end it with [`detach_engine`](ringbell_nic_core::Nic::detach_engine). Other ranks need not do the same.
     ///
     /// ```
     /// use ringbell::engines::{checksum, Place};
@@ -34,7 +33,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`EngineUseError`]: somebody is there already, or an engine that changes what passes.
+    /// [`EngineUseError`]: an engine is attached there already, or the engine would change the data.
     pub fn attach_engine(
         &self,
         place: Place,
@@ -46,11 +45,11 @@ impl Communicator {
             .attach_communicator_engine(nic.pd(), id, place, engine, item)
     }
 
-    /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each peer; ask with
+    /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each peer; read the results with
     /// [`engine_result_of_rank`](ringbell_nic_core::Nic::engine_result_of_rank).
     ///
     /// # Errors
-    /// As there.
+    /// As [`attach_engine`](Communicator::attach_engine).
     pub fn attach_engines(
         &self,
         place: Place,

@@ -1,4 +1,4 @@
-//! Why a collective failed, or a communicator could not be made.
+//! Errors of collectives and of making a communicator.
 
 use std::net::Ipv4Addr;
 
@@ -27,10 +27,10 @@ pub enum CollectiveError {
     /// The NIC refused to make the communicator.
     #[error("the NIC cannot make the communicator")]
     Create(#[from] ringbell_nic_core::collective::CommError),
-    /// A program of one's own is refused: it cannot be read, or it is wrong.
+    /// A user's program is refused: it cannot be read, or it is wrong.
     #[error(transparent)]
     Program(#[from] UserProgramError),
-    /// The NIC refused a program of one's own.
+    /// The NIC refused a user's program.
     #[error("the NIC refuses the program")]
     Load(#[from] ringbell_nic_core::collective::ProgramError),
     /// A program for another number of ranks.
@@ -38,9 +38,9 @@ pub enum CollectiveError {
         "the program is for {has} ranks, the communicator has {wanted}: load one for {wanted}"
     )]
     ProgramRanks {
-        /// Of the program.
+        /// Ranks of the program.
         has: u32,
-        /// Of the communicator.
+        /// Ranks of the communicator.
         wanted: u32,
     },
     /// The NIC has no queue for it.
@@ -49,33 +49,33 @@ pub enum CollectiveError {
     /// Ranks have no transport in common.
     #[error("rank {a} ({a_ip}) and rank {b} ({b_ip}) cannot reach each other: {why}")]
     NoPath {
-        /// One.
+        /// One rank.
         a: u32,
         /// Its NIC.
         a_ip: Ipv4Addr,
-        /// The other.
+        /// The other rank.
         b: u32,
         /// Its NIC.
         b_ip: Ipv4Addr,
-        /// What is missing, and what to do.
+        /// The missing capability and the remedy.
         why: &'static str,
     },
     /// The NICs did not find each other in time.
     #[error("the NICs of rank(s) {ranks} did not answer within the communicator's time-out; check that they are on the same port or host, and use the same local directory and secret")]
     NotConnected {
-        /// Which.
+        /// The ranks.
         ranks: String,
     },
     /// This process has no file descriptor left for the links between NICs.
     #[error("no file descriptors are left for the NIC's links to other ranks ({open} are open, {limit} is the limit): a rank needs about 15, one for each other rank in its process and two for each in another process of this host, so {ranks} ranks in one process need about {needed}; raise the limit (`ulimit -n {needed}`), or run the ranks as processes")]
     Descriptors {
-        /// Open in this process when it was noticed.
+        /// Descriptors open in this process when the shortage was noticed.
         open: u64,
         /// Most that this process may have open.
         limit: u64,
         /// Ranks of the communicator.
         ranks: u32,
-        /// What they would need if all of them were in this process.
+        /// Descriptors that they would need if all of them were in this process.
         needed: u64,
     },
     /// The system maps no more memory into this process for the links between NICs.
@@ -100,7 +100,7 @@ pub enum CollectiveError {
     Argument {
         /// Operation.
         kind: CollectiveKind,
-        /// Which argument, and what to do.
+        /// The argument and the remedy.
         why: String,
     },
     /// The NIC ended the operation with an error.
@@ -112,9 +112,9 @@ pub enum CollectiveError {
         rank: u32,
         /// How it ended.
         status: Status,
-        /// What the status says of it.
+        /// The status's detail.
         detail: u64,
-        /// In what ranks differ, or which setting is too small, when the NIC knows it.
+        /// How the ranks differ, or which setting is too small, when the NIC reports it.
         why: Option<String>,
     },
     /// No completion came.
@@ -122,22 +122,22 @@ pub enum CollectiveError {
     Wait {
         /// Operation.
         kind: CollectiveKind,
-        /// What happened.
+        /// The cause.
         #[source]
         source: WaitError,
     },
-    /// Operations of a communicator that is to be freed did not end in time.
+    /// Operations of a communicator to be freed did not end in time.
     #[error("{under_way} operation(s) of the communicator were under way after its time-out: wait for their requests before it is freed, or abort it first")]
     Busy {
         /// How many.
         under_way: usize,
     },
-    /// An operation could not be taken back; it goes on, or has ended.
+    /// An operation could not be cancelled; it continues, or has ended.
     #[error("{kind:?} cannot be cancelled")]
     Cancel {
         /// Operation.
         kind: CollectiveKind,
-        /// Why not, and what to do.
+        /// The cause and the remedy.
         #[source]
         source: ringbell_nic_core::collective::CancelError,
     },
@@ -150,7 +150,7 @@ pub enum CollectiveError {
 }
 
 impl CollectiveError {
-    /// How the NIC ended the operation, when it did.
+    /// The NIC's status of the operation, when there is one.
     pub fn status(&self) -> Option<Status> {
         match self {
             CollectiveError::Failed { status, .. } => Some(*status),
@@ -159,7 +159,7 @@ impl CollectiveError {
         }
     }
 
-    /// Whether the communicator is lost, so that it is to be shrunk or made anew.
+    /// Whether the communicator is lost, so that the caller must shrink it or make a new one.
     pub fn is_fatal(&self) -> bool {
         match self {
             CollectiveError::Failed {
@@ -180,7 +180,7 @@ impl CollectiveError {
     }
 }
 
-/// What keeps a process from mapping more, and what to do.
+/// The limit that keeps a process from mapping more, and the remedy.
 fn room(limit: Option<u64>) -> String {
     match limit {
         Some(bytes) => format!(
@@ -191,7 +191,7 @@ fn room(limit: Option<u64>) -> String {
     }
 }
 
-/// What the NIC adds.
+/// The NIC's addition to a message.
 fn also(why: Option<&str>) -> String {
     why.map_or_else(String::new, |w| format!(" ({w})"))
 }

@@ -1,4 +1,4 @@
-//! [`KernelStream`]: what stands for a buffer where a kernel pushes or pops.
+//! [`KernelStream`]: a ring that a kernel pushes to or pops from, in place of a buffer.
 
 use ringbell_cuda_kernels::KernelArg;
 use ringbell_gtlb::Exposed;
@@ -9,13 +9,13 @@ use ringbell_nic_core::{HostBuffer, MemoryError};
 use crate::span::Span;
 use crate::Nic;
 
-/// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel
-/// pushes values while it computes them, or pops what comes, with no buffer between (ACCL+ Listing 2).
+/// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel pushes values while it
+/// computes them, or pops them as they come, with no buffer between (ACCL+ Listing 2).
 ///
-/// Pass it to a kernel as an argument of type `rb_stream` (`ringbell_stream.cuh`), and to the
-/// constructors of [`Operation`](super::Operation) where they take a buffer. It lies in host memory, which
-/// the NIC looks at without reading across the bus of the GPU, and goes in one direction. One kernel at a
-/// time has its end; operations use it one after the other, in the order in which they were posted.
+/// Pass it to a kernel as an argument of type `rb_stream` (`ringbell_stream.cuh`), and to the constructors of
+/// [`Operation`](super::Operation) where they take a buffer. It lies in host memory, which the NIC reads without crossing the
+/// GPU's bus, and goes in one direction. One kernel at a time uses its end; operations use it one after the other, in the order
+/// in which they were posted.
 ///
 /// ```
 /// # use ringbell::{Nic, NicOptions, Operation, ReduceOp};
@@ -28,16 +28,16 @@ use crate::Nic;
 /// ```
 #[derive(Debug)]
 pub struct KernelStream {
-    /// Where the GPU sees it. First, because the memory must outlive it.
+    /// The GPU's mapping. First, because the memory must outlive it.
     _exposed: Exposed,
     memory: HostBuffer,
     stream: StreamRef,
 }
 
 impl Nic {
-    /// Allocates an empty stream whose ring holds `bytes`, rounded up to a power of two. It must hold what
-    /// a communicator moves at once (`CollectiveSettings::stream_bytes`, 4 KiB unless set), and is better
-    /// a few times that long, so that kernel and NIC work at the same time.
+    /// Allocates an empty stream whose ring holds `bytes`, rounded up to a power of two. It must hold the bytes that a
+    /// communicator moves at once (`CollectiveSettings::stream_bytes`, 4 KiB unless set). A ring a few times that long lets
+    /// kernel and NIC work at the same time.
     ///
     /// # Errors
     /// [`MemoryError`]: the system has no memory, a limit of the NIC was reached, or the GPU cannot reach it.
@@ -53,7 +53,7 @@ impl Nic {
         let system = |source| MemoryError::System { len, source };
         let exposed = memory.expose().map_err(system)?;
         if exposed.va() != stream.va {
-            // A kernel names the stream by the address that it has itself.
+            // A kernel names the stream by the address in its own address space.
             return Err(system(std::io::Error::other(format!(
                 "the GPU sees pinned host memory at {} instead of {}: it cannot share a stream with the NIC",
                 exposed.va(),
@@ -74,13 +74,13 @@ impl KernelStream {
         self.stream.capacity()
     }
 
-    /// How it is named in descriptors and kernels.
+    /// Its name in descriptors and kernels.
     pub fn handle(&self) -> StreamRef {
         self.stream
     }
 
-    /// Empties it, and makes it usable again after an operation on it has failed. No operation and no
-    /// kernel may be using it: there is then no telling what they find.
+    /// Empties it, and makes it usable again after an operation on it has failed. No operation and no kernel may be using it:
+    /// their results would be undefined.
     pub fn reset(&self) {
         let fits = self.memory.write(0, &[0; DATA_AT as usize]);
         debug_assert!(fits.is_ok(), "allocated with room for more than that");

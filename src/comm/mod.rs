@@ -1,7 +1,7 @@
 //! Communicators: collectives of a job's ranks.
 //!
-//! `card`: what ranks tell each other of their NICs. `communicator`: the handle. `operation` and `calls`: what it is asked to
-//! do. `kernel_stream`: what kernels push and pop instead of buffers. `request` and `stream`: how operations end.
+//! `card`: descriptions of the ranks' NICs. `communicator`: the handle. `operation` and `calls`: its operations. `kernel_stream`:
+//! rings that kernels push and pop instead of buffers. `request` and `stream`: how operations end.
 
 mod calls;
 mod card;

@@ -16,8 +16,8 @@ use crate::span::Span;
 /// Most bytes of a message between two ranks.
 const LONGEST_MESSAGE: u64 = u32::MAX as u64;
 
-/// An operation: what, of what, and how. Post it with [`Communicator::post`](super::Communicator::post)
-/// or run it with [`Communicator::run`](super::Communicator::run).
+/// An operation: its kind, operands and options. Post it with [`Communicator::post`](super::Communicator::post) or run it with
+/// [`Communicator::run`](super::Communicator::run).
 #[derive(Debug, Clone, Copy)]
 #[must_use = "an operation does nothing until it is posted"]
 pub struct Operation {
@@ -31,7 +31,7 @@ pub struct Operation {
     pub(super) after: After,
 }
 
-/// What an operation comes after.
+/// The predecessor of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum After {
     Nothing,
@@ -43,7 +43,7 @@ pub(super) enum After {
     Impossible(&'static str),
 }
 
-/// Refuses an algorithm that a collective does not have. Operations without programs pay no heed to it.
+/// Refuses an algorithm that a collective does not have. Operations without programs ignore it.
 fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
     let all = algorithms(kind);
     if all.is_empty() || all.contains(&algo) {
@@ -52,8 +52,8 @@ fn generated(kind: CollectiveKind, algo: Algorithm) -> Result<(), String> {
     Err(GenerateError::Algorithm { kind, algo }.to_string())
 }
 
-/// Whether operations of a kind that ask for no algorithm take this one: those that have it. A barrier has no
-/// ring, and a user's program is only looked for where there are programs at all.
+/// Whether operations of a kind that ask for no algorithm take this one: the kinds that have it. A barrier has no ring, and a
+/// user's program is only looked for where there are programs at all.
 pub(super) fn can_default_to(algo: Algorithm, kind: CollectiveKind) -> bool {
     let all = algorithms(kind);
     all.contains(&algo)
@@ -123,9 +123,8 @@ impl Operation {
             .tag(tag.unwrap_or(ANY_TAG))
     }
 
-    /// `count` elements to rank `to`, of any number, in messages of a stream's size: from what a kernel
-    /// pushes, or from memory. The other rank posts [`Operation::stream_recv`] with the same count, type
-    /// and tag.
+    /// `count` elements, without a limit, to rank `to` in messages of a stream's size: from a kernel's pushes, or from memory.
+    /// The other rank posts [`Operation::stream_recv`] with the same count, type and tag.
     pub fn stream_send<T: Element>(
         src: impl Into<Span>,
         count: u64,
@@ -139,8 +138,7 @@ impl Operation {
             .streamed()
     }
 
-    /// `count` elements that rank `from` sends with [`Operation::stream_send`]: to where a kernel pops, or
-    /// to memory.
+    /// `count` elements that rank `from` sends with [`Operation::stream_send`]: to a kernel's pops, or to memory.
     pub fn stream_recv<T: Element>(
         dst: impl Into<Span>,
         count: u64,
@@ -171,13 +169,13 @@ impl Operation {
         Operation::new(CollectiveKind::Combine, T::DTYPE, s, d, count).reducing(op)
     }
 
-    /// Nothing: ends when what it comes after has.
+    /// Does nothing: ends when its predecessor has ended.
     pub fn nop() -> Operation {
         let none = Span::NONE;
         Operation::new(CollectiveKind::Nop, DataType::U8, none, none, 0)
     }
 
-    /// An operation by its numbers, for what chooses kind and type at run time.
+    /// An operation by its numbers, for callers that choose kind and type at run time.
     pub fn by_kind(
         kind: CollectiveKind,
         dtype: DataType,
@@ -204,8 +202,8 @@ impl Operation {
         self
     }
 
-    /// In the order of streams. An operation that has a stream here is so by itself; on ranks that have
-    /// none it must be said, because all ranks move the same windows.
+    /// In the order of streams. An operation with a stream on this rank is so by itself. Ranks without one must call this,
+    /// because all ranks move the same windows.
     pub fn streamed(mut self) -> Operation {
         self.spec.streamed = true;
         self
@@ -248,13 +246,13 @@ impl Operation {
         self
     }
 
-    /// The same, after nothing but what a stream runs before it.
+    /// The same, with no predecessor except the stream's earlier work.
     pub(super) fn in_order(mut self) -> Operation {
         self.after = After::Nothing;
         self
     }
 
-    /// What it does.
+    /// Its kind.
     pub fn kind(&self) -> CollectiveKind {
         self.spec.kind
     }
@@ -288,7 +286,7 @@ impl Operation {
         }
     }
 
-    /// Refuses what cannot work, before the NIC sees it.
+    /// Refuses an invalid operation before the NIC sees it.
     pub(super) fn check(&self, rank: u32, ranks: u32) -> Result<(), CollectiveError> {
         use CollectiveKind as K;
         let misuse = |why: String| CollectiveError::Misuse {
@@ -334,7 +332,7 @@ impl Operation {
         Ok(())
     }
 
-    /// A message is one descriptor at either end, whatever the memory for it. Collectives and streams go by windows.
+    /// A message is one descriptor at either end, in any kind of memory. Collectives and streams go by windows.
     fn check_length(&self) -> Result<(), CollectiveError> {
         let kind = self.spec.kind;
         let bytes = self.count.saturating_mul(self.spec.dtype.bytes());
@@ -350,7 +348,7 @@ impl Operation {
         })
     }
 
-    /// What the NIC refuses with one status, told apart in words.
+    /// Distinguishes in words the errors that the NIC reports with one status.
     pub(super) fn check_arguments(&self, ranks: u32) -> Result<(), CollectiveError> {
         let kind = self.spec.kind;
         let refused = |why| CollectiveError::Argument { kind, why };
@@ -491,7 +489,7 @@ mod tests {
         assert!(Operation::send::<u32>(room, most / 4, 1, 0)
             .check(0, 2)
             .is_ok());
-        // What goes by windows has no such limit.
+        // Operations that go by windows have no such limit.
         for o in [
             Operation::broadcast::<u8>(room, room, most + 1, 0),
             Operation::stream_send::<u8>(room, most + 1, 1, 0),
@@ -517,7 +515,7 @@ mod tests {
         assert!(o.check(1, 3).is_ok());
         let (flags, _, d) = spec(&o);
         assert_eq!((flags, d.local_va.0), ((true, true, false), 0x8000 | 12));
-        // Elsewhere memory serves, as long as it is said.
+        // On other ranks memory serves, as long as the operation says so.
         let o = Operation::reduce::<f32>(span(7), span(7), 7, ReduceOp::Sum, 1).streamed();
         assert_eq!(spec(&o).0, (true, false, false));
         let o = Operation::stream_recv::<f32>(span(7), 7, 2, 5);

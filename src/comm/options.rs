@@ -1,4 +1,4 @@
-//! How a communicator is made.
+//! Settings of a communicator.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub const COLLECTIVE_PORT: u16 = 18_620;
 /// Settings of a communicator; every rank must give the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommOptions {
-    /// How long the ranks may take to find each other.
+    /// Longest time for the ranks to find each other.
     pub init_timeout: Duration,
     /// Time-out of operations that give none of their own.
     pub timeout: Duration,
@@ -23,9 +23,9 @@ pub struct CommOptions {
     pub settings: CollectiveSettings,
     /// Port of the NIC at which it serves collectives.
     pub port: u16,
-    /// Most bytes of an all-reduce of a kernel whose operands pass through pinned memory of the host, copied by the kernel's
-    /// own lanes; a multiple of 16, 0 for none, `None` for what suits the GPU: 16 KiB beside one whose memory only its
-    /// copy engine reaches, else none. It takes twice as much for each slot of the queue.
+    /// Most bytes of an all-reduce of a kernel whose operands pass through pinned memory of the host, copied by the kernel's own
+    /// lanes; a multiple of 16, 0 for none. `None` selects a value for the GPU: 16 KiB beside one whose memory only its copy
+    /// engine reaches, else none. It takes twice as much for each slot of the queue.
     pub kernel_staging: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! [`Request`]: an operation under way.
+//! [`Request`]: an outstanding operation.
 #![allow(clippy::disallowed_methods)] // Waits for the NIC, with deadlines on the host's clock.
 
 use std::sync::Arc;
@@ -11,29 +11,29 @@ use super::communicator::Inner;
 use super::operation::After;
 use super::CollectiveError;
 
-/// How much longer than that a NIC is waited for before it counts as silent.
+/// Additional wait before a NIC counts as failed.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What an operation that ended well says.
+/// Result of an operation that succeeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Done {
     /// Bytes moved; of a receive: the length of the message.
     pub bytes: u64,
-    /// What the NIC adds.
+    /// The status's detail.
     pub detail: u64,
 }
 
-/// An operation under way. Its buffers are the NIC's until it is done.
+/// An outstanding operation. Its buffers belong to the NIC until it has ended.
 ///
-/// Dropping it does not end the operation: it goes on, and its result is forgotten.
+/// Dropping it does not end the operation: it continues, and its result is discarded.
 #[derive(Debug)]
 #[must_use = "an operation that is not waited for may fail unseen"]
 pub struct Request {
     comm: Arc<Inner>,
     kind: CollectiveKind,
     ticket: u32,
-    /// Its time-out, and some: the NIC has its own clock.
+    /// Its time-out and a grace: the NIC has its own clock.
     patience: Duration,
     completion: Option<Completion>,
 }
@@ -54,11 +54,10 @@ impl Request {
         }
     }
 
-    /// Whether the operation has ended; never waits. Steps the NIC once, so that asking again and again
-    /// gets there.
+    /// Whether the operation has ended; never waits. Steps the NIC once, so that repeated calls make progress.
     ///
     /// # Errors
-    /// [`CollectiveError::Failed`] when it has ended badly.
+    /// [`CollectiveError::Failed`] when it has failed.
     pub fn test(&mut self) -> Result<Option<Done>, CollectiveError> {
         if self.completion.is_none() {
             self.comm.nic.soft().step();
@@ -70,12 +69,12 @@ impl Request {
         }
     }
 
-    /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a busy machine it
-    /// may notice late, and is waited for.
+    /// Waits for the end of the operation. The NIC ends it by its own time-out at the latest; on a busy machine that may be
+    /// noticed late, and this call waits for it.
     ///
     /// # Errors
-    /// [`CollectiveError::Failed`]: how it ended, and which rank is to blame; the buffers are yours, but with
-    /// `NIC_SILENT`: then the NIC has failed, and the buffers must not be used before it is gone.
+    /// [`CollectiveError::Failed`]: how it ended, and which rank caused it; the caller may use the buffers again. With
+    /// `NIC_SILENT` the NIC has failed, and the buffers must not be used while it exists.
     pub fn wait(mut self) -> Result<Done, CollectiveError> {
         self.wait_to_end()
     }
@@ -89,7 +88,7 @@ impl Request {
         if !matches!(end, Err(CollectiveError::Wait { .. })) {
             return end;
         }
-        // Whoever waits steps the NIC, so time alone does not tell a NIC that has failed from a machine that was busy.
+        // The waiting thread steps the NIC, so time alone does not distinguish a failed NIC from a busy machine.
         match self.wait_for(SILENCE) {
             Err(CollectiveError::Wait { kind, .. }) => Err(CollectiveError::Failed {
                 kind,
@@ -121,18 +120,18 @@ impl Request {
         self.judge(c)
     }
 
-    /// Takes the operation back, if no other rank counts on it yet: a message that has met no partner,
-    /// or what waits for the request it comes after. Then its buffer is yours at once, other ranks see
-    /// nothing of it, and [`Request::wait`] gives [`CollectiveError::Failed`] with `CANCELLED`.
+    /// Cancels the operation, if no other rank depends on it yet: a message that has met no partner, or an operation that waits
+    /// for its predecessor. Its buffer is the caller's at once, other ranks see nothing of it, and [`Request::wait`] gives
+    /// [`CollectiveError::Failed`] with `CANCELLED`.
     ///
     /// # Errors
-    /// [`CollectiveError::Cancel`] when it has ended, or has begun (a collective begins on all ranks
-    /// when it is posted on one): nothing has changed, wait for its end.
+    /// [`CollectiveError::Cancel`] when it has ended, or has begun (a collective begins on all ranks when it is posted on one):
+    /// nothing has changed, wait for its end.
     pub fn cancel(&mut self) -> Result<(), CollectiveError> {
         let (queue, ticket) = (&self.comm.queue, self.ticket);
         let deadline = Instant::now() + self.patience;
         let result = loop {
-            // What has ended before must be said to have ended, not taken for what was cancelled.
+            // An operation that has ended before must be reported as ended, not as cancelled.
             if self.completion.is_none() {
                 self.completion = queue.poll(ticket);
             }
@@ -140,7 +139,7 @@ impl Request {
                 Some(_) => break Err(ended(queue.id().0, ticket)),
                 None => self.comm.nic.soft().cancel(queue.id(), ticket),
             };
-            // A NIC that has not looked at the queue yet does not know the operation.
+            // A NIC that has not polled the queue yet has no record of the operation.
             let unknown = matches!(result, Err(CancelError::NotUnderWay { .. }));
             if !unknown || Instant::now() >= deadline {
                 break result;
@@ -171,7 +170,7 @@ impl Request {
         }
     }
 
-    /// What an operation that comes after this one is to say.
+    /// The predecessor that a later operation names.
     pub(super) fn as_predecessor(&self) -> Option<After> {
         match self.completion {
             None => Some(After::Ticket(self.comm.queue.id().0, self.ticket)),

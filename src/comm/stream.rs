@@ -1,4 +1,4 @@
-//! Stream-ordered collectives: queued behind kernels, without the host waiting.
+//! Stream-ordered collectives: queued behind kernels, without a wait of the host.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ringbell_nic_abi::{CollectiveKind, Status};
 
 use super::{CollectiveError, Communicator, Done, Operation};
 
-/// Results that are made room for at a time.
+/// Results for which memory is allocated at a time.
 const CELLS: usize = 256;
 
 /// An operation queued on a stream.
@@ -21,15 +21,15 @@ pub struct Enqueued {
     how: How,
 }
 
-/// Is told how a group ended.
+/// Callback with the result of a group.
 type Then = Box<dyn FnOnce(Result<Vec<Done>, CollectiveError>) + Send>;
-/// Operations that a stream holds together.
+/// Operations that a stream queues together.
 type Group = (Vec<(Communicator, Operation)>, Then);
 
-/// Who posts it when the stream gets there.
+/// The poster of a queued operation.
 #[derive(Debug)]
 enum How {
-    /// The stream itself.
+    /// The GPU stream itself.
     Stream(Posted),
     Kernel(Kernel),
 }
@@ -38,7 +38,7 @@ enum How {
 #[derive(Debug)]
 struct Kernel {
     launch: Launch,
-    /// Where the kernel writes how it ended.
+    /// Cell to which the kernel writes the result.
     out: Arc<ResultCell>,
 }
 
@@ -61,7 +61,7 @@ impl Results {
 }
 
 impl Enqueued {
-    /// Whether the stream has come to the operation and it has ended, well or badly; never waits.
+    /// Whether the stream has reached the operation and it has ended, well or badly; never waits.
     pub fn has_ended(&self) -> bool {
         match &self.how {
             How::Stream(posted) => posted.has_ended(),
@@ -74,10 +74,10 @@ impl Enqueued {
         matches!(self.how, How::Stream(_))
     }
 
-    /// Waits until the stream has come to the operation, and it has ended.
+    /// Waits until the stream has reached the operation, and it has ended.
     ///
     /// # Errors
-    /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not got there.
+    /// [`CollectiveError::Failed`], or [`CollectiveError::Launch`] when the stream has not reached it.
     pub fn wait(&self, timeout: Duration) -> Result<Done, CollectiveError> {
         if let How::Kernel(kernel) = &self.how {
             kernel.launch.wait(timeout)?;
@@ -85,8 +85,8 @@ impl Enqueued {
         self.ended(timeout)
     }
 
-    /// How replays of a captured operation have ended since this was asked last, once they have been waited for: the first
-    /// that has failed, else the last.
+    /// Result of a captured operation's replays since the last call, once they have been waited for: the first failure, else the
+    /// last result.
     ///
     /// # Errors
     /// [`CollectiveError::Failed`].
@@ -131,10 +131,9 @@ impl Enqueued {
 }
 
 impl Communicator {
-    /// Queues an operation behind what a stream holds: it begins when the kernels before it have ended,
-    /// and kernels behind it begin when it has. The order among operations is the stream's, so `after`
-    /// and `fence` are not used. Where the driver has stream memory operations ([`Stream::has_words`]) the stream posts and
-    /// waits by itself; else a kernel of one lane does.
+    /// Queues an operation behind the stream's earlier work: it begins when the kernels before it have ended, and kernels behind
+    /// it begin when it has. The order among operations is the stream's, so `after` and `fence` are not used. Where the driver
+    /// has stream memory operations ([`Stream::has_words`]) the stream posts and waits by itself; else a kernel of one lane does.
     ///
     /// # Errors
     /// As [`Communicator::post`], and when the GPU refuses the kernel that runs it.
@@ -186,10 +185,10 @@ impl Communicator {
         })
     }
 
-    /// Queues operations that belong together behind what a stream holds, of this communicator or others,
-    /// as [`Communicator::group`]: sends and receives among them cannot block each other. The host posts
-    /// them when the stream gets there, and then tells `then` how they ended, before anything behind
-    /// them begins. A stream that has failed before drops them, and `then` with them.
+    /// Queues operations that belong together behind the stream's earlier work, of this communicator or others. As in
+    /// [`Communicator::group`], sends and receives among them cannot block each other. The host posts them when the stream gets
+    /// there, and then calls `then` with the result, before anything behind them begins. A stream that has failed before drops
+    /// them, and `then` with them.
     ///
     /// # Errors
     /// As [`Communicator::post`], before anything is queued.
@@ -220,7 +219,7 @@ impl Communicator {
         };
         let then: Then = Box::new(then);
         match real {
-            // Whoever waits steps the NIC, and so calls the driver, which a host function of a stream must not
+            // The waiting thread steps the NIC, and so calls the driver, which a host function of a stream must not do
             // (`cuLaunchHostFunc`): another thread does.
             true => stream.host(move || {
                 let group = Arc::new(Mutex::new(Some((operations, then))));

@@ -1,4 +1,4 @@
-//! The queues of a communicator on which streams of the GPU post by themselves.
+//! Queues of a communicator on which GPU streams post by themselves.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -8,10 +8,10 @@ use ringbell_nic_abi::Descriptor;
 use crate::entries::Entries;
 use crate::Nic;
 
-/// Most queues of a communicator for streams; further streams use kernels.
+/// Most such queues of a communicator; further streams use kernels.
 const MOST: usize = 8;
 
-/// One for each stream that uses the communicator.
+/// One queue for each stream that uses the communicator.
 #[derive(Debug, Default)]
 pub(super) struct StreamQueues {
     all: Mutex<Vec<PostingStream>>,
@@ -33,8 +33,7 @@ impl StreamQueues {
         Some(made)
     }
 
-    /// Queues a descriptor on a stream; `None` when a kernel must do it: the stream cannot, or there is no
-    /// queue or slot left.
+    /// Queues a descriptor on a stream; `None` when a kernel must do it: the stream cannot, or no queue or slot is left.
     pub(super) fn post(
         &self,
         nic: &Nic,

@@ -24,7 +24,7 @@ impl Drop for Ranks {
     }
 }
 
-/// The GPU that the run of the tests asks for (`RINGBELL_TEST_GPU`, as in cuda-kernels/tests/common/test_gpu.rs).
+/// The GPU selected for the tests (`RINGBELL_TEST_GPU`, as in cuda-kernels/tests/common/test_gpu.rs).
 pub fn gpu_choice() -> GpuChoice {
     match std::env::var("RINGBELL_TEST_GPU").as_deref() {
         Ok("cuda") => GpuChoice::Cuda(0),
@@ -51,7 +51,7 @@ pub fn ranks(name: &str, n: u8) -> Ranks {
     }
 }
 
-/// Runs `f` as every rank; gives what each returned.
+/// Runs `f` as every rank; returns the results.
 pub fn each<R: Send>(comms: &[Communicator], f: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     std::thread::scope(|s| {
         let f = &f;
@@ -71,8 +71,8 @@ pub fn options() -> CommOptions {
     }
 }
 
-/// Captures an all-reduce, and a send and a receive around a ring, and replays them with data that differs from round
-/// to round. Whichever the GPU.
+/// Captures an all-reduce, and a send and a receive around a ring, and replays them with data that differs from round to round,
+/// on any GPU.
 pub fn replays(c: &Communicator) {
     let (rank, size, count) = (c.rank(), c.size(), 1021_u64);
     let value = |r: u32, round: u32, i: u64| (r + 3) * 1_000_003 + round * 97 + i as u32 * 7919;
@@ -127,7 +127,7 @@ pub fn replays(c: &Communicator) {
         .expect("all come");
 }
 
-/// What is queued on a stream, or captured, has the communicator's defaults: algorithm, wire type and time-out.
+/// Queued and captured operations have the communicator's defaults: algorithm, wire type and time-out.
 pub fn defaults_in_streams(name: &str) {
     use ringbell::abi::Status;
     use ringbell::{Algorithm, CollectiveError, CollectiveKind, WireType};
@@ -143,7 +143,7 @@ pub fn defaults_in_streams(name: &str) {
         let count = 777_u64;
         let [src, queued, replayed] =
             [(); 3].map(|()| c.nic().alloc::<u8>(count * 4).expect("memory"));
-        // Of 24 bits, of which the wire takes 8.
+        // A mantissa of 24 bits; the wire carries 8.
         let value = |i: u64| 1.0 + (c.rank() as f32 + 1.0) * (i as f32 + 0.3) / 1e4;
         let mine: Vec<u8> = (0..count).flat_map(|i| value(i).to_ne_bytes()).collect();
         src.write(0, &mine).expect("inside");
@@ -173,7 +173,7 @@ pub fn defaults_in_streams(name: &str) {
         };
         let exact: Vec<u8> = (0..count).map(exact).flat_map(f32::to_ne_bytes).collect();
         assert!(got[0] != exact, "nothing was rounded on the wire");
-        // Nobody sends this; the other rank is done with all the rest.
+        // No rank sends this; the other rank has finished all the rest.
         c.run(&patient(Operation::barrier())).expect("all come");
         let late = Operation::recv::<u8>(&src, 1, Some(1 - c.rank()), Some(9));
         let late = c.enqueue(&late, &stream).expect("queued");

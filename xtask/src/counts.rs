@@ -1,9 +1,8 @@
-//! `cargo xtask counts`: instructions of the paths of small operations, held against recorded counts.
+//! `cargo xtask counts`: instructions of the paths of small operations, compared with recorded counts.
 //!
-//! Times on a shared machine vary by a third, instructions by a thousandth. `nic-core/benches/counts.rs` has
-//! the paths; each runs under callgrind. More instructions than recorded, by more than the tolerance,
-//! fail; fewer are for `--update` to record. Only instructions: caches and branches are simulated by
-//! a model that is no machine's.
+//! Times on a shared machine vary by a third, instructions by a thousandth. `nic-core/benches/counts.rs` has the paths; each runs
+//! under callgrind. A count above the recorded one by more than the tolerance fails; a lower one is for `--update` to record.
+//! Only instructions count: the simulated caches and branches are no real machine's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,9 +14,9 @@ use serde_json::{json, Value};
 use crate::steps::Outcome;
 use crate::{root, target, tools};
 
-/// Where the counts are recorded.
+/// File with the recorded counts.
 const RECORDED: &str = "nic-core/benches/counts.json";
-/// What a count may grow by, in percent.
+/// Tolerated growth of a count, in percent.
 const TOLERANCE: f64 = 5.0;
 /// The same when another compiler than the recorded one has built the program.
 const TOLERANCE_OTHER_COMPILER: f64 = 15.0;
@@ -25,7 +24,7 @@ const TOLERANCE_OTHER_COMPILER: f64 = 15.0;
 /// Instructions by path.
 type Counts = BTreeMap<String, f64>;
 
-/// What `counts.json` holds.
+/// Content of `counts.json`.
 #[derive(Debug, PartialEq)]
 struct Recorded {
     compiler: String,
@@ -59,7 +58,7 @@ pub(crate) fn compare() -> Result<Outcome> {
     )
 }
 
-/// Records what is counted now.
+/// Records the present counts.
 pub(crate) fn update() -> Result<()> {
     if let Some(why) = unable() {
         bail!("{why}");
@@ -73,7 +72,7 @@ pub(crate) fn update() -> Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Why nothing can be counted here.
+/// Why this machine cannot count.
 fn unable() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some("the recorded counts are of x86-64".into());
@@ -116,7 +115,7 @@ fn parse(text: &str) -> Result<Recorded> {
 
 struct Verdict {
     table: String,
-    /// What has become worse, and how.
+    /// The counts that have become worse.
     worse: Vec<String>,
 }
 
@@ -179,7 +178,7 @@ fn instructions(profile: &str) -> Option<f64> {
     sum.trim().parse().ok().filter(|n| *n > 0.0)
 }
 
-/// Builds the program; where it lies.
+/// Builds the program; returns its path.
 fn build() -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let messages = run(Command::new(cargo).current_dir(root()).args([
@@ -203,7 +202,7 @@ fn build() -> Result<PathBuf> {
     built.context("cargo built no program for --bench=counts")
 }
 
-/// Output of a command that must succeed; what it says on the error stream is shown if it does not.
+/// Output of a command that must succeed; its standard error is shown if it does not.
 fn run(command: &mut Command) -> Result<String> {
     let out = command
         .output()

@@ -1,7 +1,7 @@
-//! The fuzz targets of `fuzz/`, each for a while: guided by coverage where nightly and cargo-fuzz are, else blind.
+//! Runs of the fuzz targets of `fuzz/`: guided by coverage where nightly and cargo-fuzz are, else blind.
 //!
-//! Without them the targets are built on stable, and libFuzzer changes the committed seeds at random without
-//! seeing where that leads: little, but each target runs. A crash leaves its input below `target/fuzz-run/`.
+//! Without them the targets are built on stable, and libFuzzer changes the committed seeds at random without feedback: little,
+//! but each target runs. A crash leaves its input below `target/fuzz-run/`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -88,7 +88,7 @@ fn nightly_fuzz() -> Command {
     let mut fuzz = Command::new("rustup");
     fuzz.current_dir(root())
         .args(["run", "nightly", "cargo", "fuzz"]);
-    // Ours is of another toolchain.
+    // The variables of this cargo are of another toolchain.
     for name in [
         "CARGO",
         "RUSTC",
@@ -111,7 +111,7 @@ fn is_guided() -> bool {
     quiet.status().is_ok_and(|s| s.success())
 }
 
-/// Builds all targets once; gives the folder with their programs.
+/// Builds all targets once; returns the folder with their programs.
 fn build(guided: bool, work: &Path) -> Result<PathBuf> {
     if guided {
         let target = work.join("guided");
@@ -169,7 +169,7 @@ fn all(names: &BTreeSet<String>, guided: bool, seconds: u32, keep: bool) -> Resu
     Ok(())
 }
 
-/// Runs one target; gives what it has done.
+/// Runs one target; returns a summary.
 fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Result<String> {
     let found = match keep {
         true => root().join("fuzz/corpus").join(name),
@@ -208,7 +208,7 @@ fn one(name: &str, programs: &Path, work: &Path, seconds: u32, keep: bool) -> Re
         .with_context(|| format!("{} has no closing line of libFuzzer", log_path.display()))
 }
 
-/// How often the target ran, and how much of the code it has seen.
+/// The number of runs, and the covered part of the code.
 fn summary(said: &str) -> Option<String> {
     let done = said.lines().rfind(|l| l.starts_with("Done "))?;
     let word = |l: &str| {

@@ -1,4 +1,4 @@
-//! The installed form: `bin/ringbell`, `lib/libringbell.so`, the headers and a pkg-config file below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, the headers and a pkg-config file below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// As a step of the tests: installs what the tests were built with, and compiles C against it by pkg-config.
+/// As a step of the tests: installs the tests' build, and compiles C against it by pkg-config.
 pub(crate) fn step() -> Result<Outcome> {
     test::build()?;
     let prefix = target().join("installed");
@@ -74,7 +74,7 @@ pub(crate) fn step() -> Result<Outcome> {
             .arg("-o")
             .arg(&program),
     )?;
-    // Without a path of its own for libraries: the flags alone must do.
+    // Without a library path: the flags alone must suffice.
     command(Command::new(&program).env_remove("LD_LIBRARY_PATH"))?;
     Ok(Outcome::Passed)
 }
@@ -100,7 +100,7 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Replaces a file as a whole: a program that runs from it goes on with the old one.
+/// Replaces a file as a whole: a program that runs from it keeps the old one.
 fn copy(from: &Path, to: &Path, mode: u32) -> Result<()> {
     let part = to.with_extension("part");
     let copied = fs::copy(from, &part)

@@ -1,5 +1,4 @@
-//! What is checked without running anything: format, generated files, house rules, clippy,
-//! documentation.
+//! Checks that run no program of the product: format, generated files, house rules, clippy, documentation.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +11,7 @@ use crate::{gen, root, source, style, target};
 /// 64-bit Arm, whose vector code is that of NEON.
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
-/// In the order of how fast they answer.
+/// The fastest first.
 pub(crate) const STEPS: [Step; 9] = [
     ("format", format),
     ("generated", generated),
@@ -53,8 +52,8 @@ fn clippy() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and is
-/// content with an empty one as long as nothing is linked.
+/// The feature `cust`, which is off by default. Its crate looks for a folder with libcuda when it is built, and accepts an empty
+/// one as long as nothing is linked.
 fn cust() -> Result<Outcome> {
     let cuda = target().join("no-cuda");
     std::fs::create_dir_all(cuda.join("lib64"))?;
@@ -99,7 +98,7 @@ fn fuzz() -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Private items too: module texts link to their parts.
+/// Private items too: module docs link to their parts.
 fn docs() -> Result<Outcome> {
     command(
         cargo()

@@ -1,4 +1,4 @@
-//! `cargo xtask`: what developers and CI run.
+//! `cargo xtask`: tasks of developers and CI.
 //!
 //! `cargo xtask ci` is `lint` and `test`, in that order: exactly what CI runs.
 
@@ -11,7 +11,7 @@ mod kernels;
 mod lint;
 mod mutants;
 mod peers;
-#[allow(dead_code)] // The program's own file, of which the sizes are used.
+#[allow(dead_code)] // The program's own file; only its sizes are used.
 #[path = "../../cli/src/report/sizes.rs"]
 mod sizes;
 mod source;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a task; false when a step of it failed and has said so.
+/// Runs a task; false when a step of it failed and has printed why.
 fn run(task: Task) -> Result<bool> {
     match task {
         Task::Gen { check: true } => gen::check().map(|()| true),
@@ -132,7 +132,7 @@ fn run(task: Task) -> Result<bool> {
     }
 }
 
-/// The repository's root, wherever cargo was called from.
+/// The repository's root, independent of cargo's working directory.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     // xtask/ lies in the root, so there is a parent; without one the package's own folder would do.
@@ -174,7 +174,7 @@ mod tests {
         assert!(unmoved.is_some_and(|folder| folder.is_absolute()));
     }
 
-    /// What is written beside cargo's own files goes through `target()`.
+    /// Files written beside cargo's own go through `target()`.
     #[test]
     fn no_path_below_the_root_is_taken_for_the_target_folder() {
         let wrong = ["root().join(", "\"target"].concat();

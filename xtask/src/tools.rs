@@ -1,9 +1,9 @@
-//! Which tools the tests can use here. A test that lacks one skips itself; this says so beforehand.
+//! Tools for the tests on this machine. A test without its tool skips itself; this lists them beforehand.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A tool, what needs it, and the Debian package that brings it.
+/// A tool, its users, and its Debian package.
 const TOOLS: [(&str, &str, &str); 9] = [
     ("g++", "the emulated GPU (nothing works without it)", "g++"),
     (
@@ -33,7 +33,7 @@ pub(crate) fn find(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Prints what is missing, and what is skipped without it.
+/// Prints the missing tools, and the tests that are skipped without them.
 pub(crate) fn report() {
     for (name, needed_by, package) in TOOLS {
         match find(name) {
@@ -48,8 +48,8 @@ pub(crate) fn report() {
     }
 }
 
-/// What the tests with network namespaces and TAP find here. Only the peers of Linux's own TCP need root itself; the others
-/// take a user namespace.
+/// Rights for the tests with network namespaces and TAP. Only the peers of Linux's own TCP need root itself; the others take a
+/// user namespace.
 fn rights(root: bool, namespaces: bool, tun: bool) -> Vec<&'static str> {
     let mut lines = Vec::new();
     lines.push(match namespaces {
@@ -85,7 +85,7 @@ fn tun() -> bool {
     options.read(true).write(true).open("/dev/net/tun").is_ok()
 }
 
-/// Whether this process has the effective user id 0, as /proc tells.
+/// Whether this process has the effective user id 0, by /proc.
 pub(crate) fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_uid(&status) == Some(0)

@@ -1,8 +1,8 @@
-//! The tests that can depend on rights, once more as a user who has none.
+//! Second run of the tests that can depend on rights, as an unprivileged user.
 //!
-//! Everything happens in a mount namespace of the step's own: there `/etc/passwd` has one user more, `/dev/net/tun` is closed to
-//! it, and a folder of its own lies where tests write. The machine stays as it is. The tests are those that were
-//! built before, read by the test runner from a list of them: the user needs neither cargo nor a compiler of Rust.
+//! All of it runs in a mount namespace of the step's own: there `/etc/passwd` has one user more, `/dev/net/tun` is closed to it,
+//! and a folder of its own lies where tests write. The machine stays unchanged. The tests are those that were built before, and
+//! the test runner reads their list: the user needs neither cargo nor a Rust compiler.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,19 +16,20 @@ use crate::steps::{command, Outcome};
 use crate::test::{self, cargo, has_nextest};
 use crate::{root, tools};
 
-/// The user's number: one that neither Debian nor systemd gives to anybody.
+/// The user's number: one that neither Debian nor systemd assigns.
 const USER: u32 = 60_999;
 
 /// The tests, as the runner's filter: those of devices, namespaces, files, sockets, limits and processes. The rest computes, and
-/// asks the system for nothing that a user could lack.
+/// needs no right of the system.
 const WANTED: &str = "(package(ringbell) & (binary(card) | binary(communicator_memory) | binary(progress) | binary(sockets) | binary(ringbell))) \
     | (package(ringbell-cli) & (binary(nc) | binary(udp) | binary(run) | binary(cli) | binary(command_line) | binary(descriptors) \
     | binary(faults) | binary(regs_live) | binary(tutorial) | binary(ends) | binary(ringbell))) \
     | (package(ringbell-nic-core) & (binary(tcp_linux) | binary(tcp_scapy) | binary(networks) | test(cache) | test(shmem) | test(port::))) \
     | package(ringbell-card) | package(ringbell-job)";
 
-/// What is mounted before the user comes, as a file of the step's: a shell's script. `$1`: the step's folder; `$2`: cargo's; `$3`: the user's number. Folders that
-/// others cannot enter follow, up to `--`: an overlay that everybody can enter covers each. What is left is the command.
+/// Shell script with the mounts for the user, written to a file of the step. `$1`: the step's folder; `$2`: cargo's; `$3`: the
+/// user's number. Folders that others cannot enter follow, up to `--`: an accessible overlay covers each. The remaining words are
+/// the command.
 const ENTER: &str = r#"
 step=$1 target=$2 user=$3; shift 3
 covers=0
@@ -50,7 +51,7 @@ exec setpriv --reuid "$user" --regid "$user" --clear-groups --bounding-set=-all 
   env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="$step/home" LANG=C.UTF-8 "$@"
 "#;
 
-/// Whether the user has come, with what it needs and nothing else.
+/// Checks that the script runs as the user, with the needed access and nothing else.
 const PROBE: &str = r#"
 [ "$(id -u)" != 0 ] || { echo "the user is still root" >&2; exit 1; }
 for file in "$@"; do [ -r "$file" ] || { echo "the user cannot read $file" >&2; exit 1; }; done
@@ -110,7 +111,7 @@ struct Step {
 }
 
 impl Step {
-    /// Lists what is built, and makes what the user is given.
+    /// Lists the built tests, and makes the user's folders.
     fn prepare() -> Result<Step> {
         let metadata = output(cargo().args(["metadata", "--format-version", "1", "--locked"]))?;
         let parsed: serde_json::Value = serde_json::from_slice(&metadata)?;
@@ -152,7 +153,7 @@ impl Step {
         ]))?;
         step.write("binaries.json", &binaries, 0o644)?;
         step.write("metadata.json", &metadata, 0o644)?;
-        // It lies in a home of root's, where the user cannot come.
+        // It lies in a home of root's, which the user cannot enter.
         let runner = tools::find("cargo-nextest").context("cargo-nextest is not on PATH")?;
         fs::copy(runner, step.runner())?;
         Ok(step)
@@ -177,7 +178,7 @@ impl Step {
         self.folder.join("cargo-nextest")
     }
 
-    /// What follows runs as the user.
+    /// Commands after this one run as the user.
     fn enter(&self) -> Command {
         let mut closed = closed_to_others(&root());
         closed.extend(closed_to_others(&self.target));

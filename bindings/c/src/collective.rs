@@ -1,7 +1,7 @@
-//! Collectives and messages for C programs, by NCCL's names and in its order of arguments.
+//! Collectives and messages of the C API, with NCCL's names and order of arguments.
 //!
-//! Each call comes twice: one that runs on a stream, or to its end when the stream is null, and one that
-//! gives a request. `rb_operation_run` and its like take every option of an operation.
+//! Each call has two forms: one runs on a stream, or to its end when the stream is null; the other returns a request.
+//! `rb_operation_run` and its variants take every option of an operation.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -73,7 +73,7 @@ impl Order {
     }
 
     /// # Safety
-    /// `p` is null, or valid for the bytes that its `size` says.
+    /// `p` is null, or valid for as many bytes as its `size` says.
     unsafe fn read(p: *const Order) -> Result<Order, Failure> {
         if p.is_null() {
             return Err(Failure::argument("`operation` is a null pointer"));
@@ -90,14 +90,14 @@ impl Order {
         Ok(unsafe { p.read_unaligned() })
     }
 
-    /// The operation that it asks for.
+    /// The operation of this order.
     ///
     /// # Safety
     /// `after` is null or holds `after_count` handles.
     unsafe fn operation(&self, comm: &OpenComm) -> Result<Operation, Failure> {
         let kind = code(self.kind, CollectiveKind::from_code, "`kind`", "RB_COLL_")?;
         let dtype = match kind {
-            // They move nothing: whatever stands there means nothing.
+            // They move nothing: their type is ignored.
             CollectiveKind::Barrier | CollectiveKind::Nop => DataType::U8,
             _ => code(self.dtype, DataType::from_code, "`dtype`", "RB_DTYPE_")?,
         };
@@ -107,7 +107,7 @@ impl Order {
             op => code(op, ReduceOp::from_code, "`op`", "RB_REDOP_")?,
         };
         let make = |src, dst| Operation::by_kind(kind, dtype, op, src, dst, self.count, self.root);
-        // Only what this rank needs is looked at: others may pass anything, as in NCCL.
+        // Only this rank's arguments are checked: others may pass anything, as in NCCL.
         let (c, nic) = (&comm.comm, comm.comm.nic());
         let needs = make(Span::NONE, Span::NONE).needs(c.rank(), c.size());
         let span = |va: usize, elements: u64, name: &str, stream: u32| match (va, elements) {
@@ -136,7 +136,7 @@ impl Order {
             );
             return Err(Failure::argument(why));
         }
-        // A rank that needs no source says so like the others, who have a stream there.
+        // A rank without a source sets the flag like the others, which have a stream there.
         let message = matches!(
             kind,
             CollectiveKind::StreamSend | CollectiveKind::StreamRecv
@@ -167,7 +167,7 @@ impl Order {
             // SAFETY: inside the array that the caller vouches for.
             let handle = unsafe { self.after.add(i).read_unaligned() };
             let request = REQUESTS.get(handle.addr())?;
-            // One that is named twice is locked once.
+            // A request named twice is locked once.
             if !all.iter().any(|r| Arc::ptr_eq(r, &request)) {
                 all.push(request);
             }
@@ -210,7 +210,7 @@ fn run(name: &str, order: &Order, comm: *mut c_void, stream: *mut c_void) -> i32
     })
 }
 
-/// Starts an operation, and gives its request.
+/// Starts an operation, and returns its request.
 ///
 /// # Safety
 /// `request` is null or may be written to, and `order.after` as [`Order::operation`] says.
@@ -229,7 +229,7 @@ unsafe fn post(order: &Order, comm: *mut c_void, request: *mut *mut c_void) -> R
 }
 
 impl Order {
-    /// How long a wait without a time-out waits: a little longer than the NIC.
+    /// Wait of a call without a time-out: a little longer than the NIC's own.
     fn patience(&self, comm: &OpenComm) -> Duration {
         let own = match self.timeout_us {
             0 => comm.comm.options().timeout,
@@ -307,8 +307,8 @@ unsafe extern "C" fn rb_operation_enqueue(
     })
 }
 
-/// `CALL, ICALL(arguments) = KIND;`: a call on a stream and one that gives a request. The arguments are
-/// fields of [`Order`], but for `peer`, which is its root.
+/// `CALL, ICALL(arguments) = KIND;`: a call on a stream and one that returns a request. The arguments are fields of [`Order`],
+/// but for `peer`, which is its root.
 macro_rules! calls {
     ($( $name:ident, $iname:ident($($arg:ident: $ty:ty),*) = $kind:ident $({ $($to:ident: $from:ident),+ })?; )+) => {
         $(

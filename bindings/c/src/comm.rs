@@ -1,4 +1,4 @@
-//! Communicators for C programs: how ranks meet, part and go on.
+//! Communicators of the C API: making, splitting, shrinking and freeing them.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void, CStr};
@@ -21,7 +21,7 @@ const NO_COLOUR: u32 = u32::MAX;
 /// Bytes of `rb_comm`.
 const HANDLE_BYTES: usize = 128;
 
-/// `rb_unique_id`: the text, with a zero behind it.
+/// `rb_unique_id`: the text and a terminating zero.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct UniqueIdText {
@@ -39,7 +39,7 @@ struct JobInfo {
     launcher: [c_char; 16],
 }
 
-/// What an `rb_communicator` is.
+/// State of an `rb_communicator`.
 pub(super) struct OpenComm {
     pub(super) owner: usize,
     pub(super) comm: Communicator,
@@ -54,7 +54,7 @@ pub(super) fn destroy_of(nic: usize) {
 
 fn chars<const N: usize>(text: &str) -> [c_char; N] {
     let mut out = [0; N];
-    // The last one stays zero.
+    // The last byte stays zero.
     for (to, from) in out[..N - 1].iter_mut().zip(text.bytes()) {
         *to = from as c_char;
     }
@@ -78,7 +78,7 @@ pub(super) unsafe fn unique_id(id: *const UniqueIdText) -> Result<UniqueId, Fail
         .map_err(|e: ringbell::UniqueIdError| Failure::argument(e.to_string()))
 }
 
-/// What a number of the contract stands for.
+/// The value for a number of the contract.
 pub(super) fn code<T>(
     value: u32,
     from_code: impl Fn(u8) -> Option<T>,
@@ -93,7 +93,7 @@ pub(super) fn code<T>(
     })
 }
 
-/// A time-out that a descriptor can carry.
+/// A time-out that fits a descriptor.
 pub(super) fn timeout(us: u64, what: &str) -> Result<Duration, Failure> {
     if us > u64::from(u32::MAX) {
         return Err(Failure::argument(format!(
@@ -333,7 +333,7 @@ extern "C" fn rb_comm_destroy(comm: *mut c_void) -> i32 {
             return Ok(());
         }
         let open = COMMS.get(comm.addr())?;
-        // Two threads that free it at once: one of them is told so.
+        // When two threads free it at once, one of them gets an error.
         let settled = open.comm.settle();
         COMMS.remove(comm.addr())?;
         settled.map_err(|e| Failure::collective(&e))
@@ -439,7 +439,7 @@ unsafe extern "C" fn rb_comm_kernel_handle(comm: *mut c_void, handle: *mut c_voi
         let out = unsafe { Out::new(handle.cast::<[u8; HANDLE_BYTES]>(), "`handle`")? };
         let open = COMMS.get(comm.addr())?;
         let bytes = KernelArg::from(open.comm.handle()).to_bytes();
-        // What a kernel takes and what the header says are held equal by a test; never write past it.
+        // A test keeps the kernel's structure and the header's equal; never write past it.
         let bytes = bytes.try_into().map_err(|b: Vec<u8>| {
             let n = b.len();
             Failure::argument(format!(

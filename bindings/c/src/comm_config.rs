@@ -1,4 +1,4 @@
-//! `rb_comm_config`: how a C program sets up a communicator.
+//! `rb_comm_config`: a C program's settings for a communicator.
 #![allow(unsafe_code)] // Reads a structure of C.
 
 use ringbell::abi::{Algorithm, WireType};
@@ -32,7 +32,7 @@ const SETTINGS: usize = CollectiveSettings::NAMES.len();
 const FIRST: usize = std::mem::offset_of!(Config, settings);
 
 /// # Safety
-/// `config` is null, or valid for the bytes that its `size` says.
+/// `config` is null, or valid for as many bytes as its `size` says.
 pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failure> {
     let mut options = CommOptions::default();
     if config.is_null() {
@@ -84,7 +84,7 @@ pub(super) unsafe fn options(config: *const Config) -> Result<CommOptions, Failu
         let set = options.settings.set(name, value);
         set.map_err(|e| Failure::argument(format!("config->{name}: {}", e.why)))?;
     }
-    // Against each other, here rather than when the ranks have met.
+    // Check the settings against each other here, not when the ranks have met.
     let valid = options.settings.validate();
     valid.map_err(|e| Failure::argument(format!("config: {}: {}", e.setting, e.why)))?;
     Ok(options)
@@ -134,7 +134,7 @@ mod tests {
             timeout_us: 1000,
             ..Config::default()
         };
-        // What lies behind the old structure is not read.
+        // Bytes behind the old structure are not read.
         c.settings = [12_345; SETTINGS];
         let o = read(&c).expect("the first version");
         assert_eq!(o.timeout, Duration::from_millis(1));

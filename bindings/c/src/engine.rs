@@ -1,4 +1,4 @@
-//! Engines for C programs: at a socket, at what a queue moves, at a communicator.
+//! Engines of the C API: at a socket, at a queue's transfers, at a communicator.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
@@ -37,7 +37,7 @@ struct Config {
     reserved: u32,
 }
 
-/// What is to be attached.
+/// The engine to be attached.
 struct Wanted {
     spec: String,
     place: Place,
@@ -47,7 +47,7 @@ struct Wanted {
 
 impl Wanted {
     /// # Safety
-    /// `p` is null, or valid for the bytes that its `size` says, and its text is null or zero-terminated.
+    /// `p` is null, or valid for as many bytes as its `size` says, and its text is null or zero-terminated.
     unsafe fn read(p: *const Config) -> Result<Wanted, Failure> {
         if p.is_null() {
             return Err(Failure::argument("`config` is a null pointer"));
@@ -94,14 +94,14 @@ impl Wanted {
         made.map_err(|e| Failure::argument(format!("config->spec: {e}")))
     }
 
-    /// Makes one for each stream; that it can be made was tried.
+    /// A function that makes one for each stream; making one was tried.
     fn maker(&self) -> Result<impl Fn() -> Box<dyn StreamEngine> + Send + 'static, Failure> {
         self.engine()?;
         let (registry, spec) = (Registry::builtin(), self.spec.clone());
         Ok(move || registry.make(&spec).expect("it was made before"))
     }
 
-    /// Which way bytes go at a socket or queue, where nothing else is asked.
+    /// Direction of the bytes at a socket or queue, where nothing else is set.
     fn direction(&self) -> Result<Direction, Failure> {
         match self.place {
             Place::Received => Ok(Direction::Receive),
@@ -113,7 +113,7 @@ impl Wanted {
     }
 }
 
-/// What every call that attaches begins with.
+/// Checks the arguments of every call that attaches.
 ///
 /// # Safety
 /// As for [`Wanted::read`]; `engine` is null or may be written to.
@@ -227,7 +227,7 @@ unsafe extern "C" fn rb_engine_attach_comm(
     })
 }
 
-/// Where a result goes.
+/// The caller's buffer for a result.
 struct Room {
     result: *mut u8,
     room: usize,
@@ -257,7 +257,7 @@ impl Room {
         })
     }
 
-    /// Stores what fits; how long it is is always told.
+    /// Stores as much as fits, and always the full length.
     fn store(&self, result: &EngineResult) {
         let n = result.bytes.len().min(self.room);
         self.bytes.set(result.bytes.len());
@@ -268,7 +268,7 @@ impl Room {
         }
     }
 
-    /// As `store`; one that does not fit whole is an error.
+    /// As `store`; a result that does not fit whole is an error.
     fn take(&self, result: &EngineResult) -> Result<(), Failure> {
         self.store(result);
         match result.bytes.len() {
@@ -281,7 +281,7 @@ impl Room {
     }
 }
 
-/// What `ask` gets from the NIC.
+/// Stores the result that `ask` gets from the NIC.
 ///
 /// # Safety
 /// As for [`Room::new`].
@@ -371,7 +371,7 @@ unsafe extern "C" fn rb_engine_detach(
         let out = unsafe { Room::new(result, room, bytes, cut)? };
         let nic = NICS.get(nic.addr())?;
         let last = nic.nic.soft().detach_engine(EngineId(engine));
-        // It is gone whether or not all of its result has room.
+        // The engine is gone even when not all of its result fits.
         out.store(&last.map_err(used)?);
         Ok(())
     })

@@ -1,4 +1,4 @@
-//! How a call of the C API fails: a number for the program, a text for the person.
+//! Failures of the C API: a number for the program, a text for its user.
 #![allow(unsafe_code)] // Exports functions under names of C; `no_mangle` counts as unsafe.
 
 use std::cell::RefCell;
@@ -64,7 +64,7 @@ impl Failure {
         }
     }
 
-    /// Ranks that did not find each other, or an environment that does not say which one this is.
+    /// Ranks that did not find each other, or an environment that does not give the rank.
     pub(super) fn job(error: &dyn std::error::Error) -> Failure {
         Failure {
             code: JOB,
@@ -88,7 +88,7 @@ impl Failure {
             E::Busy { .. } => i32::from(Status::TimedOut.code()),
             E::Launch(_) => KERNEL,
             E::Cancel { .. } => i32::from(Status::BadState.code()),
-            // The NIC, a queue, a thread, descriptors or the GPU could not be had.
+            // The NIC, a queue, a thread, descriptors or the GPU was not available.
             _ => HOST,
         };
         Failure {
@@ -97,7 +97,7 @@ impl Failure {
         }
     }
 
-    /// The NIC's answer.
+    /// The NIC's status of an operation.
     pub(super) fn status(status: Status, bytes: u64, detail: u64) -> Failure {
         Failure {
             code: i32::from(status.code()),
@@ -105,7 +105,7 @@ impl Failure {
         }
     }
 
-    /// A NIC that has ended before all that it had reported as sent arrived.
+    /// A NIC that ended before all data that it had reported as sent arrived.
     pub(super) fn not_delivered(lost: &NotDelivered) -> Failure {
         Failure {
             code: i32::from(Status::TimedOut.code()),
@@ -113,7 +113,7 @@ impl Failure {
         }
     }
 
-    /// Something that goes on: test or wait again.
+    /// An operation that has not ended: test or wait again.
     pub(super) fn in_progress(text: impl Into<String>) -> Failure {
         Failure {
             code: IN_PROGRESS,
@@ -153,8 +153,8 @@ thread_local! {
 
 /// Runs the body of an entry: no panic leaves it, and a failure is kept for `rb_last_error`.
 pub(super) fn entry(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
-    // The state behind a panic is reached only through locks that ignore poisoning by design, and
-    // the caller is told to close the handle.
+    // The state behind a panic is reached only through locks that ignore poisoning by design, and the error asks the caller to
+    // close the handle.
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return 0,
         Ok(Err(failure)) => failure,
@@ -172,7 +172,7 @@ pub(super) fn entry(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> i
     };
     let text: String = format!("{name}: {}", failure.text).replace('\0', "?");
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is going away has no place for the text any more; the code still tells.
+    // A thread that is ending has no place for the text any more; the code still reports the failure.
     let _ = LAST.try_with(|last| *last.borrow_mut() = text);
     failure.code
 }

@@ -1,4 +1,4 @@
-//! Graphs for C programs: what a stream holds, captured once and replayed.
+//! Graphs of the C API: a stream's work, captured once and replayed.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -12,11 +12,11 @@ use crate::pointer::Out;
 use crate::stream::STREAMS;
 use ringbell::Enqueued;
 
-/// What an `rb_graph` is.
+/// State of an `rb_graph`.
 pub(super) struct OpenGraph {
     pub(super) owner: usize,
     pub(super) graph: Graph,
-    /// Its operations, to be asked how replays have ended.
+    /// Its operations, whose results show how replays have ended.
     pub(super) operations: Vec<Enqueued>,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn destroy_of(nic: usize) {
     GRAPHS.remove_where(|g| g.owner == nic);
 }
 
-/// What went wrong with a capture: mostly the caller's order of calls.
+/// An error of a capture: mostly the caller's order of calls.
 pub(super) fn refused(e: &LaunchError) -> Failure {
     match e {
         LaunchError::Capture { .. } => Failure::argument(e.to_string()),

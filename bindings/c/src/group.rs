@@ -1,8 +1,8 @@
-//! `rb_group_start` and `rb_group_end`: calls of one thread that belong together, as NCCL has them.
+//! `rb_group_start` and `rb_group_end`: calls of one thread that belong together, as in NCCL.
 //!
-//! Between the two, calls that make communicators and calls that start operations are only noted. At the
-//! end the former all wait at once, so that one thread can be several ranks, and the latter are posted
-//! together, so that sends and receives cannot block each other.
+//! Between the two, calls that make communicators and calls that start operations are only recorded. At the end the former all
+//! wait at once, so that one thread can be several ranks. The latter are posted together, so that sends and receives cannot block
+//! each other.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use crate::stream::OpenStream;
 use ringbell::parts::nic_core::threads;
 use ringbell::{Communicator, Operation};
 
-/// Makes a communicator, and gives its handle, or 0.
+/// Makes a communicator, and returns its handle, or 0.
 type Make = Box<dyn FnOnce() -> Result<usize, Failure> + Send>;
 
 /// An operation that was called in a group.

@@ -1,7 +1,7 @@
-//! Handles: numbers in a pointer's clothes.
+//! Opaque C handles: numbers from a table, in the form of pointers.
 //!
-//! A pointer to a structure of ours would have to be trusted. A number is looked up, and because none
-//! is given twice, one that was closed, or names something else, is refused.
+//! A pointer to an internal structure could not be checked. A number is looked up. Each is given out once, so a handle that was
+//! closed, or is of another kind, is refused.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::failure::Failure;
 
-/// The next handle, of whatever kind. Relaxed: only uniqueness matters, the tables' locks order the rest.
+/// The next handle of any kind. Relaxed: only uniqueness matters, the tables' locks order the rest.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
 /// Live handles of one kind.
@@ -50,13 +50,13 @@ impl<T> Table<T> {
         handle
     }
 
-    /// What the handle names.
+    /// The value of the handle.
     pub(super) fn get(&self, handle: usize) -> Result<Arc<T>, Failure> {
         let found = self.live().get(&handle).cloned();
         found.ok_or_else(|| self.unknown(handle))
     }
 
-    /// Ends the handle. What it names goes with its last user.
+    /// Ends the handle. Its value is dropped with its last user.
     pub(super) fn remove(&self, handle: usize) -> Result<Arc<T>, Failure> {
         let found = self.live().remove(&handle);
         found.ok_or_else(|| self.unknown(handle))
@@ -71,7 +71,7 @@ impl<T> Table<T> {
             .map(|(h, _)| *h)
             .collect();
         let values: Vec<Arc<T>> = gone.iter().filter_map(|h| live.remove(h)).collect();
-        // Dropped without the lock: what goes may take a while, or ask for this table.
+        // Dropped without the lock: a value's drop may take a while, or use this table.
         drop(live);
         drop(values);
     }

@@ -1,4 +1,4 @@
-//! Host and NIC memory for C programs.
+//! Host and NIC memory of the C API.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ unsafe extern "C" fn rb_nic_mem_alloc(nic: *mut c_void, bytes: usize, va: *mut *
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         all.insert(at, buffer);
-        // Never followed: not even the program's own address space reaches there.
+        // Never dereferenced: the address lies outside even the program's own address space.
         out.set(std::ptr::without_provenance_mut(at as usize));
         Ok(())
     })
@@ -199,8 +199,8 @@ unsafe extern "C" fn rb_pointer_query(
     })
 }
 
-/// Whether a kernel of the emulated GPU may read the range itself: it lies in GPU memory, or in host
-/// memory that is registered. What lies on the NIC is read by the NIC.
+/// Whether a kernel of the emulated GPU may read the range itself: it lies in GPU memory, or in registered host memory. The NIC
+/// reads its own memory.
 pub(super) fn is_readable(nic: &OpenNic, va: u64, bytes: u64) -> bool {
     if nic.nic.gpu().page_table(GpuVa(va), bytes).is_ok() {
         return true;

@@ -1,4 +1,4 @@
-//! Queues, modules and launches for C programs.
+//! Queues, modules and launches of the C API.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
@@ -59,8 +59,8 @@ unsafe extern "C" fn rb_module_load(nic: *mut c_void, path: *const c_char) -> i3
 }
 
 /// # Safety
-/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for
-/// `arg_count` structures, each of which for its value.
+/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
+/// and the pointer in each structure for its value.
 #[no_mangle]
 unsafe extern "C" fn rb_launch(
     nic: *mut c_void,
@@ -88,7 +88,7 @@ unsafe extern "C" fn rb_launch(
     })
 }
 
-/// What a launch was asked for.
+/// Arguments of a launch.
 pub(super) struct Call {
     pub(super) kernel: String,
     pub(super) grid: Dim3,

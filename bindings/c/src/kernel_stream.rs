@@ -1,4 +1,4 @@
-//! Kernels' streams for C programs: a kernel pushes or pops where an operation would have a buffer.
+//! Kernels' streams of the C API: a kernel pushes or pops in place of an operation's buffer.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use crate::nic::NICS;
 use crate::pointer::Out;
 use ringbell::{KernelStream, Span};
 
-/// What an `rb_kernel_stream` is.
+/// State of an `rb_kernel_stream`.
 pub(super) struct OpenKernelStream {
     owner: usize,
     stream: KernelStream,

@@ -1,13 +1,11 @@
-//! The C API of `ringbell.h`: the same NIC for programs in C and C++.
+//! The C API of `ringbell.h`: the NIC for programs in C and C++.
 //!
-//! A handle is a number in a pointer's clothes ([`handles`]), every entry catches panics and keeps
-//! the error's text for its thread ([`failure`]), and nothing here has a behaviour of its own: it
-//! translates to the Rust face and back.
+//! A handle is a number in the form of a pointer ([`handles`]). Every entry catches panics and keeps the error's text for its
+//! thread ([`failure`]). No function has a behaviour of its own: all translate to the Rust API and back.
 //!
-//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: what runs on the GPU. `engine`: what runs on the
-//! NIC beside the bytes.
-//! `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, by the names that NCCL
-//! gives such calls.
+//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`: computation
+//! on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, with
+//! NCCL's names for the calls.
 
 mod collective;
 mod comm;

@@ -1,4 +1,4 @@
-//! GPU memory for C programs.
+//! GPU memory of the C API.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;

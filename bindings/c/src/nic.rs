@@ -38,7 +38,7 @@ const OLDEST: usize = std::mem::offset_of!(Config, linger_ms);
 /// `RB_LINGER_NONE`
 const LINGER_NONE: u32 = u32::MAX;
 
-/// What an `rb_nic` is. Buffers and queues go before the NIC.
+/// State of an `rb_nic`. Buffers and queues are dropped before the NIC.
 pub(super) struct OpenNic {
     /// By address.
     pub(super) buffers: Mutex<BTreeMap<u64, DeviceBuffer>>,
@@ -116,17 +116,17 @@ unsafe fn open(
     Ok(())
 }
 
-/// What `config` says, over what `options` has.
+/// The options of `config` over those in `options`.
 ///
 /// # Safety
-/// `config` is null, or valid for the bytes that its `size` says.
+/// `config` is null, or valid for as many bytes as its `size` says.
 unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicOptions, Failure> {
     if config.is_null() {
         return Ok(options);
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
-    // A program built against an older header has a shorter structure: what it lacks is a default.
+    // A program built against an older header has a shorter structure: its missing fields have defaults.
     if size != OLDEST && size != size_of::<Config>() {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
@@ -190,14 +190,14 @@ extern "C" fn rb_nic_close(nic: *mut c_void) -> i32 {
             return Ok(());
         }
         let closed = NICS.remove(nic.addr())?;
-        // What uses the NIC goes before it.
+        // Users of the NIC are dropped before it.
         request::free_of(nic.addr());
         graph::destroy_of(nic.addr());
         stream::destroy_of(nic.addr());
         comm::destroy_of(nic.addr());
         kernel_stream::destroy_of(nic.addr());
         socket::close_contexts_of(nic.addr());
-        // While its buffers live: what is still delivered is read from them.
+        // Before the buffers are dropped: undelivered data is read from them.
         let ended = closed.nic.close();
         drop(closed);
         ended.map_err(|lost| Failure::not_delivered(&lost))

@@ -1,4 +1,4 @@
-//! The pointers that a C program gives: checked for null, then trusted as far as the header says.
+//! Checked pointers of C programs: tested for null, then trusted as far as the header says.
 #![allow(unsafe_code)] // Reads and writes through pointers of another language.
 
 use std::ffi::{c_char, CStr};
@@ -23,7 +23,7 @@ impl<T: Copy> Out<T> {
     }
 
     pub(super) fn set(&self, value: T) {
-        // SAFETY: by the contract of `new`. Unaligned, because C compilers let people get away with it.
+        // SAFETY: by the contract of `new`. Unaligned, because C compilers accept unaligned pointers.
         unsafe { self.0.write_unaligned(value) }
     }
 }
@@ -46,17 +46,17 @@ impl<T: Copy> OptionalOut<T> {
     }
 }
 
-/// A text that must be there.
+/// A mandatory text.
 ///
 /// # Safety
-/// `p` is null, or a zero-terminated string that nobody changes meanwhile.
+/// `p` is null, or a zero-terminated string that no thread changes meanwhile.
 pub(super) unsafe fn text(p: *const c_char, what: &str) -> Result<String, Failure> {
     // SAFETY: by the caller's contract.
     let text = unsafe { optional_text(p, what) }?;
     text.ok_or_else(|| null(what))
 }
 
-/// A text that may be missing.
+/// An optional text.
 ///
 /// # Safety
 /// As for [`text`].
@@ -78,7 +78,7 @@ pub(super) unsafe fn optional_text(
 /// Bytes to read.
 ///
 /// # Safety
-/// `p` is null, or `bytes` bytes may be read from it for `'a`, and nobody changes them meanwhile.
+/// `p` is null, or `bytes` bytes may be read from it for `'a`, and no thread changes them meanwhile.
 pub(super) unsafe fn input<'a>(
     p: *const u8,
     bytes: usize,
@@ -98,7 +98,7 @@ pub(super) unsafe fn input<'a>(
 /// Bytes to write.
 ///
 /// # Safety
-/// `p` is null, or `bytes` bytes may be written to it for `'a`, and nobody else uses them meanwhile.
+/// `p` is null, or `bytes` bytes may be written to it for `'a`, and no other thread uses them meanwhile.
 pub(super) unsafe fn output<'a>(
     p: *mut u8,
     bytes: usize,
@@ -111,8 +111,8 @@ pub(super) unsafe fn output<'a>(
         return Err(null(what));
     }
     within_half(bytes, what)?;
-    // SAFETY: not null, not too large, and by the caller's contract writable. C does not promise that
-    // the bytes were ever set; a Rust slice wants that, so they are.
+    // SAFETY: not null, not too large, and by the caller's contract writable. C does not promise that the bytes were ever set; a
+    // Rust slice requires it, so they are.
     unsafe {
         p.write_bytes(0, bytes);
         Ok(std::slice::from_raw_parts_mut(p, bytes))

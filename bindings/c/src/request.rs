@@ -1,4 +1,4 @@
-//! Requests for C programs: operations under way.
+//! Requests of the C API: outstanding operations.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -27,7 +27,7 @@ impl From<Done> for DoneInfo {
     }
 }
 
-/// What is under way.
+/// An outstanding operation.
 pub(super) enum Work {
     /// In the NIC.
     Posted(Request),
@@ -35,22 +35,22 @@ pub(super) enum Work {
     Queued(Enqueued),
 }
 
-/// What an `rb_request` is.
+/// State of an `rb_request`.
 pub(super) struct OpenRequest {
     owner: usize,
-    /// Its own time-out, and some, for waits on a stream that give none.
+    /// Its own time-out and a grace, for waits on a stream that give none.
     patience: Duration,
     work: Mutex<Work>,
 }
 
 pub(super) static REQUESTS: Table<OpenRequest> = Table::new("request (rb_request)");
 
-/// Forgets the requests of a NIC that is being closed.
+/// Drops the requests of a NIC that is being closed.
 pub(super) fn free_of(nic: usize) {
     REQUESTS.remove_where(|r| r.owner == nic);
 }
 
-/// A handle for an operation that is under way.
+/// A handle for an outstanding operation.
 pub(super) fn insert(owner: usize, patience: Duration, work: Work) -> *mut c_void {
     std::ptr::without_provenance_mut(REQUESTS.insert(OpenRequest {
         owner,
@@ -66,7 +66,7 @@ impl OpenRequest {
     }
 }
 
-/// A wait that a caller bounds, within what the clock can add.
+/// A caller's limit of a wait, capped at what the clock can add.
 fn wait_limit(us: u64) -> Duration {
     Duration::from_micros(us.min(u64::MAX / 4000))
 }
@@ -88,7 +88,7 @@ unsafe extern "C" fn rb_request_test(
             Work::Queued(q) if q.has_ended() => q.wait(Duration::ZERO).map(Some),
             Work::Queued(_) => Ok(None),
         };
-        // One that failed has ended as well.
+        // A failed operation has ended as well.
         ended.set(i32::from(!matches!(result, Ok(None))));
         if let Some(d) = result.map_err(|e| Failure::collective(&e))? {
             out.set(d.into());

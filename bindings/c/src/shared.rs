@@ -1,4 +1,4 @@
-//! GPU memory of other processes for C programs.
+//! GPU memory of other processes in the C API.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -72,7 +72,7 @@ extern "C" fn rb_mem_close(nic: *mut c_void, va: *mut c_void) -> i32 {
 
 #[cfg(feature = "cuda")]
 pub(super) mod real {
-    //! By the CUDA driver.
+    //! Sharing by the CUDA driver.
 
     use std::collections::BTreeMap;
     use std::sync::{Mutex, PoisonError};
@@ -85,7 +85,7 @@ pub(super) mod real {
     use super::super::nic::OpenNic;
     use ringbell::ForeignRegion;
 
-    /// What is open, by address. The same part may be open several times.
+    /// Open memory, by address. The same part may be open several times.
     pub(crate) type Opened = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;
 
     fn gpu(nic: &OpenNic) -> Result<&CudaGpu, Failure> {
@@ -124,7 +124,7 @@ pub(super) mod real {
 
 #[cfg(not(feature = "cuda"))]
 pub(super) mod real {
-    //! Nothing to share without a driver.
+    //! Without a driver, sharing is refused.
 
     use ringbell::parts::cuda_kernels::{GpuError, SharedMemory};
 

@@ -1,5 +1,4 @@
-//! Sockets for programs without kernels of their own: each call is one small kernel of
-//! `kernels/sockets.cu`, on the context's stream (FpgaNIC §A.1.3).
+//! Sockets of the C API: each call is one small kernel of `kernels/sockets.cu`, on the context's stream (FpgaNIC §A.1.3).
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
@@ -23,10 +22,10 @@ const RESULT: usize = 24;
 /// each piece (`MAX_PIECE`).
 const PIECE: u64 = 0xffff_0000;
 
-/// What an `rb_context` is.
+/// State of an `rb_context`.
 struct Context {
     owner: usize,
-    /// Held by the operation that runs.
+    /// Held by the running operation.
     turn: Mutex<Turn>,
     queue: HostQueue,
     stream: Stream,
@@ -37,12 +36,11 @@ struct Context {
 }
 
 struct Turn {
-    /// The `gpu_result` of the kernel that runs; `None` once a kernel was given up, which may
-    /// still write to it.
+    /// The running kernel's `gpu_result`; `None` after a kernel was given up, which may still write to it.
     cell: Option<GpuBuffer>,
 }
 
-/// How a kernel ended.
+/// Result of a kernel.
 struct Done {
     session: u32,
     bytes: u64,
@@ -69,7 +67,7 @@ impl Context {
         }
     }
 
-    /// Runs a kernel to its end. `bytes` is what it tells also when it fails.
+    /// Runs a kernel to its end. `bytes` is its result, also when it fails.
     fn run(
         &self,
         kernel: &str,
@@ -92,13 +90,13 @@ impl Context {
             .stream
             .launch(kernel, 1, 1, &args)
             .map_err(|e| Failure::kernel(&e))?;
-        // Waiting for a slot, for the NIC, and for the watchdog: that is how long a piece may take.
+        // Longest time of a piece: the waits for a slot, for the NIC, and for the watchdog.
         let piece = 2 * u64::from(timeout_us) + u64::from(self.silent_grace_us);
         let limit = Duration::from_micros(piece.saturating_mul(pieces)) + Duration::from_secs(10);
         match launch.wait(limit) {
             Ok(()) => {}
             Err(e @ LaunchError::TimedOut { .. }) => {
-                // The kernel may write its result yet: the cell must never be anybody else's.
+                // The kernel may still write its result: the cell must never get another owner.
                 std::mem::forget(turn.cell.take());
                 return Err(Failure::kernel(&e));
             }
@@ -278,8 +276,8 @@ extern "C" fn rb_socket_send(
     entry("rb_socket_send", || {
         let context = CONTEXTS.get(context.addr())?;
         let va = va.addr() as u64;
-        // Short messages travel in the descriptor: the kernel itself reads them, and a wild address
-        // would end the process instead of being refused by the NIC.
+        // Short messages travel in the descriptor: the kernel itself reads them, and an invalid address would end the process
+        // instead of being refused by the NIC.
         if bytes > 0 {
             inside(&context, va, bytes)?;
         }
@@ -289,7 +287,7 @@ extern "C" fn rb_socket_send(
     })
 }
 
-/// Whether a kernel may read the range at all; whether the NIC may is the NIC's to say.
+/// Whether a kernel may read the range at all; the NIC checks its own access.
 fn inside(context: &Context, va: u64, bytes: u64) -> Result<(), Failure> {
     if bytes > ringbell::abi::INLINE_MAX as u64 {
         return Ok(());

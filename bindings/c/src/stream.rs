@@ -1,4 +1,4 @@
-//! Streams for C programs: kernels and collectives one after the other, without the host waiting.
+//! Streams of the C API: kernels and collectives one after the other, without a wait of the host.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
@@ -18,15 +18,15 @@ use ringbell::{Communicator, Enqueued, Operation};
 /// Wait of `rb_stream_synchronize` with a time-out of 0.
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);
 
-/// What an `rb_stream` is.
+/// State of an `rb_stream`.
 pub(super) struct OpenStream {
     owner: usize,
     pub(super) stream: Stream,
-    /// Operations that nobody has asked about yet.
+    /// Operations whose results were not read yet.
     queued: Mutex<Vec<Enqueued>>,
-    /// Operations that have been captured so far.
+    /// Operations captured so far.
     captured: Mutex<Vec<Enqueued>>,
-    /// The last launch here of each graph, until somebody synchronises: launches of one graph end in order.
+    /// The last launch here of each graph, until the stream is synchronised: launches of one graph end in order.
     replays: Mutex<Vec<(Launch, Arc<OpenGraph>)>>,
     /// The first failure since the last `rb_stream_synchronize`.
     failed: Arc<Mutex<Option<Failure>>>,
@@ -49,7 +49,7 @@ pub(super) fn destroy_of(nic: usize) {
 }
 
 impl OpenStream {
-    /// Queues one operation; how it ends is kept for `rb_stream_synchronize`.
+    /// Queues one operation; its result is kept for `rb_stream_synchronize`.
     pub(super) fn enqueue(&self, comm: &Communicator, o: &Operation) -> Result<(), Failure> {
         let enqueued = comm
             .enqueue(o, &self.stream)
@@ -59,7 +59,7 @@ impl OpenStream {
             return Ok(());
         }
         let mut queued = lock(&self.queued);
-        // What has ended need not be kept until somebody synchronises.
+        // Operations that have ended need not be kept until the stream is synchronised.
         let ended: Vec<Enqueued> = queued.extract_if(.., |q| q.has_ended()).collect();
         queued.push(enqueued);
         drop(queued);
@@ -86,7 +86,7 @@ impl OpenStream {
     }
 
     pub(super) fn end_capture(&self) -> Result<OpenGraph, Failure> {
-        // Also when the capture has failed: its operations go with it.
+        // Also when the capture has failed: its operations are dropped with it.
         let operations = std::mem::take(&mut *lock(&self.captured));
         let graph = self.stream.end_capture().map_err(|e| graph::refused(&e))?;
         Ok(OpenGraph {
@@ -96,7 +96,7 @@ impl OpenStream {
         })
     }
 
-    /// Launches a graph; how its operations end is told by `rb_stream_synchronize`.
+    /// Launches a graph; `rb_stream_synchronize` reports how its operations end.
     pub(super) fn replay(&self, graph: Arc<OpenGraph>) -> Result<(), Failure> {
         let mut replays = lock(&self.replays);
         let launch = graph.graph.launch(&self.stream);
@@ -140,14 +140,14 @@ impl OpenStream {
                 return Err(Failure::in_progress(e.to_string()));
             }
             Err(e) => {
-                // Said once; then the stream takes work again.
+                // Reported once; then the stream takes work again.
                 self.stream.clear_error();
                 keep_first(&self.failed, Failure::kernel(&e));
             }
             Ok(()) => {}
         }
         let ended = std::mem::take(&mut *lock(&self.queued));
-        // What was queued meanwhile by another thread is not awaited here.
+        // Work that another thread queued meanwhile is not awaited here.
         let (ended, running) = ended
             .into_iter()
             .partition::<Vec<_>, _>(Enqueued::has_ended);
@@ -188,7 +188,7 @@ extern "C" fn rb_stream_destroy(stream: *mut c_void) -> i32 {
         }
         let gone = STREAMS.remove(stream.addr())?;
         if gone.stream.is_capturing() {
-            // What was captured goes with it.
+            // Captured work is dropped with it.
             drop(gone.end_capture());
         }
         Ok(())
@@ -206,8 +206,8 @@ extern "C" fn rb_stream_synchronize(stream: *mut c_void, timeout_us: u64) -> i32
 }
 
 /// # Safety
-/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for
-/// `arg_count` structures, each of which for its value.
+/// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
+/// and the pointer in each structure for its value.
 #[no_mangle]
 unsafe extern "C" fn rb_stream_launch(
     stream: *mut c_void,
@@ -221,7 +221,7 @@ unsafe extern "C" fn rb_stream_launch(
         let stream = STREAMS.get(stream.addr())?;
         // SAFETY: by this function's contract.
         let call = unsafe { kernel::call(kernel, grid, block, args, arg_count)? };
-        // Its failure is the stream's: `rb_stream_synchronize` tells it.
+        // Its failure is the stream's: `rb_stream_synchronize` reports it.
         let launched = stream
             .stream
             .launch(&call.kernel, call.grid, call.block, &call.args);

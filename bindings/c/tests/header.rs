@@ -1,4 +1,4 @@
-//! The C headers and the library say the same: every function that one declares the other exports, with the same
+//! Tests that the C headers and the library agree: every function declared in one is exported by the other, with the same
 //! arguments by name and kind, and codes have the same numbers.
 #![allow(clippy::disallowed_methods)] // Reads sources and the built library.
 
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use object::{Object as _, ObjectSymbol as _};
 
-/// What an argument is, as far as a caller must know: its name, and what travels.
+/// An argument as a caller sees it: its name, and its kind.
 type Argument = (String, String);
 
 fn read(path: &str) -> String {
@@ -78,8 +78,8 @@ fn c_argument(text: &str) -> Argument {
     (name.to_owned(), what)
 }
 
-/// Functions of Rust: `extern "C" fn rb_x(src: *const c_void, n: u32) -> i32`, and those that the table of
-/// `collective.rs` makes.
+/// Functions of Rust: `extern "C" fn rb_x(src: *const c_void, n: u32) -> i32`, and those that the table of `collective.rs`
+/// generates.
 fn defined() -> BTreeMap<String, Vec<Argument>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut all = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The C API, from a program that gcc compiled as C99.
+//! Tests of the C API from programs that gcc compiles as C99.
 #![allow(clippy::disallowed_methods)] // Starts compilers and programs.
 
 #[path = "../../../cli/tests/common/mod.rs"]

@@ -1,4 +1,4 @@
-//! The account of [`CardGtlb`] against what the GTLB behind the registers translates.
+//! Tests of [`CardGtlb`]'s shadow copy against the translation of the GTLB behind the registers.
 
 use std::cell::RefCell;
 
@@ -36,7 +36,7 @@ impl Card {
         }
     }
 
-    /// Where a page lies, as DMA would find it.
+    /// Bus address of a page, as DMA translates it.
     fn translate(&self, va: u64) -> Option<u64> {
         let mut mmu = self.mmu.borrow_mut();
         let va = GpuVa(va);
@@ -48,7 +48,7 @@ impl Card {
         let pin = mmu.pin(self.pd, region.lkey, va, PAGE_BYTES, Need::Read);
         let pin = pin.expect("registered");
         let span = mmu.span(pin.region, va, PAGE_BYTES).expect("translated");
-        // The region stays: freeing it would take the entries of the whole group along.
+        // The region stays: freeing it would remove the entries of the whole group.
         mmu.unpin(pin);
         Some(span.addr.value())
     }
@@ -94,7 +94,7 @@ fn pieces_of_two_mib_take_one_entry_and_others_a_group() {
     ] {
         assert_eq!(card.translate(va), page.map(|p| p * PAGE_BYTES), "{va:#x}");
     }
-    // All scattered groups at once, one too many: nothing of it is written.
+    // All scattered groups at once, one too many: none is written.
     let last = BASE + 3 * LARGE_PAGE_BYTES;
     let full = gtlb.map(&table(last, (0..64).map(|i| 1000 - i)));
     let full = full.expect_err("one group is left");
@@ -148,7 +148,7 @@ fn what_cannot_be_written_is_refused_before_anything_is() {
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
-    /// After any sequence of maps and unmaps the GTLB translates exactly what the account says.
+    /// After any sequence of maps and unmaps the GTLB translates exactly as the shadow copy says.
     #[test]
     fn the_account_is_what_the_gtlb_does(
         steps in proptest::collection::vec((any::<bool>(), 0u64..256, 1usize..70, 0u64..9), 1..12),

@@ -1,15 +1,15 @@
-//! VFIO, with the kernel's part played: a memfd is the device.
+//! Tests of VFIO with an emulated kernel: a memfd is the device.
 
 use std::cell::RefCell;
 use std::os::fd::IntoRawFd;
 
 use super::*;
 
-/// Where the played device has its BAR 0 and its configuration space.
+/// Offsets of the emulated device's BAR 0 and configuration space.
 const BAR_AT: u64 = 1 << 16;
 const CONFIG_AT: u64 = 0;
 
-/// What is wrong with it.
+/// Faults of the emulated device.
 #[derive(Default)]
 struct Played {
     no_group: bool,
@@ -268,7 +268,7 @@ fn only_a_bar_without_holes_is_mapped() {
         let text = with(cap(1, 0, areas)).expect_err("a hole").to_string();
         assert!(text.contains("may not be mapped"), "{areas:?}: {text}");
     }
-    // Chains that leave the answer, or never end; more areas than there are.
+    // Chains that leave the answer, or never end; more areas than the answer holds.
     let mut long = cap(1, 0, &[(0, bar)]);
     put(&mut long, 8, &u32::MAX.to_ne_bytes());
     for broken in [

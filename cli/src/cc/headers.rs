@@ -1,4 +1,4 @@
-//! The device headers, carried inside the program: `ringbell cc` needs no checkout.
+//! Device headers, embedded in the program, so that `ringbell cc` needs no checkout.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ headers!(
     "ringbell_stream.cuh",
 );
 
-/// The headers in a folder of their own, which goes when this is dropped.
+/// The headers in a folder of their own, which is removed when this is dropped.
 pub(super) struct Unpacked(Folder);
 
 impl Unpacked {

@@ -1,4 +1,4 @@
-//! From an object file to a program or a shared object.
+//! Link step: from an object file to a program or a shared object.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,7 +23,7 @@ pub(super) fn has_main(object: &Path) -> Result<bool> {
     Ok(is_main)
 }
 
-/// The library that was named, or the one that came with this command.
+/// The named library, or the one that came with this command.
 pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(named) = named {
         if named.is_file() && named.file_name().is_some_and(|n| n == LIBRARY) {
@@ -55,7 +55,7 @@ pub(super) fn find_library(named: Option<&Path>) -> Result<PathBuf> {
         .with_context(|| format!("cannot resolve {}", found.display()))
 }
 
-/// Links a program that finds the library where it lies now.
+/// Links a program that finds the library at its present place.
 pub(super) fn program(
     cxx: &str,
     flags: &[String],

@@ -1,5 +1,5 @@
-//! A card's doorbells: by which way a kernel of the GPU that is used rings them, tried out over the BAR of a
-//! software NIC, because there need be no card.
+//! Check of a card's doorbells: the way by which a kernel of the used GPU rings them, tried over the BAR of a software NIC,
+//! because there need be no card.
 
 use std::time::Duration;
 

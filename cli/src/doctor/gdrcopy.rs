@@ -1,4 +1,4 @@
-//! GDRCopy: whether the CPU can reach a real GPU's memory by stores.
+//! Check of GDRCopy: whether the CPU can reach a real GPU's memory by stores.
 
 use ringbell::parts::cuda_kernels::gdrcopy::{GdrError, GdrMapper};
 

@@ -1,4 +1,4 @@
-//! The GPU, its driver, and the compilers.
+//! Checks of the GPU, its driver, and the compilers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,8 +8,8 @@ use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 
 use super::{Check, Verdict};
 
-/// The GPU that kernels run on: opened as a NIC would, so that what is said is what happens. For a real one also how
-/// the NIC reaches its memory.
+/// The GPU that kernels run on, opened as a NIC would open it, so that the report matches later runs. For a real one also how the
+/// NIC reaches its memory.
 pub(super) fn gpu() -> Vec<Check> {
     let small = EmulatedGpuConfig {
         memory_bytes: 2 << 20,
@@ -35,7 +35,7 @@ pub(super) fn gpu() -> Vec<Check> {
 
 #[cfg(feature = "cuda")]
 fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
-    // By which way the NIC reaches memory is known when there is some.
+    // The way to memory is known once there is some.
     let some = cuda.alloc(1 << 16);
     let device = cuda.device();
     let (major, minor) = device.capability;
@@ -44,7 +44,7 @@ fn real(cuda: &ringbell::parts::cuda_kernels::cuda::CudaGpu) -> Vec<Check> {
         device.name, device.ordinal
     );
     let way = cuda.memory_path();
-    // The rest of what it says of itself: memory has its own line.
+    // The rest of its description: memory has its own line.
     let rest = cuda.describe().replace(&format!("; memory: {way}"), "");
     let mut checks = vec![Check::new(
         "GPU",
@@ -138,7 +138,7 @@ fn emulated(chosen: ChosenGpu) -> Check {
     }
 }
 
-/// nvcc where it usually is: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda; with the version it tells.
+/// nvcc in its usual places: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda; with its version.
 pub(super) fn find_nvcc() -> Option<(PathBuf, String)> {
     let mut places: Vec<PathBuf> = Vec::new();
     for variable in ["CUDA_HOME", "CUDA_PATH"] {

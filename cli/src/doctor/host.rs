@@ -1,4 +1,4 @@
-//! The host: devices, rights, memory, cores.
+//! Checks of the host: devices, rights, memory, cores.
 
 use std::path::{Path, PathBuf};
 
@@ -270,8 +270,8 @@ fn peer_memory() -> Check {
     )
 }
 
-/// The folder in which NICs of one user meet, as `nic_core`'s `LocalConfig` documents it, and the one
-/// that must allow it to be made.
+/// The folder in which NICs of one user meet, as `nic_core`'s `LocalConfig` documents it, and its parent, which must allow to
+/// create it.
 fn meeting_place() -> (PathBuf, PathBuf) {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) => (PathBuf::from(&dir).join("ringbell"), dir.into()),
@@ -286,7 +286,7 @@ fn socket_dir() -> Check {
     let (place, dir) = meeting_place();
     let probe = dir.join(format!("ringbell-doctor-{}", std::process::id()));
     let bound = std::os::unix::net::UnixListener::bind(&probe);
-    // Nothing to do when it was not made.
+    // Nothing to do when it was not created.
     let _ = std::fs::remove_file(&probe);
     match bound {
         Ok(_) => Check::new(

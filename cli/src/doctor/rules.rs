@@ -1,4 +1,4 @@
-//! What of a real GPU, its driver and the environment decides how kernels and NIC may work beside each other (ADR 26).
+//! Checks of the properties of GPU, driver and environment that decide how kernels and NIC may run side by side (ADR 26).
 
 use ringbell::parts::cuda_kernels::cuda::{
     Capabilities, ComputeMode, CudaGpu, WriteOrder, CONNECTIONS_VARIABLE,
@@ -20,7 +20,7 @@ fn of(gpu: &Capabilities) -> Vec<Check> {
     ]
 }
 
-/// Who may use it, and for how long at a time.
+/// Which processes may use it, and for how long at a time.
 fn sharing(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU sharing";
     let instead =
@@ -116,7 +116,7 @@ fn order(gpu: &Capabilities) -> Check {
     )
 }
 
-/// What streams share.
+/// Hardware queues that streams share.
 fn work_queues(gpu: &Capabilities) -> Check {
     const NAME: &str = "GPU work queues";
     let used = "streams made ahead; copies of a higher priority, which have theirs";

@@ -1,4 +1,4 @@
-//! The state table as a drawing: a cell for each NIC and step, an arrow for each message.
+//! Drawing of the state table: a cell for each NIC and step, an arrow for each message.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -47,7 +47,7 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
         for arrow in &table.arrows {
             let (from, to) = (arrow.from as usize, arrow.to as usize);
             let (out, into) = (arrow.out as usize, arrow.into as usize);
-            // Out at the right of a cell, into the left of another: the two may be above each other.
+            // From the right side of one cell to the left side of another: they may be above each other.
             let x0 = left(out) + widths[out] * 3 / 4;
             let x1 = left(into) + widths[into] / 4;
             let down = to > from;

@@ -1,5 +1,5 @@
-//! The same stream counted by a kernel of the GPU, as it must be where the NIC has no engine
-//! (FpgaNIC §4.5: HyperLogLog without offload).
+//! HyperLogLog by a kernel of the GPU over the same stream, as it must be where the NIC has no engine (FpgaNIC §4.5: HyperLogLog
+//! without offload).
 
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::perf::side::failed;
 /// Bytes of the widest item: slots of its multiples are cut between items, of every width.
 const WIDEST: u64 = 16;
 
-/// Bytes that the kernel receives at once, for messages of `message` bytes: of a stream, so that it need not
-/// be cut as it was sent.
+/// Bytes that the kernel receives at once, for messages of `message` bytes. It receives a stream, so it need not cut it as the
+/// sender did.
 pub(super) fn slot_bytes(message: u64) -> u64 {
     message.next_multiple_of(WIDEST)
 }
@@ -49,7 +49,7 @@ pub(crate) struct Kernel<'a> {
 }
 
 impl KernelArgs {
-    /// Its memory, registers at zero; `None` when the engine is to count.
+    /// Its memory, with registers at zero; `None` when the engine is to count.
     pub(crate) fn open<'a>(
         &self,
         path: &'a Path,
@@ -86,8 +86,8 @@ impl Kernel<'_> {
         (self.kernel.blocks, self.kernel.lanes)
     }
 
-    /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total` bytes, or, where
-    /// nobody knows how much there is, one launch for whatever the sender has by then.
+    /// As [`Path::stream`], but the kernel receives and counts. One launch does so for `total` bytes; where the total is unknown,
+    /// one launch for the bytes that the sender has by then.
     pub(crate) fn stream(
         &self,
         size: u64,
@@ -98,14 +98,14 @@ impl Kernel<'_> {
         if let Some(total) = total {
             tell.send(total)?;
         }
-        // Dropped at the end, before the sender waits for its last message: then the receiver takes what is
-        // left of it. Dropped with the closure when the sender fails.
+        // Dropped at the end, before the sender waits for its last message: then the receiver takes the rest of it. Dropped with
+        // the closure when the sender fails.
         let mut tell = Some(tell);
         let announce = move |offset| {
             let n = next(offset)?;
             match &tell {
                 _ if n == 0 => tell = None,
-                // A receiver that has failed says so itself.
+                // A receiver that has failed reports it itself.
                 Some(tell) if total.is_none() => drop(tell.send(n)),
                 _ => {}
             }
@@ -128,7 +128,7 @@ impl Kernel<'_> {
                     return Err(anyhow!("no input for {} s", PATIENCE.as_secs()))
                 }
             };
-            // Whole items, whatever the messages: a launch must not begin inside one.
+            // Whole items, for messages of any size: a launch must not begin inside one.
             let bytes = match ended {
                 true => waiting,
                 false => waiting - waiting % WIDEST,
@@ -178,7 +178,7 @@ impl Kernel<'_> {
         }
     }
 
-    /// What was counted, of `bytes` bytes.
+    /// The result for `bytes` bytes.
     pub(crate) fn result(&self, bytes: u64) -> Result<(HllSummary, Sketch)> {
         let registers = self.kernel.read_registers(&self.registers)?;
         let width = self.kernel.width as usize;

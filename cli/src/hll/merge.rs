@@ -1,4 +1,4 @@
-//! `ringbell hll merge`: the union of sketches.
+//! `ringbell hll merge`: union of sketches.
 
 use std::path::{Path, PathBuf};
 

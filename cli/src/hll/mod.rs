@@ -30,11 +30,11 @@ use kernel::Kernel;
 use path::{Path, WINDOW};
 use text::TextArgs;
 
-/// Bytes that are streamed once more to compare speeds with and without the engine.
+/// Bytes that are streamed again to compare speeds with and without the engine.
 const COMPARED: u64 = 256 << 20;
 /// Most messages of one such stream: small ones take about a microsecond each.
 const COMPARED_MESSAGES: u64 = 20_000;
-/// Runs of the comparison, of which the best counts.
+/// Runs of the comparison; the best one counts.
 const COMPARISONS: usize = 3;
 
 /// Arguments of `ringbell hll`.
@@ -153,7 +153,7 @@ impl SketchArgs {
 }
 
 impl Args {
-    /// An engine for what is counted.
+    /// An engine for the items.
     fn engine(&self) -> Result<Box<dyn StreamEngine>> {
         let hash = self.text.hash(self.sketch.hash);
         Ok(match self.text.engine(self.sketch.precision, hash)? {
@@ -185,7 +185,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         return Err(Problem::new(Exit::Usage, what, "give --message 1 to 64M").into());
     }
     if args.sketch_out.is_some() {
-        // What could not be kept is not counted first.
+        // A hash whose sketch could not be stored is refused before counting.
         let hash = args.text.hash(args.sketch.hash);
         args.form
             .image(&Sketch::new(args.sketch.precision, hash, 8)?)?;
@@ -249,7 +249,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// What was counted, and how fast.
+/// Result of a count, and its speed.
 struct Counted<'a> {
     /// Lines without the column, of a text.
     missing: Option<u64>,
@@ -266,7 +266,7 @@ struct Counted<'a> {
     gpu_kind: &'static str,
 }
 
-/// The same stream counted in one way or another, 10^9 bytes per second.
+/// Speed of the same stream counted in one way or another, 10^9 bytes per second.
 #[derive(Clone, Copy, Default)]
 struct Speeds {
     /// By the engine on the path.
@@ -354,8 +354,8 @@ impl Counted<'_> {
     }
 }
 
-/// Speed with and without the engine, and with the kernel if that has counted: what still lies in GPU
-/// memory, again and again. None when the input was too short to fill it.
+/// Speed with and without the engine, and with the kernel if that has counted, over repeated streams of the data left in GPU
+/// memory. None when the input was too short to fill it.
 fn compare(
     args: &Args,
     path: &Path,
@@ -383,7 +383,7 @@ fn compare(
         best.plain = best.plain.max(once(None)?);
         best.engine = best.engine.max(once(Some(args.engine()?))?);
         if let Some(kernel) = kernel {
-            // An emulated GPU is slow: less will do.
+            // An emulated GPU is slow: fewer suffice.
             let count = (count / 8).max(4 * WINDOW);
             let total = Some(count * args.message);
             let flow = kernel.stream(args.message, total, messages(count))?;

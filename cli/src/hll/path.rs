@@ -1,4 +1,4 @@
-//! Two NICs of this process, and streams between them: from GPU memory, past an engine, to GPU memory.
+//! Streams between two NICs of this process: from GPU memory, past an engine, to GPU memory.
 #![allow(clippy::disallowed_methods)] // A program at the edge: streams are timed.
 
 use std::collections::VecDeque;
@@ -36,17 +36,17 @@ pub(crate) struct Path {
     size: u64,
 }
 
-/// What a stream came to.
+/// Result of a stream.
 pub(crate) struct Flow {
     /// Bytes that arrived in GPU memory.
     pub(crate) bytes: u64,
     /// From the first send to the last receive.
     pub(crate) elapsed: Duration,
-    /// What the engine says, when there was one.
+    /// The engine's result, when there was one.
     pub(crate) result: Option<Vec<u8>>,
     /// Bytes of an item that the end of the stream has cut.
     pub(crate) cut: Option<usize>,
-    /// What carried it.
+    /// Name of the transport.
     pub(crate) transport: &'static str,
 }
 
@@ -66,7 +66,7 @@ impl Path {
     /// Opens both NICs, for messages of up to `size` bytes.
     pub(crate) fn open(transport: TransportSpec, size: u64) -> Result<Path> {
         let folder = Folder::new("hll")?;
-        // Both ends share memory: nothing can flip a bit.
+        // Both ends share memory: no bit can flip.
         let switch = match transport {
             TransportSpec::Local => None,
             _ => Some(Arc::new(open::switch(2, 9000, Checksums::Omitted)?)),
@@ -114,8 +114,8 @@ impl Path {
         Ok(self.to.read(offset, into)?)
     }
 
-    /// Streams until `next`, which is told where in the sender's ring the next message lies and fills it
-    /// there, gives one of 0 bytes. An engine, if any, sits between network and receiving GPU memory.
+    /// Streams until `next` returns a message of 0 bytes. `next` gets the next message's place in the sender's ring, and fills
+    /// it. An engine, if any, sits between network and receiving GPU memory.
     pub(crate) fn stream(
         &self,
         size: u64,
@@ -126,8 +126,8 @@ impl Path {
         self.carry(size, engine, next, |r| self.receive(r, size))
     }
 
-    /// As [`stream`](Path::stream), with a receiver of the caller's, which says how many bytes came. `next` is
-    /// dropped when it has given the last message, or the sender has failed.
+    /// As [`stream`](Path::stream), with a receiver of the caller's, which returns how many bytes came. `next` is dropped when it
+    /// has given the last message, or the sender has failed.
     pub(super) fn carry(
         &self,
         size: u64,
@@ -152,7 +152,7 @@ impl Path {
             let sent = self.send(s, size, &mut next);
             drop(next);
             if sent.is_err() {
-                // The receiver must not wait for what will never come.
+                // The receiver must not wait for messages that will never come.
                 self.tx.abort(s);
             }
             let received = receiver.join().map_err(|_| anyhow!("the receiver failed"));

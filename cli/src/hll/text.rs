@@ -1,9 +1,9 @@
 //! Items of a text: its lines, or one column of them.
 //!
-//! A line ends with a line feed, with a carriage return before it or without, or with the input. What lies between is
-//! the item, byte for byte: an empty line is an item, and a line may have any length, because it is hashed as it
-//! passes. A column is what stands between two delimiters of a line, empty or not; quotes mean nothing. A line with
-//! fewer columns has no item, and is told; an empty line has no column, as in awk.
+//! A line ends with a line feed, with a carriage return before it or without, or with the input. The bytes between are the item:
+//! an empty line is an item, and a line may have any length, because it is hashed as it passes. A column is the text between two
+//! delimiters of a line, empty or not; quotes mean nothing. A line with fewer columns has no item, and is reported; an empty line
+//! has no column, as in awk.
 
 use anyhow::Result;
 use ringbell::engines::hll::{HashKind, HllSummary, ItemHash, Sketch};
@@ -11,7 +11,7 @@ use ringbell::engines::{EngineError, StreamEngine};
 
 use crate::{Exit, Problem};
 
-/// Bytes from which a text is told.
+/// Bytes from which a text is recognised.
 const LOOKED_AT: usize = 4096;
 
 /// What an item is, when it has no fixed width.
@@ -107,11 +107,11 @@ pub(super) struct TextEngine {
     /// The column that is counted; a whole line is the first without a delimiter.
     wanted: u32,
     delimiter: Option<u8>,
-    /// What everything begins with.
+    /// State before the first byte of an item.
     empty: (ItemHash, Sketch),
     item: ItemHash,
     sketch: Sketch,
-    /// The column that has been come to.
+    /// The current column.
     at: u32,
     /// The line has bytes.
     begun: bool,
@@ -179,7 +179,7 @@ impl StreamEngine for TextEngine {
     }
 
     fn declared_rate(&self) -> f64 {
-        // Empty lines, each of which is hashed.
+        // Empty lines; each is hashed.
         20e6
     }
 

@@ -32,9 +32,9 @@ use crate::report::{
 };
 use crate::{open, Exit, Problem};
 
-/// How long started ranks may take to end after the last measurement.
+/// Longest time for started ranks to end after the last measurement.
 const END: Duration = Duration::from_secs(10);
-/// How long ranks may take to find each other.
+/// Longest time for ranks to find each other.
 const START: Duration = Duration::from_secs(120);
 
 /// Arguments of `ringbell perf all-reduce` and the other collectives.
@@ -113,7 +113,7 @@ pub(crate) struct Args {
     pub(super) output: OutputArgs,
 }
 
-/// A name of the contract as command lines have it.
+/// A name of the contract in the form of the command line.
 pub(super) fn spelled(name: &str) -> String {
     name.to_ascii_lowercase().replace('_', "-")
 }
@@ -206,7 +206,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &Args) -> Result<Exit> {
             let steps = steps(kind, args, job.size())?;
             let here = match job.source() {
                 JobSource::Ringbell => job.size(),
-                // Others may have started them on other machines.
+                // Other launchers may have started them on other machines.
                 _ => 1,
             };
             usage::enough_memory(kind, here, largest(&steps))?;
@@ -266,7 +266,7 @@ fn in_threads(
     usage::enough_descriptors(args.ranks(), args.transport)?;
     let id = server.id();
     let failed = Mutex::new(None);
-    // The others wait for one that has failed no longer.
+    // The others stop waiting for one that has failed.
     let fail = |rank: u32, e: anyhow::Error| {
         server.rank_ended(rank, &format!("rank {rank}: {e:#}"));
         let e = e.context(format!("rank {rank}"));
@@ -293,7 +293,7 @@ fn in_threads(
                     "give fewer ranks with -R, or raise `ulimit -u`",
                 ));
                 server.rank_ended(rank, &format!("{e:#}"));
-                // Those that wait for rank 0 end as well.
+                // Ranks that wait for rank 0 end as well.
                 server.rank_ended(0, "rank 0 was not started");
                 return Err(e);
             }
@@ -306,15 +306,15 @@ fn in_threads(
         done
     })
     .map_err(|e| match failed.lock().ok().and_then(|mut f| f.take()) {
-        // The other has ended because rank 0 has no room.
+        // The other rank has ended because rank 0 lacks a resource.
         Some(other) if lacks_something(&e) && !lacks_something(&other) => e.context("rank 0"),
-        // What the others say is the cause more often than the effect.
+        // The others' errors are the cause more often than the effect.
         Some(other) => other.context(format!("rank 0: {e:#}")),
         None => e,
     })
 }
 
-/// Whether an error is one of this machine, rather than of the ranks.
+/// Whether an error is one of this machine, not of the ranks.
 fn lacks_something(error: &anyhow::Error) -> bool {
     Problem::exit_of(error) == Exit::Environment
 }
@@ -350,12 +350,12 @@ fn in_processes(
     })
 }
 
-/// The sizes, with the iterations that each gets: all ranks must come to the same.
+/// The sizes, with the iterations of each: all ranks must compute the same.
 fn steps(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<Vec<Step>> {
     steps_of(kind, &args.sweep, args.datatype, args.streams, ranks)
 }
 
-/// The same from what they depend on.
+/// The same from its inputs.
 pub(super) fn steps_of(
     kind: CollectiveKind,
     given: &SweepArgs,
@@ -375,7 +375,7 @@ pub(super) fn steps_of(
             sized.map_err(|what| Problem::new(Exit::Usage, what, "leave it away"))?;
             vec![0]
         }
-        // Elements that pass through kernels' hands, some thousand at a time.
+        // Elements that pass through kernels, some thousand at a time.
         _ if streams => sweep.sizes(1 << 10, 4 << 20).map_err(usage)?,
         _ => sweep.sizes(1 << 10, 64 << 20).map_err(usage)?,
     };
@@ -544,7 +544,7 @@ fn one_rank(
             },
         )?;
     }
-    // Nobody goes before all have their numbers.
+    // No rank ends before all have their numbers.
     rank.comm().clone().finish(END)?;
     Ok(if wrong > 0 { Exit::WrongData } else { Exit::Ok })
 }
@@ -565,7 +565,7 @@ pub(super) fn name(kind: CollectiveKind) -> &'static str {
     }
 }
 
-/// What ran, over what, by whose hand, with how much NIC memory.
+/// Fills in transport, algorithms, the caller (host or kernel), and NIC memory.
 fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     let comm = rank.comm();
     let info = comm.info()?;
@@ -655,7 +655,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     Ok(())
 }
 
-/// What rank 0's engines have seen, these measurements' own barriers and sums included.
+/// Data that rank 0's engines have seen, the measurements' own barriers and sums included.
 fn seen(text: &str, place: Place, e: &EngineInfo) -> String {
     let gbs = |rate: Option<f64>| match rate {
         Some(rate) => format!("{:.2} GB/s", rate / 1e9),

@@ -155,14 +155,14 @@ fn row(series: String, size_bytes: u64, iters: u32, time_ns: u64, wrong: Option<
     }
 }
 
-/// `sum` grows by `other` with each operation.
+/// Each operation adds `other` to `sum`.
 struct Arrays {
     sum: DeviceBuffer,
     other: DeviceBuffer,
     result: DeviceBuffer,
 }
 
-/// Small whole numbers, so that sums are exact, however many there are.
+/// Small whole numbers, so that any number of sums is exact.
 fn first(i: u64) -> f32 {
     (i * 7 % 31) as f32
 }
@@ -182,7 +182,7 @@ impl Arrays {
         Ok(())
     }
 
-    /// Elements that are not what so many sums make.
+    /// Number of elements that differ from the result of so many sums.
     fn wrong(&self, bytes: u64, sums: u32) -> Result<u64> {
         let mut words = vec![0; bytes as usize];
         self.sum.read(0, &mut words)?;

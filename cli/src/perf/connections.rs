@@ -110,7 +110,7 @@ fn summarise(report: &Report, output: &OutputArgs) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the server to say that a run's bytes have arrived and that it begins the next.
+/// Waits for the server's message that a run's bytes have arrived and that it begins the next.
 fn all_arrived(client: &Client) -> Result<()> {
     match client.verdict()? {
         Verdict::READY => Ok(()),
@@ -158,7 +158,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
                 &many_args(&plan, (&list, active), &buffer, rounds),
             )?
             .ok("send on many connections")?;
-            // Not when the last send retires: TCP may still hold its bytes in a buffer.
+            // Not when the last send completes: TCP may still hold its bytes in a buffer.
             all_arrived(client)?;
             samples.push(start.elapsed().as_nanos() as f64 / total as f64);
         }
@@ -178,7 +178,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
             ..Row::default()
         });
     }
-    // The receiver counts over all runs: it stands in the last row.
+    // The receiver counts over all runs: the last row has its count.
     let wrong = client.verdict()?.wrong;
     if let Some(row) = rows.last_mut() {
         row.wrong = Some(wrong);

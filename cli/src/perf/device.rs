@@ -1,8 +1,8 @@
-//! `perf doorbell`, `perf nop` and `perf dma`: what one kernel and one NIC do without a peer
-//! (FpgaNIC Figures 3, 5 and 6b).
+//! `perf doorbell`, `perf nop` and `perf dma`: measurements of one kernel and one NIC without a peer (FpgaNIC Figures 3, 5 and
+//! 6b).
 //!
-//! The NIC is software and the BAR is memory of this host: the numbers say what Ringbell costs, not what
-//! a PCIe bus would. They are labelled so (`nic: soft`, and the GPU).
+//! The NIC is software and the BAR is memory of this host: the numbers are the cost of Ringbell, not of a PCIe bus. They are
+//! labelled so (`nic: soft`, and the GPU).
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::report::{
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
 
-/// Percentiles that are shown of each series.
+/// Percentiles shown for each series.
 const PERCENTILES: [f64; 7] = [1.0, 10.0, 25.0, 50.0, 90.0, 99.0, 99.9];
 /// Seed of the data that `perf dma` copies.
 const SEED: u64 = 0x646d_6120_7365_6564;
@@ -77,7 +77,7 @@ pub(crate) struct DmaArgs {
     output: OutputArgs,
 }
 
-/// A NIC that nobody else finds, and its folder.
+/// A NIC that no other NIC finds, and its folder.
 struct Alone {
     side: Side,
     _folder: Folder,
@@ -150,7 +150,7 @@ pub(super) fn distribution(
     }
 }
 
-/// Times of a kernel that writes one for each operation.
+/// Times that a kernel wrote, one for each operation.
 fn kernel_times(
     alone: &Alone,
     kernel: &str,

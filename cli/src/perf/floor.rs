@@ -1,4 +1,4 @@
-//! `perf floor`: what the machine takes without a NIC, against which latencies and bandwidths of a GPU are held.
+//! `perf floor`: latencies and bandwidths of the machine without a NIC, as the reference for those of a GPU.
 
 use std::time::Duration;
 

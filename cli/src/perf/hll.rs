@@ -16,7 +16,7 @@ use crate::report::{
 };
 use crate::{stdio, Exit, Problem};
 
-/// Rounds of each size: the three measurements in turn, so that what disturbs one disturbs all.
+/// Rounds of each size: the three measurements in turn, so that a disturbance affects all.
 const ROUNDS: usize = 5;
 
 /// Arguments of `perf hll`.
@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
     }
     args.sketch.engine()?;
     if args.one_core {
-        // Before any NIC starts a thread: threads inherit it.
+        // Before any NIC starts a thread: threads inherit the affinity.
         let core = machine::cores().first().copied();
         if !core.is_some_and(machine::pin_to) {
             stdio::note("# the kernel refused to pin this process to one core");
@@ -243,8 +243,8 @@ fn measure(args: &Args, path: &Path, items: &[u8], size: u64) -> Result<(Row, &'
     Ok((row, transport))
 }
 
-/// The stream counted by a kernel on the GPU, and registers that are not what they should be. An emulated
-/// GPU is slow: it gets a part of the messages.
+/// The stream counted by a kernel on the GPU, and the number of wrong registers. An emulated GPU is slow: it gets a part of the
+/// messages.
 fn without_offload(
     args: &Args,
     kernel: &Kernel<'_>,
@@ -266,7 +266,7 @@ fn without_offload(
     if !args.sweep.checks() {
         return Ok((speeds.median(), 0));
     }
-    // The ring again and again: an item may straddle its end.
+    // The ring is reused: an item may straddle its end.
     let used = (WINDOW.min(count) * size) as usize;
     let mut model = args.sketch.engine()?;
     for at in (0..count).step_by(WINDOW as usize) {
@@ -296,7 +296,7 @@ fn engine_alone(args: &Args, items: &[u8], count: u64) -> Result<f64> {
     Ok(bytes / elapsed / 1e9)
 }
 
-/// Bytes of GPU memory, and registers, that are not what they should be.
+/// Number of wrong bytes of GPU memory, and of wrong registers.
 fn check(args: &Args, path: &Path, items: &[u8], result: &[u8]) -> Result<u64> {
     let mut arrived = vec![0; items.len()];
     path.arrived(0, &mut arrived)?;

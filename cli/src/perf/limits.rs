@@ -1,4 +1,4 @@
-//! `ringbell perf limits`: the numbers that every other benchmark is held against.
+//! `ringbell perf limits`: the reference numbers for every other benchmark.
 
 use anyhow::Result;
 

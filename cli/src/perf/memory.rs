@@ -1,4 +1,4 @@
-//! Measurements that this machine has no memory for, or no descriptor, refused before anything is started.
+//! Checks of memory and descriptors before a measurement starts.
 
 use anyhow::Result;
 use ringbell::GpuChoice;
@@ -6,13 +6,13 @@ use ringbell::GpuChoice;
 use crate::report::{memory, size_text};
 use crate::{Exit, Problem};
 
-/// One part in so many stays free: the system and other programs go on.
+/// One part in so many stays free for the system and other programs.
 const SPARE: u64 = 16;
 
 /// Longest message that a kernel posts as one descriptor: `MAX_PIECE` of `ringbell.cuh`.
 const LONGEST: u64 = 0xffff_0000;
 
-/// Refuses messages that one descriptor cannot hold, whatever memory there is.
+/// Refuses messages that one descriptor cannot hold, with any amount of memory.
 pub(super) fn one_descriptor(largest: u64) -> Result<()> {
     if largest <= LONGEST {
         return Ok(());
@@ -24,7 +24,7 @@ pub(super) fn one_descriptor(largest: u64) -> Result<()> {
     Err(Problem::new(Exit::Usage, what, "give -e 2G or less").into())
 }
 
-/// Refuses what needs more bytes of this machine's memory than are free. A real GPU has memory of its own.
+/// Refuses a measurement that needs more of this machine's memory than is free. A real GPU has memory of its own.
 pub(super) fn enough(what: &str, needed: u64, advice: &str) -> Result<()> {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => Ok(()),
@@ -45,7 +45,7 @@ fn check(what: &str, needed: u64, free: Option<memory::Free>, advice: &str) -> R
     Err(Problem::new(Exit::Environment, what, advice).into())
 }
 
-/// In the largest unit of which there are four: a person reads three digits.
+/// In the largest unit with at least four of it: three digits are readable.
 fn rounded(bytes: u64) -> String {
     let unit = [1 << 40, 1 << 30, 1 << 20, 1 << 10];
     let unit = unit.into_iter().find(|u| bytes / u >= 4).unwrap_or(1);

@@ -1,11 +1,11 @@
 //! NCCL's all-reduce, measured as ours is: `ringbell perf nccl` alone, `ringbell perf all-reduce --beside nccl`
 //! beside ours (ADR 24).
 //!
-//! `library` knows where NCCL may be and `binding` its functions; it is loaded when it is measured, never linked.
-//! It runs in processes of its own (`worker`), one for all ranks or one for each (`placement`), which are told
-//! what to do in a line of JSON (`order`), listened to, and ended when their time is up (`gather`). `rank` is what
-//! a rank does, on a `device` without any part of Ringbell. `log` reads what NCCL says of its channels, `mps` finds
-//! or starts the service that lets processes share a GPU at the same time, `beside` runs both sides in turn.
+//! `library` finds NCCL and `binding` declares its functions; it is loaded when it is measured, never linked. It runs in
+//! processes of its own (`worker`), one for all ranks or one for each (`placement`). They get their orders in a line of JSON
+//! (`order`), and `gather` reads their output and ends them when their time is up. `rank` is the work of a rank, on a `device`
+//! without any part of Ringbell. `log` reads NCCL's channels from its log, `mps` finds or starts the service that lets processes
+//! share a GPU at the same time, `beside` runs both sides in turn.
 
 pub(super) mod beside;
 mod binding;
@@ -98,7 +98,7 @@ fn device() -> Result<usize> {
     }
 }
 
-/// The first library that can be loaded, with what it and the GPU say of themselves. One that was named is the only one.
+/// The first library that can be loaded, with its description and the GPU's. A named library is the only candidate.
 fn find(args: &NcclArgs, device: usize) -> Result<Found> {
     let asked = args.nccl.as_deref();
     let mut searched = Vec::new();
@@ -120,7 +120,7 @@ fn find(args: &NcclArgs, device: usize) -> Result<Found> {
     Err(NotFound { searched }.problem().into())
 }
 
-/// A place; why it is passed over is added to what was searched. Without a GPU there is no use in going on.
+/// Tries a place; the reason for passing it over is added to `searched`. Without a GPU the search ends.
 fn try_one(place: &Candidate, device: usize, searched: &mut Vec<Passed>) -> Result<Option<Found>> {
     match gather::look(&place.path, device) {
         Ok(found) => Ok(Some(found)),
@@ -137,7 +137,7 @@ fn try_one(place: &Candidate, device: usize, searched: &mut Vec<Passed>) -> Resu
     }
 }
 
-/// What is measured, whoever does it.
+/// The measurement, the same for both sides.
 struct Task {
     ranks: u32,
     datatype: DataType,
@@ -191,7 +191,7 @@ fn measure(
     }))
 }
 
-/// What a report says of it.
+/// Its part of a report.
 fn peer(found: &Found, carrier: Carrier, placement: &str, outcome: Outcome) -> Peer {
     let kind = carrier.in_log();
     let Outcome {

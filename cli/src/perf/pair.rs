@@ -1,4 +1,4 @@
-//! Who the two sides are: threads, processes, or two commands on two machines.
+//! The two sides of a measurement: threads, processes, or two commands on two machines.
 
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -33,7 +33,7 @@ const CLIENT_IP: Cidr = Cidr {
     ip: Ipv4Addr::new(10, 77, 0, 2),
     prefix: 24,
 };
-/// How long the other side may take to appear.
+/// Longest wait for the other side to appear.
 pub(super) const START: Duration = Duration::from_secs(20);
 
 /// Flags that say between whom, and over what.
@@ -190,7 +190,7 @@ enum Peer {
     Elsewhere,
 }
 
-/// What the command line asked for.
+/// Role of this process, by the command line.
 pub(super) enum Role {
     /// The receiving side has served; nothing to report.
     Served,
@@ -232,7 +232,7 @@ impl WireArgs {
         Ok(options)
     }
 
-    /// Both NICs belong to this command, so that no stranger's delayed acknowledgements count.
+    /// Both NICs belong to this command, so that no unknown peer's delayed acknowledgements count.
     fn both_ours(&self) -> bool {
         self.directory.is_some() || (self.listen.is_none() && self.connect.is_none())
     }
@@ -330,7 +330,7 @@ impl WireArgs {
         };
         Ok(match port {
             PortSpec::Mem => {
-                // Both ends share memory: nothing can flip a bit, unless faults are asked for.
+                // Both ends share memory: no bit can flip, unless faults are set.
                 let checksums = match self.acts_on_frames() {
                     true => Checksums::Software,
                     false => Checksums::Omitted,
@@ -339,7 +339,7 @@ impl WireArgs {
                 (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
             }
             PortSpec::Udp { bind, peers } if peers.is_empty() => {
-                // Two sockets on this host that know each other; the port numbers are free ones.
+                // Two sockets on this host, each configured with the other's address; the port numbers are free ones.
                 let ip = if bind.ip().is_unspecified() {
                     Ipv4Addr::LOCALHOST.into()
                 } else {
@@ -380,7 +380,7 @@ impl WireArgs {
         options.local.directory = Some(folder.to_path_buf());
         options.switch = switch.map(|s| (s, 0));
         let client = Side::open(options, self.timeout())?;
-        // The server ends last, and removes what both have found each other by.
+        // The server ends last, and removes the discovery folder.
         let thread = std::thread::Builder::new()
             .name("perf-server".into())
             .spawn(move || -> Result<()> {
@@ -447,7 +447,7 @@ impl WireArgs {
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         if let Some(fd) = switch.as_ref().and_then(|s| s.fd()) {
-            // The child opens the switch's memory through this process: nothing is inherited.
+            // The child opens the switch's memory through this process, because no descriptor is inherited.
             child.arg("--join-switch").arg(format!(
                 "/proc/{}/fd/{}",
                 std::process::id(),
@@ -512,7 +512,7 @@ impl Client {
         meta.gpu = machine::gpu_name(self.side.nic.gpu());
         meta.transport = self.transport();
         meta.port = match meta.transport.as_str() {
-            // The session does not use the port: not silently, when one was asked for.
+            // The session does not use the port: print that, when one was set.
             "local" => match self.side.nic.port() {
                 PortSpec::None | PortSpec::Mem => "none".into(),
                 unused => format!("none ({unused} is not used)"),
@@ -531,10 +531,10 @@ impl Client {
         }
     }
 
-    /// Waits for the server to say how a run went.
+    /// Waits for the server's result of a run.
     ///
     /// # Errors
-    /// What the server's kernel failed with, or that no answer came.
+    /// The error of the server's kernel, or a missing answer.
     pub(super) fn verdict(&self) -> Result<Verdict> {
         let verdict = Verdict::decode(&self.side.hear(self.session, self.side.patience())?)?;
         match Status::from_code(verdict.status as u8) {
@@ -554,7 +554,7 @@ impl Client {
         ours.and_then(|s| s.transport).unwrap_or("none").into()
     }
 
-    /// Which way payload went so far; `None` when it left this machine.
+    /// The payload's way so far; `None` when it left this machine.
     pub(super) fn payload(&self) -> Option<Payload> {
         let nic = self.side.nic.soft();
         let counters = nic.counters();
@@ -575,7 +575,7 @@ impl Client {
         })
     }
 
-    /// Tells the server that nothing more comes, and waits for it to end.
+    /// Sends the server the end of the measurement, and waits for it to end.
     pub(super) fn end(self) -> Result<()> {
         let plan = Plan {
             run: Run::End,
@@ -602,8 +602,8 @@ impl Client {
         }
     }
 
-    /// Gives the measurement up because of an error: the other side is ended if it is ours. Gives the error back, with
-    /// the other side's end in front where that is the cause.
+    /// Ends the measurement because of an error: the other side is ended if it is ours. Returns the error, with the other side's
+    /// end in front where that is the cause.
     pub(super) fn abandon(self, error: anyhow::Error) -> anyhow::Error {
         let error = self.peer.blame(error);
         drop(self.side);
@@ -622,7 +622,7 @@ impl Peer {
         }
     }
 
-    /// Ends the other side if it is ours; gives the error back, with what ended it in front.
+    /// Ends the other side if it is ours; returns the error, with the cause of that end in front.
     fn blame(self, error: anyhow::Error) -> anyhow::Error {
         match self {
             Peer::Process(receiver) => receiver.blame(error),

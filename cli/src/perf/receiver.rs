@@ -1,4 +1,4 @@
-//! The process of the receiving side: started, watched, and named when it ends too early.
+//! Process of the receiving side: started, watched, and named when it ends too early.
 #![allow(clippy::disallowed_methods)] // The program: waits for its peer with a deadline.
 
 use std::io::{BufRead as _, BufReader};
@@ -17,11 +17,11 @@ use crate::child::End;
 use crate::scratch::Folder;
 use crate::{stdio, Exit, Problem};
 
-/// How often the process is looked at.
+/// Interval between two checks of the process.
 const LOOK: Duration = Duration::from_millis(20);
-/// How long it may take to end after it was told that nothing more comes.
+/// Longest time for it to end after the last plan.
 const END: Duration = Duration::from_secs(10);
-/// How much later than the error that it causes the end of a process may be seen.
+/// Longest delay between an error and the detection of the process end that caused it.
 const SEEN: Duration = Duration::from_millis(200);
 
 /// The process, and the directory that both sides use. Dropping it ends the process.
@@ -47,12 +47,12 @@ impl Receiver {
         lock(&self.child)
     }
 
-    /// How it has ended, if it has.
+    /// Its end, if it has ended.
     pub(super) fn ended(&self) -> Option<End> {
         self.child().try_wait().ok().flatten().map(End::from)
     }
 
-    /// Waits until it listens; passes on what it says on standard error.
+    /// Waits until it listens; passes on its standard error.
     pub(super) fn ready(&mut self) -> Result<()> {
         let stderr = self.child().stderr.take();
         let stderr = stderr.ok_or_else(|| anyhow!("the child has no standard error"))?;
@@ -81,7 +81,7 @@ impl Receiver {
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
             }
             if let Some(end) = self.ended() {
-                // It has said why; this command ends in the same way.
+                // It has printed the reason; this command exits with the same code.
                 let what = format!("the receiving process {end} before it listened");
                 let exit = match end.is_by_signal() {
                     true => Exit::Failed,
@@ -93,7 +93,7 @@ impl Receiver {
         bail!("the receiving process did not start to listen within {START:?}")
     }
 
-    /// From now on its end ends all sessions of our side: over TCP nothing else would tell us.
+    /// From now on its end ends all sessions of our side: over TCP no other event would show it.
     pub(super) fn watch(&mut self, side: &Side) -> Result<()> {
         let (nic, queue) = (side.nic.clone(), side.nic.create_queue()?);
         let (child, may_end) = (self.child.clone(), self.may_end.clone());
@@ -119,12 +119,12 @@ impl Receiver {
         Ok(())
     }
 
-    /// It is told next that nothing more comes.
+    /// Call before the last plan is sent: from then on it may end.
     pub(super) fn may_end(&self) {
         self.may_end.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for its end, after it was told that nothing more comes.
+    /// Waits for its end, after the last plan.
     pub(super) fn join(self) -> Result<()> {
         let start = Instant::now();
         while start.elapsed() < END {
@@ -137,7 +137,7 @@ impl Receiver {
         bail!("the receiving process did not end; it was killed");
     }
 
-    /// Ends it because of an error; gives the error back, with its end in front when it had ended before.
+    /// Ends it because of an error; returns the error, with its end in front when it had ended before.
     pub(super) fn blame(self, error: anyhow::Error) -> anyhow::Error {
         let pid = self.child().id();
         let start = Instant::now();
@@ -164,7 +164,7 @@ impl Drop for Receiver {
             let _ = watch.join();
         }
         let mut child = self.child();
-        // One that has ended already is only waited for.
+        // A process that has ended already is only waited for.
         let _ = child.kill();
         let _ = child.wait();
     }

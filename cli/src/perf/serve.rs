@@ -1,4 +1,4 @@
-//! The receiving side: accepts a measurement and runs what its client plans.
+//! Receiving side: accepts a measurement and runs its client's plans.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use ringbell::{DeviceBuffer, KernelArg};
 use super::side::{KernelResult, Side};
 use super::wire::{Plan, Run, Verdict};
 
-/// How long a client may take to think between two runs.
+/// Longest pause of a client between two runs.
 const BETWEEN_RUNS: Duration = Duration::from_secs(120);
 /// Chunks of the stream of small messages.
 pub(super) const RATE_CHUNK: u64 = 4096;
@@ -20,7 +20,7 @@ pub(super) fn stride(len: u64) -> u64 {
     len.max(1).next_multiple_of(64)
 }
 
-/// Serves one client until it says that nothing more comes.
+/// Serves one client until its plan ends the measurement.
 pub(super) fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()> {
     let session = side.accept(listener, patience).context("no client came")?;
     loop {
@@ -31,7 +31,7 @@ pub(super) fn serve(side: &Side, listener: SessionId, patience: Duration) -> Res
         if plan.run == Run::End {
             break;
         }
-        // A failed run is the client's to report: it learns status and count from the verdict.
+        // The client reports a failed run: it gets status and count from the verdict.
         let r = run(side, session, listener, &plan)?;
         side.tell(
             session,
@@ -123,7 +123,7 @@ pub(super) fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
     }
 }
 
-/// What the kernels of both sides are told of a run on the first `active` connections of a list.
+/// Arguments of both sides' kernels for a run on the first `active` connections of a list.
 pub(super) fn many_args(
     plan: &Plan,
     (list, active): (&DeviceBuffer, u32),
@@ -185,8 +185,8 @@ pub(super) fn session_list(side: &Side, sessions: &[SessionId]) -> Result<Device
     Ok(list)
 }
 
-/// What both sides of a run through slots need: the exposed window, its division, and a user's buffer
-/// that the NIC cannot reach.
+/// Memory that both sides of a run through slots need: the exposed window, its division, and a user's buffer that the NIC cannot
+/// reach.
 pub(super) fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots, GpuBuffer)> {
     let config = SlotsConfig {
         window_bytes: u64::from(plan.window) << 20,

@@ -11,7 +11,7 @@ use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicOptions, P
 use super::wire::MESSAGE_BYTES;
 use crate::{open, Exit, Problem};
 
-/// A NIC with what a measurement needs on it.
+/// A NIC and the resources of a measurement on it.
 pub(crate) struct Side {
     /// The NIC.
     pub(crate) nic: Nic,
@@ -21,12 +21,12 @@ pub(crate) struct Side {
     timeout_us: u32,
 }
 
-/// What a measuring kernel wrote: `perf_result` of `kernels/common.cuh`.
+/// Result of a measuring kernel: `perf_result` of `kernels/common.cuh`.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KernelResult {
     /// Completion status code.
     pub(super) status: u32,
-    /// What the status says.
+    /// The status's detail.
     pub(super) detail: u64,
     /// Messages that the status covers.
     pub(super) messages: u64,
@@ -39,8 +39,8 @@ pub(super) struct KernelResult {
 /// Bytes of `perf_result`.
 const RESULT_BYTES: usize = 48;
 
-/// Who steps a NIC whose measurement does not choose: a real GPU that was asked for cannot, and its doorbells
-/// wake nobody, so a thread polls for it.
+/// Progress of a NIC whose measurement does not choose: kernels of a selected real GPU cannot step it, and its doorbells wake no
+/// thread, so a thread polls.
 pub(crate) fn progress_for_gpu() -> ProgressMode {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
@@ -128,8 +128,8 @@ impl Side {
         }
     }
 
-    /// Connects, trying again until `patience` has passed: the server may still be starting.
-    /// Ends earlier when the server does not go on.
+    /// Connects, trying again until `patience` has passed: the server may still be starting. Ends earlier when the server has
+    /// ended.
     pub(super) fn connect(
         &self,
         to: SocketAddrV4,
@@ -138,7 +138,7 @@ impl Side {
     ) -> Result<SessionId> {
         let start = Instant::now();
         loop {
-            // Short: an address that nobody has is asked for again and again.
+            // Short: the request to an address without a NIC is repeated.
             match self.connect_within(to, 1_000_000) {
                 Ok(s) => return Ok(s),
                 Err(e) if start.elapsed() >= patience => {
@@ -150,7 +150,7 @@ impl Side {
         }
     }
 
-    /// Connects, or tells why not.
+    /// Connects, or returns the reason why not.
     pub(crate) fn connect_once(&self, to: SocketAddrV4) -> Result<SessionId> {
         self.connect_within(to, self.timeout_us)
     }

@@ -1,8 +1,8 @@
-//! `perf slots`: the paper's staging buffers by slot size, against zero-copy sends of the same size, rung
-//! by a kernel and launched by the host one by one (FpgaNIC Figures 6a, 6b, 6c).
+//! `perf slots`: the paper's staging buffers by slot size, against zero-copy sends of the same size (FpgaNIC Figures 6a, 6b, 6c).
+//! The sends are rung by a kernel, and launched by the host one by one.
 //!
-//! Slots copy twice more than zero-copy sends: into the slot and out of it. That is what they cost where
-//! the NIC cannot reach user memory.
+//! Slots copy twice more than zero-copy sends: into the slot and out of it. That is their cost where the NIC cannot reach user
+//! memory.
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use crate::{Exit, Problem};
 const WINDOW: u16 = 16;
 /// Bytes of `gpu_result`.
 const GPU_RESULT: u64 = 24;
-/// Most bytes that the host-launched series holds ready.
+/// Most bytes that the host-launched series prepares.
 const PREPARED: u64 = 32 << 20;
 
 /// Arguments of `perf slots`.
@@ -215,7 +215,7 @@ fn rung(args: &Args, client: &Client, size: u64) -> Result<Row> {
     Ok(row(size, n.into(), sent.elapsed_ns, wrong))
 }
 
-/// One kernel launch for each message, in order on one stream: what a host-centric design does.
+/// One kernel launch for each message, in order on one stream, as in a host-centric design.
 fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let side = &client.side;
     let n = count(args, 1000).min(u32::try_from(PREPARED / stride(size))?);
@@ -238,7 +238,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let results = side.nic.alloc::<u8>(u64::from(n) * GPU_RESULT)?;
     results.write(0, &vec![0xff; (u64::from(n) * GPU_RESULT) as usize])?;
     side.tell(client.session, &plan.encode())?;
-    // The receiving kernel says when it is ready and when it has all: of no warm-up, then of the run.
+    // The receiving kernel reports when it is ready and when it has all: of no warm-up, then of the run.
     for _ in 0..3 {
         side.hear_word(client.session)?;
     }

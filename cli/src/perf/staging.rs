@@ -1,5 +1,5 @@
-//! `perf staging`: messages between memories of every kind, and the size of the pieces in which the
-//! NIC stages what a peer cannot map (in the manner of OSU's `H` and `D` flags).
+//! `perf staging`: messages between memories of every kind, and the size of the pieces in which the NIC stages memory that a peer
+//! cannot map (in the manner of OSU's `H` and `D` flags).
 #![allow(clippy::disallowed_methods)] // Transfers are timed with the host's clock.
 
 use std::sync::Barrier;
@@ -188,7 +188,7 @@ impl End {
     }
 }
 
-/// Two NICs that nobody else finds, connected.
+/// Two NICs that no other NIC finds, connected.
 struct Pair {
     ends: [End; 2],
     _folder: Folder,

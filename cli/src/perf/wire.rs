@@ -1,4 +1,4 @@
-//! What the two sides of a measurement tell each other, over the session that is measured.
+//! Messages between the two sides of a measurement, over the measured session.
 //!
 //! Before each run the client sends a [`Plan`], after it the server answers with a [`Verdict`]; both
 //! fit into one inline descriptor. So a measurement needs no second channel, and works the same
@@ -10,7 +10,7 @@ use anyhow::{bail, Result};
 pub(super) const MESSAGE_BYTES: usize = 40;
 const MAGIC: u32 = 0x3150_4252; // "RBP1"
 
-/// What the server's kernel is to do.
+/// The work of the server's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Run {
     /// Answer a ping-pong.
@@ -24,14 +24,14 @@ pub(super) enum Run {
     Many,
     /// Receive through slots.
     Slots,
-    /// Nothing more: close.
+    /// End of the measurement: close.
     End,
 }
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// What.
+    /// The kind of run.
     pub(super) run: Run,
     /// Check every byte of every message.
     pub(super) full: bool,
@@ -103,7 +103,7 @@ impl Plan {
     }
 }
 
-/// What the server saw.
+/// The server's result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Verdict {
     /// Completion status code of the first failure, or 0.
@@ -117,7 +117,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Told when all of a run has arrived and the server begins the next; no verdict.
+    /// Sent when all of a run has arrived and the server begins the next; no verdict.
     pub(super) const READY: Verdict = Verdict {
         status: 0,
         detail: 0x7265_6164_7921,

@@ -1,8 +1,7 @@
-//! The NICs that run on this host, and the registers that they show.
+//! NICs that run on this host, and their registers.
 //!
-//! A software NIC keeps its BAR in a memfd with a name of its own. Whoever may look into a process (its
-//! user, or root) can open that memory through /proc and read the status registers, as a driver
-//! reads those of a card; the NIC notices nothing.
+//! A software NIC keeps its BAR in a memfd with a name of its own. A user with access to a process (its owner, or root) can open
+//! that memory through /proc and read the status registers, as a driver reads those of a card; the NIC does not notice.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -33,7 +32,7 @@ impl RunningNic {
     }
 }
 
-/// Every NIC of every process that this one may look into, or of one process; by rising number.
+/// Every NIC of every process that this one may inspect, or of one process; by rising number.
 pub(super) fn nics(only: Option<u32>) -> Vec<RunningNic> {
     let pids: Vec<u32> = match only {
         Some(pid) => vec![pid],
@@ -100,7 +99,7 @@ mod tests {
         file
     }
 
-    /// One test: other tests of this process must not add NICs meanwhile.
+    /// One test: other tests of this process must not add NICs at the same time.
     #[test]
     fn finds_each_nic_of_a_process_once_and_nothing_else() {
         let me = std::process::id();

@@ -1,5 +1,5 @@
-//! What this machine can do at best: how fast one thread copies, and how fast a cache line travels
-//! between two cores. Every benchmark measures them in its own run and quotes ratios against them.
+//! Upper limits of this machine: the copy speed of one thread, and the latency of a cache line between two cores. Every benchmark
+//! measures them in its own run and quotes ratios against them.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{machine, Limits, Samples};
 
-/// Batches of which the median is taken.
+/// Number of batches; the median counts.
 const BATCHES: usize = 7;
 /// Time of one batch of copies.
 const BATCH: Duration = Duration::from_millis(4);
@@ -17,7 +17,7 @@ const BATCH: Duration = Duration::from_millis(4);
 const ROUND_TRIPS: u64 = 20_000;
 /// A ping-pong that takes longer than this was not run on two cores at once and is given up.
 const GIVE_UP: Duration = Duration::from_secs(5);
-/// A ping-pong on a machine that others use too ends with the batches that it has by then.
+/// A ping-pong on a shared machine ends with the batches that it has by then.
 const ENOUGH: Duration = Duration::from_secs(2);
 /// Largest buffer that is copied, so that measuring the limit does not take the machine's memory.
 const LARGEST: u64 = 256 << 20;
@@ -36,7 +36,7 @@ pub(crate) fn measure(sizes: &[u64]) -> Limits {
     }
 }
 
-/// What copying one size gave.
+/// Result of copying one size.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Memcpy {
     /// Median of the batches, 10^9 payload bytes per second.
@@ -81,8 +81,8 @@ struct Line(AtomicU64);
 
 /// Half a round trip between two pinned threads, each writing a line of its own, in nanoseconds.
 ///
-/// None when the process may use one core only, when a thread cannot be pinned, or when the other
-/// core was taken by somebody else for so long that the number would mean nothing.
+/// None when the process may use one core only, or when a thread cannot be pinned. Also when other work took the other core for
+/// so long that the number would mean nothing.
 pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
     let cores = machine::cores();
     let (&near, &far) = (cores.first()?, cores.get(1)?);
@@ -102,7 +102,7 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
             }
             pinned
         });
-        // Without a thread there is no number; one that waits is told.
+        // Without a thread there is no number; the waiting one is stopped.
         let echo = echo.ok()?;
         let serve = thread().spawn_scoped(scope, || {
             let mut samples = Samples::with_capacity(BATCHES);

@@ -1,4 +1,4 @@
-//! The machine that a measurement ran on.
+//! Description of the machine that a measurement ran on.
 
 use super::{Limits, Meta};
 
@@ -26,7 +26,7 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
     }
 }
 
-/// The GPU as reports name it: `emulated`, or what the driver says.
+/// The GPU's name in reports: `emulated`, or the driver's name for it.
 pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
     match gpu.kind() {
         ringbell::GpuKind::Emulated => "emulated".into(),

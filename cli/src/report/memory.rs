@@ -1,5 +1,5 @@
-//! What memory is free on this machine, the limits of control groups included: asked before a measurement that could only
-//! end in the system's killing a process.
+//! Free memory of this machine, within the limits of control groups: checked before a measurement for which the system would kill
+//! a process.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub(crate) struct Free {
     pub(crate) of: String,
 }
 
-/// The tightest bound of this process; `None` where the system does not tell.
+/// The tightest bound of this process; `None` where the system does not report one.
 pub(crate) fn free() -> Option<Free> {
     free_below(Path::new("/"))
 }
@@ -35,7 +35,7 @@ fn meminfo(text: &str) -> Option<u64> {
     Some(number(line.trim().strip_suffix("kB")?)? << 10)
 }
 
-/// What a group and those above it leave; one line of /proc/self/cgroup, see cgroups(7).
+/// Free memory of a group and those above it; one line of /proc/self/cgroup, see cgroups(7).
 fn bounds(root: &Path, line: &str) -> Vec<Free> {
     let mut parts = line.splitn(3, ':');
     let (id, controllers, group) = match (parts.next(), parts.next(), parts.next()) {
@@ -57,7 +57,7 @@ fn bounds(root: &Path, line: &str) -> Vec<Free> {
         },
         _ => return Vec::new(),
     };
-    // In a container the path may begin above what is mounted; then the mount's own files bound us.
+    // In a container the path may begin above the mount; then the mount's own files give the bound.
     let path = PathBuf::from(group.trim_start_matches('/'));
     path.ancestors()
         .filter_map(|p| {
@@ -76,7 +76,7 @@ struct Names {
     mount: &'static str,
     limit: &'static str,
     used: &'static str,
-    /// In memory.stat: what is used, and given back when it is needed.
+    /// In memory.stat: used memory that is given back when it is needed.
     cache: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! What every measurement prints: a table in the manner of nccl-tests, one JSON object, an SVG plot.
+//! Reports of measurements: a table in the manner of nccl-tests, one JSON object, an SVG plot.
 //!
-//! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from
-//! [`SweepArgs`], the limits of the machine that the numbers are held against from [`limits`].
+//! A benchmark collects [`Row`]s into a [`Report`] and hands it to [`emit`]; sizes come from [`SweepArgs`], the machine's limits
+//! for comparison from [`limits`].
 
 pub(crate) mod limits;
 pub(crate) mod machine;

@@ -1,4 +1,4 @@
-//! Where a report goes: table, JSON, SVG.
+//! Outputs of a report: table, JSON, SVG.
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ impl OutputArgs {
     }
 }
 
-/// Prints the table and writes what the flags ask for.
+/// Prints the table and writes the files of the flags.
 ///
 /// # Errors
 /// When a file cannot be written.

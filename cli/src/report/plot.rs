@@ -1,11 +1,11 @@
-//! A sweep as an SVG: one curve for each series, logarithmic from left to right.
+//! Plot of a sweep as an SVG: one curve for each series, logarithmic from left to right.
 
 use anyhow::{bail, Result};
 use plotters::prelude::*;
 
 use super::{size_text, Report, Row};
 
-/// What a plot shows.
+/// Content of a plot.
 #[derive(Debug, Clone)]
 pub(crate) struct Plot {
     /// Title.
@@ -27,11 +27,11 @@ pub(crate) enum Axis {
     Parameter,
     /// Median time.
     P50,
-    /// What `time_us` says: a mean, or the time at a percentile.
+    /// `time_us` of the row: a mean, or the time at a percentile.
     Time,
     /// Payload over time.
     Bandwidth,
-    /// What the wire carried over time: comparable between rank counts.
+    /// Bytes on the wire over time: comparable between rank counts.
     BusBandwidth,
 }
 

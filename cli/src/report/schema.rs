@@ -46,16 +46,16 @@ pub(crate) struct Meta {
     /// Ranks, for a collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ranks: Option<u32>,
-    /// What ran, and who did it, in words.
+    /// Description of the run and of its caller (host or kernel), in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) notes: Vec<String>,
-    /// Where the ranks ran, when something else ran beside them in the same way.
+    /// Placement of the ranks, when a peer ran beside them in the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) placement: Option<String>,
-    /// What ran beside it, in the same placement.
+    /// Peers that ran beside it, in the same placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) peers: Vec<Peer>,
-    /// What the machine could do at best, measured in the same run.
+    /// The machine's best values, measured in the same run.
     pub(crate) limits: Limits,
 }
 
@@ -66,12 +66,12 @@ pub(crate) struct Peer {
     pub(crate) name: String,
     /// Its version; none when it was not found.
     pub(crate) version: Option<String>,
-    /// What carried its bytes, as it was told to: `shm`, `socket`.
+    /// The transport that it was set to: `shm`, `socket`.
     pub(crate) transport: String,
-    /// What it says itself that carried them.
+    /// The transports that its own log names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) carriers: Vec<String>,
-    /// Where its ranks ran.
+    /// Placement of its ranks.
     pub(crate) placement: String,
     /// The file that it was loaded from.
     pub(crate) library: Option<String>,
@@ -100,7 +100,7 @@ pub(crate) struct Payload {
     pub(crate) direct_bytes: u64,
 }
 
-/// What the machine could do at best, measured in the same run.
+/// The machine's best values, measured in the same run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Limits {
     /// One-copy memcpy of one thread, 10^9 payload bytes per second, at the largest size measured.
@@ -146,7 +146,7 @@ pub(crate) struct Row {
     pub(crate) algbw_gbs: f64,
     /// Bandwidth that the wire carried, 10^9 bytes per second; equals `algbw_gbs` point to point.
     pub(crate) busbw_gbs: f64,
-    /// An engine on the path: what it does alone, 10^9 bytes per second; `algbw_gbs` is the stream through it.
+    /// An engine on the path: its speed alone, 10^9 bytes per second; `algbw_gbs` is the stream through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) engine_gbs: Option<f64>,
     /// The same stream without the engine.

@@ -64,7 +64,7 @@ impl SweepArgs {
         Ok(sizes)
     }
 
-    /// Refuses flags of sizes for a benchmark that has but one size; `why` says so.
+    /// Refuses flags of sizes for a benchmark with only one size; `why` is the reason.
     ///
     /// # Errors
     /// A text for the user when a size was given.
@@ -133,7 +133,7 @@ fn parse_nonzero(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A size as a person writes it: `8`, `64K`, `1536`.
+/// A size in the form of an option: `8`, `64K`, `1536`.
 pub(crate) fn size_text(bytes: u64) -> String {
     for (shift, unit) in [(40, 'T'), (30, 'G'), (20, 'M'), (10, 'K')] {
         if bytes >> shift > 0 && bytes.trailing_zeros() >= shift {

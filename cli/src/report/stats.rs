@@ -1,4 +1,4 @@
-//! Times of repeated work, and what is quoted of them.
+//! Times of repeated work, and their statistics.
 
 /// Times of repeated work, in nanoseconds.
 #[derive(Debug, Clone, Default)]

@@ -1,4 +1,4 @@
-//! The table, in the manner of nccl-tests.
+//! Table in the manner of nccl-tests.
 
 use std::fmt::Write as _;
 
@@ -103,7 +103,7 @@ fn line(out: &mut String, r: &Row, series: bool, parameter: bool) {
     );
 }
 
-/// Three decimals where they say something, as nccl-tests prints.
+/// Three decimals where they are significant, as nccl-tests prints.
 fn time(us: f64) -> String {
     match us {
         t if t >= 10_000.0 => format!("{t:.0}"),

@@ -1,4 +1,4 @@
-//! The ranks' processes: started in groups of their own, watched, signalled and reaped.
+//! Processes of the ranks: started in groups of their own, watched, signalled and reaped.
 #![allow(clippy::disallowed_methods)] // The program: waits for output with a deadline.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read, Write as _};
@@ -14,8 +14,7 @@ use rustix::process::{kill_process_group, Pid, Signal};
 use crate::child::{dies_with_us, End};
 use crate::{Exit, Problem};
 
-/// How long the last lines of ranks that have ended may take: a process that a rank left behind may
-/// hold its output open.
+/// Longest wait for the last lines of ranks that have ended: a process that a rank left behind may hold its output open.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Most lines of a rank's error that are repeated.
@@ -28,7 +27,7 @@ struct Running {
     errors: Option<JoinHandle<()>>,
 }
 
-/// The last error that a rank has printed: a line that begins with `ringbell: `, and those that belong to it.
+/// The last error that a rank has printed: a line that begins with `ringbell: `, and the lines that belong to it.
 #[derive(Debug, Clone, Default)]
 struct Said(Arc<Mutex<Vec<String>>>);
 
@@ -59,7 +58,7 @@ pub(crate) struct Ended {
 }
 
 impl Ended {
-    /// In one line, for those that wait for it.
+    /// In one line, for the ranks that wait for it.
     pub(crate) fn brief(&self) -> String {
         let text = self.text();
         text.split("; ").next().unwrap_or(&text).to_string()
@@ -119,7 +118,7 @@ impl Ranks {
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
-                // What a rank starts itself is ended with it.
+                // Processes that a rank starts itself are ended with it.
                 .process_group(0);
             dies_with_us(&mut command);
             let mut child = command.spawn().map_err(|e| {
@@ -177,7 +176,7 @@ impl Ranks {
                 Some(status) => {
                     let r = self.running.remove(i);
                     if let Some(errors) = r.errors {
-                        // Its last words are on their way.
+                        // Its last lines may still be in the pipe.
                         wait(&errors, Instant::now() + LAST_ERROR);
                         self.output.push(errors);
                     }
@@ -193,17 +192,17 @@ impl Ranks {
         Ok(ended)
     }
 
-    /// Sends a signal to every rank that is left, and to what it has started.
+    /// Sends a signal to every rank that is left, and to the processes that it has started.
     pub(crate) fn signal(&self, signal: Signal) {
         for r in &self.running {
             if let Some(group) = i32::try_from(r.child.id()).ok().and_then(Pid::from_raw) {
-                // It may have ended in this moment: then there is nothing to signal.
+                // It may have ended just now: then there is nothing to signal.
                 let _ = kill_process_group(group, signal);
             }
         }
     }
 
-    /// Waits until everything that the ranks have printed is passed on.
+    /// Waits until all output of the ranks is passed on.
     pub(crate) fn finish_output(&mut self) {
         let deadline = Instant::now() + LAST_LINES;
         for thread in self.output.drain(..) {
@@ -221,7 +220,7 @@ impl Drop for Ranks {
     }
 }
 
-/// Passes on line by line, each with the prefix; standard error where somebody listens to what is `said` there.
+/// Passes on line by line, each with the prefix: to standard error where `said` is given, which keeps the last error.
 fn copy_lines(
     from: impl Read + Send + 'static,
     prefix: String,
@@ -230,7 +229,7 @@ fn copy_lines(
     let copy = move || {
         let mut from = BufReader::new(from);
         let mut line = prefix.clone().into_bytes();
-        // Bytes, not text: a rank may print what is no UTF-8.
+        // Bytes, not text: a rank may print bytes that are no UTF-8.
         while from.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
             if line.last() != Some(&b'\n') {
                 line.push(b'\n');

@@ -1,4 +1,4 @@
-//! What connects the ranks' NICs, and the variables that tell each rank of it.
+//! Ports that connect the ranks' NICs, and each rank's variables for them.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
@@ -80,7 +80,7 @@ impl Wiring {
             Wiring::Mem(switch) => {
                 vars.push((variables::PORT, "mem".into()));
                 if let Some(fd) = switch.fd() {
-                    // Ranks open the switch's memory through this process: nothing is inherited.
+                    // Ranks open the switch's memory through this process, because no descriptor is inherited.
                     let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
                     vars.push((variables::SWITCH, path));
                 }

@@ -11,7 +11,7 @@ static int failed;
     if (!(condition)) ++failed, std::fprintf(stderr, "line %d: %s\n", __LINE__, #condition);    \
   } while (0)
 
-// Every lane of every block counts once, and knows its place.
+// Every lane of every block counts once, and has its own index.
 __global__ void count(unsigned *lanes, unsigned *places, unsigned step) {
   __shared__ unsigned mine;
   if (threadIdx.x == 0 && threadIdx.y == 0) mine = 0;
@@ -31,7 +31,7 @@ __global__ void empty_commands(rb_queue q, int n, gpu_result *out) {
   if (threadIdx.x == 0) out[blockIdx.x] = r;
 }
 
-// Runs until the host says so.
+// Runs until the host sets the flag.
 __global__ void until(unsigned *flag) {
   while (atomicAdd(flag, 0u) == 0) __nanosleep(100000);
 }

@@ -1,4 +1,4 @@
-//! What tests of the compiled library share.
+//! Common helpers for tests of the compiled library.
 #![allow(dead_code, clippy::disallowed_methods)] // Each test uses a part; tests start programs.
 
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 /// Longest time that a program under test may take.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// The folder of the command and of libringbell.so. Cargo builds for a test what its package depends on, and no shared
-/// library; so this builds both, unless `RINGBELL_TEST_BUILT` names the folder where the caller has done so.
+/// The folder of the command and of libringbell.so. For a test cargo builds its package's dependencies, and no shared library; so
+/// this builds both, unless `RINGBELL_TEST_BUILT` names the folder of an earlier build.
 pub(crate) fn built() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     let build = || {
@@ -45,7 +45,7 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     dir
 }
 
-/// Whether a compiler is there; says so when the test is skipped for the lack of it.
+/// Whether a compiler is installed; prints it when the test is skipped without one.
 pub(crate) fn has(compiler: &str) -> bool {
     let there = Command::new(compiler)
         .arg("--version")
@@ -59,7 +59,7 @@ pub(crate) fn has(compiler: &str) -> bool {
     there
 }
 
-/// Runs a program to its end, or ends it after the limit.
+/// Runs a program until it ends or the limit is over.
 pub(crate) fn run(command: &mut Command) -> Output {
     // cargo names its folders there, the one with the older library first; the rpath is to decide.
     let mut child = command
@@ -90,7 +90,7 @@ pub(crate) fn text(out: &Output) -> String {
     )
 }
 
-/// Runs a program that must succeed, and gives what it printed.
+/// Runs a program that must succeed, and returns its output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let out = run(command);
     assert!(

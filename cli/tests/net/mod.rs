@@ -1,8 +1,7 @@
-//! What tests need that talk to Linux programs: network namespaces of their own, files, and skipping
-//! that is seen.
+//! Helpers for tests against Linux programs: network namespaces of their own, files, and visible skipping.
 //!
-//! Every test works in a namespace that only its own processes hold: devices and addresses cannot
-//! collide with another test's, and everything vanishes with the test, however it ends.
+//! Every test works in a namespace of its own processes: devices and addresses cannot collide with another test's, and everything
+//! vanishes with the test, in any case.
 #![allow(dead_code)] // Each test program uses its part.
 #![allow(clippy::disallowed_methods)] // Tests of programs wait for programs.
 
@@ -31,8 +30,7 @@ pub(crate) struct Namespace {
     /// Closing it ends the holder.
     _input: Option<ChildStdin>,
     user: bool,
-    /// Where the NICs of this namespace find each other. Not below `target`: the name of a Unix socket
-    /// is short.
+    /// Discovery folder of this namespace's NICs. Not below `target`: the name of a Unix socket is short.
     runtime: PathBuf,
 }
 
@@ -232,7 +230,7 @@ impl Running {
         &mut self.child
     }
 
-    /// Waits until the program has said a line that contains `text` on standard error.
+    /// Waits until the program has printed a line that contains `text` on standard error.
     pub(crate) fn says(&mut self, text: &str) -> String {
         let end = Instant::now() + LIMIT;
         while let Ok(line) = self
@@ -248,7 +246,7 @@ impl Running {
         panic!("{} did not say `{text}`, but:\n{}", self.name, self.said);
     }
 
-    /// Waits for the end; its exit code and what it said on standard error.
+    /// Waits for the end; returns the exit code and the standard error.
     pub(crate) fn ends(self) -> (Option<i32>, String) {
         self.ends_within(LIMIT)
     }
@@ -291,7 +289,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a program is there.
+/// Whether a program is installed.
 pub(crate) fn installed(program: &str) -> bool {
     std::env::var_os("PATH").is_some_and(|p| {
         std::env::split_paths(&p).any(|dir| {

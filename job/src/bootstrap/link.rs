@@ -1,10 +1,9 @@
-//! The connection of a rank to whoever serves the bootstrap, and what happens when that one ends.
+//! A rank's connection to the bootstrap's server, and failover when that server ends.
 //!
-//! The successors are the ranks of the job in their order, each with a server that stands by. All ranks know
-//! them alike, and look for the next one that answers from the same place on, so that they meet at the lowest rank
-//! that is left. An address that refuses belongs to a process that has ended. One that keeps silent
-//! (a host without power, a process that is stopped) is given up after a while; a stopped one that goes on
-//! later finds itself left out.
+//! The successors are the ranks of the job in their order; each runs a standby server. All ranks hold the same list and try it in
+//! order from the same place, so they meet at the lowest rank that is left. An address that refuses belongs to a process that has
+//! ended. An address that does not answer (a host without power, a stopped process) is given up after a time-out. A stopped
+//! process that resumes later finds itself excluded.
 #![allow(clippy::disallowed_methods)] // The edge: every wait has a deadline on the host's clock.
 
 use std::io::{ErrorKind, Read, Write};
@@ -20,17 +19,17 @@ use crate::id::UniqueId;
 pub(super) const GRACE: Duration = Duration::from_secs(2);
 /// Pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(20);
-/// How long a successor may take to answer before the next one is asked.
+/// Longest wait for a successor's answer before the next one is asked.
 const ANSWER: Duration = Duration::from_secs(10);
-/// How long a connection to see whether a rank is alive may take; who has ended refuses at once.
+/// Longest wait for a connection that checks whether a rank is alive; the address of a process that has ended refuses at once.
 const PROBE: Duration = Duration::from_secs(1);
 
-/// A connection to the server of the moment.
+/// Connection to the current server.
 #[derive(Debug)]
 pub(super) struct Link {
     who: Who,
     at: SocketAddr,
-    /// `None` once it broke.
+    /// `None` after it broke.
     stream: Option<TcpStream>,
     local_ip: IpAddr,
     /// By rank of the job.
@@ -39,7 +38,7 @@ pub(super) struct Link {
     next: usize,
 }
 
-/// What a member tells and proves on each connection.
+/// What a member sends and proves on each connection.
 #[derive(Clone, Copy)]
 struct Who {
     secret: [u8; 16],
@@ -47,7 +46,7 @@ struct Who {
     ranks: u32,
 }
 
-/// Without the secret: a log is read by others.
+/// Omits the secret: other users may read a log.
 impl std::fmt::Debug for Who {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "rank {} of {}", self.rank, self.ranks)
@@ -55,7 +54,7 @@ impl std::fmt::Debug for Who {
 }
 
 impl Link {
-    /// Connects to the job's first server; keeps trying while nobody serves there.
+    /// Connects to the job's first server; retries while no process serves there.
     pub(super) fn first(
         id: &UniqueId,
         rank: u32,
@@ -85,7 +84,7 @@ impl Link {
                 Err(source) if is_shortage(&source) => {
                     return Err(BootstrapError::NoSocket { at, source })
                 }
-                // The one that serves may start later than we.
+                // The server may start later than this process.
                 Err(_) => std::thread::sleep(RETRY),
             }
         };
@@ -102,12 +101,12 @@ impl Link {
         })
     }
 
-    /// The server of the moment.
+    /// Address of the current server.
     pub(super) fn at(&self) -> SocketAddr {
         self.at
     }
 
-    /// Own address on the way to the first server.
+    /// Own address on the route to the first server.
     pub(super) fn local_ip(&self) -> IpAddr {
         self.local_ip
     }
@@ -116,7 +115,7 @@ impl Link {
         self.successors = addresses;
     }
 
-    /// An answer that makes no sense.
+    /// Error for an answer that cannot be decoded.
     pub(super) fn nonsense(&self) -> BootstrapError {
         self.lost(ErrorKind::InvalidData.into())
     }
@@ -128,7 +127,7 @@ impl Link {
         }
     }
 
-    /// Tells the server something and gives its answer; `None` when it has ended.
+    /// Sends a contribution to the server and returns its answer; `None` when the server has ended.
     pub(super) fn exchange(
         &mut self,
         contribution: &Contribution,
@@ -146,10 +145,10 @@ impl Link {
         match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(source) => {
-                // Whatever else would come there belongs to this question, and not to the next.
+                // Any later byte on this connection answers this question, not the next one.
                 self.stream = None;
                 match source.kind() {
-                    // Nothing is left of the time: the next call looks for a successor.
+                    // No time is left: the next call looks for a successor.
                     ErrorKind::TimedOut => Err(self.lost(source)),
                     _ if self.successors.is_empty() => Err(self.lost(source)),
                     _ => Ok(None),
@@ -175,7 +174,7 @@ impl Link {
                     self.stream = Some(stream);
                     return Ok(());
                 }
-                // It is alive, and does not want us.
+                // The server is alive and refuses this rank.
                 Err(e @ BootstrapError::Refused { .. }) => return Err(e),
                 Err(error) => tracing::debug!(%error, "a rank does not take the bootstrap over"),
             }
@@ -183,8 +182,8 @@ impl Link {
         Err(self.lost(ErrorKind::NotConnected.into()))
     }
 
-    /// Those of these ranks whose processes were on this host and have ended: nothing listens any more where they stood by.
-    /// On another host a refusal may be a firewall's.
+    /// Ranks among `ranks` whose processes were on this host and have ended: nothing listens at their standby addresses any more.
+    /// On another host a refusal may come from a firewall.
     pub(super) fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
         let ended = |rank: &u32| {
             let Some(Some(at)) = self.successors.get(*rank as usize) else {
@@ -197,8 +196,8 @@ impl Link {
         ranks.iter().copied().filter(ended).collect()
     }
 
-    /// Members of a round that have ended, for a server that took over and knows only who came to it. The
-    /// lowest one that is left finds out for all.
+    /// Members of a round that have ended, for a server that took over and sees only the ranks that connected to it. The lowest
+    /// rank that is left checks for all.
     pub(super) fn dead_among(&self, members: &[u32]) -> Vec<u32> {
         let mut dead = Vec::new();
         if self.next == 0 {
@@ -225,7 +224,7 @@ pub(super) fn is_shortage(error: &std::io::Error) -> bool {
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Says who we are, proves it to a server that has proved itself, and waits to be let in.
+/// Sends the hello, checks the server's proof, sends its own, and waits to be admitted.
 fn enter(
     mut stream: TcpStream,
     at: SocketAddr,

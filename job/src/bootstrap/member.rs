@@ -13,31 +13,30 @@ use crate::id::UniqueId;
 
 /// A rank that was admitted to a job, and can meet the others.
 ///
-/// Each stands by to serve the bootstrap itself: when the process that does has ended, the lowest rank that
-/// is left takes over (`link.rs`).
+/// Each member runs a standby server: when the serving process has ended, the lowest rank that is left takes over (`link.rs`).
 #[derive(Debug)]
 pub struct Member {
     id: UniqueId,
     rank: u32,
     ranks: u32,
     link: Mutex<Link>,
-    /// `None` when no port was to be had: then the next rank takes over.
+    /// `None` when no port was available: then the next rank takes over.
     standby: Option<BootstrapServer>,
     past: Past,
 }
 
-/// What a round gave.
+/// Result of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// The same number for all who took part, and another one for every round of the job; the next
-    /// 65,535 numbers are not given either.
+    /// The same number for all who took part, and a different one for every round of the job; the next 65,535 numbers are
+    /// reserved too.
     pub id: u64,
-    /// Who took part, rising, with what each contributed.
+    /// Ranks that took part, rising, with the part of each.
     pub parts: Vec<(u32, Vec<u8>)>,
 }
 
 impl Member {
-    /// Joins the job as `rank` of `ranks`; keeps trying while nobody serves there.
+    /// Joins the job as `rank` of `ranks`; retries while no process serves there.
     ///
     /// # Errors
     /// [`BootstrapError::Unreachable`] after `timeout`, [`BootstrapError::Refused`] with the reason.
@@ -49,7 +48,7 @@ impl Member {
     ) -> Result<Member, BootstrapError> {
         let link = Link::first(id, rank, ranks, timeout)?;
         let past = Past::default();
-        // Where the others reach this host, as far as the way to the server tells.
+        // The address at which the others reach this host, taken from the route to the server.
         let bind = SocketAddr::new(link.local_ip(), 0);
         let standby = BootstrapServer::start_after(bind, Some(ranks), *id.secret(), past.clone());
         let standby = standby
@@ -65,12 +64,12 @@ impl Member {
         })
     }
 
-    /// Where this rank would serve the bootstrap.
+    /// Address at which this rank would serve the bootstrap.
     pub fn standby_address(&self) -> Option<SocketAddr> {
         self.standby.as_ref().map(|s| s.id().address())
     }
 
-    /// Tells where each rank of the job would serve the bootstrap, all ranks alike.
+    /// Sets the address at which each rank of the job would serve the bootstrap; the same list on all ranks.
     pub fn set_successors(&self, addresses: Vec<Option<SocketAddr>>) {
         self.link().set_successors(addresses);
     }
@@ -95,18 +94,18 @@ impl Member {
         &self.id
     }
 
-    /// Those of `ranks` whose processes were on this host and have ended: for a rank that waits for them elsewhere than in a
-    /// round, which would tell it. Ranks are known from [`Member::set_successors`] on.
+    /// Ranks among `ranks` whose processes were on this host and have ended. For a rank that waits for them outside a round,
+    /// because a round reports it. Needs the addresses of [`Member::set_successors`].
     pub fn ended_here(&self, ranks: &[u32]) -> Vec<u32> {
         self.link().ended_here(ranks)
     }
 
-    /// Everybody of `members` (rising ranks of the job, own one included) gives a part and gets all
-    /// parts. Rounds of the same members and `tag` meet; parts have at most 4 KiB.
+    /// Each of `members` (rising ranks of the job, own one included) gives a part and gets all parts. Rounds of the same members
+    /// and `tag` meet; parts have at most 4 KiB.
     ///
     /// # Errors
-    /// [`BootstrapError::Missing`] names who did not come within the shortest of the members'
-    /// time-outs, [`BootstrapError::Gone`] who has ended.
+    /// [`BootstrapError::Missing`] names the ranks that did not come within the shortest of the members' time-outs,
+    /// [`BootstrapError::Gone`] those that have ended.
     pub fn all_gather(
         &self,
         members: &[u32],
@@ -130,9 +129,9 @@ impl Member {
         self.all_gather(members, tag, &[], timeout).map(drop)
     }
 
-    /// As [`Member::all_gather`] among those who are left: who has ended, or does not come within the
-    /// time-out, is left out, and everybody else learns the same list. Each round needs a tag of its own:
-    /// one that has ended gives the same answer again.
+    /// As [`Member::all_gather`] among the ranks that are left. A rank that has ended, or does not come within the time-out, is
+    /// left out, and all others get the same list. Each round needs a tag of its own: one that has ended gives the same answer
+    /// again.
     ///
     /// # Errors
     /// [`BootstrapError::Excluded`] when the others have gone on without this rank.
@@ -174,7 +173,7 @@ impl Member {
             if let Some(answer) = link.exchange(&contribution, deadline + GRACE)? {
                 break answer;
             }
-            // The server has ended, and what it was told is lost with it.
+            // The server has ended, and the contribution sent to it is lost.
             link.move_on(deadline)?;
         };
         match answer {

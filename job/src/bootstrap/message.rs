@@ -1,8 +1,8 @@
-//! What members and the bootstrap's server say to each other.
+//! Messages between members and the bootstrap's server.
 //!
-//! The first thing on a connection is a [`Hello`] of fixed length. Then both ends prove that they know the job's
-//! secret (`proof`); a stranger is dropped, and nothing else of him is parsed. Then come frames: a 32-bit
-//! length, and so many bytes. All numbers are little-endian.
+//! A connection starts with a [`Hello`] of fixed length. Then both ends prove that they hold the job's secret (`proof`). An
+//! unauthenticated peer is dropped, and nothing else that it sends is parsed. Then come frames: a 32-bit length, and that many
+//! bytes. All numbers are little-endian.
 
 /// Bytes of a nonce.
 pub(super) const NONCE_BYTES: usize = 16;
@@ -19,12 +19,12 @@ pub(super) const RANKS_MAX: u32 = 4096;
 
 const MAGIC: [u8; 8] = *b"RBBOOT3\n";
 
-/// First words of a member.
+/// First message of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) rank: u32,
     pub(super) ranks: u32,
-    /// What the server's proof must cover.
+    /// Nonce that the server's proof must cover.
     pub(super) nonce: Nonce,
 }
 
@@ -38,7 +38,7 @@ impl Hello {
         out
     }
 
-    /// `None`: whoever speaks there is no member of any job.
+    /// `None`: the peer is no member of any job.
     pub(super) fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Hello> {
         let mut r = Reader(bytes);
         (r.bytes(8)? == MAGIC).then_some(())?;
@@ -66,26 +66,26 @@ pub(super) struct Contribution {
     /// Rounds of the same members and tag belong together.
     pub(super) tag: u64,
     pub(super) members: Vec<u32>,
-    /// Members that have ended, as this one has found out: a server that took over knows only who came.
+    /// Members that this one found to have ended: a server that took over sees only the ranks that connected to it.
     pub(super) dead: Vec<u32>,
     pub(super) timeout_ms: u32,
     pub(super) part: Vec<u8>,
 }
 
-/// What the server answers.
+/// The server's answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The proof was right, and the rank was free.
     Welcome,
-    /// Not admitted, or a contribution that makes no sense; the reason.
+    /// Not admitted, or a contribution that cannot be decoded; the reason.
     Refused(String),
     /// The round ended: a number that no other round has, and the parts by rank.
     Done { id: u64, parts: Vec<(u32, Vec<u8>)> },
-    /// The deadline passed without these ranks; and who was refused meanwhile, in words.
+    /// The deadline passed without these ranks; `notes` says who was refused meanwhile.
     Missing { ranks: Vec<u32>, notes: String },
-    /// These ranks have ended; and how, in the words of the launcher.
+    /// These ranks have ended; `notes` says how, in the launcher's words.
     Gone { ranks: Vec<u32>, notes: String },
-    /// The round of survivors ended without you.
+    /// The round of survivors ended without this rank.
     Excluded,
 }
 
@@ -271,7 +271,7 @@ mod tests {
             assert_eq!(Answer::decode(&bytes).as_ref(), Some(&a));
             assert_ne!(Answer::decode(&bytes[..bytes.len() - 1]).as_ref(), Some(&a));
         }
-        // A length that promises more than there is.
+        // A length larger than the bytes that follow.
         assert_eq!(Answer::decode(&[5, 255, 255, 255, 255]), None);
     }
 }

@@ -1,19 +1,18 @@
-//! How the ranks of a job find each other: one TCP address on the host's network.
+//! Bootstrap of a job: its ranks find each other through one TCP address on the host's network.
 //!
-//! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`]). Every rank
-//! joins with its rank and the size of the job ([`Member::join`]), and stays connected:
-//! the closed connection is how the others learn that it ended. A launcher that sees a rank's process end says so
-//! ([`BootstrapServer::rank_ended`]), for ranks that never came. What ranks agree on, they agree on in
-//! rounds ([`Member::all_gather`]): the table of NIC addresses, the numbers of new communicators, and
-//! after a failure who is left ([`Member::survivors`]).
+//! One process serves ([`BootstrapServer`]: the launcher, or rank 0 by [`UniqueId::create`]). Every rank joins with its rank and
+//! the size of the job ([`Member::join`]), and stays connected: its end closes the connection, and so the others learn of it. A
+//! launcher that sees a rank's process end reports it ([`BootstrapServer::rank_ended`]), for ranks that never came. Ranks agree
+//! in rounds ([`Member::all_gather`]): on the table of NIC addresses, on the numbers of new communicators, and after a failure on
+//! who is left ([`Member::survivors`]).
 //!
-//! When the process that serves ends, the lowest rank of the job that is left takes over: each listens from the
-//! start, and all know where (`link`).
+//! When the serving process ends, the lowest rank of the job that is left takes over: each listens from the start, and all hold
+//! the list of addresses (`link`).
 //!
-//! Both ends of each connection prove that they know the job's secret, by a challenge and a MAC (`proof`): the secret
-//! never travels, and who takes the bootstrap's port first, or records what passes, learns nothing. What follows is neither
-//! encrypted nor authenticated: who can change what passes on the wire can disturb a job. Against such an attacker use a
-//! network that encrypts.
+//! Both ends of each connection prove that they hold the job's secret, by a challenge and a MAC (`proof`). The secret never
+//! travels, so a process that takes the bootstrap's port first, or records the traffic, learns nothing. Later messages are
+//! neither encrypted nor authenticated: an attacker who can change them can disturb a job. Against such an attacker use a network
+//! that encrypts.
 
 mod link;
 mod member;
@@ -45,23 +44,23 @@ pub enum BootstrapError {
         #[source]
         source: std::io::Error,
     },
-    /// Nobody serves there.
+    /// No process serves there.
     #[error("nobody serves the job's bootstrap at {at}, tried for {waited:?}; check that rank 0 or the launcher runs and that the address is right")]
     Unreachable {
         /// Where.
         at: SocketAddr,
-        /// How long.
+        /// Time spent trying.
         waited: Duration,
-        /// The last answer.
+        /// Error of the last attempt.
         #[source]
         source: std::io::Error,
     },
-    /// The server did not let this rank in, or did not accept what it asked for.
+    /// The server did not admit this rank, or did not accept its request.
     #[error("the job's bootstrap at {at} refused: {why}")]
     Refused {
         /// Where.
         at: SocketAddr,
-        /// Its words.
+        /// The server's reason.
         why: String,
     },
     /// This process has no descriptor left for a connection.
@@ -73,7 +72,7 @@ pub enum BootstrapError {
         #[source]
         source: std::io::Error,
     },
-    /// Who listens there does not know the job's secret.
+    /// The process that listens there does not hold the job's secret.
     #[error("what listens at {at} is not this job's bootstrap: it does not know the job's secret, and was told nothing of it; another job or another user has the port. Give every rank the same RINGBELL_ID (and RINGBELL_SECRET), or another port in RINGBELL_BOOTSTRAP")]
     Stranger {
         /// Where.
@@ -82,11 +81,11 @@ pub enum BootstrapError {
     /// Ranks did not come in time.
     #[error("no sign of rank(s) {} within {waited:?}{notes}; see why they did not start or are late, or raise the time-out", Ranks(.ranks))]
     Missing {
-        /// The ranks of the job that were waited for.
+        /// The missing ranks of the job.
         ranks: Vec<u32>,
-        /// How long.
+        /// Time waited.
         waited: Duration,
-        /// Who was refused meanwhile.
+        /// Ranks that were refused meanwhile.
         notes: String,
     },
     /// Ranks have ended.
@@ -94,7 +93,7 @@ pub enum BootstrapError {
     Gone {
         /// The ranks of the job.
         ranks: Vec<u32>,
-        /// How, where the launcher has told.
+        /// How they ended, where the launcher has reported it.
         notes: String,
     },
     /// The others have gone on without this rank.
@@ -108,7 +107,7 @@ pub enum BootstrapError {
     Lost {
         /// Where.
         at: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: std::io::Error,
     },
@@ -118,7 +117,7 @@ pub enum BootstrapError {
         /// Rank of the job.
         rank: u32,
     },
-    /// More than a rank may say in a round.
+    /// A part longer than a round allows.
     #[error("a rank says at most {max} bytes in a round of the bootstrap, not {bytes}")]
     PartTooLong {
         /// As given.
@@ -128,7 +127,7 @@ pub enum BootstrapError {
     },
 }
 
-/// Ranks as a person reads them: `1, 2, 5`.
+/// Ranks as text: `1, 2, 5`.
 struct Ranks<'a>(&'a [u32]);
 
 impl std::fmt::Display for Ranks<'_> {
@@ -141,8 +140,8 @@ impl std::fmt::Display for Ranks<'_> {
 }
 
 impl UniqueId {
-    /// Makes an id for a job on this machine, and serves its bootstrap in the background until every rank
-    /// has come and gone. Other machines cannot reach it: see [`UniqueId::create_at`].
+    /// Makes an id for a job on this machine, and serves its bootstrap in the background until every rank has come and left.
+    /// Other machines cannot reach it: see [`UniqueId::create_at`].
     ///
     /// # Errors
     /// [`BootstrapError::Serve`] when no address can be listened on.
@@ -158,8 +157,7 @@ impl UniqueId {
         server::detach(bind)
     }
 
-    /// Serves the bootstrap of an id that the ranks have worked out each for itself, as
-    /// [`Job`](super::Job) does from an environment.
+    /// Serves the bootstrap of an id that each rank has computed for itself, as [`Job`](super::Job) does from an environment.
     ///
     /// # Errors
     /// [`BootstrapError::Serve`] when its address cannot be listened on.

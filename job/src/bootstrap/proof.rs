@@ -1,4 +1,4 @@
-//! Mutual proof that both ends of a bootstrap connection know the job's secret.
+//! Mutual authentication of a bootstrap connection: both ends prove that they hold the job's secret.
 //!
 //! ```text
 //! member ── HELLO: rank, ranks, nonce M ─────────────────▶ server
@@ -6,8 +6,8 @@
 //! member ── PROOF: MAC("member", HELLO, S) ──────────────▶ server
 //! ```
 //!
-//! The MAC is HMAC-SHA-256 under the secret, which never travels. Both nonces are drawn for each connection, so
-//! what was recorded proves nothing on another one; the two purposes differ, so that a reflected MAC is wrong.
+//! The MAC is HMAC-SHA-256 under the secret, which never travels. Both nonces are drawn for each connection, so a recorded MAC
+//! proves nothing on another one. The two purposes differ, so a reflected MAC is wrong.
 
 use hmac::{Hmac, Mac as _};
 use rustix::rand::{getrandom, GetRandomFlags};
@@ -22,21 +22,21 @@ pub(super) const MAC_BYTES: usize = 32;
 /// Bytes of a CHALLENGE.
 pub(super) const CHALLENGE_BYTES: usize = NONCE_BYTES + MAC_BYTES;
 
-/// Draws one.
+/// Draws a nonce.
 pub(super) fn nonce() -> std::io::Result<Nonce> {
     let mut out = [0; NONCE_BYTES];
     getrandom(&mut out, GetRandomFlags::empty())?;
     Ok(out)
 }
 
-/// Who proves.
+/// The end that proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
     Server,
     Member,
 }
 
-/// One handshake, as both ends see it.
+/// One handshake; both ends hold the same.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handshake {
     hello: Hello,
@@ -44,7 +44,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// The server's: its nonce is new.
+    /// The server's side, with a new nonce.
     pub(super) fn new(hello: Hello, server_nonce: Nonce) -> Handshake {
         Handshake {
             hello,
@@ -52,7 +52,7 @@ impl Handshake {
         }
     }
 
-    /// The member's: `None` when who sent the challenge does not know the secret.
+    /// The member's side; `None` when the sender of the challenge does not hold the secret.
     pub(super) fn answer(
         hello: Hello,
         secret: &[u8; 16],
@@ -65,12 +65,12 @@ impl Handshake {
             .then_some(handshake)
     }
 
-    /// What the member said.
+    /// The member's hello.
     pub(super) fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// The server's words.
+    /// The server's challenge.
     pub(super) fn challenge(&self, secret: &[u8; 16]) -> [u8; CHALLENGE_BYTES] {
         let mut out = [0; CHALLENGE_BYTES];
         out[..NONCE_BYTES].copy_from_slice(&self.server_nonce);
@@ -78,12 +78,12 @@ impl Handshake {
         out
     }
 
-    /// The member's answer to them.
+    /// The member's proof.
     pub(super) fn proof(&self, secret: &[u8; 16]) -> [u8; MAC_BYTES] {
         self.mac(secret, Side::Member)
     }
 
-    /// Whether the member knows the secret.
+    /// Whether the member holds the secret.
     pub(super) fn is_proved_by(&self, secret: &[u8; 16], proof: &[u8; MAC_BYTES]) -> bool {
         self.is_right(secret, Side::Member, proof)
     }
@@ -103,15 +103,15 @@ impl Handshake {
         self.keyed(secret, side).finalize().into_bytes().into()
     }
 
-    /// In constant time.
+    /// Compares in constant time.
     fn is_right(&self, secret: &[u8; 16], side: Side, mac: &[u8]) -> bool {
         self.keyed(secret, side).verify_slice(mac).is_ok()
     }
 }
 
 impl UniqueId {
-    /// Bytes for one purpose of the job: all its ranks get the same, and they tell nothing of the secret nor of the
-    /// bytes for another purpose.
+    /// Bytes for one purpose of the job: the same on all its ranks. They reveal neither the secret nor the bytes for another
+    /// purpose.
     pub fn derived(&self, purpose: &str) -> [u8; 32] {
         let mut mac = keyed(self.secret());
         mac.update(&self.address().port().to_be_bytes());
@@ -122,7 +122,7 @@ impl UniqueId {
 
 /// HMAC-SHA-256 under a job's secret.
 fn keyed(secret: &[u8; 16]) -> Hmac<Sha256> {
-    // A key that is shorter than SHA-256's block counts as filled up with zeros: RFC 2104 §2.
+    // RFC 2104 §2 pads a key shorter than SHA-256's block with zeros.
     let mut block = [0; 64];
     block[..secret.len()].copy_from_slice(secret);
     Hmac::new(&block.into())

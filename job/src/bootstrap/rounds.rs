@@ -1,4 +1,4 @@
-//! The server's state: who is here, and which rounds are open. Time is an argument; no I/O.
+//! State of the bootstrap's server: connected ranks and open rounds. Time is an argument; no I/O.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use super::message::{Answer, Contribution, Hello, RoundKind, RANKS_MAX};
 
-/// Distance of two rounds' numbers: a round may be divided into so many communicators.
+/// Distance between two rounds' numbers: a round may be divided into that many communicators.
 const ID_STEP: u64 = 1 << 16;
 /// Longest time-out that a member may ask for.
 const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
-/// Bytes of notes that are kept: a stranger must not fill the memory.
+/// Most bytes of notes: an unauthenticated peer must not fill the memory.
 const NOTES_MAX: usize = 2048;
 
 /// Rounds with the same members, tag and way to end are one.
 type Key = (bool, u64, Vec<u32>);
 
-/// How rounds of survivors have ended, with this server or another one: who asks again gets the same answer,
-/// and who was left out is told so.
+/// Results of rounds of survivors, with this server or another one: a rank that asks again gets the same answer, and an excluded
+/// rank is refused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Past(Arc<Mutex<HashMap<Key, Answer>>>);
 
@@ -27,7 +27,7 @@ impl Past {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A member learnt how a round of survivors ended; it may serve others later.
+    /// Records how a round of survivors ended for this member, which may serve others later.
     pub(super) fn remember(&self, tag: u64, members: &[u32], done: &Answer) {
         let key = (true, tag, members.to_vec());
         self.all().entry(key).or_insert_with(|| done.clone());
@@ -52,14 +52,14 @@ struct Round {
 /// Members and rounds of one job.
 #[derive(Debug)]
 pub(super) struct Rounds {
-    /// Ranks of the job; the first member says it where the server does not know.
+    /// Ranks of the job; taken from the first member where the server was given none.
     ranks: Option<u32>,
     here: BTreeSet<u32>,
-    /// Ranks that have left or ended: they may not come back, their peers have given them up.
+    /// Ranks that have left or ended: they may not come back, because their peers have given them up.
     gone: BTreeSet<u32>,
-    /// How ranks have ended, where a launcher has told.
+    /// How ranks have ended, where a launcher has reported it.
     ends: BTreeMap<u32, String>,
-    /// Why no round can end well any more.
+    /// Why every further round fails.
     broken: Option<String>,
     open: HashMap<Key, Round>,
     past: Past,
@@ -86,7 +86,7 @@ impl Rounds {
         }
     }
 
-    /// Keeps what ranks that wait in vain are told.
+    /// Keeps a note for the error of ranks whose round fails.
     pub(super) fn note(&mut self, text: &str) {
         if self.notes.len() + text.len() < NOTES_MAX && !self.notes.contains(text) {
             if !self.notes.is_empty() {
@@ -96,7 +96,7 @@ impl Rounds {
         }
     }
 
-    /// Admits a member that has proved to know the secret, or says why not.
+    /// Admits a member that has proved that it holds the secret, or says why not.
     pub(super) fn admit(&mut self, hello: &Hello) -> Result<u32, String> {
         let Hello { rank, ranks, .. } = *hello;
         let why = match self.ranks {
@@ -167,7 +167,7 @@ impl Rounds {
             parts: BTreeMap::new(),
             deadline: now + wanted,
         });
-        // The shortest patience counts: whoever gives up breaks the round for all.
+        // The shortest time-out counts: a member that gives up breaks the round for all.
         round.deadline = round.deadline.min(now + wanted);
         if round.parts.insert(rank, c.part).is_some() {
             let why = format!("rank {rank} contributed twice to one round");
@@ -187,7 +187,7 @@ impl Rounds {
         self.judge_all(now)
     }
 
-    /// A rank's process has ended, as its launcher saw it; it may never have come.
+    /// Records that a rank's process has ended, as its launcher reported; the rank may never have come.
     pub(super) fn ended(&mut self, now: Duration, rank: u32, how: String) -> Answers {
         self.here.remove(&rank);
         self.gone.insert(rank);
@@ -195,7 +195,7 @@ impl Rounds {
         self.judge_all(now)
     }
 
-    /// Ends all rounds, and those to come: the server itself cannot go on.
+    /// Ends all rounds, and those to come: the server itself cannot continue.
     pub(super) fn break_off(&mut self, why: String) -> Answers {
         let answer = Answer::Refused(why.clone());
         self.broken = Some(why);
@@ -245,7 +245,7 @@ impl Rounds {
         let answer = if absent.is_empty() || (*survivors && (late.is_empty() || expired)) {
             let id = self.next_id;
             self.next_id = id.wrapping_add(ID_STEP);
-            // A survivor that contributed and died since is not one.
+            // A survivor that contributed and then ended is none.
             let alive = |rank: &u32| !survivors || !self.gone.contains(rank);
             let parts: Vec<_> = round
                 .parts
@@ -358,7 +358,7 @@ mod tests {
             notes: notes.into(),
         };
         assert_eq!(r.leave(at(2001), 3), [(0, gone(""))]);
-        // Its launcher says later how it ended.
+        // Its launcher reports later how it ended.
         assert_eq!(r.ended(at(2002), 3, "rank 3 fell".into()), []);
         let again = r.contribute(at(2003), 0, c(RoundKind::All, &all, 0));
         assert_eq!(again, [(0, gone("rank 3 fell"))]);

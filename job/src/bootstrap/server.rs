@@ -1,4 +1,4 @@
-//! The server: one thread, one poll loop, over [`Rounds`].
+//! The bootstrap's server: one thread with one poll loop over [`Rounds`].
 #![allow(clippy::disallowed_methods)] // The edge: reads the clock for the rounds' deadlines.
 
 use std::collections::HashMap;
@@ -20,17 +20,17 @@ use super::rounds::{Answers, Past, Rounds};
 use super::BootstrapError;
 use crate::id::UniqueId;
 
-/// How long a stranger may keep silent.
+/// Longest silence of an unauthenticated peer.
 const STRANGER: Duration = Duration::from_secs(5);
-/// Most connections, strangers included.
+/// Most connections, unauthenticated ones included.
 const CONNECTIONS_MAX: usize = 8192;
-/// A server that ends with its job ends also when nobody comes for so long.
+/// A server that ends with its job ends also after so long without a connection.
 const NOBODY: Duration = Duration::from_secs(3600);
 /// Pause between two attempts to take a connection for which there was no descriptor.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(50);
-/// How long a member that is refused for want of descriptors may take for each word.
+/// Longest wait for each message of a member that is refused for lack of descriptors.
 const REFUSAL: Duration = Duration::from_millis(200);
-/// How long there may be no descriptor before the job is told that its bootstrap cannot go on.
+/// Longest shortage of descriptors before the server reports that the bootstrap cannot continue.
 const SHORTAGE: Duration = Duration::from_millis(500);
 /// Longest frame from a member: its part, and the ranks of its round.
 const MEMBER_FRAME_MAX: usize = 64 << 10;
@@ -68,7 +68,7 @@ impl BootstrapServer {
         BootstrapServer::start_with(bind, ranks, secret)
     }
 
-    /// The same with a secret that others know already.
+    /// As [`BootstrapServer::start`], with a secret that the ranks hold already.
     ///
     /// # Errors
     /// As [`BootstrapServer::start`].
@@ -80,7 +80,7 @@ impl BootstrapServer {
         BootstrapServer::start_after(bind, ranks, secret, Past::default())
     }
 
-    /// The same for a rank that stands by to take over, and remembers what the servers before it said.
+    /// The same for a standby server, which keeps the results of the servers before it.
     pub(super) fn start_after(
         bind: SocketAddr,
         ranks: Option<u32>,
@@ -99,13 +99,13 @@ impl BootstrapServer {
         })
     }
 
-    /// What the ranks need to join.
+    /// The id with which ranks join.
     pub fn id(&self) -> UniqueId {
         self.id
     }
 
-    /// Tells the job that a rank's process has ended, and how ("rank 3 ended with status 1"): the others wait for it
-    /// no longer, whether it had joined or not. For launchers.
+    /// Reports to the job that a rank's process has ended, and how ("rank 3 ended with status 1"): the others stop waiting for
+    /// it, whether it had joined or not. For launchers.
     pub fn rank_ended(&self, rank: u32, how: &str) {
         self.stop
             .ended
@@ -128,14 +128,14 @@ impl Drop for BootstrapServer {
     }
 }
 
-/// Serves in the background until every rank has come and gone.
+/// Serves in the background until every rank has come and left.
 pub(super) fn detach(bind: SocketAddr) -> Result<UniqueId, BootstrapError> {
     let failed = |source| BootstrapError::Serve { bind, source };
     let secret = nonce().map_err(failed)?;
     detach_with(bind, None, secret)
 }
 
-/// The same with a secret that others know already.
+/// As [`detach`], with a secret that the ranks hold already.
 pub(super) fn detach_with(
     bind: SocketAddr,
     ranks: Option<u32>,
@@ -185,7 +185,7 @@ fn prepare(
     Ok((UniqueId::new(address, secret), stop, server))
 }
 
-/// A descriptor that is given up to tell those that come when there is none left.
+/// A reserve descriptor, closed to accept and refuse connections when there is none left.
 fn spare() -> Option<std::fs::File> {
     std::fs::File::open("/dev/null").ok()
 }
@@ -193,14 +193,14 @@ fn spare() -> Option<std::fs::File> {
 /// One connection.
 struct Connection {
     stream: TcpStream,
-    /// What was asked of somebody who said hello, until it is answered.
+    /// The handshake of a peer that sent its hello, until it is answered.
     asked: Option<Handshake>,
     /// The member, once admitted.
     rank: Option<u32>,
     since: Duration,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Ends when its output is written.
+    /// The connection closes once its output is written.
     closing: bool,
 }
 
@@ -221,7 +221,7 @@ struct Server {
 impl Server {
     fn run(mut self) {
         loop {
-            // Emptied before anything is looked at: what is said later wakes again.
+            // Emptied before anything is looked at: a later event wakes the thread again.
             let _ = rustix::io::read(&self.stop.wake, &mut [0; 8]);
             // Acquire: pairs with the Release store of `drop`.
             if self.stop.asked.load(Ordering::Acquire) {
@@ -250,7 +250,7 @@ impl Server {
         }
     }
 
-    /// What the launcher has seen.
+    /// Processes what the launcher has reported.
     fn hear_of_ends(&mut self, now: Duration) {
         let ended = self.stop.ended.lock();
         let ended = std::mem::take(&mut *ended.unwrap_or_else(PoisonError::into_inner));
@@ -277,12 +277,12 @@ impl Server {
                 Some(_) => SHORTAGE_LOOK,
                 None => NOBODY,
             })
-            // A deadline is past, not only reached, when we look again.
+            // After the wait a deadline is past, not only reached.
             + Duration::from_millis(1);
         let mut keys = Vec::new();
         let mut fds = vec![
             PollFd::new(&self.stop.wake, PollFlags::IN),
-            // Who cannot be let in would end every wait at once.
+            // A connection that cannot be accepted would end every wait at once.
             PollFd::new(
                 &self.listener,
                 match self.short_since {
@@ -341,10 +341,10 @@ impl Server {
         }
     }
 
-    /// No connection, or no descriptor for it: then ranks would wait for an answer until their time is over.
+    /// No connection, or no descriptor for it: then ranks would wait for an answer until their time-out.
     fn on_refused_accept(&mut self, now: Duration, error: &std::io::Error) {
         if !is_shortage(error) {
-            // Nobody is there; or somebody has gone again.
+            // No connection is pending, or the peer has closed it again.
             self.short_since = None;
             return;
         }
@@ -356,7 +356,7 @@ impl Server {
         let why = format!("the process that serves it has no file descriptor left (its limit is {limit}); raise it with `ulimit -n`");
         let answers = self.rounds.break_off(why.clone());
         self.deliver(answers);
-        // Those that still come learn why, one after the other.
+        // Ranks that still come get the reason, one after the other.
         self.spare = None;
         while let Ok((stream, _)) = self.listener.accept() {
             let _ = self.refuse(stream, &why);
@@ -364,7 +364,7 @@ impl Server {
         self.spare = spare();
     }
 
-    /// Tells a member why it cannot be let in, and forgets it; `None` where that fails.
+    /// Sends a member the reason why it cannot be admitted, and drops it; `None` where that fails.
     fn refuse(&self, mut stream: TcpStream, why: &str) -> Option<()> {
         stream.set_nonblocking(false).ok()?;
         stream.set_read_timeout(Some(REFUSAL)).ok()?;
@@ -388,14 +388,14 @@ impl Server {
             .retain(|_, c| c.rank.is_some() || c.since + STRANGER > now);
     }
 
-    /// Reads what a connection has, and acts on it.
+    /// Reads what a connection has received, and acts on it.
     fn serve(&mut self, key: u64, now: Duration) {
         let Some(c) = self.connections.get_mut(&key) else {
             return;
         };
         let mut open = true;
         let mut bytes = [0; 4096];
-        // Bounded, so that one that floods keeps nobody waiting.
+        // Bounded, so that one flooding peer does not delay the others.
         for _ in 0..16 {
             match c.stream.read(&mut bytes) {
                 Ok(0) => open = false,
@@ -420,7 +420,7 @@ impl Server {
             return;
         };
         if c.asked.is_some() {
-            // A member of another job goes when our proof does not fit.
+            // A member of another job closes when the server's proof does not fit.
             self.rounds
                 .note("somebody without this job's secret was refused");
         }
@@ -444,7 +444,7 @@ impl Server {
                 let Some(proof) = c.input.first_chunk::<MAC_BYTES>() else {
                     return true;
                 };
-                // Not one of us: no answer, nothing more of him is looked at.
+                // An unauthenticated peer: no answer, and nothing more of it is parsed.
                 if !handshake.is_proved_by(&self.secret, proof) {
                     return false;
                 }
@@ -467,7 +467,7 @@ impl Server {
                 let Some(hello) = c.input.first_chunk::<HELLO_BYTES>() else {
                     return true;
                 };
-                // Not one of us, as above.
+                // Unauthenticated, as above.
                 let (Some(hello), Ok(nonce)) = (Hello::decode(hello), nonce()) else {
                     return false;
                 };
@@ -513,7 +513,7 @@ impl Server {
         }
     }
 
-    /// Writes what the socket takes. False: nothing more will go there.
+    /// Writes what the socket takes. False: it takes no more.
     fn flush(&mut self, key: u64) -> bool {
         let Some(c) = self.connections.get_mut(&key) else {
             return false;
@@ -528,7 +528,7 @@ impl Server {
             }
         }
         if c.closing {
-            // The reason must arrive: end our side, and let the other one close.
+            // The reason must arrive: shut down this side, and let the peer close.
             let _ = c.stream.shutdown(std::net::Shutdown::Write);
         }
         true

@@ -1,4 +1,4 @@
-//! Ranks as threads, over real sockets.
+//! Tests of the bootstrap: ranks as threads, over real sockets.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 use std::io::{Read as _, Write as _};
@@ -9,9 +9,9 @@ use super::*;
 
 /// Long enough for any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A time-out that no test can sit out.
+/// A time-out longer than any test.
 const HOURS: Duration = Duration::from_secs(3600);
-/// For what is to fail by the time.
+/// A time-out for calls that are to fail by it.
 const SHORT: Duration = Duration::from_millis(150);
 
 fn server() -> BootstrapServer {
@@ -126,7 +126,7 @@ fn admitted(stream: &mut TcpStream, id: &UniqueId, rank: u32, ranks: u32) {
     stream.write_all(&proof).expect("written");
 }
 
-/// Who took the job's port first gets nothing that helps to join: neither the secret, nor a proof to play back.
+/// A process that took the job's port first gets nothing that helps it to join: neither the secret, nor a proof to replay.
 #[test]
 fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
     let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
@@ -136,7 +136,7 @@ fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
             let (mut member, _) = squatter.accept().expect("a member");
             let mut hello = [0; message::HELLO_BYTES];
             member.read_exact(&mut hello).expect("a hello");
-            // A proof that is none, then whatever else the member says.
+            // A wrong proof, then other messages of a member.
             member
                 .write_all(&[7; proof::CHALLENGE_BYTES])
                 .expect("written");
@@ -151,7 +151,7 @@ fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
     assert!(e.to_string().contains("does not know the job's secret"));
     assert_eq!(heard.len(), message::HELLO_BYTES, "not a word more");
     assert!(!heard.windows(4).any(|w| w == &id.secret()[..4]));
-    // What a member of the real job has said, said again: the server's nonce is another one.
+    // A replay of a real member's messages: the server's nonce is another one.
     let server = server();
     let id = server.id();
     let mut first = TcpStream::connect(id.address()).expect("connects");
@@ -207,7 +207,7 @@ fn a_stranger_gets_no_answer_and_disturbs_nobody() {
     // Closed, or reset because not all of it was read.
     let _ = stranger.read_to_end(&mut answer);
     assert!(answer.is_empty(), "{answer:?}");
-    // A member that then talks nonsense is dropped as if it had ended.
+    // A member that then sends an invalid message is dropped as if it had ended.
     let id = server.id();
     let mut bad = TcpStream::connect(id.address()).expect("connects");
     admitted(&mut bad, &id, 1, 2);
@@ -284,7 +284,7 @@ fn an_id_made_by_a_rank_serves_until_all_have_left() {
     }
 }
 
-/// Members of a job whose ranks know where each other would serve.
+/// Members of a job whose ranks hold each other's standby addresses.
 fn joined(server: &BootstrapServer, n: u32) -> Vec<Member> {
     let join = |r| Member::join(&server.id(), r, n, PATIENCE).expect("joins");
     let members: Vec<Member> = (0..n).map(join).collect();
@@ -328,11 +328,11 @@ fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again(
         }
         ids.push(rounds[0].id);
     }
-    // Nobody was waited for who had ended.
+    // No rank waited for one that had ended.
     assert!(start.elapsed() < PATIENCE);
     ids.dedup();
     assert_eq!(ids.len(), 3, "each round has a number of its own");
-    // Rounds of all go on as well, and name who has ended.
+    // Rounds of all continue as well, and name the ranks that have ended.
     let m = members.iter().flatten().next().expect("rank 2 is left");
     let e = m.barrier(&all, 9, PATIENCE).expect_err("three have ended");
     assert!(
@@ -346,7 +346,7 @@ fn a_rank_that_was_left_out_is_told_so_by_whoever_serves_later() {
     let server = server();
     let members = joined(&server, 3);
     let all = [0, 1, 2];
-    // Rank 2 is late for the round, and then nobody serves any more who has seen it end.
+    // Rank 2 is late for the round, and then no server is left that has seen it end.
     std::thread::scope(|s| {
         for m in &members[..2] {
             s.spawn(move || m.survivors(&all, 1, &[], SHORT).expect("goes on"));
@@ -369,7 +369,7 @@ fn a_rank_of_this_host_that_has_ended_is_seen_without_a_round() {
         [0; 0],
         "it does not know where they are"
     );
-    // Rank 2 has no place of its own, or is on another host: nothing can be said of it.
+    // Rank 2 has no standby address, or is on another host: its state is unknown.
     a.set_successors(vec![a.standby_address(), b.standby_address(), None]);
     assert_eq!(a.ended_here(&[1, 2]), [0; 0]);
     drop((b, c));

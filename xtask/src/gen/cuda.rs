@@ -1,4 +1,4 @@
-//! The layout part of the device header: plain C that g++, nvcc and NVRTC read alike.
+//! Layout part of the device header: plain C for g++, nvcc and NVRTC alike.
 
 use std::fmt::Write as _;
 
@@ -82,7 +82,7 @@ fn literal(value: u64) -> String {
     }
 }
 
-/// A comment text that cannot end the comment it stands in.
+/// A comment text that cannot end the comment around it.
 fn comment(doc: &str) -> String {
     one_line(doc).replace("*/", "* /")
 }

@@ -1,7 +1,7 @@
-//! Generated files: everything that other languages need to know of the contract.
+//! Generated files: the contract for other languages.
 //!
-//! The tables in `nic-abi` are the source; a file here renders each target. Nothing is parsed: the
-//! generator links the crate, so what it writes is what the NIC was compiled with.
+//! The tables in `nic-abi` are the source; a file here renders each target. Nothing is parsed: the generator links the crate, so
+//! its output is what the NIC was compiled with.
 
 mod cuda;
 mod registers;
@@ -13,7 +13,7 @@ use anyhow::{bail, Context, Result};
 
 use crate::root;
 
-/// Path below the repository root, and the text that belongs there.
+/// Path below the repository root, and the file's text.
 type Output = (&'static str, String);
 
 /// Every generated file.
@@ -43,7 +43,7 @@ pub(crate) fn write() -> Result<()> {
     Ok(())
 }
 
-/// Fails when a generated file differs from what the tables say.
+/// Fails when a generated file differs from the tables.
 pub(crate) fn check() -> Result<()> {
     let stale = stale();
     if !stale.is_empty() {

@@ -1,4 +1,4 @@
-//! The register reference, as Markdown.
+//! Register reference, as Markdown.
 
 use std::fmt::Write as _;
 

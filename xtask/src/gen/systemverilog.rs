@@ -1,4 +1,4 @@
-//! The contract as a SystemVerilog package: RTL takes widths and offsets only from here.
+//! SystemVerilog package of the contract: RTL takes widths and offsets only from here.
 
 use std::fmt::Write as _;
 

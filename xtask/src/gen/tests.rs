@@ -1,4 +1,4 @@
-//! The generated files against the tables, and the C header against the compilers.
+//! Tests of the generated files against the tables, and of the C header against the compilers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn generated_files_are_not_stale() {
     );
 }
 
-/// What the header must say: expression in C, value.
+/// The header's expected values: expression in C, value.
 fn expected() -> Vec<(String, u64)> {
     let mut rows = Vec::new();
     let consts = [
@@ -54,7 +54,7 @@ fn expected() -> Vec<(String, u64)> {
         rows.push((format!("RB_{}_WORD", f.name), u64::from(f.word)));
         rows.push((format!("RB_{}_SHIFT", f.name), u64::from(f.shift)));
         rows.push((format!("RB_{}_BITS", f.name), u64::from(f.bits)));
-        // What the helper macros do, against what Rust does with the same field.
+        // The helper macros' results, against Rust's with the same field.
         let sample = 0xa5c3_96f0_0f69_3c5a_u64;
         rows.push((
             format!("RB_PUT({}, {sample}ull)", f.name),
@@ -86,7 +86,7 @@ fn expected() -> Vec<(String, u64)> {
     rows
 }
 
-/// Compiles a program that prints what the header says, and returns it by expression.
+/// Compiles a program that prints the header's values, and returns them by expression.
 fn ask(compiler: &str, source_name: &str, flags: &[&str]) -> (BTreeMap<String, u64>, Vec<String>) {
     let dir = crate::target()
         .join("abi-layout")

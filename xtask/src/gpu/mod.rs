@@ -1,8 +1,8 @@
-//! `cargo xtask gpu`: everything that is to be checked and measured on a machine with a GPU, as one folder
-//! that needs neither Rust nor a network there (ADR 18).
+//! `cargo xtask gpu`: all checks and measurements for a machine with a GPU, as one folder that needs neither Rust nor a network
+//! there (ADR 18).
 //!
-//! `mod.rs` builds the folder, `plan` says what is run in it, `run` runs it with a limit for each step, `suite` the tests one
-//! by one, `summary` writes what came out.
+//! `mod.rs` builds the folder, `plan` lists its steps, `run` runs each within a limit, `suite` runs the tests one by one,
+//! `summary` writes the results.
 
 mod plan;
 mod run;
@@ -23,16 +23,16 @@ use crate::suite::{use_mock, PROGRAMS};
 use crate::tools::find;
 use crate::{root, target, test};
 
-/// Most bytes of a bundle: what a person sends without thinking.
+/// Most bytes of a bundle: still easy to send.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Longest that one of the two runs in CI may take; each takes seconds on an idle machine.
+/// Time limit of each of the two runs in CI; each takes seconds on an idle machine.
 const REHEARSAL: Duration = Duration::from_secs(300);
 
-/// Where in a bundle NCCL lies, if it is in it.
+/// Place of NCCL in a bundle, if it is included.
 const NCCL: &str = "lib/libnccl.so.2";
 
-/// What a machine without Rust starts.
+/// The bundle's start script, for a machine without Rust.
 const SCRIPT: &str = r#"#!/bin/sh
 # Checks Ringbell on this machine's GPU, then measures. `./run --help` tells the options.
 cd "$(dirname "$0")" || exit 1
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     run: run::HereArgs,
 }
 
-/// Builds, and runs where that is asked for; false when a step of the run failed.
+/// Builds, and runs if requested; false when a step of the run failed.
 pub(crate) fn main(args: &Args) -> Result<bool> {
     let out = match &args.out {
         Some(out) => root().join(out),
@@ -66,7 +66,7 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
         println!("copy it to a machine with a GPU, unpack it there, and start `./run`");
         return Ok(true);
     }
-    // By the script, as a person would.
+    // By the script, as a user would.
     let mut script = Command::new("sh");
     script.arg(out.join("run")).args(args.run.words());
     let status = script
@@ -75,7 +75,7 @@ pub(crate) fn main(args: &Args) -> Result<bool> {
     Ok(status.success())
 }
 
-/// Builds the bundle as it is developed and runs it in short form, as a person would: on the emulated GPU, and by CUDA over
+/// Builds the bundle in the development profile and runs it in short form by its script: on the emulated GPU, and by CUDA over
 /// the mock driver.
 pub(crate) fn rehearse() -> Result<Outcome> {
     let out = target().join("gpu/rehearsal");
@@ -106,7 +106,8 @@ fn build(out: &Path, dev: bool, nccl: Option<&Path>) -> Result<()> {
         &out.join("bin/ringbell"),
     )?;
     // This very program: a build of the workspace may have put another in its place meanwhile.
-    place(Path::new("/proc/self/exe"), &out.join("bin/runner"))?;
+    let runner = PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+    place(&runner, &out.join("bin/runner"))?;
     let mut tests = suite::Tests::new();
     for program in &PROGRAMS {
         let placed = out.join("tests").join(program.name);
@@ -176,7 +177,7 @@ fn pack_nccl(out: &Path, nccl: Option<&Path>) -> Result<()> {
     Ok(())
 }
 
-/// Builds the suite's programs, and with them the command, which tests of its package want; gives what cargo has said.
+/// Builds the suite's programs, and with them the command, which tests of its package need; returns cargo's messages.
 fn cargo_build(profile: &[&str]) -> Result<String> {
     let mut cargo = test::cargo();
     // The whole workspace, as the step `tests`: another selection would be other features, and another build.
@@ -213,7 +214,7 @@ fn find_in<'a>(built: &'a [Built], package: &str, target: &str) -> Result<&'a Pa
     }
 }
 
-/// Package, target and path of each executable that cargo tells of.
+/// Package, target and path of each executable in cargo's messages.
 fn executables(messages: &str) -> Vec<Built> {
     messages
         .lines()
@@ -236,7 +237,7 @@ fn package(id: &str) -> Option<String> {
     })
 }
 
-/// Copies a program without what only a debugger reads.
+/// Copies a program without its debug information.
 fn place(from: &Path, to: &Path) -> Result<()> {
     // Not over a program that may be running.
     let _ = std::fs::remove_file(to);

@@ -1,4 +1,4 @@
-//! What is run on the machine with the GPU: correctness first, then what issue 5 wants to know.
+//! Plan of the run on the machine with the GPU: correctness first, then the measurements of issue 5.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) enum Group {
 }
 
 impl Group {
-    /// As it is written, on the command line and in results.
+    /// Its name on the command line and in results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Group::Correctness => "correctness",
@@ -32,19 +32,19 @@ impl Group {
 pub(super) struct Step {
     pub(super) name: String,
     pub(super) group: Group,
-    /// It is ended after this time; the next steps run all the same.
+    /// It is ended after this time; the next steps still run.
     pub(super) limit_s: u64,
     pub(super) program: PathBuf,
     pub(super) args: Vec<String>,
     pub(super) env: Vec<(&'static str, String)>,
-    /// Where it writes its report, when it does.
+    /// File of its report, when it writes one.
     pub(super) report: Option<PathBuf>,
-    /// The tests of a program of the suite: each is run for itself, within the limit.
+    /// The tests of a program of the suite: each is run on its own, within the limit.
     pub(super) tests: Vec<String>,
 }
 
-/// Small runs of the suite's tests under sanitizers: program, test, and the tools that have something to look at there.
-/// `synccheck` wants barriers and masks, `racecheck` shared memory, `initcheck` kernels that read only what was written.
+/// Small runs of the suite's tests under sanitizers: program, test, and the tools that can check it. `synccheck` needs barriers
+/// and masks, `racecheck` shared memory, `initcheck` kernels that read only written memory.
 const SANITIZED: [(&str, &str, &[&str]); 7] = [
     (
         "first_path",
@@ -158,7 +158,7 @@ pub(super) fn steps(
     plan.steps
 }
 
-/// What a test of the suite needs on a machine that has nothing of the checkout.
+/// Variables for a test of the suite on a machine without a checkout.
 fn environment(plan: &Plan<'_>, real: bool) -> Vec<(&'static str, String)> {
     let shown = |path: PathBuf| path.display().to_string();
     vec![
@@ -177,7 +177,7 @@ fn environment(plan: &Plan<'_>, real: bool) -> Vec<(&'static str, String)> {
 fn correctness(plan: &mut Plan<'_>, real: bool, short: bool, tests: &Tests) {
     use Group::Correctness;
     plan.add("doctor", Correctness, 60, "bin/ringbell", "doctor");
-    // Those that bring the mock driver have nothing to say of the emulated GPU.
+    // Programs that bring the mock driver do not test the emulated GPU.
     for program in PROGRAMS.iter().filter(|p| real || p.over_mock) {
         let Some(all) = tests.get(program.name) else {
             continue;
@@ -238,7 +238,7 @@ fn sanitize(
         args,
     );
     step.env = env;
-    // Where the tool is, its own words go in front.
+    // Where the tool is installed, its command goes in front.
     let before = ["--tool", tool, "--error-exitcode", "77"].map(str::to_owned);
     let program = step.program.display().to_string();
     step.args.splice(0..0, before.into_iter().chain([program]));
@@ -246,7 +246,7 @@ fn sanitize(
 }
 
 fn measurements(plan: &mut Plan<'_>, real: bool, short: bool) {
-    // A real GPU's doorbell wakes no thread, so one polls. An emulated one shares the cores with everybody.
+    // A real GPU's doorbell wakes no thread, so one polls. An emulated one shares the cores with all other threads.
     let (polls, pair_polls) = if real {
         ("--dedicated", "--progress dedicated")
     } else {

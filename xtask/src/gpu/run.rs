@@ -1,6 +1,6 @@
-//! Runs a bundle's steps: each within its limit, and the next ones whatever became of it.
+//! Runner of a bundle's steps: each within its limit, and the next ones after any outcome.
 
-#![allow(clippy::disallowed_methods)] // Runs programs within limits, and tells how long they took.
+#![allow(clippy::disallowed_methods)] // Runs programs within limits, and times them.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt as _;
@@ -78,7 +78,7 @@ pub(super) struct Done {
     pub(super) group: Group,
     pub(super) end: End,
     pub(super) seconds: f64,
-    /// What it has reported.
+    /// Its report.
     pub(super) report: Value,
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<bool> {
     Ok(!done.iter().any(|d| matches!(d.end, End::Failed(_))))
 }
 
-/// The NCCL that was named, else the bundle's; without either it is searched on the machine.
+/// The named NCCL, else the bundle's; without either the machine is searched.
 fn nccl(here: &HereArgs, bundle: &Path) -> Result<Option<PathBuf>> {
     if let Some(named) = &here.nccl {
         let found = named.canonicalize();
@@ -180,7 +180,7 @@ fn all(steps: &[Step], gpu: &str, out: &Path) -> Result<Vec<Done>> {
         let report = step
             .report
             .as_ref()
-            // Of one that failed as well, if it came to writing one: wrong values are marked in it.
+            // Of a failed one as well, if it wrote one: wrong values are marked in it.
             .filter(|_| !matches!(end, End::Skipped(_)))
             .and_then(|file| std::fs::read_to_string(file).ok())
             .and_then(|text| serde_json::from_str(&text).ok())
@@ -214,7 +214,7 @@ fn sanitizer() -> Option<PathBuf> {
 /// Runs a program once.
 pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result<End> {
     if let Some(report) = &step.report {
-        // What an earlier run has left is not this one's.
+        // A report of an earlier run is not this one's.
         let _ = std::fs::remove_file(report);
     }
     let log = out.join("logs").join(format!("{}.log", step.name));
@@ -227,7 +227,7 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
     let number = gpu.strip_prefix("cuda:");
     let number = number.filter(|_| step.env.iter().any(|(n, _)| *n == "RINGBELL_TEST_GPU"));
     match number {
-        // Tests open GPU 0, so the one that was asked for is the only one that they see.
+        // Tests open GPU 0, so the selected GPU is the only one that they see.
         Some(n) => command
             .env("RINGBELL_GPU", "cuda")
             .env("CUDA_VISIBLE_DEVICES", n),
@@ -235,8 +235,8 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
     };
     let child = command
         .args(&step.args)
-        // Kernels of many streams wait for each other: none may stand behind another in one of the GPU's queues, nor be
-        // loaded only when it is launched, which may wait for those that run (CUDA C++ Programming Guide, "Lazy Loading").
+        // Kernels of many streams wait for each other. None may stand behind another in one of the GPU's queues. None may be
+        // loaded only at its launch, which may wait for running kernels (CUDA C++ Programming Guide, "Lazy Loading").
         .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         .env("CUDA_MODULE_LOADING", "EAGER")
         .envs(step.env.iter().map(|(name, value)| (name, value)))
@@ -284,7 +284,7 @@ pub(super) fn one(step: &Step, gpu: &str, out: &Path, limit: Duration) -> Result
     }
 }
 
-/// A sanitizer's own words that it cannot work here: its lines begin with `=========`. It has looked at nothing then.
+/// A sanitizer's message that it cannot work here: its lines begin with `=========`. It has checked nothing then.
 fn refusal(said: &str) -> Option<String> {
     said.lines()
         .filter_map(|l| l.strip_prefix("========="))
@@ -292,7 +292,7 @@ fn refusal(said: &str) -> Option<String> {
         .map(|l| l.trim().to_owned())
 }
 
-/// The machine, its GPUs and their driver, as far as they tell.
+/// The machine, its GPUs and their driver, as far as they can be read.
 fn machine() -> Value {
     let said = |program: &str, args: &[&str]| {
         let out = Command::new(program).args(args).output().ok()?;
@@ -338,7 +338,7 @@ mod tests {
         std::fs::create_dir_all(out.join("logs")).unwrap();
         let said = "========= Error: Device not supported. Please refer to the documentation";
         let mut refused = step("s", 60, &format!("echo '{said}'; exit 1"));
-        // As if it were one: `one` looks for the tool itself only where it is.
+        // In the group of sanitizers: `one` looks for the tool itself only where it is.
         refused.group = Group::Sanitizer;
         let words = refusal(&format!("x\n{said}\n========= more\n"));
         let words = words.expect("it refuses");
@@ -380,7 +380,7 @@ mod tests {
         absent.program = "/nonexistent/program".into();
         let steps = [
             step("a", 60, "exit 3"),
-            // Its child would live on, were it not of the same group.
+            // Its child would survive if it were in another group.
             step(
                 "b",
                 1,
@@ -402,7 +402,7 @@ mod tests {
         let child = std::fs::read_to_string(out.join("child")).unwrap();
         let start = Instant::now();
         let stat = format!("/proc/{}/stat", child.trim());
-        // Gone, or dead and not yet collected by whoever inherits it.
+        // Gone, or dead and not yet reaped by its new parent.
         while std::fs::read_to_string(&stat).is_ok_and(|s| !s.contains(") Z ")) {
             assert!(
                 start.elapsed() < Duration::from_secs(30),

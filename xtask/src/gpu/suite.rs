@@ -1,5 +1,5 @@
-//! The test-suite on the machine with the GPU: each test in a process of its own, because a context that one has killed is
-//! not the next one's.
+//! Test suite on the machine with the GPU: each test in a process of its own, because a context broken by one must not reach the
+//! next.
 
 #![allow(clippy::disallowed_methods)] // Runs programs within limits.
 
@@ -16,7 +16,7 @@ use super::run::{one, End};
 use crate::venv;
 use crate::{root, suite};
 
-/// Longest that the whole suite may take, in seconds; what is left then is not run, and is told.
+/// Longest time of the whole suite, in seconds; later tests are not run, and are listed.
 const BUDGET_S: u64 = 900;
 
 /// How many tests of each program a short run takes.
@@ -25,7 +25,7 @@ const SAMPLE: usize = 2;
 /// Names of tests by the program's name in the bundle.
 pub(super) type Tests = BTreeMap<String, Vec<String>>;
 
-/// Asks a test program for its tests.
+/// Lists the tests of a program.
 pub(super) fn list(program: &Path) -> Result<Vec<String>> {
     let out = Command::new(program)
         .args(["--list", "--format", "terse"])
@@ -43,8 +43,8 @@ pub(super) fn list(program: &Path) -> Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-/// Builds the kernels of tests for every GPU: by g++ for the emulated one (and the mock driver's), by nvcc for real ones.
-/// Without nvcc the bundle has none for those, and says so.
+/// Builds the kernels of tests for every GPU: by g++ for the emulated one (and the mock driver's), by nvcc for real ones. Without
+/// nvcc the bundle has none for those, and prints that.
 pub(super) fn kernels(folder: &Path) -> Result<()> {
     std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let include = root().join("cuda-kernels/include");
@@ -134,7 +134,7 @@ pub(super) fn run(
     Ok((end, report))
 }
 
-/// What became of a test, from how its process ended and what it has said.
+/// Result of a test, from its process's end and output.
 fn judge(end: End, said: &str) -> End {
     if end != End::Passed {
         return end;
@@ -146,12 +146,12 @@ fn judge(end: End, said: &str) -> End {
     match skip {
         Some(why) => End::Skipped(why.to_owned()),
         None if said.contains("1 passed") => End::Passed,
-        // A process that runs no test ends well too.
+        // A process that runs no test exits with 0 too.
         None => End::Failed("it did not say that one test has passed".into()),
     }
 }
 
-/// The account of the suite, for the table.
+/// The results of the suite, for the table.
 pub(super) fn table(done: &[super::run::Done]) -> String {
     let reports = done.iter().filter(|d| d.report["passed"].is_u64());
     let (mut lines, mut skipped) = (String::new(), String::new());

@@ -1,11 +1,11 @@
-//! What came out: one JSON object, and the table of issue 5 with every ratio against what the same run measured.
+//! Results of a run: one JSON object, and the table of issue 5 with every ratio against the same run's measurements.
 
 use serde_json::{json, Value};
 
 use super::plan::Group;
 use super::run::{Done, End};
 
-/// Kernels whose registers and shared memory are told: those that are resident while a call is active.
+/// Kernels whose registers and shared memory are listed: those that are resident while a call is active.
 const COMMUNICATION: [&str; 4] = ["rb_nop", "rb_send_all", "rb_recv_all", "rb_collective"];
 
 /// Everything, as one object.
@@ -69,7 +69,7 @@ fn row(report: &Value, series: Option<&str>, percentile: Option<f64>) -> Option<
 }
 
 fn number(row: Option<&Value>, field: &str) -> Option<f64> {
-    // How fast something is that is wrong does not matter.
+    // The speed of a wrong result does not count.
     let row = row.filter(|r| r["wrong"].as_u64().unwrap_or(0) == 0)?;
     row[field].as_f64().filter(|v| v.is_finite() && *v > 0.0)
 }
@@ -216,7 +216,7 @@ fn all_reduce(lines: &mut Vec<Value>, reports: &Value, ranks: u32) {
                 lines.push(line(&what, own, &peer_name(peer), its, unit, wanted));
             }
         }
-        // What NCCL says of itself; registers only a profiler would tell.
+        // NCCL's own description; registers need a profiler.
         for peer in list(&report["meta"]["peers"]) {
             if let Some(blocks) = peer["blocks"].as_u64() {
                 lines.push(json!({
@@ -231,7 +231,7 @@ fn all_reduce(lines: &mut Vec<Value>, reports: &Value, ranks: u32) {
     }
 }
 
-/// Where ranks ran, what NCCL was and how it was set, and why figures of it are missing.
+/// Placement of the ranks, NCCL's version and settings, and the reasons for missing figures.
 fn remarks(reports: &Value) -> Vec<String> {
     let mut remarks = Vec::new();
     for ranks in [2, 4] {
@@ -267,7 +267,7 @@ fn remarks(reports: &Value) -> Vec<String> {
             }
         }
     }
-    // Small and large sizes mostly have the same to say.
+    // Small and large sizes mostly have the same remarks.
     let mut said = Vec::new();
     for remark in remarks {
         if !said.contains(&remark) {

@@ -1,4 +1,4 @@
-//! Compiles the device code with nvcc, so that what is tested under g++ does not rot for real GPUs.
+//! Compilation of the device code with nvcc, so that code tested under g++ stays valid for real GPUs.
 
 mod resources;
 
@@ -13,10 +13,10 @@ use crate::steps::Outcome;
 use crate::venv;
 use crate::{root, target};
 
-/// What the SDK's kernels are compiled for: A100, A10, L4 and RTX 40, H100 and H200, B200.
+/// Architectures of the SDK's kernels: A100, A10, L4 and RTX 40, H100 and H200, B200.
 const ARCHITECTURES: [u32; 5] = [80, 86, 89, 90, 100];
 
-/// What examples and the tutorial are compiled for: they only show that the headers work.
+/// Architectures of examples and the tutorial: they only show that the headers work.
 const EXAMPLE_ARCHITECTURES: [u32; 2] = [80, 90];
 
 /// Compilers at a time.
@@ -80,7 +80,7 @@ pub(crate) fn compile() -> Result<Outcome> {
     }
 }
 
-/// What one thread left behind is whole: nothing is half done under the lock.
+/// A panic leaves the data consistent: no update under the lock is partial.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -89,7 +89,7 @@ fn write(file: &Path, text: &str) -> Result<()> {
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Everything that nvcc is to read, the largest last.
+/// All files for nvcc, the largest last.
 fn jobs(out: &Path) -> Result<Vec<Job>> {
     let kernels = root().join("cuda-kernels/kernels");
     let mut jobs = Vec::new();
@@ -199,8 +199,7 @@ fn blocks(markdown: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What a reader copies out of the tutorial compiles for the emulated GPU. (nvcc reads the same
-    /// blocks in `cargo xtask kernels`.)
+    /// The tutorial's code compiles for the emulated GPU. (nvcc reads the same blocks in `cargo xtask kernels`.)
     #[test]
     fn kernels_of_the_tutorial_compile_with_gpp() {
         let tutorial = read_tutorial().expect("docs/tutorial.md");

@@ -1,7 +1,7 @@
-//! What `ptxas -v` says of each kernel: registers, shared memory, stack, spills.
+//! Resources of each kernel by `ptxas -v`: registers, shared memory, stack, spills.
 //!
-//! A stack or a spill is local memory: memory of the GPU, hundreds of cycles away, where a register was meant.
-//! Kernels that wait beside others or move every byte must have none; a table shows the rest.
+//! A stack or a spill is local memory: memory of the GPU, hundreds of cycles away, in place of a register. Kernels that wait
+//! beside others or move every byte must have none; a table shows the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ const HOT: [&str; 18] = [
     "rb_hll_receive",
 ];
 
-/// What one kernel takes on one architecture, with the functions that it calls.
+/// Resources of one kernel on one architecture, with the functions that it calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Use {
     registers: u32,
@@ -57,7 +57,7 @@ fn quoted(line: &str) -> Option<(&str, &str)> {
 }
 
 impl Resources {
-    /// Reads what ptxas said of one file.
+    /// Reads ptxas's output for one file.
     pub(super) fn read(&mut self, text: &str) {
         let mut current: Option<(&str, &str)> = None;
         for line in text.lines() {
@@ -152,7 +152,7 @@ impl Resources {
         serde_json::to_string_pretty(&kernels).context("cannot write the resources as JSON")
     }
 
-    /// What is wrong with the hot kernels; empty when nothing is.
+    /// Faults of the hot kernels; empty when there are none.
     pub(super) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         for name in HOT {

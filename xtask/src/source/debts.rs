@@ -1,6 +1,6 @@
-//! Breaches of structure, held against those that are recorded: new or larger ones fail, and smaller ones are to be recorded.
+//! Breaches of structure, compared with recorded ones: new or larger ones fail, and smaller ones are to be recorded.
 //!
-//! `xtask/structure.txt` lists what the layered crates still owe: module cycles, structures with too many fields, types whose
+//! `xtask/structure.txt` lists the layered crates' known breaches: module cycles, structures with too many fields, types whose
 //! `impl` blocks stand in too many files. The list only shrinks.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use super::{graph, modules, shape};
 use crate::root;
 use crate::steps::Outcome;
 
-/// The crates whose structure is held.
+/// The crates whose structure is checked.
 const LAYERED: [&str; 4] = ["nic-core", "gtlb", "cuda-kernels", "onc-engines"];
 
 /// One breach in a crate. Its text is a line of the record.
@@ -81,7 +81,7 @@ impl Breach {
     }
 }
 
-/// Fails on a breach that the record does not cover, and on a record that is no longer needed.
+/// Fails on a breach without a record, and on a record that is no longer needed.
 pub(crate) fn check() -> Result<Outcome> {
     let (found, recorded) = (measure()?, record()?);
     let complaints = compare(&found, &recorded);
@@ -116,7 +116,7 @@ fn compare(found: &[(String, Breach)], recorded: &[(String, Breach)]) -> Vec<Str
     out
 }
 
-/// Writes the record anew. It refuses to record more than there was.
+/// Writes the record anew. It refuses to record more than before.
 pub(crate) fn update() -> Result<()> {
     let (found, recorded) = (measure()?, record()?);
     let worse: Vec<String> = compare(&found, &recorded)
@@ -216,7 +216,7 @@ mod tests {
         let one = |b: Breach| vec![("c".to_string(), b)];
         let recorded = one(cycle(&["x", "y", "z"]));
         assert!(compare(&recorded, &recorded).is_empty());
-        // Smaller: the record is to follow.
+        // Smaller: the record must follow.
         assert!(compare(&one(cycle(&["x", "y"])), &recorded)[0].starts_with("better"));
         assert!(compare(&[], &recorded)[0].starts_with("better"));
         // Another module joined, or the cycle is new.

@@ -1,4 +1,4 @@
-//! The module graph of a crate: which module uses what another one defines, and the cycles in it.
+//! Module graph of a crate: which module uses another one's items, and the cycles in it.
 //!
 //! An edge goes from the module that names an item to the module that defines it; re-exports are followed. Modules of one
 //! folder are compared with each other: an edge between deeper modules counts for the folders that hold them. What a module
@@ -15,7 +15,7 @@ use super::Module;
 
 /// Names of modules from a crate's root.
 type ModulePath = Vec<String>;
-/// For each folder of modules: who uses whom among its children.
+/// For each folder of modules: which of its children use which.
 pub(crate) type Levels = BTreeMap<ModulePath, BTreeMap<String, BTreeSet<String>>>;
 
 /// All cycles of the graph.
@@ -84,7 +84,7 @@ pub(crate) fn levels(modules: &[Module]) -> Levels {
     out
 }
 
-/// What each module defines and imports, for the resolution of paths.
+/// Definitions and imports of each module, for the resolution of paths.
 pub(crate) struct Names {
     modules: BTreeSet<ModulePath>,
     defined: BTreeSet<(ModulePath, String)>,
@@ -163,9 +163,9 @@ impl Names {
             .collect()
     }
 
-    /// The module that defines what `path` names when it is written in module `at`; none for what lies outside the crate.
+    /// The module that defines the item that `path` names in module `at`; none for items outside the crate.
     fn resolve(&self, at: &[String], path: &[String], depth: usize) -> Option<ModulePath> {
-        // Re-exports that name each other in a ring do not compile; the bound is for what this reading takes wrongly.
+        // Re-exports that name each other in a ring do not compile; the bound protects against errors of this parser.
         if depth > 16 {
             return None;
         }
@@ -203,7 +203,7 @@ impl Names {
                 return Some(here);
             } else if let Some(target) = self.imported.get(&key) {
                 let longer: Vec<String> = target.iter().chain(&rest[1..]).cloned().collect();
-                // An import of the same name from outside, such as `use std::fmt`.
+                // An import of the same name from outside, for example `use std::fmt`.
                 return self.resolve(&here, &longer, depth + 1);
             } else {
                 let through = self
@@ -273,7 +273,7 @@ fn leaves(tree: &UseTree) -> Vec<(Vec<String>, Option<String>)> {
     }
 }
 
-/// Paths that begin with `crate`, `self`, `super` or a module's name, as they stand in code and inside macros.
+/// Paths that begin with `crate`, `self`, `super` or a module's name, in code and inside macros.
 fn written(tokens: TokenStream, paths: &mut Vec<Vec<String>>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let colons = |i: usize| {

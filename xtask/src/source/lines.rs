@@ -1,4 +1,4 @@
-//! Product lines: lines of Rust with code on them, in what a user of the SDK or the command compiles.
+//! Product lines: lines of Rust with code on them that a user of the SDK or the command compiles.
 //!
 //! A line counts when a token of the program begins, ends or runs on it. Blank lines, comments and documentation do not count,
 //! nor do tests, mocks, criterion benches, examples, fuzz targets and xtask.
@@ -93,7 +93,7 @@ fn code(module: &Module) -> BTreeSet<usize> {
     lines
 }
 
-/// Takes inline modules' and impls' items for tests out.
+/// Removes inline modules' and impls' items for tests.
 fn prune(item: &mut syn::Item) {
     match item {
         syn::Item::Mod(module) => {

@@ -1,4 +1,4 @@
-//! The module tree of a crate, read with `syn`: what the product is, without tests, mocks and benches.
+//! Module tree of a crate, read with `syn`: the product's items, without tests, mocks and benches.
 //!
 //! A module that is compiled only for tests (`cfg(test)`, the feature `testing`, `doctest`) is left out with everything below it.
 
@@ -133,7 +133,7 @@ pub(crate) fn for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// The attributes of an item, whichever its kind.
+/// The attributes of an item of any kind.
 pub(crate) fn attributes(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(i) => &i.attrs,

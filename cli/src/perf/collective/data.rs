@@ -1,17 +1,17 @@
-//! Data that differs from rank to rank, and what an operation makes of it.
+//! Test data of an operation: its source differs from rank to rank, its result can be computed.
 //!
 //! Values are small whole numbers, so that every type holds sums and products of them exactly in any
 //! order: one wrong, lost or doubled contribution is seen.
 
 use ringbell::{CollectiveKind, DataType, ReduceOp};
 
-/// What an operation is done with: the same on all ranks but for `rank`.
+/// Parameters of an operation: the same on all ranks but for `rank`.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::perf) struct Shape {
     pub(in crate::perf) kind: CollectiveKind,
     pub(in crate::perf) dtype: DataType,
     pub(in crate::perf) op: ReduceOp,
-    /// Elements, or what they are on the wire, hold whole numbers up to 256 only.
+    /// Elements, or their form on the wire, hold whole numbers up to 256 only.
     pub(in crate::perf) narrow: bool,
     pub(in crate::perf) ranks: u32,
     pub(in crate::perf) rank: u32,
@@ -88,7 +88,7 @@ impl Shape {
             K::Scatter => self.value(self.root, own_block + i),
             K::Gather | K::AllGather => self.value((i / self.count) as u32, i % self.count),
             K::AllToAll => self.value((i / self.count) as u32, own_block + i % self.count),
-            // Everybody sends to the next rank.
+            // Each rank sends to the next one.
             K::Recv | K::Send => self.value((self.rank + self.ranks - 1) % self.ranks, i),
             _ => 0,
         }
@@ -99,7 +99,7 @@ impl Shape {
         encode(self.dtype, (from..to).map(|i| self.value(self.rank, i)))
     }
 
-    /// Elements `from..to` of the destination that are not what they should be.
+    /// Number of wrong elements in `from..to` of the destination.
     pub(in crate::perf) fn differences(&self, from: u64, to: u64, got: &[u8]) -> u64 {
         let (size, want) = (self.dtype.bytes() as usize, self.result(from, to));
         if got == want {

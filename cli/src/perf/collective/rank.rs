@@ -1,4 +1,4 @@
-//! What one rank does: fill, run, verify, time.
+//! Measurement on one rank: fill, run, verify, time.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use ringbell::{
 use super::data::Shape;
 use crate::report::Samples;
 
-/// Elements that are made or looked at together.
+/// Elements that are made or checked together.
 pub(in crate::perf) const CHUNK: u64 = 64 << 10;
 /// How often a queue of operations is timed.
 pub(in crate::perf) const ROUNDS: u64 = 5;
 /// Bytes behind the buffers' data: the control words.
 const CONTROL: u64 = 4096;
 
-/// What is run: the same on every rank.
+/// The plan of a run: the same on every rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
     pub(super) kind: CollectiveKind,
@@ -29,7 +29,7 @@ pub(super) struct Plan {
     pub(super) root: u32,
     pub(super) check: bool,
     pub(super) wire: WireType,
-    /// By a kernel's hand instead of the host's.
+    /// Posted by a kernel instead of the host.
     pub(super) gpu: bool,
     /// One behind the other in a stream of the GPU, instead of one at a time.
     pub(super) queued: bool,
@@ -55,11 +55,11 @@ pub(super) struct Rank {
     dst: DeviceBuffer,
     control: DeviceBuffer,
     times: DeviceBuffer,
-    /// What the kernel pushes into, and pops from.
+    /// The streams that the kernel pushes to and pops from.
     streams: Option<[KernelStream; 2]>,
 }
 
-/// Where in the control words the popping block of a kernel says how it ended: `gpu_result`.
+/// Place in the control words for the result of a kernel's popping block: `gpu_result`.
 const POPPED: u64 = 256;
 /// Lanes of a block that pushes or pops.
 const LANES: u32 = 64;
@@ -128,7 +128,7 @@ impl Rank {
         }
     }
 
-    /// Writes what an operation begins with.
+    /// Writes the operation's initial data.
     fn fill(&self, s: &Shape, in_place: bool) -> Result<()> {
         let (src, dst) = s.lengths();
         let size = s.dtype.bytes();
@@ -138,7 +138,7 @@ impl Rank {
             (true, _) => (&self.dst, 0),
         };
         if self.plan.kind != CollectiveKind::Barrier {
-            // What is not overwritten is seen.
+            // Bytes that stay unwritten are detected.
             let stale = vec![0xa5; (CHUNK * size) as usize];
             pieces(dst, |from, to| {
                 self.dst
@@ -151,7 +151,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Elements of the destination that are not what they should be.
+    /// Number of wrong elements in the destination.
     fn wrong(&self, s: &Shape, in_place: bool) -> Result<u64> {
         let size = s.dtype.bytes();
         let at = match (in_place, s.kind) {
@@ -206,7 +206,7 @@ impl Rank {
             wrong += self.wrong(&s, in_place)?;
         }
         if in_place {
-            // What is reduced again and again stays what it is.
+            // Repeated reductions leave these values unchanged.
             let size = s.dtype.bytes();
             let zeros = vec![0; (CHUNK * size) as usize];
             let (a, b) = s.lengths();
@@ -265,7 +265,7 @@ impl Rank {
         Ok(samples)
     }
 
-    /// One behind the other in the stream: the time of all, by their number.
+    /// Operations one behind the other in the stream: the time of all, divided by their number.
     fn time_queued(
         &self,
         s: &Shape,
@@ -335,7 +335,7 @@ impl Rank {
         self.kernel_samples(s, iters)
     }
 
-    /// The kernel's first block pushes what is at `src`, the second pops to `dst`.
+    /// The kernel's first block pushes the elements at `src`, the second pops to `dst`.
     fn time_streamed(
         &self,
         s: &Shape,
@@ -386,7 +386,7 @@ impl Rank {
         Ok(())
     }
 
-    /// How the kernel says, at two places of the control words, that something has ended.
+    /// Reads the kernel's result from two places of the control words.
     fn kernel_end(&self, s: &Shape, status: u64, detail: u64) -> Result<()> {
         let code = word(&self.control, status)? as u32 as u8;
         match Status::from_code(code).unwrap_or(Status::NicSilent) {
@@ -402,7 +402,7 @@ impl Rank {
         }
     }
 
-    /// The times that a kernel took.
+    /// The kernel's times.
     fn kernel_samples(&self, s: &Shape, iters: u64) -> Result<Samples> {
         self.kernel_end(s, 0, 8)?;
         let mut samples = Samples::with_capacity(iters as usize);

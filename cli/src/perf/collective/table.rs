@@ -1,4 +1,4 @@
-//! The table of nccl-tests: out of place beside in place.
+//! Table in the form of nccl-tests: out of place beside in place.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::report::{Report, Row};
 pub(in crate::perf) const OUT_OF_PLACE: &str = "out of place";
 pub(in crate::perf) const IN_PLACE: &str = "in place";
 
-/// What stands beside the sizes.
+/// Columns beside the sizes.
 pub(in crate::perf) struct Columns {
     pub(in crate::perf) dtype: String,
     pub(in crate::perf) redop: String,
@@ -126,7 +126,7 @@ fn side(row: Option<&Row>) -> String {
     )
 }
 
-/// Digits that say something, as nccl-tests prints.
+/// Significant digits, as nccl-tests prints.
 fn time(us: f64) -> String {
     match us {
         t if t >= 10_000.0 => format!("{t:.0}"),

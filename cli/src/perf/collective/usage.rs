@@ -1,4 +1,4 @@
-//! What a measurement cannot be asked for, said before anything is started.
+//! Checks of a measurement's arguments before it starts.
 
 use anyhow::Result;
 use ringbell::abi::kernel_stream::MAX_LOG2;
@@ -29,7 +29,7 @@ pub(super) fn ranks(args: &Args, job: &Job) -> Result<()> {
     }
 }
 
-/// Arguments that contradict each other, or that this collective among so many ranks cannot have.
+/// Refuses arguments that contradict each other, or that this collective does not support among so many ranks.
 pub(in crate::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind == CollectiveKind::Send && ranks < 2 {
@@ -52,7 +52,7 @@ pub(in crate::perf) fn check(kind: CollectiveKind, args: &Args, ranks: u32) -> R
     settings(args).map(drop)
 }
 
-/// What the collective and the type of its elements cannot do.
+/// Refuses an algorithm or wire type that the collective or its elements' type does not support.
 fn check_algorithm(kind: CollectiveKind, args: &Args) -> Result<()> {
     let all = algorithms(kind);
     if args.algo != Algorithm::Auto && !all.contains(&args.algo) {
@@ -117,7 +117,7 @@ fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
     .into())
 }
 
-/// Refuses at once what could only fail when the descriptors are used up.
+/// Refuses at once a number of ranks for which the descriptors do not suffice.
 pub(super) fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result<()> {
     let (Some(limit), true) = (descriptors::limit(), transport != TransportSpec::Tcp) else {
         return Ok(());
@@ -141,7 +141,7 @@ const PAIR_BYTES: u64 = 1 << 20;
 /// Bytes of mapped memory for each byte of page tables.
 const PAGE_TABLES: u64 = 512;
 
-/// Refuses at once what could only end in the system's killing a rank for want of memory; all of `ranks` are here.
+/// Refuses at once a measurement for which the system would kill a rank for lack of memory; all of `ranks` are here.
 pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> Result<()> {
     if kind == CollectiveKind::Send {
         memory::one_descriptor(largest)?;
@@ -162,7 +162,7 @@ pub(super) fn enough_memory(kind: CollectiveKind, ranks: u32, largest: u64) -> R
     memory::enough(&what, needed, advice)
 }
 
-/// Ranks that could not be connected: what this machine lacks is not the ranks' failure.
+/// Ranks that could not be connected: a resource that this machine lacks is not the ranks' failure.
 pub(super) fn unconnected(error: CollectiveError) -> anyhow::Error {
     use CollectiveError as E;
     let lacks = matches!(
@@ -180,13 +180,13 @@ pub(super) fn unconnected(error: CollectiveError) -> anyhow::Error {
     ))
 }
 
-/// The rank's NIC as its launcher says, unless the command line says otherwise.
+/// The rank's NIC by its launcher's settings, unless the command line overrides them.
 pub(super) fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
     let mut options = NicOptions::for_job(job)?;
     if args.transport != TransportSpec::Auto {
         options.transport = args.transport;
     }
-    // What `run` and this command itself have started was told its own part of the port.
+    // Ranks started by `run` and by this command have their own part of the port already.
     if let (Some(port), false) = (&args.port, job.source() == JobSource::Ringbell) {
         options.port = port.clone();
     }

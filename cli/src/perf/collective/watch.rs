@@ -1,4 +1,4 @@
-//! The processes of the other ranks, watched while this one measures: what ends is told to those that wait for it.
+//! Watch over the other ranks' processes while this rank measures: an end is reported to the ranks that wait for it.
 #![allow(clippy::disallowed_methods)] // The program: waits for its ranks, with deadlines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use super::{lacks_something, END};
 use crate::run::ranks::{Ended, Ranks};
 use crate::{Exit, Problem};
 
-/// How often the processes are looked at.
+/// Interval between two checks of the processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// How much later than the error that it causes the end of a process may be seen.
+/// Longest delay between an error and the detection of the process end that caused it.
 const SEEN: Duration = Duration::from_millis(200);
 
 /// See the module text.
@@ -47,7 +47,7 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks until it is stopped.
+    /// Checks until it is stopped.
     pub(super) fn run(&self, server: &BootstrapServer) {
         while !self.stop.load(Ordering::Relaxed) {
             let mut state = self.state();
@@ -67,7 +67,7 @@ impl Watch {
         }
     }
 
-    /// The thread that looks ends when this is dropped.
+    /// The watching thread ends when this is dropped.
     pub(super) fn looks(&self) -> Looks<'_> {
         Looks(self)
     }
@@ -104,10 +104,10 @@ impl Watch {
         let start = Instant::now();
         loop {
             let mut state = self.state();
-            // Later than the error only a signal is a cause: who ends by itself may do so because rank 0 has.
+            // Later than the error only a signal is a cause: a process that exits may do so because rank 0 has.
             let of_interest = |(i, e): &(usize, &Ended)| *i < before || e.end.is_by_signal();
             let causes = || state.failed.iter().enumerate().filter(of_interest);
-            // A rank that lacks something ends before those that wait for it, and may be seen after them.
+            // A rank that lacks a resource ends before those that wait for it, and may be seen after them.
             let lacks = causes().find(|(_, e)| exit_of(e) == Exit::Environment);
             if lacks.is_none() && lacks_something(&error) {
                 return error;
@@ -142,7 +142,7 @@ fn problem(ended: &Ended) -> Problem {
     )
 }
 
-/// What the end of a rank is the end of all by: a rank is this program, whose numbers these are.
+/// The exit of the whole command after a rank's end: a rank is this program, with the same exit codes.
 fn exit_of(ended: &Ended) -> Exit {
     match ended.end.code() {
         4 => Exit::Environment,

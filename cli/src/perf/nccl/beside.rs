@@ -1,5 +1,5 @@
-//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL over shared memory, then NCCL over sockets, one after the
-//! other, each in processes of its own, in the same placement, with the same sizes, data and way of timing.
+//! `ringbell perf all-reduce --beside nccl`: ours, then NCCL over shared memory, then NCCL over sockets. Each runs in processes
+//! of its own, one after the other, in the same placement, with the same sizes, data and way of timing.
 #![allow(clippy::disallowed_methods)] // The program: waits for our own side, with a deadline.
 
 use std::path::Path;
@@ -47,7 +47,7 @@ impl BesideArgs {
 const WITH_VALUE: [&str; 6] = ["--beside", "--nccl", "--limit", "--json", "--svg", "--gpu"];
 const WITHOUT: [&str; 3] = ["--mps", "--threads", "--procs"];
 
-/// The words that start our side: those of this command but for what only concerns both.
+/// The words that start our side: those of this command without the ones for both sides.
 fn own_words(
     words: impl Iterator<Item = String>,
     placement: Placement,
@@ -73,7 +73,7 @@ fn own_words(
     own
 }
 
-/// What cannot be compared.
+/// Refuses a measurement that cannot be compared.
 fn check(kind: CollectiveKind, args: &collective::Args) -> Result<()> {
     let usage = |what: String, advice: &str| Err(Problem::new(Exit::Usage, what, advice).into());
     if kind != CollectiveKind::AllReduce {
@@ -106,7 +106,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
         timeout_s: args.timeout,
         limit: Duration::from_secs(args.beside.nccl.limit),
     };
-    // Before anything takes its time.
+    // Before anything takes time.
     let ready = device().and_then(|device| {
         let found = find(&args.beside.nccl, device)?;
         Ok((device, found))
@@ -118,7 +118,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     };
     let placement = match &ready {
         Ok((_, found)) => Placement::choose(args.threads, args.procs, found.version),
-        // As beside one that can have both.
+        // As beside an NCCL that supports both.
         Err(_) => Placement::choose(args.threads, args.procs, SEVERAL_RANKS),
     };
     let (mps, no_mps) = match &ready {
@@ -155,7 +155,7 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     if wrong(&own.rows) || peers.iter().any(|p| wrong(&p.rows)) {
         return Ok(Exit::WrongData);
     }
-    // What an old NCCL cannot do is no failure, unless it can do nothing.
+    // Rows that an old NCCL does not support are no failure, unless it supports none.
     let missing = |p: &&Peer| p.rows.len() < 2 * task.steps.len();
     let failed = |p: &&Peer| !is_impossible(p.why.as_deref());
     let failed =
@@ -166,13 +166,13 @@ pub(crate) fn run(kind: CollectiveKind, args: &collective::Args, which: Which) -
     })
 }
 
-/// Writes what there is so far: whoever ends this command has that.
+/// Writes the report so far: a caller that ends this command has that.
 fn keep(own: &Report, output: &OutputArgs) -> Result<()> {
     let Some(path) = output.json.as_deref().filter(|p| *p != Path::new("-")) else {
         return Ok(());
     };
     let text = serde_json::to_string_pretty(own).context("cannot express the report as JSON")?;
-    // Never half of one.
+    // Never half a report.
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let written = std::fs::write(&part, text + "\n").and_then(|()| std::fs::rename(&part, path));
@@ -182,7 +182,7 @@ fn keep(own: &Report, output: &OutputArgs) -> Result<()> {
     })
 }
 
-/// Our side, by this command without what concerns both.
+/// Runs our side: this command without the options for both sides.
 fn ours(
     placement: Placement,
     gpu: Option<usize>,
@@ -210,7 +210,7 @@ fn ours(
         match child.try_wait().context("cannot wait for our own side")? {
             Some(status) => break status,
             None if Instant::now() > deadline => {
-                // Ranks that it has started go with it.
+                // The ranks that it has started end with it.
                 let _ = child.kill();
                 let _ = child.wait();
                 let what = format!("our own side has not ended after {} s", limit.as_secs());

@@ -1,4 +1,4 @@
-//! The eight functions of NCCL that a measurement calls, found in a shared object when it runs. Signatures as in
+//! Bindings to the eight functions of NCCL that a measurement calls, found in a shared object at run time. Signatures as in
 //! `nccl.h`; they are the same from NCCL 2.13 to 2.32.
 #![allow(unsafe_code)] // A C library.
 
@@ -37,7 +37,7 @@ impl UniqueId {
     }
 }
 
-/// What went wrong in NCCL.
+/// An error of NCCL.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum NcclError {
     /// The loader could not load it.
@@ -51,9 +51,9 @@ pub(super) enum NcclError {
     Call {
         call: &'static str,
         code: i32,
-        /// What `ncclGetErrorString` says.
+        /// Text of `ncclGetErrorString`.
         name: String,
-        /// What `ncclGetLastError` says, behind a colon.
+        /// Text of `ncclGetLastError`, behind a colon.
         detail: String,
     },
 }
@@ -92,10 +92,9 @@ macro_rules! function {
 }
 
 impl Nccl {
-    /// Loads it, for the rest of the process: it has threads of its own. What it reads from the environment must
-    /// be set before.
+    /// Loads it, for the rest of the process: it has threads of its own. The environment that it reads must be set before.
     pub(super) fn load(path: &Path) -> Result<Nccl, NcclError> {
-        // SAFETY: the user names a library that he trusts; NCCL's initialisers have no preconditions.
+        // SAFETY: the user names a library that they trust; NCCL's initialisers have no preconditions.
         let library = unsafe { Library::new(path) }.map_err(|e| NcclError::Open {
             path: path.to_owned(),
             // `dlopen failed`, then the cause.
@@ -278,7 +277,7 @@ mod tests {
         assert!(UniqueId::parse(&text.replace('0', "g")).is_none());
     }
 
-    /// Needs no GPU: shows that a library of NVIDIA's has what we call, under the names that we know.
+    /// Needs no GPU: checks that a library of NVIDIA's has the functions that we call, under these names.
     #[test]
     #[ignore = "needs NVIDIA's libnccl.so.2, named by RINGBELL_NCCL"]
     fn a_library_of_nvidia_tells_its_version_and_makes_ids() {

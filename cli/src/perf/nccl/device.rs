@@ -1,5 +1,5 @@
-//! The GPU as NCCL's ranks use it: its primary context, one stream, and memory that is copied to and from. None of
-//! it is Ringbell's own: a peer is not measured through what it is compared with.
+//! The GPU for NCCL's ranks: its primary context, one stream, and memory that is copied to and from. No code of it is Ringbell's
+//! own: a peer is not measured through its competitor.
 #![allow(unsafe_code)] // Calls into libcuda.
 #![allow(clippy::disallowed_methods)] // The host waits here, with deadlines.
 
@@ -11,7 +11,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUresult, CUstream};
 use cudarc::driver::{result, CudaContext, DriverError};
 use ringbell::parts::cuda_kernels::cuda::{find, CudaError};
 
-/// What went wrong on the GPU.
+/// An error of the GPU.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DeviceError {
     /// There is no usable driver or GPU.
@@ -26,7 +26,7 @@ pub(super) enum DeviceError {
         call: &'static str,
         source: DriverError,
     },
-    /// What was queued has not ended in time.
+    /// The queued work has not ended in time.
     #[error("{what} has not ended after {seconds} s")]
     Late { what: &'static str, seconds: u64 },
 }
@@ -83,7 +83,7 @@ impl Device {
     /// Memory of the GPU.
     pub(super) fn alloc(&self, bytes: u64) -> Result<Memory<'_>, DeviceError> {
         let bytes = bytes.max(64);
-        // SAFETY: a context is current; nobody reads what was not written before.
+        // SAFETY: a context is current; no code reads bytes that were not written before.
         let va = unsafe { result::malloc_sync(bytes as usize) }.map_err(at("cuMemAlloc"))?;
         Ok(Memory {
             device: self,
@@ -92,9 +92,9 @@ impl Device {
         })
     }
 
-    /// Waits until the stream is empty; `look` is asked in between whether that is still to be hoped for.
+    /// Waits until the stream is empty; `look` is called in between and ends the wait with an error.
     ///
-    /// As nccl-tests waits: a look, and a yield, for NCCL's own threads need the core.
+    /// As nccl-tests waits: a query, and a yield, because NCCL's own threads need the core.
     pub(super) fn wait<E: From<DeviceError>>(
         &self,
         what: &'static str,
@@ -121,8 +121,8 @@ impl Device {
         }
     }
 
-    /// Waits for a copy that was just queued on the empty stream. Without a deadline of its own, for the buffer must
-    /// outlive the copy: the process has one.
+    /// Waits for a copy that was just queued on the empty stream. It has no deadline of its own, because the buffer must outlive
+    /// the copy: the process has one.
     fn settle(&self) -> Result<(), DeviceError> {
         // SAFETY: a live stream of the current context.
         let done = unsafe { result::stream::synchronize(self.stream) };

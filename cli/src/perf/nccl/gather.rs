@@ -1,5 +1,5 @@
-//! Starts the processes that NCCL runs in, listens to them, and ends them when their time is up. Whatever NCCL
-//! does, rows that were measured before stay, and the reason for those that are missing is told.
+//! Parent of NCCL's processes: starts them, reads their output, and ends them when their time is up. Rows that were measured
+//! before a failure stay, and the reason for missing rows is reported.
 #![allow(clippy::disallowed_methods)] // The program: waits for its workers, with deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -19,18 +19,18 @@ use super::order::{Event, Order, Timed};
 use super::placement::{environment, reported, Placement, Setting};
 use crate::report::Row;
 
-/// How long the other ranks may still speak when one has failed: their words may be the cause.
+/// Longest wait for the other ranks' messages after one has failed: they may name the cause.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// How long communicators may take to be destroyed when all is done.
+/// Longest time for communicators to be destroyed at the end.
 const TEARDOWN: Duration = Duration::from_secs(5);
-/// How long a process may take to die when it is killed.
+/// Longest time for a process to end when it is killed.
 const END: Duration = Duration::from_secs(10);
-/// Longest that a library and a GPU may take to be looked at.
+/// Longest time for a check of a library and a GPU.
 const LOOK: Duration = Duration::from_secs(60);
 /// Lines of a worker that are kept for the reason of its end.
 const KEPT: usize = 5;
 
-/// What a look at a library has found.
+/// Result of a check of a library.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) library: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Found {
 /// Why a library cannot be used.
 #[derive(Debug)]
 pub(super) enum Unusable {
-    /// No library can: there is no GPU.
+    /// No library can be used: there is no GPU.
     Gpu(String),
     /// Another one might.
     Library(String),
@@ -88,7 +88,7 @@ pub(super) fn look(library: &Path, device: usize) -> Result<Found, Unusable> {
 
 /// A sweep that is to be run.
 pub(super) struct Sweep<'a> {
-    /// With all ranks; the workers' own are filled in.
+    /// The order with all ranks; the workers' own are filled in.
     pub(super) order: Order,
     pub(super) placement: Placement,
     pub(super) setting: Setting<'a>,
@@ -96,7 +96,7 @@ pub(super) struct Sweep<'a> {
     pub(super) limit: Duration,
 }
 
-/// What came of it.
+/// Result of a sweep.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) rows: Vec<Row>,
@@ -134,7 +134,7 @@ pub(super) fn run(sweep: &Sweep<'_>) -> Outcome {
     outcome
 }
 
-/// What the ranks have said.
+/// The ranks' messages so far.
 #[derive(Debug, Default)]
 struct State {
     up: BTreeSet<u32>,
@@ -144,7 +144,7 @@ struct State {
 }
 
 impl State {
-    /// What all ranks have done: the slowest one's times.
+    /// Sizes that all ranks have finished: the slowest one's times.
     fn rows(&self, order: &Order) -> Vec<Row> {
         let mut rows = Vec::new();
         for step in &order.steps {
@@ -160,7 +160,7 @@ impl State {
         rows
     }
 
-    /// What is waited for, when the time is up.
+    /// The event that was missing when the time was up.
     fn waiting_for(&self, order: &Order) -> String {
         if self.up.len() < order.ranks as usize {
             let missing: Vec<String> = (0..order.ranks)
@@ -275,10 +275,10 @@ fn listen(workers: &mut Workers, sweep: &Sweep<'_>, state: &mut State) -> Result
     }
 }
 
-/// What comes from a worker.
+/// A worker's output.
 enum Said {
     Event(Event),
-    /// Something else, on either of its outputs.
+    /// A line that is no event, on either of its outputs.
     Line(String),
     /// Its standard output has ended.
     End,
@@ -296,7 +296,7 @@ struct Worker {
 struct Workers {
     all: Vec<Worker>,
     said: Receiver<(usize, Said)>,
-    /// Those whose output has not ended.
+    /// Number of those whose output has not ended.
     left: usize,
 }
 
@@ -319,14 +319,14 @@ impl Workers {
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
-                // What NCCL starts itself is ended with it.
+                // Processes that NCCL starts itself are ended with it.
                 .process_group(0)
                 .spawn()
                 .map_err(|e| format!("cannot start {}: {e}", exe.display()))?;
             let mut stdin = child.stdin.take();
             let line = serde_json::to_string(&order).map_err(|e| e.to_string())? + "\n";
             if let Some(to) = &mut stdin {
-                // A worker that is gone already says so by its end.
+                // A worker that is gone already is reported by its end.
                 let _ = to.write_all(line.as_bytes());
             }
             if let Some(out) = child.stdout.take() {
@@ -346,7 +346,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// What comes next; `None` when nothing has come until the deadline.
+    /// The next output; `None` when none has come until the deadline.
     fn next(&mut self, deadline: Instant) -> Option<(usize, Said)> {
         let wait = deadline.saturating_duration_since(Instant::now());
         match self.said.recv_timeout(wait) {
@@ -368,7 +368,7 @@ impl Workers {
         }
     }
 
-    /// Tells the ranks of the other processes where to meet.
+    /// Sends the ranks of the other processes the id of their meeting point.
     fn pass_on(&mut self, id: &str) {
         for w in self.all.iter_mut().filter(|w| !w.own.contains(&0)) {
             if let Some(to) = &mut w.stdin {
@@ -377,7 +377,7 @@ impl Workers {
         }
     }
 
-    /// How a process whose output has ended did so itself, in words.
+    /// The process end of a worker whose output has ended, in words.
     fn end_of(&mut self, i: usize) -> String {
         let w = &mut self.all[i];
         let deadline = Instant::now() + END;
@@ -432,7 +432,7 @@ impl Drop for Workers {
                 }
             }
         }
-        // A process may be in the driver for a while, whose own matter it is to stop its kernels.
+        // A process may be in the driver for a while, which has to stop its kernels.
         let deadline = Instant::now() + END;
         for w in &mut self.all {
             while matches!(w.child.try_wait(), Ok(None)) && Instant::now() < deadline {
@@ -447,7 +447,7 @@ fn read_lines(i: usize, from: impl Read + Send + 'static, to: Sender<(usize, Sai
     let read = move || {
         let mut from = BufReader::new(from);
         let mut bytes = Vec::new();
-        // Bytes, not text: NCCL may print what is no UTF-8.
+        // Bytes, not text: NCCL may print bytes that are no UTF-8.
         while from.read_until(b'\n', &mut bytes).is_ok_and(|n| n > 0) {
             let text = String::from_utf8_lossy(&bytes).trim().to_owned();
             bytes.clear();

@@ -1,5 +1,5 @@
-//! Where a `libnccl.so.2` may be. NCCL is never linked: whoever wants to measure beside it has it already, with
-//! PyTorch or from PyPI, and says where or has it found.
+//! Search for a `libnccl.so.2`. NCCL is never linked: a user who wants to measure beside it has it already, with PyTorch or from
+//! PyPI, and names its place or has it found.
 #![allow(clippy::disallowed_methods)] // The program: waits for python3, with a deadline.
 
 use std::fmt;
@@ -11,23 +11,23 @@ use crate::{Exit, Problem};
 
 /// Its name everywhere.
 const NAME: &str = "libnccl.so.2";
-/// Longest that python3 may take to say where its packages are.
+/// Longest time for python3 to print its packages' places.
 const PYTHON: Duration = Duration::from_secs(10);
 /// Prints the folders that python3 imports from.
 const ASK: &str = "import sys; print('\\n'.join(p for p in sys.path if p))";
 
-/// A place where NCCL may be, and who says so.
+/// A place where NCCL may be, and the source of that place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) path: PathBuf,
     pub(super) said_by: String,
 }
 
-/// What was named, else what the dynamic loader finds.
+/// The named library, else the dynamic loader's.
 pub(super) fn first(asked: Option<&Path>) -> Candidate {
     match asked {
         Some(path) => Candidate {
-            // A folder is as good as the file in it.
+            // A folder stands for the file in it.
             path: match path.is_dir() {
                 true => path.join(NAME),
                 false => path.to_owned(),
@@ -105,7 +105,7 @@ fn python_folders() -> Result<Vec<PathBuf>, String> {
     Ok(text.lines().map(PathBuf::from).collect())
 }
 
-/// A place that was looked at in vain.
+/// A place without a usable NCCL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Passed {
     place: String,

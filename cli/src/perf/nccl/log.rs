@@ -1,5 +1,5 @@
-//! What NCCL's own log says of a communicator: its channels, and what they go through. `NCCL_DEBUG=INFO` with
-//! `NCCL_DEBUG_SUBSYS=INIT` writes it while communicators come up, and nothing of single operations.
+//! NCCL's own log of a communicator: its channels, and their transports. `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=INIT` writes
+//! it while communicators come up, and nothing of single operations.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,12 +7,12 @@ use std::path::Path;
 /// Most of a log that is read.
 const MOST_BYTES: usize = 4 << 20;
 
-/// What the log tells.
+/// Content of the log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Told {
     /// Channels of a collective: blocks of its kernel at most, on each rank.
     pub(super) channels: Option<u32>,
-    /// What connections go through, as `SHM/direct/direct`, `NET/Socket/0`.
+    /// Transports of connections, as `SHM/direct/direct`, `NET/Socket/0`.
     pub(super) carriers: BTreeSet<String>,
 }
 
@@ -43,7 +43,7 @@ impl Told {
         }
     }
 
-    /// Whether all of them are of the kind that was asked for.
+    /// Whether all of them are of this kind.
     pub(super) fn only(&self, kind: &str) -> bool {
         self.carriers.iter().all(|c| c.starts_with(kind))
     }

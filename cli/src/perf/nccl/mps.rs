@@ -11,12 +11,12 @@ use crate::scratch::Folder;
 
 /// Its control program.
 const CONTROL: &str = "nvidia-cuda-mps-control";
-/// Longest that it may take to come up, to answer, or to end.
+/// Longest time for it to start, to answer, or to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A service that runs.
 pub(super) struct Mps {
-    /// In words: whose it is.
+    /// Its owner, in words.
     pub(super) whose: String,
     own: Option<Own>,
 }
@@ -24,12 +24,12 @@ pub(super) struct Mps {
 /// One that was started here, in folders of its own.
 struct Own {
     daemon: Child,
-    /// Goes when the service has ended.
+    /// Removed when the service has ended.
     folder: Folder,
 }
 
 impl Mps {
-    /// The one that runs already, else with `start` one of our own.
+    /// The running service, else with `start` one of our own.
     ///
     /// # Errors
     /// Why there is none.
@@ -51,7 +51,7 @@ impl Mps {
             let dir = folder.path().join(sub);
             std::fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
         }
-        // In the foreground, so that it stays ours to end, and in our process group, so that it goes when we are ended.
+        // In the foreground, so that this process can end it, and in our process group, so that it ends with us.
         let daemon = Command::new(CONTROL)
             .arg("-f")
             .env("CUDA_MPS_PIPE_DIRECTORY", folder.path().join("pipe"))
@@ -121,7 +121,7 @@ fn wait(child: &mut Child) -> Option<bool> {
     }
 }
 
-/// Says a line to the service; false when there is none.
+/// Sends a line to the service; false when there is none.
 fn command(line: &str, pipe: Option<&Path>) -> Result<bool, String> {
     let mut control = Command::new(CONTROL);
     if let Some(pipe) = pipe {

@@ -1,5 +1,5 @@
-//! What the processes say to each other: a line of JSON each way. NCCL runs in processes of its own, so that its
-//! environment is set before it is loaded, and so that one that hangs can be ended.
+//! Messages between the processes: a line of JSON each way. NCCL runs in processes of its own, so that its environment is set
+//! before it is loaded, and so that a process that hangs can be ended.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub(super) struct Order {
     pub(super) device: usize,
     /// All ranks.
     pub(super) ranks: u32,
-    /// Those that the worker is; none: it only looks whether library and GPU are there.
+    /// The worker's ranks; none: it only checks whether library and GPU are there.
     pub(super) own: Vec<u32>,
     /// Names, as on the command line.
     pub(super) dtype: String,
@@ -33,7 +33,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Only looks.
+    /// An order that only checks.
     pub(super) fn look(library: PathBuf, device: usize) -> Order {
         Order {
             library,
@@ -49,7 +49,7 @@ impl Order {
         }
     }
 
-    /// The data of a rank: what our own all-reduce is verified with.
+    /// The data of a rank: the same that verifies our own all-reduce.
     pub(super) fn shape(&self, rank: u32, count: u64) -> Result<Shape, String> {
         let dtype: DataType = dtype(&self.dtype)?;
         Ok(Shape {
@@ -81,9 +81,9 @@ pub(super) struct Timed {
 pub(super) enum Event {
     /// Library and GPU are there.
     Loaded { version: i32, gpu: String, sms: i32 },
-    /// There is no GPU to run on, whichever library it would be.
+    /// There is no GPU to run any library on.
     NoGpu { why: String },
-    /// Where the ranks meet.
+    /// The ranks' meeting point.
     Id { id: String },
     /// A communicator has come up.
     Up { rank: u32 },
@@ -100,7 +100,7 @@ pub(super) enum Event {
     Done { rank: u32 },
     /// Its communicator is destroyed, too.
     Ended { rank: u32 },
-    /// It cannot go on.
+    /// It cannot continue.
     Failed { rank: Option<u32>, why: String },
 }
 

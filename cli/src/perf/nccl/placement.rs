@@ -1,9 +1,9 @@
-//! Where NCCL's ranks run, and what its environment says. What is set here is set before the library is loaded, in
-//! processes that load nothing else.
+//! Placement of NCCL's ranks in processes, and their environment. It is set before the library is loaded, in processes that load
+//! nothing else.
 //!
-//! NCCL refuses two ranks of one host on one GPU. Since 2.30 `NCCL_MULTI_RANK_GPU_ENABLE=1` allows it; before,
-//! ranks can only pretend to be on different hosts (`NCCL_HOSTID`, which a process reads once, so each needs one of
-//! its own), and between hosts there is no shared memory (`src/init.cc`, `src/transport/shm.cc` of NCCL).
+//! NCCL refuses two ranks of one host on one GPU. Since 2.30 `NCCL_MULTI_RANK_GPU_ENABLE=1` allows it. Before, ranks can only
+//! pretend to be on different hosts (`NCCL_HOSTID`, which a process reads once, so each needs one of its own). Between hosts
+//! there is no shared memory (`src/init.cc`, `src/transport/shm.cc` of NCCL).
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,15 +13,15 @@ use serde::{Deserialize, Serialize};
 /// First version that allows several ranks on one GPU.
 pub(super) const SEVERAL_RANKS: i32 = 23_000;
 
-/// First words of what a version cannot do.
+/// First words of the reason when a version does not support something.
 const IMPOSSIBLE: &str = "not possible";
 
-/// Whether a reason is that the version cannot do it.
+/// Whether a reason is that the version does not support it.
 pub(super) fn is_impossible(why: Option<&str>) -> bool {
     why.is_some_and(|why| why.starts_with(IMPOSSIBLE))
 }
 
-/// What the ranks are.
+/// How ranks are divided among processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Placement {
     Threads,
@@ -29,7 +29,7 @@ pub(super) enum Placement {
 }
 
 impl Placement {
-    /// What was asked for, else threads where NCCL can: their kernels are resident together.
+    /// The selected one, else threads where NCCL supports them: their kernels are resident together.
     pub(super) fn choose(threads: bool, procs: bool, version: i32) -> Placement {
         match (threads, procs) {
             (true, _) => Placement::Threads,
@@ -83,7 +83,7 @@ impl Carrier {
         }
     }
 
-    /// How NCCL's log names it.
+    /// Its name in NCCL's log.
     pub(super) fn in_log(self) -> &'static str {
         match self {
             Carrier::Shm => "SHM",
@@ -119,7 +119,7 @@ pub(super) fn version_text(version: i32) -> String {
     format!("{major}.{minor}.{}", version % 100)
 }
 
-/// What a run is about.
+/// Parameters of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Setting<'a> {
     pub(super) carrier: Carrier,
@@ -127,7 +127,7 @@ pub(super) struct Setting<'a> {
     pub(super) ranks: u32,
     /// Of the GPU.
     pub(super) sms: i32,
-    /// Where NCCL writes what it does, `%p` for the process.
+    /// NCCL's log file, `%p` for the process.
     pub(super) log: &'a Path,
     /// Pipe directory of an MPS of ours.
     pub(super) mps: Option<&'a Path>,
@@ -167,7 +167,7 @@ pub(super) fn environment(s: &Setting<'_>, own: &[u32]) -> BTreeMap<String, Stri
     if let Some(pipe) = s.mps {
         set("CUDA_MPS_PIPE_DIRECTORY", &pipe.display().to_string());
     }
-    // What the user has set already stays his.
+    // A variable that the user has set stays.
     let free = |name: &str| std::env::var_os(name).is_none();
     if let (Some(most), true) = (most_channels(s.ranks, s.sms), free("NCCL_MAX_CTAS")) {
         set("NCCL_MAX_CTAS", &most.to_string());
@@ -181,7 +181,7 @@ pub(super) fn environment(s: &Setting<'_>, own: &[u32]) -> BTreeMap<String, Stri
     vars
 }
 
-/// What a reader must know of it: the variables that were set, and NCCL's that were there already.
+/// The variables for the report: those that were set, and NCCL's that were there already.
 pub(super) fn reported(set: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let there = std::env::vars_os().filter_map(|(name, value)| {
         let name = name.into_string().ok()?;

@@ -1,5 +1,5 @@
-//! One rank of NCCL's all-reduce: fill, run, verify, time, in the steps in which ours is measured
-//! (`collective/rank.rs`), so that the figures mean the same.
+//! One rank of NCCL's all-reduce: fill, run, verify, time, in the same steps as ours (`collective/rank.rs`), so that the figures
+//! are comparable.
 #![allow(unsafe_code)] // A C library works on our memory.
 #![allow(clippy::disallowed_methods)] // Measuring needs the clock.
 
@@ -13,7 +13,7 @@ use super::device::{Device, DeviceError, Memory};
 use super::order::{Event, Order, Timed};
 use crate::report::Samples;
 
-/// Why a rank cannot go on.
+/// Why a rank cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RankError {
     #[error(transparent)]
@@ -35,7 +35,7 @@ struct Rank<'a> {
     word: Memory<'a>,
 }
 
-/// Runs a rank to its end; `tell` passes on what happens.
+/// Runs a rank to its end; `tell` sends its events.
 pub(super) fn run(
     nccl: &Nccl,
     order: &Order,
@@ -45,7 +45,7 @@ pub(super) fn run(
 ) -> Result<(), RankError> {
     let device = Device::open(order.device, Duration::from_secs(order.timeout_s))?;
     let largest = order.steps.iter().map(|s| s.bytes).max().unwrap_or(0);
-    // Before any kernel runs, which an allocation might have to wait for.
+    // Before any kernel runs, because an allocation might have to wait for it.
     let (src, dst, word) = (
         device.alloc(largest)?,
         device.alloc(largest)?,
@@ -114,7 +114,7 @@ impl Rank<'_> {
         })
     }
 
-    /// Elements of the result that are not what they should be.
+    /// Number of wrong elements in the result.
     fn wrong(&self, s: &Shape) -> Result<u64, RankError> {
         let size = s.dtype.bytes();
         let mut wrong = 0;
@@ -158,14 +158,14 @@ impl Rank<'_> {
         };
         let mut wrong = 0;
         if self.order.check {
-            // What is not overwritten is seen.
+            // Bytes that stay unwritten are detected.
             self.paint(&s, 0xa5)?;
             self.fill(&s, source)?;
             self.once(o)?;
             wrong += self.wrong(&s)?;
         }
         if in_place {
-            // What is reduced again and again stays what it is.
+            // Repeated reductions leave these values unchanged.
             self.paint(&s, 0)?;
         } else if !self.order.check {
             self.fill(&s, source)?;
@@ -203,7 +203,7 @@ impl Rank<'_> {
         Ok(samples)
     }
 
-    /// One behind the other in the stream: the time of all, by their number.
+    /// Operations one behind the other in the stream: the time of all, divided by their number.
     fn time_queued(&self, o: AllReduce, iters: u64) -> Result<Samples, RankError> {
         let mut samples = Samples::with_capacity(ROUNDS as usize);
         for _ in 0..ROUNDS {

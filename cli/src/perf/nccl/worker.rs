@@ -1,4 +1,4 @@
-//! The process that NCCL runs in: `ringbell perf nccl-worker`, which only this program starts.
+//! Process that NCCL runs in: `ringbell perf nccl-worker`, which only this program starts.
 
 use std::io::{BufRead as _, Write as _};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use super::order::{Event, Order};
 use super::rank;
 use crate::Exit;
 
-/// A line on standard output. Whoever reads it may be gone: then this process is ended.
+/// Writes a line on standard output. Its reader may be gone: then this process ends.
 fn tell(lines: &Mutex<std::io::Stdout>, event: &Event) {
     let Ok(mut line) = serde_json::to_string(event) else {
         return;
@@ -32,9 +32,9 @@ fn line() -> Result<String> {
     Ok(line)
 }
 
-/// Does what the first line of standard input orders.
+/// Executes the order in the first line of standard input.
 pub(super) fn run() -> Result<Exit> {
-    // Nothing of it is left when the program that has started it is killed.
+    // It ends when the program that has started it is killed.
     set_parent_process_death_signal(Some(Signal::KILL)).context("cannot follow the parent")?;
     let order: Order = serde_json::from_str(&line()?)
         .context("the first line is no order; `ringbell perf nccl` starts this command itself")?;
@@ -43,7 +43,7 @@ pub(super) fn run() -> Result<Exit> {
         tell(&lines, &Event::Failed { rank, why });
         Ok(Exit::Failed)
     };
-    // Before the library: without a GPU none of them is of use.
+    // Before the library: without a GPU no library is of use.
     let timeout = Duration::from_secs(order.timeout_s);
     let gpu = Device::open(order.device, timeout).and_then(|d| Ok((d.name()?, d.sms()?)));
     let (gpu, sms) = match gpu {
