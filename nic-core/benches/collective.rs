@@ -1,4 +1,4 @@
-//! What the engine costs per step of a program, and per call.
+//! Cost of the engine per step of a program, and per call.
 //!
 //! All ranks are NICs of this process over `local`, stepped by one thread in turn: the numbers are the
 //! engine's own work, without threads that wait. Time is of a call on all ranks; throughput, "elements"

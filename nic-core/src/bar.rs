@@ -54,7 +54,7 @@ pub enum BarError {
     },
 }
 
-/// Where an offset leads.
+/// Target of an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// A register of the control window.
@@ -83,7 +83,7 @@ pub fn target(offset: usize) -> Result<Target, BarError> {
     Ok(Target::Reg(reg, access))
 }
 
-/// Something with the registers of the contract.
+/// A device with the registers of the contract.
 pub trait Registers {
     /// Reads one.
     ///

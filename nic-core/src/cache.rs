@@ -1,12 +1,12 @@
-//! How much of the last cache one copying thread may count on.
+//! The share of the last-level cache for one copying thread.
 //!
 //! From sysfs (Documentation/ABI/testing/sysfs-devices-system-cpu in the Linux sources), read once.
-//! A virtual machine may be told more than it has: neighbours that share the cache do not show.
+//! A virtual machine may report more than it has: neighbours that share the cache are not visible.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// What a thread gets when the machine does not tell its caches (containers that hide sysfs).
+/// Share of a thread when the machine does not report its caches (containers that hide sysfs).
 const FALLBACK_SHARE: u64 = 8 << 20;
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
 

@@ -1,4 +1,4 @@
-//! Every limit of a NIC is a setting, checked before the NIC is made.
+//! Settings of a NIC: every limit is one, checked before the NIC is made.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ pub struct ConfigError {
     pub why: String,
 }
 
-/// Who steps the NIC when no waiting thread does.
+/// The thread that steps the NIC when no waiting thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProgressMode {
     /// A parked thread that wakes for timers, peers and at most once a millisecond for doorbells.
@@ -22,7 +22,7 @@ pub enum ProgressMode {
     Rescue,
     /// A thread that polls all the time: for a machine with a core to spare.
     Dedicated,
-    /// Nobody: the application calls `Nic::step` itself (virtual time, tests).
+    /// None: the application calls `Nic::step` itself (virtual time, tests).
     Manual,
 }
 
@@ -50,7 +50,7 @@ pub struct NicConfig {
     /// Bytes of NIC memory, for engines: a multiple of 4096 from 1 MiB to 1 TiB. Pages that nothing
     /// uses cost nothing.
     pub nic_memory_bytes: u64,
-    /// Who steps the NIC.
+    /// The thread that steps the NIC.
     pub progress: ProgressMode,
     /// Longest nap of the rescue thread while a kernel may ring a doorbell unseen.
     pub idle_nap: Duration,
@@ -173,7 +173,7 @@ pub struct LocalConfig {
     pub early_window: usize,
     /// How payloads in memory that a peer cannot map are sent.
     pub staging: StagingConfig,
-    /// Time a stranger has to identify itself.
+    /// Time that an unknown peer has to identify itself.
     pub handshake_timeout: Duration,
 }
 

@@ -7,7 +7,7 @@
 /// From how many bytes on, written before the first of them is read, non-temporal stores are used.
 ///
 /// Half of a thread's share of the last cache: sources and destinations of so many bytes fill it, and
-/// what is written with ordinary stores is gone before anybody reads it. Measured with two buffers of
+/// bytes written with ordinary stores are evicted before they are read. Measured with two buffers of
 /// each size in turn and a share of 16 MiB: 2 MiB each 34 GB/s with ordinary stores and 25 without,
 /// 4 MiB 20 and 24, 8 MiB 8 and 13.
 pub(crate) fn streaming_bytes() -> u64 {
@@ -20,7 +20,7 @@ pub(crate) fn streaming_bytes() -> u64 {
 /// Both ranges are mapped for `len` bytes and accessed by others only through raw copies or atomics.
 #[inline]
 pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) {
-    // The commonest message is one aligned word: a single store, so that a flag is never torn.
+    // The most frequent message is one aligned word: a single store, so that a flag is never torn.
     if len == 8 && (dst as usize | src as usize) & 7 == 0 {
         // SAFETY: aligned (checked) and mapped (the caller's contract).
         unsafe {
@@ -59,7 +59,7 @@ pub(crate) unsafe fn copy_streaming(dst: *mut u8, src: *const u8, len: usize) {
 /// `streaming` around the cache, unordered: call [`fence_streaming`] before anything that announces them.
 ///
 /// # Safety
-/// As [`copy`] for `src` and `dst`; `kept` has room for `len` bytes, is nobody else's, and overlaps neither.
+/// As [`copy`] for `src` and `dst`; `kept` has room for `len` bytes, is the caller's alone, and overlaps neither.
 pub(crate) unsafe fn copy_twice(
     dst: *mut u8,
     kept: *mut u8,
@@ -82,7 +82,7 @@ pub(crate) unsafe fn copy_twice(
         }
     }
     let _ = streaming;
-    // SAFETY: the caller's contract. From `kept`, so that both get the same bytes whatever is written
+    // SAFETY: the caller's contract. From `kept`, so that both get the same bytes even when a peer writes
     // to `src` meanwhile.
     unsafe {
         copy(kept, src, len);

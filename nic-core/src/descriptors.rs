@@ -1,8 +1,8 @@
-//! File descriptors and addresses: how many this process may have, and whether it has run out of them.
+//! File descriptors and address space: limits of this process, and counts of exhaustion.
 //!
 //! A NIC has about a dozen descriptors, and one or two for each local peer (`transport/local/link.rs`), whose memory
-//! it maps. What fails for want of either is an ordinary failure of the transport, of which a peer sees nothing but
-//! silence. So it is counted here, for the process as a whole, and a caller that waits for that peer can say why.
+//! it maps. A lack of either is an ordinary failure of the transport, and its peer sees only missing
+//! answers. So it is counted here, for the process as a whole, and a caller that waits for that peer can report why.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,16 +13,16 @@ static SHORTAGES: AtomicU64 = AtomicU64::new(0);
 /// Times that the system mapped no more memory for a NIC.
 static UNMAPPED: AtomicU64 = AtomicU64::new(0);
 
-/// What NICs of this process have found no more of, since it began.
+/// Resources that NICs of this process could not get, since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortages {
     /// How often no file descriptor was left.
     pub descriptors: u64,
-    /// How often a peer's memory could not be mapped for want of addresses or memory.
+    /// How often a peer's memory could not be mapped for lack of addresses or memory.
     pub memory: u64,
 }
 
-/// Counts an error that says that there are no descriptors left, or no room to map memory; any other is passed over.
+/// Counts an error that means that no descriptors, or no room to map memory, are left; ignores others.
 pub(crate) fn note(error: &std::io::Error) {
     use rustix::io::Errno;
     match error.raw_os_error().map(Errno::from_raw_os_error) {
@@ -41,7 +41,7 @@ pub(crate) fn note_cut() {
     SHORTAGES.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What NICs of this process have found no more of, since it began.
+/// Resources that NICs of this process could not get, since it began.
 pub fn shortages() -> Shortages {
     Shortages {
         descriptors: SHORTAGES.load(Ordering::Relaxed),
@@ -59,7 +59,8 @@ pub fn limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// Descriptors that are open in this process; `None` where `/proc` does not tell, or none is left to ask it by.
+/// Descriptors that are open in this process; `None` where `/proc` does not report it, or no descriptor is left to
+/// read it.
 pub fn open() -> Option<u64> {
     let list = std::fs::read_dir("/proc/self/fd").ok()?;
     // One of them is the listing's own.
@@ -77,7 +78,7 @@ pub fn needed_in_one_process(ranks: u32) -> u64 {
 /// Raises this process's soft limit to its hard one, as a program of many ranks wants at its start.
 ///
 /// A library leaves that to the program: `select` cannot watch descriptors above 1,023, and a program
-/// that uses it counts on the lower limit. Without effect where the system refuses.
+/// that uses it relies on the lower limit. Without effect where the system refuses.
 pub fn raise_limit() {
     use rustix::process::{setrlimit, Rlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);

@@ -2,7 +2,7 @@
 //!
 //! The bus has a range each for GPU memory, the NIC's own memory and registered memory of the host
 //! (see `nic_memory`). Directly mapped memory takes the fast path (translate, then copy). An asynchronous memory goes
-//! through [`DmaMemory::submit`]: its reads are remembered by what was asked, so that the transport
+//! through [`DmaMemory::submit`]: its reads are stored by their parameters, so that the transport
 //! repeats the identical call until the bytes are there.
 #![allow(unsafe_code)] // Raw copies through the memory's window.
 
@@ -27,11 +27,11 @@ pub use access::{
 use pending_copy::PendingCopy;
 use pipeline::{Own, Peers};
 
-/// Reads of an asynchronous memory that nobody has asked for again after this many polls are
-/// forgotten: their work was cancelled.
+/// Reads of an asynchronous memory that were not repeated after this many polls are
+/// dropped: their operation was cancelled.
 const ORPHAN_POLLS: u64 = 1 << 16;
 
-/// Ticket of a read that nobody asks for again.
+/// Ticket of a read that is never repeated.
 const ORPHAN: u64 = u64::MAX;
 
 /// Polls of a memory that refuses a write before the operation faults instead of waiting on.
@@ -129,8 +129,8 @@ impl DmaState {
         any
     }
 
-    /// An operation on a region has ended before its time: what was read for it is stale as soon as its owner
-    /// writes the buffer again. Other operations' reads of the region begin anew.
+    /// An operation on a region has ended early: bytes read for it are stale as soon as its owner
+    /// writes the buffer again. Other operations' reads of the region restart.
     pub(crate) fn forget_reads(&mut self, region: u32) {
         for r in self.pending.iter_mut().filter(|r| r.region == region) {
             r.ticket = ORPHAN;
@@ -453,7 +453,7 @@ impl DmaAccess for Dma<'_> {
         let Some(dst) = self.state.nic_memory.at_bus(to, len.into()) else {
             return Err(Fault::NoTranslation { va: buffer.va });
         };
-        // SAFETY: `dst` lies in NIC memory for `len` bytes (checked by `at_bus`), which everybody
+        // SAFETY: `dst` lies in NIC memory for `len` bytes (checked by `at_bus`), which every side
         // reaches through raw copies.
         let status = unsafe {
             match self.is_direct(buffer) {

@@ -1,4 +1,4 @@
-//! The event queue: what happens without a descriptor of its own, read by the host.
+//! The event queue: events without a descriptor of their own, read by the host.
 
 use std::collections::VecDeque;
 

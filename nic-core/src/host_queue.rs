@@ -25,7 +25,7 @@ pub enum WaitError {
         queue: QueueId,
     },
     /// The completion did not come. The NIC retires every operation by its own deadline, so either
-    /// the wait was shorter than the operation's time-out, or nobody steps the NIC.
+    /// the wait was shorter than the operation's time-out, or no thread steps the NIC.
     #[error("no completion for ticket {ticket} of {queue} within {waited:?}; wait longer than the operation's time-out, and check that the NIC is being stepped")]
     NoCompletion {
         /// The queue.
@@ -137,7 +137,7 @@ impl HostQueue {
         let ticket = slots.try_take()?;
         let entry = d.encode(slots.lap(ticket));
         slots.prepare(ticket, &entry);
-        // The GPU's stream rings without telling anybody, as kernels do.
+        // The GPU's stream rings without waking any thread, as kernels do.
         self.progress.exposed.store(true, Ordering::SeqCst);
         self.progress.tell();
         let handle = self.mem.handle(self.id.0, &self.config);
@@ -171,8 +171,8 @@ impl HostQueue {
         Duration::from_micros(u64::from(us) + u64::from(self.config.silent_grace_us))
     }
 
-    /// Lets whoever waits for a ticket go on although the NIC is silent: its completion says so. The slot
-    /// must not be used again, because the NIC may still write its line.
+    /// Completes a ticket by itself although the NIC is silent, so that its waiter continues: the completion says so.
+    /// The slot must not be used again, because the NIC may still write its line.
     pub fn give_up(&self, ticket: u32) {
         let slots = self.mem.slots();
         if slots.completion(ticket).is_none() {

@@ -3,7 +3,7 @@
 //! A module uses only those below it: docs/architecture.md shows the floors.
 //!
 //! [`Nic`] is what a program holds: it registers memory, makes queues and hands their plain-data
-//! handles to kernels. Who moves the NIC is told in [`progress`].
+//! handles to kernels. [`progress`] describes which threads step the NIC.
 
 // For the tests that share `tests/collective_support` with those outside of the crate.
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! [`Nic`]: what a program holds.
+//! [`Nic`], a program's handle of a NIC, and its builder.
 #![allow(clippy::disallowed_methods)] // The control path waits, with deadlines on the host's clock.
 
 mod closing;
@@ -70,7 +70,7 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> NicError {
     move |source| NicError::System { what, source }
 }
 
-/// Collects what a NIC is made of.
+/// Builder of a NIC.
 pub struct NicBuilder {
     config: NicConfig,
     mmu: MmuConfig,
@@ -205,7 +205,7 @@ impl std::fmt::Debug for Nic {
     }
 }
 
-/// One open session, for people and tools.
+/// Status of one open session, for users and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionInfo {
@@ -248,7 +248,7 @@ impl Nic {
         self.inner.progress.with_core(f)
     }
 
-    /// What peers write to wake this NIC.
+    /// The cell that peers write to wake this NIC.
     #[cfg(test)]
     pub(crate) fn wake_cell(&self) -> Arc<WakeCell> {
         self.inner.progress.wake.clone()
@@ -266,7 +266,7 @@ impl Nic {
     }
 
     /// Steps the NIC once at a time that the caller names, in place of the clock: virtual time. Only for
-    /// a NIC that nobody else steps ([`ProgressMode::Manual`]), and always with times that do not run
+    /// a NIC that no other thread steps ([`ProgressMode::Manual`]), and always with times that do not run
     /// backwards. Returns whether anything moved.
     pub fn step_at(&self, now: NicTime) -> bool {
         self.inner.progress.step_at(now)
@@ -327,13 +327,13 @@ impl Nic {
         Ok(queue)
     }
 
-    /// Ends the NIC now, for all its handles, as the last drop does. Works that wait retire with `SHUTTING_DOWN`, as do all
-    /// that are posted later; sessions that are open are reset. What was sent on sessions that were closed or half-closed
-    /// is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
+    /// Ends the NIC now, for all its handles, as the last drop does. Waiting operations retire with `SHUTTING_DOWN`, as do
+    /// all that are posted later; sessions that are open are reset. What was sent on sessions that were closed or
+    /// half-closed is delivered, for as long as [`linger`](crate::NicConfig::linger) allows.
     ///
     /// # Errors
-    /// [`NotDelivered`]: what was reported as sent and has not arrived, in the NIC's whole life. The NIC has ended all the
-    /// same, and a second call has nothing to tell.
+    /// [`NotDelivered`]: bytes reported as sent that have not arrived, in the NIC's whole life. The NIC has ended
+    /// nevertheless, and a second call reports nothing.
     pub fn close(&self) -> Result<(), NotDelivered> {
         match self.inner.end() {
             lost if lost.is_empty() => Ok(()),
@@ -412,7 +412,7 @@ impl Nic {
         })
     }
 
-    /// The NIC in words: settings, transports, counters, and per session what carries it and why.
+    /// The NIC's description as text: settings, transports, counters, and per session its transport and the reason.
     pub fn describe(&self) -> String {
         describe::describe(self)
     }
@@ -442,7 +442,7 @@ impl Nic {
     /// Writes a BAR word; registers act at once.
     ///
     /// # Errors
-    /// [`BarError`] says what was wrong with it; then nothing has changed.
+    /// [`BarError`] names the fault; then nothing has changed.
     pub fn bar_write32(&self, offset: usize, value: u32) -> Result<(), BarError> {
         let reg = match bar::target(offset)? {
             Target::Doorbell => {

@@ -30,10 +30,10 @@ pub(crate) struct Operation {
     pub(crate) pins: [Option<Pin>; 2],
     /// Local address, for the detail word when its region is freed.
     pub(crate) va: u64,
-    /// What it receives travels in its completion line.
+    /// Its received bytes travel in its completion line.
     pub(crate) in_line: bool,
     pub(crate) timeout_us: u32,
-    /// What is added to that once, after the other ranks were asked whether they are alive.
+    /// Added to that once, after the other ranks were probed.
     pub(crate) extra_us: u32,
 }
 
@@ -111,7 +111,7 @@ impl Outstanding {
         self.entries[i as usize].work.as_mut()
     }
 
-    /// Takes a work out; its token is stale from then on.
+    /// Removes an operation; its token is stale from then on.
     #[inline]
     pub(crate) fn remove(&mut self, token: WorkToken) -> Option<Operation> {
         let i = self.index(token)?;
@@ -195,7 +195,7 @@ impl Outstanding {
         self.last_tick = self.last_tick.max(tick);
     }
 
-    /// No work expires before this time; `None` without a work.
+    /// No operation expires before this time; `None` without operations.
     pub(crate) fn next_deadline(&self) -> Option<NicTime> {
         if self.heads[UNARMED as usize] != NIL {
             return Some(NicTime(self.last_tick << TICK_SHIFT));
@@ -210,7 +210,7 @@ impl Outstanding {
         ))
     }
 
-    /// Gives a work another time-out, which starts at the next clock reading.
+    /// Gives an operation another time-out, which starts at the next clock reading.
     pub(crate) fn rearm(&mut self, token: WorkToken, timeout_us: u32) {
         if let Some(i) = self.index(token) {
             if let Some(w) = &mut self.entries[i as usize].work {
@@ -221,7 +221,7 @@ impl Outstanding {
         }
     }
 
-    /// Visits an expired work again a little later: its transport is about to retire it.
+    /// Visits an expired operation again a little later: its transport is about to retire it.
     pub(crate) fn postpone(&mut self, token: WorkToken) {
         if let Some(i) = self.index(token) {
             self.unlink(i);

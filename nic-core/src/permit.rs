@@ -42,7 +42,7 @@ impl Permit {
         }
     }
 
-    /// Gives the duty up in exchange for the completion to be published.
+    /// Consumes the permit and returns the completion to publish.
     pub(crate) fn retire(mut self, status: Status, bytes: u64, detail: u64) -> Completion {
         self.armed = false;
         Completion {

@@ -1,17 +1,17 @@
-//! Who moves the NIC, and how a waiter waits.
+//! Progress of the NIC: the threads that step it, and the waiting policy of the others.
 //!
-//! Whoever waits steps the NIC; the lock is only ever tried, so a second waiter does not block. A
+//! A waiting thread steps the NIC; the lock is only ever tried, so a second waiter does not block. A
 //! waiter spins, then yields, then parks. Parked waiters have one *leader*, which sleeps in `poll` on
 //! the NIC's wake descriptor and the transports' own; the others sleep on a futex that every retired
-//! operation bumps. When nobody steps, the rescue thread does.
+//! operation bumps. When no other thread steps, the rescue thread does.
 //!
-//! A sleep without end is announced before the last look: `deep` for what this process posts or changes
-//! (`tell`), `parked` for peers. The look reads the clock, and what it leaves under way decides how long
-//! the sleep may be. What comes before the announcement is seen by the look, and what comes after it
+//! A sleep without end is announced before the last poll: `deep` for work that this process posts or changes
+//! (`tell`), `parked` for peers. The poll reads the clock, and the work that it leaves under way decides how long
+//! the sleep may be. The poll sees work that comes before the announcement; work that comes after it
 //! wakes the sleeper.
 //!
 //! No message costs a system call: a peer writes the wake descriptor only when the NIC's `parked`
-//! word says that somebody sleeps. The word is set before the last look at the rings, with a
+//! word says that a thread sleeps. The word is set before the last poll of the rings, with a
 //! sequentially consistent fence between; the peer writes its ring, fences, then reads the word.
 #![allow(unsafe_code)] // The C hook dereferences the word that a kernel waits for.
 #![allow(clippy::disallowed_methods)] // This is the edge: the NIC's clock is read here and passed down.
@@ -41,9 +41,9 @@ const SPIN_SERVANT: u32 = 50;
 const YIELDS: u32 = 400;
 /// Longest sleep of a waiter that is not the leader.
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
-/// "For ever": the rescue thread's sleep while nothing can happen of which nobody tells it.
+/// "Forever": the rescue thread's sleep while every possible event notifies it.
 const DEEP_SLEEP: Duration = Duration::from_secs(3600);
-/// Sleep of one who could not look because somebody else was stepping: what that leaves is looked at soon.
+/// Sleep of a thread that could not poll because another was stepping: the work left by that one is polled soon.
 const SECOND_LOOK: Duration = Duration::from_micros(100);
 /// Nap of the rescue thread while no queue exists: making one wakes it.
 const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ pub struct ProgressStats {
     pub yields: u64,
     /// Idle steps before a waiter yields, as learnt.
     pub spin: u32,
-    /// Steps of the NIC, whoever made them.
+    /// Steps of the NIC, by any thread.
     pub steps: u64,
     /// Those that a thread of the NIC made, rescue or dedicated; the others were waiters'.
     pub thread_steps: u64,
@@ -81,7 +81,7 @@ const NO_LEADER: u32 = 0;
 const WAITER_LEADS: u32 = 1;
 const RESCUE_LEADS: u32 = 2;
 
-/// What a round of waiting was.
+/// Result of a round of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Round {
     /// Something moved.
@@ -92,7 +92,7 @@ pub(crate) enum Round {
     Slept,
 }
 
-/// Who makes a step.
+/// The thread that makes a step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Who {
     /// A waiter, or a caller of the control path.
@@ -115,9 +115,9 @@ pub(crate) struct Progress {
     counts: Counts,
     pub(crate) stop: AtomicBool,
     pub(crate) has_queues: AtomicBool,
-    /// A kernel has got a queue: its stores to the doorbell wake nobody, so somebody must look.
+    /// A kernel has got a queue: its stores to the doorbell wake no thread, so a thread must poll.
     pub(crate) exposed: AtomicBool,
-    /// Every transport has a descriptor that tells of what arrives.
+    /// Every transport has a descriptor that reports arrivals.
     transports_wake: bool,
 }
 
@@ -126,17 +126,17 @@ struct Clock {
     start: Instant,
     /// Steps since the last reading.
     since_read: AtomicU32,
-    /// Whether the caller of `step_at` says what time it is.
+    /// Whether the caller of `step_at` supplies the time.
     by_hand: AtomicBool,
 }
 
-/// Who sleeps, and what wakes them.
+/// The sleeping threads, and their wake words.
 struct Sleepers {
     leader: AtomicU32,
     followers: AtomicU32,
     /// Counts retired operations; the followers' futex.
     retire_seq: AtomicU32,
-    /// The rescue thread sleeps until it is told: the giver of work must tell it.
+    /// The rescue thread sleeps until it is notified: a thread that adds work must notify it.
     deep: AtomicBool,
 }
 
@@ -197,7 +197,7 @@ impl Progress {
     pub(crate) fn with_core<R>(&self, f: impl FnOnce(&mut Core) -> R) -> R {
         let mut core = match self.core.lock() {
             Ok(core) => core,
-            // A step has panicked; what the control path asks is still the best answer there is.
+            // A step has panicked; the state behind the lock is still the best answer for the control path.
             Err(poisoned) => poisoned.into_inner(),
         };
         if !self.clock.by_hand.load(Ordering::Relaxed) {
@@ -228,7 +228,7 @@ impl Progress {
         }
     }
 
-    /// Steps the NIC unless somebody else is at it. `Some(true)`: something moved.
+    /// Steps the NIC unless another thread does. `Some(true)`: something moved.
     #[inline]
     pub(crate) fn try_step(&self) -> Option<bool> {
         self.try_steps(0, Who::Waiter, false)
@@ -237,7 +237,7 @@ impl Progress {
     /// Steps once at a time of the caller's, which replaces the clock.
     pub(crate) fn step_at(&self, now: NicTime) -> bool {
         // From here on the clock does not count, so that the same times give the same steps however
-        // busy the machine is; what it has shown until now is forgotten.
+        // busy the machine is; its earlier readings are dropped.
         let first = !self.clock.by_hand.swap(true, Ordering::Relaxed);
         let (moved, notify) = self.with_core(|core| {
             if first {
@@ -395,7 +395,7 @@ impl Progress {
             }
             Err(who) => {
                 if who == RESCUE_LEADS {
-                    // The rescue thread makes way, and wakes us when it has: whoever waits for an
+                    // The rescue thread releases the lead, and then wakes us: a thread that waits for an
                     // answer wakes sooner by itself.
                     self.wake.signal();
                 }
@@ -441,7 +441,7 @@ impl Progress {
             self.poll(nap);
         }
         self.rise();
-        // What woke us is due now, whatever the last clock reading says.
+        // The event that woke us is due now, independent of the last clock reading.
         self.clock.since_read.store(CLOCK_EVERY, Ordering::Relaxed);
         false
     }
@@ -455,7 +455,7 @@ impl Progress {
     fn nap(&self, looked: Option<bool>, who: Who) -> Duration {
         let soon = match who {
             Who::Waiter => SECOND_LOOK,
-            // Among many waiters who steps may have lost its core, and gets it back only after their turns.
+            // Among many waiters the stepping thread may have lost its core, and gets it back only after their turns.
             Who::Thread => SECOND_LOOK.saturating_mul(self.policy.share()),
         };
         let soon = self.idle_nap.min(soon);
@@ -464,12 +464,12 @@ impl Progress {
                 true => return Duration::ZERO,
                 false => (core.next_timer(), core.may_sleep()),
             },
-            // Somebody else steps, or has stepped before everything was there to be seen.
+            // Another thread steps, or has stepped before all work was visible.
             _ => return soon,
         };
-        // Somebody has taken the announcement back: peers do not wake us any more.
+        // Another thread has withdrawn the announcement: peers do not wake us any more.
         let announced = self.wake.parked().load(Ordering::Relaxed) != 0;
-        // A kernel rings unheard, and a transport without a descriptor hears nothing.
+        // A kernel's doorbell wakes no thread, nor does a transport without a descriptor.
         let silent = silent && self.transports_wake && !self.exposed.load(Ordering::SeqCst);
         let nap = match (who, self.has_queues.load(Ordering::Relaxed)) {
             (Who::Thread, _) if silent && announced => DEEP_SLEEP,
@@ -500,7 +500,7 @@ impl Progress {
         }
     }
 
-    /// Wakes whoever leads, so that it notices `stop`, a new queue or a new configuration.
+    /// Wakes the leader, so that it notices `stop`, a new queue or a new configuration.
     pub(crate) fn kick(&self) {
         self.wake.signal();
     }
@@ -515,7 +515,7 @@ impl Progress {
             let period = RESCUE_PERIOD.saturating_mul(patience);
             // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
             let stopped = 2 * self.idle_nap + period;
-            // Steps of everybody but this thread.
+            // Steps of all other threads.
             let others = self.counts.waiter_steps.load(Ordering::Relaxed);
             if others != seen {
                 (seen, stepped) = (others, Instant::now());
@@ -554,7 +554,7 @@ impl Progress {
         }
     }
 
-    /// Body of a dedicated thread: polls, and gives its core away only when somebody wants it.
+    /// Body of a dedicated thread: polls, and yields its core only when another thread wants it.
     pub(crate) fn dedicated(&self) {
         let mut idle = 0u32;
         while !self.stop.load(Ordering::Acquire) {

@@ -49,7 +49,7 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
-    /// What is wrong with the configuration, as (setting, reason).
+    /// The fault of the configuration, as (setting, reason).
     pub(crate) fn check(&self) -> Result<(), (&'static str, String)> {
         if !self.depth.is_power_of_two() || !(2..=65536).contains(&self.depth) {
             let why = format!("{} is not a power of two from 2 to 65,536", self.depth);
@@ -70,7 +70,7 @@ impl QueueConfig {
     }
 }
 
-/// Who posts to a ring.
+/// The producers of a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Producers {
     /// Kernels, and the host as well unless [`QueueMemory::is_shared`] says no; the doorbell is in the BAR.
@@ -280,7 +280,7 @@ pub(crate) struct SendQueue {
     seen_doorbell: u32,
     may_have_more: bool,
     /// The doorbell names entries that were not there at the last look: a producer's stores may arrive in any order.
-    /// Looked at in every step from then on, but it keeps nobody awake: kernels die with entries half written.
+    /// Polled in every step from then on, but it keeps no thread awake: kernels die with entries half written.
     pending: bool,
     /// Per slot: a permit is out. A hostile kernel that overruns its ring waits here.
     busy: Vec<bool>,
@@ -309,7 +309,7 @@ impl SendQueue {
         }
     }
 
-    /// How engines know what this ring's operations move: by the queue.
+    /// Owner of this ring's operations, for engines: the queue.
     #[inline]
     pub(crate) fn mover(&self) -> Owner {
         Owner::queue(self.queue.0)
@@ -333,7 +333,7 @@ impl SendQueue {
             Some(e) => Some((self.next, e)),
             None => {
                 self.may_have_more = false;
-                // The doorbell holds some producer's ticket plus one; 0 here means that nobody is ahead.
+                // The doorbell holds some producer's ticket plus one; 0 here means that no producer is ahead.
                 let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
                 self.pending = ahead < self.busy.len() as u32;
                 None

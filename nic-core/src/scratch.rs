@@ -1,8 +1,8 @@
-//! Directories among the temporary files, which are removed when no process uses them any more.
+//! Temporary directories, removed when no process uses them any more.
 //!
 //! A process that uses one holds a shared `flock` on the directory itself ([`Held`]); the system lets go of it when the
-//! process ends, however that happens. So what can be locked alone is left behind, and [`sweep`] removes it. Only names
-//! of the forms below are looked at, only directories of this user, and never through a link.
+//! process ends, for any reason. So a directory that can be locked exclusively is stale, and [`sweep`] removes it. Only
+//! names of the forms below are considered, only directories of this user, and never through a link.
 #![allow(clippy::disallowed_methods)] // The edge: waits shortly for a directory that is just being removed.
 
 use std::io::ErrorKind;
@@ -45,13 +45,13 @@ pub fn base() -> PathBuf {
 /// Makes a directory if need be, by `make` (which may find it there), and holds it.
 ///
 /// # Errors
-/// What `make` says, or that the path leads to something that is no directory.
+/// Those of `make`, or that the path leads to something that is no directory.
 pub fn hold(path: &Path, mut make: impl FnMut() -> std::io::Result<()>) -> std::io::Result<Held> {
     for _ in 0..ATTEMPTS {
         make()?;
         match try_hold(path) {
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::WouldBlock) => {
-                // Somebody removes it; then it is made anew.
+                // Another process removes it; then it is made again.
                 std::thread::sleep(PAUSE);
             }
             other => return other,
@@ -63,7 +63,7 @@ pub fn hold(path: &Path, mut make: impl FnMut() -> std::io::Result<()>) -> std::
 /// Holds a directory that was just made.
 ///
 /// # Errors
-/// Somebody has removed it, or is about to.
+/// Another process has removed it, or is about to.
 pub fn hold_existing(path: &Path) -> std::io::Result<Held> {
     try_hold(path)
 }
@@ -93,7 +93,7 @@ fn is_at(dir: &OwnedFd, path: &Path) -> std::io::Result<bool> {
     Ok((open.st_dev, open.st_ino) == (there.dev(), there.ino()))
 }
 
-/// Removes what processes that have ended have left behind, where such directories are made.
+/// Removes stale directories of processes that have ended.
 pub fn sweep() {
     let bases = [base(), std::env::temp_dir()];
     let second = usize::from(bases[0] != bases[1]);
@@ -131,7 +131,7 @@ fn is_ours(name: &str) -> bool {
 fn remove_if_left(path: &Path) {
     let Ok(dir) = open_dir(path) else { return };
     let ours = fstat(&dir).is_ok_and(|s| s.st_uid == rustix::process::getuid().as_raw());
-    // Held until it is gone: who makes it anew meanwhile waits, and then finds another one.
+    // Held until it is gone: a process that makes it again meanwhile waits, and then finds another one.
     if !ours || flock(&dir, FlockOperation::NonBlockingLockExclusive).is_err() {
         return;
     }
@@ -170,7 +170,7 @@ mod tests {
         let held_lock = hold(&held, || make(&held)).expect("made");
         drop(hold(&left, || make(&left)).expect("made"));
         std::fs::write(left.join("10.0.0.1.sock"), b"x").expect("written");
-        // Of another form, a file of that form, and a link of that form to somebody's folder.
+        // Of another form, a file of that form, and a link of that form to another folder.
         let others = ["ringbell-job-0123", "ringbell-perf-4711", "ringbell", "x"];
         others
             .iter()

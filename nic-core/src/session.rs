@@ -1,7 +1,7 @@
-//! The session table: what a 24-bit session id means.
+//! The session table, indexed by 24-bit session ids.
 //!
 //! An id is a slot (low 16 bits) and the slot's generation (high 8), so that the id of a closed
-//! session is refused although its slot lives on. Slots are reused oldest first, which makes a
+//! session is refused although its slot stays in use. Slots are reused oldest first, which makes a
 //! stale id match again only after 256 uses of the whole free list.
 
 use std::collections::VecDeque;
@@ -40,7 +40,7 @@ pub(crate) struct Stream {
     pub(crate) peer_closed: bool,
 }
 
-/// What a session is doing.
+/// State of a session.
 #[derive(Debug)]
 pub(crate) enum State {
     /// Allocated, nothing else.
@@ -69,7 +69,7 @@ pub(crate) struct Session {
     pub(crate) tx_bytes: u64,
     pub(crate) rx_bytes: u64,
     pub(crate) why: &'static str,
-    /// How the first chained operation that failed did (`CHAIN`): status and detail of those behind it.
+    /// Failure of the first chained operation that failed (`CHAIN`): status and detail of those behind it.
     pub(crate) chain: Option<(Status, u64)>,
 }
 

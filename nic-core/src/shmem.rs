@@ -1,4 +1,4 @@
-//! Mapped memory: anonymous for what stays in the process, sealed memfds for what peers map.
+//! Mapped memory: anonymous for private use, sealed memfds for memory that peers map.
 #![allow(unsafe_code)] // mmap, and views of mapped bytes as atomics.
 
 use std::ffi::c_void;

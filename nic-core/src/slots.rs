@@ -87,8 +87,8 @@ impl Slots<'_> {
             .store(ticket.wrapping_add(1), Ordering::Release);
     }
 
-    /// Producer: writes the entry but for its first word, whose lap bit keeps it invalid until somebody
-    /// stores that word.
+    /// Producer: writes the entry except its first word, whose lap bit keeps it invalid until that word
+    /// is stored.
     pub(crate) fn prepare(&self, ticket: u32, entry: &WorkQueueEntry) {
         for (slot, w) in self.entry(ticket).iter().zip(&entry.0).skip(1) {
             // Release: pairs with the Acquire fence in `peek`.
@@ -110,7 +110,7 @@ impl Slots<'_> {
         for (at, word) in line.iter().zip(words).skip(1) {
             at.store(word, Ordering::Relaxed);
         }
-        // Release: pairs with the Acquire of word 0 by whoever waits.
+        // Release: pairs with the Acquire of word 0 by the waiter.
         line[0].store(words[0], Ordering::Release);
     }
 
@@ -119,7 +119,7 @@ impl Slots<'_> {
     pub(crate) fn peek(&self, ticket: u32) -> Option<WorkQueueEntry> {
         let line = self.entry(ticket);
         let lap = self.lap(ticket);
-        // Most looks are at an entry that was not written: one word tells.
+        // Most polls find an entry that was not written: one word shows it.
         if (line[0].load(Ordering::Relaxed) ^ lap) & LAP != 0 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Threads that wait for each other: all of them start, or none.
+//! A group of threads that wait for each other: all of them start, or none.
 
 use std::sync::{PoisonError, RwLock};
 

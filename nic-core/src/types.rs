@@ -55,12 +55,12 @@ pub struct Buffer {
     pub len: u32,
 }
 
-/// Whose operation a work is: engines are attached to queues and communicators as well as to streams.
+/// Owner of an operation: engines are attached to queues and communicators as well as to streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u32);
 
 impl Owner {
-    /// The NIC's own: nobody watches it.
+    /// The NIC's own: no engine watches it.
     pub const NIC: Owner = Owner(u32::MAX);
     /// Bits above all numbers of queues (at most 512) and of communicators.
     const COMMUNICATOR: u32 = 1 << 31;

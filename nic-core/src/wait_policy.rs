@@ -1,9 +1,9 @@
-//! How long a waiter spins before it gives its core away, learnt from what its yields do.
+//! The spin limit of a waiter before it yields its core, learnt from the effect of its yields.
 //!
-//! Whoever waits for a thread that shares its core must yield at once: nothing can arrive before.
-//! Whoever has a core for itself should spin: a yield costs as much as several messages take. Which of
-//! the two holds is asked of the kernel, which counts for every thread how often it lost its core: a
-//! yield that found nobody else to run is not counted. (The time that a yield takes says little: on
+//! A thread that waits for another on its own core must yield at once: nothing can arrive before.
+//! A thread with a core of its own should spin: a yield costs as much as several messages take. The
+//! kernel shows which case holds, because it counts for every thread how often it lost its core: a
+//! yield that found no other thread to run is not counted. (The time of a yield is no measure: on
 //! some virtual machines one that does nothing takes longer than a message round trip on others.)
 #![allow(unsafe_code)] // One call of getrusage(2).
 #![allow(clippy::disallowed_methods)] // The edge: a yield is timed to notice a CPU hog.
@@ -21,7 +21,7 @@ const SPIN_SHARED: u32 = 0;
 const SPIN_CROWDED: u32 = 100;
 /// A yield longer than this means that a CPU hog shares the core: parking gets it back sooner.
 const HOG: Duration = Duration::from_micros(50);
-/// The same where it is known that more waiters than cores work together: a yield then takes as long as
+/// The same when more waiters than cores are known to work together: a yield then takes as long as
 /// a neighbour's piece of work, and only a whole time slice is a hog's.
 const HOG_CROWDED: Duration = Duration::from_millis(1);
 /// Time of one waiter's turn. A yield on a core that n waiters share takes up to n turns without a hog.
@@ -30,7 +30,7 @@ const PIECE: Duration = Duration::from_micros(100);
 const FEW: u32 = 8;
 /// One yield of so many is timed.
 const TIMED_EVERY: u32 = 4;
-/// Waits for which a hog is remembered.
+/// Waits after which a detected hog is forgotten.
 const HOG_MEMORY: u32 = 1000;
 /// Yields between two questions while the core is thought to be ours, and how many of them must have
 /// lost it to think otherwise. Few: each cost a whole spin.
@@ -69,7 +69,7 @@ impl WaitPolicy {
         }
     }
 
-    /// So many waiters of this host are going to wait for each other. With more of them than cores,
+    /// Sets how many waiters of this host wait for each other. With more of them than cores,
     /// spinning is wrong from the first wait on; learning it costs every one of them its whole spins.
     pub(crate) fn expect(&self, waiters: usize) {
         if waiters > self.cores {
@@ -118,7 +118,7 @@ impl WaitPolicy {
         hog == 0
     }
 
-    /// Gives the core away once, and learns from it. Returns whether it was seen to be away for long.
+    /// Yields the core once, and learns from it. Returns whether it was away for long.
     pub(crate) fn yield_now(&self) -> bool {
         let (yields, lost_before) = ASKED.get();
         // Two readings of the clock are a part of what a message takes: a hog shows in the next ones.

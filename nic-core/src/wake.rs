@@ -1,4 +1,4 @@
-//! The wake cell: how a sleeping NIC is woken, by threads of its process and by peers.
+//! The wake cell, by which threads of its process and peers wake a sleeping NIC.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::event::EventfdFlags;
 
 use crate::shmem::Mapping;
 
-/// How a NIC is woken: a word in memory that peers can map, and a descriptor that they can write.
+/// Wake-up of a NIC: a word in memory that peers can map, and a descriptor that they can write.
 #[derive(Debug)]
 pub(crate) struct WakeCell {
     page: Mapping,
@@ -72,7 +72,7 @@ impl WakeCell {
         &self.event
     }
 
-    /// The word that says whether somebody sleeps.
+    /// The word that shows whether a thread sleeps.
     pub(crate) fn parked(&self) -> &AtomicU32 {
         &self.page.words32(PARKED, 1)[0]
     }

@@ -157,7 +157,7 @@ fn host_memory_of_the_nic_is_reached_without_messages() {
                 inputs.push(data);
                 buffers.push(both);
             }
-            // At once: no peer has heard of the memory yet.
+            // At once: the memory is not announced to any peer yet.
             let call = all_reduce(count).algo(Algorithm::Direct);
             let post = |r: usize| {
                 let d = Descriptor {
@@ -245,7 +245,7 @@ fn a_rank_that_insists_on_messages_is_named() {
     }
 }
 
-/// The program of messages is the same whoever asks for it, where there are only messages.
+/// The program of messages is the same for every caller, where there are only messages.
 #[test]
 fn without_the_ranks_memory_what_auto_takes_may_be_asked_for() {
     let settings = CollectiveSettings {

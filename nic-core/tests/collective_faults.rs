@@ -1,4 +1,4 @@
-//! Ranks that disagree, end, hang or come late: every operation ends, and names why.
+//! Ranks that disagree, end, hang or come late: every operation ends, and reports the reason.
 
 mod collective_support;
 
@@ -134,7 +134,7 @@ fn a_rank_that_never_comes_times_out_and_the_buffers_are_safe_after_that() {
                 "{c:?}"
             );
         }
-        // The late rank is told; and whatever it does, nobody touches the others' buffers.
+        // The late rank is notified; no rank accesses the others' buffers after that.
         for r in 0..2 {
             w.host(r).poke(0, &vec![0x11; count as usize * 4]);
             w.host(r).poke(4 << 20, &vec![0x22; count as usize * 4]);
@@ -175,7 +175,7 @@ fn a_receive_that_times_out_leaves_the_communicator_alone() {
             let r = w.post(1, &byte(K::Recv, n).root(0).at(0, 0));
             assert_eq!(w.settle(&[(1, r)])[0].status, Status::TimedOut);
         }
-        // A send that nobody receives is withdrawn.
+        // A send without a receive is withdrawn.
         let s = w.post(0, &byte(K::Send, 5000).root(1).at(0, 0));
         assert_eq!(w.settle(&[(0, s)])[0].status, Status::TimedOut);
         let s = w.post(0, &byte(K::Send, 5000).root(1).at(64, 0));
@@ -530,7 +530,7 @@ fn settings_that_differ_between_ranks_are_a_mismatch() {
     });
 }
 
-/// A header, as a stranger would write it.
+/// A header, as an unknown peer would write it.
 fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
     let head = u64::from(kind) | 1 << 8 | u64::from(from) << 16 | u64::from(a) << 32;
     std::iter::once(head)
@@ -543,7 +543,7 @@ fn header(kind: u8, from: u16, a: u32, words: [u64; 4]) -> Vec<u8> {
 fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::unjoined(3, wire, 16 << 20);
-        // Rank 0 is host 1, rank 1 is host 2; host 0 is the stranger, with the lowest address.
+        // Rank 0 is host 1, rank 1 is host 2; host 0 is the unknown peer, with the lowest address.
         let ids = w.communicator(7, &[1, 2], &small());
         let mine = u64::from(u32::from(*collective_support::address(0).ip()));
         let hello = header(1, 0, mine as u32, [7117, 0, 0, 0]);
@@ -552,7 +552,7 @@ fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
         junk[0] = 77;
         let attacks: Vec<Vec<u8>> = vec![
             junk,
-            // Whoever it is, it has connected in the wrong direction.
+            // Any such peer has connected in the wrong direction.
             header(1, 0, mine as u32 + 1, [7117, 0, 0, 0]),
             // Twice.
             [hello.clone(), hello.clone()].concat(),
@@ -561,7 +561,7 @@ fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
             [hello.clone(), header(2, 1, 4, [7, 2, 256, 0])].concat(),
             [hello.clone(), header(12, 1, 26, [7, 1, 0, 0])].concat(),
             [hello.clone(), header(6, 0, 1, [7, 0, 1 << 20, 0])].concat(),
-            // Announcements without end of communicators that nobody makes.
+            // Endless announcements of communicators that no rank makes.
             [hello.clone(), header(2, 1, 4, [9, 2, 256, 0]).repeat(2000)].concat(),
             // Data for what has never been, then the end of the stream in the middle.
             [hello, header(3, 0, 0, [999, 1, 1 << 20, 0]), vec![1; 1000]].concat(),
@@ -682,7 +682,7 @@ fn a_rank_that_lies_ends_its_communicator_and_no_other() {
         }
         let t = w.host(0).post(&nic::close(s));
         w.settle(&[(0, t)]);
-        // Every operation ends, whatever was said.
+        // Every operation ends, for any frames.
         w.until("retired operations", 2000 * MS, |w| {
             let c = |h: usize| w.host(h).nic.counters();
             [1, 2].iter().all(|h| c(*h).accepted == c(*h).retired)

@@ -1,4 +1,4 @@
-//! Hostile peers of communicators: whatever the frames say, every operation ends and nothing else breaks.
+//! Hostile peers of communicators: for any frames, every operation ends and nothing else breaks.
 //!
 //! The same in each run; `RINGBELL_FUZZ_ROUNDS` makes it longer. `fuzz/` has the same as the target
 //! `fabric`, guided by coverage.

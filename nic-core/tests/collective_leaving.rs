@@ -1,5 +1,5 @@
-//! A rank that lets go of its communicator and its NIC right after its last operation: the others
-//! finish theirs with what it has sent and stored, and only then hear that it is gone.
+//! A rank that frees its communicator and its NIC right after its last operation: the others
+//! finish theirs with the data it has sent and stored, and only then learn of its end.
 
 mod collective_support;
 
@@ -59,7 +59,7 @@ fn leaves(wire: Wire, ranks: usize, call: &Call, lead: u32, frees: bool) {
     for r in (1..ranks).filter(|_| call.spec.kind == K::AllReduce) {
         assert!(w.host(r).peek(OUT, len) == want, "rank {r}: {call:?}");
     }
-    // What needs it from now on is told.
+    // Later operations that need it fail with its rank.
     let late: Vec<_> = (1..ranks).map(|r| (r, w.post(r, call))).collect();
     for c in w.settle(&late) {
         assert_eq!((c.status, c.detail), (Status::PeerFailed, 0), "{call:?}");

@@ -79,7 +79,7 @@ fn any_takes_the_oldest_and_tags_tell_messages_apart() {
         let t = w.post(rank, &word(K::Send).root(0).tag(tag));
         w.settle(&[(rank, t)]);
     }
-    // The younger one first, by its tag; then whatever is there.
+    // The younger one first, by its tag; then any message.
     let by_tag = w.post(0, &word(K::Recv).root(ANY_RANK).tag(6).at(0, 64));
     let any = w.post(0, &word(K::Recv).root(ANY_RANK).tag(ANY_TAG).at(0, 128));
     let done = w.settle(&[(0, by_tag), (0, any)]);
@@ -317,7 +317,7 @@ fn in_place_forms_and_overlaps() {
     // Side by side, in either order, is no overlap.
     w.run(&Call::new(K::AllReduce, count).at(0, block));
     w.run(&Call::new(K::AllReduce, count).at(block, 0));
-    // Any other overlap is refused on that rank; the others are told.
+    // Any other overlap is refused on that rank; the others are notified.
     for (kind, src, dst) in [
         (K::AllReduce, 0, 4),
         (K::AllGather, 8, 0),
@@ -708,7 +708,7 @@ fn what_nobody_counts_on_can_be_cancelled() {
     }
 }
 
-/// Messages whose tags differ in one high bit are different messages, whoever comes first.
+/// Messages whose tags differ in one high bit are different messages, in either order of arrival.
 #[test]
 fn tags_that_differ_in_high_bits_only_are_told_apart() {
     let tags = [7u32, 7 | 1 << 8, 7 | 1 << 16, 7 | 1 << 24, 7 | 1 << 31];

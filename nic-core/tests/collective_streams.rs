@@ -320,7 +320,7 @@ fn a_kernel_that_pushes_too_little_gets_its_deadline_and_so_does_the_peer() {
     let again = w.post(0, &send(1, 1).of_ring(&a).within(2000));
     assert_eq!(w.settle(&[(0, again)])[0].status, Status::BadState);
     a.reset(&w, 0);
-    // Some was: the peer, which has it, is told too.
+    // Some was: the peer, which has it, is notified too.
     let s = w.post(0, &send(100, 1).of_ring(&a).within(2000));
     let r = w.post(1, &recv(100, 0).to_ring(&b));
     a.push(&w, &bytes(1, 30));
@@ -452,7 +452,7 @@ fn a_hostile_kernel_spoils_its_own_operation_and_nothing_else() {
     }
 }
 
-/// Kernels on both ends of an operation that the NIC cannot even read are told at once.
+/// Kernels on both ends of an operation that the NIC cannot even read are notified at once.
 #[test]
 fn a_descriptor_that_cannot_be_read_wakes_the_kernels_of_its_streams() {
     let mut w = World::new(2, Wire::Local, &settings(64));
@@ -481,7 +481,7 @@ fn a_descriptor_that_cannot_be_read_wakes_the_kernels_of_its_streams() {
             ring.reset(&w, 0);
         }
     }
-    // What is no operation tells nobody, and an address where no stream can be is left alone.
+    // An invalid operation notifies no kernel, and an address where no stream can be is left alone.
     let before = w.host(0).peek(4096, 8192);
     let mut other = good;
     other[0] = (other[0] & !0xff) | 0xee;

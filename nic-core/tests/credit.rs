@@ -57,7 +57,7 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    /// Sends `n` bytes in one message, or in two where the data begins anew. It ends without a receive.
+    /// Sends `n` bytes in one message, or in two where the data restarts. It ends without a receive.
     fn send(&mut self, n: u64) {
         let mut left = n;
         while left > 0 {
@@ -255,7 +255,7 @@ fn taken_back(back: Back, taken: Taken) {
             break;
         }
     }
-    // A busy machine may take longer for this than the time-out; then the peer is told, which is right as well.
+    // A busy machine may take longer for this than the time-out; then the peer is notified, which is correct as well.
     if back != Back::TimeOut {
         assert!(hosts[0].queue.poll(sent).is_none(), "{what}");
     }

@@ -1,5 +1,5 @@
-//! Engines on the path, over each transport: every byte once and in order, whatever the cuts, the cable
-//! and the receives.
+//! Engines on the path, over each transport: every byte once and in order, for all cuts, cables
+//! and receives.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -92,7 +92,7 @@ fn a_stream_that_an_engine_changes_has_the_lengths_behind_the_engine() {
                 .expect("attach");
             let arrived = t.transfer((s, r), &data, out.len(), seed);
             assert!(arrived == out, "{} {spec}", t.name);
-            // Whatever the filter drops at the end is not asked for by any receive.
+            // No receive asks for the bytes that the filter drops at the end.
             assert_eq!(call(&t.hosts(), 0, &close(s)).status, Status::Ok);
             let end = call(&t.hosts(), 1, &recv(r, 0, 8));
             assert_eq!((end.status, end.bytes), (Status::EndOfStream, 0), "{spec}");

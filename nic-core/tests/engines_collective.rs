@@ -1,5 +1,5 @@
-//! Engines at communicators: sources, results and messages, each byte once and in order, whatever the
-//! algorithm, the path and the end.
+//! Engines at communicators: sources, results and messages, each byte once and in order, for every
+//! algorithm, path and end.
 
 mod collective_support;
 
@@ -258,7 +258,7 @@ fn a_wire_engine_at_one_rank_alone_changes_no_result() {
     }
     assert!(w.host(1).nic.engines()[0].bytes_in > 0);
     w.host(1).nic.detach_engine(id).expect("there");
-    // One that must be direct cannot be, as long as somebody wants messages.
+    // One that must be direct cannot be, while some rank needs messages.
     let h = w.host(2);
     let id = h
         .nic

@@ -1,4 +1,4 @@
-//! Engines on queues: what the operations of a queue move, whatever the session, and nothing else.
+//! Engines on queues: they get the bytes that a queue's operations move, on any session, and no others.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
@@ -339,7 +339,7 @@ fn a_kernel_puts_engines_on_its_queue_and_asks_for_each_session() {
         );
         let none = call(hosts, 1, &attach(QueueId(300), spec(5, false), 8));
         assert_eq!((none.status, none.detail), (Status::InvalidArgument, 300));
-        // Another tenant's queue is nobody's business.
+        // Another tenant's queue is inaccessible.
         let pd = nic.alloc_pd().expect("domain");
         let tenant = nic.create_queue(pd, QueueConfig::default()).expect("queue");
         let theirs = call(hosts, 1, &attach(tenant.id(), spec(5, false), 8));

@@ -1,5 +1,5 @@
-//! Memory that no CPU maps, lent to a peer beside the same GPU: one copy from memory to memory by an engine that ends
-//! late and in another order, and everything that may go wrong meanwhile.
+//! Memory that no CPU maps, exported to a peer beside the same GPU: one copy from memory to memory by an engine that ends
+//! late and in another order, and all failures that may happen meanwhile.
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
@@ -311,7 +311,7 @@ fn bytes_that_come_early_and_receives_of_what_is_there() {
         for len in [300_u32, 5000, 150_001] {
             let ts = nics[0].post(&send(s, 0, len));
             if seed % 2 == 0 {
-                // Nobody waits for them for so long that they are fetched, as far as the window goes.
+                // No receive waits for them for so long that they are fetched, as far as the window goes.
                 let copied = nics[1].nic.counters().copied_bytes;
                 until(&nics, "early bytes", || {
                     nics[1].nic.counters().copied_bytes > copied
@@ -566,7 +566,7 @@ fn a_region_goes_when_its_borrower_has_let_go_of_it() {
     let (s, r) = open(&nics, 7);
     lent(&nics);
     assert_eq!(nics[1].memory.imported(), 1);
-    // Nobody steps the borrower: the region is kept, and nothing hangs.
+    // No thread steps the importer: the region is kept, and nothing hangs.
     let lkey = nics[0].region.lkey;
     let kept = nics[0].nic.deregister(lkey);
     assert_eq!(kept, Err(DeregisterError::Imported { lkey, peers: 1 }));
@@ -588,7 +588,7 @@ fn a_region_goes_when_its_borrower_has_let_go_of_it() {
     let (tr, ts) = (nics[0].post(&d), nics[1].post(&send(r, HALF, 10_000)));
     assert_eq!(wait(&nics, 0, tr).status, Status::Ok);
     assert_eq!(wait(&nics, 1, ts).status, Status::Ok);
-    // Registered anew it is lent anew.
+    // Registered again, it is exported again.
     let again = nics[0]
         .nic
         .register(nics[0].region.pd, BASE, MEMORY, Access::LOCAL);

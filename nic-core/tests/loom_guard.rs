@@ -1,4 +1,4 @@
-//! Every interleaving of writers and an owner that takes its memory back, under the C11 memory model:
+//! Every interleaving of writers and an owner that revokes its memory, under the C11 memory model:
 //! the module itself, compiled with loom's atomics.
 #![allow(dead_code, unreachable_pub, missing_docs)] // The module's other users are not here.
 #![allow(unsafe_code)] // A cell that loom watches.

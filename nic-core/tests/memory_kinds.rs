@@ -1,5 +1,5 @@
 //! Host, GPU and NIC memory in the same calls: every kind to every kind over each transport, interior
-//! addresses and odd lengths, and what happens to those who get it wrong.
+//! addresses and odd lengths, and the errors of invalid calls.
 #![allow(unsafe_code)] // Registers memory that lives elsewhere.
 
 mod nic_support;
@@ -17,7 +17,7 @@ use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, Nic, NicBuffer, ProgressMode,
 };
 
-/// The rescue threads answer when memory is freed, whatever the test's own thread waits for.
+/// The rescue threads answer when memory is freed, independent of what the test's own thread waits for.
 fn local(dir: &TempDir) -> [Host; 2] {
     [1, 2].map(|n| {
         let mut setup = Setup::new(dir, n);

@@ -47,7 +47,7 @@ fn local_is_taken_within_one_network_and_the_wire_between_two() {
         port: true,
     };
     let cases = [
-        // The namespace of this thread, as is told by the system.
+        // The namespace of this thread, as the system reports it.
         ([nic(None, false), nic(None, false)], "local"),
         ([nic(Some(4), false), nic(Some(4), true)], "local"),
         ([nic(Some(4), false), nic(Some(5), false)], "tcp"),

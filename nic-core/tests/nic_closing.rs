@@ -1,4 +1,4 @@
-//! What becomes of sent bytes when a NIC goes: delivered within `linger`, or told.
+//! Sent bytes when a NIC ends: delivered within `linger`, or reported.
 
 #![allow(clippy::disallowed_methods)] // Deadlines, so that a hang fails.
 

@@ -1,4 +1,4 @@
-//! Progress: who waits, who wakes, what it costs, and that data comes before its completion.
+//! Progress: waiting, wake-ups and their cost, and that data comes before its completion.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unsafe_code)] // The wait hook is called as a kernel does, and allocations are counted.
 
@@ -151,7 +151,7 @@ fn the_rescue_thread_serves_a_program_that_computes() {
     let data = Rng::new(1).bytes(1 << 20);
     a.poke(0, &data);
     let (ts, tr) = (a.post(&send(s, 0, 1 << 20)), b.post(&recv(r, 0, 1 << 20)));
-    // Nobody waits; the queues are only looked at.
+    // No thread waits; the queues are only polled.
     let start = Instant::now();
     let (mut sent, mut got) = (None, None);
     while sent.is_none() || got.is_none() {
@@ -168,7 +168,7 @@ fn the_rescue_thread_serves_a_program_that_computes() {
     assert!(b.peek(0, 1 << 20) == data);
 }
 
-/// Without a kernel that could ring unheard, the rescue thread sleeps until it is told of work.
+/// Without a kernel that could ring unnoticed, the rescue thread sleeps until it is notified of work.
 #[test]
 fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     let dir = TempDir::new();
@@ -237,13 +237,13 @@ fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
         asleep();
         a.poke(0, &[i; 1000]);
         ok(&a.queue, a.post(&send(s, 0, 1000)));
-        // Nobody waits on b before its NIC must have been woken by the segment.
+        // No thread waits on b before its NIC must have been woken by the segment.
         asleep();
         ok(&b.queue, b.post(&recv(r, 0, 1000)));
         assert_eq!(b.peek(0, 1000), [i; 1000]);
     }
     asleep();
-    // The FIN is acknowledged by a NIC that sleeps and that nobody steps.
+    // The FIN is acknowledged by a NIC that sleeps and that no thread steps.
     ok(&a.queue, a.post(&close(s)));
 }
 

@@ -1,5 +1,5 @@
-//! Host memory that local peers map: told while links are up, one copy, withdrawn before it goes, and
-//! never confused with what takes its address or its descriptor.
+//! Host memory that local peers map: announced while links are up, one copy, withdrawn before it is freed, and
+//! never confused with later memory at its address or descriptor.
 
 mod nic_support;
 
@@ -149,7 +149,7 @@ fn a_peer_that_does_not_answer_costs_the_pages_not_the_program() {
     let ends = connected(hosts, 0, 1, 7);
     let buffer = alloc(&a, 100_000);
     send_and_check(hosts, ends, &buffer, 1);
-    // Nobody steps the peer.
+    // No thread steps the peer.
     let refused = buffer.free().expect_err("still mapped");
     assert!(
         matches!(refused, FreeError::Mapped { peers: 1, .. }),

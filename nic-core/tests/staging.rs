@@ -1,5 +1,5 @@
-//! Payloads that a local peer cannot reach where they are: through NIC memory, in two copies, with
-//! whatever room there is.
+//! Staging of payloads that a local peer cannot reach: through NIC memory, in two copies, with
+//! any amount of room.
 
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 

@@ -78,7 +78,7 @@ fn loss_and_reordering_cost_time_but_no_byte() {
     );
 }
 
-/// Several losses in a window are mended one a round trip; without `recovery` each but the first waits for
+/// Several losses in a window are repaired one a round trip; without `recovery` each but the first waits for
 /// a time-out. `--nocapture` shows the goodput in virtual time.
 #[test]
 fn the_holes_of_a_window_are_mended_one_after_another() {
@@ -295,7 +295,7 @@ fn refused_unreachable_and_timed_out_are_told_apart() {
     };
     let to = |ip: [u8; 4], port| SocketAddrV4::new(ip.into(), port);
     let deadline = |p: &Pair| NicTime(p.now.0 + MINUTE);
-    // Nobody listens.
+    // No listener on that port.
     let c =
         p.a.tcp
             .connect(p.now, to([10, 0, 0, 2], 9), deadline(&p))

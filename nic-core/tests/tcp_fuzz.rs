@@ -1,4 +1,4 @@
-//! Hostile bytes: parsers and the whole transport never panic, and go on serving others.
+//! Hostile bytes: parsers and the whole transport never panic, and still serve others.
 //!
 //! The same in each run; `RINGBELL_FUZZ_ROUNDS` makes it longer. `fuzz/` has the same targets for
 //! coverage-guided fuzzing.
@@ -140,8 +140,8 @@ fn a_transport_survives_hostile_frames() {
             p.b.tcp.shutdown(b);
         }
         for (remote_port, flags, seq, ack) in [
-            (4000u16, 0x02u8, 1u32, 0u32), // SYN of a stranger
-            (4001, 0x10, 2, 3),            // ACK of nobody's connection
+            (4000u16, 0x02u8, 1u32, 0u32), // SYN of an unknown sender
+            (4001, 0x10, 2, 3),            // ACK of no connection
             (
                 p.a.tcp.endpoints(a).map_or(1, |(l, _)| l.port()),
                 0x18,
@@ -163,7 +163,7 @@ fn a_transport_survives_hostile_frames() {
             }
             attacker.flush(p.now);
         }
-        // Time passes, timers fire, and somebody new is still served. The attacker may have filled
+        // Time passes, timers fire, and a new client is still served. The attacker may have filled
         // the backlog with half-open connections: they time out.
         p.run(MINUTE / 2);
         while p.b.incoming().is_some() {}
@@ -205,7 +205,7 @@ fn segment(remote_port: u16, flags: u8, seq: u32, ack: u32) -> Vec<u8> {
     f
 }
 
-/// A bridge in the middle changes frames of a live connection: deeper states than a stranger reaches.
+/// A bridge in the middle changes frames of a live connection: deeper states than an outside sender reaches.
 #[test]
 fn live_connections_with_mutated_segments_never_panic() {
     let rounds: u64 = std::env::var("RINGBELL_FUZZ_ROUNDS")

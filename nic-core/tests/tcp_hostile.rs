@@ -266,7 +266,7 @@ fn the_backlog_bounds_connections_by_cookie() {
     let answers: Vec<(u16, Segment)> = (0..20)
         .map(|n| (4000 + n, cookie(&mut w, 4000 + n, 7, &OPTIONS)))
         .collect();
-    // Nobody takes what has come: `Incoming` is not polled.
+    // No caller takes the connections that have come: `Incoming` is not polled.
     let last: Vec<Segment> = answers
         .iter()
         .map(|(port, a)| Segment::new(*port, ACK, 8, a.seq.wrapping_add(1)))
@@ -287,7 +287,7 @@ fn the_backlog_bounds_connections_by_cookie() {
     assert!(w.nic.incoming().is_some());
 }
 
-// ---- segments from whoever guesses the addresses ----------------------------------------------------
+// ---- segments from an attacker who guesses the addresses --------------------------------------------
 
 /// The one segment among these, an acknowledgement of what has arrived in order.
 #[track_caller]
@@ -392,7 +392,7 @@ fn a_syn_on_a_live_connection_is_challenged() {
 
 #[test]
 fn a_peer_that_starts_again_reuses_its_port() {
-    // Whatever the NIC's program does with what is left of the old connection.
+    // Independent of the program's handling of the old connection.
     for (fin, closes, shuts) in [
         (false, false, false),
         (false, false, true),

@@ -1,4 +1,4 @@
-//! Hosts that say that no process receives there, and peers that are merely stopped.
+//! Hosts that report that no process receives there, and peers that are merely stopped.
 
 mod tcp_support;
 
@@ -14,7 +14,7 @@ use tcp_support::*;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A port that is told of every frame that it was refused, while `refuse` is set.
+/// A port that reports every frame as refused, while `refuse` is set.
 struct Refusing {
     port: MemPort,
     refuse: Arc<AtomicBool>,
@@ -74,7 +74,7 @@ fn pair() -> (Pair, Arc<AtomicBool>) {
     (p, refuse)
 }
 
-/// Steps a alone for so long, or until it was told of a reset. Returns when that was.
+/// Steps a alone for this long, or until it reports a reset. Returns the time of that.
 fn alone(p: &mut Pair, time: u64) -> Option<u64> {
     let start = p.now.0;
     while p.now.0 < start + time {

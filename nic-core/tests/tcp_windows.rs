@@ -1,4 +1,4 @@
-//! Windows that close and open, ports that are full, and what smoltcp forgets over them.
+//! Windows that close and open, full ports, and the timers that smoltcp then loses.
 
 mod tcp_support;
 

@@ -1,4 +1,4 @@
-//! Ranks that disagree: found by a hash, settled by telling each other what they run.
+//! Disagreement of ranks: detected by a hash, settled by exchanging the parameters of the operation.
 
 use ringbell_nic_abi::Status;
 
@@ -16,13 +16,13 @@ impl Collectives {
             .find(|(seq, _)| executor::is_of(tag, *seq));
         match found {
             Some(_) if hash == 0 => {
-                // Equal parameters and yet another length: no program of ours does that.
+                // Equal parameters but another length: none of our programs does that.
                 self.end(io, slot, from, Status::Mismatch);
             }
             Some((seq, params)) if params.hash() != hash => self.dispute(io, slot, seq),
             Some(_) => {}
             None => {
-                // An operation that has ended here: that rank runs something else under its number.
+                // The operation has ended here, so that rank runs another one under its number.
                 if let Some(age) = executor::age(tag, c.next_seq) {
                     let seq = c.next_seq.wrapping_sub(age);
                     self.dispute(io, slot, seq);
@@ -42,7 +42,7 @@ impl Collectives {
         }
     }
 
-    /// Ranks disagree about operation `seq`: this one tells what it runs.
+    /// Ranks disagree about operation `seq`: sends this rank's parameters.
     pub(super) fn dispute(&mut self, io: &mut Io<'_>, slot: u32, seq: u32) {
         self.open_dispute(slot, seq);
         self.judge(io, slot);
@@ -85,8 +85,8 @@ impl Collectives {
         }
     }
 
-    /// Notes whether an operation that waits takes the direct path: messages of ranks that do not say so are
-    /// of something else, even where they would be the same messages.
+    /// Records whether a waiting operation takes the direct path: messages of ranks without that flag belong
+    /// to another operation, even where the messages would be equal.
     pub(super) fn route(&mut self, slot: u32, id: u32) {
         let direct = self.comm(slot).is_some_and(super::Comm::is_direct);
         let Some(a) = self.ops.get_mut(id).filter(|_| direct) else {
@@ -100,7 +100,7 @@ impl Collectives {
         }
     }
 
-    /// A communicator is ready: which way do the operations take that were posted before?
+    /// A communicator is ready: chooses the path of the operations posted before.
     pub(super) fn route_all(&mut self, io: &mut Io<'_>, slot: u32) {
         let ids: Vec<u32> = self
             .comm(slot)

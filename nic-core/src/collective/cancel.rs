@@ -1,4 +1,4 @@
-//! Operations that their owner takes back.
+//! Cancellation of operations.
 
 use ringbell_nic_abi::Status;
 
@@ -17,7 +17,7 @@ pub enum CancelError {
         /// The ticket.
         ticket: u32,
     },
-    /// Other ranks count on it.
+    /// Other ranks depend on it.
     #[error("ticket {ticket} of queue {queue} has begun, and other ranks wait for it; wait for its end, or abort the communicator")]
     Begun {
         /// The queue.
@@ -28,8 +28,8 @@ pub enum CancelError {
 }
 
 impl Collectives {
-    /// Takes an operation back on which no other rank counts yet: a message that has met no partner, or
-    /// what waits to begin and is no collective (the number of a collective is taken when it is
+    /// Cancels an operation on which no other rank depends yet: a message that has met no partner, or
+    /// a waiting operation that is no collective (a collective takes its number when it is
     /// posted, on all ranks alike). `false`: too late.
     pub(crate) fn cancel(&mut self, token: WorkToken) -> bool {
         let Some(id) = self.op_of(token) else {

@@ -2,10 +2,10 @@
 //! memory, without a buffer of their own (ACCL+ §4.1, Listing 2).
 //!
 //! The elements travel in messages of at most `stream_bytes`, straight out of the one ring and into the
-//! other. The sender says how long a message is: a whole one when the kernel is ahead, and what there
-//! is when none is under way, so that a peer that waits for a single element gets it. The receiver
-//! posts one receive at a time, as soon as its ring has room for the longest message. Messages of one
-//! operation are told from others by their tag, and those of two that disagree by a hash.
+//! other. The sender chooses a message's length: the full one when the kernel is ahead, else the available
+//! elements when no message is under way, so that a peer that waits for a single element gets it. The receiver
+//! posts one receive at a time, as soon as its ring has room for the longest message. The tag separates messages
+//! of one operation from others; a hash detects two that disagree.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub(crate) struct ChannelSpec {
     pub(crate) sends: bool,
     pub(crate) ctx: u64,
     pub(crate) peer: u32,
-    /// The user's tag, with the bits that tell streams from messages.
+    /// The user's tag, with the bits that distinguish streams from messages.
     pub(crate) tag: u64,
     /// Of count and type.
     pub(crate) hash: u32,
@@ -71,12 +71,12 @@ impl Channel {
         }
     }
 
-    /// Whether it and another would mix up their messages.
+    /// Whether its messages could be confused with another's.
     pub(crate) fn is_between(&self, sends: bool, peer: u32, tag: u64) -> bool {
         (self.spec.sends, self.spec.peer, self.spec.tag) == (sends, peer, tag)
     }
 
-    /// Whether it can only go on with that rank. What a receiver still needs is known to the fabric.
+    /// Whether it needs that rank to proceed. The fabric tracks what a receiver still needs.
     pub(crate) fn needs(&self, rank: u32) -> bool {
         self.spec.sends && self.spec.peer == rank
     }
@@ -124,7 +124,7 @@ impl Channel {
         }
     }
 
-    /// Goes as far as it can. `id` is the operation's number.
+    /// Proceeds as far as possible. `id` is the operation's number.
     pub(crate) fn run(
         &mut self,
         id: u32,
@@ -215,7 +215,7 @@ impl Channel {
         self.advance(dma, len)
     }
 
-    /// Takes it back, if the peer has seen nothing of it and it nothing of the peer's.
+    /// Cancels it, if no message of it has passed in either direction.
     pub(crate) fn take_back(&mut self, id: u32, fabric: &mut Fabric) -> bool {
         if self.moved > 0 {
             return false;

@@ -1,7 +1,7 @@
 //! The data path of a step: operands in, one pass, results out.
 //!
-//! Runs over the longest stretch that is contiguous on the bus for all operands and results. What the
-//! CPU cannot reach, and elements that lie across two pages apart, go through a bounce buffer.
+//! Runs over the longest stretch that is contiguous on the bus for all operands and results. Memory that the
+//! CPU cannot reach, and elements split across two separate pages, go through a bounce buffer.
 #![allow(unsafe_code)] // Reductions over memory that peers and kernels may write.
 
 use ringbell_gtlb::Fault;
@@ -34,8 +34,8 @@ pub(crate) struct Combine {
     pub(crate) held: Held,
 }
 
-/// Operands that are read piece by piece, in the order in which slow memory gives them. Kept until the block is whole: what
-/// was thrown away meanwhile would be read again and again, and for ever where two operands are the same memory.
+/// Operands that are read piece by piece, in the order in which slow memory gives them. Kept until the block is whole:
+/// discarded bytes would be read again and again, and forever where two operands are the same memory.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     /// Elements of the block; 0: none was begun.
@@ -116,7 +116,7 @@ impl Combine {
         if !whole || converts {
             n = n.min((BLOCK / 8) as u64);
         }
-        // A block that waits for memory keeps its length, whatever the budget is now.
+        // A block that waits for memory keeps its length, independent of the present budget.
         if self.held.count > 0 {
             n = self.held.count;
         }

@@ -16,7 +16,7 @@ use crate::types::NicTime;
 
 /// Operations whose parameters are remembered after their end: a rank that disagrees may be late.
 const HISTORY: usize = 64;
-/// How long an ended communicator waits for peers to take what was sent before their links are cut.
+/// How long an ended communicator waits for peers to take sent payload before their links are cut.
 pub(crate) const GRACE: Duration = Duration::from_millis(200);
 
 /// How a communicator ended.
@@ -49,29 +49,29 @@ impl End {
     }
 }
 
-/// A rank from which nothing more comes. What it has sent before still counts: the communicator ends
-/// when something under way needs more than that.
+/// A rank that sends nothing more. Its earlier messages still count: the communicator ends
+/// when an operation under way needs more than those.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) rank: u32,
-    /// How the communicator then ends, and because of which rank.
+    /// How the communicator then ends, and the rank that caused it.
     pub(crate) blame: u32,
     pub(crate) status: Status,
-    /// It has freed the communicator in order, which is nothing to the ranks that are idle.
+    /// It has freed the communicator in order, which does not affect idle ranks.
     pub(crate) left: bool,
 }
 
-/// Ranks disagree about an operation: all tell each other what they run.
+/// Ranks disagree about an operation: all exchange its parameters.
 #[derive(Debug)]
 pub(crate) struct Dispute {
     pub(crate) seq: u32,
     pub(crate) said: Vec<Option<Params>>,
-    /// This rank has told its own.
+    /// This rank has sent its own.
     pub(crate) told: bool,
 }
 
 impl Dispute {
-    /// The first rank that differs from rank 0, once all before it are known.
+    /// The first rank that differs from rank 0, once the parameters of all before it have arrived.
     pub(crate) fn culprit(&self) -> Option<u32> {
         let first = self.said.first().copied().flatten()?;
         for (r, p) in self.said.iter().enumerate().skip(1) {
@@ -82,7 +82,7 @@ impl Dispute {
         None
     }
 
-    /// In what a rank differs from the first that has spoken.
+    /// How a rank differs from the first that has answered.
     pub(crate) fn difference(&self, rank: u32) -> Option<String> {
         let theirs = self.said.get(rank as usize).copied().flatten()?;
         let mut known = self.said.iter().enumerate();
@@ -93,12 +93,12 @@ impl Dispute {
         ))
     }
 
-    /// Whether all have spoken, and alike.
+    /// Whether all have answered, and alike.
     pub(crate) fn is_settled(&self) -> bool {
         self.said.iter().all(Option::is_some) && self.suspect().is_none()
     }
 
-    /// Any rank that differs from another: when not all have spoken in time.
+    /// Any rank that differs from another: when not all have answered in time.
     pub(crate) fn suspect(&self) -> Option<u32> {
         let mut known = self
             .said
@@ -110,7 +110,7 @@ impl Dispute {
     }
 }
 
-/// How far a communicator has come, from the search for its ranks to its end.
+/// Phase of a communicator, from the search for its ranks to its end.
 #[derive(Debug)]
 pub(crate) struct Life {
     /// When the ranks must have found each other.
@@ -169,7 +169,7 @@ impl Comm {
         self.peers.len() as u32
     }
 
-    /// Takes back what a program has of NIC memory, and counts what it has done.
+    /// Frees a program's NIC memory, and adds up its counts.
     pub(super) fn release(&mut self, state: &State) {
         if let State::Running(op) = state {
             for b in op.blocks() {
@@ -180,7 +180,7 @@ impl Comm {
         }
     }
 
-    /// Remembers what an operation that has ended was.
+    /// Keeps the parameters of an operation that has ended.
     pub(crate) fn remember(&mut self, seq: u32, params: Params) {
         if self.history.len() == HISTORY {
             self.history.pop_front();

@@ -1,4 +1,4 @@
-//! The control path: communicators are made, looked at and freed.
+//! The control path of communicators: creation, status and release.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::Ipv4Addr;
@@ -147,7 +147,7 @@ impl Collectives {
         Ok(id)
     }
 
-    /// Lets the MMU know NIC memory, in a protection domain of the NIC's own: no queue reaches it.
+    /// Registers NIC memory with the MMU, in a protection domain of the NIC's own: no queue reaches it.
     fn register_board(&mut self, io: &mut Io<'_>) -> Result<(), CommError> {
         if io.dma.nic_memory.is_registered() {
             return Ok(());
@@ -226,7 +226,7 @@ impl Collectives {
         let (ctx, rank) = (c.ctx, c.rank);
         let idle = c.active.is_empty() && c.queue.is_empty();
         if c.life.end.is_none() && idle {
-            // An orderly end: the others may go on with what they have.
+            // An orderly end: the other ranks may continue with what they have received.
             self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
             self.fabric.retire(ctx);
             let until = io.now;
@@ -245,7 +245,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// A communicator, for people and tools. `name` gives a transport's name.
+    /// A communicator's status, for users and tools. `name` gives a transport's name.
     pub(crate) fn info(
         &self,
         id: CommId,

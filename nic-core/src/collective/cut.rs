@@ -1,6 +1,6 @@
-//! How an operation is cut into segments, or windows, and how many of them are under way at once.
+//! Segmentation of an operation into segments or windows, and how many of them are under way at once.
 //!
-//! Every rank comes to the same: settings and parameters are the same, and the slots those of the rank that
+//! Every rank computes the same: settings and parameters are equal, and the slots are those of the rank that
 //! needs most.
 
 use ringbell_onc_engines::program::Layout;
@@ -43,7 +43,7 @@ impl Cut {
     ) -> Result<Cut, Short> {
         let longest = layout.longest() * size;
         if longest == 0 {
-            // Nothing at all still needs the ranks to meet.
+            // Without elements the ranks must still synchronise.
             return Ok(Cut {
                 segments: 1,
                 windows: streamed.then_some(1),

@@ -1,5 +1,5 @@
-//! Where the direct path meets communicators: whether there is one, what its operations get, and
-//! what becomes of how they end.
+//! Integration of the direct path with communicators: eligibility, start of operations, and
+//! their outcomes.
 
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
@@ -13,7 +13,7 @@ use crate::types::ConnId;
 
 /// Unit of addresses in `Join` frames.
 const AREA_UNIT: u64 = 128;
-/// Looks at a path that is aborted together with its NIC before its operations are given up.
+/// Polls of a path that is aborted together with its NIC before its operations are given up.
 const LAST_LOOKS: u32 = 1 << 16;
 
 /// Whether an operation may take the direct path.
@@ -38,7 +38,7 @@ pub(crate) struct DirectComm {
 }
 
 impl DirectComm {
-    /// What `Join` says of the area.
+    /// The area's address, as in `Join`.
     pub(crate) fn area(&self) -> u32 {
         let unit = (self.path.address() - NIC_BUS) / AREA_UNIT + 1;
         u32::try_from(unit).unwrap_or(0)
@@ -58,14 +58,14 @@ impl Peers for Routes<'_> {
     }
 }
 
-/// How an operation has begun.
+/// Result of starting an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Begun {
     /// It is on the direct path, or has ended.
     Yes,
     /// There is no direct path.
     No,
-    /// A peer has not said yet whether it has mapped the memory.
+    /// A peer has not reported yet whether it has mapped the memory.
     Later,
 }
 
@@ -124,7 +124,7 @@ fn pages(
     } else if bus < HOST_BUS {
         true
     } else {
-        // The program's own memory no peer maps; what was allocated for the NIC they do.
+        // Peers map memory that was allocated for the NIC, but not the program's own.
         all_map_host(io, routes, bus, bytes).ok_or(NoPages::Later)?
     };
     let access = Access {
@@ -231,7 +231,7 @@ impl Collectives {
             Ok(both) => both,
             Err(NoPages::Later) => return Begun::Later,
             Err(NoPages::Fault(fault)) => {
-                // As in the middle of a program: the others wait for this rank and are told.
+                // As in the middle of a program: the other ranks wait for this one and are notified.
                 a.own_end = Some(fault.status());
                 let rank = c.rank;
                 self.end(io, slot, rank, Status::CommAborted);
@@ -298,13 +298,13 @@ impl Collectives {
             }
             Outcome::Fallback => self.fall_back(io, slot, id),
             Outcome::Mismatch { .. } => {
-                // All ranks have seen it; they tell each other and name the same one.
+                // All ranks have seen it; they notify each other and name the same rank.
                 if let Some(seq) = a.seq {
                     self.dispute(io, slot, seq);
                 }
             }
             Outcome::PeerFailed { rank } => self.end(io, slot, rank, Status::PeerFailed),
-            // Whoever aborted says why over the fabric, or this operation's own time is up first.
+            // The rank that aborted sends the reason over the fabric, or this operation times out first.
             Outcome::PeerAborted { .. } => {}
             // Retires with its communicator.
             Outcome::Aborted => {}
@@ -312,7 +312,7 @@ impl Collectives {
         }
     }
 
-    /// Some rank's memory cannot be reached, or its engine is to see messages: all ranks come here for the
+    /// Some rank's memory cannot be reached, or its engine needs to see messages: all ranks get here for the
     /// same operation.
     fn fall_back(&mut self, io: &mut Io<'_>, slot: u32, id: u32) {
         let Some(a) = self.ops.get_mut(id) else {
@@ -337,7 +337,7 @@ impl Collectives {
         let _ = io;
     }
 
-    /// Takes the memory of a communicator that has ended back from the peers.
+    /// Revokes peers' access to the memory of a communicator that has ended.
     pub(super) fn abort_direct(&mut self, io: &mut Io<'_>, slot: u32) {
         let c = self.comms[slot as usize].comm.as_mut();
         if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
@@ -345,7 +345,7 @@ impl Collectives {
         }
     }
 
-    /// The NIC ends: waits, for a bounded number of looks, until peers have left its memory.
+    /// The NIC ends: waits, for a bounded number of polls, until peers have left its memory.
     pub(super) fn drain_direct(&mut self, io: &mut Io<'_>) {
         for _ in 0..LAST_LOOKS {
             if self.direct_active == 0 {

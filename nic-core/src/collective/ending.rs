@@ -1,4 +1,4 @@
-//! How communicators end before their time, and what becomes of their operations.
+//! Failure and abort of communicators, and the completion of their operations.
 
 use ringbell_nic_abi::Status;
 
@@ -52,7 +52,7 @@ impl Collectives {
         if a.seq.is_none() {
             return self.finish(slot, id, status, 0, detail);
         }
-        // The others wait for this rank: they are told.
+        // The other ranks wait for this one: they are notified.
         a.own_end = Some((status, detail));
         let rank = self.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
@@ -116,7 +116,7 @@ impl Collectives {
         if let Some(c) = s.comm.take() {
             self.ending -= usize::from(c.life.end.is_some());
             io.dma.nic_memory.free(c.scratch);
-            // Its engines live on, so that they can be asked.
+            // Its engines stay, so that they can still be queried.
             for by in [Owner::communicator(slot), Owner::operands(slot)] {
                 io.dma.engines.unwatch(by);
             }
@@ -168,7 +168,7 @@ impl Collectives {
         moved
     }
 
-    /// A work is past its deadline, or must end for another reason.
+    /// An operation is past its deadline, or must end for another reason.
     pub(crate) fn give_up(
         &mut self,
         io: &mut Io<'_>,
@@ -214,7 +214,7 @@ impl Collectives {
             self.wake_leaving(slot);
             return Fate::Now;
         }
-        // Who has spoken in a dispute that was not decided is better than no name at all.
+        // A rank that differs in an undecided dispute is better than no name at all.
         let suspect = self
             .comm(slot)
             .and_then(|c| c.dispute.as_ref())
@@ -232,7 +232,7 @@ impl Collectives {
             self.end(io, slot, r, Status::PeerFailed);
             return Fate::Later;
         }
-        // A rank that lives and has not called it: all are told its name.
+        // A rank that is alive but has not posted the operation: all ranks are notified of it.
         let absent = self.absent(id).filter(|_| status == Status::TimedOut);
         if let Some(r) = absent {
             self.end(io, slot, r, Status::TimedOut);
@@ -251,7 +251,7 @@ impl Collectives {
     }
 
     /// An operation has waited for most of its time: asks the other ranks whether they are alive.
-    /// `false`: it has asked before, or counts on nobody, and its time is up.
+    /// `false`: it has asked before, or depends on no rank, and its time is up.
     pub(crate) fn probe_peers(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
         let Some(id) = self.op_of(token) else {
             return false;
@@ -330,7 +330,7 @@ impl Collectives {
                 }
             }
         }
-        // What can leave at once still tells the peers.
+        // Frames that can leave at once still notify the peers.
         self.fabric.step(io, false);
         self.drain_direct(io);
         self.reap(io);

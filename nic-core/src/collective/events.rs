@@ -1,4 +1,4 @@
-//! What the fabric reports, turned into progress and ends of operations.
+//! Handling of the fabric's events: progress and ends of operations.
 
 use ringbell_nic_abi::Status;
 
@@ -105,7 +105,7 @@ impl Collectives {
             FabricEvent::Lost { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, false));
             }
-            // It has noticed before us that a rank is gone; what is here already is finished first.
+            // It has noticed before us that a rank is gone; messages that are here already are processed first.
             FabricEvent::Aborted {
                 ctx,
                 from,
@@ -184,8 +184,8 @@ impl Collectives {
         self.gone += 1;
     }
 
-    /// Ends the communicators that need a rank from which nothing more comes. Called when everything
-    /// that has come from it was acted on.
+    /// Ends the communicators that need a rank that sends nothing more. Called when all
+    /// its messages have been processed.
     pub(super) fn look_at_gone(&mut self, io: &mut Io<'_>) -> bool {
         if self.gone == 0 {
             return false;
@@ -209,7 +209,7 @@ impl Collectives {
         moved
     }
 
-    /// Whether something under way needs more of a rank than it has sent and stored.
+    /// Whether an operation under way needs more of a rank than it has sent and stored.
     fn waits_for(&self, c: &Comm, rank: u32) -> bool {
         let direct = c.direct.as_ref();
         let disputed = c

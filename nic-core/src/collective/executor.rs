@@ -2,7 +2,7 @@
 //!
 //! Steps of a segment run in list order: a step waits for its messages, combines, stores and sends.
 //! Receives are posted ahead of it, into slots of NIC memory, or straight to where the value belongs
-//! as soon as no step before it needs that memory. Nothing here waits: [`Op::run`] goes as far as it
+//! as soon as no step before it needs that memory. Nothing here blocks: [`Op::run`] proceeds as far as it
 //! can, and is called again when a message has come or left.
 
 use std::ops::Range;
@@ -24,7 +24,7 @@ use crate::types::Buffer;
 /// Steps for which receives are posted ahead.
 const LOOK_AHEAD: u32 = 8;
 
-/// What of an operation does not change.
+/// The constant part of an operation.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) plan: Arc<Plan>,
@@ -209,7 +209,7 @@ pub(crate) struct Op {
     done_segments: u64,
     input: Option<StreamEnd>,
     output: Option<StreamEnd>,
-    /// Engines that are shown the windows of streams.
+    /// Engines that get the windows of streams.
     viewers: [Option<Viewer>; 2],
     /// The segment whose window the kernel gets next.
     next_out: u64,
@@ -219,7 +219,7 @@ pub(crate) struct Op {
     pub(crate) reduced: u64,
 }
 
-/// How far an operation got.
+/// State of an operation after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Everything is done.
@@ -248,7 +248,7 @@ fn parts(key: u64) -> (usize, usize, usize) {
     )
 }
 
-/// Shows an engine a window of a stream, in NIC memory.
+/// Passes an engine a window of a stream, in NIC memory.
 fn view(
     viewer: Option<Viewer>,
     io: &mut Io<'_>,
@@ -337,7 +337,7 @@ impl Op {
         }
     }
 
-    /// Goes as far as it can. `budget` counts elements.
+    /// Proceeds as far as possible. `budget` counts elements.
     ///
     /// # Errors
     /// The fault of the user's memory, or what is wrong with a stream.
@@ -495,7 +495,7 @@ impl Op {
                 if c.sources.len() > 1 {
                     self.reduced += c.count;
                 }
-                // What others get rounded, this rank keeps rounded too: the same bits everywhere.
+                // Values that other ranks get rounded, this rank keeps rounded too: the same bits everywhere.
                 let again = !*rounded && c.results.iter().any(|r| r.1) && c.results.len() > 1;
                 if !again {
                     inst.combine = None;
@@ -643,7 +643,7 @@ impl Instance {
                     pieces,
                     key: key(id, i, o, k as u32),
                 };
-                // Without a number left the step waits until its time-out says so.
+                // Without a free number the step waits until its time-out.
                 let _ = fabric.recv(io, request);
             }
         }

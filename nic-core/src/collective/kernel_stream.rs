@@ -1,8 +1,8 @@
 //! The NIC's end of a kernel's stream: the ring of `nic-abi/src/kernel_stream.rs`.
 //!
 //! The kernel owns one index and the NIC the other; each publishes its own with Release and reads the
-//! other's with Acquire. Whatever the kernel's index says is checked against the size of the ring, so a
-//! hostile kernel spoils its own operation and nothing else.
+//! other's with Acquire. The kernel's index is checked against the size of the ring, so a
+//! hostile kernel corrupts its own operation and nothing else.
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
@@ -12,7 +12,7 @@ use super::fabric::Pieces;
 use crate::dma::Dma;
 use crate::types::Buffer;
 
-/// A status and what it says, when a stream cannot go on.
+/// The status and its detail when a stream cannot proceed.
 pub(crate) type Refusal = (Status, u64);
 
 /// A stream as operand: pinned, not yet the operation's.
@@ -35,7 +35,7 @@ impl StreamSide {
         let word = dma
             .load_word(&self.word_at(offset))
             .map_err(|f| f.status())?;
-        // Memory behind a copy engine cannot be polled: that is told once, when the stream is opened.
+        // Memory behind a copy engine cannot be polled: reported once, when the stream is opened.
         word.ok_or((Status::InvalidArgument, self.stream.va.0))
     }
 
@@ -43,7 +43,7 @@ impl StreamSide {
         dma.store_word(&self.word_at(offset), value)
     }
 
-    /// Tells the kernel that the operation has failed.
+    /// Notifies the kernel that the operation has failed.
     pub(crate) fn fail(&self, dma: &mut Dma<'_>, status: Status, detail: u64) {
         if let Err(fault) = self.store(dma, STATE_AT, state_of(status, detail)) {
             tracing::debug!(?fault, "a stream was gone before its failure was told");
@@ -114,7 +114,7 @@ impl StreamEnd {
         };
         let stream = self.side.stream;
         if n > stream.capacity() {
-            // The kernel has written what no pusher or taker can have done.
+            // The kernel has written an index that no pusher or taker can reach.
             return Err((Status::InvalidArgument, stream.va.0 + self.kernels_index()));
         }
         Ok(n)
@@ -122,7 +122,7 @@ impl StreamEnd {
 
     /// Whether the kernel has moved since its index was last read.
     pub(crate) fn has_news(&self, dma: &mut Dma<'_>) -> bool {
-        // What is wrong with the memory shows when the operation runs.
+        // A fault of the memory is reported when the operation runs.
         self.side.load(dma, self.kernels_index()) != Ok(self.seen)
     }
 

@@ -1,7 +1,7 @@
 //! Collective operations on the NIC (the off-path model, FpgaNIC §3.4).
 //!
 //! A rank is a NIC. A *communicator* is made through the control path ([`CommunicatorConfig`]), and
-//! used by `COLLECTIVE` descriptors of any queue. The way of an operation:
+//! used by `COLLECTIVE` descriptors of any queue. The path of an operation:
 //!
 //! 1. `command` checks the descriptor, chooses the algorithm, and pins source and destination in the
 //!    queue's protection domain;
@@ -10,12 +10,12 @@
 //!    NIC memory for its segments is free; operations of a communicator begin in the order in which
 //!    they were posted, on every rank;
 //! 4. `executor` runs the program, several segments at once; `combine` is its data path;
-//! 5. `fabric` carries messages between ranks, over whatever transport reaches the peer;
+//! 5. `fabric` carries messages between ranks, over any transport that reaches the peer;
 //! 6. engines that are attached to the communicator see source, messages and result (`taps`);
 //! 7. the ticket retires when the last message has left and the last result is stored.
 //!
-//! Ranks that disagree are found by a hash that every message carries; then all tell each other what
-//! they run, and the first rank that differs is named everywhere. A rank that ends, times out or
+//! Ranks that disagree are detected by a hash that every message carries; then all exchange their
+//! parameters, and the first rank that differs is named everywhere. A rank that ends, times out or
 //! aborts ends the communicator on all ranks: every operation retires, and a new communicator with a
 //! new number works at once on the same NICs.
 
@@ -78,7 +78,7 @@ use slab::Slab;
 pub(crate) use taps::Seen;
 use taps::Tap;
 
-/// A user's program that was refused: it says which rank and step, and why.
+/// A user's program that was refused, with rank, step and reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct ProgramError(pub ringbell_onc_engines::program::CheckError);
@@ -201,7 +201,7 @@ struct Active {
     token: WorkToken,
     comm: u32,
     after: After,
-    /// What is to be done: until it begins and, should it have to go over messages, on the direct path. It
+    /// The task: kept until it begins and, for a fallback to messages, on the direct path. It
     /// stays where it is: copying what was just written field by field stalls on the store buffer.
     task: Task,
     state: State,
@@ -216,7 +216,7 @@ struct Active {
     queued: bool,
     /// Kernels' streams that stand for source and destination.
     streams: [Option<StreamSide>; 2],
-    /// What engines see of it.
+    /// The bytes that attached engines get.
     tap: Option<Box<Tap>>,
 }
 
@@ -229,10 +229,10 @@ pub(crate) struct Retired {
     pub(crate) detail: u64,
 }
 
-/// What happens to a work that is to end now.
+/// Outcome for an operation that must end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It may retire: nothing touches its memory any more.
+    /// It may retire: no copy uses its memory any more.
     Now,
     /// It retires as soon as nothing does.
     Later,
@@ -260,7 +260,7 @@ pub(crate) struct Collectives {
     retired: Vec<Retired>,
     /// Communicators that have ended and are not gone.
     ending: usize,
-    /// Ranks ever noted as gone: usually none.
+    /// Ranks ever recorded as gone: usually none.
     gone: u64,
     /// Operations on the direct path.
     direct_active: usize,
@@ -434,7 +434,7 @@ impl Collectives {
         }
         if let Some(seq) = seq {
             self.route(slot, id);
-            // Ranks that are ahead have said what they run already.
+            // Ranks that are ahead have sent their parameters already.
             let differs = self.was_said_otherwise(slot, id, seq);
             let disputed = self.comm(slot).and_then(|c| c.dispute.as_ref());
             if differs || disputed.is_some_and(|d| d.seq == seq) {
@@ -457,7 +457,7 @@ impl Collectives {
         }
     }
 
-    /// Begins what can begin. `ended` says whether what an operation comes after has ended.
+    /// Starts the operations that can start. `ended` returns whether an operation's predecessors have ended.
     fn begin(&mut self, io: &mut Io<'_>, ended: &dyn Fn(After) -> bool) -> bool {
         if self.waiting == 0 {
             return false;
@@ -698,7 +698,7 @@ impl Collectives {
                 c.remember(seq, params);
                 let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
                 if status == Status::Ok && c.dispute.as_ref().is_some_and(settles) {
-                    // It was asked about in vain: some rank was late.
+                    // The dispute was unfounded: some rank was late.
                     c.dispute = None;
                 }
             }
@@ -714,7 +714,7 @@ impl Collectives {
         }
     }
 
-    /// Moves everything on. `ended` says whether what an operation comes after has ended, `fresh`
+    /// Advances all operations. `ended` returns whether an operation's predecessors have ended, `fresh`
     /// whether the time was read in this step.
     pub(crate) fn step(
         &mut self,
@@ -786,7 +786,7 @@ impl Collectives {
         }
     }
 
-    /// Whether an event belongs to the fabric; if so it was acted on.
+    /// Whether an event belongs to the fabric; if so it was processed.
     #[inline]
     pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
         self.fabric.on_event(io, t, e)

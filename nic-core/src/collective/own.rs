@@ -27,7 +27,7 @@ fn overlap(a: &Pieces, b: &Pieces) -> bool {
 }
 
 impl Collectives {
-    /// Begins to copy what has met. Whether there was anything.
+    /// Starts the copy of matched messages. Returns whether there were any.
     pub(super) fn copy_own(&mut self) -> bool {
         let mut any = false;
         while let Some(own) = self.fabric.take_own() {

@@ -1,4 +1,4 @@
-//! The parameters of an operation: what ranks must agree on before they move a byte, and its buffers.
+//! The parameters of an operation, on which ranks must agree before they move a byte, and its buffers.
 
 use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
 
@@ -26,7 +26,7 @@ pub(crate) struct Params {
     pub(crate) direct: bool,
 }
 
-/// FNV-1a over words, folded to 32 bits: it tells mistakes apart, not attackers.
+/// FNV-1a over words, folded to 32 bits: it detects mistakes, not attacks.
 pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u32 {
     let mut h = 0xcbf2_9ce4_8422_2325u64;
     for w in words {
@@ -75,7 +75,7 @@ impl Params {
         })
     }
 
-    /// In what it differs from another rank's, as a person reads it; `None`: in nothing.
+    /// Its difference from another rank's, as readable text; `None`: there is none.
     pub(crate) fn difference(&self, theirs: &Params) -> Option<String> {
         // Taken apart, so that a new field cannot be forgotten here.
         let Params {

@@ -1,7 +1,7 @@
-//! A rank that is killed at every moment of an operation: the others end and name it.
+//! Peer-failure tests: a rank fails at every moment of an operation; the others end and name it.
 //!
-//! Killed means that its transports are gone from one call to the next, with no last word: a Unix socket
-//! that closes, a TCP that falls silent. (NICs that end in order are in `tests/collective_leaving.rs`.)
+//! Failure means that its transports are gone from one call to the next, without a last packet: a Unix socket
+//! that closes, a TCP that stops sending. (NICs that end in order are in `tests/collective_leaving.rs`.)
 //! One thread and virtual time; seeds change the order in which the ranks are stepped, so a case can
 //! be run again from its message.
 #![allow(clippy::disallowed_methods)] // What is shared with the tests outside has deadlines.
@@ -26,7 +26,7 @@ use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
 const MS: u64 = 1_000_000;
 const OUT: u64 = 1 << 20;
-/// Of every operation. What is found out by the loss of a link is found out long before.
+/// Time-out of every operation. The loss of a link is detected long before.
 const DEADLINE_US: u32 = 5_000_000;
 /// Two ticks of the wheel of deadlines.
 const SLACK: u64 = 200_000;
@@ -39,7 +39,7 @@ struct Countdown {
 }
 
 impl Countdown {
-    /// One more call. `true`: there is nobody any more to make it.
+    /// One more call. `true`: the victim has failed and makes none.
     fn burn(&self) -> bool {
         let left = self.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -54,7 +54,7 @@ impl Countdown {
     }
 }
 
-/// A transport that does nothing more once its countdown has over, and at last is gone.
+/// A transport that does nothing more once its countdown is over, and is finally dropped.
 struct Failing {
     inner: Option<Box<dyn Transport>>,
     countdown: Arc<Countdown>,
@@ -179,7 +179,7 @@ struct Run {
     w: World,
     countdown: Arc<Countdown>,
     rng: Rng,
-    /// The killed NIC, never stepped again. Its memory lives until nobody has it mapped.
+    /// The failed NIC, never stepped again. Its memory lives until no peer has it mapped.
     dead: Option<support::nic::Host>,
 }
 
@@ -225,7 +225,7 @@ impl Run {
         let hosts = self.w.hosts.iter().flatten();
         let timer = hosts.filter_map(|h| h.nic.next_timer()).map(|t| t.0).min();
         self.w.now = match timer {
-            // Unix sockets are looked at now and then, of which no timer tells.
+            // Unix sockets are polled now and then, without a timer.
             Some(t) if !moved => t.clamp(next, next + MS / 5),
             None if !moved => next + MS / 5,
             _ => next,
@@ -428,7 +428,7 @@ fn at_every_call_of_a_ring_of_5_over_tcp() {
     at_every_call(|_| Wire::Probed(0, 0), Algorithm::Ring, 5, &RING, 40);
 }
 
-/// Nothing tells of a peer that falls silent but its silence: it is named when the time is up.
+/// A peer that stops sending is detected only by the missing answers: it is named when the time is up.
 #[test]
 fn over_a_tcp_that_probes_nobody() {
     for ranks in [3, 4, 5] {

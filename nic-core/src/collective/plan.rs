@@ -1,5 +1,5 @@
-//! Programs made ready to run: proved once per shape, with what the executor would otherwise find out
-//! for every segment anew.
+//! Plans: programs proved once per shape, with the data that the executor would otherwise compute
+//! for every segment.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,7 +18,7 @@ pub(crate) enum PlanError {
     /// The programs are wrong.
     #[error(transparent)]
     Check(#[from] program::CheckError),
-    /// More messages between two ranks than tags can tell apart.
+    /// More messages between two ranks than tags can distinguish.
     #[error("{messages} messages between two ranks on one channel; at most {MAX_MESSAGES}")]
     Messages {
         /// How many.
@@ -70,12 +70,12 @@ pub(crate) struct PlanStep {
     pub(crate) sends: Vec<NetSend>,
     /// Memory that the messages leave from.
     pub(crate) home: Option<Place>,
-    /// Any place of the step: it tells how many elements the value has.
+    /// Any place of the step: it defines how many elements the value has.
     pub(crate) shape: Option<Place>,
     pub(crate) chunks: u32,
     /// A message of a single operand goes straight to the first local result.
     pub(crate) lands: bool,
-    /// No earlier step from this one on touches the memory where the message lands.
+    /// No earlier step from this one on uses the memory where the message arrives.
     pub(crate) free_after: u32,
     /// Earlier steps whose messages leave from that memory.
     pub(crate) senders: Vec<u32>,
@@ -179,7 +179,7 @@ type ProvedKey = (CollectiveKind, Algorithm, u32, u32);
 const PROVED: usize = 16;
 
 /// Generated programs, proved. The ranks of one process share the proof, which takes a tenth of a second with
-/// 64 ranks: whoever comes first makes it, and the others wait for it instead of making it again.
+/// 64 ranks: the first rank makes it, and the others wait for it instead of making it again.
 fn proved(shape: Shape) -> Proved {
     static KEPT: Mutex<Vec<(ProvedKey, Arc<OnceLock<Proved>>)>> = Mutex::new(Vec::new());
     let key = (shape.kind, shape.algo, shape.ranks, shape.root);
@@ -371,7 +371,7 @@ impl Plan {
             }
             for p in &stores {
                 for c in spaces.of(*p) {
-                    // Whoever writes here has waited for them.
+                    // A step that writes here has waited for them.
                     senders[c as usize].clear();
                 }
             }

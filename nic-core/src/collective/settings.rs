@@ -1,4 +1,4 @@
-//! What a communicator is made from, and what it says about itself.
+//! Settings and status of a communicator.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;
@@ -147,8 +147,8 @@ impl CollectiveSettings {
 /// What a communicator is made from. Every rank gives the same `ctx`, `peers` and settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommunicatorConfig {
-    /// Number that this communicator alone has, on all its ranks: the job secret's and the epoch's
-    /// stand-in. Messages of another number are dropped.
+    /// Number that is unique to this communicator, on all its ranks; it stands for job secret and
+    /// epoch. Messages with another number are dropped.
     pub ctx: u64,
     /// This rank.
     pub rank: u32,
@@ -269,7 +269,7 @@ pub enum CommStatus {
     Ready,
     /// Nothing runs any more; free it, and make another with a new number.
     Aborted {
-        /// The rank because of which, or that asked for it.
+        /// The rank that caused or requested it.
         rank: u32,
         /// What its operations ended with.
         status: Status,
@@ -318,7 +318,7 @@ pub struct CollectiveCounters {
     pub direct_refused: u64,
 }
 
-/// A communicator, for people and tools.
+/// A communicator's status, for users and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CommInfo {

@@ -1,4 +1,4 @@
-//! Numbered entries whose numbers go stale: what a frame or an event names.
+//! A slab of entries with generation-checked numbers, which frames and events name.
 
 /// Bits of a number that are the index; the rest is the generation.
 const INDEX_BITS: u32 = 18;

@@ -1,5 +1,5 @@
-//! Operations with kernels' streams: who has which stream, which wait for a kernel, and how kernels
-//! learn that an operation has failed.
+//! Operations with kernels' streams: the owner of each stream, operations that wait for a kernel, and
+//! notification of kernels when an operation has failed.
 
 use ringbell_nic_abi::Status;
 
@@ -19,7 +19,7 @@ pub(super) struct Streams {
     taken: Vec<(StreamSide, u32)>,
     /// Operations that may go on when a kernel has moved.
     watched: Vec<u32>,
-    /// Failures that kernels are to be told.
+    /// Failures of which kernels are still to be notified.
     failed: Vec<(StreamSide, Status, u64)>,
 }
 
@@ -70,7 +70,7 @@ impl Collectives {
         self.comm(slot).map_or(0, |c| c.settings.stream_bytes)
     }
 
-    /// Tells kernels what has failed.
+    /// Notifies kernels of failures.
     pub(crate) fn tell_streams(&mut self, dma: &mut Dma<'_>) {
         for (side, status, detail) in self.streams.failed.drain(..) {
             side.fail(dma, status, detail);
@@ -84,7 +84,7 @@ impl Collectives {
         }
     }
 
-    /// Whether something under way needs a rank although no message says so: its kernel is slow.
+    /// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
     pub(super) fn streams_need(&self, c: &Comm, rank: u32) -> bool {
         let needs = |id: &u32| match self.ops.get(*id).map(|a| &a.state) {
             Some(State::Channel(c)) => c.needs(rank),
@@ -171,7 +171,7 @@ impl Collectives {
         }
     }
 
-    /// A channel cannot go on. When the peer may know of it already, both ranks are told.
+    /// A channel cannot proceed. When the peer may have seen it already, both ranks are notified.
     pub(super) fn channel_fails(&mut self, io: &mut Io<'_>, id: u32, status: Status, detail: u64) {
         let Some(a) = self.ops.get_mut(id) else {
             return;
@@ -186,7 +186,7 @@ impl Collectives {
         }
         let (rank, _) = self.shape_of(slot);
         match status {
-            // The other rank is the one that is named, as far as this one can tell.
+            // The other rank is named, as far as this one can determine.
             Status::Mismatch => self.end(io, slot, detail as u32, status),
             _ => self.end(io, slot, rank, Status::CommAborted),
         }

@@ -1,4 +1,4 @@
-//! Engines at a communicator (ACCL+ §4, unary plug-ins): what its operations take in and give out.
+//! Engines attached to a communicator (ACCL+ §4, unary plug-ins), which see its operations' inputs and outputs.
 //!
 //! | place | what passes | when |
 //! |---|---|---|
@@ -6,14 +6,14 @@
 //! | [`Place::Output`] | its result, likewise | after it, before it completes |
 //! | [`Place::Sent`], [`Place::Received`] | the payload of every message, in its order on the way to a peer | as it passes |
 //!
-//! Programs read their source, and store their result, in whatever order suits them, several times, or in peers'
-//! memory: so an engine at input or output is shown the memory itself, in order and once, by one pass of reads.
-//! Where a kernel's stream stands for the memory, it is shown each window as it comes or goes. Messages pass
-//! engines where bytes of sessions do (`engine/`); an operation whose messages an engine is to see does
-//! not take the direct path, which has none, on any rank.
+//! Programs read their source and store their result in any order, several times, or in peers'
+//! memory. So an engine at input or output gets the memory itself, in order and once, by one pass of reads.
+//! Where a kernel's stream stands for the memory, it gets each window as it comes or goes. Messages pass
+//! engines where bytes of sessions do (`engine/`). An operation whose messages an engine must see
+//! does not take the direct path, which has none, on any rank.
 //!
-//! Results pass in the order in which their operations were posted. An operation that fails has shown its source
-//! and never its result.
+//! Results pass in the order in which their operations were posted. An operation that fails has passed its source
+//! but never its result.
 
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId, Status};
@@ -24,19 +24,19 @@ use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, Place, PIECE};
 use crate::types::{Buffer, Owner};
 
-/// Bytes that one operation shows before the NIC looks at everything else again.
+/// Bytes that one operation passes before the NIC continues with other work.
 const STEP: u64 = 256 << 10;
 /// Bytes of one buffer piece.
 const RUN: u64 = 1 << 30;
 
-/// Engines that see the source and the result of an operation.
+/// Engines that get the source and the result of an operation.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
     pub(crate) input: Option<EngineId>,
     pub(crate) output: Option<EngineId>,
 }
 
-/// What is shown of an operation, and how far.
+/// The bytes of an operation that engines get, and the progress.
 #[derive(Debug)]
 pub(super) struct Tap {
     seen: Seen,
@@ -67,7 +67,7 @@ impl Viewer {
         }
     }
 
-    /// Shows memory from `done` on, at most `most` bytes. Whether there is no more.
+    /// Passes memory from `done` on, at most `most` bytes. Returns whether there is no more.
     pub(super) fn show(
         &self,
         io: &mut Io<'_>,
@@ -82,7 +82,7 @@ impl Viewer {
             let Some((buffer, at)) = locate(memory, *done) else {
                 break;
             };
-            // Detached, or another has come: nobody is there for this operation.
+            // Detached or replaced: no engine is attached for this operation.
             if io.dma.engines.watcher(self.by, self.direction) != Some(self.engine) {
                 io.dma.forget_reads(buffer.region);
                 *done = total;
@@ -167,7 +167,7 @@ impl Tap {
         }))
     }
 
-    /// Who is shown the windows of kernels' streams.
+    /// The engines that get the windows of kernels' streams.
     pub(super) fn viewers(
         &self,
         slot: u32,
@@ -211,7 +211,7 @@ impl Collectives {
                 viewer.end(io);
                 true
             }
-            // The operation itself finds the fault, and says so.
+            // The operation itself finds and reports the fault.
             Err(_) => true,
         }
     }
@@ -296,7 +296,7 @@ impl Collectives {
         let of = |place: Place| {
             let (by, direction) = place.at(slot);
             let id = engines.watcher(by, direction)?;
-            // What another tenant's operations move is nobody's business.
+            // An engine must not see the bytes of another tenant's operations.
             (engines.about(id)?.0 == pd).then_some(id)
         };
         if !engines.is_watching() {

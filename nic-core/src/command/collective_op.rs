@@ -1,4 +1,4 @@
-//! `COLLECTIVE`: descriptors become operations of communicators.
+//! `COLLECTIVE`: from descriptors to operations of communicators.
 
 use ringbell_gtlb::{Need, Pin};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
@@ -78,7 +78,7 @@ impl Core {
     }
 
     fn retire_collectives(&mut self) {
-        // Before the pins go: kernels that wait at a stream are told that it has failed.
+        // Before the pins go: kernels that wait at a stream are notified that it has failed.
         self.collectives.tell_streams(&mut self.memory.dma());
         while let Some(r) = self.collectives.take_retired() {
             self.retire(r.token, r.status, r.bytes, r.detail);
@@ -112,7 +112,7 @@ impl Core {
         moved
     }
 
-    /// Whether an event belongs to the fabric; if so it was acted on.
+    /// Whether an event belongs to the fabric; if so it was processed.
     #[inline]
     pub(super) fn is_of_fabric(&mut self, t: usize, e: &TransportEvent) -> bool {
         if !self.collectives.exists() {
@@ -127,8 +127,8 @@ impl Core {
         self.collectives.on_event(&mut io, t, e)
     }
 
-    /// A collective work has used up its time but for what answers may take: asks for them. `false`: all
-    /// its time is up.
+    /// A collective operation has used up its time except the part reserved for answers: probes the peers. `false`:
+    /// all its time is up.
     pub(super) fn probe_peers(&mut self, token: WorkToken) -> bool {
         let Some(w) = self.outstanding.get_mut(token) else {
             return false;
@@ -141,7 +141,7 @@ impl Core {
         true
     }
 
-    /// Ends a collective work early. `true`: it may retire now.
+    /// Ends a collective operation early. `true`: it may retire now.
     pub(super) fn give_up_collective(
         &mut self,
         token: WorkToken,
@@ -152,7 +152,7 @@ impl Core {
         fate == Fate::Now
     }
 
-    /// Takes the operation of a ticket back; it retires with `CANCELLED`.
+    /// Cancels the operation of a ticket; it retires with `CANCELLED`.
     pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
         // A ticket of the host's.
         let ring = self.queues.get(queue as usize).map_or(queue, |q| q.host);
@@ -233,8 +233,8 @@ impl Core {
         self.finish(permit, status, 0, detail);
     }
 
-    /// An operation was refused, be it that its descriptor cannot be read: kernels that push for it, or wait to pop,
-    /// need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
+    /// An operation was refused, perhaps because its descriptor cannot be read: kernels that push for it, or wait to
+    /// pop, need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
     pub(super) fn refuse_streams(
         &mut self,
         pd: PdId,
@@ -248,7 +248,7 @@ impl Core {
             let Some(stream) = stream else { continue };
             let key = ringbell_nic_abi::Lkey(0);
             let (va, len) = (stream.va, stream.bytes());
-            // Where there is no stream there is nobody to be told.
+            // Without a stream there is no kernel to notify.
             let Ok(pin) = self.memory.mmu.pin(pd, key, va, len, Need::Write) else {
                 continue;
             };
@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// Pins what has bytes.
+    /// Pins a buffer that has bytes.
     fn pin_side(
         &mut self,
         pd: PdId,

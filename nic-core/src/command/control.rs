@@ -130,7 +130,7 @@ impl Core {
         }
     }
 
-    /// Makes a connection the stream of a session.
+    /// Sets a connection as the stream of a session.
     pub(super) fn adopt(&mut self, id: SessionId, c: Incoming, why: &'static str) {
         let slot = Core::slot(id);
         let ends = self.streams.transports[c.transport].endpoints(c.conn);
@@ -171,7 +171,7 @@ impl Core {
         self.try_transports(slot, token, remote, 0, deadline, Status::HostUnreachable);
     }
 
-    /// Tries transports in policy order from number `first`; retires the work when none is left.
+    /// Tries transports in policy order from number `first`; retires the operation when none is left.
     pub(super) fn try_transports(
         &mut self,
         slot: u32,

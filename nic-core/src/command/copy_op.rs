@@ -84,7 +84,7 @@ impl Core {
 #[derive(Debug, Default)]
 pub(super) struct Copies(VecDeque<CopyJob>);
 
-/// What a step of the oldest copy came to.
+/// Result of a step of the oldest copy.
 enum Step {
     /// There is none, or its memory has not answered.
     Waits,

@@ -1,4 +1,4 @@
-//! Time-outs, lingering connections, reset and shutdown: everything that ends operations early.
+//! Early ends of operations: time-outs, lingering connections, reset and shutdown.
 
 use std::collections::HashSet;
 
@@ -52,13 +52,13 @@ impl Core {
             Opcode::Send | Opcode::Recv => {
                 let Some((t, c)) = conn else { return };
                 let Some(n) = self.streams.transports[t].cancel(c, token) else {
-                    // It is retiring in the transport this very moment: its event decides.
+                    // The transport is retiring it at this moment: its event decides.
                     self.outstanding.postpone(token);
                     return;
                 };
                 bytes = n;
-                // What a stream lost cannot be found again. A send may have left in frames that
-                // nobody has acknowledged, so it always ends the stream; a receive only when it
+                // A stream cannot recover lost bytes. A send may have left in frames that the
+                // peer has not acknowledged, so it always ends the stream; a receive only when it
                 // took bytes.
                 if opcode == Opcode::Send || n > 0 {
                     self.break_stream(t, c);
@@ -103,8 +103,8 @@ impl Core {
         }
     }
 
-    /// Retires the operations that wait on a region being freed. What is being moved right now goes on
-    /// and keeps the region pinned.
+    /// Retires the operations that wait on a region being freed. Copies under way continue
+    /// and keep the region pinned.
     pub(crate) fn retire_region(&mut self, region: u32) {
         for token in self.outstanding.tokens() {
             let Some(work) = self.outstanding.get_mut(token) else {
@@ -136,7 +136,7 @@ impl Core {
         }
     }
 
-    /// Aborts every session and retires every work with `status`.
+    /// Aborts every session and retires every operation with `status`.
     pub(crate) fn abort_all(&mut self, status: Status) {
         if self.collectives.exists() {
             let last = self.stopping;
@@ -145,7 +145,7 @@ impl Core {
         self.abort_streams(status, &HashSet::new());
     }
 
-    /// As [`abort_all`](Core::abort_all) for everything but collectives. The sends of what is in `keep` go on, and these
+    /// As [`abort_all`](Core::abort_all), except for collectives. Sends on streams in `keep` continue, and these
     /// streams are closed in order.
     pub(super) fn abort_streams(&mut self, status: Status, keep: &HashSet<(usize, ConnId)>) {
         let kept = |conn: Option<(usize, ConnId)>| conn.is_some_and(|c| keep.contains(&c));
@@ -208,8 +208,8 @@ impl Core {
         }
     }
 
-    /// Begins the end: what waits retires with `SHUTTING_DOWN`, sessions that are open are reset. Those that were closed or
-    /// half-closed go on to be delivered.
+    /// Starts the shutdown: waiting operations retire with `SHUTTING_DOWN`, open sessions are reset. Those that were closed
+    /// or half-closed are still delivered.
     pub(crate) fn begin_end(&mut self) {
         self.stopping = true;
         if self.collectives.exists() {
@@ -231,7 +231,7 @@ impl Core {
         !self.streams.lingering.is_empty()
     }
 
-    /// Ends the rest. What was reported as sent and has not arrived, since the NIC was made.
+    /// Ends the rest. Returns what was reported as sent but has not arrived, since the NIC was made.
     pub(crate) fn finish_end(&mut self) -> Vec<Undelivered> {
         self.stopping = true;
         self.abort_all(Status::ShuttingDown);

@@ -1,6 +1,6 @@
-//! `ENGINE_ATTACH`, `ENGINE_DETACH` and `ENGINE_RESULT`, and what the host asks of engines.
+//! `ENGINE_ATTACH`, `ENGINE_DETACH` and `ENGINE_RESULT`, and the host's calls on engines.
 //!
-//! What `imm` packs is in `nic-abi/src/engine.rs`; engines on queues are in `engine_queue.rs`.
+//! The layout of `imm` is in `nic-abi/src/engine.rs`; engines on queues are in `engine_queue.rs`.
 
 use ringbell_gtlb::Need;
 use ringbell_nic_abi::{
@@ -90,8 +90,8 @@ impl Core {
         Ok(id)
     }
 
-    /// A connection's bytes pass no engine any more. What was queued to be sent before an orderly end
-    /// still does.
+    /// A connection's bytes pass no engine any more, except those queued to be sent before an orderly
+    /// end.
     pub(super) fn forget_engines(&mut self, t: usize, conn: ConnId, at_once: bool) {
         self.memory
             .dma
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    /// Tells the host what engines have come to.
+    /// Reports the state of engines to the host.
     #[inline]
     pub(super) fn tell_engine_notices(&mut self) {
         while let Some((id, notice)) = self.memory.dma.engines.poll_notice() {
@@ -142,7 +142,7 @@ impl Core {
             _ => {}
         }
         let (kind, item) = (spec.kind, usize::from(spec.item.max(1)));
-        // Everything is checked before an engine is made: what is made is on a path.
+        // Everything is checked before an engine is made: every engine made is on a path.
         let id = if kind == 0 {
             let shared = u32::try_from(d.operand).map(EngineId);
             match shared.ok().filter(|id| self.owns_engine(pd, *id)) {

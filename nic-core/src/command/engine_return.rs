@@ -1,5 +1,5 @@
-//! `op_return`: what an engine makes goes back over the session that its stream came by, without a kernel
-//! (FpgaNIC §3.5): the NIC as an accelerator of its own.
+//! `op_return`: an engine's output goes back over the session of its stream, without a kernel
+//! (FpgaNIC §3.5): the NIC as a stand-alone accelerator.
 //!
 //! The NIC receives into a piece of its own memory and sends from there; while a piece waits to be sent, no
 //! other is received, so that a slow reader closes the writer's window.
@@ -15,7 +15,7 @@ use crate::session::State;
 use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
-/// Marks works that are ours; those of descriptors stay below.
+/// Marks our own operations; tokens of descriptors stay below.
 const RETURN_TOKEN: u64 = 1 << 62;
 /// Bytes that are received, and sent, at once.
 const BUFFER: u32 = 64 << 10;
@@ -39,7 +39,7 @@ struct Returning {
 /// All such sessions.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
-    /// By the work that is posted for each.
+    /// By the operation that is posted for each.
     by_work: HashMap<WorkToken, Returning>,
     last: u64,
 }
@@ -121,7 +121,7 @@ impl Core {
         self.streams.transports[r.t].post_send(r.conn, work);
     }
 
-    /// Whether an event ends a work of ours; then it has been dealt with.
+    /// Whether an event ends one of our operations; if so it was processed.
     pub(super) fn is_of_return(&mut self, event: &TransportEvent) -> bool {
         let (token, status, received) = match *event {
             TransportEvent::SendDone { token, status, .. } => (token, status, None),
@@ -178,7 +178,7 @@ impl Core {
         true
     }
 
-    /// Gives back what an answer needed; in good order also half-closes the stream.
+    /// Frees the resources of an answer; after an orderly end also half-closes the stream.
     fn end_return(&mut self, r: Returning, in_order: bool) {
         if in_order {
             self.streams.transports[r.t].shutdown(r.conn);

@@ -1,5 +1,5 @@
-//! Engines beside the streams: what the descriptors of a queue move passes them, whatever the session, or what the
-//! operations of a communicator take in, give out, send and receive (`collective/taps.rs`).
+//! Engines on queues and communicators. The bytes that a queue's descriptors move pass them, on any session, or the
+//! bytes that a communicator's operations take in, give out, send and receive (`collective/taps.rs`).
 
 use ringbell_nic_abi::{EngineId, Opcode, PdId, QueueId};
 use ringbell_onc_engines::stream::StreamEngine;

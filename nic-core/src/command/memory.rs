@@ -1,4 +1,4 @@
-//! Memory as the NIC's operations reach it: translation, DMA, and what peers were told of.
+//! Memory access of the NIC's operations: translation, DMA, and exports to peers.
 
 use ringbell_gtlb::{Access, Mmu};
 use ringbell_nic_abi::{GpuVa, Lkey, PdId};
@@ -35,7 +35,7 @@ impl Memory {
     }
 
     /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when memory, domains or regions
-    /// are used up, and then nothing was taken.
+    /// are used up, and then nothing was allocated.
     pub(super) fn own_region(&mut self, len: u64) -> Option<(PdId, Lkey, Block)> {
         let pd = self.mmu.alloc_pd().ok()?;
         let Some(block) = self.dma.nic_memory.alloc(len) else {
@@ -53,7 +53,7 @@ impl Memory {
         }
     }
 
-    /// Gives back what [`own_region`](Memory::own_region) gave. `false`: operations are in flight, and it is kept.
+    /// Frees a region of [`own_region`](Memory::own_region). `false`: operations are in flight, and it is kept.
     pub(super) fn free_own_region(&mut self, pd: PdId, lkey: Lkey, block: Block) -> bool {
         let freed =
             self.mmu.begin_deregister(lkey).is_ok() && self.mmu.finish_deregister(lkey).is_ok();
@@ -65,7 +65,7 @@ impl Memory {
     }
 
     /// Places for a ring of so many slots; `None` when the NIC's memory or its regions are used up, and its receives
-    /// go the long way. They stay for as long as the NIC.
+    /// take the general path. They stay for as long as the NIC.
     pub(crate) fn scatter_slots(&mut self, slots: u32) -> Option<ScatterSlots> {
         let (_, lkey, block) = self.own_region(ScatterSlots::bytes(slots))?;
         Some(ScatterSlots::new(lkey, block, slots))

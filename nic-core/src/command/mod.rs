@@ -1,6 +1,6 @@
 //! The command layer: descriptors in, completions out.
 //!
-//! It owns sessions, deadlines and completion permits; transports are told works and yield events.
+//! It owns sessions, deadlines and completion permits; transports get operations and yield events.
 //! Sans-I/O: the time of a step is an argument.
 
 mod collective_op;
@@ -52,7 +52,7 @@ pub struct Counters {
     pub retired: u64,
     /// Malformed descriptors, a part of the accepted.
     pub bad_descriptors: u64,
-    /// Works that retired because their time was up.
+    /// Operations that retired because their time was up.
     pub timed_out: u64,
     /// DMA faults.
     pub faults: u64,
@@ -68,7 +68,7 @@ pub struct Counters {
     /// Payload bytes that the memory's own engine copied, out of a peer's memory or inside it, past host and NIC memory;
     /// a part of the copied.
     pub direct_bytes: u64,
-    /// Times that an engine was found slower than it declares or than its stream.
+    /// Times that an engine was measured slower than it declares or than its stream.
     pub engines_slow: u64,
     /// Streams that ended inside an item of an engine, and engines that have failed.
     pub engine_errors: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Core {
     expired: Vec<WorkToken>,
 }
 
-/// The time of a step, and who needs to know it.
+/// The time of a step, and which parts need it.
 #[derive(Debug)]
 pub(crate) struct Time {
     /// As last read.
@@ -288,7 +288,7 @@ impl Core {
         }
     }
 
-    /// A work for a descriptor, with its time-out.
+    /// An operation for a descriptor, with its time-out.
     fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
         let default = self.queues[permit.queue as usize].default_timeout_us;
         Operation {
@@ -318,7 +318,7 @@ impl Core {
         self.time.now.plus(Duration::from_micros(us.into()))
     }
 
-    /// Retires a descriptor that never became a work.
+    /// Retires a descriptor that never became an operation.
     #[inline]
     fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
         let (queue, ticket) = (permit.queue as usize, permit.ticket);
@@ -327,7 +327,7 @@ impl Core {
         self.report.counters.retired += 1;
     }
 
-    /// Retires a work, unless it has retired already.
+    /// Retires an operation, unless it has retired already.
     fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
         let Some(mut work) = self.outstanding.remove(token) else {
             return;
@@ -417,7 +417,7 @@ impl Core {
         self.finish(permit, status, 0, detail);
     }
 
-    /// Whether the NIC needs no step before somebody tells it of work, or a transport's descriptor does.
+    /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of work.
     pub(crate) fn may_sleep(&self) -> bool {
         !self.is_active() && self.memory.dma.is_quiet() && self.next_timer().is_none()
     }

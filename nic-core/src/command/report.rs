@@ -1,4 +1,4 @@
-//! What the host is told: events, counters, and the page of the status registers.
+//! Reports to the host: events, counters, and the page of the status registers.
 
 use super::status::StatusPage;
 use super::Counters;

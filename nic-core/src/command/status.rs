@@ -1,7 +1,7 @@
-//! The status registers: what they say, and the page that shows them.
+//! The status registers: their values, and the page that shows them.
 //!
-//! Whoever reads through the NIC is told the value of that moment. Whoever reads the shared page (a
-//! kernel, `ringbell regs` in another process) sees what the NIC last wrote there.
+//! A read through the NIC returns the present value. A reader of the shared page (a
+//! kernel, `ringbell regs` in another process) sees the value that the NIC last wrote there.
 
 use std::time::Duration;
 

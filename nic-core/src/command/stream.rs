@@ -44,7 +44,7 @@ impl Core {
         Err(refusal)
     }
 
-    /// A chained operation has failed: those behind it fail with what it has failed with.
+    /// A chained operation has failed: those behind it fail with its status.
     #[cold]
     pub(super) fn end_chain(&mut self, id: SessionId, status: Status, detail: u64) {
         let slot = Core::slot(id);
@@ -66,8 +66,8 @@ impl Core {
         self.refuse_pin(permit, fault, Core::slot(id));
     }
 
-    /// Sends an inline payload at once, which needs no work, no deadline and no event: the commonest
-    /// small message. `false`: nothing happened, take the entry the long way.
+    /// Sends an inline payload at once, without operation record, deadline or event: the most frequent
+    /// small message. `false`: nothing happened, take the entry the general path.
     #[inline]
     pub(super) fn send_inline(
         &mut self,
@@ -106,7 +106,7 @@ impl Core {
         let Some((transport, conn)) = self.open_stream(q, d.session) else {
             return false;
         };
-        // Whatever is wrong with the range, the long way reports it.
+        // The general path reports any fault of the range.
         let pinned = self
             .memory
             .mmu
@@ -139,7 +139,7 @@ impl Core {
     }
 
     /// The transport and connection of a session that may send, when no engine is on its path or its queue:
-    /// only the long way shows an engine what is sent.
+    /// only the general path passes the sent bytes to an engine.
     #[inline]
     fn open_stream(&mut self, q: usize, id: SessionId) -> Option<(usize, ConnId)> {
         let pd = self.queues[q].pd;
@@ -234,8 +234,8 @@ impl Core {
         );
     }
 
-    /// A `RECV` that was just consumed. Its permit is minted where it is used, so that the commonest
-    /// operation does not move it about.
+    /// A `RECV` that was just consumed. Its permit is made where it is used, so that the most frequent
+    /// operation does not move it.
     #[inline]
     pub(super) fn recv(&mut self, queue: u32, ticket: u32, wr_id: u64, d: &Transfer) {
         let permit = || Permit::new(queue, ticket, Opcode::Recv.code(), wr_id);
@@ -326,7 +326,7 @@ impl Core {
         detail: u64,
     ) {
         if status == Status::RegionFreed {
-            // Its owner may have freed the memory: nobody stores there any more.
+            // Its owner may have freed the memory, so nothing is stored there any more.
             return self.finish(permit, status, 0, detail);
         }
         let (queue, ticket) = (permit.queue as usize, permit.ticket);

@@ -1,4 +1,4 @@
-//! The transports and their connections: whose they are, which still deliver, and what was lost with them.
+//! The transports and their connections: their sessions, pending deliveries, and losses.
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
@@ -12,14 +12,14 @@ pub(crate) struct Lingering {
     pub(crate) deadline: NicTime,
 }
 
-/// Most losses that are kept to be told; each is logged.
+/// Most losses that are kept to be reported; each is logged.
 const LOST_MAX: usize = 1024;
 
-/// A stream whose end the peer has not confirmed, although the program was told that all had been sent.
+/// A stream whose end the peer has not confirmed, although all bytes were reported as sent to the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Undelivered {
-    /// What carried it.
+    /// The transport that carried it.
     pub transport: &'static str,
     /// Own address.
     pub local: SocketAddrV4,
@@ -39,7 +39,7 @@ pub(crate) struct Streams {
     /// Likewise.
     pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
     pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
-    /// What was reported as sent and has not arrived.
+    /// Streams that were reported as sent but have not arrived.
     lost: Vec<Undelivered>,
 }
 
@@ -54,7 +54,7 @@ impl Streams {
         }
     }
 
-    /// Notes that a stream ends before the peer has everything. To be called before the transport forgets it.
+    /// Records that a stream ends before the peer has everything. To be called before the transport drops it.
     pub(super) fn note_loss(&mut self, t: usize, conn: ConnId, why: &'static str) {
         let transport = &self.transports[t];
         let Some((local, peer)) = transport.endpoints(conn) else {
@@ -73,7 +73,7 @@ impl Streams {
         }
     }
 
-    /// What was noted, since the NIC was made.
+    /// The recorded losses, since the NIC was made.
     pub(super) fn take_lost(&mut self) -> Vec<Undelivered> {
         std::mem::take(&mut self.lost)
     }

@@ -1,4 +1,4 @@
-//! What transports report, turned into completions, session states and events.
+//! Handling of the transports' events: completions, session states and events for the host.
 
 use ringbell_nic_abi::{EventKind, Opcode, Status};
 
@@ -82,7 +82,7 @@ impl Core {
         }
     }
 
-    /// Counts bytes for the session of a work, when it is still the session of that connection.
+    /// Counts bytes for the session of an operation, when it is still the session of that connection.
     #[inline]
     fn count(&mut self, t: usize, conn: ConnId, token: WorkToken, add: impl FnOnce(&mut Session)) {
         let Some(slot) = self.outstanding.get_mut(token).map(|w| w.session) else {
@@ -136,7 +136,7 @@ impl Core {
                 debug_assert_eq!(w.opcode, Opcode::Connect);
                 w.timeout_us
             });
-            // The work's own deadline, which goes on running, cancels the attempt in time.
+            // The operation's own deadline, which keeps running, cancels the attempt in time.
             let deadline = self
                 .time
                 .now
@@ -172,7 +172,7 @@ impl Core {
                 self.report.events.push(self.time.now, kind, id.0, 0);
             }
             State::Listening(l) => {
-                // Not accepted yet: whoever accepts it finds out.
+                // Not accepted yet: its `ACCEPT` will report it.
                 let waiting = l.pending.iter_mut();
                 if let Some(c) = waiting
                     .into_iter()

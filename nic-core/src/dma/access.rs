@@ -1,4 +1,4 @@
-//! What transports and collectives may do with memory: [`DmaAccess`].
+//! The DMA interface of transports and collectives: [`DmaAccess`].
 
 use ringbell_gtlb::{BusError, BusSpan, Fault};
 
@@ -38,7 +38,7 @@ pub enum CopyStatus {
     Done,
     /// Ask again.
     Pending,
-    /// It was not asked for in too many steps, and was forgotten.
+    /// It was not asked for in too many steps, and was dropped.
     Lost,
 }
 
@@ -84,7 +84,7 @@ pub struct StageRoom {
     pub(crate) len: u32,
 }
 
-/// What a transport may do with GPU memory: through the GTLB, inside a pinned buffer.
+/// A transport's access to GPU memory: through the GTLB, inside a pinned buffer.
 pub trait DmaAccess {
     /// Reads `dst.len()` bytes at `offset` of the buffer.
     ///
@@ -110,7 +110,7 @@ pub trait DmaAccess {
         0
     }
 
-    /// Whether what was written before the mark is where a peer's engine may read it.
+    /// Whether bytes written before the mark have arrived, so that a peer's engine may read them.
     fn has_landed(&self, mark: u64) -> bool {
         let _ = mark;
         true
@@ -125,13 +125,13 @@ pub trait DmaAccess {
         None
     }
 
-    /// Gives NIC memory back.
+    /// Frees NIC memory.
     fn stage_give(&mut self, room: StageRoom) {
         let _ = room;
     }
 
     /// Reads `len` bytes at `offset` of the buffer into a room, at bus address `to`. The ticket, never 0
-    /// and used once, tells this read from others of the same bytes.
+    /// and used once, distinguishes this read from others of the same bytes.
     ///
     /// # Errors
     /// As [`DmaAccess::read`].
@@ -162,8 +162,8 @@ pub trait DmaAccess {
         Err(CopyError::Bus(BusError::NoCopy { from, to }))
     }
 
-    /// Asks for what [`start_copy`](DmaAccess::start_copy) has started, in every step until it is over. Bytes that nobody asks for any
-    /// more may still arrive: no later than an announcement that is published after them.
+    /// Polls a copy of [`start_copy`](DmaAccess::start_copy), in every step until it is over. Bytes of a copy that is no longer
+    /// polled may still arrive: no later than an announcement that is published after them.
     ///
     /// # Errors
     /// The [`Fault`] of the buffer.
@@ -184,13 +184,13 @@ pub trait DmaAccess {
         })
     }
 
-    /// Asks for what [`start_read`](DmaAccess::start_read) has started.
+    /// Polls a read of [`start_read`](DmaAccess::start_read).
     fn poll_read(&mut self, ticket: u64) -> ReadOutcome {
         let _ = ticket;
         ReadOutcome::Lost
     }
 
-    /// Whether something is on its way out of a range of the bus that belongs to a peer.
+    /// Whether a copy out of a peer's range of the bus is in flight.
     fn is_reading(&self, bus: u64, len: u64) -> bool {
         let _ = (bus, len);
         false
@@ -230,7 +230,7 @@ pub trait DmaAccess {
     }
 
     /// As [`deliver`](DmaAccess::deliver) for bytes in a peer's memory, which the peer may write at any
-    /// time: the engine sees what memory gets.
+    /// time: the engine sees the bytes that memory gets.
     fn deliver_foreign(
         &mut self,
         conn: ConnId,
@@ -270,7 +270,7 @@ pub trait DmaAccess {
         Ok(())
     }
 
-    /// What it has made of them and has not left yet: at most what one call of `transform` gives.
+    /// Its output that has not left yet: at most that of one call of `transform`.
     fn outgoing(&self, conn: ConnId) -> &[u8] {
         let _ = conn;
         &[]
@@ -290,7 +290,7 @@ pub trait DmaAccess {
         Ok(())
     }
 
-    /// Shows the engine on the path bytes that are leaving, each once.
+    /// Passes the engine on the path outgoing bytes, each once.
     fn tap_sent(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
         let _ = (conn, by, bytes);
     }

@@ -1,7 +1,7 @@
-//! Bytes on their way out of a peer's memory that no CPU maps: by the memory's own copies, else by reads.
+//! Pending copies out of a peer's memory that no CPU maps: by the memory's own copies, else by reads.
 //!
-//! A copy that nobody waits for any more (its receive was cancelled, its connection broke) still ends: until then its
-//! region counts as busy, and announcements stand behind it (`DmaMemory::publish`).
+//! A copy without a waiting operation (its receive was cancelled, its connection broke) still ends: until then its
+//! region counts as busy, and announcements wait behind it (`DmaMemory::publish`).
 
 use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaOp, Fault, Submitted};
 use ringbell_nic_abi::GpuVa;
@@ -42,20 +42,20 @@ impl DmaState {
         }
     }
 
-    /// Drops what has arrived and nobody asks for.
+    /// Drops arrived bytes that no operation polls for.
     pub(super) fn forget_copies(&mut self) {
         let polls = self.polls;
         self.copies
             .retain(|a| a.id.is_some() || polls - a.touched < ORPHAN_POLLS);
     }
 
-    /// Whether a copy or a read is on its way into a region.
+    /// Whether a copy or a read into a region is in flight.
     pub(super) fn copies_into(&self, region: u32) -> bool {
         let into = |a: &PendingCopy| a.to.is_some_and(|(b, _)| b.region == region);
         self.copies.iter().any(|a| a.id.is_some() && into(a))
     }
 
-    /// Whether something is on its way out of a range of the bus.
+    /// Whether a copy out of a range of the bus is in flight.
     pub(super) fn reads_from(&self, bus: u64, len: u64) -> bool {
         let meets = |s: BusSpan| {
             let first = s.addr.value();

@@ -1,4 +1,4 @@
-//! Bytes on their way past an engine: from the NIC's memory or a peer's, to GPU memory.
+//! The receive pipeline past an engine: from the NIC's memory or a peer's, to GPU memory.
 #![allow(unsafe_code)] // Raw copies out of a peer's exported memory.
 
 use ringbell_gtlb::Fault;
@@ -9,7 +9,7 @@ use crate::dma::{DmaAccess, Foreign};
 use crate::engine::{Pipeline, PIECE, TAPPED, TAPPED_AROUND};
 use crate::types::Buffer;
 
-/// Bytes in the NIC's own memory, which nobody changes: the engine reads them where they lie.
+/// Bytes in the NIC's own memory, which stay unchanged: the engine reads them where they lie.
 pub(super) struct Own<'a, 'd> {
     pub(super) dma: &'a mut Dma<'d>,
     pub(super) buffer: &'a Buffer,
@@ -118,7 +118,7 @@ impl Pipeline for Peers<'_, '_> {
             self.dma.state.copied -= n as u64;
         }
         self.dma.state.copied += 2 * n as u64;
-        // Before the engine sees them: what was taken back is no part of the stream.
+        // Before the engine sees them: revoked bytes are no part of the stream.
         Ok((!(self.src.is_revoked)()).then(|| &self.piece[..n]))
     }
 

@@ -1,13 +1,13 @@
-//! How fast an engine is, and how fast its stream is without it.
+//! Measured speed of an engine, and of its stream without it.
 #![allow(clippy::disallowed_methods)] // Measures only: nothing that the NIC does depends on it.
 
 use std::time::Instant;
 
 /// Pieces below this are not timed: reading the clock would cost more than the engine.
 const TIMED_FROM: usize = 2048;
-/// Of so many pieces one is timed, for the same reason.
+/// One of this many pieces is timed, for the same reason.
 const TIMED_OF: u32 = 8;
-/// So many bytes are timed before anything is said about the speed.
+/// Bytes that are timed before a speed is reported.
 const ENOUGH: u64 = 512 << 10;
 /// Slower than promised by more than noise.
 const TOLERANCE: f64 = 0.8;
@@ -16,11 +16,11 @@ const TOLERANCE: f64 = 0.8;
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct Rates {
-    /// What the engine promises.
+    /// Speed that the engine declares.
     pub declared: f64,
-    /// What it took.
+    /// Its measured speed.
     pub engine: Option<f64>,
-    /// What moving the same bytes took besides the engine, on the same core.
+    /// Measured speed of moving the same bytes without the engine, on the same core.
     pub stream: Option<f64>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Mark(Instant);
 
 impl Mark {
     fn elapsed(self) -> u64 {
-        // An engine that runs for 584 years is not our problem.
+        // Saturates after 584 years.
         self.0.elapsed().as_nanos() as u64
     }
 }

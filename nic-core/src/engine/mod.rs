@@ -6,24 +6,24 @@
 //! ```
 //!
 //! An engine sits where a transport hands bytes to [`DmaAccess`](crate::dma::DmaAccess): behind
-//! TCP's reassembly, so that each byte enters once and in order whatever the wire did. The transports
-//! know only that somebody is on the path; what is done there is here.
+//! TCP's reassembly, so that each byte enters once and in order, independent of loss and reordering. The transports
+//! know only that an engine is on the path; the processing is here.
 //!
 //! **Copies.** On `tcp` an engine reads the socket's buffer where it lies: none is added. On `local` the
 //! bytes lie in the peer's memory, which the peer may write meanwhile: they are copied in pieces of
 //! at most [`PIECE`] to memory of the NIC as well as to GPU memory, in one pass: the engine sees what GPU
 //! memory gets. The second copy is counted, and stays in the cache.
 //!
-//! **Lengths.** A tap leaves the stream as it came. Behind an engine that changes it, a receive of `len`
-//! bytes waits for `len` bytes *behind the engine*; what an engine has made and no receive has room for
-//! is held, at most what one piece gives, and meanwhile the stream is not read on: the window closes. At a
-//! sender, a send counts the bytes of its buffer, and retires when what was made of them has left.
+//! **Lengths.** A tap leaves the stream unchanged. Behind an engine that changes it, a receive of `len`
+//! bytes waits for `len` bytes *behind the engine*. Output for which no receive has room
+//! is held, at most that of one piece; meanwhile the stream is not read and the window closes. At a
+//! sender, a send counts the bytes of its buffer, and retires when the output for them has left.
 //!
-//! **Failures.** An engine that panics, or says in `finish` that it has failed, is never called again, and has no result.
-//! A tap is passed by. A stream that the engine changes ends: operations on it with `ENGINE_FAILED`, the peer's with
-//! `CONNECTION_RESET`.
+//! **Failures.** An engine that panics, or reports a failure in `finish`, is never called again, and has no result.
+//! A failed tap is bypassed. A stream that the engine changes ends: operations on it with `ENGINE_FAILED`, the peer's
+//! with `CONNECTION_RESET`.
 //!
-//! **Time.** What an engine takes is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
+//! **Time.** An engine's time is measured, for [`EngineInfo`] and the event `ENGINE_SLOW`; no decision
 //! depends on it.
 
 mod meter;
@@ -87,7 +87,7 @@ impl Place {
         }
     }
 
-    /// Where engines of the communicator in a slot are looked up.
+    /// The key of engines of the communicator in a slot.
     pub(crate) const fn at(self, slot: u32) -> (Owner, Direction) {
         match self {
             Place::Input => (Owner::operands(slot), Direction::Send),
@@ -107,17 +107,17 @@ pub enum Return {
     Result,
 }
 
-/// An engine of a NIC, for people and tools.
+/// Status of an engine of a NIC, for users and tools.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct EngineInfo {
     /// The id.
     pub id: EngineId,
-    /// What it is called.
+    /// Name.
     pub name: &'static str,
     /// The streams that pass it now.
     pub streams: Vec<(SessionId, Direction)>,
-    /// The queues whose operations it sees, whatever the stream.
+    /// The queues whose operations it sees, on any stream.
     pub queues: Vec<(QueueId, Direction)>,
     /// The communicators whose operations it sees.
     pub communicators: Vec<(CommId, Place)>,
@@ -129,7 +129,7 @@ pub struct EngineInfo {
     pub rates: Rates,
     /// Bytes of an item that the end of a stream has cut off.
     pub cut: Option<usize>,
-    /// It has panicked or failed. The bytes pass a tap by; a stream that it changes has ended.
+    /// It has panicked or failed. The bytes bypass a tap; a stream that it changes has ended.
     pub failed: bool,
 }
 
@@ -162,7 +162,7 @@ pub enum EngineUseError {
     Watched {
         /// The queue.
         queue: QueueId,
-        /// Who is there.
+        /// The engine that is there.
         id: EngineId,
     },
     /// No such communicator.
@@ -182,7 +182,7 @@ pub enum EngineUseError {
         comm: CommId,
         /// Where.
         place: Place,
-        /// Who is there.
+        /// The engine that is there.
         id: EngineId,
     },
     /// Sources and results are one stream each.
@@ -193,7 +193,7 @@ pub enum EngineUseError {
         /// Where.
         place: Place,
     },
-    /// That rank has never been heard of.
+    /// That rank is unknown.
     #[error("no stream to or from rank {rank} has passed {id}, or no engine could be made for it")]
     NoRank {
         /// The engine.
@@ -221,14 +221,14 @@ pub enum EngineUseError {
         /// The session.
         session: SessionId,
     },
-    /// Somebody is there already.
+    /// Another engine is there already.
     #[error(
         "{session} has {id} on its path in this direction; detach it, or attach a chain of both"
     )]
     Occupied {
         /// The session.
         session: SessionId,
-        /// Who is there.
+        /// The engine that is there.
         id: EngineId,
     },
     /// An engine that changes the stream cannot stand there.
@@ -238,7 +238,7 @@ pub enum EngineUseError {
     NotATap {
         /// The engine.
         name: &'static str,
-        /// What is impossible.
+        /// The effect that rules it out.
         what: &'static str,
     },
     /// The engine belongs to another protection domain than the session.

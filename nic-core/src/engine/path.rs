@@ -7,16 +7,16 @@ use super::running::Running;
 use super::watch::Watching;
 use super::{PIECE, TAPPED};
 
-/// What became of bytes that a transport has handed over.
+/// Result of bytes that a transport has handed over.
 #[derive(Debug)]
 pub struct Delivered {
     /// Bytes of the stream that are taken: never to be handed over again.
     pub taken: usize,
     /// Bytes that the buffer has got.
     pub written: usize,
-    /// Why it went no further.
+    /// Why it stopped.
     pub fault: Option<Fault>,
-    /// The peer has taken its bytes back: the stream ends. What was written is no part of it.
+    /// The peer has revoked its bytes: the stream ends. The bytes written are no part of it.
     pub revoked: bool,
     /// The engine that changes the stream has failed: the stream ends behind what was written.
     pub failed: Option<EngineFailed>,
@@ -65,8 +65,8 @@ pub(crate) trait Pipeline {
     /// Bytes that are there.
     fn len(&self) -> usize;
 
-    /// Copies to memory, and lets nobody change any more, the `n` bytes from `at` on: they are put `to`
-    /// bytes behind the place where the next byte goes. `None`: the peer has taken them back.
+    /// Copies the `n` bytes from `at` on to memory, and keeps them from further change: they are put `to`
+    /// bytes behind the place where the next byte goes. `None`: the peer has revoked them.
     ///
     /// # Errors
     /// Memory's.
@@ -94,9 +94,9 @@ pub(super) struct Path {
     pub(super) engine: Option<usize>,
     /// Its id.
     engine_id: Option<EngineId>,
-    /// Session, for people.
+    /// Session, for messages to users.
     pub(super) session: u32,
-    /// What has left the engine and not reached memory.
+    /// Output of the engine that has not reached memory.
     held: Vec<u8>,
     /// How much of `held` has.
     held_from: usize,
@@ -188,7 +188,7 @@ impl Path {
                 }
                 mut tap => {
                     let n = rest.min(io.most()).min(room - d.written);
-                    // Memory first: what faults has not been taken, and must not be counted.
+                    // Memory first: bytes that fault have not been taken, and must not be counted.
                     let mark = tap.as_mut().and_then(|r| r.meter.moving(n));
                     let seen = watching.as_mut().and_then(|w| w.running.meter.moving(n));
                     let piece = match io.pass(d.taken, n, d.written) {
@@ -217,7 +217,7 @@ impl Path {
         }
     }
 
-    /// An engine that changes the stream takes the stream with it when it fails.
+    /// An engine that changes the stream ends the stream when it fails.
     pub(super) fn note_failure(&mut self, running: &Running) {
         if running.failed && !running.is_tap && self.failed.is_none() {
             self.failed = self.engine_id.map(EngineFailed);
@@ -246,7 +246,7 @@ impl Path {
         self.failed.map_or(Ok(()), Err)
     }
 
-    /// What has left the engine and not left the NIC.
+    /// Output of the engine that has not left the NIC.
     pub(super) fn outgoing(&self) -> &[u8] {
         &self.held[self.held_from..]
     }
@@ -260,7 +260,7 @@ impl Path {
         }
     }
 
-    /// Shows bytes that pass to a tap.
+    /// Passes the stream's bytes to a tap.
     pub(super) fn observe(&mut self, running: &mut Running, bytes: &[u8]) {
         for piece in bytes.chunks(PIECE) {
             running.tap(&mut self.begun, self.item, piece);

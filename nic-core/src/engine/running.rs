@@ -1,4 +1,4 @@
-//! An engine that is attached: its calls, what it has done, and what the host has been told of it.
+//! An attached engine: its calls, counts, and reports to the host.
 
 use ringbell_onc_engines::stream::{EngineError, StreamEngine};
 
@@ -14,7 +14,7 @@ pub(super) struct Running {
     pub(super) bytes_in: u64,
     pub(super) bytes_out: u64,
     pub(super) cut: Option<usize>,
-    /// It has panicked, or has said so: it is never called again.
+    /// It has panicked or reported a failure: it is never called again.
     pub(super) failed: bool,
 }
 
@@ -40,7 +40,7 @@ impl Running {
         }
         let engine = &mut *self.engine;
         let call = std::panic::AssertUnwindSafe(|| f(engine));
-        // Whatever state a panic has left is never looked at again.
+        // The state that a panic has left is never read again.
         let done = std::panic::catch_unwind(call).ok();
         self.failed = done.is_none();
         done
@@ -84,7 +84,7 @@ impl Running {
         self.bytes_out += (out.len() - before) as u64;
     }
 
-    /// Shows bytes that pass to a tap, items of `item` bytes whole; `begun` keeps the beginning of one.
+    /// Passes bytes to a tap, items of `item` bytes whole; `begun` keeps the beginning of one.
     pub(super) fn tap(&mut self, begun: &mut Vec<u8>, item: usize, mut piece: &[u8]) {
         if item > 1 {
             if !begun.is_empty() {
@@ -107,10 +107,10 @@ impl Running {
     }
 }
 
-/// What the host is told of an engine.
+/// A report to the host about an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
-    /// It has become slow, or was found to be: bytes per second.
+    /// It has become slow, or was measured to be: bytes per second.
     Slow(u64),
     /// An item was cut.
     Cut(u64),
@@ -118,7 +118,7 @@ pub(crate) enum Notice {
     Failed,
 }
 
-/// What the host has been told of an engine.
+/// The reports already made to the host about an engine.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     slow: bool,
@@ -127,7 +127,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// What it should be told now.
+    /// The reports due now.
     pub(super) fn news(&mut self, r: &Running) -> Option<Notice> {
         if r.failed && !std::mem::replace(&mut self.failed, true) {
             return Some(Notice::Failed);

@@ -22,12 +22,12 @@ pub(crate) type PathKey = (usize, ConnId, Direction);
 /// Makes an engine for a kernel that names its kind.
 pub(crate) type Factory = dyn Fn(u64) -> Option<Box<dyn StreamEngine>> + Send;
 
-/// Calls a factory, which may be a user's. It is the NIC's alone, so nobody waits for the lock.
+/// Calls a factory, which may be a user's. It is the NIC's alone, so no thread waits for the lock.
 fn make(factory: &Mutex<Box<Factory>>, parameter: u64) -> Option<Box<dyn StreamEngine>> {
     factory.lock().ok()?(parameter)
 }
 
-/// What an engine has come to.
+/// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Its result, and bytes of an item that was cut.
@@ -55,7 +55,7 @@ pub(crate) struct Engines {
     /// Engines on queues and communicators.
     watches: HashMap<(Owner, Direction), Watch>,
     kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
-    /// Something happened that the host is to be told.
+    /// An event happened that must be reported to the host.
     news: bool,
 }
 
@@ -167,7 +167,7 @@ impl Engines {
     }
 
     /// Lets an engine watch, from the next byte on of each stream that is [shown](Engines::show) to it.
-    /// `of`: the number by which people know the owner.
+    /// `of`: the owner's number for users.
     pub(crate) fn watch(
         &mut self,
         id: EngineId,
@@ -201,7 +201,7 @@ impl Engines {
         of_it.any(Watch::is_apart)
     }
 
-    /// Nothing moves for that owner any more: its engines see nothing, and live on.
+    /// Nothing moves for that owner any more: its engines see nothing, but stay.
     pub(crate) fn unwatch(&mut self, by: Owner) {
         for direction in [Direction::Receive, Direction::Send] {
             if let Some(mut watch) = self.watches.remove(&(by, direction)) {
@@ -243,7 +243,7 @@ impl Engines {
         }
     }
 
-    /// Forgets paths that lead nowhere.
+    /// Removes paths without an engine.
     fn drop_paths(&mut self) {
         let watches = &self.watches;
         let watched = |key: &PathKey| {
@@ -294,7 +294,7 @@ impl Engines {
         (running(a), watch.at(at, running(b)))
     }
 
-    /// What an engine has to say for itself.
+    /// An engine's description of itself.
     fn outcome(running: &mut Running) -> Outcome {
         let mut result = Vec::new();
         match running.guarded(|e| e.result(&mut result)) {
@@ -308,7 +308,7 @@ impl Engines {
         let slot = self.slot(id)?;
         let mut entry = self.slots[slot].entry.take()?;
         for path in self.paths.values_mut().filter(|p| p.engine == Some(slot)) {
-            // A record of which only the beginning has passed cannot be judged: it is cut off.
+            // An item that has passed only in part cannot be processed: it is cut off.
             path.end(Some(&mut entry.running));
             // Without it the stream would go on as it comes.
             path.note_failure(&entry.running);
@@ -382,7 +382,7 @@ impl Engines {
         path.deliver(running, watching, room, io)
     }
 
-    /// Whether bytes that leave do not leave as they came.
+    /// Whether the engine changes outgoing bytes.
     #[inline]
     pub(crate) fn transforms(&self, key: PathKey) -> bool {
         if self.is_idle() {
@@ -467,7 +467,7 @@ impl Engines {
         path.failed.map_or(Ok(()), Err)
     }
 
-    /// What the host should be told, each thing once.
+    /// Reports for the host, each once.
     #[inline]
     pub(crate) fn poll_notice(&mut self) -> Option<(EngineId, Notice)> {
         match std::mem::take(&mut self.news) {

@@ -1,5 +1,5 @@
-//! Engines beside the streams: what the operations of one queue, or the messages of one communicator, move
-//! passes such an engine, whatever the stream.
+//! Engines on queues and communicators: bytes that the operations of one queue, or the messages of one communicator,
+//! move pass such an engine, on any stream.
 //!
 //! It is always a tap, and stands between memory and the engine that the stream may have itself: it sees the
 //! bytes of the operations' buffers, those that their completions count. Several streams meet here, so each has
@@ -59,7 +59,7 @@ impl Seen {
 pub(super) struct Watch {
     /// Slot of the engine; of the one that is a pattern for others, when streams share nothing.
     pub(super) engine: usize,
-    /// The queue, or the communicator, for people.
+    /// The number of the queue, or of the communicator, for users.
     pub(super) of: u32,
     sharing: Sharing,
     streams: HashMap<(usize, ConnId), Seen>,
@@ -148,7 +148,7 @@ impl Watch {
         }
     }
 
-    /// Every stream that has passed, and has not been forgotten.
+    /// Every stream that has passed and is still recorded.
     pub(super) fn all(&self) -> impl Iterator<Item = &Seen> {
         self.streams.values().chain(self.kept.values())
     }

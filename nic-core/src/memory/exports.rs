@@ -1,6 +1,7 @@
-//! Memory of this NIC that local peers map or copy from: host memory, and allocations that no CPU maps.
+//! Exports to local peers, who map or copy from them: host memory, and allocations that no CPU maps.
 //!
-//! Peers are told when it is registered, and asked for it before it goes. [`Sharer`] is what that asks of transports.
+//! Peers are notified at registration, and asked to release the memory before it is freed. [`Sharer`] is the
+//! transports' part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::Ipv4Addr;
@@ -48,20 +49,20 @@ impl std::fmt::Display for PeerExports {
     }
 }
 
-/// Lets peers reach memory of this NIC, and takes it back. A transport whose peers reach none has nothing to do.
+/// Export of this NIC's memory to peers, and its withdrawal. A transport whose peers reach none has nothing to do.
 pub trait Sharer {
-    /// Lets peers map host memory, from now on and under a number that is never used again; whoever
-    /// cannot is sent copies.
+    /// Lets peers map host memory, from now on and under a number that is never used again; a peer that
+    /// cannot gets copies.
     ///
     /// # Errors
-    /// What the system refused; then no peer was told.
+    /// What the system refused; then no peer was notified.
     fn share(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         let _ = (id, memory);
         Ok(())
     }
 
-    /// Lets peers import memory that no CPU maps, under a number as for [`share`](Sharer::share). Whoever
-    /// cannot is sent copies.
+    /// Lets peers import memory that no CPU maps, under a number as for [`share`](Sharer::share). A peer that
+    /// cannot gets copies.
     fn export(&mut self, id: u64, record: &ExportRecord) {
         let _ = (id, record);
     }
@@ -144,13 +145,13 @@ impl Exports {
         }
     }
 
-    /// A region was registered that cannot be exported: what peers get of it is staged.
+    /// A region was registered that cannot be exported: payloads from it are staged for peers.
     pub(crate) fn keep(&mut self, lkey: Lkey, why: NotReached) {
         self.kept.insert(lkey.0, why);
     }
 
-    /// A region with so many operations in flight is about to go: takes its allocation back from peers when it was the
-    /// last one there.
+    /// A region with so many operations in flight is about to be freed: withdraws its allocation from peers when it was
+    /// the last one there.
     ///
     /// # Errors
     /// [`DeregisterError::Imported`] until they have given it back.
@@ -191,7 +192,7 @@ impl Exports {
         Ok(())
     }
 
-    /// How many regions are staged for every peer, and why: for people.
+    /// How many regions are staged for every peer, and why: as text for users.
     pub(crate) fn kept(&self) -> impl Iterator<Item = (usize, NotReached)> + '_ {
         NotReached::ALL.into_iter().filter_map(|why| {
             let n = self.kept.values().filter(|w| **w == why).count();

@@ -4,11 +4,11 @@
 //! |---|---|---|---|
 //! | GPU | the kernel's pointer | the driver's | the GTLB, page by page |
 //! | host | the program's pointer | [`HOST_BUS`] plus the pointer | identity: no entry, no page size |
-//! | NIC | one that nobody dereferences | [`NIC_BUS`] | identity: NIC memory is one piece |
+//! | NIC | one that no program dereferences | [`NIC_BUS`] | identity: NIC memory is one piece |
 //!
 //! Because a CUDA kernel and its host program share one address space, an address alone says which
 //! kind it is, so that each call takes any of them, interior addresses included (key 0 finds the
-//! region). [`Nic::pointer_info`](crate::Nic::pointer_info) tells, like `cudaPointerGetAttributes`.
+//! region). [`Nic::pointer_info`](crate::Nic::pointer_info) reports it, like `cudaPointerGetAttributes`.
 //!
 //! Nothing is pinned on a software NIC: a page that the system swaps out comes back when the NIC
 //! touches it, so `ulimit -l` does not matter. What registration does is *populate*: it makes every
@@ -50,7 +50,7 @@ impl std::fmt::Display for MemoryKind {
     }
 }
 
-/// What the NIC knows of an address; see [`Nic::pointer_info`](crate::Nic::pointer_info).
+/// The NIC's record of an address; see [`Nic::pointer_info`](crate::Nic::pointer_info).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PointerInfo {

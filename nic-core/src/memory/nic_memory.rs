@@ -1,7 +1,7 @@
 //! NIC memory ("E" in FpgaNIC's Table 8): the card's own memory, beside GPU memory on the bus.
 //!
 //! A sealed memfd, so that NICs of the same host and user can map it as they map exported GPU memory.
-//! Pages that nobody touches cost nothing. It holds what an engine needs between network and GPU
+//! Untouched pages cost nothing. It holds what an engine needs between network and GPU
 //! memory: receive buffers, partial results, records that peers write.
 //!
 //! The bus has three ranges. GPU memory keeps the addresses that its driver reports (a host's physical
@@ -124,12 +124,12 @@ impl NicMemory {
         self.space.used
     }
 
-    /// Whether the MMU knows NIC memory.
+    /// Whether NIC memory is registered with the MMU.
     pub(crate) fn is_registered(&self) -> bool {
         self.region != u32::MAX
     }
 
-    /// Tells NIC memory under which region the MMU knows it.
+    /// Sets the region under which NIC memory is registered with the MMU.
     pub(crate) fn set_region(&mut self, region: u32) {
         self.region = region;
     }

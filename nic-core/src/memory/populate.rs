@@ -1,4 +1,4 @@
-//! Makes the pages of a range present, and finds out whether they are there at all.
+//! Population of a range's pages, which also detects unmapped ones.
 #![allow(unsafe_code)] // madvise on memory of the caller.
 
 use std::ffi::c_void;
@@ -33,7 +33,7 @@ pub(crate) fn populate(ptr: *mut u8, len: usize, write: bool) -> Result<(), Memo
     match advise(ptr.with_addr(start), bytes) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INVAL) => {
-            // No such right, or no such advice: a page that has every right tells which.
+            // No such right, or no such advice: a page that has every right shows which.
             let mut own = vec![0_u8; 2 * page];
             let offset = own.as_ptr().align_offset(page);
             match advise(own[offset..].as_mut_ptr(), page) {

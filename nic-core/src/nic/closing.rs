@@ -10,12 +10,12 @@ use super::Inner;
 use crate::command::Undelivered;
 use crate::config::ProgressMode;
 
-/// Steps that a NIC makes at most for its last words.
+/// Most steps that a NIC makes to send its last packets.
 const LAST_STEPS: u32 = 64;
 /// Time between two steps that moved nothing, while peers are waited for.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// What was reported as sent and has not arrived when the NIC ended.
+/// Bytes that were reported as sent but had not arrived when the NIC ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub struct NotDelivered {
@@ -63,7 +63,7 @@ impl Inner {
                 let _ = t.join();
             }
         }
-        // A program that steps the NIC itself also steps its peers, perhaps: waiting would wait for nothing.
+        // A program that steps the NIC itself may also step its peers: then waiting here could never succeed.
         if self.config.progress != ProgressMode::Manual && !self.config.linger.is_zero() {
             let deadline = Instant::now() + self.config.linger;
             self.progress.with_core(|core| core.begin_end());

@@ -1,4 +1,4 @@
-//! What a NIC computes, through the control path: engines and communicators.
+//! The control path of engines and communicators.
 
 use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::program::Program;
@@ -13,7 +13,7 @@ use crate::engine::{
 };
 use crate::types::CommId;
 
-/// What an engine has come to.
+/// State of an engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineResult {
@@ -40,10 +40,10 @@ impl Nic {
     /// bytes completes with `len` when all that the engine has made of them is on its way, be that more, less
     /// or nothing; what the engine keeps for the end of the stream leaves when the session is shut down or
     /// closed. When an engine that changes the stream panics or fails, the stream ends: operations on it with
-    /// `ENGINE_FAILED`, the peer's with `CONNECTION_RESET`. A tap that fails is passed by.
+    /// `ENGINE_FAILED`, the peer's with `CONNECTION_RESET`. A tap that fails is bypassed.
     ///
     /// # Errors
-    /// [`EngineUseError`]: no stream, or somebody is there already.
+    /// [`EngineUseError`]: no stream, or another engine is there already.
     pub fn attach_engine(
         &self,
         session: SessionId,
@@ -83,7 +83,7 @@ impl Nic {
     }
 
     /// Puts a tap on a queue, from the next byte on that one of its operations moves: it sees what its descriptors
-    /// receive, or send, whatever the session, and what was posted before. It stands between memory and the
+    /// receive, or send, on any session, and what was posted before. It stands between memory and the
     /// engine that a session may have itself: it sees the bytes of the operations' buffers, those that
     /// completions count. All sessions are counted into one state; `item` is the bytes of an item, so that items of
     /// different sessions are never mixed (1 where that does not matter).
@@ -91,8 +91,8 @@ impl Nic {
     /// A queue lives as long as its NIC, and so does what is on it until it is detached.
     ///
     /// # Errors
-    /// [`EngineUseError`]: no such queue, somebody is there already, or an engine that changes streams: what
-    /// would the lengths of the operations mean?
+    /// [`EngineUseError`]: no such queue, another engine is there already, or an engine that changes streams, with
+    /// which the lengths of the operations would have no meaning.
     pub fn attach_queue_engine(
         &self,
         queue: QueueId,
@@ -144,14 +144,14 @@ impl Nic {
     /// (1 where that does not matter). For one operation alone, attach before it is posted and detach when it
     /// has completed.
     ///
-    /// Operations see their source and result pass in an order that suits them; the engine is shown memory in its
-    /// order, once, by a pass of reads before the operation begins or completes. While an engine is to see
-    /// messages, there are some: no operation of the communicator takes the direct path, on any rank. When the
-    /// communicator is freed the engine lives on, and can be asked.
+    /// Operations read their source and store their result in any order; the engine gets memory in address
+    /// order, once, by a pass of reads before the operation begins or completes. While an engine is attached to
+    /// messages, no operation of the communicator takes the direct path, on any rank. When the
+    /// communicator is freed the engine stays, and can be queried.
     ///
     /// # Errors
-    /// [`EngineUseError`]: no such communicator, somebody is there already, or an engine that changes what passes
-    /// (on the way to peers, the wire type of an operation does).
+    /// [`EngineUseError`]: no such communicator, another engine is there already, or an engine that changes what
+    /// passes (on the way to peers, the wire type of an operation does).
     pub fn attach_communicator_engine(
         &self,
         pd: PdId,
@@ -232,7 +232,7 @@ impl Nic {
     }
 
     /// `op_return`: the NIC receives the stream of a session by itself, through the engine on its path, and
-    /// sends back what the engine makes of it, then half-closes. Nobody else may receive on the session; it
+    /// sends back the engine's output, then half-closes. No other operation may receive on the session; it
     /// is closed as any other.
     ///
     /// # Errors
@@ -281,12 +281,12 @@ impl Nic {
         added.then_some(()).ok_or(EngineUseError::Kind { kind })
     }
 
-    /// Every engine of the NIC: what passes it, and how fast it is.
+    /// Every engine of the NIC, with its paths and speed.
     pub fn engines(&self) -> Vec<EngineInfo> {
         self.core(|c| c.memory.dma.engines.infos())
     }
 
-    /// Makes a communicator, of which this NIC is one rank. Returns at once: the ranks find each other
+    /// Makes a communicator with this NIC as one rank. Returns at once: the ranks find each other
     /// while the NIC is stepped, and operations may be posted meanwhile; ask
     /// [`communicator_status`](Nic::communicator_status).
     ///
@@ -366,7 +366,7 @@ impl Nic {
         })
     }
 
-    /// Cancels a collective operation on which no other rank counts yet: a message that has met no
+    /// Cancels a collective operation on which no other rank depends yet: a message that has met no
     /// partner, or one that waits for what it comes `after`. Its ticket retires with `CANCELLED`, and
     /// its buffer is the caller's at once.
     ///

@@ -1,4 +1,4 @@
-//! A NIC in words: settings, transports, counters, and per session what carries it and why.
+//! A NIC's description as text: settings, transports, counters, and per session its transport and the reason.
 
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;

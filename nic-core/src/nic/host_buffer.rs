@@ -1,4 +1,4 @@
-//! Host memory for the NIC: [`HostBuffer`] owns its bytes, [`HostRegion`] borrows somebody else's.
+//! Host memory for the NIC: [`HostBuffer`] owns its bytes, [`HostRegion`] borrows another owner's.
 #![allow(unsafe_code)] // Raw copies: the NIC may write the memory at any time.
 
 use std::ptr::NonNull;
@@ -17,11 +17,11 @@ pub(super) fn va_of(ptr: *mut u8) -> GpuVa {
     GpuVa(ptr.expose_provenance() as u64)
 }
 
-/// Host memory that belongs to somebody else (malloc, mmap, a tensor) and is registered with the NIC.
+/// Host memory with another owner (malloc, mmap, a tensor) that is registered with the NIC.
 ///
 /// Dropping it ends the registration: operations still waiting on it retire with `REGION_FREED`, those
 /// that move bytes right now are waited for, and afterwards no address of it translates any more, so
-/// that the NIC cannot touch it whatever a peer or a stale descriptor asks for.
+/// that the NIC cannot touch it, even for a peer or a stale descriptor that asks for it.
 #[derive(Debug)]
 pub struct HostRegion {
     nic: Nic,
@@ -235,7 +235,7 @@ impl HostBuffer {
         match ended {
             Ok(()) => Ok(Some(store)),
             Err(e) => {
-                // Giving the pages back would let a late DMA write into somebody else's buffer.
+                // Giving the pages back would let a late DMA write into another buffer.
                 std::mem::forget(store);
                 Err(e)
             }

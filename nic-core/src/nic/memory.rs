@@ -1,4 +1,4 @@
-//! Memory through the control path: domains, pages, regions, and the bytes that a NIC allocates.
+//! The control path of memory: domains, pages, regions, and the bytes that a NIC allocates.
 #![allow(unsafe_code)] // `register_host` is for its caller to keep.
 #![allow(clippy::disallowed_methods)] // Deregistering waits, with a deadline on the host's clock.
 
@@ -39,7 +39,7 @@ impl Nic {
         })
     }
 
-    /// Makes the pages of GPU memory known to the GTLB.
+    /// Enters the pages of GPU memory into the GTLB.
     ///
     /// # Errors
     /// [`MapError`]; nothing was changed.
@@ -47,7 +47,7 @@ impl Nic {
         self.core(|c| c.memory.mmu.map(table))
     }
 
-    /// Forgets pages before the GPU frees them.
+    /// Removes pages before the GPU frees them.
     ///
     /// # Errors
     /// [`UnmapError`] while a region covers a part of them.
@@ -296,7 +296,7 @@ impl Nic {
                 .register_flat(pd, va, len, access, NIC_BUS + block.at);
             match made {
                 Ok(region) => {
-                    // What an earlier owner has left is nobody's business.
+                    // The new owner must not see an earlier owner's bytes.
                     c.memory.dma.nic_memory.zero(block);
                     Ok((region, block))
                 }
@@ -360,7 +360,7 @@ impl Nic {
         self.core(|c| exports::share(&memory, &mut c.streams.transports))
     }
 
-    /// Takes host memory back from peers, and waits until each has unmapped it or is gone.
+    /// Withdraws host memory from peers, and waits until each has unmapped it or is gone.
     ///
     /// # Errors
     /// [`FreeError::Mapped`] when one has not after `deregister_timeout`.

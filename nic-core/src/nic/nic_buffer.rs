@@ -13,7 +13,7 @@ const COPY_STEP: usize = 1 << 20;
 /// A registered piece of NIC memory, for what should stay near the network: a kernel rings a
 /// doorbell and the bytes move without crossing to host or GPU.
 ///
-/// Its address is good for descriptors, interior ones too, but nobody can dereference it; the host
+/// Its address is valid in descriptors, interior ones too, but cannot be dereferenced; the host
 /// copies in and out. Dropping it unregisters first; what is still in use after the deadline is kept
 /// from reuse until the NIC goes.
 #[derive(Debug)]

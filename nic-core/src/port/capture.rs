@@ -1,4 +1,4 @@
-//! Records what passes through a port as pcapng, for Wireshark and tshark.
+//! Capture of a port's frames as pcapng, for Wireshark and tshark.
 //!
 //! Timestamps have nanoseconds. Time is the NIC's; the offset to the calendar is given once.
 
@@ -67,7 +67,7 @@ impl<W: Write> Recorder<W> {
 pub struct Capture<P, W: Write> {
     inner: P,
     recorder: Recorder<W>,
-    /// What is being written: recorded when it is committed.
+    /// The frame being written: recorded when it is committed.
     scratch: Box<[u8]>,
     dst: MacAddr,
 }

@@ -1,4 +1,4 @@
-//! A bad cable: loss, reordering, duplication, corruption, delay and a rate limit around any port.
+//! Fault injection around any port: loss, reordering, duplication, corruption, delay and a rate limit.
 //!
 //! Frames are impaired on their way out, like a queueing discipline; wrap both ends for both ways.
 //! One seeded generator decides everything and time is an argument, so a run can be repeated.
@@ -15,7 +15,7 @@ use crate::wire::ETHERNET_HEADER;
 /// Frames that may be under way in the impaired cable; then the port pushes back.
 const IN_FLIGHT_MAX: usize = 4_096;
 
-/// What is wrong with the cable. Probabilities are 0 to 1, per frame.
+/// Faults of the cable. Probabilities are 0 to 1, per frame.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Faults {
     /// The frame is lost.
@@ -70,7 +70,7 @@ pub enum ImpairError {
     /// The rate is zero.
     #[error("a rate of 0 bit/s carries nothing; leave it out for no limit")]
     Rate,
-    /// Nobody would notice the corruption.
+    /// No checksum would detect the corruption.
     #[error("this port omits checksums, so corruption would reach the application; make it with software checksums")]
     NoChecksums,
 }

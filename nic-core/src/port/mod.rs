@@ -1,11 +1,11 @@
-//! Ports: where frames leave and enter the NIC.
+//! Ports: the NIC's interfaces for Ethernet frames.
 //!
 //! A [`Port`] carries whole Ethernet frames. Its buffers are reused, so no frame costs an
 //! allocation; the caller writes a frame in place ([`tx_frame`], [`tx_commit`]) and reads one in
 //! place ([`rx_frame`]). Frames handed to a port may wait for [`flush`], which sends a batch.
 //!
 //! Receiving never depends on transmitting: a port whose transmit side is full still receives, or
-//! two NICs that both send would wait for each other for ever.
+//! two NICs that both send would wait for each other forever.
 //!
 //! | port | module | needs |
 //! |---|---|---|
@@ -38,12 +38,12 @@ pub const MTU_MAX: usize = 9_216;
 /// Smallest IP MTU of a port: what every IPv4 host must take (RFC 791 §3.1).
 pub const MTU_MIN: usize = 576;
 
-/// Who computes the checksums of frames on this port.
+/// Checksum computation for frames on this port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Checksums {
     /// The NIC, both ways: a wire that can flip bits.
     Software,
-    /// Nobody: both ends share memory, and have agreed on it.
+    /// None: both ends share memory, and have agreed on it.
     Omitted,
 }
 
@@ -54,7 +54,7 @@ pub struct PortCounters {
     pub tx_frames: u64,
     /// Their bytes, Ethernet header included.
     pub tx_bytes: u64,
-    /// Frames lost because there was no room, or nobody to take them.
+    /// Frames lost because there was no room, or no receiver.
     pub tx_dropped: u64,
     /// Frames received.
     pub rx_frames: u64,
@@ -62,22 +62,22 @@ pub struct PortCounters {
     pub rx_bytes: u64,
     /// Frames or datagrams that were malformed.
     pub rx_malformed: u64,
-    /// Datagrams from strangers.
+    /// Datagrams from unauthenticated peers.
     pub rx_strangers: u64,
 }
 
 /// A place where Ethernet frames leave and enter. See the module text for the rules.
 pub trait Port: Send {
-    /// What it is and where it leads, for a person: `mem 0 of 2`, `tap rb0`.
+    /// Kind and destination, as text for users: `mem 0 of 2`, `tap rb0`.
     fn describe(&self) -> String;
 
-    /// Our station address on this port.
+    /// Our MAC address on this port.
     fn mac(&self) -> MacAddr;
 
     /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header.
     fn mtu(&self) -> usize;
 
-    /// Who computes checksums.
+    /// Checksum computation on this port.
     fn checksums(&self) -> Checksums {
         Checksums::Software
     }
@@ -94,7 +94,7 @@ pub trait Port: Send {
     /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave.
     fn tx_commit(&mut self, now: NicTime, len: usize);
 
-    /// Pushes out frames that wait for company.
+    /// Sends frames that wait for a batch.
     fn flush(&mut self, now: NicTime);
 
     /// When [`Port::flush`] and [`Port::rx_frame`] must be called although nothing arrives.
@@ -102,14 +102,14 @@ pub trait Port: Send {
         None
     }
 
-    /// Adds the file descriptors that become readable when a frame arrives. A port without one is looked at
+    /// Adds the file descriptors that become readable when a frame arrives. A port without one is polled
     /// in bounded naps.
     fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         let _ = fds;
     }
 
-    /// The next station for which a frame was refused: its host says that no process receives there. A hint that
-    /// somebody else on the path may have forged.
+    /// The next MAC address for which a frame was refused: its host reports that no process receives there. A hint
+    /// that an attacker on the path may have forged.
     fn next_refused(&mut self) -> Option<MacAddr> {
         None
     }

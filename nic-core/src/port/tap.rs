@@ -1,7 +1,7 @@
 //! TAP: frames to and from the Linux kernel's own stack, through `/dev/net/tun`.
 //!
-//! The NIC is a station beside the kernel on the device's link: the kernel's address and the NIC's
-//! are two addresses of one network.
+//! The NIC and the kernel are two hosts on the device's link: their addresses belong to one
+//! network.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use crate::wire::ETHERNET_HEADER;
 pub struct TapConfig {
     /// Name of the device: made when there is none.
     pub name: String,
-    /// Station address of the NIC on the link.
+    /// MAC address of the NIC on the link.
     pub mac: MacAddr,
     /// Address and prefix length that the kernel's end gets; `None` leaves it as it is.
     pub host: Option<(Ipv4Addr, u8)>,
@@ -42,7 +42,7 @@ pub enum TapError {
         /// The device.
         name: String,
     },
-    /// Somebody has it open.
+    /// Another process has it open.
     #[error("TAP device {name} is in use by another program; close it or choose another name")]
     InUse {
         /// The device.
@@ -138,7 +138,7 @@ impl TapPort {
             mtu: usize::from(mtu),
             out: vec![0; room].into(),
             held: None,
-            // Room for a tag that another station may have put in.
+            // Room for a tag that another host may have added.
             inbox: vec![0; room + 4].into(),
             counters: PortCounters::default(),
         })

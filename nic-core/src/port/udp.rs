@@ -3,11 +3,11 @@
 //! Frames of one size to one peer leave in one system call (generic segmentation offload), and
 //! several datagrams arrive in one (GRO and `recvmmsg`).
 //!
-//! **Who is believed.** Without a secret: configured peers, and any VXLAN peer works. With the job's
-//! secret: whoever has proved to know it, from the address that the proof came from (`udp/proof.rs`, which
-//! also says what the proof is worth). Everything else is a stranger's: counted and dropped before the frame
-//! is looked at. The first frame to a port that does not know us is lost that way; one that is small, such as an
-//! ARP request, is sent again as soon as we have proved ourselves.
+//! **Authentication.** Without a secret, the port accepts frames of configured peers; any VXLAN peer works. With the
+//! job's secret, it accepts peers that have proved to hold it, from the address of the proof (`udp/proof.rs`, which
+//! also states the proof's limits). All other datagrams are counted and dropped before the frame
+//! is parsed. The first frame to a port that has not authenticated us is lost that way; a small one, such as an
+//! ARP request, is sent again right after our proof.
 
 mod proof;
 mod socket;
@@ -37,12 +37,12 @@ const MESSAGE_BYTES: usize = 1 << 16;
 const BATCH_BYTES: usize = 65_507;
 /// Kernel buffers asked for, each way; the kernel may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
-/// Most stations and learned peers: a peer that invents addresses must not grow a table for ever.
+/// Most MAC addresses and learned peers: a peer that invents addresses must not grow a table forever.
 const STATIONS_MAX: usize = 4_096;
 
 /// Longest frame that is kept to be sent again after a challenge: ARP, and TCP's SYN.
 const KEPT_BYTES: usize = 128;
-/// Most challenges in a millisecond: a flood of strangers must not make us a source of traffic.
+/// Most challenges in a millisecond: a flood of forged datagrams must not make us a source of traffic.
 const CHALLENGES_MAX: u32 = 64;
 
 /// How a UDP port is opened.
@@ -50,13 +50,13 @@ const CHALLENGES_MAX: u32 = 64;
 pub struct UdpConfig {
     /// Where to receive; port 0 lets the kernel choose.
     pub bind: SocketAddr,
-    /// Peers known from the start.
+    /// Configured peers.
     pub peers: Vec<SocketAddr>,
     /// The job's network identifier, 24 bits.
     pub vni: u32,
-    /// The job's secret. With one, peers that prove to know it are learned.
+    /// The job's secret. With one, peers that prove to hold it are learned.
     pub secret: Option<u64>,
-    /// Station address of the NIC.
+    /// MAC address of the NIC.
     pub mac: MacAddr,
     /// IP MTU inside the tunnel; [`MTU_DEFAULT`] fits a network of 1,500 bytes.
     pub mtu: usize,
@@ -116,15 +116,15 @@ struct Trust {
     tags: HashMap<SocketAddr, [u8; 4]>,
     /// The header of the last frame sent, and to whom.
     tx_header: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
-    /// Whose datagrams were believed last, and how their headers begin.
+    /// The peer whose datagrams were accepted last, and how their headers begin.
     believed: Option<(SocketAddr, [u8; VXLAN_HEADER])>,
-    /// The last small frame for somebody who has not challenged us yet: to whom (everybody: `None`).
+    /// The last small frame for a peer that has not challenged us yet, with its address (all peers: `None`).
     kept: Option<(Option<SocketAddr>, Vec<u8>)>,
     /// The millisecond in which challenges are counted, and how many there were.
     challenges: (u64, u32),
 }
 
-/// Who there is to send to.
+/// The peers.
 #[derive(Debug, Default)]
 struct Peers {
     /// Configured peers, then learned ones.
@@ -293,7 +293,7 @@ impl UdpPort {
         }
     }
 
-    /// Whether a datagram carries a frame that may be believed. Answers what is about proofs.
+    /// Whether a datagram carries an authenticated frame. Answers challenges and responses.
     fn admit(&mut self, now: NicTime, from: SocketAddr, datagram: &[u8]) -> bool {
         let header = datagram.get(..VXLAN_HEADER);
         if self
@@ -304,7 +304,7 @@ impl UdpPort {
             return true;
         }
         let Some(proof) = self.trust.proof.clone() else {
-            // The reserved fields are not ours to judge (RFC 7348 §5).
+            // The reserved fields are ignored on receipt (RFC 7348 §5).
             let (vni, known) = (vni_of(self.header), self.peers.all.contains(&from));
             let ours = known && vxlan::parse(datagram).is_ok_and(|(v, _)| v == vni);
             self.counters.rx_strangers += u64::from(!ours);
@@ -336,7 +336,7 @@ impl UdpPort {
             return true;
         }
         self.counters.rx_strangers += 1;
-        // Never more bytes than were sent to us: nobody is flooded through us under a false address.
+        // Never more bytes than were sent to us, so that a forged address cannot use us to flood its owner.
         if datagram.len() >= CONTROL && self.may_challenge(now) {
             let challenge = proof.emit(Kind::Challenge, cookie);
             let _ = self.socket.send_to(&challenge, from);
@@ -353,7 +353,7 @@ impl UdpPort {
         self.trust.challenges.1 <= CHALLENGES_MAX
     }
 
-    /// Sends again what a peer has not believed.
+    /// Sends again a frame that a peer has not accepted.
     fn send_kept(&mut self, to: SocketAddr) {
         let header = self.header_to(to);
         if let Some((for_whom, frame)) = &self.trust.kept {
@@ -381,7 +381,7 @@ impl UdpPort {
         }
     }
 
-    /// Keeps a small frame for a peer that may not believe it yet.
+    /// Keeps a small frame for a peer that may not accept it yet.
     fn keep(&mut self, to: Option<SocketAddr>, frame: std::ops::Range<usize>) {
         let unknown = |p: &SocketAddr| !self.trust.tags.contains_key(p);
         let wanted = self.trust.proof.is_some()
@@ -499,7 +499,7 @@ impl Port for UdpPort {
         if b.frames == 0 {
             b.segment = n;
         } else if n > b.segment {
-            // Longer than its company: they leave first, then it starts a batch of its own.
+            // Longer than the frames of the batch: they leave first, then it starts a batch of its own.
             let start = b.len;
             let to = b.to;
             if !self.send_batch() {

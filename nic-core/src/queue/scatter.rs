@@ -1,4 +1,4 @@
-//! NIC memory in which small receives of a ring arrive that end inside their completion lines (`SCATTERED` of `nic-abi`).
+//! NIC memory for a ring's small receives that end inside their completion lines (`SCATTERED` of `nic-abi`).
 //!
 //! Where the memory is asynchronous every write is a copy of its own, several microseconds for a few bytes. So the
 //! transport gets a place in the NIC's own memory instead of the buffer, and the waiter for the completion stores

@@ -1,7 +1,7 @@
 //! Transports: how the bytes of a session reach the peer.
 //!
-//! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`] is
-//! told the time and moves what can be moved, [`poll_event`] says what happened. Deadlines belong to
+//! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`] gets
+//! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
 //! the command layer above, which calls [`cancel`]; frames belong to the ports below.
 //!
 //! Two implementations: `local` copies straight out of the sender's memory between NICs of one host
@@ -58,11 +58,11 @@ impl Payload {
 pub struct SendWork {
     /// Returned when it retires.
     pub token: WorkToken,
-    /// Whose it is.
+    /// Owner of the operation, for attached engines.
     pub by: Owner,
     /// The bytes.
     pub payload: Payload,
-    /// Nothing follows soon.
+    /// No further send is expected soon.
     pub push: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct SendWork {
 pub struct RecvWork {
     /// Returned when it retires.
     pub token: WorkToken,
-    /// Whose it is.
+    /// Owner of the operation, for attached engines.
     pub by: Owner,
     /// Where the bytes go.
     pub buffer: Buffer,
@@ -79,8 +79,8 @@ pub struct RecvWork {
     pub some: bool,
 }
 
-/// What happened in a transport. Each posted work yields exactly one `SendDone` or `RecvDone`,
-/// unless it was taken back with [`Transport::cancel`].
+/// An event of a transport. Each posted operation yields exactly one `SendDone` or `RecvDone`,
+/// unless it was cancelled with [`Transport::cancel`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportEvent {
     /// An outgoing connection is established.
@@ -135,7 +135,7 @@ pub enum TransportEvent {
         /// Which.
         conn: ConnId,
     },
-    /// The peer reset the connection or is gone. Posted works retire with `ConnectionReset`; the id
+    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`; the id
     /// stays until [`Transport::close`] or [`Transport::abort`].
     Reset {
         /// Which.
@@ -214,13 +214,13 @@ pub trait Transport: Sharer + Send {
         None
     }
 
-    /// Whether a `step` that was told no time would find nothing to do. A cheap look, by which
-    /// whoever spins avoids whole steps; `false` is always a correct answer.
+    /// Whether a `step` without the time would find nothing to do. A cheap check, by which a
+    /// spinning thread avoids whole steps; `false` is always a correct answer.
     fn is_quiet(&self) -> bool {
         false
     }
 
-    /// Takes a posted work back. `Some(bytes)` when it was still queued: it yields no event, and
+    /// Cancels a posted operation. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by
     /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it.
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
@@ -231,8 +231,8 @@ pub trait Transport: Sharer + Send {
         0
     }
 
-    /// The peer is probed while the connection is idle, so that its end is noticed soon. A transport that hears of
-    /// it anyway does nothing.
+    /// Probes the peer while the connection is idle, so that its end is noticed soon. A transport that learns of
+    /// the end without probes does nothing.
     fn watch(&mut self, conn: ConnId) {
         let _ = conn;
     }
@@ -244,7 +244,7 @@ pub trait Transport: Sharer + Send {
     /// `Closed` follows.
     fn close(&mut self, conn: ConnId);
 
-    /// Resets at once; works not yet retired retire with `Aborted`. The id is free after that; no
+    /// Resets at once; operations not yet retired retire with `Aborted`. The id is free after that; no
     /// `Closed` follows.
     fn abort(&mut self, conn: ConnId);
 
@@ -266,15 +266,15 @@ pub trait Transport: Sharer + Send {
         None
     }
 
-    /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`: it was told,
-    /// and has not answered yet; its answer wakes the NIC.
+    /// Whether the peer has mapped these bytes of shared host memory, by their bus address. `None`: it was notified
+    /// but has not answered yet; its answer wakes the NIC.
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
         let _ = (conn, bus, len);
         Some(false)
     }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP
-    /// device, an epoll instance): whoever parks in place of stepping polls them for input.
+    /// device, an epoll instance): a thread that parks instead of stepping polls them for input.
     ///
     /// Asked once, when the NIC takes the transport; the descriptors are duplicated then, so what
     /// they refer to must stay the same for the transport's life (a changing set goes behind one
@@ -285,7 +285,7 @@ pub trait Transport: Sharer + Send {
     }
 }
 
-/// Why a connection that we have made is carried by transport number `t`, for people.
+/// Why transport number `t` carries an outgoing connection, as text for users.
 pub(crate) fn why_chosen(transports: &[Box<dyn Transport>], t: usize) -> &'static str {
     let name = |i: usize| transports.get(i).map_or("", |t| t.name());
     match (name(t), t, transports.len()) {

@@ -1,4 +1,4 @@
-//! What the demultiplexer needs of a frame: whom it is for, and which connection.
+//! Classification of frames for the demultiplexer: destination and connection.
 //!
 //! Only as many checks as it takes to find the connection; smoltcp checks the rest (lengths,
 //! checksums, flags) when the packet is handed to the connection's socket.
@@ -62,7 +62,7 @@ pub enum Dropped {
     /// Shorter than its headers, or with lengths that contradict each other.
     #[error("malformed frame")]
     Malformed,
-    /// Addressed to somebody else, or a protocol that this NIC does not speak.
+    /// Addressed to another host, or a protocol that this NIC does not support.
     #[error("frame is not for this NIC")]
     NotOurs,
     /// An IPv4 fragment: TCP avoids them, so this NIC does not reassemble.
@@ -115,7 +115,7 @@ pub enum Frame {
     },
 }
 
-/// Sorts a frame that arrived at the station with these addresses.
+/// Classifies a frame that arrived at the host with these addresses.
 ///
 /// # Errors
 /// [`Dropped`] with the reason.
@@ -181,7 +181,7 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
     }
 }
 
-/// Gives the TCP header at the start of `tcp` another sequence number and mends its checksum
+/// Replaces the sequence number of the TCP header at the start of `tcp` and adjusts its checksum
 /// (RFC 1624 eqn. 3): one that was wrong stays wrong.
 ///
 /// # Panics

@@ -2,8 +2,8 @@
 //!
 //! The TCP segment is parsed and emitted by smoltcp; here is only what comes before it: which
 //! connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), and the VXLAN header
-//! that wraps a frame on the UDP port ([`vxlan`]). Everything in this module takes bytes from
-//! strangers: it returns an error, it never panics.
+//! that wraps a frame on the UDP port ([`vxlan`]). Everything in this module takes untrusted
+//! bytes: it returns an error, it never panics.
 
 pub mod control;
 pub mod frame;
@@ -39,7 +39,7 @@ impl MacAddr {
     /// To everyone.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
 
-    /// Whether it names one station: neither a group nor zero.
+    /// Whether it names one host: neither a group nor zero.
     pub const fn is_unicast(self) -> bool {
         self.0[0] & 1 == 0 && !matches!(self.0, [0, 0, 0, 0, 0, 0])
     }

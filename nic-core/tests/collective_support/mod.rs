@@ -337,7 +337,7 @@ impl Call {
         (self.spec.to_stream, self.dst) = (true, ring.word() - BASE.0);
         self
     }
-    /// In the order of streams, whatever the operands of this rank are.
+    /// In the order of streams, for any operands of this rank.
     pub fn streamed(mut self) -> Call {
         self.spec.streamed = true;
         self

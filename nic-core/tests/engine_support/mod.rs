@@ -1,4 +1,4 @@
-//! Two NICs over each transport, and what engines make of a stream.
+//! Two NICs over each transport, and models of engines' output for a stream.
 
 #![allow(dead_code)] // Each test uses a part of it.
 

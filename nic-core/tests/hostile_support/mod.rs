@@ -1,10 +1,10 @@
-//! A NIC whose peers say whatever bytes decide. Shared by `collective_fuzz.rs` and the fuzz target
+//! A NIC with hostile peers, whose actions an input of bytes decides. Shared by `collective_fuzz.rs` and the fuzz target
 //! `fabric`.
 //!
 //! The NIC is rank 1 of three in one communicator and rank 1 of two in another; the other ranks, and
-//! strangers, are streams that an input plays: frames with fields near to what a sound peer would say,
-//! raw bytes, ends of streams, works that the transport holds, and operations of the NIC's own between
-//! them. Whatever is said:
+//! unknown peers, are streams that an input plays: frames with fields near to those of a correct peer,
+//! raw bytes, ends of streams, operations that the transport holds, and operations of the NIC's own between
+//! them. For every input:
 //!
 //! - nothing panics, and no byte outside of the destinations changes;
 //! - every operation ends within its deadline;
@@ -112,7 +112,7 @@ impl Wire {
         self.streams.len() - 1
     }
 
-    /// Somebody connects.
+    /// A peer connects.
     pub fn call(&mut self, from: u8) -> usize {
         let i = self.new_stream();
         self.events.push_back(TransportEvent::Incoming {
@@ -408,7 +408,7 @@ impl Play {
         });
     }
 
-    /// Says that a rank has made a communicator, as a sound peer does.
+    /// Announces that a rank has made a communicator, as a correct peer does.
     pub fn joins(&self, stream: usize, rank: u16, ctx: u64, ranks: u64) {
         // The hash of the settings is taken from what the NIC itself has said.
         let told = self
@@ -455,7 +455,7 @@ impl Play {
         let d = Descriptor {
             session: comm.session(),
             local_va: BASE,
-            // What nobody else uses at the time, as long as there is room.
+            // A range that no other operation uses at the time, as long as there is room.
             remote_va: GpuVa(BASE.0 + OUT + (self.posted.len() as u64 % 16) * 8192),
             operand: [0, 1, 5, 32, 33, 200, 600][usize::from(input.byte()) % 7],
             rkey: Rkey(root),

@@ -1,4 +1,4 @@
-//! NICs that are driven by descriptors, whatever lies behind them: how tests wait for them, and what they post.
+//! Helpers to drive any NIC by descriptors: how tests wait for it, and what they post.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part of this module.
 

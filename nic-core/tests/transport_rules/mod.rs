@@ -168,7 +168,7 @@ pub fn a_deadline_is_kept_and_reports_what_was_moved<H: Driven>(t: &Subject<H>) 
     let c = call(hosts, 1, &within(recv(r, 0, 10), 30_000));
     assert_eq!((c.status, c.bytes), (Status::TimedOut, 4));
     assert_eq!(call(hosts, 1, &recv(r, 0, 1)).status, Status::NotConnected);
-    // A send that nobody takes.
+    // A send without a receive.
     let (s, _r) = connected(hosts, 0, 1, 8);
     let c = call(hosts, 0, &within(send(s, 0, 6 << 20), 30_000));
     assert_eq!(c.status, Status::TimedOut);

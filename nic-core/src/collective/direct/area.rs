@@ -7,13 +7,13 @@
 //! | `n * 128 + 64` | arrivals: how many records came in each slot, then how many done flags (8 words) |
 //! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: two lines, and room for the input |
 //!
-//! Arrivals are counted among more than [`FEW`] ranks only. They tell the rank whose record is the last one of
-//! an operation that the owner can go on: it alone wakes the owner. They never say that a record is there.
+//! Arrivals are counted among more than [`FEW`] ranks only. They show the rank that stores the last record of
+//! an operation that the owner can proceed: it alone wakes the owner. They never prove that a record is there.
 //!
-//! A rank that has freed its communicator cannot know whether a peer that has not heard of it still
-//! stores a record. So areas are never used for anything else ([`AreaPool`]), and sequence numbers
-//! carry the communicator's *epoch* in their upper 16 bits: what is left over from another one is
-//! as good as absent.
+//! After a rank has freed its communicator, a peer without that notice may still
+//! store a record. So areas are never used for anything else ([`AreaPool`]), and sequence numbers
+//! carry the communicator's *epoch* in their upper 16 bits: records of another epoch count
+//! as absent.
 #![allow(unsafe_code)] // Views of NIC memory that peers write, as atomics and raw bytes.
 
 use std::collections::VecDeque;
@@ -79,7 +79,7 @@ pub(crate) struct AreaPool {
 }
 
 impl AreaPool {
-    /// A used area of that size, once enough of them are there that its last user is long gone.
+    /// A used area of that size, once so many are pooled that its last user is long gone.
     fn take(&mut self, len: u64) -> Option<Block> {
         let of_size = |b: &&Block| b.len == len;
         if self.free.iter().filter(of_size).count() < POOLED {
@@ -271,7 +271,7 @@ impl<'p> Remote<'p> {
         before.wrapping_add(1).is_multiple_of(ranks as u64 - 1)
     }
 
-    /// Says that rank `me` has ended its part of the operation. Returns whether the owner should be woken.
+    /// Marks rank `me`'s part of the operation as done. Returns whether the owner should be woken.
     #[inline]
     pub(super) fn done(&self, me: u32, seq: u64) -> bool {
         // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were

@@ -1,4 +1,4 @@
-//! Writers and the owner of the memory they write: after a revocation, nobody writes.
+//! Revocation of write access to shared memory: after it, no peer writes.
 //!
 //! As Dekker's algorithm: the writer stores `busy`, then loads `revoked`; the owner stores `revoked`,
 //! then loads `busy`. With a sequentially consistent fence between store and load on both sides, at
@@ -6,7 +6,7 @@
 
 use super::sync::{self, AtomicU64, Ordering};
 
-/// Writer, 1: says that it is about to write. Then [`fence`], then [`is_revoked`].
+/// Writer, 1: announces a write. Then [`fence`], then [`is_revoked`].
 pub(crate) fn announce(busy: &AtomicU64) {
     busy.store(1, Ordering::Relaxed);
 }
@@ -16,7 +16,7 @@ pub(crate) fn fence() {
     sync::fence(Ordering::SeqCst);
 }
 
-/// Writer, 3: whether the owner has taken its memory back; then it must not be written.
+/// Writer, 3: whether the owner has revoked its memory; then it must not be written.
 pub(crate) fn is_revoked(revoked: &AtomicU64) -> bool {
     revoked.load(Ordering::Relaxed) != 0
 }
@@ -27,7 +27,7 @@ pub(crate) fn leave(busy: &AtomicU64) {
     busy.store(0, Ordering::Release);
 }
 
-/// Owner, 1: takes the memory back.
+/// Owner, 1: revokes the memory.
 pub(crate) fn revoke(revoked: &AtomicU64) {
     revoked.store(1, Ordering::Relaxed);
     sync::fence(Ordering::SeqCst);

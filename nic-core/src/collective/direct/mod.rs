@@ -1,4 +1,4 @@
-//! The direct path: ranks of one host reach each other's memory and need no messages.
+//! The direct path: collectives through shared memory, without messages, between ranks of one host.
 //!
 //! Each rank has an *area* in its NIC memory ([`area`]) which the other ranks write. An operation:
 //!
@@ -13,8 +13,8 @@
 //!    output does not grant writing: it computes its own results from the peers' inputs.
 //! 4. After push and pull it stores a *done* flag into every peer's area and waits for theirs.
 //!
-//! When memory cannot be reached at all, every rank sees it in the records and the operation goes
-//! over messages instead ([`Outcome::Fallback`]).
+//! When memory cannot be reached at all, every rank sees this in the records, and the operation uses
+//! messages instead ([`Outcome::Fallback`]).
 //!
 //! # Records are never overwritten unread
 //!
@@ -26,7 +26,7 @@
 //!
 //! A writer marks itself busy in the owner's area around every batch and looks whether the owner has
 //! revoked its memory ([`guard`]). [`Direct::abort`] revokes, and operations end only when no peer
-//! is busy: after that nobody touches the buffers. A peer that is stopped inside a batch for longer
+//! is busy: after that no rank accesses the buffers. A peer that is stopped inside a batch for longer
 //! than [`DRAIN_GRACE`] is named with the outcome [`Outcome::Unsafe`].
 
 mod area;
@@ -65,7 +65,7 @@ const EAGER_TOTAL: u64 = 8 << 10;
 const WINDOW: u64 = 2;
 /// Bytes that one step moves of an operation's output before the NIC looks at other work.
 const BATCH_BYTES: u64 = 256 << 10;
-/// Idle steps between two looks whether the peers that are waited for still live.
+/// Idle steps between two checks that the awaited peers still live.
 const LOOK_EVERY: u32 = 32;
 /// How long an abort waits for a peer inside a batch (which takes microseconds).
 pub(crate) const DRAIN_GRACE: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ pub(crate) struct DirectParams {
     pub(crate) op: ReduceOp,
     pub(crate) root: u32,
     pub(crate) count: u64,
-    /// Whatever else must be equal, folded.
+    /// All other parameters that must be equal, folded.
     pub(crate) extra: u64,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct DirectOp {
     pub(crate) input: Pages,
     /// The destination buffer; empty where this rank has none.
     pub(crate) output: Pages,
-    /// An engine of this rank is to see messages, of which there are none here.
+    /// An engine of this rank needs to see messages, which this path has not.
     pub(crate) messages: bool,
 }
 
@@ -107,34 +107,33 @@ pub(crate) struct DirectOp {
 pub(crate) enum Outcome {
     /// Well.
     Done,
-    /// Not begun: some rank's memory cannot be reached, or it wants messages. All ranks come to this.
+    /// Not started: some rank's memory cannot be reached, or the rank needs messages. All ranks conclude the same.
     Fallback,
     /// A rank gave other parameters; nothing was moved.
     Mismatch {
         /// The first that differs from this one.
         rank: u32,
     },
-    /// A rank is gone, or published addresses that it does not export; nobody touches the buffers
-    /// any more.
+    /// A rank is gone, or published addresses that it does not export; no rank accesses the buffers any more.
     PeerFailed {
         /// Which.
         rank: u32,
     },
-    /// A rank has aborted the communicator; nobody touches the buffers any more.
+    /// A rank has aborted the communicator; no rank accesses the buffers any more.
     PeerAborted {
         /// Which.
         rank: u32,
     },
-    /// After [`Direct::abort`]: nobody touches the buffers any more.
+    /// After [`Direct::abort`]: no rank accesses the buffers any more.
     Aborted,
-    /// As the three above, but a stopped peer may still write the buffers when it goes on.
+    /// As the three above, but a stopped peer may still write the buffers when it resumes.
     Unsafe {
         /// Which.
         rank: u32,
     },
 }
 
-/// What the path has done; numbers only grow.
+/// Counts of the path; they only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct DirectStats {
     /// Operations with inputs inside the records.
@@ -202,7 +201,7 @@ pub(crate) struct Direct {
     /// Records of the front operation.
     records: Vec<Record>,
     idle: u32,
-    /// Since when everything ends, and why.
+    /// Start of the abort, and its reason.
     ending: Option<(NicTime, Outcome)>,
     stats: DirectStats,
 }
@@ -239,7 +238,7 @@ impl Direct {
         })
     }
 
-    /// Bus address of this rank's area, to be told to every peer.
+    /// Bus address of this rank's area, to be sent to every peer.
     pub(crate) fn address(&self) -> u64 {
         self.area.bus()
     }
@@ -249,7 +248,7 @@ impl Direct {
         self.area.bytes()
     }
 
-    /// Tells where a peer's area lies.
+    /// Sets the address of a peer's area.
     pub(crate) fn set_peer(&mut self, rank: u32, address: u64) {
         self.peers[rank as usize] = address;
     }
@@ -267,8 +266,8 @@ impl Direct {
         !self.ops.is_empty()
     }
 
-    /// Whether a step would find nothing new. (Whether peers still live is looked at in steps, which
-    /// the clock causes now and then.)
+    /// Whether a step would find nothing new. (Steps caused by the clock check now and then whether peers
+    /// still live.)
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         let Some(op) = self.ops.front() else {
@@ -310,7 +309,7 @@ impl Direct {
             })
     }
 
-    /// What it has done.
+    /// Its counts.
     pub(crate) fn stats(&self) -> DirectStats {
         self.stats
     }
@@ -368,7 +367,7 @@ impl Direct {
             return self.drain(now, nic_memory, peers, out);
         }
         let mut moved = self.publish(nic_memory, peers);
-        // A finished operation may let the next one begin at once.
+        // A finished operation may let the next one start at once.
         while let Some(result) = self.advance(peers) {
             moved = true;
             match result {
@@ -471,7 +470,7 @@ impl Direct {
             for r in self.others() {
                 let input = eager.then_some(&self.ops[i].op.input);
                 let Some((window, remote)) = self.area_of(peers, r) else {
-                    // Found again, and reported, when its record stays away.
+                    // Detected again, and reported, when its record does not come.
                     continue;
                 };
                 if remote.put(self.rank, seq, &record, input) {
@@ -494,7 +493,7 @@ impl Direct {
             match &mut op.phase {
                 Phase::Queued => return None,
                 Phase::Records { missing } => {
-                    // Now and then whatever the arrivals say: a rank may have died before it has arrived.
+                    // Now and then, independent of the arrivals: a rank may have died before its arrival.
                     let look = self.idle == 0 || self.area.may_have_all(seq);
                     let mut left = if look { *missing } else { 0 };
                     while left != 0 {
@@ -573,7 +572,7 @@ impl Direct {
         }
     }
 
-    /// Now and then: do the ranks that are waited for still live?
+    /// Checks now and then that the awaited ranks still live.
     fn wait(
         &mut self,
         peers: &dyn Peers,
@@ -625,7 +624,7 @@ impl Direct {
         let all_outputs = plan.output_bytes.saturating_mul(self.ranks.into());
         let streaming =
             all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
-        // Peers that this rank writes to: everybody, in a push.
+        // Peers that this rank writes to: all, in a push.
         let mut entered = 0u64;
         if way == Way::Push {
             for rank in (0..self.ranks).filter(|r| *r != self.rank) {
@@ -713,7 +712,7 @@ fn way(op: &Op, records: &[Record], rank: u32, ranks: u32) -> Way {
     } else if any & flag::IN_PLACE == 0 {
         Way::Pull
     } else {
-        // Somebody's source would be overwritten while others still read it.
+        // A rank's source would be overwritten while others still read it.
         Way::Fallback
     }
 }

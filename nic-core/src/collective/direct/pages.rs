@@ -1,4 +1,4 @@
-//! The pages of one own buffer: where the CPU finds them, and what peers are told.
+//! The pages of one own buffer: CPU addresses, and the bus addresses for peers.
 #![allow(unsafe_code)] // Page tables in NIC memory, which peers read.
 
 use ringbell_gtlb::PAGE_BYTES;
@@ -34,7 +34,7 @@ pub(crate) struct Access {
     pub(crate) writable: bool,
 }
 
-// SAFETY: addresses; whoever uses them has pinned the region, and copies raw bytes only.
+// SAFETY: addresses; their user has pinned the region, and copies raw bytes only.
 unsafe impl Send for Pages {}
 
 impl Pages {
@@ -56,12 +56,12 @@ impl Pages {
         }
     }
 
-    /// The pages of `bytes` bytes at `va`. `span(offset)` tells where the bytes from that offset
-    /// lie: bus address, CPU address, and how many are contiguous; it is asked for offset 0 and then
+    /// The pages of `bytes` bytes at `va`. `span(offset)` returns where the bytes from that offset
+    /// lie: bus address, CPU address, and how many are contiguous; it is called for offset 0 and then
     /// at every page's start.
     ///
     /// # Errors
-    /// What `span` answers.
+    /// Those of `span`.
     pub(crate) fn new<E>(
         va: u64,
         bytes: u64,

@@ -255,7 +255,7 @@ fn resolve(job: &Job<'_>, c: &Run, offset: u64, most: u64) -> Result<(*mut u8, u
     peer(job.peers, c.rank, place, offset, most).ok_or(PassError { rank: c.rank })
 }
 
-/// The same for a peer's buffer, of which its record speaks.
+/// The same for a peer's buffer, as its record describes it.
 #[inline]
 fn peer(
     peers: &dyn Peers,

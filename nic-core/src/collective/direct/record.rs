@@ -1,11 +1,11 @@
-//! What a rank tells its peers about an operation: two lines of 64 bytes.
+//! Records: a rank's description of an operation for its peers, two lines of 64 bytes.
 //!
 //! | word | meaning |
 //! |---|---|
 //! | 0 | sequence number, stored last with release: it validates the rest |
 //! | 1 | kind, type, reduction, flags (a byte each), root (32 bits) |
 //! | 2 | count |
-//! | 3 | whatever else must agree |
+//! | 3 | all other parameters that must agree |
 //! | 4–7 | eager: the input, up to 32 bytes (longer inputs follow the first line) |
 //! | 8–10 | source buffer: see [`Place`] |
 //! | 11–13 | destination buffer |

@@ -1,4 +1,4 @@
-//! What this rank reads and writes, from the `DIRECT` programs, by rank and chunk.
+//! Reads and writes of this rank, from the `DIRECT` programs, by rank and chunk.
 
 use ringbell_nic_abi::Algorithm;
 use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};

@@ -366,7 +366,7 @@ fn check(n: u32, cases: Vec<(DirectParams, bool, Access)>, way: fn(&DirectStats)
             let outcome = me.run(*p, (input, b_in * bytes), (output, b_out * bytes), *grants);
             assert_eq!(outcome, Outcome::Done, "rank {} of {n}, {p:?}", me.rank);
             let out = me.gpu.read(output, b_out * bytes);
-            // The bytes on both sides are nobody's.
+            // The bytes on both sides belong to no buffer.
             results.push((data, out));
         }
         (results, way(&me.comms[0].stats()))
@@ -461,7 +461,7 @@ fn memory_that_peers_cannot_reach_falls_back_on_all_ranks() {
         };
         let buffer = (VA, p.count * 4);
         let first = me.run(p, buffer, (VA + (1 << 20), buffer.1), grants);
-        // In place, somebody must write to others: reading is not enough.
+        // In place, some rank must write to others: reading is not enough.
         let read_only = Access {
             exported: true,
             writable: false,

@@ -1,5 +1,5 @@
-//! Frames from a peer: what each does. Whatever a peer says is checked against what it may say; a
-//! number that names nothing belongs to a communicator that has ended, and is ignored.
+//! Processing of a peer's frames. Each frame is checked against what the peer may send; an
+//! unknown number belongs to a communicator that has ended, and is ignored.
 
 use ringbell_nic_abi::Status;
 
@@ -8,7 +8,7 @@ use super::link::{Dest, LinkState, TxKey};
 use super::{Envelope, Fabric, FabricEvent, Frame, Io, Pieces};
 
 impl Fabric {
-    /// Acts on a frame. `false`: a sound peer does not send it.
+    /// Processes a frame. `false`: a correct peer does not send it.
     pub(super) fn on_frame(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
         if let Frame::Hello { from } = f {
             return self.on_hello(io, link, from);
@@ -40,7 +40,7 @@ impl Fabric {
             return false;
         };
         if Some(m.address) != peer || from == g.rank {
-            // It speaks for another rank.
+            // It names another rank as its sender.
             return false;
         }
         if !m.joined
@@ -134,7 +134,7 @@ impl Fabric {
                 self.events.push_back(FabricEvent::Left { ctx, rank: from });
             }
             Frame::Ask { .. } => {
-                // Once is enough, however often it asks before it listens.
+                // One answer is enough, however often it asks before it reads.
                 if !self.links[link].answers(ctx) {
                     self.events
                         .push_back(FabricEvent::Asked { ctx, rank: from });
@@ -158,7 +158,7 @@ impl Fabric {
                 self.keep_stranger(link, f);
             }
             Frame::Abort { ctx, .. } | Frame::Leave { ctx, .. } => {
-                // Whoever makes it now must not wait for that rank for ever: its own time-out says so.
+                // A communicator made now must not wait for that rank forever: its own time-out ends it.
                 self.strangers.retain(|(l, j)| {
                     *l != link || !matches!(j, Frame::Join { ctx: c, .. } if *c == ctx)
                 });
@@ -230,7 +230,7 @@ impl Fabric {
         true
     }
 
-    /// Tells the sender of a user message that it was taken.
+    /// Notifies the sender of a user message that it was taken.
     fn answer(&mut self, e: Envelope) {
         let rank = self.groups.get(&e.ctx).map_or(0, |g| g.rank);
         let taken = Frame::Taken {
@@ -296,7 +296,7 @@ impl Fabric {
 
     fn on_clear(&mut self, ctx: u64, from: u32, send: u32, recv: u32) -> bool {
         let Some(s) = self.sends.get_mut(send).filter(|s| s.ctx == ctx) else {
-            // Withdrawn, or of another communicator: whoever belongs to this one has no part in that.
+            // Withdrawn, or of another communicator: ranks of this one are not at fault.
             return true;
         };
         if s.to != from || s.cleared {

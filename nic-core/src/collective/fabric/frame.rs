@@ -26,7 +26,7 @@ pub(crate) const HEADER: usize = 40;
 /// Version of the protocol.
 const VERSION: u64 = 1;
 
-/// What a message says about itself.
+/// Header fields of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Envelope {
     /// Rank of the sender.
@@ -46,7 +46,7 @@ pub(crate) struct Envelope {
 /// A header, decoded and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// First on every stream from the side that has connected: who it is.
+    /// First on every stream from the side that has connected: its identity.
     Hello {
         /// Address on which the sender serves collectives.
         from: SocketAddrV4,
@@ -118,7 +118,7 @@ pub(crate) enum Frame {
     Here { ctx: u64, from: u32, posted: u32 },
 }
 
-/// A header that a sound peer does not send: its connection ends.
+/// A header that a correct peer does not send: its connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     /// Another protocol.
@@ -240,7 +240,7 @@ impl Frame {
         let (ctx, tag, len, hash) = (w[1], w[2], w[3], w[4] as u32);
         let status = || {
             let code = u8::try_from(a).map_err(|_| bad)?;
-            // What ends something cannot end it well.
+            // The status of an end cannot be a success.
             Status::from_code(code)
                 .filter(|s| *s != Status::Ok)
                 .ok_or(bad)
@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(with(1, 9), Err(FrameError::Version(9)));
         // More bytes than a message may have.
         assert_eq!(with(28, 1), Err(FrameError::Field(3)));
-        // An end, or a refusal, that says all is well.
+        // An end, or a refusal, with status `Ok`.
         for i in [7, 11] {
             let mut bytes = frames()[i].encode();
             bytes[4..8].fill(0);
@@ -437,7 +437,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is accepted means the same when it is sent on.
+        /// An accepted header means the same when it is encoded again.
         #[test]
         fn accepted_bytes_are_a_frame(bytes in prop::array::uniform32(any::<u8>()), more in any::<u64>(), kind in 0u8..16) {
             let mut header = [0; HEADER];

@@ -1,5 +1,5 @@
-//! The ranks of one communicator as the fabric sees them: who is there, which messages wait for a
-//! receive, which receives for a message, and the receive buffers.
+//! The fabric's state of one communicator: its members, messages that wait for a
+//! receive, receives that wait for a message, and the receive buffers.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -22,9 +22,9 @@ pub(crate) struct Member {
     pub(crate) address: SocketAddrV4,
     /// The link, once there is one.
     pub(crate) link: Option<usize>,
-    /// We have told the peer of the communicator on this link.
+    /// The communicator has been announced to the peer on this link.
     pub(crate) told: bool,
-    /// The peer has told us.
+    /// The peer has announced the communicator.
     pub(crate) joined: bool,
     /// The peer has freed the communicator.
     pub(crate) left: bool,
@@ -36,9 +36,9 @@ pub(crate) struct Member {
     pub(crate) credits: u32,
     /// Longest eager message that the peer takes.
     pub(crate) eager_max: u64,
-    /// Its area of the direct path, as its `Join` says.
+    /// Its area of the direct path, from its `Join`.
     pub(crate) area: u32,
-    /// Buffers that are free again and of which the peer has not been told.
+    /// Buffers that are free again but not yet announced to the peer.
     pub(crate) pending_credits: u32,
     /// Our free receive buffers for this peer.
     pub(crate) free: Vec<u32>,
@@ -101,7 +101,7 @@ pub(crate) struct MessageCounts {
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) ctx: u64,
-    /// Whose its payloads are to engines.
+    /// Owner of its payloads, for engines.
     pub(crate) by: Owner,
     pub(crate) rank: u32,
     /// Hash of what all ranks must be given alike.

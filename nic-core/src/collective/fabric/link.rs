@@ -11,17 +11,17 @@ use crate::memory::nic_memory::Block;
 use crate::transport::{Payload, RecvWork, SendWork, Transport};
 use crate::types::{ConnId, NicTime, Owner, WorkToken};
 
-/// Tokens of works that belong to the fabric; the command layer's own never have this bit.
+/// Tokens of operations that belong to the fabric; the command layer's own never have this bit.
 pub(crate) const FABRIC_TOKEN: u64 = 1 << 63;
-/// Payload bytes handed to the transport at once: the rest stays here, where it can be taken back.
+/// Payload bytes handed to the transport at once: the rest stays here, where it can be withdrawn.
 const HANDED_BYTES: u64 = 1 << 20;
-/// Works handed to the transport at once.
+/// Operations handed to the transport at once.
 const HANDED_WORKS: usize = 64;
 
-/// Whom to tell when a frame's payload has left.
+/// Recipient of the event when a frame's payload has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TxKey {
-    /// Nobody.
+    /// No event.
     None,
     /// The engine.
     Engine(u64),
@@ -33,7 +33,7 @@ pub(crate) enum TxKey {
 #[derive(Debug)]
 pub(crate) struct TxFrame {
     pub(crate) ctx: u64,
-    /// Whose payload it is.
+    /// Owner of the payload.
     pub(crate) by: Owner,
     pub(crate) frame: Frame,
     pub(crate) payload: Pieces,
@@ -104,7 +104,7 @@ pub(crate) enum LinkState {
     Down(NicTime),
     /// The transport with this index is connecting.
     Connecting,
-    /// A stranger has connected and not said who it is; until then it may.
+    /// An unknown peer has connected; it must identify itself by this time.
     Stranger(NicTime),
     /// Frames flow.
     Up,
@@ -125,7 +125,7 @@ pub(crate) struct Link {
     /// The peer takes nothing any more; what it has sent is still read.
     pub(crate) mute: bool,
     pub(crate) why: &'static str,
-    /// The peer is who it says: we have connected to its address, or it knows the number of a
+    /// The peer is authenticated: we have connected to its address, or it has sent the number of a
     /// communicator.
     pub(crate) proven: bool,
 }
@@ -164,7 +164,7 @@ impl Link {
         self.tx.iter().any(|f| is(&f.frame))
     }
 
-    /// Whether something waits to leave, or has not arrived for sure.
+    /// Whether something waits to leave, or its arrival is unconfirmed.
     pub(crate) fn is_busy(&self) -> bool {
         !self.tx.is_empty() || !self.handed.is_empty()
     }
@@ -232,8 +232,8 @@ impl Link {
         WorkToken(FABRIC_TOKEN | *next_token)
     }
 
-    /// A work of this link has ended. The key when it was the last of its frame; `None` when the
-    /// work is unknown or not the last.
+    /// An operation of this link has ended. The key when it was the last of its frame; `None` when the
+    /// operation is unknown or not the last.
     pub(crate) fn sent(&mut self, token: WorkToken) -> Option<TxKey> {
         let token = token.0 & !FABRIC_TOKEN;
         let i = self.handed.iter().position(|h| h.token == token)?;
@@ -247,22 +247,22 @@ impl Link {
         self.handed.iter().any(|h| h.ctx == ctx && h.bytes > 0)
     }
 
-    /// Forgets the frames of a communicator that have not been handed over, but for those that say
-    /// how it ended.
+    /// Drops the frames of a communicator that have not been handed over, except those that report
+    /// its end.
     pub(crate) fn drop_frames(&mut self, ctx: u64) {
         self.tx.retain(|f| {
             f.ctx != ctx || matches!(f.frame, Frame::Abort { .. } | Frame::Params { .. })
         });
     }
 
-    /// Takes a message back that has not been handed over. Returns whether it was there.
+    /// Withdraws a message that has not been handed over. Returns whether it was there.
     pub(crate) fn take_back(&mut self, send: u32) -> bool {
         let before = self.tx.len();
         self.tx.retain(|f| f.key != TxKey::Send(send));
         self.tx.len() != before
     }
 
-    /// Communicators with messages of operations that have not left for sure.
+    /// Communicators with messages of operations whose departure is unconfirmed.
     pub(crate) fn unsent(&self) -> Vec<u64> {
         let queued = self.tx.iter().map(|f| (f.ctx, f.key));
         let handed = self.handed.iter().map(|h| (h.ctx, h.key));

@@ -1,4 +1,4 @@
-//! Streams to peers: who connects, who is told of which communicator, and what an end means.
+//! Streams to peers: connection set-up, announcement of communicators, and loss of a link.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -20,13 +20,13 @@ const RETRY: Duration = Duration::from_millis(20);
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// Connections that may wait for the fabric.
 const BACKLOG: usize = 1024;
-/// Most links: peers of all communicators, and strangers.
+/// Most links: peers of all communicators, and unauthenticated peers.
 const MAX_LINKS: usize = 4096;
-/// How long a stranger may take to say who it is.
+/// How long an unknown peer may take to identify itself.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Announcements kept of one peer.
 const MAX_STRANGERS_EACH: usize = 256;
-/// Bytes of the place for what nobody wants.
+/// Bytes of the buffer for dropped payload.
 pub(super) const SINK: u32 = 64 << 10;
 
 impl Fabric {
@@ -168,7 +168,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// Uses a link for a rank; tells the peer when the link is up.
+    /// Uses a link for a rank; notifies the peer when the link is up.
     fn attach(&mut self, ctx: u64, rank: usize, link: usize) {
         let up = self.links[link].state == LinkState::Up;
         let Some(g) = self.groups.get_mut(&ctx) else {
@@ -192,8 +192,8 @@ impl Fabric {
         self.frame(ctx, rank as u32, join);
     }
 
-    /// Ends a communicator: nothing new is sent for it, and what arrives is dropped. `last` is told to
-    /// the ranks that are there.
+    /// Ends a communicator: nothing new is sent for it, and arriving frames are dropped. `last` is sent to
+    /// the ranks that are connected.
     pub(crate) fn kill(&mut self, io: &mut Io<'_>, ctx: u64, last: impl Fn(u32) -> Frame) {
         let Some(g) = self.groups.get_mut(&ctx) else {
             return;
@@ -238,7 +238,7 @@ impl Fabric {
         self.tell(ctx, last);
     }
 
-    /// Forgets a communicator that was killed, and gives its receive buffers back.
+    /// Removes a communicator that was aborted, and frees its receive buffers.
     pub(crate) fn forget(&mut self, io: &mut Io<'_>, ctx: u64) {
         if let Some(g) = self.groups.remove(&ctx) {
             if let Some(b) = g.buffers {
@@ -362,7 +362,7 @@ impl Fabric {
         }
     }
 
-    /// Whether an event belongs to the fabric; if so it was acted on.
+    /// Whether an event belongs to the fabric; if so it was processed.
     pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
         match *e {
             TransportEvent::SendDone {
@@ -529,8 +529,8 @@ impl Fabric {
         }
     }
 
-    /// A stranger has said who it is. Anybody can say anything: it is believed once it knows the number
-    /// of a communicator, and until then the next one with that name takes its place.
+    /// An unknown peer has identified itself. The claim is unproven until it sends the number
+    /// of a communicator; until then the next peer with that address replaces it.
     pub(super) fn on_hello(&mut self, io: &mut Io<'_>, link: usize, from: SocketAddrV4) -> bool {
         if !matches!(self.links[link].state, LinkState::Stranger(_)) {
             return false;
@@ -558,7 +558,7 @@ impl Fabric {
         true
     }
 
-    /// Tells the peer of a link that has come up of all common communicators.
+    /// Announces all common communicators to the peer of a link that has come up.
     fn announce(&mut self, link: usize) {
         let Some(peer) = self.links[link].peer else {
             return;
@@ -617,7 +617,7 @@ impl Fabric {
         let Some(peer) = l.peer else { return };
         let me = SocketAddrV4::new(self.ip, self.served.port.unwrap_or(0));
         if me >= peer {
-            // The peer connects anew; the slot is free.
+            // The peer connects again; the slot is free.
             l.peer = None;
             if self.by_peer.get(&peer) == Some(&link) {
                 self.by_peer.remove(&peer);

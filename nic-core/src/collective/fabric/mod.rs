@@ -2,15 +2,15 @@
 //!
 //! One stream of any [`Transport`] per pair of NICs carries the frames of all communicators that both
 //! belong to. The NIC with the lower address connects. Messages are matched by communicator, sender
-//! and tag, so the stream is never blocked by a message that nobody waits for:
+//! and tag, so a message without a receive never blocks the stream:
 //!
 //! - *eager*: header and payload at once, into the receive that waits, or into one of the receive
 //!   buffers that the receiver keeps for each sender. The sender counts them; when none is free it
 //! - asks (*rendezvous*): the header alone; when a receive has met it the receiver names it, and the
 //!   payload goes straight into its memory.
 //!
-//! A peer that breaks the protocol loses its connection and nothing else. What belongs to a
-//! communicator that has ended is read and dropped.
+//! A peer that breaks the protocol loses its connection and nothing else. Frames of a
+//! communicator that has ended are read and dropped.
 
 mod arrive;
 mod frame;
@@ -60,7 +60,7 @@ impl Io<'_> {
     }
 }
 
-/// What has happened.
+/// An event of the fabric.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum FabricEvent {
     /// A message has left: its memory may be reused.
@@ -86,7 +86,7 @@ pub(crate) enum FabricEvent {
         rank: u32,
         status: Status,
     },
-    /// A rank has told the parameters of an operation.
+    /// A rank has sent the parameters of an operation.
     Params {
         ctx: u64,
         from: u32,
@@ -108,14 +108,14 @@ pub(crate) enum FabricEvent {
     Here { ctx: u64, rank: u32, posted: u32 },
 }
 
-/// What a rank tells its peers when it joins, besides what its settings say.
+/// A rank's announcement to its peers when it joins, besides its settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tells {
     /// Hash of what all ranks must be given alike.
     pub(crate) hash: u32,
     /// Its area of the direct path; 0: it has none.
     pub(crate) area: u32,
-    /// Whose its payloads are to engines; no peer is told of that.
+    /// Owner of its payloads for engines; never sent to peers.
     pub(crate) by: Owner,
 }
 
@@ -201,7 +201,7 @@ pub(crate) struct Fabric {
     recvs: Slab<Receiving>,
     earlies: Slab<Early>,
     next_token: u64,
-    /// Where bytes go that nobody wants.
+    /// Destination of bytes that are dropped.
     sink: Option<Block>,
     events: VecDeque<FabricEvent>,
     done: Vec<TxKey>,
@@ -417,7 +417,7 @@ impl Fabric {
             .map(|e| (e.from, e.tag, e.hash))
     }
 
-    /// Whether something under way can only go on with a rank of which nothing more comes. (A
+    /// Whether an operation under way needs a rank that sends nothing more. (A
     /// receive from any rank waits for a rank that is lost, but not for one that has left in order.)
     pub(crate) fn waits_for(&self, ctx: u64, rank: u32) -> bool {
         let member = self.groups.get(&ctx).map(|g| &g.members[rank as usize]);
@@ -460,7 +460,7 @@ impl Fabric {
         self.events.is_empty() && !self.links.iter().any(Link::has_queued)
     }
 
-    /// Takes a receive back that has met no message. `false`: it has, and cannot be taken back.
+    /// Cancels a receive that has met no message. `false`: it has, and cannot be cancelled.
     pub(crate) fn cancel_recv(&mut self, id: u32) -> bool {
         let Some(r) = self.recvs.get(id) else {
             return true;
@@ -477,7 +477,7 @@ impl Fabric {
         true
     }
 
-    /// Takes a user message back of which no payload has left. `false`: it cannot be taken back.
+    /// Cancels a user message whose payload has not left. `false`: it cannot be cancelled.
     pub(crate) fn cancel_send(&mut self, key: u64) -> bool {
         let found = self.sends.ids(|s| s.user && s.key == key);
         let Some(&id) = found.first() else {
@@ -532,7 +532,7 @@ impl Fabric {
         }
     }
 
-    /// Tells one rank, or all, of something.
+    /// Sends a frame to one rank, or to all.
     pub(crate) fn tell(&mut self, ctx: u64, frame: impl Fn(u32) -> Frame) {
         let Some(g) = self.groups.get(&ctx) else {
             return;
@@ -562,7 +562,7 @@ impl Fabric {
             e.claimed = Some(0);
         }
         if !self.fits(recv, from, tag, len, hash, send) {
-            // What is still arriving is dropped when it is here: it is claimed by nobody.
+            // A message that is still arriving is dropped at its end: no receive claims it.
             if !arriving {
                 self.free_early(early);
             }
@@ -599,7 +599,7 @@ impl Fabric {
         }
     }
 
-    /// Whether a message may go into a receive; otherwise both ends are told.
+    /// Whether a message may go into a receive; otherwise both ends are notified.
     fn fits(&mut self, recv: u32, from: u32, tag: u64, len: u64, hash: u32, send: u32) -> bool {
         let Some(r) = self.recvs.get(recv) else {
             return false;
@@ -704,7 +704,7 @@ impl Fabric {
         });
     }
 
-    /// Forgets an early message; its buffer goes back to the sender.
+    /// Drops an early message; its buffer goes back to the sender.
     fn free_early(&mut self, early: u32) {
         let Some(e) = self.earlies.remove(early) else {
             return;
@@ -720,7 +720,7 @@ impl Fabric {
         }
     }
 
-    /// A receive buffer is free again: the sender is told of several at once.
+    /// A receive buffer is free again: the sender is notified of several at once.
     fn owe(&mut self, ctx: u64, to: u32) {
         let Some(g) = self.groups.get_mut(&ctx) else {
             return;

@@ -1,4 +1,4 @@
-//! Messages of a rank to itself: they meet their receives as those of others do, and go over no link.
+//! Messages of a rank to itself: matched like those of other ranks, but sent over no link.
 //!
 //! A message that has met its receive is reported with the memory of both; the engine copies it.
 
@@ -106,7 +106,7 @@ impl Fabric {
         });
     }
 
-    /// Takes a message to this rank back, which has met no receive.
+    /// Cancels a message to this rank that has met no receive.
     pub(super) fn cancel_own(&mut self, ctx: u64, send: u32) {
         let of = |e: &Early| e.ctx == ctx && e.kind == EarlyKind::Own && e.send == send;
         for id in self.earlies.ids(of) {

@@ -1,4 +1,4 @@
-//! What a plan says of receives that are posted ahead, against a look at every pair of steps.
+//! A plan's receives posted ahead, checked against every pair of steps.
 
 use onc::program::{algorithms, Chunks};
 

@@ -1,12 +1,12 @@
-//! How the owner of a port is woken when a frame comes while it sleeps.
+//! Wake-up of a sleeping port's owner when a frame comes.
 //!
 //! Each port binds a Unix datagram socket whose abstract name follows from a random number in the
-//! segment, so that whoever has the segment can ring, however the descriptor reached it. A reader that
-//! has heard nothing for a while sets its `armed` word and looks once more; a sender that finds the word
+//! segment, so that any process with the segment can ring, however the descriptor reached it. A reader that
+//! has received nothing for a while sets its `armed` word and polls once more; a sender that finds the word
 //! set clears it and sends one byte. So frames between NICs that are awake cost no system call.
 //!
 //! **Limits.** Abstract names belong to a network namespace: between two of them, or where the name cannot
-//! be bound, the port is looked at in bounded naps instead. A process of the same namespace that reads the
+//! be bound, the port is polled in bounded naps instead. A process of the same namespace that reads the
 //! name can ring as well, which wakes a NIC for nothing; one that has the segment can clear the word
 //! and let a NIC sleep through a frame, as it can overwrite the frame itself.
 
@@ -54,15 +54,15 @@ impl Bell {
         }
     }
 
-    /// Rings for the owner of the other end of a ring. One that is gone, or has not heard the last
-    /// ring yet, needs none.
+    /// Rings for the owner of the other end of a ring. One that is gone, or has not read the last
+    /// byte yet, needs none.
     pub(super) fn ring(&self, other: usize) {
         if let Some(to) = self.others.get(other) {
             let _ = sendto(&self.socket, &[1], SendFlags::DONTWAIT, to);
         }
     }
 
-    /// Takes what has rung, at most as many as one who rings for fun may cost us at a time.
+    /// Reads wake-up bytes, bounded so that a process that rings without reason costs little at a time.
     pub(super) fn drain(&self) {
         for _ in 0..16 {
             let mut byte = [0u8; 1];

@@ -2,13 +2,13 @@
 //!
 //! Between each pair of ports lie two single-producer single-consumer rings of frames; a sender looks
 //! up the destination in its own address table and puts the frame into the ring of the port that
-//! owns it, or into all of them when it knows none. There is no thread in the middle.
+//! owns it, or into all of them when the table has no entry. There is no thread in between.
 //!
-//! A NIC that sleeps is woken through a descriptor (`bell.rs`); one that is awake looks at its rings.
+//! A NIC that sleeps is woken through a descriptor (`bell.rs`); one that is awake polls its rings.
 //!
 //! A ring that is full pushes back ([`Port::tx_frame`] gives `None`), so that nothing is lost between
-//! live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC is taken for gone and
-//! frames to it are dropped, as a cable would.
+//! live NICs. When a ring's reader has not moved for [`STALLED_NS`] its NIC counts as gone and
+//! frames to it are dropped, as on an unplugged cable.
 
 mod bell;
 mod ring;
@@ -30,16 +30,16 @@ use crate::wire::ETHERNET_HEADER;
 
 /// After this long without a movement of its reader, a full ring drops: 100 ms.
 pub const STALLED_NS: u64 = 100_000_000;
-/// Most stations in an address table: a peer that invents addresses must not grow it without bound.
+/// Most MAC addresses in an address table: a peer that invents addresses must not grow it without bound.
 const STATIONS_MAX: usize = 1024;
 /// Without a frame for this long a reader asks to be woken: 200 µs, more than most answers take, because
 /// waking costs the sender a system call.
 const ARM_AFTER_NS: u64 = 200_000;
 /// How often a reader that asked looks whether it was woken for nothing.
 const DRAIN_NS: u64 = 20_000;
-/// Shortest nap between two looks at the rings, while no descriptor tells that a frame has come.
+/// Shortest nap between two polls of the rings, while no descriptor reports a frame.
 const LOOK_SOON_NS: u64 = 20_000;
-/// Without a bell: after this long without a frame the rings are looked at as seldom as the NIC's own naps allow, 20 ms.
+/// Without a bell: after this long without a frame the rings are polled as seldom as the NIC's own naps allow, 20 ms.
 const QUIET_NS: u64 = 20_000_000;
 /// Frames that wait before the reader sees them without a flush.
 const BATCH: u64 = 16;
@@ -201,7 +201,7 @@ impl MemSwitch {
             if !gone {
                 return Err(SwitchError::Taken { port });
             }
-            // Whoever clears the word first lets the claim be tried again.
+            // The process that clears the word first retries the claim.
             let _ = word.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
@@ -230,13 +230,13 @@ pub struct MemPort {
     bell: Option<Bell>,
     /// We have asked to be woken.
     armed: bool,
-    /// When what has rung was last taken.
+    /// When wake-up bytes were last read.
     drained: NicTime,
     /// To and from each other port, in order of port number.
     tx: Vec<Sender>,
     rx: Vec<Receiver>,
     next_rx: usize,
-    /// Which ring leads to a station; read from frames received. Few stations: a scan is fastest.
+    /// Ring by MAC address, learnt from frames received. Few addresses: a scan is fastest.
     learned: Vec<(MacAddr, usize)>,
     chosen: Target,
     scratch: Box<[u8]>,
@@ -429,7 +429,7 @@ impl Port for MemPort {
             }
         };
         if self.tx[ring].is_full(&self.segment) {
-            // What it has not seen it cannot take.
+            // It cannot take frames that it has not seen.
             self.publish(ring);
             if !self.is_stalled(ring, now) {
                 self.chosen = Target::None;
@@ -489,8 +489,8 @@ impl Port for MemPort {
         }
     }
 
-    /// Until a sender wakes us, looks must do. While frames come the next look is soon, then ever later: a
-    /// pause is met with half its own length.
+    /// Without wake-ups the rings are polled. While frames come the next poll is soon, then ever later: the
+    /// nap is half the pause so far.
     fn next_timer(&self) -> Option<NicTime> {
         let quiet = self.looked.0.saturating_sub(self.heard.0);
         let enough = match self.bell {

@@ -45,7 +45,7 @@ impl Sender {
         // Acquire: pairs with the Release in `Receiver::release`; the receiver's reads of the slot
         // are over before we write it again.
         let seen = segment.consumed(&self.ring).load(Ordering::Acquire);
-        // A receiver that claims to have consumed what was not sent is not believed.
+        // A receiver's claim to have consumed more than was sent is ignored.
         if self.published.wrapping_sub(seen) <= self.slots {
             self.seen = seen;
         }

@@ -232,7 +232,7 @@ fn a_sleeper_is_woken_by_its_descriptor_and_nobody_else_is() {
         assert!(!rings(&p[1]));
         assert_eq!(p[1].next_timer(), None);
 
-        // Rung for nothing, by a stranger: it is awake for one look.
+        // Rung without a frame, by another process: it is awake for one poll.
         let me = p[0].bell.as_ref().unwrap(); // bound, see `rings`
         for _ in 0..3 {
             me.ring(0);

@@ -1,19 +1,19 @@
-//! How a UDP port finds out who knows the job's secret, without anybody sending it.
+//! Authentication of UDP peers by the job's secret, which is never sent.
 //!
 //! ```text
-//! a ── frame, no tag ─────────────────────▶ b     b does not believe it
-//! a ◀── CHALLENGE(cookie, MAC) ──────────── b     cookie = keyed hash of a's address; b remembers nothing
-//! a ── RESPONSE(cookie, MAC') ────────────▶ b     b remembers a's address
-//! a ── frames, tag = MAC''(cookie) ───────▶ b     b believes them
+//! a ── frame, no tag ─────────────────────▶ b     b does not accept it
+//! a ◀── CHALLENGE(cookie, MAC) ──────────── b     cookie = keyed hash of a's address; b stores nothing
+//! a ── RESPONSE(cookie, MAC') ────────────▶ b     b stores a's address
+//! a ── frames, tag = MAC''(cookie) ───────▶ b     b accepts them
 //! ```
 //!
 //! The MACs are SipHash-2-4 under the secret, each over its own purpose; the cookie is SipHash-2-4 under a
-//! key that the port has drawn at random and tells nobody. So a datagram copied from the wire is worth
-//! nothing from another address or to another port.
+//! random key that the port never sends. So a datagram copied from the wire is useless
+//! from another address or to another port.
 //!
 //! **Limits.** The tag in a frame has the 32 bits that VXLAN reserves, stays the same for one pair of
-//! addresses while the receiver lives, and does not cover the frame: it keeps out strangers who cannot read the wire. Whoever
-//! reads it can send frames under the sender's address, and the secret has 64 bits, which may be searched for
+//! addresses while the receiver lives, and does not cover the frame: it keeps out attackers who cannot read the wire. An
+//! attacker who reads it can send frames under the sender's address, and the secret has 64 bits, which may be searched for
 //! offline. Against such an attacker use a network that encrypts.
 
 use std::hash::Hasher;
@@ -26,12 +26,12 @@ pub(super) const CONTROL: usize = 24;
 /// First bytes of a control datagram; VXLAN's first byte is never 0, because the I flag is set.
 const MAGIC: [u8; 3] = [0, b'R', b'B'];
 
-/// What a control datagram says.
+/// Kind of a control datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// "Prove it."
+    /// Asks for a proof.
     Challenge = 1,
-    /// "I can."
+    /// Carries the proof.
     Response = 2,
 }
 
@@ -74,7 +74,7 @@ impl Proof {
         h.finish()
     }
 
-    /// What a sender at this address must prove to have received.
+    /// The cookie that a sender at this address must prove to have received.
     pub(super) fn cookie(&self, from: SocketAddr) -> u64 {
         let mut h = self.own;
         match from.ip() {
@@ -102,7 +102,7 @@ impl Proof {
         d
     }
 
-    /// A control datagram of somebody who knows the secret; `None` for everything else.
+    /// A control datagram of a sender that holds the secret; `None` for all others.
     pub(super) fn parse(&self, datagram: &[u8]) -> Option<(Kind, u64)> {
         let d: &[u8; CONTROL] = datagram.try_into().ok()?;
         let kind = match d[3] {
@@ -113,7 +113,7 @@ impl Proof {
         let mut cookie = [0; 8];
         cookie.copy_from_slice(&d[8..16]);
         let cookie = u64::from_be_bytes(cookie);
-        // Compared whole: the time of it tells an attacker on the network nothing worth having.
+        // Compared whole: the time of it reveals nothing useful to an attacker on the network.
         (self.emit(kind, cookie) == *d).then_some((kind, cookie))
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 
-/// Refusals that wait to be asked for; more say nothing new.
+/// Refusals that wait to be asked for; more add no information.
 const REFUSED_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Socket {
         // Best effort: the kernel's limit may be lower.
         let _ = state.set_send_buffer_size(UdpSockRef::from(&socket), buffer);
         let _ = state.set_recv_buffer_size(UdpSockRef::from(&socket), buffer);
-        // Best effort: without it a dead peer is noticed by its silence.
+        // Best effort: without it a dead peer is detected by missing answers.
         let _ = state.enable_transport_errors(UdpSockRef::from(&socket));
         Ok(Socket {
             socket,

@@ -115,10 +115,10 @@ fn strangers_are_counted_and_dropped() {
     // Proof that all were looked at: a friend's frame comes after them.
     let mut a = open(1, &[to], Some(5));
     meet(&mut a, &mut b);
-    // An empty datagram carries nothing to count; the friend's first frame was a stranger's.
+    // An empty datagram carries nothing to count; the friend's first frame came before its proof.
     assert_eq!(b.counters().rx_strangers, 6);
     assert_eq!(b.peers.all, [a.local_addr()]);
-    // Whoever sent enough to be asked was asked, and never with more than it had sent.
+    // Each sender of enough bytes was challenged, and never with more bytes than it had sent.
     stranger.set_nonblocking(true).unwrap(); // a socket can be
     let mut asked = 0;
     let mut room = [0; 2000];
@@ -157,7 +157,7 @@ fn a_known_peer_speaks_for_its_own_network_alone() {
     assert!(b.rx_frame(NOW).is_none());
 }
 
-/// What went over the wire between friends is worth nothing to a stranger who sends it again.
+/// Datagrams between authenticated peers are useless to an unauthenticated sender that replays them.
 #[test]
 fn replays_from_elsewhere_are_refused() {
     let mut b = open(2, &[], Some(5));
@@ -211,7 +211,7 @@ fn replays_from_elsewhere_are_refused() {
     assert!(b.counters().rx_strangers > before.rx_strangers);
 }
 
-/// A challenge from somebody who is no peer gets no answer, and a flood gets few.
+/// A challenge from an unknown sender gets no answer, and a flood gets few.
 #[test]
 fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
     let mut a = open(1, &[], Some(5));
@@ -254,7 +254,7 @@ fn without_a_secret_only_configured_peers_are_believed() {
 fn broadcast_goes_to_every_peer() {
     let (mut b, mut c) = (open(2, &[], Some(1)), open(3, &[], Some(1)));
     let mut a = open(1, &[b.local_addr(), c.local_addr()], Some(1));
-    // Nobody knows anybody: the broadcast is kept, and comes through when both have asked.
+    // No peer is authenticated: the broadcast is kept, and is delivered after both challenges.
     put(&mut a, MacAddr::BROADCAST, 60, 3);
     for other in [&mut b, &mut c] {
         wait_ms(&other.socket, 5_000);

@@ -1,9 +1,9 @@
-//! GPU memory that no CPU maps, exported to peers: they copy out of it by their own engines.
+//! Exports of GPU memory that no CPU maps: peers copy out of it by their own engines.
 //!
 //! An owner offers each allocation once to each peer (`Export`). The peer imports it, which may take long and happens beside
-//! everything else; until it has said `Reached`, payloads of that memory are staged, and for good when it says
-//! `Unreached` and why. `Withdraw` asks for it back, `Released` confirms: no copy is in flight then and nothing is open.
-//! What belongs to a peer that is gone is given back without a word. See ADR 27.
+//! everything else. Payloads of that memory are staged until it answers `Reached`, and permanently when it answers
+//! `Unreached` with a reason. `Withdraw` asks for the memory back; `Released` confirms that no copy is in flight and
+//! nothing is open. Imports from a peer that is gone are released without a note. See ADR 27.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -23,7 +23,7 @@ struct Imported {
     id: u64,
     record: ExportRecord,
     import: Box<dyn Import>,
-    /// Once the peer was told that it is.
+    /// Set once the peer was notified that this NIC reaches it.
     reach: Option<ImportedRange>,
 }
 
@@ -74,7 +74,8 @@ impl Allocations {
         self.offered.insert(id, record);
     }
 
-    /// The peer copies from it, or not: our side. A number that was withdrawn meanwhile means nothing.
+    /// The peer's answer on our side: it copies from the memory, or not. A number that was withdrawn meanwhile is
+    /// ignored.
     pub(super) fn answered(&mut self, id: u64, answer: Result<(), NotReached>) {
         let Some(record) = self.offered.remove(&id) else {
             return;
@@ -186,7 +187,7 @@ impl Allocations {
         });
     }
 
-    /// For people; nothing when nothing was exported.
+    /// Text for users; empty when nothing was exported.
     pub(super) fn summary(&self, peer: Ipv4Addr) -> Option<PeerExports> {
         let exports = PeerExports {
             peer,

@@ -1,4 +1,4 @@
-//! One connection: how far it has come, and its two halves.
+//! One connection: its phase, and its two halves.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -74,7 +74,7 @@ impl Conn {
         }
     }
 
-    /// Whether the peer knows our id, so that it can be told of an end.
+    /// Whether the peer has our id, so that it can be notified of an end.
     pub(super) fn peer_knows(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Zombie)
     }
@@ -85,7 +85,7 @@ impl Conn {
         self.tx.retire(self.id, events)
     }
 
-    /// Retires all works: the stream is broken, by the peer or by an engine of ours.
+    /// Retires all operations: the stream is broken, by the peer or by an engine of ours.
     pub(super) fn break_works(&mut self, events: &mut VecDeque<TransportEvent>) {
         let reset = (Status::ConnectionReset, 0);
         let end = self.failed.map_or(reset, EngineFailed::status);

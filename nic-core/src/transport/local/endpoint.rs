@@ -1,4 +1,4 @@
-//! Where peers find this NIC, and what its hello tells them: socket, wake cell, and memory that is exported as a whole.
+//! The endpoint of this NIC for peers: listening socket, wake cell, and the memory that its hello exports as a whole.
 
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -73,7 +73,7 @@ impl Endpoint {
         })
     }
 
-    /// What the hello says.
+    /// The content of the hello.
     pub(super) fn card<'a>(&'a self, config: &'a LocalConfig, ip: Ipv4Addr) -> Card<'a> {
         Card {
             secret: &config.secret,

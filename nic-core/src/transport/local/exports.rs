@@ -1,7 +1,7 @@
-//! Memory of this NIC that its peers reach: who is told of it, and who has not given it back.
+//! Exports of this NIC's memory: which peers were notified, and which have not released it.
 //!
-//! What a link has shared is its own ([`shared`](super::shared), [`allocations`](super::allocations)); here are the exports themselves,
-//! and the sending and reading of notes.
+//! Each link keeps what it has shared ([`shared`](super::shared), [`allocations`](super::allocations)); this module holds the
+//! exports themselves, and sends and reads notes.
 
 use std::collections::BTreeMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -31,13 +31,13 @@ struct HostExport {
     fd: OwnedFd,
 }
 
-/// What every peer is told of, besides what its hello exports.
+/// Exports announced to every peer, besides those in the hello.
 pub(super) struct Offers {
     /// Host memory that peers may map, by number.
     host: BTreeMap<u64, HostExport>,
     /// Memory that peers may import, by number.
     allocations: BTreeMap<u64, ExportRecord>,
-    /// What imports memory of peers.
+    /// The importer of peers' memory.
     memory: Arc<dyn DmaMemory>,
 }
 
@@ -52,7 +52,7 @@ impl Offers {
 }
 
 impl LocalTransport {
-    /// Tells every peer of new host memory.
+    /// Announces new host memory to every peer.
     pub(super) fn share_host(&mut self, id: u64, memory: &Export<'_>) -> std::io::Result<()> {
         let info = ExportInfo {
             file_offset: memory.file_offset,
@@ -91,7 +91,7 @@ impl LocalTransport {
             .count()
     }
 
-    /// Tells a new peer of everything there is.
+    /// Announces all exports to a new peer.
     pub(super) fn introduce(&mut self, link: usize) {
         let Some(l) = self.links[link].as_mut() else {
             return;
@@ -135,7 +135,7 @@ impl LocalTransport {
         }
     }
 
-    /// Reads what the peer says over its socket. `false`: it is gone, or broke the rules.
+    /// Reads the peer's notes from its socket. `false`: it is gone, or broke the protocol.
     pub(super) fn read_notes(&mut self, link: usize) -> bool {
         loop {
             let Some(l) = self.links[link].as_mut() else {
@@ -195,7 +195,7 @@ impl LocalTransport {
         true
     }
 
-    /// Makes sure that the memory behind a reference is known: its note may still be in the socket.
+    /// Ensures that the memory behind a reference is recorded: its note may still be in the socket.
     pub(super) fn learn(&mut self, link: usize, spans: &[(u64, u32)]) {
         let unknown = |(bus, len): &(u64, u32)| {
             let l = self.links[link].as_ref();
@@ -217,7 +217,7 @@ impl LocalTransport {
         }
     }
 
-    /// Goes on with what is being opened and given back.
+    /// Continues imports that are being opened or released.
     pub(super) fn advance_allocations(&mut self, dma: &dyn DmaAccess) -> bool {
         let mut moved = false;
         for i in 0..self.links.len() {

@@ -1,4 +1,4 @@
-//! Packets from a peer: what each does to its connection.
+//! Processing of a peer's packets.
 
 use super::conn::Phase;
 use super::*;
@@ -13,7 +13,7 @@ impl LocalTransport {
             let Some(words) = l.peek() else { break };
             l.advance();
             moved = true;
-            // The commonest, without making a packet of it.
+            // The most frequent packet, without decoding it into a `Packet`.
             if let Some((dst, payload)) = packet::inline_of(&words) {
                 self.on_inline(link, dst, payload.bytes(), dma);
                 continue;
@@ -106,13 +106,13 @@ impl LocalTransport {
                     }
                     if closed {
                         c.peer_closed = true;
-                        // Nobody will take what is on the way, nor what comes.
+                        // No receive will take the bytes that are in flight or still to come.
                         c.fail_sends(Status::ConnectionReset, &mut events);
                     }
                     gone = c.phase == Phase::Zombie && closed;
                 }
                 Packet::Rst { .. } => {
-                    // After an orderly end it only says that the slot is free.
+                    // After an orderly end it means only that the slot is free.
                     if c.peer_closed && c.phase == Phase::Open && !c.closing {
                         c.fail_sends(Status::ConnectionReset, &mut events);
                     } else {
@@ -164,7 +164,7 @@ impl LocalTransport {
         }
     }
 
-    /// Reads what a dead peer has left in the ring. Inline payload goes to the staging buffers.
+    /// Reads the packets that a dead peer has left in the ring. Inline payload goes to the staging buffers.
     pub(super) fn drain_dead(&mut self, link: usize) {
         loop {
             let Some(words) = self.links[link].as_ref().and_then(Link::peek) else {

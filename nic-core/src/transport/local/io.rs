@@ -1,6 +1,6 @@
-//! What moving the bytes of a connection needs besides the connection: its link, memory, and the transport's events.
+//! Context for moving the bytes of a connection: its link, memory, and the transport's events.
 //!
-//! The stages of both directions share it, with how far each of them got.
+//! The stages of both directions share it and its result types.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,7 @@ pub(super) enum Fill {
     Budget,
     /// Bytes in memory of the peer that is not mapped here come next.
     Unmapped,
-    /// The peer broke the rules, or took its buffer back, or an engine has failed: the stream ends.
+    /// The peer broke the protocol or revoked its buffer, or an engine has failed: the stream ends.
     Broken,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Out<'a> {
     pub(super) link: &'a mut Link,
     pub(super) dma: &'a mut dyn DmaAccess,
     pub(super) events: &'a mut VecDeque<TransportEvent>,
-    /// What of our memory the peer has mapped.
+    /// The part of our memory that the peer has mapped.
     pub(super) exports: &'a [ExportInfo],
     pub(super) staging: StagingConfig,
     pub(super) rooms: &'a mut Rooms,
@@ -84,7 +84,7 @@ pub(super) fn fail_front(c: &mut Conn, fault: Fault, events: &mut VecDeque<Trans
     }
 }
 
-/// Whether the first receive is better written around the cache: what is posted says how much is written
+/// Whether to write the first receive around the cache: the posted receives show how much is written
 /// before its bytes are likely to be read.
 #[inline]
 pub(super) fn wants_streaming(c: &Conn, len: u32) -> bool {

@@ -24,7 +24,7 @@ const CREDIT: usize = 2 * RING_BYTES;
 /// Tables of revoked connections, one word per connection slot, written by the sender of the bytes.
 const REVOKED: usize = CREDIT + 4096;
 const REVOKED_WORDS: usize = 1 << 16;
-/// Bytes of a segment; pages that nobody touches cost nothing.
+/// Bytes of a segment; untouched pages cost nothing.
 const SEGMENT_BYTES: usize = REVOKED + 2 * REVOKED_WORDS * 4;
 
 /// How many lines ahead of the producer ownership is asked for.
@@ -42,12 +42,12 @@ fn prefetch_for_write(line: *const u8) {
     let _ = line;
 }
 
-/// How far a link has come.
+/// Phase of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// We were called and wait for the hello.
+    /// Accepted; waits for the hello.
     Called,
-    /// We have called and wait for the answer.
+    /// Connected; waits for the answer.
     Calling,
     /// Packets flow.
     Up,
@@ -98,7 +98,7 @@ impl Link {
         ))
     }
 
-    /// A link that a stranger at the door may become.
+    /// A link accepted from a peer that is not authenticated yet.
     pub(super) fn called(socket: OwnedFd, deadline: NicTime) -> Link {
         let peer = Ipv4Addr::UNSPECIFIED;
         Link::new(socket, LinkState::Called, peer, deadline, 1, None)
@@ -149,7 +149,7 @@ impl Link {
         let mut exports = Vec::with_capacity(hello.exports.len());
         for (info, fd) in hello.exports.into_iter().zip(hello.export_fds) {
             // Writable, for one-sided operations. Streams only ever copy out of the sender's memory
-            // (`resolve` gives a read-only pointer); who writes goes through `PeerWindow`, with
+            // (`resolve` gives a read-only pointer); writers go through `PeerWindow`, with
             // addresses that the peer's NIC itself has granted for that very write.
             let len = usize::try_from(info.len).unwrap_or(usize::MAX);
             let mut map = Mapping::of_peer(fd, info.file_offset, len, true)?;
@@ -219,7 +219,7 @@ impl Link {
                 let (lines, _) = Link::lines(segment, 1 - self.side);
                 !self.pushed && self.control.is_empty() && !self.rx.is_there(lines)
             }
-            // Only the sockets move these on, and those are looked at by time.
+            // Only the sockets advance these, and those are polled by time.
             LinkState::Called | LinkState::Calling | LinkState::Dead => true,
         }
     }
@@ -243,8 +243,8 @@ impl Link {
         }
     }
 
-    /// Whether the peer has closed its socket, or died, by now: what was read of memory that goes with it may be
-    /// anybody's.
+    /// Whether the peer has closed its socket, or died, by now: bytes read of memory that went with it may belong to
+    /// any process.
     pub(super) fn is_gone(&self) -> bool {
         use rustix::event::{poll, PollFd, PollFlags};
         let ends = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;

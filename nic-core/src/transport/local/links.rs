@@ -73,7 +73,7 @@ impl LocalTransport {
         self.add_link(link).ok_or(Status::NoResources)
     }
 
-    /// Accepts links, goes on with handshakes, and notices peers that are gone.
+    /// Accepts links, continues handshakes, and detects peers that are gone.
     pub(super) fn look_at_sockets(&mut self, now: NicTime) -> bool {
         let mut moved = false;
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); 16];
@@ -213,7 +213,7 @@ impl LocalTransport {
         l.shared.allocations.give_all_back();
         tracing::info!(peer = %l.peer, was_up, "link down");
         if was_up {
-            // The ring outlives the peer; its last words decide between an end and a reset.
+            // The ring outlives the peer; its last packets decide between an end and a reset.
             self.drain_dead(i);
         }
         self.for_each_user(i, |t, id| {

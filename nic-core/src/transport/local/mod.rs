@@ -12,14 +12,14 @@
 //!
 //! Two NICs in one process, and a NIC that connects to itself, use the same path.
 //!
-//! No message costs a system call: the sockets, which only tell of strangers and of dead peers, are
-//! looked at every 200 µs at most, and a peer's wake descriptor is written only when it sleeps.
+//! No message costs a system call. The sockets only report new and dead peers, so they are polled
+//! every 200 µs at most; a peer's wake descriptor is written only when it sleeps.
 //!
 //! Memory that no CPU maps is exported ([`allocations`]): the receiver's own engine copies out of it, from GPU to GPU memory
 //! ([`pending_copy`]), one copy. What cannot be exported, nor mapped (bytes of the program's own) goes through NIC memory, piece by
 //! piece ([`stage`]): two copies.
 //!
-//! Limits. Every step looks at every link, so a NIC with hundreds of local peers steps slowly.
+//! Limits. Every step polls every link, so a NIC with hundreds of local peers steps slowly.
 //! An early payload larger than what is left of `early_window` waits for its receive.
 
 mod allocations;
@@ -75,8 +75,8 @@ use table::Table;
 use transmit::Stop;
 use tx::TxSend;
 
-/// Most host exports of one NIC that a link tells of, and most exports, so that a peer's tables stay bounded.
-/// What comes later is staged.
+/// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables stay bounded.
+/// Later ones are staged.
 const MAX_SHARED: usize = 4096;
 /// Packets taken from one link in one step.
 const BATCH: usize = 64;
@@ -89,7 +89,7 @@ const SOCKETS_EVERY: Duration = Duration::from_micros(200);
 pub struct LocalTransport {
     config: LocalConfig,
     ip: Ipv4Addr,
-    /// Where peers find this NIC.
+    /// The endpoint where peers find this NIC.
     endpoint: Endpoint,
     offers: Offers,
     links: Vec<Option<Link>>,
@@ -170,7 +170,7 @@ impl LocalTransport {
         let Some(mut conn) = self.table.free(id) else {
             return;
         };
-        // Whatever the peer still copies from there was revoked, or is nobody's any more.
+        // Any bytes that the peer still copies from there were revoked, or belong to no connection any more.
         let room = conn.tx.stage.take().map(Stage::into_room);
         self.rooms.spare.extend(room);
         if let Some(l) = &mut self.links[conn.link] {
@@ -182,7 +182,7 @@ impl LocalTransport {
         self.table.activate(id);
     }
 
-    /// Tells the peer that a connection is gone, when there is room.
+    /// Notifies the peer that a connection is gone, when there is room.
     fn send_rst(&mut self, link: usize, dst: u32) {
         if let Some(l) = &mut self.links[link] {
             let p = Packet::Rst { dst };
@@ -217,7 +217,7 @@ impl LocalTransport {
                         events.push_back(TransportEvent::Reset { conn: c.id });
                     }
                     if c.closing {
-                        // Nobody waits for it any more.
+                        // No operation waits for it any more.
                         events.push_back(TransportEvent::Closed { conn: c.id });
                         zombie = true;
                     }
@@ -225,7 +225,7 @@ impl LocalTransport {
             }
         }
         self.events = events;
-        // Before the buffers, and room in NIC memory, are used again: the peer may not know yet.
+        // Before the buffers, and room in NIC memory, are used again: the peer may not have seen the end yet.
         if let Some(l) = revoke.and_then(|i| self.links[i].as_ref()) {
             l.revoke(id);
         }
@@ -478,7 +478,7 @@ impl Transport for LocalTransport {
             return None;
         }
         let n = receive::take_staged(c, buffer, some, dma)?;
-        // The window that this opens is told in a step of its own.
+        // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
         }

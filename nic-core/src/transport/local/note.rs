@@ -1,4 +1,4 @@
-//! Notes: what two linked NICs tell each other over their socket about memory that comes and goes.
+//! Notes: messages between two linked NICs, over their socket, about exported memory.
 
 use ringbell_gtlb::export::TOKEN_BYTES;
 use ringbell_gtlb::{ExportRecord, NotReached};
@@ -10,11 +10,11 @@ const BYTES: usize = 40;
 /// An offer has a token behind it.
 pub(super) const LONGEST: usize = BYTES + TOKEN_BYTES;
 
-/// What one side tells the other.
+/// A message from one side to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // Few, and short-lived.
 pub(super) enum Note {
-    /// Not sent: there is nothing to say yet.
+    /// No answer yet; never sent.
     Nothing,
     /// Import this if you can.
     Export { id: u64, record: ExportRecord },

@@ -1,4 +1,4 @@
-//! What a line of a link says.
+//! Packets of a link: the encoding of one ring line.
 //!
 //! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
 //! bit on top. The rest depends on the kind.

@@ -1,8 +1,8 @@
-//! References to a peer's memory that no CPU maps: bytes that arrive later.
+//! Pending copies: references to a peer's memory that no CPU maps, whose bytes arrive later.
 //!
 //! The receiver's own engine copies them out of the memory that it has [imported](super::allocations), straight into the receives
-//! that wait, several at a time. A segment stays where it is until its bytes have landed; only then is it acknowledged.
-//! So what is cancelled meanwhile begins anew with the next receive, and nothing overtakes anything in the stream.
+//! that wait, several at a time. A segment stays queued until its bytes have arrived; only then is it acknowledged.
+//! So a cancelled copy restarts with the next receive, and the stream stays in order.
 
 use ringbell_nic_abi::Status;
 
@@ -11,16 +11,17 @@ use super::io::{fail_front, recv_done, Fill, In};
 use super::rx::{PendingRead, Run, Seg};
 use crate::dma::{CopyError, CopyStart, CopyStatus, ReadOutcome};
 
-/// Runs of one connection that are on their way at once: an engine goes on with the next while one is looked at.
+/// Most runs of one connection in flight: an engine continues with the next while one is checked.
 const AT_ONCE: usize = 8;
 
-/// Whether what was read out of the peer's memory may be used: it was not taken back, nor is the peer gone.
+/// Whether bytes read out of the peer's memory may be used: the memory was not revoked and the peer is not gone.
 fn still_there(c: &Conn, foreign: bool, io: &In<'_>) -> bool {
     let gone = foreign && io.link.is_gone();
     !(io.link.is_revoked(c.peer_id) || gone)
 }
 
-/// Moves what has landed on, and starts what can be started. `Done`: nothing is on its way, and the front is not for this.
+/// Completes copies that have arrived, and starts further ones. `Done`: none is in flight, and the front is of another
+/// kind.
 pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     if !take_finished(c, io) {
         return Fill::Broken;
@@ -35,7 +36,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             if c.rx.copies.runs.is_empty() {
                 return Fill::Broken;
             }
-            // Mapped memory of the peer, behind what is on its way.
+            // Mapped memory of the peer, behind the copies in flight.
             break;
         };
         match io.dma.start_copy(from, &buffer, at.into()) {
@@ -57,7 +58,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 io.moved = true;
                 return Fill::Done;
             }
-            // Its turn comes when those before it have landed.
+            // It starts when those before it have arrived.
             Err(CopyError::Fault(_)) => break,
             Err(CopyError::Bus(e)) => {
                 tracing::warn!(peer = %io.link.peer, error = %e, "a peer's memory cannot be copied");
@@ -71,7 +72,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
     }
 }
 
-/// Gives the receives what has landed, in order. `false`: the stream is broken.
+/// Credits arrived bytes to the receives, in order. `false`: the stream is broken.
 fn take_finished(c: &mut Conn, io: &mut In<'_>) -> bool {
     let mut lost = false;
     for run in c.rx.copies.runs.iter_mut().filter(|r| !r.done) {

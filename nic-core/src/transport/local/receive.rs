@@ -198,7 +198,8 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
                     c.rx.spans_taken += 1;
                     c.rx.tell_now |= staged;
                     if staged && done < buffer.len {
-                        // The acknowledgement must not wait for the rest: it makes room for it.
+                        // The acknowledgement must not wait for the rest, because it makes the room that the rest
+                        // needs.
                         result = Fill::Budget;
                     }
                 }

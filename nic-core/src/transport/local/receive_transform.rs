@@ -1,4 +1,4 @@
-//! The receiving half when an engine is on the path: every byte goes through it.
+//! The receiving half with an engine on the path: every byte goes through it.
 //!
 //! Bytes in the peer's memory are copied by `dma`, in pieces that stay in the cache: the peer may write
 //! its memory at any time, and the engine must see what the receiver's memory gets.

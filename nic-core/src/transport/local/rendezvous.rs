@@ -1,8 +1,8 @@
-//! How NICs of one host and one user find and trust each other.
+//! Rendezvous: discovery and authentication among NICs of one host and one user.
 //!
 //! A directory of mode 0700 holds one Unix socket per NIC, named by its IPv4 address. A newcomer
 //! connects, both sides check the other's uid, and one packet each way carries version, job secret, network
-//! and the descriptors of what is shared. Whoever says anything else is dropped.
+//! and the descriptors of what is shared. A peer that sends anything else is dropped.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -70,7 +70,7 @@ pub enum LocalError {
     },
 }
 
-/// One mapped part of a memory, as told to a peer.
+/// One mapped part of a memory, as announced to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ExportInfo {
     pub(super) file_offset: u64,
@@ -78,7 +78,7 @@ pub(super) struct ExportInfo {
     pub(super) len: u64,
 }
 
-/// What a NIC says about itself.
+/// A NIC's description of itself.
 #[derive(Debug)]
 pub(super) struct Hello {
     pub(super) ip: Ipv4Addr,
@@ -99,7 +99,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// As configured; else the network namespace of this thread. 0 where the system does not tell.
+    /// As configured; else the network namespace of this thread. 0 where the system does not report it.
     pub(super) fn of(config: &LocalConfig) -> Network {
         let namespace = || {
             let stat = rustix::fs::stat("/proc/thread-self/ns/net").ok()?;
@@ -137,7 +137,7 @@ pub(super) fn directory(configured: Option<&Path>) -> Result<(PathBuf, Held), Lo
         Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         made => made,
     };
-    // Not through a link: in /tmp anybody could have put one there.
+    // Not through a link: in /tmp any user could have put one there.
     let check = || match std::fs::symlink_metadata(&path) {
         Ok(meta) if !meta.is_dir() || meta.uid() != uid.as_raw() || meta.mode() & 0o077 != 0 => {
             Err(refuse(format!(
@@ -203,7 +203,7 @@ pub(super) fn bind(dir: &Path, ip: Ipv4Addr) -> Result<(OwnedFd, PathBuf), Local
     if connect(dir, ip).is_ok() {
         return Err(LocalError::AddressInUse { ip });
     }
-    // Nobody answers there: at most a dead file.
+    // No process answers there: at most a stale file.
     let _ = std::fs::remove_file(&place.path);
     let s = socket().map_err(system)?;
     match rustix::net::bind(&s, &place.addr) {
@@ -224,7 +224,7 @@ pub(super) fn connect(dir: &Path, ip: Ipv4Addr) -> std::io::Result<OwnedFd> {
     Ok(s)
 }
 
-/// The next stranger at the door, when it is of our own user.
+/// The next unauthenticated peer, when it belongs to our own user.
 pub(super) fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     match rustix::net::accept_with(listener, flags) {
@@ -244,7 +244,7 @@ fn is_ours(s: &OwnedFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What this NIC tells about itself, without the descriptors.
+/// This NIC's hello, without the descriptors.
 pub(super) struct Card<'a> {
     pub(super) secret: &'a [u8; 32],
     pub(super) ip: Ipv4Addr,
@@ -290,13 +290,13 @@ pub(super) fn send(
     Ok(())
 }
 
-/// Tells a NIC of another network why its link ends.
+/// Sends a NIC of another network the reason why its link ends.
 pub(super) fn refuse(s: &OwnedFd) {
-    // It hears of the end all the same.
+    // Without the reason, it still sees the socket close.
     let _ = rustix::net::send(s, &ELSEWHERE, SendFlags::NOSIGNAL);
 }
 
-/// Receives a hello. `Ok(None)`: nothing there yet. Any error: drop the stranger.
+/// Receives a hello. `Ok(None)`: nothing there yet. Any error: drop the peer.
 pub(super) fn recv(
     s: &OwnedFd,
     secret: &[u8; 32],

@@ -75,7 +75,7 @@ pub(super) struct PendingCopies {
 #[derive(Debug)]
 pub(super) struct PendingRead {
     pub(super) ticket: u64,
-    /// Where it reads, in the peer's words.
+    /// Bus address at the peer.
     pub(super) bus: u64,
     pub(super) foreign: bool,
 }
@@ -145,7 +145,7 @@ impl Rx {
         self.early_bytes = 0;
     }
 
-    /// Takes no notice any more of what is on its way: it begins anew.
+    /// Discards the copies in flight: they restart.
     pub(super) fn forget_copies(&mut self) {
         self.copies = PendingCopies::default();
         self.recvs.iter_mut().for_each(|r| r.copying = 0);

@@ -1,8 +1,8 @@
-//! Sends through an engine that changes them.
+//! Sends through a transforming engine.
 //!
-//! What comes out lies in no memory that the peer can reach: it travels inside lines, 40 bytes each, within the
+//! The output lies in no memory that the peer can reach: it travels inside lines, 40 bytes each, within the
 //! peer's window for these. Slower than a reference (a line is a copy on each side), but nothing has to
-//! outlive the send: it retires as soon as all that the engine has made of it has left.
+//! outlive the send: it retires as soon as all of the engine's output has left.
 
 use ringbell_gtlb::Fault;
 
@@ -16,7 +16,7 @@ use crate::transport::Payload;
 /// Moves the first send that was not emitted through the engine.
 pub(super) fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
     if let Some(stage) = &mut c.tx.stage {
-        // Begun before the engine came: what was read ahead is read again.
+        // Started before the engine was attached: bytes read ahead are read again.
         stage.drop_unsent();
     }
     c.tx.sends[c.tx.next_send].started = 0;

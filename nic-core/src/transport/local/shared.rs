@@ -1,13 +1,13 @@
-//! What one link shares: host memory that each side maps of the other, told, withdrawn and confirmed in notes.
+//! Shared host memory of one link: what each side maps of the other, announced, withdrawn and confirmed in notes.
 //!
 //! GPU and NIC memory are exported whole, in the hello. Host memory comes and goes, a memfd for each
 //! buffer, so it travels in notes: `Share` with the descriptor, `Withdraw`, and `Released` when the
-//! peer has unmapped it. An export is known by its number, which its owner never gives twice, and by
+//! peer has unmapped it. An export is identified by its number, which its owner never assigns twice, and by
 //! the link that it came over; never by a descriptor's number, nor by an address, both of which are
 //! used again.
 //!
-//! A note is sent before any reference to its memory enters the ring, so a receiver that meets an
-//! address it does not know looks at the socket once and then knows (or never will).
+//! A note is sent before any reference to its memory enters the ring. So a receiver that gets an
+//! unknown address reads the socket once; an address that is still unknown then is invalid.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -31,9 +31,9 @@ struct Mapped {
 /// What a link has shared, in both directions.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Ours that the peer was told of: bus address to length and number.
+    /// Ours that were announced to the peer: bus address to length and number.
     told: BTreeMap<u64, (u64, u64)>,
-    /// Ours that the peer has mapped: it has said so.
+    /// Ours that the peer has confirmed to have mapped.
     confirmed: BTreeSet<u64>,
     /// Ours that the peer may still have mapped although they were withdrawn.
     leaving: Vec<u64>,
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Whether the peer was told of the memory at this bus address.
+    /// Whether the memory at this bus address was announced to the peer.
     pub(super) fn reaches(&self, bus: u64) -> bool {
         let below = self.told.range(..=bus).next_back();
         below.is_some_and(|(at, (len, _))| bus - at < *len)
@@ -122,13 +122,13 @@ impl Shared {
         }
     }
 
-    /// Says these too.
+    /// Queues these notes, too.
     pub(super) fn queue(&mut self, notes: Vec<Note>) {
         self.notes.extend(notes);
     }
 
     pub(super) fn queue_withdraw(&mut self, id: u64) {
-        // Not told yet: never will be.
+        // Not announced yet, and never will be.
         self.notes.retain(
             |n| !matches!(n, Note::Share { id: i, .. } | Note::Export { id: i, .. } if *i == id),
         );
@@ -145,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// What a note of the peer changes here. `false`: it breaks the rules.
+    /// Applies a note of the peer. `false`: it breaks the protocol.
     pub(super) fn take(&mut self, note: Note, fd: Option<OwnedFd>) -> bool {
         match (note, fd) {
             (Note::Share { id, info }, Some(fd)) => self.map(id, info, fd),
@@ -159,7 +159,7 @@ impl Shared {
             (Note::Unreached { id, why }, None) => {
                 tracing::info!(id, %why, "a peer does not copy from our memory by itself; it is staged");
                 self.allocations.answered(id, Err(why));
-                // It may cross a withdrawal, and says as much as its answer.
+                // It may cross a withdrawal, and then counts as the answer to it.
                 self.leaving.retain(|i| *i != id);
                 true
             }
@@ -311,7 +311,7 @@ mod tests {
         for (note, fd) in bad {
             assert!(!s.take(note, fd), "{note:?}");
         }
-        // Longer than its file: not mapped, and the owner is told so.
+        // Longer than its file: not mapped, and the owner is notified.
         assert!(s.take(
             Note::Share {
                 id: 3,

@@ -1,4 +1,4 @@
-//! Staging: a memory that the peer cannot reach sends through NIC memory, which it can.
+//! Staging: payloads in memory that the peer cannot reach go through NIC memory, which it can.
 //!
 //! Three stages that overlap (the chunked pipeline of FPGA-aware MPI, §3): our DMA fills a piece of
 //! NIC memory, the peer's NIC copies the piece out, its acknowledgement recycles the room. A

@@ -78,7 +78,7 @@ impl Table {
         self.slots[slot].conn = Some(conn);
     }
 
-    /// Ends a connection: its id finds nothing from now on.
+    /// Ends a connection: its id is invalid from now on.
     pub(super) fn free(&mut self, id: u32) -> Option<Box<Conn>> {
         let conn = self.take(id)?;
         let s = &mut self.slots[(id & 0xffff) as usize];

@@ -1,4 +1,4 @@
-//! The sending half of a connection: works become packets.
+//! The sending half of a connection: posted sends become packets.
 
 use ringbell_gtlb::Fault;
 
@@ -19,7 +19,7 @@ use crate::types::{Buffer, ConnId, Owner};
 /// acknowledgement, and the send retires at once.
 const INLINE_SEND: u32 = 3 * INLINE as u32;
 
-/// Most bytes of a run that an engine sees in one step: the peer waits for them, and everybody else.
+/// Most bytes of a run that an engine processes in one step: the peer and all other connections wait meanwhile.
 const TAPPED_RUN: u32 = 256 << 10;
 
 /// Why a connection stopped emitting.
@@ -129,7 +129,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
     Stop::Done
 }
 
-/// A stream with a hole in it is no stream: both ends learn of it.
+/// A stream cannot have a hole: both ends get a reset.
 fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
     out.link.revoke(c.id.0);
     out.link.control.push_back(Packet::Rst { dst: c.peer_id });
@@ -139,8 +139,8 @@ fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
     out.events.push_back(TransportEvent::Reset { conn: c.id });
 }
 
-/// Whether the peer can reach a payload. One look is enough: a region lies in one memory. An engine at our end
-/// reads what leaves, which takes memory that is mapped here, or NIC memory.
+/// Whether the peer can reach a payload. One check is enough: a region lies in one memory. An engine at this end
+/// reads the outgoing bytes, which requires memory that is mapped here, or NIC memory.
 fn reach(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<Reach, Fault> {
     let Payload::Memory(buffer) = payload else {
         return Ok(Reach::No);
@@ -174,9 +174,9 @@ enum Reach {
     No,
 }
 
-/// Shows an engine what a packet announces. It lies in our GPU memory, where the peer fetches it; nobody
-/// may write it before the send retires. Copied piece by piece, because a kernel that does so all the same
-/// must not make the engine see bytes change.
+/// Passes an engine the bytes that a packet announces. They lie in our GPU memory, where the peer fetches them;
+/// no kernel may write them before the send retires. Copied piece by piece, so that a kernel that breaks this rule
+/// cannot change bytes under the engine.
 fn tap(
     (conn, by): (ConnId, Owner),
     buffer: &Buffer,
@@ -219,7 +219,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
                 }
             }
             Reach::No => {
-                // Without room in NIC memory: in lines, slowly, rather than not at all.
+                // Without room in NIC memory: in lines, which is slow but proceeds.
                 small = !stage::open(c, out);
                 c.tx.sends[c.tx.next_send].staged = !small;
             }
@@ -296,7 +296,7 @@ fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
         if on_path {
             tap((c.id, s.work.by), &buffer, range, &mut c.tx.piece, out.dma)?;
             if s.emitted < len {
-                // Others get a turn.
+                // Other connections get a turn.
                 return Ok(Progress::Again);
             }
         }

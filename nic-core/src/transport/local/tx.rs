@@ -21,7 +21,7 @@ pub(super) struct TxSend {
     pub(super) spans_end: u64,
     /// Whether its bytes were announced by reference.
     pub(super) by_ref: bool,
-    /// What must land before the peer's engine may read them out of exported memory.
+    /// Our engine's copy that must end before the peer's engine may read them out of exported memory.
     pub(super) behind: Option<u64>,
     /// Whether they go through NIC memory, and how many were read into it.
     pub(super) staged: bool,

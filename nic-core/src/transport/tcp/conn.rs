@@ -1,4 +1,4 @@
-//! One connection: its socket, the works posted on it, and what was reported about it.
+//! One connection: its socket, the operations posted on it, and the events reported about it.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
@@ -15,8 +15,7 @@ use crate::types::{ConnId, ListenerId, NicTime};
 /// and a bad cable may lose a few in a row (RFC 9293 §3.8.3 counts attempts, too).
 const ATTEMPTS_MIN: u32 = 5;
 
-/// Where a connection is in its life. smoltcp keeps TCP's own state; this is what the layer above
-/// has been told.
+/// Phase of a connection as reported to the layer above. smoltcp keeps TCP's own state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Waits for the neighbour's hardware address.
@@ -31,7 +30,7 @@ pub(super) enum Phase {
     Dead,
     /// `close` was called and not yet answered.
     Closing,
-    /// The id was given back; TCP has still something to say (FIN, RST, TIME-WAIT).
+    /// The id was given back; TCP still has segments to send or TIME-WAIT to keep (FIN, RST).
     Orphan,
 }
 
@@ -53,7 +52,7 @@ pub(super) struct Receiving {
     pub(super) done: u32,
 }
 
-/// When a connection is looked at although no segment comes, and since when its peer owes an answer.
+/// Timers of a connection: when to poll it without a segment, and since when its peer owes an answer.
 #[derive(Debug, Default)]
 pub(super) struct Timing {
     /// A segment came in since the last service.
@@ -99,7 +98,7 @@ pub(super) struct Conn {
     pub(super) recvs: VecDeque<Receiving>,
     /// A FIN is to follow the sends.
     pub(super) fin_wanted: bool,
-    /// The socket was told so.
+    /// The socket has been closed for sending.
     pub(super) fin_given: bool,
     /// `PeerClosed` was reported.
     pub(super) peer_closed: bool,
@@ -168,7 +167,7 @@ impl Conn {
         fin || socket.send_queue() > 0 || self.tcp.probes.every(config).is_some()
     }
 
-    /// When somebody must look at this connection although no segment comes.
+    /// When this connection must be polled although no segment comes.
     pub(super) fn wake_at(&self, config: &TcpConfig) -> Option<NicTime> {
         let timers = [
             self.timing.timer,

@@ -1,4 +1,4 @@
-//! Which connection a segment belongs to: a slab of connections and a hash table over 4-tuples.
+//! Demultiplexing of segments: a slab of connections and a hash table over 4-tuples.
 //!
 //! smoltcp asks every socket of its set whether a packet is for it; with 1,000 connections most of
 //! the time goes there. Here each connection has a socket set of its own, found in one look-up.
@@ -89,7 +89,7 @@ impl Table {
         Some(conn)
     }
 
-    /// Lets another connection have the addresses of this one, which has none to talk to any more.
+    /// Frees the addresses of this connection, which has no peer any more, for another one.
     pub(super) fn detach(&mut self, index: usize) {
         if let Some(key) = self.at(index).map(|c| c.key) {
             self.forget_key(key, index);

@@ -1,4 +1,4 @@
-//! The two faces that a port shows to smoltcp: one packet in, or packets out.
+//! smoltcp's view of a port, as two devices: one packet in, or packets out.
 //!
 //! smoltcp runs without a link layer here (`Medium::Ip`): Ethernet headers, ARP and the neighbour
 //! table are ours, so that one table serves all connections.
@@ -16,7 +16,7 @@ use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 /// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.
 const REPLY_ROOM: usize = 256;
 
-/// What smoltcp is told about a port.
+/// A port's capabilities, for smoltcp.
 pub(super) fn capabilities(port: &dyn Port) -> DeviceCapabilities {
     let mut caps = DeviceCapabilities::default();
     caps.medium = Medium::Ip;
@@ -63,7 +63,7 @@ impl RxToken for PacketIn<'_> {
 
 impl TxToken for ReplyOut<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        // Answers carry no payload; one that does not fit is composed and forgotten.
+        // Answers carry no payload; one that does not fit is composed and dropped.
         match self.0.bytes.get_mut(..len) {
             Some(room) => {
                 self.0.len = len;

@@ -1,7 +1,7 @@
 //! Initial sequence numbers (RFC 9293 §3.4.1) and SYN cookies (RFC 4987 §3.6).
 //!
-//! Both are a keyed hash of the connection's addresses, so that only who sees an answer knows its number. A cookie
-//! also holds what the SYN said; the NIC keeps nothing until the handshake's last segment brings it back:
+//! Both are a keyed hash of the connection's addresses, so that only a host that sees an answer can use its number. A
+//! cookie also holds the SYN's options; the NIC keeps nothing until the handshake's last segment brings it back:
 //!
 //! ```text
 //!  31                               7 6    4 3    1  0
@@ -18,10 +18,10 @@ use siphasher::sip::SipHasher24;
 
 use crate::types::NicTime;
 
-/// Sizes of segments that a cookie can tell; the next smaller one stands for the rest. The peer's links
+/// Sizes of segments that a cookie can encode; the next smaller one stands for the rest. The peer's links
 /// decide: 536 (RFC 9293 §3.7.1), tunnels, Ethernet without and with VLANs or PPPoE, jumbo frames.
 const SIZES: [u16; 8] = [88, 536, 1220, 1360, 1410, 1440, 1460, 8960];
-/// Window scales that a cookie can tell; the next smaller one stands for the rest, which makes the peer's
+/// Window scales that a cookie can encode; the next smaller one stands for the rest, which makes the peer's
 /// window look smaller than it is.
 const SCALES: [Option<u8>; 8] = [
     None,
@@ -35,12 +35,12 @@ const SCALES: [Option<u8>; 8] = [
 ];
 /// Low bits of a cookie that hold [`Options`].
 const OPTIONS: u32 = 0x7f;
-/// A cookie is good for this long, and up to twice as long: 32 s, for a handshake whose segments were lost.
+/// A cookie is valid for this long, and up to twice as long: 32 s, for a handshake whose segments were lost.
 const COOKIE_NS: u64 = 32_000_000_000;
 /// A number moves on by one in this time (RFC 9293 §3.4.1): 4 µs.
 const TICK_NS: u64 = 4_000;
 
-/// What a SYN says of its sender.
+/// The options of a SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) mss: u16,
@@ -132,7 +132,7 @@ impl Keys {
         self.seal(local, peer, theirs, now.0 / COOKIE_NS, options.encode())
     }
 
-    /// What the SYN with the number `theirs` said, if this is the cookie that it was given.
+    /// The options of the SYN with the number `theirs`, if this is the cookie that it was answered with.
     pub(super) fn open(
         &self,
         local: SocketAddrV4,
@@ -183,7 +183,7 @@ mod tests {
                 }
             }
         }
-        // Those that are common are told exactly.
+        // Common values are encoded exactly.
         for (mss, scale) in [
             (1460, Some(7)),
             (8960, Some(8)),

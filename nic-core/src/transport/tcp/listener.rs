@@ -6,8 +6,8 @@
 //!               └──▶ a SYN|ACK with a cookie, and nothing kept ──(ACK with the cookie)──▶ socket, Incoming
 //! ```
 //!
-//! So a flood of SYNs without an end keeps no client out. A backlog full of connections that the program has not
-//! accepted is another matter: SYNs then have no answer, and the peer tries again (as Linux does).
+//! So a continuous flood of SYNs keeps no client out. A backlog full of connections that the program has not
+//! accepted differs: SYNs then get no answer, and the peer tries again (as Linux does).
 
 use crate::types::{ListenerId, NicTime};
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! smoltcp scans its whole socket set for each packet and for each poll; here each connection has a
-//! set of one, found by a hash of its 4-tuple, and is looked at only when a segment came for it, a
-//! work was posted on it, or its timer fired. An idle connection costs memory, not time.
+//! set of one, found by a hash of its 4-tuple, and is polled only when a segment came for it, an
+//! operation was posted on it, or its timer fired. An idle connection costs memory, not time.
 //!
 //! **Copies.** A payload byte is copied once from GPU memory into the socket's transmit buffer and
 //! once into the frame; on the other side once into the receive buffer and once into GPU memory.
@@ -17,14 +17,15 @@
 //! buffer again, so the rule "retires when its buffer may be reused" is kept without waiting for the
 //! acknowledgement.
 //!
-//! **smoltcp's gaps** are mended from outside: `smoltcp_gaps` lists them.
+//! **smoltcp's gaps** are worked around from outside: `smoltcp_gaps` lists them.
 //!
-//! **Strangers.** Half-open handshakes that fill a backlog keep no client out: see `listener`. A reset, a SYN
-//! or an acknowledgement that somebody may have guessed ends or spoils no connection (RFC 5961): see
+//! **Unauthenticated senders.** Half-open handshakes that fill a backlog keep no client out: see `listener`. A reset,
+//! a SYN or an acknowledgement with guessed numbers neither ends nor corrupts a connection (RFC 5961): see
 //! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
 //!
 //! **Limits.** smoltcp's retransmission time-out is at least a second, backs off to a minute, and
-//! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments, no options beyond smoltcp's (MSS, window scale).
+//! recovers only with a clean round-trip sample: lossy links work, but slowly. IPv4, one address, no fragments,
+//! no options beyond smoltcp's (MSS, window scale).
 //! Initial sequence numbers and cookies are keyed by the seed: give each NIC one of its own from the system's random source.
 
 mod compose;
@@ -79,9 +80,9 @@ const BUFFER_MAX: usize = 1 << 30;
 pub struct TcpConfig {
     /// Own address.
     pub ip: Ipv4Addr,
-    /// Length of the network prefix: who is reached directly.
+    /// Length of the network prefix: hosts within it are reached directly.
     pub prefix_len: u8,
-    /// Who is asked to carry packets to everyone else.
+    /// The gateway that forwards packets to all other hosts.
     pub gateway: Option<Ipv4Addr>,
     /// Bytes that a connection may hold before the kernel receives them; bounds its window.
     pub rx_buffer: usize,
@@ -90,7 +91,7 @@ pub struct TcpConfig {
     /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
     pub connections: usize,
     /// A connection whose peer owes an answer (to data, FIN or a keep-alive probe) for this long is
-    /// reset, after at least five attempts; `None` waits for ever.
+    /// reset, after at least five attempts; `None` waits forever.
     pub user_timeout: Option<Duration>,
     /// Probe idle connections this often, so that a vanished peer is noticed.
     pub keep_alive: Option<Duration>,
@@ -179,7 +180,7 @@ pub enum TcpConfigError {
 pub struct TcpCounters {
     /// Frames that were malformed, fragments, or of an unknown protocol.
     pub dropped: u64,
-    /// Frames addressed to somebody else.
+    /// Frames addressed to another host.
     pub not_ours: u64,
     /// Segments answered with a reset, because they were of no connection.
     pub refused: u64,
@@ -191,7 +192,7 @@ pub struct TcpCounters {
     pub challenged: u64,
     /// Connections ended because smoltcp's own assertions failed on what the peer sent.
     pub defects: u64,
-    /// Times that a socket was reminded of bytes for which it had no timer.
+    /// Times that a socket's retransmission was restarted because it had bytes but no timer.
     pub restarted: u64,
     /// Times that a partial acknowledgement made a socket send the next hole again.
     pub partial_acks: u64,
@@ -303,7 +304,7 @@ impl TcpTransport {
         }
     }
 
-    /// Frees a connection whose TCP has nothing left to say.
+    /// Frees a connection whose TCP has nothing left to send.
     fn free(&mut self, index: usize) {
         if let Some(c) = self.table.remove(index) {
             self.neighbors.release(c.neighbor, index);
@@ -323,7 +324,7 @@ impl TcpTransport {
         None
     }
 
-    /// Who carries packets to this address.
+    /// The next hop towards this address.
     fn next_hop(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
         if on_link(&self.config, ip) {
             Some(ip)
@@ -474,7 +475,7 @@ impl Transport for TcpTransport {
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
             Some(c) if c.phase == Phase::Closing => Status::NotConnected,
-            // A dead connection may still hold bytes: service decides.
+            // A reset connection may still hold bytes: service decides.
             Some(c) => {
                 let moves = c.has_news_for(&work);
                 c.recvs.push_back(Receiving { work, done: 0 });

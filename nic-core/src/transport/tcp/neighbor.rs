@@ -1,8 +1,8 @@
 //! The neighbour table: which hardware address an IPv4 address has (RFC 826), for all connections.
 //!
 //! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail with
-//! `HostUnreachable`. An answer is believed when we asked, or when we know the address already (a
-//! station that moved announces itself); strangers do not fill the table.
+//! `HostUnreachable`. An answer is accepted after a request, or for an address in the table already (a
+//! host that moved announces its new MAC address); unsolicited ones add no entry.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -39,7 +39,7 @@ struct Entry {
     waiting: Vec<usize>,
 }
 
-/// What became of an address that was asked for.
+/// The outcome for an address that was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Resolved {
     Known,
@@ -122,7 +122,7 @@ impl Neighbors {
         let e = &mut self.entries[entry];
         if let State::Asking { tries, next } = &mut e.state {
             if *tries >= TRIES && *next <= now {
-                // Given up earlier: a new connection asks anew.
+                // Given up earlier: a new connection asks again.
                 (*tries, *next) = (0, now);
             }
         }
@@ -161,8 +161,8 @@ impl Neighbors {
         self.probe(entry, now)
     }
 
-    /// The address to ask for now because a frame came from another hardware address than we know:
-    /// the station moved, or somebody lied to us.
+    /// The address to ask for now because a frame came from another hardware address than the table holds:
+    /// the host moved, or the frame was forged.
     pub(super) fn doubt(&mut self, entry: usize, seen: MacAddr, now: NicTime) -> Option<Ipv4Addr> {
         match self.mac(entry) {
             Some(known) if known != seen => self.probe(entry, now),

@@ -1,4 +1,4 @@
-//! Serving one connection: what TCP's state means to the layer above, bytes both ways, segments out.
+//! The poll of one connection: events from TCP's state, bytes in both directions, segments out.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::types::NicTime;
 
 /// Segments that one service may send while few connections wait.
 const TX_BUDGET: usize = 128;
-/// Bytes that one service may move into a socket while few connections wait: all there are.
+/// Bytes that one service may move into a socket while few connections wait: unlimited.
 const UNBOUNDED: usize = usize::MAX;
-/// From so many waiting connections on, each moves little at a time: what it has under way is then still
-/// in the cache when the peer acknowledges it, and its buffer's front is used again.
+/// From this many waiting connections on, each moves little at a time: its bytes under way are then still
+/// in the cache when the peer acknowledges them, and its buffer's front is used again.
 const CROWD: usize = 8;
-/// That little: 16 KiB.
+/// Bytes that one service may then move: 16 KiB.
 const CROWDED: usize = 16 << 10;
 /// How long a connection waits for room in the port before it tries again.
 const BLOCKED: Duration = Duration::from_micros(10);
@@ -38,7 +38,7 @@ const FIN_WAIT: Duration = Duration::from_secs(60);
 const LINGER: Duration = Duration::from_secs(1);
 /// Within this an acknowledgement goes out, and TIME-WAIT does not end.
 const ACK_SOON: Duration = Duration::from_millis(100);
-/// smoltcp says "now" and sends nothing: look again after this long.
+/// Time to the next poll when smoltcp asks for one "now" but sends nothing.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// How the sending of segments ended.
@@ -53,7 +53,7 @@ enum Sent {
 }
 
 impl TcpTransport {
-    /// Notes which peers' hosts have refused segments.
+    /// Records which peers' hosts have refused segments.
     pub(super) fn take_refusals(&mut self, now: NicTime) {
         while let Some(mac) = self.port.next_refused() {
             for index in 0..self.table.slots() {
@@ -78,12 +78,12 @@ impl TcpTransport {
             };
             let blocked = self.turns.blocked;
             moved |= self.serve(index, now, dma);
-            // The port is full: what is left keeps its place, and the peer gets a turn first.
+            // The port is full: the remaining connections keep their place, and the peer gets a turn first.
             if self.turns.blocked > blocked && self.turns.blocked >= BLOCKED_MAX {
                 break;
             }
         }
-        // In the order in which they found no room, and hot only while their turn lasts: others want the
+        // In the order in which they found no room, and hot only while their turn lasts: other connections need the
         // port, too.
         while let Some(index) = self.turns.stopped.pop() {
             self.turns.ready.resume(index);
@@ -135,7 +135,7 @@ impl TcpTransport {
             Phase::Resolving => return moved,
             Phase::Open => {
                 moved |= c.pump_recvs(dma, &mut self.events);
-                // What cannot leave would only push others out of the cache.
+                // Bytes that cannot leave would only evict other connections from the cache.
                 if self.turns.full_way != Some(c.neighbor) {
                     moved |= c.pump_sends(share, dma, &mut self.events);
                 }
@@ -146,7 +146,7 @@ impl TcpTransport {
             }
             Phase::Dead => moved |= c.pump_recvs(dma, &mut self.events),
             Phase::Orphan => {
-                // Nobody reads any more, and the peer should know (RFC 1122 §4.2.2.13).
+                // The program no longer reads, so the peer gets a reset (RFC 1122 §4.2.2.13).
                 if c.tcp.discard() {
                     c.tcp.socket().abort();
                 }
@@ -223,7 +223,7 @@ impl TcpTransport {
         }
     }
 
-    /// Goes on with a handshake, or gives it up.
+    /// Continues a handshake, or abandons it.
     pub(super) fn establish(&mut self, index: usize, now: NicTime) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
@@ -332,7 +332,7 @@ impl TcpTransport {
         };
         let (mut sent, mut frames) = (Sent::More, 0);
         for _ in 0..budget {
-            // smoltcp forgets a fast retransmission that finds no room, and the timer with it: it is
+            // smoltcp drops a fast retransmission that finds no room, and the timer with it: it is
             // not asked before there is some.
             if !device.has_room() {
                 let due = guarded(|| self.stack.iface.poll_at(t, &c.tcp.sockets)).flatten();
@@ -372,21 +372,21 @@ impl TcpTransport {
         (sent, frames)
     }
 
-    /// Tells the layer above what TCP's state has become.
+    /// Reports changes of TCP's state to the layer above.
     fn report(&mut self, index: usize, now: NicTime) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
         };
         let state = c.tcp.state();
-        // Both sides have said their last byte; but for a reset, both know it.
+        // Both sides have sent their last byte; unless a reset ended it, both have acknowledged it.
         let ended_in_order = match c.last_state {
             State::LastAck | State::Closing => !c.tcp.reset,
             State::TimeWait => true,
             _ => false,
         };
         let closed = state == State::Closed;
-        // In TIME-WAIT the peer's FIN may still wait for its acknowledgement; who is told "closed" may
-        // take the NIC away.
+        // In TIME-WAIT the peer's FIN may still lack its acknowledgement; after `Closed` the program may drop the
+        // NIC.
         let acknowledged = state != State::TimeWait || {
             let poll_at = self.stack.poll_at(&c.tcp, now);
             poll_at.is_some_and(|at| at > now.plus(ACK_SOON))

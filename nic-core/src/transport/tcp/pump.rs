@@ -1,9 +1,9 @@
-//! Moves bytes between the posted works and a connection's socket.
+//! Copying of bytes between posted operations and a connection's socket.
 //!
 //! One copy each way: `DmaAccess::read` fills the socket's transmit buffer, `DmaAccess::write` is
 //! given its receive buffer. An engine on the path sees the bytes where they lie in these buffers, behind
-//! the reassembly: each once and in order, and without a copy of its own. A send retires when its last byte is in the transmit buffer, because
-//! from then on the NIC does not read the GPU's memory again.
+//! the reassembly: each once and in order, and without a copy of its own. A send retires when its last byte is in the
+//! transmit buffer, because from then on the NIC does not read the GPU's memory again.
 
 use std::collections::VecDeque;
 
@@ -201,7 +201,7 @@ impl Conn {
                     self.paused = true;
                     return moved;
                 }
-                // A pending read is repeated unchanged, whoever waits by now.
+                // A pending read is repeated unchanged, independent of which connections wait by now.
                 share = share.max(s.pending.unwrap_or(0));
                 let left = share.min((total - s.done) as usize);
                 let (done, pending) = (s.done, s.pending);

@@ -1,12 +1,11 @@
-//! Who is served next: connections whose memory is still in the cache before the others.
+//! Scheduling of connections: those whose memory is still in the cache come first.
 //!
 //! With 1,000 connections the socket buffers are larger than any cache, and most of the time goes into
-//! fetching them. So a connection moves a burst before the next one is touched: whoever has just heard
-//! from the peer, or stopped for want of room in the port, is *hot* and goes first, and everybody else
-//! waits in line. A connection stays hot for one turn's worth of bytes; then it queues like all others,
-//! and nobody starves.
+//! fetching them. So a connection moves a burst before the next one is touched. A connection that has just received
+//! from its peer, or that stopped because the port was full, is *hot* and goes first; all others queue. It stays hot
+//! for one turn's worth of bytes, then queues like the others, so none starves.
 //!
-//! What is needed to choose lies here and not in the connections: looking at one is what costs.
+//! The state needed to choose lies here and not in the connections, because touching a connection costs cache misses.
 
 use std::collections::VecDeque;
 
@@ -62,7 +61,7 @@ impl Ready {
         }
     }
 
-    /// Before everybody: the last one touched is the hottest, and the nearest to its end.
+    /// To the front: the connection touched last is the hottest, and the nearest to its end.
     fn queue_hot(&mut self, index: usize) {
         let place = self.place(index);
         let was = std::mem::replace(&mut place.queued, Queued::Hot);
@@ -72,7 +71,7 @@ impl Ready {
         }
     }
 
-    /// It goes on, because the peer was heard or the port may have room again: hot while its turn lasts.
+    /// Continues a connection, because a segment came or the port may have room again: hot while its turn lasts.
     pub(super) fn resume(&mut self, index: usize) {
         match self.place(index).turn {
             0 => self.queue(index),
@@ -136,7 +135,7 @@ mod tests {
         ready.queue(0);
         ready.queue(1);
         let mut served = [0; 2];
-        // Connection 0 hears from its peer after each segment; 1 waits.
+        // Connection 0 receives from its peer after each segment; 1 waits.
         for _ in 0..2 * TURN as usize / 1500 {
             let Some(index) = ready.pop() else { break };
             served[index] += 1500;

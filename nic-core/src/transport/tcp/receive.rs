@@ -1,4 +1,4 @@
-//! Frames in: to their connection, to a [listener](super::listener), or answered by the transport itself.
+//! Reception of frames: to their connection, to a [listener](super::listener), or answered by the transport itself.
 
 use std::net::SocketAddrV4;
 
@@ -33,12 +33,11 @@ use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 /// Frames taken per step: enough to acknowledge many at once, few enough to serve others soon.
 const RX_BUDGET: usize = 128;
 
-/// A handshake that is not over after this long is forgotten: 10 s.
+/// A handshake that is not over after this long is dropped: 10 s.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// smoltcp's size of segments for a peer that names none (RFC 9293 §3.7.1).
 const MSS_DEFAULT: u16 = 536;
-/// How far beyond its last connection's numbers a port begins that is used again: more than a window
-/// without scale.
+/// How far a reused port begins beyond its last connection's numbers: more than a window without scale.
 const BEYOND: u32 = 1 << 17;
 
 /// What a SYN needs to be answered.
@@ -49,7 +48,7 @@ struct Door {
     mac: MacAddr,
 }
 
-/// What is left to do with a frame once the port has its buffer back.
+/// Remaining work for a frame once the port has its buffer back.
 enum After {
     Nothing,
     /// A SYN that may open a connection.
@@ -256,7 +255,7 @@ impl TcpTransport {
         }
     }
 
-    /// An outgoing connection failed: its works retire, its id is free.
+    /// An outgoing connection failed: its operations retire, its id is free.
     pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
         let Some(c) = self.table.at(index) else {
             return;
@@ -293,7 +292,7 @@ impl TcpTransport {
     /// A SYN for a listener: makes the connection and hands it the SYN, or answers with a cookie.
     pub(super) fn open(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
         let key = Key::new(seg.src, seg.src_port, seg.dst_port);
-        // A TIME-WAIT connection of the same name gives way (RFC 9293 §3.10.7.4).
+        // A TIME-WAIT connection with the same addresses is replaced (RFC 9293 §3.10.7.4).
         let old = self.table.find(key);
         let used = old.and_then(|i| self.table.at(i)).map(|c| c.tcp.sent_end());
         if let Some(old) = old {
@@ -512,7 +511,7 @@ impl TcpTransport {
         }
     }
 
-    /// Frees a connection that was never reported, without a word to its peer.
+    /// Frees a connection that was never reported, without a segment to its peer.
     fn forget_half_open(&mut self, index: usize) {
         let phase = self.table.at(index).map(|c| c.phase);
         if let Some(Phase::Incoming(id)) = phase {
@@ -530,7 +529,7 @@ impl TcpTransport {
     }
 }
 
-/// The packet as the socket is to see it: as it came, or a copy with another number.
+/// The packet for the socket: as it came, or a copy with another number.
 fn as_shown<'a>(
     s: &mut TcpSocket,
     verdict: Verdict,

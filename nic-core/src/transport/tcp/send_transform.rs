@@ -1,4 +1,4 @@
-//! Sends through an engine that changes them: a piece goes in, and what comes out goes to the socket.
+//! Sends through a transforming engine: a piece goes in, and its output goes to the socket.
 
 use std::collections::VecDeque;
 

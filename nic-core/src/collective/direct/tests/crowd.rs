@@ -1,4 +1,4 @@
-//! Many ranks: who wakes whom, and what a lost arrival does.
+//! Tests with many ranks: wake-ups, and the effect of a lost arrival.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! A rank that stores whatever it likes: forged records, tables, flags, and garbage all over the areas.
+//! A hostile rank: forged records, tables and flags, and random bytes all over the areas.
 //! One thread and virtual time; the same in each run.
 
 use super::super::record::WORDS;

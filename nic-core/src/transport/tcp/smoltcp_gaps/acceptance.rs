@@ -1,9 +1,9 @@
-//! Which segments a socket is shown: RFC 9293 §3.10.7.4 with the tests of RFC 5961.
+//! Acceptance of segments, before smoltcp gets them: RFC 9293 §3.10.7.4 with the tests of RFC 5961.
 //!
 //! smoltcp 0.14 ends a connection for any reset inside the window (`process`, "RSTs in any other state close the socket"),
 //! drops a SYN without ACK and an old acknowledgement without an answer ("expecting an ACK", "duplicate ACK"), the
-//! latter with its data, and takes acknowledgements of bytes that it has not sent (`ack_max`). Somebody who guesses a
-//! number could so end, spoil or block a connection, and a peer that starts again could not.
+//! latter with its data, and takes acknowledgements of bytes that it has not sent (`ack_max`). An attacker who
+//! guesses a number could thus end, corrupt or block a connection, while a restarted peer could not end its old one.
 
 use smoltcp::socket::tcp::{Socket, State};
 
@@ -13,14 +13,14 @@ use super::stack::Stack;
 use crate::types::NicTime;
 use crate::wire::frame::TcpFrame;
 
-/// What is to be done with a segment.
+/// What happens to a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport::tcp) enum Verdict {
     /// It is for the socket.
     Take,
     /// It is for the socket, with the newest acknowledgement in the place of its own, overtaken one.
     TakeWithoutAck,
-    /// Only somebody who knows our numbers may mean this: the peer is told them.
+    /// Valid only from a sender that holds our sequence numbers: they are sent to the peer in a challenge ACK.
     Challenge,
     /// It may be a guess, and needs no answer.
     Drop,
@@ -44,7 +44,7 @@ pub(in crate::transport::tcp) fn judge(s: &TcpSocket, seg: &TcpFrame) -> Verdict
 fn judge_unusual(s: &TcpSocket, seg: &TcpFrame) -> Verdict {
     let socket: &Socket<'_> = s.tcp();
     let Some(next) = s.next_expected() else {
-        // The handshake has numbers of its own, which smoltcp checks.
+        // smoltcp checks the numbers of a handshake itself.
         return Verdict::Take;
     };
     let ahead = seg.seq.wrapping_sub(next);
@@ -75,7 +75,7 @@ fn judge_unusual(s: &TcpSocket, seg: &TcpFrame) -> Verdict {
     match behind as usize {
         0 => Verdict::Take,
         n if n > socket.send_capacity() => Verdict::Challenge,
-        // Nothing new: only that it counts as no duplicate of the newest one.
+        // Acknowledges nothing new, but must not count as a duplicate of the newest one.
         _ if seg.pure_ack && ahead == 0 => Verdict::Take,
         _ => Verdict::TakeWithoutAck,
     }

@@ -1,10 +1,10 @@
-//! The clock that smoltcp is shown.
+//! The clock passed to smoltcp, scaled from the NIC's.
 
 use smoltcp::time::Instant;
 
 use crate::types::NicTime;
 
-/// smoltcp's clock: it counts microseconds, and runs `rate` times as fast as the NIC's.
+/// smoltcp's clock in microseconds, `rate` times as fast as the NIC's.
 ///
 /// smoltcp's least retransmission time-out is a constant of 1 s (RFC 6298 §2.4). Behind a NIC a round
 /// trip takes microseconds, and Linux waits 200 ms; a clock that runs five times as fast gives the

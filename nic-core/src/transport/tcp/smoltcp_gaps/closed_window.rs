@@ -5,7 +5,7 @@ use super::socket::TcpSocket;
 /// The sequence number with which smoltcp should see a pure acknowledgement, when not its own.
 ///
 /// smoltcp refuses one whose sequence number lies beyond the window it offered last, and then
-/// sends no more: with a closed window, both sides wait for ever. Such a segment is in order:
+/// sends no more: with a closed window, both sides wait forever. Such a segment is in order:
 /// the window's edge moved back by a part of the window's scale after the peer had filled it.
 /// "Special allowance should be made to accept valid ACKs" (RFC 9293 §3.10.7.4).
 pub(in crate::transport::tcp) fn sequence_of_ack(s: &TcpSocket, seq: u32) -> Option<u32> {

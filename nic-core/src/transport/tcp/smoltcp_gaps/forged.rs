@@ -1,6 +1,6 @@
-//! Segments that a socket is told in the name of its peer, to make it do what smoltcp has no call for.
+//! Forged segments: passed to a socket as its peer's, for actions that smoltcp has no call for.
 //!
-//! They carry numbers that the peer has acknowledged or sent, so that they change nothing of the stream.
+//! Their numbers are ones that the peer has acknowledged or sent, so the stream stays unchanged.
 
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpProtocol, Ipv4Repr, TcpControl, TcpRepr, TcpSeqNumber};
@@ -40,13 +40,13 @@ pub(super) fn repeat_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime, win
         };
         forge(stack, s, now, &repr);
     }
-    // What the socket answers is not for the peer, who has said nothing.
+    // The peer has sent nothing, so the socket's answer is not for it.
     stack.reply.len = 0;
 }
 
-/// Makes a socket say at which sequence numbers it is: the answer to a byte that came before (RFC 9293
-/// §3.10.7.4), left in the reply buffer. smoltcp answers such a byte always; its own challenge ACKs
-/// have a limit of one for all causes together.
+/// Makes a socket acknowledge its current sequence numbers, by a byte that came before (RFC 9293 §3.10.7.4). The
+/// answer is left in the reply buffer. smoltcp always answers such a byte; its own challenge ACKs
+/// share one limit for all causes.
 pub(super) fn provoke_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime) {
     let Some(mut repr) = peer_segment(s, s.heard_window) else {
         return;
@@ -56,8 +56,8 @@ pub(super) fn provoke_ack(stack: &mut Stack, s: &mut TcpSocket, now: NicTime) {
     forge(stack, s, now, &repr);
 }
 
-/// Tells a listening socket of a SYN with these options; `true` when it has taken it. Its SYN|ACK is
-/// dropped: the peer has had it as a cookie.
+/// Passes a SYN with these options to a listening socket; `true` when the socket has taken it. Its SYN|ACK is
+/// dropped: the peer has received it as a cookie.
 pub(in crate::transport::tcp) fn replay_syn(
     stack: &mut Stack,
     s: &mut TcpSocket,

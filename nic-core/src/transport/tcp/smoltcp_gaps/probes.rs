@@ -1,14 +1,14 @@
-//! What keep-alive probes and refusals say about the peer of one connection.
+//! Liveness of one connection's peer, from keep-alive probes and refusals.
 
 use std::time::Duration;
 
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
-/// Segments that the peer's host must refuse. The kernel bounds how many refusals it sends, and any of them may
-/// be forged (RFC 5927 §4).
+/// Segments that the peer's host must refuse before the peer counts as gone. The kernel bounds how many refusals it
+/// sends, and any of them may be forged (RFC 5927 §4).
 const REFUSALS: u32 = 3;
-/// How long they must have gone on, without a word from the peer.
+/// How long the refusals must have gone on, without a segment from the peer.
 const REFUSED_FOR: Duration = Duration::from_millis(500);
 
 /// Whether the peer of one connection is still there.
@@ -16,9 +16,9 @@ const REFUSED_FOR: Duration = Duration::from_millis(500);
 pub(in crate::transport::tcp) struct Probes {
     /// When an idle connection starts to be probed.
     pub(in crate::transport::tcp) at: Option<NicTime>,
-    /// The user wants to know of the peer's end soon.
+    /// The user has asked for early detection of the peer's end.
     pub(in crate::transport::tcp) watched: bool,
-    /// Refusals since the peer was heard, and when the first came.
+    /// Refusals since the peer's last segment, and when the first came.
     refused: Option<(NicTime, u32)>,
 }
 

@@ -1,8 +1,8 @@
-//! What a peer has acknowledged, and the recovery from losses that follows from it (RFC 6582).
+//! Loss recovery from a peer's acknowledgements (RFC 6582).
 
 use crate::transport::tcp::sequence::is_before;
 
-/// Duplicates that tell of a loss (RFC 5681 §3.2).
+/// Duplicates that indicate a loss (RFC 5681 §3.2).
 const DUPLICATES: u32 = 3;
 
 /// What the peer has acknowledged, and how far a recovery goes.
@@ -23,7 +23,7 @@ impl Recovery {
         self.sent
     }
 
-    /// Notes segments sent: the farthest end, and how many were sent before.
+    /// Records segments sent: the farthest end, and how many were sent before.
     pub(in crate::transport::tcp) fn sent(&mut self, end: u32, repeated: u32) {
         // A recovery repeats one segment at a time. More at once: a time-out, after which smoltcp goes on from
         // there by itself.
@@ -35,7 +35,7 @@ impl Recovery {
         }
     }
 
-    /// Notes an acknowledgement. Returns whether it leaves a hole open.
+    /// Records an acknowledgement. Returns whether it leaves a hole open.
     pub(in crate::transport::tcp) fn acknowledged(
         &mut self,
         ack: u32,

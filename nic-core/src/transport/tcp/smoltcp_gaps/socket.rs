@@ -1,4 +1,4 @@
-//! One connection's socket of smoltcp, and what is counted of it from outside because smoltcp keeps it to itself.
+//! One connection's smoltcp socket, with the sequence numbers that smoltcp keeps private, counted from outside.
 
 use std::net::SocketAddrV4;
 
@@ -12,7 +12,7 @@ use super::recovery::Recovery;
 use crate::transport::tcp::TcpConfig;
 use crate::types::NicTime;
 
-/// How long an acknowledgement waits for company: time for a kernel to answer what it received.
+/// How long an acknowledgement is delayed, so that a kernel's answer can carry it.
 /// RFC 9293 §3.8.6.3 allows 500 ms; a GPU answers sooner.
 const ACK_DELAY: std::time::Duration = std::time::Duration::from_micros(200);
 
@@ -34,13 +34,13 @@ pub(in crate::transport::tcp) struct TcpSocket {
     pub(in crate::transport::tcp) taken: u64,
     /// The window that the peer has offered last, not scaled.
     pub(in crate::transport::tcp) heard_window: u16,
-    /// Answers to segments that somebody may have guessed.
+    /// Answers to segments whose numbers may have been guessed.
     pub(super) challenges: Challenges,
     /// A reset has ended the socket.
     pub(in crate::transport::tcp) reset: bool,
     /// Losses that are being recovered from.
     pub(in crate::transport::tcp) recovery: Recovery,
-    /// When the socket is reminded of what it has forgotten.
+    /// When the socket's lost retransmission is restarted.
     pub(in crate::transport::tcp) restart_at: Option<NicTime>,
     /// Whether the peer is still there.
     pub(in crate::transport::tcp) probes: Probes,
@@ -111,7 +111,7 @@ impl TcpSocket {
         self.sockets.get::<Socket>(self.handle).send_queue() as u64
     }
 
-    /// RCV.NXT. smoltcp keeps it to itself, so it is counted from outside.
+    /// RCV.NXT, counted from outside because smoltcp keeps it private.
     pub(in crate::transport::tcp) fn next_expected(&self) -> Option<u32> {
         let socket = self.tcp();
         let fin = u32::from(peer_has_closed(socket.state()));
@@ -119,7 +119,7 @@ impl TcpSocket {
         Some(self.peer_base?.wrapping_add(bytes as u32).wrapping_add(fin))
     }
 
-    /// SND.UNA. smoltcp keeps it to itself, so it is counted from outside.
+    /// SND.UNA, counted from outside because smoltcp keeps it private.
     pub(in crate::transport::tcp) fn unacknowledged(&self) -> u32 {
         let socket = self.tcp();
         // Our FIN is acknowledged.
@@ -140,7 +140,7 @@ impl TcpSocket {
         end.wrapping_add(u32::from(closed))
     }
 
-    /// Throws away what the peer sent. Returns whether there was anything.
+    /// Discards what the peer sent. Returns whether there was anything.
     pub(in crate::transport::tcp) fn discard(&mut self) -> bool {
         let mut any = false;
         while self.socket().recv_queue() > 0 {

@@ -1,4 +1,4 @@
-//! smoltcp's interface as the transport uses it: its clock, and the room for the answer that it gives at once.
+//! smoltcp's interface as the transport uses it: its clock, and the buffer for its immediate answer.
 
 use smoltcp::iface::{Interface, SocketSet};
 use smoltcp::phy::DeviceCapabilities;
@@ -65,7 +65,7 @@ impl Stack {
         self.iface = own;
     }
 
-    /// Shows a packet to a socket; its answer goes to the reply buffer.
+    /// Passes a packet to a socket; its answer goes to the reply buffer.
     #[inline]
     pub(in crate::transport::tcp) fn receive(
         &mut self,
@@ -86,7 +86,7 @@ impl Stack {
         }
     }
 
-    /// Shows a listening socket a SYN, which is answered with the sequence number `isn`.
+    /// Passes a SYN to a listening socket, which answers with the sequence number `isn`.
     pub(in crate::transport::tcp) fn receive_syn(
         &mut self,
         s: &mut TcpSocket,
@@ -99,7 +99,7 @@ impl Stack {
         self.restore_interface(own);
     }
 
-    /// Shows smoltcp a packet of no connection. Returns whether it answers, with a reset.
+    /// Passes smoltcp a packet of no connection. Returns whether it answers, with a reset.
     pub(in crate::transport::tcp) fn refuse(&mut self, now: NicTime, packet: &[u8]) -> bool {
         let t = self.instant(now);
         let mut device = Ingress {
