@@ -78,7 +78,7 @@ fn no_shape_waits_for_itself() {
 
 /// All numbers of ranks up to 16, and lengths of a part of a chunk to several segments of each.
 #[test]
-#[ignore = "takes minutes; the search above has the numbers of ranks at which something changes"]
+#[ignore = "takes a minute; the search above has the numbers of ranks at which something changes"]
 fn no_shape_of_any_length_waits_for_itself() {
     search(2..=16, &[0, 1, 15, 37, 600]);
 }

@@ -20,7 +20,7 @@ pub(in crate::transport::tcp) struct Stack {
     address: Ipv4Cidr,
     pub(in crate::transport::tcp) iface: Interface,
     /// A set without sockets: smoltcp answers what is given to it with a reset.
-    nobody: SocketSet<'static>,
+    no_sockets: SocketSet<'static>,
     /// The answer to the packet that was received last, if it has one.
     pub(in crate::transport::tcp) reply: Reply,
     /// Times that an assertion of smoltcp has failed.
@@ -38,7 +38,7 @@ impl Stack {
             caps,
             address,
             iface,
-            nobody: SocketSet::new(Vec::new()),
+            no_sockets: SocketSet::new(Vec::new()),
             reply: Reply::new(),
             defects: 0,
         }
@@ -108,7 +108,7 @@ impl Stack {
             caps: &self.caps,
         };
         self.iface
-            .poll_ingress_single(t, &mut device, &mut self.nobody);
+            .poll_ingress_single(t, &mut device, &mut self.no_sockets);
         self.reply.len > 0
     }
 
