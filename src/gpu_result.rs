@@ -6,6 +6,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::SessionError;
 
 /// `gpu_result` of the device header, as a kernel writes it to memory: `nic.alloc::<GpuResult>(1)`.
+///
+/// Zeroed memory reads as success. Write [`GpuResult::UNWRITTEN`] before the launch, so that a kernel that returns early is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct GpuResult {
@@ -19,7 +21,15 @@ pub struct GpuResult {
 }
 
 impl GpuResult {
-    /// How the call ended; `None` when no kernel has written it.
+    /// No status of the contract: what [`GpuResult::check`] reports as [`SessionError::NoResult`].
+    pub const UNWRITTEN: GpuResult = GpuResult {
+        status: u32::MAX,
+        session: 0,
+        bytes: 0,
+        detail: 0,
+    };
+
+    /// How the call ended; `None` when the word is no status of the contract.
     pub fn status(&self) -> Option<Status> {
         Status::from_code(self.status.try_into().ok()?)
     }
@@ -27,17 +37,18 @@ impl GpuResult {
     /// The bytes of a call that succeeded; `operation` is for the error's text.
     ///
     /// # Errors
-    /// [`SessionError::Failed`]; with `BAD_DESCRIPTOR` where there is no status at all.
+    /// [`SessionError::Failed`], or [`SessionError::NoResult`] where there is no status.
     pub fn check(&self, operation: &'static str) -> Result<u64, SessionError> {
         match self.status() {
             Some(Status::Ok) => Ok(self.bytes),
-            status => Err(SessionError::Failed {
+            Some(status) => Err(SessionError::Failed {
                 operation,
                 peer: None,
-                status: status.unwrap_or(Status::BadDescriptor),
+                status,
                 bytes: self.bytes,
                 detail: self.detail,
             }),
+            None => Err(SessionError::NoResult { operation }),
         }
     }
 }
@@ -63,10 +74,13 @@ mod tests {
             ..result
         };
         assert_eq!(ok.check("send").expect("success"), 100);
-        let nothing = GpuResult {
-            status: 0xff00,
-            ..result
-        };
-        assert!(nothing.status().is_none() && nothing.check("send").is_err());
+        for status in [u32::MAX, 0xff00] {
+            let nothing = GpuResult {
+                status,
+                ..GpuResult::UNWRITTEN
+            };
+            let error = nothing.check("send").expect_err("no status");
+            assert!(matches!(error, SessionError::NoResult { .. }), "{error}");
+        }
     }
 }

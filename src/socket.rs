@@ -51,13 +51,21 @@ pub enum SessionError {
     #[error("no queue for sockets")]
     Queue(#[from] NicError),
     /// The NIC did not take or end the operation.
-    #[error("{operation}")]
+    #[error("{operation}{}: the NIC did not complete it", of(.peer))]
     Wait {
         /// The call.
         operation: &'static str,
+        /// The peer, where it is known.
+        peer: Option<SocketAddrV4>,
         /// The cause.
         #[source]
         source: WaitError,
+    },
+    /// A kernel left no result ([`GpuResult`](crate::GpuResult)).
+    #[error("{operation}: the kernel wrote no result; wait for its launch, and check that it reaches its last line")]
+    NoResult {
+        /// The call that the result was to tell of.
+        operation: &'static str,
     },
     /// No memory for an adapter.
     #[error("no memory for the buffer")]
@@ -121,7 +129,7 @@ impl Nic {
     pub fn copy(&self, from: impl Into<Span>, to: impl Into<Span>) -> Result<(), SessionError> {
         let (from, to) = (from.into(), to.into());
         assert_eq!(from.bytes(), to.bytes(), "the parts differ in length");
-        let session = Session::none(self)?;
+        let queue = self.socket_queue()?;
         let mut copied = 0;
         while copied < from.bytes() {
             let part = copied..(copied + PIECE).min(from.bytes());
@@ -129,13 +137,43 @@ impl Nic {
                 remote_va: to.slice(part.clone()).va(),
                 ..transfer(Opcode::Copy, from.slice(part.clone()))
             };
-            let done = session.complete("copy", d)?;
+            let done = call(&queue, "copy", None, &d)?;
             if done.status != Status::Ok {
-                return Err(session.failed("copy", &done, copied));
+                return Err(failed("copy", None, &done, copied));
             }
             copied = part.end;
         }
         Ok(())
+    }
+}
+
+/// Runs an operation and returns its completion with any status.
+fn call(
+    queue: &HostQueue,
+    operation: &'static str,
+    peer: Option<SocketAddrV4>,
+    d: &Descriptor,
+) -> Result<Completion, SessionError> {
+    let done = queue.call(d);
+    done.map_err(|source| SessionError::Wait {
+        operation,
+        peer,
+        source,
+    })
+}
+
+fn failed(
+    operation: &'static str,
+    peer: Option<SocketAddrV4>,
+    c: &Completion,
+    before: u64,
+) -> SessionError {
+    SessionError::Failed {
+        operation,
+        peer,
+        status: c.status,
+        bytes: before + c.bytes,
+        detail: c.detail,
     }
 }
 
@@ -144,32 +182,25 @@ impl Nic {
 struct Session {
     nic: Nic,
     queue: HostQueue,
-    /// Whether the NIC assigned `id`, so that it must be closed.
-    is_open: bool,
     id: SessionId,
     peer: Option<SocketAddrV4>,
     timeout_us: AtomicU32,
 }
 
 impl Session {
-    /// For operations without a session.
-    fn none(nic: &Nic) -> Result<Session, SessionError> {
+    fn new(nic: &Nic) -> Result<Session, SessionError> {
+        let queue = nic.socket_queue()?;
+        let made = call(&queue, "socket", None, &Descriptor::new(Opcode::Socket))?;
+        if made.status != Status::Ok {
+            return Err(failed("socket", None, &made, 0));
+        }
         Ok(Session {
             nic: nic.clone(),
-            queue: nic.socket_queue()?,
-            is_open: false,
-            id: SessionId(0),
+            queue,
+            id: SessionId(made.detail as u32),
             peer: None,
             timeout_us: AtomicU32::new(0),
         })
-    }
-
-    fn new(nic: &Nic) -> Result<Session, SessionError> {
-        let mut session = Session::none(nic)?;
-        let made = session.call("socket", Descriptor::new(Opcode::Socket))?;
-        session.id = SessionId(made.detail as u32);
-        session.is_open = true;
-        Ok(session)
     }
 
     fn set_timeout(&self, timeout: Duration) {
@@ -185,18 +216,11 @@ impl Session {
             timeout_us: self.timeout_us.load(Ordering::Relaxed),
             ..d
         };
-        let done = self.queue.call(&d);
-        done.map_err(|source| SessionError::Wait { operation, source })
+        call(&self.queue, operation, self.peer, &d)
     }
 
     fn failed(&self, operation: &'static str, c: &Completion, before: u64) -> SessionError {
-        SessionError::Failed {
-            operation,
-            peer: self.peer,
-            status: c.status,
-            bytes: before + c.bytes,
-            detail: c.detail,
-        }
+        failed(operation, self.peer, c, before)
     }
 
     /// Runs an operation that must succeed.
@@ -216,9 +240,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if !self.is_open {
-            return;
-        }
         self.set_timeout(CLOSE);
         // The peer is gone, or the NIC is closed: nothing is left to close.
         let _ = self.call("close", Descriptor::new(Opcode::Close));
@@ -302,7 +323,6 @@ impl Listener {
         let session = Session {
             nic: self.session.nic.clone(),
             queue: self.session.queue.clone(),
-            is_open: true,
             id: SessionId(done.detail as u32),
             peer: Some(peer),
             timeout_us: AtomicU32::new(self.session.timeout_us.load(Ordering::Relaxed)),

@@ -110,7 +110,7 @@ fn what_goes_wrong_is_named_and_fits_io() {
     let status = |e: &SessionError| e.status();
     let again = nics[0].listen(7000).expect_err("taken");
     assert_eq!(status(&again), Some(Status::AddressInUse), "{again}");
-    let refused = nics[1].connect("10.93.0.7:7001").expect_err("nobody");
+    let refused = nics[1].connect("10.93.0.7:7001").expect_err("no listener");
     assert_eq!(
         status(&refused),
         Some(Status::ConnectionRefused),
@@ -125,7 +125,7 @@ fn what_goes_wrong_is_named_and_fits_io() {
         assert!(wrong.to_string().contains(text), "{wrong}");
     }
     listener.set_timeout(Duration::from_millis(5));
-    let none = listener.accept().expect_err("nobody comes");
+    let none = listener.accept().expect_err("no connection");
     assert_eq!(status(&none), Some(Status::TimedOut), "{none}");
     // The listener stays usable.
     listener.set_timeout(LIMIT);

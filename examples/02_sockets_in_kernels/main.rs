@@ -40,6 +40,7 @@ fn main() -> Result<(), Error> {
         server.alloc::<GpuResult>(1)?,
         server.alloc::<u32>(1)?,
     );
+    server_end.write(0, &[GpuResult::UNWRITTEN])?;
     let serving = server.gpu().launch(
         "server",
         1,
@@ -54,6 +55,7 @@ fn main() -> Result<(), Error> {
         ],
     )?;
     let (send_data, client_end) = (client.alloc::<u8>(BYTES)?, client.alloc::<GpuResult>(1)?);
+    client_end.write(0, &[GpuResult::UNWRITTEN])?;
     let sending = client.gpu().launch(
         "client",
         1,

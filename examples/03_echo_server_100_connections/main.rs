@@ -63,6 +63,7 @@ fn main() -> Result<(), Error> {
         client.alloc::<GpuResult>(CONNECTIONS.into())?,
         client.alloc::<u32>(1)?,
     );
+    ends.write(0, &[GpuResult::UNWRITTEN; CONNECTIONS as usize])?;
     let clients = client.gpu().launch(
         "echo_client",
         CONNECTIONS,

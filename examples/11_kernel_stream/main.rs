@@ -54,6 +54,7 @@ fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
     let (computed, sums) = (nic.kernel_stream(RING)?, nic.kernel_stream(RING)?);
     let (digest, ends) = (nic.alloc::<u64>(1)?, nic.alloc::<GpuResult>(3)?);
     digest.write(0, &[0])?;
+    ends.write(0, &[GpuResult::UNWRITTEN; 3])?;
     let args = [
         comm.handle().into(),
         (&computed).into(),

@@ -81,6 +81,7 @@ impl Machine {
         users.write(0, &visits)?;
         let all = nic.alloc::<u32>(COUNT * u64::from(RANKS))?;
         let (result, end) = (nic.alloc::<u8>(ROOM.into())?, nic.alloc::<GpuResult>(1)?);
+        end.write(0, &[GpuResult::UNWRITTEN])?;
         let args = [
             self.comm.handle().into(),
             u32::from(KIND).into(),
