@@ -1,6 +1,6 @@
 //! `cargo xtask counts`: instructions of the paths of small operations, compared with recorded counts.
 //!
-//! Times on a shared machine vary by a third, instructions by a thousandth. `nic-core/benches/counts.rs` has the paths; each runs
+//! Times on a shared machine vary by a third, instructions by a thousandth. `benches/micro/counts.rs` has the paths; each runs
 //! under callgrind. A count above the recorded one by more than the tolerance fails; a lower one is for `--update` to record.
 //! Only instructions count: the simulated caches and branches are no real machine's.
 
@@ -15,7 +15,7 @@ use crate::steps::Outcome;
 use crate::{root, target, tools};
 
 /// File with the recorded counts.
-const RECORDED: &str = "nic-core/benches/counts.json";
+const RECORDED: &str = "benches/micro/counts.json";
 /// Tolerated growth of a count, in percent.
 const TOLERANCE: f64 = 5.0;
 /// The same when another compiler than the recorded one has built the program.
@@ -185,7 +185,7 @@ fn build() -> Result<PathBuf> {
         "bench",
         "--quiet",
         "--no-run",
-        "--package=ringbell-nic-core",
+        "--package=ringbell-micro",
         "--bench=counts",
         "--message-format=json",
     ]))?;

@@ -62,7 +62,7 @@ enum Task {
     User,
     /// Instructions of the paths of small operations, under callgrind, against the recorded counts
     Counts {
-        /// Record what is counted now in nic-core/benches/counts.json
+        /// Record what is counted now in benches/micro/counts.json
         #[arg(long)]
         update: bool,
     },

@@ -1,11 +1,11 @@
 //! The `local` transport against the machine's limits, in one run: two NICs, one thread each.
 //!
-//! `cargo bench -p ringbell-nic-core --bench local`. Every figure is the median of several runs, and
+//! `cargo bench -p ringbell-micro --bench local`. Every figure is the median of several runs, and
 //! every run checks its bytes.
 #![allow(clippy::disallowed_methods)] // A bench measures with the clock.
 #![allow(unsafe_code)] // The memcpy that is the limit.
 
-#[path = "../tests/nic_support/mod.rs"]
+#[path = "../../nic-core/tests/nic_support/mod.rs"]
 mod nic_support;
 
 use std::sync::atomic::{AtomicU64, Ordering};

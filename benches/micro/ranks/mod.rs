@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub)] // Each bench uses a part of it.
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 
-#[path = "../../tests/nic_support/mod.rs"]
+#[path = "../../../nic-core/tests/nic_support/mod.rs"]
 pub mod nic;
 
 use std::net::SocketAddrV4;

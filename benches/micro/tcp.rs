@@ -1,7 +1,7 @@
 //! TCP over the in-memory port against a bare smoltcp pair on the same port, and many connections
 //! against one. One thread steps both ends; runs are interleaved and medians compared.
 //!
-//! `cargo bench -p ringbell-nic-core --bench tcp [-- --json]`
+//! `cargo bench -p ringbell-micro --bench tcp [-- --json]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 
 use std::time::Instant as Clock;
