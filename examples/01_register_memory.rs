@@ -10,7 +10,7 @@
 //! their addresses. Ends with an error when a byte is wrong or a refusal is missing.
 
 use ringbell::abi::{GpuVa, Status};
-use ringbell::{DeviceBuffer, Nic, NicOptions, SessionError, Span};
+use ringbell::{DeviceBuffer, Nic, SessionError, Span};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -18,10 +18,7 @@ type Error = Box<dyn std::error::Error>;
 const BYTES: u32 = 3 << 20;
 
 fn main() -> Result<(), Error> {
-    let nic = Nic::open(NicOptions {
-        ip: "10.77.101.1/24".parse()?,
-        ..NicOptions::default()
-    })?;
+    let nic = Nic::builder().ip("10.77.101.1/24").open()?;
     // Allocating through the NIC is registering: pages into the GTLB, then a region with keys.
     let from = nic.alloc::<u8>(u64::from(BYTES))?;
     let to = nic.alloc::<u8>(u64::from(BYTES))?;

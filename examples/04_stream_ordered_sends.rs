@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::{Nic, NicOptions};
+use ringbell::Nic;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -21,12 +21,7 @@ const SERVER: &str = "10.77.104.1";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Error> {
-    let open = |ip: &str| -> Result<Nic, Error> {
-        Ok(Nic::open(NicOptions {
-            ip: ip.parse()?,
-            ..NicOptions::default()
-        })?)
-    };
+    let open = |ip: &str| Nic::builder().ip(ip).open();
     let (server, client) = (open(SERVER)?, open("10.77.104.2")?);
     let (mut serving, mut sending) = (server.socket_context(2)?, client.socket_context(1)?);
 

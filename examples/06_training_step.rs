@@ -10,7 +10,7 @@
 //! Prints the loss of the first and the last step, and that it equals the serial run's; ends with an error otherwise.
 
 use ringbell::parts::onc_engines::program::Layout;
-use ringbell::{CommOptions, Communicator, Nic, NicOptions, ReduceOp};
+use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -103,12 +103,8 @@ fn train_serially() -> Vec<f32> {
 fn main() -> Result<(), Error> {
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
-            let mut options = NicOptions {
-                ip: format!("10.77.106.{}/24", rank + 1).parse()?,
-                ..NicOptions::default()
-            };
-            options.gpu.memory_bytes = 16 << 20;
-            Ok(Nic::open(options)?)
+            let ip = format!("10.77.106.{}/24", rank + 1);
+            Ok(Nic::builder().ip(ip).gpu_memory(16 << 20).open()?)
         })
         .collect::<Result<_, Error>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use ringbell::{
     variables, BootstrapServer, CommOptions, Communicator, DeviceBuffer, Job, JobError, Nic,
-    NicOptions, ReduceOp,
+    ReduceOp,
 };
 
 type Error = Box<dyn std::error::Error>;
@@ -43,9 +43,7 @@ fn add(comm: &Communicator, x: &DeviceBuffer<u32>, number: u32) -> Result<u32, E
 }
 
 fn rank(job: &Job) -> Result<(), Error> {
-    let mut options = NicOptions::for_job(job)?;
-    options.gpu.memory_bytes = 16 << 20;
-    let nic = Nic::open(options)?;
+    let nic = Nic::builder().job(job).gpu_memory(16 << 20).open()?;
     let mut comm = Communicator::from_job(&nic, job, &CommOptions::default())?;
     let x = nic.alloc(1)?;
     // Each rank's number is a decimal place of its own.

@@ -8,7 +8,7 @@
 //!
 //! Prints why the wrong program was refused, then `3 ranks have the sum of 1000 values, 0 wrong`.
 
-use ringbell::{Algorithm, CommOptions, Communicator, Nic, NicOptions, Operation, ReduceOp};
+use ringbell::{Algorithm, CommOptions, Communicator, Nic, Operation, ReduceOp};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -32,12 +32,7 @@ rank 2
 const COUNT: usize = 1000;
 
 fn main() -> Result<(), Error> {
-    let open = |i: u8| -> Result<Nic, Error> {
-        Ok(Nic::open(NicOptions {
-            ip: format!("10.77.106.{}/24", i + 1).parse()?,
-            ..NicOptions::default()
-        })?)
-    };
+    let open = |i: u8| Nic::builder().ip(format!("10.77.106.{}/24", i + 1)).open();
     let nics = (0..3).map(open).collect::<Result<Vec<_>, _>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;
 

@@ -26,7 +26,7 @@ use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Direction, Return};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Nic, NicOptions, PortSpec, TransportSpec};
+use ringbell::{Nic, NicBuilder};
 
 type Error = Box<dyn std::error::Error>;
 
@@ -40,12 +40,8 @@ const INSIDE: &str = "RINGBELL_EXAMPLE_INSIDE";
 fn main() -> Result<(), Error> {
     let events = events(300_000, 40_000);
     if std::env::var_os(INSIDE).is_some() {
-        let options = NicOptions {
-            port: PortSpec::Tap("rbusers".into()),
-            tap_host: Some(HOST.parse()?),
-            ..server_options()?
-        };
-        return serve(Nic::open(options)?, &events, tcp_client);
+        let nic = server().port("tap:rbusers").tap_host(HOST).open()?;
+        return serve(nic, &events, tcp_client);
     }
     // A copy of ourselves inside a new user and network namespace: there we may make a TAP device.
     let mut unshare = Command::new("unshare");
@@ -67,27 +63,14 @@ fn main() -> Result<(), Error> {
     }
     println!("no TAP device without privileges here: a second NIC is the client, over the in-memory switch");
     let switch = Arc::new(MemSwitch::private(2, 9000, Checksums::Omitted)?);
-    let options = NicOptions {
-        port: PortSpec::Mem,
-        switch: Some((switch.clone(), 0)),
-        ..server_options()?
-    };
-    let client = Nic::open(NicOptions {
-        ip: "10.78.110.3/24".parse()?,
-        switch: Some((switch, 1)),
-        ..options.clone()
-    })?;
-    serve(Nic::open(options)?, &events, move |bytes| {
-        nic_client(&client, bytes)
-    })
+    let nic = server().switch(switch.clone(), 0).open()?;
+    let client = Nic::builder().ip("10.78.110.3/24").transport("tcp");
+    let client = client.switch(switch, 1).open()?;
+    serve(nic, &events, move |bytes| nic_client(&client, bytes))
 }
 
-fn server_options() -> Result<NicOptions, Error> {
-    Ok(NicOptions {
-        ip: format!("{SERVER}/24").parse()?,
-        transport: TransportSpec::Tcp,
-        ..NicOptions::default()
-    })
+fn server() -> NicBuilder {
+    Nic::builder().ip(format!("{SERVER}/24")).transport("tcp")
 }
 
 /// Users in a scrambled order, made by a multiplier: an example needs no generator.

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::{CommOptions, Communicator, Nic, NicOptions, Operation, ReduceOp};
+use ringbell::{CommOptions, Communicator, Nic, Operation, ReduceOp};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -19,12 +19,7 @@ const REPLAYS: u32 = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn main() -> Result<(), Error> {
-    let open = |i: u8| -> Result<Nic, Error> {
-        Ok(Nic::open(NicOptions {
-            ip: format!("10.77.113.{}/24", i + 1).parse()?,
-            ..NicOptions::default()
-        })?)
-    };
+    let open = |i: u8| Nic::builder().ip(format!("10.77.113.{}/24", i + 1)).open();
     let nics = (0..3).map(open).collect::<Result<Vec<_>, _>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;
     let wrong = std::thread::scope(|scope| {

@@ -40,9 +40,9 @@ pub enum AllocError {
 /// lengths count elements.
 ///
 /// ```
-/// # use ringbell::{Nic, NicOptions};
+/// # use ringbell::{Nic};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let nic = Nic::open(NicOptions { ip: "10.9.9.3/24".parse()?, ..NicOptions::default() })?;
+/// # let nic = Nic::builder().ip("10.9.9.3/24").open()?;
 /// let numbers = nic.alloc::<f32>(1000)?;
 /// numbers.write(10, &[1.5, 2.5])?;
 /// assert_eq!(numbers.to_vec()?[9..13], [0.0, 1.5, 2.5, 0.0]);

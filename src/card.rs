@@ -31,7 +31,7 @@ impl Nic {
     /// ```
     /// use ringbell::parts::card::{CardBar, DoorbellChoice};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let nic = ringbell::Nic::open(ringbell::NicOptions::default())?;
+    /// let nic = ringbell::Nic::builder().open()?;
     /// let card = CardBar::open(&nic.soft().bar_file().display().to_string())?;
     /// let doorbells = nic.doorbells(card, DoorbellChoice::Auto)?;
     /// let handle = doorbells.handle(&nic.create_queue()?);

@@ -14,9 +14,9 @@ impl Nic {
     /// address inside it serves, not only the first.
     ///
     /// ```
-    /// # use ringbell::{MemoryKind, Nic, NicOptions, abi::GpuVa};
+    /// # use ringbell::{MemoryKind, Nic, abi::GpuVa};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let nic = Nic::open(NicOptions { ip: "10.9.9.2/24".parse()?, ..NicOptions::default() })?;
+    /// let nic = Nic::builder().ip("10.9.9.2/24").open()?;
     /// let buffer = nic.alloc_host(1000)?;
     /// buffer.write(10, b"hello")?;
     /// let info = nic.pointer_info(GpuVa(buffer.va().0 + 10)).expect("registered");

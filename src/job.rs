@@ -1,31 +1,14 @@
-//! Options of the NIC of a job's rank: its address, network and secrets, derived from the job's id.
+//! Settings of the NIC of a job's rank: its address, network and secrets, derived from the job's id.
 
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ringbell_job::{Job, UniqueId};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::scratch;
 
-use crate::{Cidr, NicOptions, SpecError};
-
-/// The environment's settings for a rank's NIC cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum JobNicError {
-    /// RINGBELL_PORT or RINGBELL_TRANSPORT is invalid.
-    #[error("RINGBELL_PORT or RINGBELL_TRANSPORT")]
-    Spec(#[from] SpecError),
-    /// The in-memory switch of the launcher.
-    #[error("cannot attach to the launcher's switch at {path}: {why}")]
-    Switch {
-        /// RINGBELL_SWITCH.
-        path: PathBuf,
-        /// The cause.
-        why: String,
-    },
-}
+use crate::{Cidr, NicBuilder, OpenError};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
 fn address_of(rank: u32) -> Cidr {
@@ -36,60 +19,64 @@ fn address_of(rank: u32) -> Cidr {
     }
 }
 
-impl NicOptions {
-    /// Options for the NIC of this process's rank: an address by rank, and a directory, a network number and secrets of the job's
-    /// own, so that two jobs on one machine never meet.
+impl NicBuilder {
+    /// The settings of this process's rank: an address by rank, and a directory, a network number and secrets of the job's own,
+    /// so that two jobs on one machine never meet; port, transport and switch as the launcher says. Later settings override it.
     ///
     /// ```no_run
-    /// use ringbell::{Job, Nic, NicOptions};
+    /// use ringbell::{Job, Nic};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let job = Job::from_env()?;
-    /// let nic = Nic::open(NicOptions::for_job(&job)?)?;
+    /// let nic = Nic::builder().job(&job).open()?;
     /// println!("rank {} of {}, started by {}", job.rank(), job.size(), job.source());
     /// # Ok(()) }
     /// ```
     ///
-    /// # Errors
-    /// [`JobNicError`]: the launcher names a port, a transport or a switch that cannot be used.
-    pub fn for_job(job: &Job) -> Result<NicOptions, JobNicError> {
+    /// [`open`](NicBuilder::open) fails when the launcher names a port, a transport or a switch that cannot be used.
+    pub fn job(self, job: &Job) -> NicBuilder {
         if job.serves() {
             // Jobs that were killed have left their directories; `ringbell run` does the same before it starts ranks.
             scratch::sweep();
         }
-        let mut options = NicOptions::for_rank(job.id(), job.rank());
-        if let Some(text) = job.transport() {
-            options.transport = text.parse()?;
+        let mut builder = self.rank(job.id(), job.rank());
+        if let Some(transport) = job.transport() {
+            if let Some(transport) = builder.read("RINGBELL_TRANSPORT", transport) {
+                builder.options.transport = transport;
+            }
         }
-        if let Some(text) = job.port() {
-            options.port = text.parse()?;
+        if let Some(port) = job.port() {
+            if let Some(port) = builder.read("RINGBELL_PORT", port) {
+                builder.options.port = port;
+            }
         }
         if let Some(path) = job.switch() {
-            options.switch = Some((attach(path)?, job.rank() as usize));
+            match attach(path) {
+                Ok(switch) => builder.options.switch = Some((switch, job.rank() as usize)),
+                Err(why) => drop(builder.wrong.get_or_insert(why)),
+            }
         }
-        Ok(options)
+        builder
     }
 
-    /// Options for the NIC of a job's rank that no launcher started; only the job's ranks can connect to it.
-    pub fn for_rank(id: &UniqueId, rank: u32) -> NicOptions {
+    /// As [`job`](NicBuilder::job), for a rank that no launcher started; only the job's ranks can connect to it.
+    pub fn rank(mut self, id: &UniqueId, rank: u32) -> NicBuilder {
         let word = |purpose| {
             let bytes = id.derived(purpose);
             bytes[..8].iter().fold(0, |w, b| w << 8 | u64::from(*b))
         };
+        let options = &mut self.options;
+        options.ip = address_of(rank);
         // Public values (the directory's name, the network's number in each frame) reveal nothing of the secrets.
-        let mut options = NicOptions {
-            ip: address_of(rank),
-            vni: word("network") as u32 & 0xff_ffff,
-            udp_secret: Some(word("udp")),
-            ..NicOptions::default()
-        };
+        options.vni = word("network") as u32 & 0xff_ffff;
+        options.udp_secret = Some(word("udp"));
         options.local.directory = Some(id.local_directory());
         options.local.secret = id.derived("local");
-        options
+        self
     }
 }
 
-fn attach(path: &Path) -> Result<Arc<MemSwitch>, JobNicError> {
-    let failed = |why: String| JobNicError::Switch {
+fn attach(path: &Path) -> Result<Arc<MemSwitch>, OpenError> {
+    let failed = |why: String| OpenError::JobSwitch {
         path: path.into(),
         why,
     };
@@ -105,6 +92,7 @@ fn attach(path: &Path) -> Result<Arc<MemSwitch>, JobNicError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Nic;
 
     const ID: &str = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711";
 
@@ -118,16 +106,18 @@ mod tests {
                 (name, value),
             ];
             let find = |n: &str| Some(given.iter().find(|v| v.0 == n)?.1.to_owned());
-            NicOptions::for_job(&Job::from_variables(&find).expect("a rank"))
+            Nic::builder().job(&Job::from_variables(&find).expect("a rank"))
         };
-        let udp = job("RINGBELL_PORT", "udp:127.0.0.1:0").expect("a port");
-        assert_eq!(udp.port.to_string(), "udp:127.0.0.1:0");
-        assert!(matches!(
-            job("RINGBELL_TRANSPORT", "pigeon"),
-            Err(JobNicError::Spec(_))
-        ));
-        let gone = job("RINGBELL_SWITCH", "/no/such/switch").expect_err("no file");
-        assert!(gone.to_string().contains("/no/such/switch"), "{gone}");
+        let udp = job("RINGBELL_PORT", "udp:127.0.0.1:0");
+        assert_eq!(udp.options.port.to_string(), "udp:127.0.0.1:0");
+        for (name, value) in [
+            ("RINGBELL_PORT", "carrier"),
+            ("RINGBELL_TRANSPORT", "pigeon"),
+            ("RINGBELL_SWITCH", "/no/such/switch"),
+        ] {
+            let e = job(name, value).open().expect_err(name).to_string();
+            assert!(e.contains(value), "{e}");
+        }
     }
 
     #[test]
@@ -137,14 +127,14 @@ mod tests {
         let id: UniqueId = ID.parse().expect("sound");
         let other = UniqueId::new(id.address(), [3; 16]);
         assert_ne!(id.local_directory(), other.local_directory());
-        let options = NicOptions::for_rank(&id, 3);
+        let options = Nic::builder().rank(&id, 3).options;
         assert_eq!(options.ip.ip, Ipv4Addr::new(10, 77, 0, 4));
         // Every user can see the directory's name, and every host on the wire the network's number.
         let shown = format!("{}{:x}", id.local_directory().display(), options.vni);
         let udp = options.udp_secret.expect("one");
         assert!(!shown.contains(&format!("{udp:016x}")), "{shown}");
         assert_ne!(options.local.secret[..16], *id.secret());
-        assert_ne!(NicOptions::for_rank(&other, 3).udp_secret, Some(udp));
+        assert_ne!(Nic::builder().rank(&other, 3).options.udp_secret, Some(udp));
         assert!(!id
             .local_directory()
             .to_string_lossy()

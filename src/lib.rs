@@ -6,11 +6,11 @@
 //! with the queue's handle:
 //!
 //! ```
-//! use ringbell::{KernelArg, Nic, NicOptions};
+//! use ringbell::{KernelArg, Nic};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let nic = Nic::open(NicOptions { ip: "10.9.9.1/24".parse()?, ..NicOptions::default() })?;
+//! let nic = Nic::builder().ip("10.9.9.1/24").open()?;
 //! let queue = nic.create_queue()?;
 //! let result = nic.alloc::<u32>(1)?;
 //! // A kernel that sends empty commands through the whole path: doorbell, NIC, completion.
@@ -25,6 +25,7 @@
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
 mod buffer;
+mod builder;
 #[cfg(feature = "card")]
 mod card;
 mod comm;
@@ -43,6 +44,7 @@ mod span;
 mod spec;
 
 pub use buffer::{AllocError, DeviceBuffer, Plain};
+pub use builder::NicBuilder;
 #[cfg(feature = "card")]
 pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
 pub use comm::{
@@ -57,8 +59,7 @@ pub use gpu::{
     ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
 };
 pub use gpu_result::GpuResult;
-pub use job::JobNicError;
-pub use nic::{Nic, NicOptions, OpenError};
+pub use nic::{Nic, OpenError};
 pub use socket::{Listener, SessionError, Socket, SocketReader, SocketWriter};
 pub use span::Span;
 pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
@@ -83,7 +84,8 @@ pub use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
 };
 pub use ringbell_nic_core::{
-    HostQueue, NotDelivered, ProgressMode, QueueConfig, SessionInfo, Undelivered, WaitError,
+    HostQueue, NicConfig, NotDelivered, ProgressMode, QueueConfig, SessionInfo, StagingConfig,
+    Undelivered, WaitError,
 };
 
 /// Engines on the path: attach one to a stream ([`attach_engine`](ringbell_nic_core::Nic::attach_engine)), to a queue

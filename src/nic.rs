@@ -4,114 +4,50 @@
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::CudaGpu;
-use ringbell_cuda_kernels::{EmulatedGpuConfig, Gpu, GpuBuffer};
-use ringbell_gtlb::{Access, MmuConfig, PdError};
+use ringbell_cuda_kernels::{Gpu, GpuBuffer};
+use ringbell_gtlb::{Access, PdError};
 use ringbell_nic_abi::PdId;
 #[cfg(feature = "pcap")]
 use ringbell_nic_core::port::capture::CaptureError;
-use ringbell_nic_core::port::impair::{Faults, ImpairError};
-use ringbell_nic_core::port::mem::{MemSwitch, SwitchError};
+use ringbell_nic_core::port::impair::ImpairError;
+use ringbell_nic_core::port::mem::SwitchError;
 #[cfg(feature = "tap")]
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpConfigError, TcpTransport};
-use ringbell_nic_core::{
-    HostQueue, LocalConfig, Nic as SoftNic, NicConfig, NicError, NotDelivered, ProgressMode,
-    QueueConfig,
-};
+use ringbell_nic_core::{HostQueue, Nic as SoftNic, NicError, NotDelivered, QueueConfig};
 
 use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};
+use crate::builder::NicOptions;
 #[cfg(feature = "cuda")]
 use crate::foreign::SharedPages;
-use crate::gpu::{GpuChoice, GpuOpenError};
+use crate::gpu::GpuOpenError;
 use crate::port;
-use crate::spec::{Cidr, PortSpec, TransportSpec};
-
-/// Options of a NIC. Every field has a default that works on one machine without privileges.
-#[derive(Debug, Clone)]
-pub struct NicOptions {
-    /// Own address and network.
-    pub ip: Cidr,
-    /// Transports to offer and to try.
-    pub transport: TransportSpec,
-    /// Port that carries TCP's frames.
-    pub port: PortSpec,
-    /// For [`PortSpec::Mem`]: the switch, and the number of this NIC's port on it.
-    pub switch: Option<(Arc<MemSwitch>, usize)>,
-    /// Faults to put between TCP and the port.
-    pub faults: Faults,
-    /// For [`PortSpec::Udp`]: the job's network identifier (VNI, 24 bits).
-    pub vni: u32,
-    /// For [`PortSpec::Udp`]: frames from unknown peers that prove this number are accepted, and the peers learned; without it
-    /// only the configured peers' frames are.
-    pub udp_secret: Option<u64>,
-    /// For [`PortSpec::Tap`]: address for the kernel's end of the device; `None` leaves it.
-    pub tap_host: Option<Cidr>,
-    /// Write every frame to this pcapng file.
-    pub pcap: Option<PathBuf>,
-    /// Which GPU to use.
-    pub gpu_choice: GpuChoice,
-    /// Settings of the emulated GPU, where it is used.
-    pub gpu: EmulatedGpuConfig,
-    /// Settings of the GTLBs.
-    pub mmu: MmuConfig,
-    /// Who steps the NIC when no kernel waits.
-    pub progress: ProgressMode,
-    /// Shape and time-outs of queues.
-    pub queue: QueueConfig,
-    /// Discovery directory and job secret of the `local` transport.
-    pub local: LocalConfig,
-    /// Limits of the NIC; `ip` and `progress` above override those in here.
-    pub limits: NicConfig,
-    /// Bytes of a TCP connection's receive buffer, and as many to send.
-    pub tcp_buffer: usize,
-    /// Shortest time after which TCP sends a segment again.
-    pub tcp_rto_min: Duration,
-    /// How often TCP probes idle links of communicators, so that the end of a rank is noticed; `None`: never. See
-    /// [`TcpConfig::watch`].
-    pub tcp_watch: Option<Duration>,
-    /// Seed of all random numbers: faults, sequence numbers. `None`: from the system.
-    pub seed: Option<u64>,
-}
-
-impl Default for NicOptions {
-    fn default() -> NicOptions {
-        NicOptions {
-            ip: Cidr {
-                ip: Ipv4Addr::new(10, 77, 0, 1),
-                prefix: 24,
-            },
-            transport: TransportSpec::Auto,
-            port: PortSpec::None,
-            switch: None,
-            faults: Faults::default(),
-            vni: 0x52_4245,
-            udp_secret: None,
-            tap_host: None,
-            pcap: None,
-            gpu_choice: GpuChoice::Auto,
-            gpu: EmulatedGpuConfig::default(),
-            mmu: MmuConfig::default(),
-            progress: ProgressMode::Rescue,
-            queue: QueueConfig::default(),
-            local: LocalConfig::default(),
-            limits: NicConfig::default(),
-            tcp_buffer: 256 << 10,
-            tcp_rto_min: Duration::from_millis(200),
-            tcp_watch: Some(Duration::from_millis(500)),
-            seed: None,
-        }
-    }
-}
+use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 
 /// Why a NIC could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
+    /// The value of a setting cannot be read.
+    #[error("setting {setting}: {why}")]
+    Setting {
+        /// The setting of [`NicBuilder`](crate::NicBuilder), or an environment variable.
+        setting: &'static str,
+        /// The wrong value, and the valid ones.
+        why: SpecError,
+    },
+    /// The in-memory switch of a job's launcher.
+    #[error("cannot attach to the launcher's switch at {path}: {why}")]
+    JobSwitch {
+        /// The value of RINGBELL_SWITCH.
+        path: PathBuf,
+        /// The cause.
+        why: String,
+    },
     /// The log variable is invalid.
     #[error(transparent)]
     Debug(#[from] crate::DebugLevelError),
@@ -134,7 +70,7 @@ pub enum OpenError {
     #[error("transport tcp needs a port; open the NIC with port mem, udp or tap:NAME")]
     NoPort,
     /// Port `mem` was selected without its switch.
-    #[error("port mem needs a switch; make one with MemSwitch and give it in `switch`")]
+    #[error("port mem needs a switch; make a MemSwitch and give it by `switch`")]
     NoSwitch,
     /// The UDP socket failed.
     #[error("cannot open the UDP port")]
@@ -186,6 +122,7 @@ pub struct Nic {
     soft: Arc<SoftNic>,
     pd: PdId,
     queue: QueueConfig,
+    ip: Cidr,
     port: PortSpec,
     transport: TransportSpec,
     /// The queue of host threads' sockets, made with the first of them.
@@ -194,10 +131,7 @@ pub struct Nic {
 
 impl Nic {
     /// Opens a software NIC beside a GPU.
-    ///
-    /// # Errors
-    /// [`OpenError`]: which part failed, and why.
-    pub fn open(options: NicOptions) -> Result<Nic, OpenError> {
+    pub(crate) fn with(options: NicOptions) -> Result<Nic, OpenError> {
         crate::print_events()?;
         // For communicators: it needs a descriptor, and later there may be none.
         let _ = crate::comm::host();
@@ -245,6 +179,7 @@ impl Nic {
             soft: Arc::new(soft),
             pd,
             queue: options.queue,
+            ip: options.ip,
             port: options.port,
             transport: options.transport,
             sockets: Arc::default(),
@@ -291,6 +226,11 @@ impl Nic {
     /// The protection domain of its queues and memory.
     pub(crate) fn pd(&self) -> PdId {
         self.pd
+    }
+
+    /// Its address and network.
+    pub fn ip(&self) -> Cidr {
+        self.ip
     }
 
     /// Transports that it offers and tries.

@@ -7,8 +7,9 @@ use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort, MTU_DEFAULT};
 use ringbell_nic_core::port::{MacAddr, Port};
 
+use crate::builder::NicOptions;
 use crate::nic::station;
-use crate::{NicOptions, OpenError, PortSpec};
+use crate::{OpenError, PortSpec};
 
 /// Opens the options' port, with the recorder and the faults around it: the record is what the wire carried.
 pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {

@@ -36,6 +36,36 @@ impl SpecError {
     }
 }
 
+impl From<std::convert::Infallible> for SpecError {
+    fn from(none: std::convert::Infallible) -> SpecError {
+        match none {}
+    }
+}
+
+/// Lets a setting take text where it takes the value.
+macro_rules! readable {
+    ($($ty:ty),+) => {
+        $(
+            impl TryFrom<&str> for $ty {
+                type Error = SpecError;
+
+                fn try_from(text: &str) -> Result<Self, SpecError> {
+                    text.parse()
+                }
+            }
+
+            impl TryFrom<String> for $ty {
+                type Error = SpecError;
+
+                fn try_from(text: String) -> Result<Self, SpecError> {
+                    text.parse()
+                }
+            }
+        )+
+    };
+}
+readable!(PortSpec, TransportSpec, Cidr, crate::GpuChoice);
+
 impl FromStr for PortSpec {
     type Err = SpecError;
 

@@ -19,7 +19,7 @@ use ringbell::parts::card::{CardBar, CardGtlb, CardGtlbError, DoorbellChoice, Do
 use ringbell::parts::nic_core::{Nic as SoftNic, NicConfig};
 use ringbell::{
     Access, DeviceBuffer, EmulatedGpu, EmulatedGpuConfig, GpuChoice, HostQueue, KernelArg, Nic,
-    NicOptions, QueueConfig,
+    QueueConfig,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,14 +31,8 @@ fn folder(test: &str) -> PathBuf {
 }
 
 fn nic(ip: &str, gpu: GpuChoice, folder: &Path) -> Nic {
-    let mut options = NicOptions {
-        ip: ip.parse().expect("an address"),
-        gpu_choice: gpu,
-        ..NicOptions::default()
-    };
-    options.gpu.memory_bytes = 16 << 20;
-    options.local.directory = Some(folder.into());
-    Nic::open(options).expect("a NIC")
+    let nic = Nic::builder().ip(ip).gpu(gpu).gpu_memory(16 << 20);
+    nic.directory(folder).open().expect("a NIC")
 }
 
 /// The doorbells of a software NIC, as of a card.

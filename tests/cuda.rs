@@ -14,7 +14,8 @@ use std::time::Duration;
 use mock_driver::{asked_for_cuda, on_any_driver, under_mock};
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
 use ringbell::{
-    Communicator, DeviceBuffer, GpuChoice, GpuKind, HostQueue, KernelArg, Nic, NicOptions, ReduceOp,
+    Communicator, DeviceBuffer, EmulatedGpuConfig, GpuChoice, GpuKind, HostQueue, KernelArg, Nic,
+    ReduceOp,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,13 +30,8 @@ impl Pair {
     fn open(name: &str) -> Pair {
         let folder = std::env::temp_dir().join(format!("cuda-{name}-{}", std::process::id()));
         let nics = ["10.77.40.1/24", "10.77.40.2/24"].map(|ip| {
-            let mut options = NicOptions {
-                ip: ip.parse().expect("an address"),
-                gpu_choice: GpuChoice::Auto,
-                ..NicOptions::default()
-            };
-            options.local.directory = Some(folder.clone());
-            let nic = Nic::open(options).expect("a NIC beside the mock");
+            let nic = Nic::builder().ip(ip).directory(&folder).open();
+            let nic = nic.expect("a NIC beside the mock");
             assert_eq!(nic.gpu().kind(), GpuKind::Cuda);
             nic
         });
@@ -249,10 +245,7 @@ fn no_completion_overtakes_its_data() {
 fn a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one() {
     let name = "a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one";
     under_mock(name, "no-pinning", || {
-        let asked = Nic::open(NicOptions {
-            gpu_choice: GpuChoice::Cuda(0),
-            ..NicOptions::default()
-        });
+        let asked = Nic::builder().gpu("cuda:0").open();
         let e = anyhow::Error::new(asked.expect_err("there is nothing to pin"));
         let text = format!("{e:#}");
         assert!(
@@ -260,7 +253,7 @@ fn a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one() {
             "{text}"
         );
         let chosen = GpuChoice::Auto
-            .open(&NicOptions::default().gpu)
+            .open(&EmulatedGpuConfig::default())
             .expect("the emulated one");
         assert_eq!(chosen.gpu.kind(), GpuKind::Emulated);
         assert!(chosen.instead_of.is_some());
@@ -419,7 +412,7 @@ fn operations_in_a_stream_need_no_kernel_where_the_driver_has_memory_operations(
         let without_kernels = queued_sums("cuda-words");
         communicators::defaults_in_streams("cuda-words-defaults");
         let text = GpuChoice::Auto
-            .open(&NicOptions::default().gpu)
+            .open(&EmulatedGpuConfig::default())
             .expect("a real GPU, or the mock's")
             .gpu
             .describe();
@@ -438,7 +431,7 @@ fn operations_in_a_stream_are_kernels_where_it_has_none() {
             assert!(!queued_sums("cuda-no-words"));
             communicators::defaults_in_streams("cuda-no-words-defaults");
             let text = GpuChoice::Auto
-                .open(&NicOptions::default().gpu)
+                .open(&EmulatedGpuConfig::default())
                 .expect("the mock")
                 .gpu
                 .describe();

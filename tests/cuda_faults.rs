@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use mock_driver::under_mock;
 use ringbell::abi::{Completion, Descriptor, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuChoice, GpuKind, HostQueue, KernelArg, Launch, Nic, NicOptions};
+use ringbell::{DeviceBuffer, GpuKind, HostQueue, KernelArg, Launch, Nic, QueueConfig};
 use rustix::process::{kill_process, Pid, Signal};
 use second_process::{role, say, Second};
 
@@ -27,14 +27,13 @@ const PORT: u32 = 7003;
 const GRACE_US: u32 = 300_000;
 
 fn open(last: u8, folder: &Path) -> Nic {
-    let mut options = NicOptions {
-        ip: format!("10.77.41.{last}/24").parse().expect("an address"),
-        gpu_choice: GpuChoice::Cuda(0),
-        ..NicOptions::default()
+    let queue = QueueConfig {
+        silent_grace_us: GRACE_US,
+        ..QueueConfig::default()
     };
-    options.queue.silent_grace_us = GRACE_US;
-    options.local.directory = Some(folder.to_path_buf());
-    Nic::open(options).expect("a NIC beside the mock")
+    let nic = Nic::builder().ip(format!("10.77.41.{last}/24"));
+    let nic = nic.gpu("cuda:0").queue(queue).directory(folder);
+    nic.open().expect("a NIC beside the mock")
 }
 
 fn call(queue: &HostQueue, d: &Descriptor) -> Completion {

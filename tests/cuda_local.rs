@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use mock_driver::under_mock;
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuChoice, GpuKind, HostQueue, Nic, NicOptions};
+use ringbell::{DeviceBuffer, GpuKind, HostQueue, Nic};
 use second_process::{read_bytes, read_to_end, role, say, Second};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -34,13 +34,8 @@ fn folder(name: &str) -> PathBuf {
 
 impl End {
     fn open(folder: &Path, n: u8) -> End {
-        let mut options = NicOptions {
-            ip: format!("10.77.50.{n}/24").parse().expect("an address"),
-            gpu_choice: GpuChoice::Auto,
-            ..NicOptions::default()
-        };
-        options.local.directory = Some(folder.to_owned());
-        let nic = Nic::open(options).expect("a NIC beside the mock");
+        let nic = Nic::builder().ip(format!("10.77.50.{n}/24"));
+        let nic = nic.directory(folder).open().expect("a NIC beside the mock");
         assert_eq!(nic.gpu().kind(), GpuKind::Cuda);
         let queue = nic.create_queue().expect("a queue");
         End { nic, queue }

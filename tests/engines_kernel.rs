@@ -9,26 +9,20 @@ use std::time::Duration;
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::checksum::ChecksumEngine;
 use ringbell::engines::StreamEngine;
-use ringbell::{GpuChoice, HostQueue, Nic, NicOptions};
+use ringbell::{HostQueue, Nic};
 
 const LEN: usize = 50_001;
 const ROOM: usize = 64;
 const KIND: u16 = 9;
 
 fn open(ip: &str, discovery: &Path) -> Nic {
-    let mut options = NicOptions {
-        ip: ip.parse().expect("an address"),
-        gpu_choice: if test_gpu::on_cuda() {
-            GpuChoice::Cuda(0)
-        } else {
-            GpuChoice::Auto
-        },
-        ..NicOptions::default()
+    let gpu = match test_gpu::on_cuda() {
+        true => "cuda:0",
+        false => "auto",
     };
     // A folder of its own: other tests run at the same time, with the same addresses.
-    options.local.directory = Some(discovery.to_owned());
-    options.gpu.memory_bytes = 16 << 20;
-    Nic::open(options).expect("a NIC")
+    let nic = Nic::builder().ip(ip).directory(discovery);
+    nic.gpu(gpu).gpu_memory(16 << 20).open().expect("a NIC")
 }
 
 fn call(queue: &HostQueue, d: &Descriptor) -> Completion {

@@ -12,9 +12,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use communicators::{gpu_choice, options, ranks};
-use ringbell::{
-    Communicator, DeviceBuffer, Nic, NicOptions, Operation, ReduceOp, TransportSpec, UniqueId,
-};
+use ringbell::{Communicator, DeviceBuffer, Nic, Operation, ReduceOp, UniqueId};
 
 /// Elements of each round: within one record, within one segment, and more than that.
 const COUNTS: [u64; 3] = [1, 3000, 300_000];
@@ -111,15 +109,10 @@ fn a_caller_that_posts_and_stops_holds_no_other_thread_up() {
 }
 
 fn nic(n: u8, directory: &std::path::Path) -> Nic {
-    let mut options = NicOptions {
-        ip: format!("10.66.7.{n}/24").parse().expect("an address"),
-        gpu_choice: gpu_choice(),
-        transport: TransportSpec::Local,
-        ..NicOptions::default()
-    };
-    options.gpu.memory_bytes = 16 << 20;
-    options.local.directory = Some(directory.into());
-    Nic::open(options).expect("a NIC")
+    let nic = Nic::builder().ip(format!("10.66.7.{n}/24"));
+    let nic = nic.gpu(gpu_choice()).gpu_memory(16 << 20);
+    let nic = nic.transport("local").directory(directory);
+    nic.open().expect("a NIC")
 }
 
 struct Folder(std::path::PathBuf);

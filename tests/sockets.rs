@@ -9,23 +9,19 @@ use std::time::Duration;
 use ringbell::abi::Status;
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Listener, Nic, NicOptions, PortSpec, SessionError, Socket, TransportSpec};
+use ringbell::{Listener, Nic, SessionError, Socket, TransportSpec};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A NIC of this process, by one transport.
 fn nic(transport: TransportSpec, switch: &std::sync::Arc<MemSwitch>, number: u8) -> Nic {
-    let mut options = NicOptions {
-        ip: format!("10.93.0.{number}/24").parse().expect("an address"),
-        transport,
-        gpu_choice: communicators::gpu_choice(),
-        ..NicOptions::default()
+    let nic = Nic::builder().ip(format!("10.93.0.{number}/24"));
+    let nic = nic.gpu(communicators::gpu_choice()).transport(transport);
+    let nic = match transport {
+        TransportSpec::Tcp => nic.switch(switch.clone(), number.into()),
+        _ => nic,
     };
-    if transport == TransportSpec::Tcp {
-        options.port = PortSpec::Mem;
-        options.switch = Some((switch.clone(), number.into()));
-    }
-    Nic::open(options).expect("a NIC")
+    nic.open().expect("a NIC")
 }
 
 /// Two NICs, a connection between them, and the listener it came by.

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ringbell::abi::{SessionId, Status};
 use ringbell::parts::cuda_kernels::pump::{Pump, PumpTimes};
-use ringbell::{Cidr, DeviceBuffer, Faults, NicOptions, PortSpec, TransportSpec};
+use ringbell::{Cidr, DeviceBuffer, Faults, Nic, NicBuilder, PortSpec, TransportSpec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::perf::pair::{check_frames, frames_need_tcp};
@@ -107,25 +107,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if frames {
         check_frames(args.transport)?;
     }
-    let mut options = NicOptions {
-        ip: args.ip,
-        transport: frames_need_tcp(args.transport, frames),
-        port: args.port.clone(),
-        tap_host: args.host_ip,
-        udp_secret: args.secret.read()?,
-        pcap: args.pcap.clone(),
-        faults: Faults {
+    let nic = Nic::builder()
+        .ip(args.ip)
+        .transport(frames_need_tcp(args.transport, frames))
+        .port(args.port.clone())
+        .when(args.host_ip, NicBuilder::tap_host)
+        .udp_secret(args.secret.read()?)
+        .when(args.pcap.clone(), NicBuilder::pcap)
+        .faults(Faults {
             loss: args.loss,
             reorder: args.reorder,
             seed: 1,
             ..Faults::default()
-        },
-        tcp_buffer: RING as usize,
-        ..NicOptions::default()
-    };
-    options.gpu.memory_bytes = 64 << 20;
+        })
+        .tcp_buffer(RING as usize)
+        .gpu_memory(64 << 20);
     let wait = args.wait.map(Duration::from_secs);
-    let side = Side::open(options, wait.unwrap_or(CONNECT))?;
+    let side = Side::open(nic, wait.unwrap_or(CONNECT))?;
     let say = |text: String| {
         if args.verbose {
             stdio::note(text);

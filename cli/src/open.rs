@@ -3,7 +3,7 @@
 use anyhow::{Error, Result};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError, Nic, NicOptions, OpenError};
+use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError, Nic, NicBuilder, OpenError};
 
 use super::{Exit, Problem};
 
@@ -13,12 +13,9 @@ const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this ma
 ///
 /// # Errors
 /// A [`Problem`]: [`Exit::Usage`] when no machine could do it, else [`Exit::Environment`].
-pub(crate) fn nic(options: NicOptions) -> Result<Nic> {
-    let what = format!(
-        "cannot open a NIC at {} on port {}",
-        options.ip, options.port
-    );
-    Nic::open(options).map_err(|e| {
+pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
+    let what = format!("cannot open a NIC at {builder}");
+    builder.open().map_err(|e| {
         let (exit, advice) = match &e {
             OpenError::NoPort => (
                 Exit::Usage,

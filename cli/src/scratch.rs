@@ -3,7 +3,7 @@
 //! Each is removed by its owner, or, after the owner was killed, by the next run ([`scratch::sweep`]).
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use ringbell::parts::nic_core::scratch::{self, Held};
@@ -45,11 +45,6 @@ impl Folder {
     pub(super) fn path(&self) -> &Path {
         self.dir.path()
     }
-
-    /// The same, to give away.
-    pub(super) fn to_path_buf(&self) -> PathBuf {
-        self.path().to_path_buf()
-    }
 }
 
 fn make(base: &Path, kind: &str) -> std::io::Result<Folder> {
@@ -78,7 +73,7 @@ mod tests {
     #[test]
     fn a_folder_is_ours_alone_and_not_where_anybody_expects_it() {
         let folders = [0, 1].map(|_| Folder::new("perf").expect("made"));
-        let paths = folders.each_ref().map(Folder::to_path_buf);
+        let paths = folders.each_ref().map(|f| f.path().to_path_buf());
         assert_ne!(paths[0], paths[1]);
         let pid = std::process::id().to_string();
         for p in &paths {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{run, text};
-use ringbell::{descriptors, CollectiveError, CommOptions, Communicator, Nic, NicOptions};
+use ringbell::{descriptors, CollectiveError, CommOptions, Communicator, Nic};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 const RANKS: u32 = 8;
@@ -16,14 +16,8 @@ const CHILD: &str = "RINGBELL_TEST_DESCRIPTORS";
 
 fn nics() -> Vec<Nic> {
     let open = |rank| {
-        let mut options = NicOptions {
-            ip: format!("10.77.129.{}/24", rank + 1)
-                .parse()
-                .expect("an address"),
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = 4 << 20;
-        Nic::open(options).expect("a NIC")
+        let nic = Nic::builder().ip(format!("10.77.129.{}/24", rank + 1));
+        nic.gpu_memory(4 << 20).open().expect("a NIC")
     };
     (0..RANKS).map(open).collect()
 }

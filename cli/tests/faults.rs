@@ -15,7 +15,7 @@ use net::{start, Running};
 use ringbell::abi::{Completion, Descriptor, Opcode, SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{HostQueue, Nic, NicOptions, PortSpec, TransportSpec};
+use ringbell::{HostQueue, Nic, TransportSpec};
 
 /// A discovery folder for the NICs of one test. Short, because names of Unix sockets are.
 struct Meeting(PathBuf);
@@ -220,17 +220,10 @@ fn pair(name: &str, transport: TransportSpec) -> Pair {
     let meeting = Meeting::new(name);
     let switch = Arc::new(MemSwitch::private(2, 9000, Checksums::Omitted).expect("a switch"));
     let nics = [0, 1].map(|i| {
-        let mut options = NicOptions {
-            ip: format!("10.77.6.{}/24", i + 1).parse().expect("an address"),
-            transport,
-            port: PortSpec::Mem,
-            switch: Some((switch.clone(), i)),
-            seed: Some(5),
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = 64 << 20;
-        options.local.directory = Some(meeting.0.join("nics"));
-        Nic::open(options).expect("a NIC")
+        let nic = Nic::builder().ip(format!("10.77.6.{}/24", i + 1));
+        let nic = nic.transport(transport).switch(switch.clone(), i);
+        let nic = nic.seed(5).gpu_memory(64 << 20);
+        nic.directory(meeting.0.join("nics")).open().expect("a NIC")
     });
     let queues = [0, 1].map(|i: usize| nics[i].create_queue().expect("a queue"));
     let listener = socket(&queues[1]);

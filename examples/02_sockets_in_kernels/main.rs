@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use ringbell::{GpuResult, KernelArg, Nic, NicOptions};
+use ringbell::{GpuResult, KernelArg, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -24,10 +24,7 @@ const SERVER: &str = "10.77.102.1";
 fn main() -> Result<(), Error> {
     let module = kernels::build("02_sockets_in_kernels/figure10.cu")?;
     let open = |ip: &str| -> Result<Nic, Error> {
-        let nic = Nic::open(NicOptions {
-            ip: ip.parse()?,
-            ..NicOptions::default()
-        })?;
+        let nic = Nic::builder().ip(ip).open()?;
         nic.gpu().load_module(&module)?;
         Ok(nic)
     };

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
-use ringbell::{GpuResult, HostQueue, KernelArg, Nic, NicOptions};
+use ringbell::{GpuResult, HostQueue, KernelArg, Nic, NicConfig};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -98,12 +98,11 @@ fn main() -> Result<(), Error> {
 }
 
 fn open(ip: &str) -> Result<Nic, Error> {
-    let mut options = NicOptions {
-        ip: ip.parse()?,
-        ..NicOptions::default()
+    let limits = NicConfig {
+        max_queues: 128,
+        ..NicConfig::default()
     };
-    options.limits.max_queues = 128;
-    Ok(Nic::open(options)?)
+    Ok(Nic::builder().ip(ip).limits(limits).open()?)
 }
 
 fn queues(nic: &Nic, count: u32) -> Result<Vec<HostQueue>, Error> {

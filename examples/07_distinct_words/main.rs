@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use ringbell::abi::Status;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{split_results, Chain, EngineError, StreamEngine};
-use ringbell::{Nic, NicOptions, Socket};
+use ringbell::{Nic, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -114,12 +114,11 @@ fn main() -> Result<(), Error> {
     let exact = words.iter().collect::<HashSet<_>>().len();
 
     let open = |ip: Ipv4Addr| -> Result<Nic, Error> {
-        let mut options = NicOptions {
-            ip: format!("{ip}/24").parse()?,
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = items.len() as u64 + (64 << 20);
-        Ok(Nic::open(options)?)
+        let memory = items.len() as u64 + (64 << 20);
+        Ok(Nic::builder()
+            .ip(format!("{ip}/24"))
+            .gpu_memory(memory)
+            .open()?)
     };
     let (server, client) = (open(SERVER)?, open(Ipv4Addr::new(10, 77, 106, 2))?);
     server.soft().register_engine_kind(KIND, chain)?;

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringbell::parts::onc_engines::program::Layout;
-use ringbell::{CommOptions, Communicator, GpuResult, Nic, NicOptions};
+use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -75,12 +75,8 @@ fn main() -> Result<(), Error> {
     let module = kernels::build("11_kernel_stream/produce.cu")?;
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
-            let mut options = NicOptions {
-                ip: format!("10.77.111.{}/24", rank + 1).parse()?,
-                ..NicOptions::default()
-            };
-            options.gpu.memory_bytes = 16 << 20;
-            Ok(Nic::open(options)?)
+            let ip = format!("10.77.111.{}/24", rank + 1);
+            Ok(Nic::builder().ip(ip).gpu_memory(16 << 20).open()?)
         })
         .collect::<Result<_, Error>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringbell::abi::Status;
 use ringbell::parts::onc_engines::reduce::fused;
-use ringbell::{DataType, DeviceBuffer, Nic, NicOptions, ReduceOp, Socket};
+use ringbell::{DataType, DeviceBuffer, Nic, ReduceOp, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -29,6 +29,7 @@ const CLIENTS: u64 = 3;
 
 fn main() -> Result<(), Error> {
     let module = kernels::build("14_resident_server/server.cu")?;
+    let open = |ip: &str| Nic::builder().ip(ip).open();
     let (server, client) = (open(SERVER)?, open("10.77.114.2")?);
 
     // The host opens the listening socket, and launches the kernel once.
@@ -173,11 +174,4 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
             (state >> 32) as u8
         })
         .collect()
-}
-
-fn open(ip: &str) -> Result<Nic, Error> {
-    Ok(Nic::open(NicOptions {
-        ip: ip.parse()?,
-        ..NicOptions::default()
-    })?)
 }

@@ -18,7 +18,7 @@ use ringbell::abi::EngineId;
 use ringbell::engines::checksum::ChecksumEngine;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
 use ringbell::engines::{Place, StreamEngine};
-use ringbell::{CommOptions, Communicator, GpuResult, Nic, NicOptions};
+use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -106,12 +106,8 @@ fn main() -> Result<(), Error> {
     let module = kernels::build("15_engines_at_a_communicator/gather.cu")?;
     let nics: Vec<Nic> = (0..RANKS)
         .map(|rank| {
-            let mut options = NicOptions {
-                ip: format!("10.77.115.{}/24", rank + 1).parse()?,
-                ..NicOptions::default()
-            };
-            options.gpu.memory_bytes = 16 << 20;
-            Ok(Nic::open(options)?)
+            let ip = format!("10.77.115.{}/24", rank + 1);
+            Ok(Nic::builder().ip(ip).gpu_memory(16 << 20).open()?)
         })
         .collect::<Result<_, Error>>()?;
     let comms = Communicator::init_all(&nics, &CommOptions::default())?;

@@ -66,7 +66,7 @@ pub enum JobError {
 
 /// A process's place in a job.
 ///
-/// A NIC for it is opened by `NicOptions::for_job`, of the crate `ringbell`.
+/// A NIC for it is opened by `NicBuilder::job`, of the crate `ringbell`.
 #[derive(Debug, Clone)]
 pub struct Job {
     rank: u32,

@@ -131,19 +131,18 @@ impl Drop for Inner {
 /// and waits.
 ///
 /// ```
-/// use ringbell::{CommOptions, Communicator, Nic, NicOptions, ReduceOp};
+/// use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = std::env::temp_dir().join(format!("rb-doc-comm-{}", std::process::id()));
 /// // Two ranks as threads of one process, a NIC each.
 /// let nics: Vec<Nic> = ["10.9.8.1/24", "10.9.8.2/24"]
 ///     .iter()
 ///     .map(|ip| {
-///         let mut options = NicOptions { ip: ip.parse()?, ..NicOptions::default() };
-///         # options.local.directory = Some(dir.clone());
-///         # options.gpu.memory_bytes = 16 << 20;
-///         Ok(Nic::open(options)?)
+///         let builder = Nic::builder().ip(*ip);
+///         # let builder = builder.directory(&dir).gpu_memory(16 << 20);
+///         builder.open()
 ///     })
-///     .collect::<Result<_, Box<dyn std::error::Error>>>()?;
+///     .collect::<Result<_, _>>()?;
 /// let comms = Communicator::init_all(&nics, &CommOptions::default())?;
 /// std::thread::scope(|scope| {
 ///     for comm in &comms {

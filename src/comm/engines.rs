@@ -16,12 +16,9 @@ impl Communicator {
     ///
     /// ```
     /// use ringbell::engines::{checksum, Place};
-    /// use ringbell::{CommOptions, Communicator, Nic, NicOptions, ReduceOp};
+    /// use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let mut options = NicOptions { ip: "10.9.8.9/24".parse()?, ..NicOptions::default() };
-    /// # options.gpu.memory_bytes = 16 << 20;
-    /// # options.local.directory = Some(std::env::temp_dir().join(format!("rb-doc-engine-{}", std::process::id())));
-    /// let nic = Nic::open(options)?;
+    /// let nic = Nic::builder().ip("10.9.8.9/24").open()?;
     /// let comm = Communicator::init_all(&[nic.clone()], &CommOptions::default())?.remove(0);
     /// let id = comm.attach_engine(Place::Output, Box::new(checksum::ChecksumEngine::new()), 1)?;
     /// let x = nic.alloc::<u8>(4)?;

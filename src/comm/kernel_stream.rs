@@ -18,9 +18,9 @@ use crate::Nic;
 /// in which they were posted.
 ///
 /// ```
-/// # use ringbell::{Nic, NicOptions, Operation, ReduceOp};
+/// # use ringbell::{Nic, Operation, ReduceOp};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let nic = Nic::open(NicOptions { ip: "10.9.9.11/24".parse()?, ..NicOptions::default() })?;
+/// let nic = Nic::builder().ip("10.9.9.11/24").open()?;
 /// let (computed, sums) = (nic.kernel_stream(16 << 10)?, nic.kernel_stream(16 << 10)?);
 /// let step = Operation::all_reduce::<f32>(&computed, &sums, 1 << 20, ReduceOp::Sum);
 /// # let _ = step;

@@ -4,9 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringbell::{
-    CommOptions, Communicator, GpuChoice, Nic, NicOptions, Operation, ReduceOp, TransportSpec,
-};
+use ringbell::{CommOptions, Communicator, GpuChoice, Nic, Operation, ReduceOp};
 
 /// Long enough for any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,15 +33,10 @@ pub fn gpu_choice() -> GpuChoice {
 pub fn ranks(name: &str, n: u8) -> Ranks {
     let directory = std::env::temp_dir().join(format!("rb-comm-{name}-{}", std::process::id()));
     let open = |i: u8| {
-        let mut options = NicOptions {
-            ip: format!("10.66.0.{}/24", i + 1).parse().expect("an address"),
-            gpu_choice: gpu_choice(),
-            transport: TransportSpec::Local,
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = 16 << 20;
-        options.local.directory = Some(directory.clone());
-        Nic::open(options).expect("a NIC")
+        let nic = Nic::builder().ip(format!("10.66.0.{}/24", i + 1));
+        let nic = nic.gpu(gpu_choice()).gpu_memory(16 << 20);
+        let nic = nic.transport("local").directory(&directory);
+        nic.open().expect("a NIC")
     };
     Ranks {
         nics: (0..n).map(open).collect(),

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
 use crate::{comm, graph, kernel_stream, request, socket, stream};
-use ringbell::{DeviceBuffer, Job, Nic, NicOptions};
+use ringbell::{DeviceBuffer, Job, Nic, NicBuilder, NicConfig, OpenError, QueueConfig};
 
 /// `rb_nic_config`. Fields are only ever appended.
 #[repr(C)]
@@ -59,7 +58,7 @@ pub(super) static NICS: Table<OpenNic> = Table::new("NIC (rb_nic)");
 unsafe extern "C" fn rb_nic_open(config: *const Config, nic: *mut *mut c_void) -> i32 {
     // SAFETY: by this function's contract.
     entry("rb_nic_open", || unsafe {
-        open(config, nic, || Ok(NicOptions::default()))
+        open(config, nic, || Ok(Nic::builder()))
     })
 }
 
@@ -75,7 +74,7 @@ unsafe extern "C" fn rb_nic_open_rank(
     // SAFETY: by this function's contract.
     entry("rb_nic_open_rank", || unsafe {
         let id = comm::unique_id(id)?;
-        open(config, nic, || Ok(NicOptions::for_rank(&id, rank)))
+        open(config, nic, || Ok(Nic::builder().rank(&id, rank)))
     })
 }
 
@@ -87,7 +86,7 @@ unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_voi
     entry("rb_nic_open_env", || unsafe {
         open(config, nic, || {
             let job = Job::from_env().map_err(|e| Failure::job(&e))?;
-            NicOptions::for_job(&job).map_err(|e| Failure::job(&e))
+            Ok(Nic::builder().job(&job))
         })
     })
 }
@@ -97,14 +96,20 @@ unsafe extern "C" fn rb_nic_open_env(config: *const Config, nic: *mut *mut c_voi
 unsafe fn open(
     config: *const Config,
     nic: *mut *mut c_void,
-    base: impl FnOnce() -> Result<NicOptions, Failure>,
+    base: impl FnOnce() -> Result<NicBuilder, Failure>,
 ) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
     let out = unsafe { Out::new(nic, "`nic`")? };
     out.set(std::ptr::null_mut());
     // SAFETY: by this function's contract.
-    let options = unsafe { options(config, base()?)? };
-    let nic = Nic::open(options).map_err(|e| Failure::host(&e))?;
+    let nic = unsafe { configured(config, base()?)? }.open();
+    let nic = nic.map_err(|e| match e {
+        OpenError::Setting { setting, why } if !setting.starts_with("RINGBELL_") => {
+            Failure::argument(format!("config->{setting}: {why}"))
+        }
+        e @ (OpenError::Setting { .. } | OpenError::JobSwitch { .. }) => Failure::job(&e),
+        e => Failure::host(&e),
+    })?;
     let handle = NICS.insert(OpenNic {
         buffers: Mutex::default(),
         others: Others::default(),
@@ -116,13 +121,13 @@ unsafe fn open(
     Ok(())
 }
 
-/// The options of `config` over those in `options`.
+/// The settings of `config` over those in `nic`.
 ///
 /// # Safety
 /// `config` is null, or valid for as many bytes as its `size` says.
-unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicOptions, Failure> {
+unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilder, Failure> {
     if config.is_null() {
-        return Ok(options);
+        return Ok(nic);
     }
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
@@ -154,33 +159,25 @@ unsafe fn options(config: *const Config, mut options: NicOptions) -> Result<NicO
             optional_text(c.local_directory, "config->local_directory")?,
         )
     };
-    let bad =
-        |field: &str, e: ringbell::SpecError| Failure::argument(format!("config->{field}: {e}"));
-    if let Some(ip) = ip {
-        options.ip = ip.parse().map_err(|e| bad("ip", e))?;
-    }
-    if let Some(transport) = transport {
-        options.transport = transport.parse().map_err(|e| bad("transport", e))?;
-    }
-    if let Some(port) = port {
-        options.port = port.parse().map_err(|e| bad("port", e))?;
-    }
-    options.local.directory = directory.map(PathBuf::from).or(options.local.directory);
-    if c.gpu_memory_bytes != 0 {
-        options.gpu.memory_bytes = c.gpu_memory_bytes;
-    }
-    if c.default_timeout_us != 0 {
-        options.queue.default_timeout_us = c.default_timeout_us;
-    }
-    if c.queue_depth != 0 {
-        options.queue.depth = c.queue_depth;
-    }
+    // 0 asks for the default.
+    let given = |n: u32| Some(n).filter(|n| *n != 0);
+    let (mut queue, mut limits) = (QueueConfig::default(), NicConfig::default());
+    queue.default_timeout_us = given(c.default_timeout_us).unwrap_or(queue.default_timeout_us);
+    queue.depth = given(c.queue_depth).unwrap_or(queue.depth);
     match c.linger_ms {
         0 => {}
-        LINGER_NONE => options.limits.linger = Duration::ZERO,
-        ms => options.limits.linger = Duration::from_millis(ms.into()),
+        LINGER_NONE => limits.linger = Duration::ZERO,
+        ms => limits.linger = Duration::from_millis(ms.into()),
     }
-    Ok(options)
+    let memory = Some(c.gpu_memory_bytes).filter(|bytes| *bytes != 0);
+    Ok(nic
+        .when(ip, NicBuilder::ip)
+        .when(transport, NicBuilder::transport)
+        .when(port, NicBuilder::port)
+        .when(directory, NicBuilder::directory)
+        .when(memory, NicBuilder::gpu_memory)
+        .queue(queue)
+        .limits(limits))
 }
 
 #[no_mangle]

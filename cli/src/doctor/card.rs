@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{bail, Context, Result};
 use ringbell::abi::Status;
 use ringbell::parts::card::{CardBar, Doorbells};
-use ringbell::{doorbell_choice, GpuKind, KernelArg, Nic, NicOptions, DOORBELLS_VARIABLE};
+use ringbell::{doorbell_choice, GpuKind, KernelArg, Nic, DOORBELLS_VARIABLE};
 
 use super::{Check, Verdict};
 
@@ -39,9 +39,8 @@ pub(super) fn doorbells() -> Check {
 
 /// A kernel asks a software NIC for a socket, by a doorbell in the file that holds the NIC's BAR.
 fn try_out() -> Result<(String, Doorbells, GpuKind)> {
-    let mut options = NicOptions::default();
-    options.gpu.memory_bytes = 2 << 20;
-    let nic = Nic::open(options).context("no NIC to try it with")?;
+    let nic = Nic::builder().gpu_memory(2 << 20).open();
+    let nic = nic.context("no NIC to try it with")?;
     let bar = nic.soft().bar_file();
     let card = CardBar::open(&bar.display().to_string()).context("its BAR cannot be mapped")?;
     let doorbells = nic.doorbells(card, doorbell_choice())?;

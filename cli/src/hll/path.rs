@@ -10,7 +10,7 @@ use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, EngineId, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::{Direction, StreamEngine};
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Cidr, DeviceBuffer, Gpu, NicOptions, PortSpec, TransportSpec};
+use ringbell::{Cidr, DeviceBuffer, Gpu, Nic, TransportSpec};
 
 use super::kernel::slot_bytes;
 use crate::open;
@@ -72,24 +72,18 @@ impl Path {
             _ => Some(Arc::new(open::switch(2, 9000, Checksums::Omitted)?)),
         };
         let side = |i: usize| {
-            let mut options = NicOptions {
-                ip: Cidr {
+            let nic = Nic::builder()
+                .ip(Cidr {
                     ip: IPS[i],
                     prefix: 24,
-                },
-                transport,
-                port: match switch {
-                    Some(_) => PortSpec::Mem,
-                    None => PortSpec::None,
-                },
-                switch: switch.clone().map(|s| (s, i)),
-                tcp_rto_min: Duration::from_millis(20),
-                progress: progress_for_gpu(),
-                ..NicOptions::default()
-            };
-            options.gpu.memory_bytes = WINDOW * slot_bytes(size) + (64 << 20);
-            options.local.directory = Some(folder.to_path_buf());
-            Side::open(options, PATIENCE)
+                })
+                .transport(transport)
+                .when(switch.clone(), |nic, switch| nic.switch(switch, i))
+                .tcp_rto_min(Duration::from_millis(20))
+                .progress(progress_for_gpu())
+                .gpu_memory(WINDOW * slot_bytes(size) + (64 << 20))
+                .directory(folder.path());
+            Side::open(nic, PATIENCE)
         };
         let (tx, rx) = (side(0)?, side(1)?);
         let listener = rx.listen(PORT, 4)?;

@@ -428,15 +428,15 @@ fn one_rank(
     limits: Limits,
 ) -> Result<Exit> {
     let largest = largest(steps);
-    let mut options = usage::attached(args, job)?;
-    options.gpu.memory_bytes = (2 * largest + (16 << 20)).next_multiple_of(2 << 20);
-    options.progress = match args.dedicated {
-        true => ProgressMode::Dedicated,
-        false => ProgressMode::Rescue,
-    };
-    options.tcp_buffer = 1 << 20;
-    options.tcp_rto_min = Duration::from_millis(20);
-    let nic = open::nic(options)?;
+    let nic = usage::attached(args, job)?
+        .gpu_memory((2 * largest + (16 << 20)).next_multiple_of(2 << 20))
+        .progress(match args.dedicated {
+            true => ProgressMode::Dedicated,
+            false => ProgressMode::Rescue,
+        })
+        .tcp_buffer(1 << 20)
+        .tcp_rto_min(Duration::from_millis(20));
+    let nic = open::nic(nic)?;
     let timeout = Duration::from_secs(args.timeout);
     let comm = Communicator::from_job(
         &nic,

@@ -6,9 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use ringbell::parts::cuda_kernels::perf::PerfResult;
 use ringbell::parts::cuda_kernels::reduce::ReduceKernel;
-use ringbell::{
-    CommOptions, Communicator, DataType, DeviceBuffer, NicOptions, Operation, ReduceOp,
-};
+use ringbell::{CommOptions, Communicator, DataType, DeviceBuffer, Nic, Operation, ReduceOp};
 
 use super::side::progress_for_gpu;
 use crate::report::{
@@ -55,12 +53,8 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         return Err(usage(format!("beyond {MOST_SUMS} sums f32 is no longer exact")).into());
     }
     let (warmup, iters) = (warmup as u32, iters as u32);
-    let mut options = NicOptions {
-        progress: progress_for_gpu(),
-        ..NicOptions::default()
-    };
-    options.gpu.memory_bytes = 2 * largest + (64 << 20);
-    let nic = open::nic(options)?;
+    let nic = Nic::builder().progress(progress_for_gpu());
+    let nic = open::nic(nic.gpu_memory(2 * largest + (64 << 20)))?;
     // The NIC's own reductions need a communicator, if only of one rank.
     let comms = Communicator::init_all(std::slice::from_ref(&nic), &CommOptions::default())?;
     let comm = comms.first().context("no communicator")?;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::bar::Reg;
-use ringbell::{GpuKind, NicOptions, ProgressMode, TransportSpec};
+use ringbell::{GpuKind, Nic, ProgressMode};
 
 use super::send::read_times;
 use super::side::{progress_for_gpu, Side};
@@ -86,17 +86,12 @@ struct Alone {
 impl Alone {
     fn open(memory: u64, dedicated: bool) -> Result<Alone> {
         let folder = Folder::new("perf")?;
-        let mut options = NicOptions {
-            transport: TransportSpec::Local,
-            ..NicOptions::default()
-        };
-        options.local.directory = Some(folder.to_path_buf());
-        options.gpu.memory_bytes = memory;
-        options.progress = match dedicated {
+        let nic = Nic::builder().transport("local").directory(folder.path());
+        let nic = nic.gpu_memory(memory).progress(match dedicated {
             true => ProgressMode::Dedicated,
             false => progress_for_gpu(),
-        };
-        let side = Side::open(options, Duration::from_secs(5))?;
+        });
+        let side = Side::open(nic, Duration::from_secs(5))?;
         Ok(Alone {
             side,
             _folder: folder,

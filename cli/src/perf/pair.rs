@@ -11,7 +11,7 @@ use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::{Checksums, MTU_MAX, MTU_MIN};
-use ringbell::{Cidr, Faults, NicOptions, PortSpec, ProgressMode, TransportSpec};
+use ringbell::{Cidr, Faults, Nic, NicBuilder, PortSpec, ProgressMode, TransportSpec};
 
 use super::receiver::Receiver;
 use super::serve;
@@ -204,32 +204,34 @@ impl WireArgs {
         self.seed
     }
 
-    fn options(&self, ip: Cidr, port: PortSpec, memory: u64) -> Result<NicOptions> {
-        let mut options = NicOptions {
-            ip,
-            transport: self.transport(),
-            port,
-            faults: Faults {
+    /// A NIC of the measurement.
+    fn nic(&self, ip: Cidr, port: PortSpec, memory: u64) -> Result<NicBuilder> {
+        let rto_min = self
+            .rto_min
+            .unwrap_or(if self.both_ours() { 20 } else { 200 });
+        Ok(Nic::builder()
+            .ip(ip)
+            .transport(self.transport())
+            .port(port)
+            .faults(Faults {
                 loss: self.loss,
                 reorder: self.reorder,
                 seed: self.seed,
                 ..Faults::default()
-            },
-            udp_secret: self.secret.read()?,
-            pcap: self.pcap.clone(),
-            progress: self.progress,
-            seed: Some(self.seed),
-            tcp_buffer: self.tcp_buffer() as usize,
-            tcp_rto_min: Duration::from_millis(self.rto_min.unwrap_or(if self.both_ours() {
-                20
-            } else {
-                200
-            })),
-            ..NicOptions::default()
-        };
-        options.gpu.memory_bytes = memory.max(64 << 20);
-        options.local.directory = self.directory.clone();
-        Ok(options)
+            })
+            .udp_secret(self.secret.read()?)
+            .progress(self.progress)
+            .seed(self.seed)
+            .tcp_buffer(self.tcp_buffer() as usize)
+            .tcp_rto_min(Duration::from_millis(rto_min))
+            .gpu_memory(memory.max(64 << 20))
+            .when(self.directory.clone(), NicBuilder::directory))
+    }
+
+    /// A NIC whose frames are recorded, where that was asked for.
+    fn recorded(&self, ip: Cidr, port: PortSpec, memory: u64) -> Result<NicBuilder> {
+        let nic = self.nic(ip, port, memory)?;
+        Ok(nic.when(self.pcap.clone(), NicBuilder::pcap))
     }
 
     /// Both NICs belong to this command, so that no unknown peer's delayed acknowledgements count.
@@ -275,7 +277,7 @@ impl WireArgs {
             check_frames(self.transport)?;
         }
         if let Some(at) = self.listen {
-            let mut options = self.options(
+            let mut nic = self.recorded(
                 Cidr {
                     ip: *at.ip(),
                     prefix: 24,
@@ -284,9 +286,9 @@ impl WireArgs {
                 self.memory.unwrap_or(memory),
             )?;
             if let Some(path) = &self.join_switch {
-                options.switch = Some((join(path)?, 1));
+                nic = nic.switch(join(path)?, 1);
             }
-            let side = Side::open(options, self.timeout())?;
+            let side = Side::open(nic, self.timeout())?;
             let listener = side.listen(at.port(), 1024)?;
             stdio::note(format_args!("listening on {at}"));
             serve::serve(&side, listener, self.client_patience())?;
@@ -294,12 +296,12 @@ impl WireArgs {
             return Ok(Role::Served);
         }
         if let Some(to) = self.connect {
-            let options = self.options(
+            let nic = self.recorded(
                 self.ip.unwrap_or(CLIENT_IP),
                 self.port_or(PortSpec::None),
                 memory,
             )?;
-            let side = Side::open(options, self.timeout())?;
+            let side = Side::open(nic, self.timeout())?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
         if let Some(PortSpec::Tap(name)) = &self.port {
@@ -370,16 +372,15 @@ impl WireArgs {
     fn in_threads(&self, memory: u64) -> Result<Client> {
         let (switch, server_port, client_port) = self.ports()?;
         let folder = Folder::new("perf")?;
-        let mut options = self.options(SERVER_IP, server_port, memory)?;
-        options.local.directory = Some(folder.to_path_buf());
-        options.switch = switch.clone().map(|s| (s, 1));
-        options.pcap = None;
-        let server = Side::open(options, self.timeout())?;
+        let nic = self.nic(SERVER_IP, server_port, memory)?;
+        let nic = nic.directory(folder.path());
+        let nic = nic.when(switch.clone(), |nic, switch| nic.switch(switch, 1));
+        let server = Side::open(nic, self.timeout())?;
         let listener = server.listen(PORT, 1024)?;
-        let mut options = self.options(CLIENT_IP, client_port, memory)?;
-        options.local.directory = Some(folder.to_path_buf());
-        options.switch = switch.map(|s| (s, 0));
-        let client = Side::open(options, self.timeout())?;
+        let nic = self.recorded(CLIENT_IP, client_port, memory)?;
+        let nic = nic.directory(folder.path());
+        let nic = nic.when(switch, |nic, switch| nic.switch(switch, 0));
+        let client = Side::open(nic, self.timeout())?;
         // The server ends last, and removes the discovery folder.
         let thread = std::thread::Builder::new()
             .name("perf-server".into())
@@ -460,10 +461,10 @@ impl WireArgs {
             .context("cannot start the receiving process")?;
         let mut receiver = Receiver::new(child, folder);
         receiver.ready()?;
-        let mut options = self.options(CLIENT_IP, client_port, memory)?;
-        options.local.directory = Some(receiver.folder.to_path_buf());
-        options.switch = switch.map(|s| (s, 0));
-        let side = Side::open(options, self.timeout())?;
+        let nic = self.recorded(CLIENT_IP, client_port, memory)?;
+        let nic = nic.directory(receiver.folder.path());
+        let nic = nic.when(switch, |nic, switch| nic.switch(switch, 0));
+        let side = Side::open(nic, self.timeout())?;
         receiver.watch(&side)?;
         let server = SocketAddrV4::new(SERVER_IP.ip, PORT);
         Client::connect(side, server, Peer::Process(receiver), START)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicOptions, ProgressMode};
+use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicBuilder, ProgressMode};
 
 use super::wire::MESSAGE_BYTES;
 use crate::{open, Exit, Problem};
@@ -50,8 +50,8 @@ pub(crate) fn progress_for_gpu() -> ProgressMode {
 
 impl Side {
     /// Opens a NIC.
-    pub(crate) fn open(options: NicOptions, timeout: Duration) -> Result<Side> {
-        let nic = open::nic(options)?;
+    pub(crate) fn open(nic: NicBuilder, timeout: Duration) -> Result<Side> {
+        let nic = open::nic(nic)?;
         let queue = nic.create_queue().context("cannot create a queue")?;
         let control = nic
             .alloc::<u8>(4096)

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
-use ringbell::{
-    Cidr, DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicOptions, TransportSpec,
-};
+use ringbell::{DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicConfig, StagingConfig};
 
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
@@ -199,22 +197,25 @@ impl Pair {
         let folder = Folder::new("perf")?;
         let room = args.max * WINDOW as u64 + (4 << 20);
         let open = |n: u8| -> Result<(Nic, HostQueue)> {
-            let mut options = NicOptions {
-                ip: Cidr {
-                    ip: [10, 77, 9, n].into(),
-                    prefix: 24,
-                },
-                transport: TransportSpec::Local,
-                ..NicOptions::default()
+            let mut staging = StagingConfig {
+                depth: args.depth,
+                ..StagingConfig::default()
             };
-            options.local.directory = Some(folder.to_path_buf());
-            options.local.staging.depth = args.depth;
             if let Some(chunk) = chunk {
-                options.local.staging.chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
+                staging.chunk = u32::try_from(chunk).unwrap_or(u32::MAX);
             }
-            options.gpu.memory_bytes = (2 * room).next_multiple_of(2 << 20) + (64 << 20);
-            options.limits.nic_memory_bytes = (2 * room).next_multiple_of(4096) + (256 << 20);
-            let nic = open::nic(options)?;
+            let limits = NicConfig {
+                nic_memory_bytes: (2 * room).next_multiple_of(4096) + (256 << 20),
+                ..NicConfig::default()
+            };
+            let nic = Nic::builder()
+                .ip(format!("10.77.9.{n}/24"))
+                .transport("local")
+                .directory(folder.path())
+                .staging(staging)
+                .limits(limits)
+                .gpu_memory((2 * room).next_multiple_of(2 << 20) + (64 << 20));
+            let nic = open::nic(nic)?;
             let queue = nic.create_queue()?;
             Ok((nic, queue))
         };

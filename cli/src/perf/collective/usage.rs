@@ -5,7 +5,7 @@ use ringbell::abi::kernel_stream::MAX_LOG2;
 use ringbell::parts::onc_engines::program::algorithms;
 use ringbell::{
     descriptors, Algorithm, CollectiveError, CollectiveKind, CollectiveSettings, DataType, Job,
-    JobSource, NicOptions, PortSpec, TransportSpec, WireType,
+    JobSource, Nic, NicBuilder, PortSpec, TransportSpec, WireType,
 };
 
 use super::{name, spelled, Args};
@@ -181,18 +181,19 @@ pub(super) fn unconnected(error: CollectiveError) -> anyhow::Error {
 }
 
 /// The rank's NIC by its launcher's settings, unless the command line overrides them.
-pub(super) fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
-    let mut options = NicOptions::for_job(job)?;
-    if args.transport != TransportSpec::Auto {
-        options.transport = args.transport;
-    }
+pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
+    let transport = Some(args.transport).filter(|t| *t != TransportSpec::Auto);
     // Ranks started by `run` and by this command have their own part of the port already.
-    if let (Some(port), false) = (&args.port, job.source() == JobSource::Ringbell) {
-        options.port = port.clone();
-    }
-    let missing = match options.port {
-        PortSpec::None => options.transport == TransportSpec::Tcp,
-        PortSpec::Mem => options.switch.is_none(),
+    let launched = job.source() == JobSource::Ringbell;
+    let port = args.port.clone().filter(|_| !launched);
+    // A text that cannot be read is reported when the NIC is opened.
+    let tcp = |t: TransportSpec| t == TransportSpec::Tcp;
+    let needs_tcp = transport
+        .or(job.transport().and_then(|t| t.parse().ok()))
+        .is_some_and(tcp);
+    let missing = match port.clone().or(job.port().and_then(|p| p.parse().ok())) {
+        None | Some(PortSpec::None) => needs_tcp,
+        Some(PortSpec::Mem) => job.switch().is_none(),
         _ => false,
     };
     if missing {
@@ -203,7 +204,10 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicOptions> {
         )
         .into());
     }
-    Ok(options)
+    let nic = Nic::builder().job(job);
+    Ok(nic
+        .when(transport, NicBuilder::transport)
+        .when(port, NicBuilder::port))
 }
 
 /// `--set`: a name of [`CollectiveSettings::NAMES`], and its value.

@@ -1,0 +1,308 @@
+//! [`NicBuilder`]: the settings of a NIC, each with a default that works on one machine without privileges.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_cuda_kernels::EmulatedGpuConfig;
+use ringbell_gtlb::MmuConfig;
+use ringbell_nic_core::port::impair::Faults;
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
+
+use crate::gpu::GpuChoice;
+use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
+use crate::{Nic, OpenError};
+
+/// The values of a [`NicBuilder`].
+#[derive(Debug, Clone)]
+pub(crate) struct NicOptions {
+    pub(crate) ip: Cidr,
+    pub(crate) transport: TransportSpec,
+    pub(crate) port: PortSpec,
+    pub(crate) switch: Option<(Arc<MemSwitch>, usize)>,
+    pub(crate) faults: Faults,
+    pub(crate) vni: u32,
+    pub(crate) udp_secret: Option<u64>,
+    pub(crate) tap_host: Option<Cidr>,
+    pub(crate) pcap: Option<PathBuf>,
+    pub(crate) gpu_choice: GpuChoice,
+    pub(crate) gpu: EmulatedGpuConfig,
+    pub(crate) mmu: MmuConfig,
+    pub(crate) progress: ProgressMode,
+    pub(crate) queue: QueueConfig,
+    pub(crate) local: LocalConfig,
+    pub(crate) limits: NicConfig,
+    pub(crate) tcp_buffer: usize,
+    pub(crate) tcp_rto_min: Duration,
+    pub(crate) tcp_watch: Option<Duration>,
+    pub(crate) seed: Option<u64>,
+}
+
+impl Default for NicOptions {
+    fn default() -> NicOptions {
+        NicOptions {
+            ip: Cidr {
+                ip: Ipv4Addr::new(10, 77, 0, 1),
+                prefix: 24,
+            },
+            transport: TransportSpec::Auto,
+            port: PortSpec::None,
+            switch: None,
+            faults: Faults::default(),
+            vni: 0x52_4245,
+            udp_secret: None,
+            tap_host: None,
+            pcap: None,
+            gpu_choice: GpuChoice::Auto,
+            gpu: EmulatedGpuConfig::default(),
+            mmu: MmuConfig::default(),
+            progress: ProgressMode::Rescue,
+            queue: QueueConfig::default(),
+            local: LocalConfig::default(),
+            limits: NicConfig::default(),
+            tcp_buffer: 256 << 10,
+            tcp_rto_min: Duration::from_millis(200),
+            tcp_watch: Some(Duration::from_millis(500)),
+            seed: None,
+        }
+    }
+}
+
+/// Settings of a NIC that is to be opened: `Nic::builder().ip("10.0.0.1/24").port("udp").open()?`.
+///
+/// Settings with a text form take the text or the typed value. A text that cannot be read is an error of [`open`](Self::open),
+/// which names the setting and the text.
+///
+/// ```
+/// use ringbell::Nic;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // On one machine an address is enough: NICs of one user find each other.
+/// let nic = Nic::builder().ip("10.9.9.21/24").open()?;
+/// assert_eq!(nic.ip().to_string(), "10.9.9.21/24");
+/// // Over Ethernet in UDP, with a peer that is known beforehand. Port 0 is any free one.
+/// let port = "udp:127.0.0.1:0,127.0.0.1:4790";
+/// let far = Nic::builder().ip("10.9.9.22/24").port(port).transport("tcp").open()?;
+/// assert_eq!(far.port().to_string(), port);
+/// let wrong = Nic::builder().ip("10.9.9").open().expect_err("no address");
+/// assert!(wrong.to_string().contains("ip: `10.9.9`"), "{wrong}");
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder opens a NIC by `open`"]
+pub struct NicBuilder {
+    pub(crate) options: NicOptions,
+    /// The first value that could not be used, for [`NicBuilder::open`].
+    pub(crate) wrong: Option<OpenError>,
+}
+
+/// `address on port PORT`, for messages.
+impl fmt::Display for NicBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on port {}", self.options.ip, self.options.port)
+    }
+}
+
+impl Nic {
+    /// A builder with the defaults: address 10.77.0.1/24, no port for frames (NICs of this machine and user connect through memory),
+    /// the first CUDA GPU where there is one, else the emulated GPU with 256 MiB.
+    pub fn builder() -> NicBuilder {
+        NicBuilder {
+            options: NicOptions::default(),
+            wrong: None,
+        }
+    }
+}
+
+impl NicBuilder {
+    /// Opens the NIC, beside its GPU.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the first setting whose value cannot be used, or the part that failed, and why.
+    pub fn open(self) -> Result<Nic, OpenError> {
+        match self.wrong {
+            Some(wrong) => Err(wrong),
+            None => Nic::with(self.options),
+        }
+    }
+
+    /// Applies a setting where there is a value: `builder.when(given_port, NicBuilder::port)`.
+    pub fn when<T>(self, value: Option<T>, set: impl FnOnce(Self, T) -> Self) -> Self {
+        match value {
+            Some(value) => set(self, value),
+            None => self,
+        }
+    }
+
+    /// The value, or `None` and a note for `open`.
+    pub(crate) fn read<T, V>(&mut self, setting: &'static str, value: V) -> Option<T>
+    where
+        V: TryInto<T, Error: Into<SpecError>>,
+    {
+        match value.try_into() {
+            Ok(value) => Some(value),
+            Err(why) => {
+                self.wrong.get_or_insert(OpenError::Setting {
+                    setting,
+                    why: why.into(),
+                });
+                None
+            }
+        }
+    }
+
+    /// Own address and network: `"10.0.0.1/24"` or a [`Cidr`]; a text without a prefix means `/24`. Two NICs that reach each
+    /// other have different ones. Default: 10.77.0.1/24.
+    pub fn ip(mut self, ip: impl TryInto<Cidr, Error: Into<SpecError>>) -> Self {
+        if let Some(ip) = self.read("ip", ip) {
+            self.options.ip = ip;
+        }
+        self
+    }
+
+    /// Port that carries TCP's frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`,
+    /// `"tap:NAME"`, or a [`PortSpec`]. Default: `none`.
+    pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
+        if let Some(port) = self.read("port", port) {
+            self.options.port = port;
+        }
+        self
+    }
+
+    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"` or a [`TransportSpec`]. Default: `auto`, which is memory to
+    /// memory on one machine, else TCP.
+    pub fn transport(
+        mut self,
+        transport: impl TryInto<TransportSpec, Error: Into<SpecError>>,
+    ) -> Self {
+        if let Some(transport) = self.read("transport", transport) {
+            self.options.transport = transport;
+        }
+        self
+    }
+
+    /// Which GPU to use: `"auto"`, `"cuda:N"`, `"emulated"` or a [`GpuChoice`]. Default: `auto`, the value of `RINGBELL_GPU`, else
+    /// GPU 0, else the emulated one.
+    pub fn gpu(mut self, gpu: impl TryInto<GpuChoice, Error: Into<SpecError>>) -> Self {
+        if let Some(gpu) = self.read("gpu", gpu) {
+            self.options.gpu_choice = gpu;
+        }
+        self
+    }
+
+    /// Bytes of an emulated GPU's memory. Default: 256 MiB, of which used pages alone take memory of the host.
+    pub fn gpu_memory(mut self, bytes: u64) -> Self {
+        self.options.gpu.memory_bytes = bytes;
+        self
+    }
+
+    /// All settings of an emulated GPU. Default: [`EmulatedGpuConfig::default`].
+    pub fn emulated_gpu(mut self, config: EmulatedGpuConfig) -> Self {
+        self.options.gpu = config;
+        self
+    }
+
+    /// Who steps the NIC when no kernel waits. Default: a thread that sleeps while there is nothing to do.
+    pub fn progress(mut self, progress: ProgressMode) -> Self {
+        self.options.progress = progress;
+        self
+    }
+
+    /// Depth and time-outs of queues. Default: [`QueueConfig::default`].
+    pub fn queue(mut self, queue: QueueConfig) -> Self {
+        self.options.queue = queue;
+        self
+    }
+
+    /// Limits of the NIC: sessions, queues, its memory, how long a close waits for undelivered data. The address, MAC and
+    /// progress in it are ignored. Default: [`NicConfig::default`].
+    pub fn limits(mut self, limits: NicConfig) -> Self {
+        self.options.limits = limits;
+        self
+    }
+
+    /// Settings of the GTLBs. Default: [`MmuConfig::default`].
+    pub fn mmu(mut self, mmu: MmuConfig) -> Self {
+        self.options.mmu = mmu;
+        self
+    }
+
+    /// Directory in which NICs of this machine find each other for transport `local`. Default: one for the user.
+    pub fn directory(mut self, directory: impl Into<PathBuf>) -> Self {
+        self.options.local.directory = Some(directory.into());
+        self
+    }
+
+    /// Pieces by which transport `local` moves memory that a peer can neither map nor copy from. Default:
+    /// [`StagingConfig::default`].
+    pub fn staging(mut self, staging: StagingConfig) -> Self {
+        self.options.local.staging = staging;
+        self
+    }
+
+    /// Port `mem`, as this number on an in-memory switch. Default: none.
+    pub fn switch(mut self, switch: Arc<MemSwitch>, number: usize) -> Self {
+        self.options.port = PortSpec::Mem;
+        self.options.switch = Some((switch, number));
+        self
+    }
+
+    /// Network identifier (VNI, 24 bits) of port `udp`; frames of another network are dropped. Default: 0x524245.
+    pub fn vni(mut self, vni: u32) -> Self {
+        self.options.vni = vni;
+        self
+    }
+
+    /// Secret of port `udp`: peers that prove it are learned from their frames. Default: only the peers that the port names.
+    pub fn udp_secret(mut self, secret: impl Into<Option<u64>>) -> Self {
+        self.options.udp_secret = secret.into();
+        self
+    }
+
+    /// Address for the kernel's end of a TAP device: `"10.0.0.2/24"` or a [`Cidr`]. Default: as it is.
+    pub fn tap_host(mut self, host: impl TryInto<Cidr, Error: Into<SpecError>>) -> Self {
+        if let Some(host) = self.read("tap_host", host) {
+            self.options.tap_host = Some(host);
+        }
+        self
+    }
+
+    /// Writes every frame of the port to this file (pcapng). Default: no file.
+    pub fn pcap(mut self, file: impl Into<PathBuf>) -> Self {
+        self.options.pcap = Some(file.into());
+        self
+    }
+
+    /// Faults between TCP and the port. Default: none.
+    pub fn faults(mut self, faults: Faults) -> Self {
+        self.options.faults = faults;
+        self
+    }
+
+    /// Bytes of a TCP connection's receive buffer, and as many to send. Default: 256 KiB.
+    pub fn tcp_buffer(mut self, bytes: usize) -> Self {
+        self.options.tcp_buffer = bytes;
+        self
+    }
+
+    /// Shortest time after which TCP sends a segment again. Default: 200 ms.
+    pub fn tcp_rto_min(mut self, shortest: Duration) -> Self {
+        self.options.tcp_rto_min = shortest;
+        self
+    }
+
+    /// How often TCP probes idle links of communicators, so that the end of a rank is noticed; `None` is never. Default: every
+    /// 500 ms. See [`TcpConfig::watch`](ringbell_nic_core::transport::tcp::TcpConfig::watch).
+    pub fn tcp_watch(mut self, every: impl Into<Option<Duration>>) -> Self {
+        self.options.tcp_watch = every.into();
+        self
+    }
+
+    /// Seed of faults and TCP's sequence numbers. Default: random numbers of the system.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.options.seed = Some(seed);
+        self
+    }
+}
