@@ -163,7 +163,7 @@ impl NicBuilder {
     }
 
     /// Port that carries TCP's frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`,
-    /// `"tap:NAME"`, or a [`PortSpec`]. Default: `none`.
+    /// `"tap:NAME"`, or a [`PortSpec`]; `,mtu=BYTES` at the end of udp or tap sets the IP MTU. Default: `none`.
     pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(port) = self.read("port", port) {
             self.options.port = port;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use ringbell_nic_core::port::impair::{Faults, Impair};
-use ringbell_nic_core::port::udp::{UdpConfig, UdpPort, MTU_DEFAULT};
+use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 
 use crate::builder::NicOptions;
@@ -20,15 +20,15 @@ pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenEr
             let (switch, port) = options.switch.as_ref().ok_or(OpenError::NoSwitch)?;
             Box::new(switch.port(*port)?)
         }
-        PortSpec::Udp { bind, peers } => Box::new(UdpPort::open(UdpConfig {
+        PortSpec::Udp { bind, peers, mtu } => Box::new(UdpPort::open(UdpConfig {
             bind: *bind,
             peers: peers.clone(),
             vni: options.vni,
             secret: options.udp_secret,
             mac,
-            mtu: MTU_DEFAULT,
+            mtu: mtu.map(usize::from),
         })?),
-        PortSpec::Tap(name) => tap(name, mac, options)?,
+        PortSpec::Tap { name, mtu } => tap(name, *mtu, mac, options)?,
     };
     if let Some(path) = &options.pcap {
         port = capture(port, path)?;
@@ -45,18 +45,23 @@ pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenEr
 }
 
 #[cfg(feature = "tap")]
-fn tap(name: &str, mac: MacAddr, options: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
+fn tap(
+    name: &str,
+    mtu: Option<u16>,
+    mac: MacAddr,
+    options: &NicOptions,
+) -> Result<Box<dyn Port>, OpenError> {
     use ringbell_nic_core::port::tap::{TapConfig, TapPort};
     Ok(Box::new(TapPort::open(&TapConfig {
         name: name.to_owned(),
         mac,
         host: options.tap_host.map(|c| (c.ip, c.prefix)),
-        mtu: None,
+        mtu,
     })?))
 }
 
 #[cfg(not(feature = "tap"))]
-fn tap(_: &str, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
+fn tap(_: &str, _: Option<u16>, _: MacAddr, _: &NicOptions) -> Result<Box<dyn Port>, OpenError> {
     Err(OpenError::NotBuilt {
         what: "a port on a TAP device",
         feature: "tap",

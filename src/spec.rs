@@ -4,6 +4,8 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use ringbell_nic_core::port::{MTU_MAX, MTU_MIN};
+
 /// UDP port of VXLAN, RFC 7348 §5.
 pub const VXLAN_PORT: u16 = 4789;
 
@@ -20,9 +22,39 @@ pub enum PortSpec {
         bind: SocketAddr,
         /// Socket addresses of peers that are known beforehand.
         peers: Vec<SocketAddr>,
+        /// IP MTU inside VXLAN; `None`: what the ways to the peers carry.
+        mtu: Option<u16>,
     },
-    /// A TAP device of this name; needs CAP_NET_ADMIN, or a device made for this user.
-    Tap(String),
+    /// A TAP device; needs CAP_NET_ADMIN, or a device made for this user.
+    Tap {
+        /// Its name.
+        name: String,
+        /// IP MTU that it gets; `None`: the one it has.
+        mtu: Option<u16>,
+    },
+}
+
+impl PortSpec {
+    /// The port with this IP MTU, unless it names one itself. The switch of [`PortSpec::Mem`] has its own.
+    pub fn or_mtu(mut self, default: Option<u16>) -> PortSpec {
+        if let PortSpec::Udp { mtu, .. } | PortSpec::Tap { mtu, .. } = &mut self {
+            *mtu = mtu.or(default);
+        }
+        self
+    }
+
+    /// An IP MTU that a port can have.
+    ///
+    /// # Errors
+    /// [`SpecError`] names the range.
+    pub fn parse_mtu(text: &str) -> Result<u16, SpecError> {
+        match text.parse::<u16>() {
+            Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&usize::from(mtu)) => Ok(mtu),
+            _ => Err(SpecError(format!(
+                "`{text}` is not an MTU; write a number of bytes from {MTU_MIN} to {MTU_MAX}"
+            ))),
+        }
+    }
 }
 
 /// A text that names no port, transport or address; the message lists the valid forms.
@@ -70,15 +102,23 @@ impl FromStr for PortSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let (name, mtu) = match text.rsplit_once(",mtu=") {
+            Some((name, mtu)) => (name, Some(PortSpec::parse_mtu(mtu)?)),
+            None => (text, None),
+        };
+        let (kind, rest) = name.split_once(':').unwrap_or((name, ""));
         match (kind, rest) {
+            ("none" | "mem", "") if mtu.is_some() => Err(SpecError(format!(
+                "port {kind} has no `mtu=` of its own; the switch of port mem gets one when it is made"
+            ))),
             ("none", "") => Ok(PortSpec::None),
             ("mem", "") => Ok(PortSpec::Mem),
             ("tap", "") => Err(SpecError(
                 "`tap` needs the name of a device; write tap:NAME, such as tap:rb0".into(),
             )),
             ("tap", name) if name.len() <= 15 && !name.contains(['/', ' ']) => {
-                Ok(PortSpec::Tap(name.into()))
+                let name = name.into();
+                Ok(PortSpec::Tap { name, mtu })
             }
             ("tap", name) => Err(SpecError(format!(
                 "`{name}` cannot name a network device: at most 15 characters, no slash, no space"
@@ -91,10 +131,11 @@ impl FromStr for PortSpec {
                 Ok(PortSpec::Udp {
                     bind,
                     peers: addresses.collect::<Result<_, _>>()?,
+                    mtu,
                 })
             }
             _ => Err(SpecError(format!(
-                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...] or tap:NAME"
+                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES] or tap:NAME[,mtu=BYTES]"
             ))),
         }
     }
@@ -114,15 +155,20 @@ fn udp_address(text: &str) -> Result<SocketAddr, SpecError> {
 
 impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            PortSpec::None => f.write_str("none"),
-            PortSpec::Mem => f.write_str("mem"),
-            PortSpec::Udp { bind, peers } => {
+        let mtu = match self {
+            PortSpec::None => return f.write_str("none"),
+            PortSpec::Mem => return f.write_str("mem"),
+            PortSpec::Udp { bind, peers, mtu } => {
                 write!(f, "udp:{bind}")?;
-                peers.iter().try_for_each(|p| write!(f, ",{p}"))
+                peers.iter().try_for_each(|p| write!(f, ",{p}"))?;
+                mtu
             }
-            PortSpec::Tap(name) => write!(f, "tap:{name}"),
-        }
+            PortSpec::Tap { name, mtu } => {
+                write!(f, "tap:{name}")?;
+                mtu
+            }
+        };
+        mtu.iter().try_for_each(|mtu| write!(f, ",mtu={mtu}"))
     }
 }
 
@@ -212,6 +258,8 @@ mod tests {
             "tap:rb0",
             "udp:0.0.0.0:4789",
             "udp:127.0.0.1:5000,127.0.0.1:5001",
+            "udp:127.0.0.1:5000,127.0.0.1:5001,mtu=9000",
+            "tap:rb0,mtu=576",
         ] {
             assert_eq!(
                 text.parse::<PortSpec>().map(|p| p.to_string()).as_deref(),
@@ -230,10 +278,27 @@ mod tests {
             "tap:abcdefghijklmnop",
             "udp:x",
             "mem:1",
+            "mem,mtu=1500",
+            "udp:127.0.0.1:5000,mtu=0",
+            "udp:127.0.0.1:5000,mtu=575",
+            "udp:127.0.0.1:5000,mtu=9217",
+            "udp:127.0.0.1:5000,mtu=1500,127.0.0.1:5001",
+            "tap:rb0,mtu=x",
             "eth0",
         ] {
             assert!(text.parse::<PortSpec>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_ports_own_mtu_comes_before_the_commands() {
+        let of = |text: &str| {
+            let port = text.parse::<PortSpec>().map(|p| p.or_mtu(Some(1400)));
+            port.map(|p| p.to_string())
+        };
+        assert_eq!(of("tap:a").as_deref(), Ok("tap:a,mtu=1400"));
+        assert_eq!(of("tap:a,mtu=900").as_deref(), Ok("tap:a,mtu=900"));
+        assert_eq!(of("mem").as_deref(), Ok("mem"));
     }
 
     #[test]

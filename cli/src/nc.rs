@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Wait for a connection instead of making one
     #[arg(short = 'l')]
     listen: bool,
-    /// What carries the frames: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `none`
+    /// What carries the frames: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `none`; `,mtu=BYTES` at the end of tap or udp sets the IP MTU
     #[arg(long, default_value = "none", value_name = "PORT")]
     port: PortSpec,
     /// Address of the NIC, and its network

@@ -45,12 +45,15 @@ pub(crate) fn gpu(config: &EmulatedGpuConfig) -> Result<ChosenGpu> {
     })
 }
 
+/// MTU of the switch of port `mem`, where the user gives none.
+const SWITCH_MTU: u16 = 9000;
+
 /// Makes the switch of port `mem`.
 ///
 /// # Errors
 /// A [`Problem`]: [`Exit::Usage`] for numbers that no switch has, else [`Exit::Environment`].
-pub(crate) fn switch(ports: usize, mtu: usize, checksums: Checksums) -> Result<MemSwitch> {
-    MemSwitch::shared(ports, mtu, checksums).map_err(|e| {
+pub(crate) fn switch(ports: usize, mtu: Option<u16>, checksums: Checksums) -> Result<MemSwitch> {
+    MemSwitch::shared(ports, mtu.unwrap_or(SWITCH_MTU).into(), checksums).map_err(|e| {
         let (exit, advice) = match &e {
             SwitchError::Ports { .. } => (
                 Exit::Usage,

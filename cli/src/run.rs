@@ -17,7 +17,6 @@ use rustix::process::Signal;
 use self::ranks::Ranks;
 use self::wiring::Wiring;
 use super::child::End;
-use super::perf::pair::mtu;
 use super::{stdio, Exit};
 
 /// Longest time for ranks to end after a signal.
@@ -43,9 +42,9 @@ pub(crate) struct Args {
     /// What carries the frames of TCP between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
     #[arg(long, value_name = "none|mem|udp")]
     port: Option<PortSpec>,
-    /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
-    mtu: usize,
+    /// IP MTU of the port, in bytes [default: mem 9000; udp what the ways to the other ranks carry]
+    #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
+    mtu: Option<u16>,
     /// Print what the ranks print without the rank before each line
     #[arg(long)]
     no_prefix: bool,

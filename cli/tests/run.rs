@@ -147,11 +147,13 @@ fn ports_are_told_to_the_ranks() {
     let out = run(&mut shell(&["-n", "2", "--transport", "tcp"], script));
     assert_eq!(out.status.code(), Some(0), "{}", text(&out));
     assert!(text(&out).contains("port=mem switch=/proc/"));
-    let out = run(&mut shell(&["-n", "3", "--port", "udp"], script));
+    let udp = ["-n", "3", "--port", "udp", "--mtu", "1400"];
+    let out = run(&mut shell(&udp, script));
     let said = text(&out);
     let line = said
         .lines()
         .find(|l| l.starts_with("[1]"))
         .expect("rank 1 speaks");
     assert_eq!(line.matches("127.0.0.1:").count(), 3, "{line}");
+    assert!(line.contains(",mtu=1400 "), "{line}");
 }

@@ -183,7 +183,7 @@ fn hosts(way: Way, mode: ProgressMode, dir: &TempDir) -> Vec<Host> {
                         vni: 5,
                         secret: Some(77),
                         mac: MacAddr::local(r as u32 + 1),
-                        mtu: 1450,
+                        mtu: Some(1450),
                     };
                     let port = UdpPort::open(config).expect("a free port");
                     opened.push(port.local_addr());

@@ -223,59 +223,125 @@ fn tshark_finds_nothing_wrong_in_a_capture() {
     }
 }
 
+/// A UDP port of a namespace, with the other side's address where it is known.
+fn udp(at: [u8; 4], peers: Vec<SocketAddr>, mtu: Option<usize>) -> Box<UdpPort> {
+    let config = UdpConfig {
+        bind: SocketAddr::from((at, 4789)),
+        peers,
+        vni: 9,
+        secret: Some(42),
+        mac: MacAddr::local(u32::from(at[3])),
+        mtu,
+    };
+    Box::new(UdpPort::open(config).expect("a free port in a new namespace"))
+}
+
+/// A link between two namespaces. Each end is a namespace, an address with its prefix, and an MTU.
+fn veth(ends: [(&Namespace, &str, &str); 2]) {
+    let [a, b] = ["v", "w"].map(|end| format!("{end}{}", ends[0].0 .0));
+    let (from, to) = (&ends[0].0 .0, &ends[1].0 .0);
+    ok(
+        "ip",
+        &[
+            "link", "add", &a, "netns", from, "type", "veth", "peer", "name", &b, "netns", to,
+        ],
+    );
+    for ((ns, ip, mtu), dev) in ends.iter().zip([&a, &b]) {
+        ok("ip", &["-n", &ns.0, "addr", "add", ip, "dev", dev]);
+        ok("ip", &["-n", &ns.0, "link", "set", dev, "mtu", mtu, "up"]);
+    }
+}
+
+/// Sends `data` from one namespace to another and an answer back. `during` runs in the client when the connection is made.
+/// Returns the MTUs of the server's and the client's port in the end.
+fn carries(
+    ends: [(&Namespace, [u8; 4]); 2],
+    mtus: [Option<usize>; 2],
+    data: &[u8],
+    during: impl FnOnce(&mut Live) + Send,
+) -> [usize; 2] {
+    let [(y, server), (x, client)] = ends;
+    std::thread::scope(|s| {
+        let server_side = s.spawn(move || {
+            y.enter();
+            let mut nic = Live::new(udp(server, Vec::new(), mtus[0]), NIC);
+            nic.side.tcp.listen(7000, 1).expect("the port is free");
+            let conn = nic.accept();
+            let got = nic.read_to_end(conn, data.len() + 1);
+            nic.send_all(conn, got.clone());
+            nic.close(conn);
+            (got, nic.side.tcp.port().mtu())
+        });
+        let client_side = s.spawn(move || {
+            x.enter();
+            let peer = SocketAddr::from((server, 4789));
+            let mut nic = Live::new(udp(client, vec![peer], mtus[1]), HOST);
+            let conn = nic.connect(SocketAddrV4::new(NIC, 7000));
+            during(&mut nic);
+            nic.send_all(conn, data.to_vec());
+            nic.side.tcp.shutdown(conn);
+            let answer = nic.read_to_end(conn, data.len() + 1);
+            nic.close(conn);
+            (answer, nic.side.tcp.port().mtu())
+        });
+        let (answer, mtu) = client_side.join().expect("the client finished");
+        let (got, other) = server_side.join().expect("the server finished");
+        assert!(got == data && answer == data, "bytes differ");
+        [other, mtu]
+    })
+}
+
 #[test]
 fn two_namespaces_talk_over_udp() {
     need!("ip");
     let (x, y) = (Namespace::new(), Namespace::new());
-    let (vx, vy) = (format!("v{}", x.0), format!("w{}", y.0));
-    ok(
-        "ip",
-        &[
-            "link", "add", &vx, "netns", &x.0, "type", "veth", "peer", "name", &vy, "netns", &y.0,
-        ],
-    );
-    for (ns, dev, ip) in [(&x, &vx, "192.168.78.1/24"), (&y, &vy, "192.168.78.2/24")] {
-        ok("ip", &["-n", &ns.0, "addr", "add", ip, "dev", dev]);
-        ok("ip", &["-n", &ns.0, "link", "set", dev, "up"]);
-    }
-    let port = |n: u8, peers: Vec<SocketAddr>| {
-        let config = UdpConfig {
-            bind: SocketAddr::from(([192, 168, 78, n], 4789)),
-            peers,
-            vni: 9,
-            secret: Some(42),
-            mac: MacAddr::local(u32::from(n)),
-            mtu: 1450,
-        };
-        Box::new(UdpPort::open(config).expect("a free port in a new namespace"))
-    };
+    let link = "1300";
+    veth([(&x, "192.168.78.1/24", link), (&y, "192.168.78.2/24", link)]);
+    let ends = [(&y, [192, 168, 78, 2]), (&x, [192, 168, 78, 1])];
     let data = random(4, mib());
-    std::thread::scope(|s| {
-        let server = s.spawn(|| {
-            y.enter();
-            let mut nic = Live::new(port(2, Vec::new()), NIC);
-            nic.side.tcp.listen(7000, 1).expect("the port is free");
-            let conn = nic.accept();
-            let got = nic.read_to_end(conn, mib() + 1);
-            nic.send_all(conn, b"thanks".to_vec());
-            nic.close(conn);
-            got
-        });
-        let client = s.spawn(|| {
-            x.enter();
-            let peer = SocketAddr::from(([192, 168, 78, 2], 4789));
-            let mut nic = Live::new(port(1, vec![peer]), HOST);
-            let conn = nic.connect(SocketAddrV4::new(NIC, 7000));
-            nic.send_all(conn, data.clone());
-            nic.side.tcp.shutdown(conn);
-            let answer = nic.read_to_end(conn, 100);
-            nic.close(conn);
-            answer
-        });
-        assert_eq!(client.join().expect("the client finished"), b"thanks");
-        assert!(
-            server.join().expect("the server finished") == data,
-            "bytes differ"
-        );
-    });
+    let discovered = carries(ends, [None, None], &data, |_| {});
+    assert_eq!(
+        discovered,
+        [1450, 1250],
+        "the client's segments bound the server's"
+    );
+    let set = carries(ends, [Some(1450), Some(576)], &data, |_| {});
+    assert_eq!(set, [1450, 576]);
+}
+
+#[test]
+fn a_way_that_narrows_under_a_connection_lowers_the_mtu() {
+    need!("ip");
+    // A router between the two; the far link carries less than the near one.
+    let (x, r, y) = (Namespace::new(), Namespace::new(), Namespace::new());
+    veth([
+        (&x, "192.168.78.1/24", "9300"),
+        (&r, "192.168.78.2/24", "9300"),
+    ]);
+    veth([
+        (&r, "192.168.79.1/24", "2050"),
+        (&y, "192.168.79.2/24", "2050"),
+    ]);
+    for (ns, net, via) in [
+        (&x, "192.168.79.0/24", "192.168.78.2"),
+        (&y, "192.168.78.0/24", "192.168.79.1"),
+    ] {
+        ok("ip", &["-n", &ns.0, "route", "add", net, "via", via]);
+    }
+    let forward = "echo 1 > /proc/sys/net/ipv4/ip_forward";
+    ok("ip", &["netns", "exec", &r.0, "sh", "-c", forward]);
+    let data = random(5, mib());
+    let ends = [(&y, [192, 168, 79, 2]), (&x, [192, 168, 78, 1])];
+    // At first 9,000: the server's own link refuses more, and the router names the MTU of its far link to the client.
+    let set = [Some(9000), Some(9000)];
+    assert_eq!(carries(ends, set, &data, |_| {}), [2000, 2000]);
+    // The kernel knows the way now. Its near link narrows while the connection is up.
+    let narrow = |_: &mut Live| {
+        for (ns, end) in [(&x, "v"), (&r, "w")] {
+            let dev = format!("{end}{}", x.0);
+            ok("ip", &["-n", &ns.0, "link", "set", &dev, "mtu", "1050"]);
+        }
+    };
+    let known = [Some(9000), None];
+    assert_eq!(carries(ends, known, &data, narrow), [1000, 1000]);
 }

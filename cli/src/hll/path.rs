@@ -69,7 +69,7 @@ impl Path {
         // Both ends share memory: no bit can flip.
         let switch = match transport {
             TransportSpec::Local => None,
-            _ => Some(Arc::new(open::switch(2, 9000, Checksums::Omitted)?)),
+            _ => Some(Arc::new(open::switch(2, None, Checksums::Omitted)?)),
         };
         let side = |i: usize| {
             let nic = Nic::builder()

@@ -25,7 +25,6 @@ use self::rank::{Plan, Rank};
 use self::watch::Watch;
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
-use super::pair::mtu;
 use crate::report::{
     emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
     Scale, SweepArgs,
@@ -66,9 +65,9 @@ pub(crate) struct Args {
     /// What carries the frames of TCP: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
     #[arg(long, value_name = "none|mem|udp")]
     port: Option<PortSpec>,
-    /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
-    mtu: usize,
+    /// IP MTU of the port, in bytes [default: mem 9000; udp what the ways to the other ranks carry]
+    #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
+    mtu: Option<u16>,
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|tree|flat|chain|linear|pairwise", value_parser = algo)]
     algo: Algorithm,

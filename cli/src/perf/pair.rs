@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{SessionId, Status};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
-use ringbell::parts::nic_core::port::{Checksums, MTU_MAX, MTU_MIN};
+use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Cidr, Faults, Nic, NicBuilder, PortSpec, ProgressMode, TransportSpec};
 
 use super::receiver::Receiver;
@@ -63,9 +63,9 @@ pub(crate) struct WireArgs {
     /// Who steps the NIC: `rescue` the waiting kernel, else a parked thread; `dedicated` a thread that polls
     #[arg(long, default_value = "rescue", value_name = "rescue|dedicated", value_parser = progress)]
     progress: ProgressMode,
-    /// IP MTU of port `mem`, in bytes
-    #[arg(long, default_value_t = 9000, value_name = "BYTES", value_parser = mtu)]
-    mtu: usize,
+    /// IP MTU of the port, in bytes [default: mem 9000; udp what the way to the other side carries; tap that of the device]
+    #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
+    mtu: Option<u16>,
     /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means tcp, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
@@ -115,16 +115,6 @@ pub(crate) fn probability(text: &str) -> Result<f64, String> {
         Ok(p) if (0.0..1.0).contains(&p) => Ok(p),
         _ => Err(format!(
             "`{text}` is not a probability; write a number from 0 up to, but not, 1"
-        )),
-    }
-}
-
-/// An IP MTU that port `mem` can have.
-pub(crate) fn mtu(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&mtu) => Ok(mtu),
-        _ => Err(format!(
-            "write a number of bytes from {MTU_MIN} to {MTU_MAX}"
         )),
     }
 }
@@ -212,7 +202,7 @@ impl WireArgs {
         Ok(Nic::builder()
             .ip(ip)
             .transport(self.transport())
-            .port(port)
+            .port(port.or_mtu(self.mtu))
             .faults(Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -304,7 +294,7 @@ impl WireArgs {
             let side = Side::open(nic, self.timeout())?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
-        if let Some(PortSpec::Tap(name)) = &self.port {
+        if let Some(PortSpec::Tap { name, .. }) = &self.port {
             return Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to a second NIC"),
@@ -340,7 +330,7 @@ impl WireArgs {
                 let switch = open::switch(2, self.mtu, checksums)?;
                 (Some(Arc::new(switch)), PortSpec::Mem, PortSpec::Mem)
             }
-            PortSpec::Udp { bind, peers } if peers.is_empty() => {
+            PortSpec::Udp { bind, peers, mtu } if peers.is_empty() => {
                 // Two sockets on this host, each configured with the other's address; the port numbers are free ones.
                 let ip = if bind.ip().is_unspecified() {
                     Ipv4Addr::LOCALHOST.into()
@@ -358,10 +348,12 @@ impl WireArgs {
                     PortSpec::Udp {
                         bind: a,
                         peers: vec![b],
+                        mtu,
                     },
                     PortSpec::Udp {
                         bind: b,
                         peers: vec![a],
+                        mtu,
                     },
                 )
             }

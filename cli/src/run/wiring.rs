@@ -15,8 +15,8 @@ pub(crate) enum Wiring {
     None,
     /// The switch lives as long as the launcher.
     Mem(MemSwitch),
-    /// Each rank's socket address.
-    Udp(Vec<SocketAddr>),
+    /// Each rank's socket address, and the MTU.
+    Udp(Vec<SocketAddr>, Option<u16>),
 }
 
 impl Wiring {
@@ -24,7 +24,7 @@ impl Wiring {
         ranks: u32,
         transport: TransportSpec,
         port: Option<&PortSpec>,
-        mtu: usize,
+        mtu: Option<u16>,
     ) -> Result<Wiring> {
         let port = match (port, transport) {
             (Some(port), _) => port.clone(),
@@ -42,16 +42,17 @@ impl Wiring {
             PortSpec::Mem => {
                 open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
             }
-            PortSpec::Udp { .. } => {
+            PortSpec::Udp { mtu: own, .. } => {
                 // Bound together, so that no number is given twice; free again when this returns.
                 let sockets: Vec<UdpSocket> = (0..ranks)
                     .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
                     .collect::<Result<_, _>>()
                     .context("no free UDP port")?;
                 let addresses = sockets.iter().map(UdpSocket::local_addr);
-                Ok(Wiring::Udp(addresses.collect::<Result<_, _>>()?))
+                let addresses = addresses.collect::<Result<_, _>>()?;
+                Ok(Wiring::Udp(addresses, own.or(mtu)))
             }
-            PortSpec::Tap(name) => Err(Problem::new(
+            PortSpec::Tap { name, .. } => Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to other ranks"),
                 "use --port mem or udp",
@@ -85,7 +86,7 @@ impl Wiring {
                     vars.push((variables::SWITCH, path));
                 }
             }
-            Wiring::Udp(addresses) => {
+            Wiring::Udp(addresses, mtu) => {
                 let (own, peers): (Vec<_>, Vec<_>) = addresses
                     .iter()
                     .enumerate()
@@ -93,6 +94,7 @@ impl Wiring {
                 let port = PortSpec::Udp {
                     bind: *own[0].1,
                     peers: peers.into_iter().map(|(_, a)| *a).collect(),
+                    mtu: *mtu,
                 };
                 vars.push((variables::PORT, port.to_string()));
             }

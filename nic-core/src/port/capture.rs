@@ -137,8 +137,9 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         let len = len.min(self.scratch.len());
         let frame = &self.scratch[..len];
         // Asked for in `tx_frame` already: the same room again.
-        if let Some(room) = self.inner.tx_frame(now, self.dst) {
-            room[..len].copy_from_slice(frame);
+        let room = self.inner.tx_frame(now, self.dst);
+        if let Some(room) = room.and_then(|r| r.get_mut(..len)) {
+            room.copy_from_slice(frame);
             self.inner.tx_commit(now, len);
             self.recorder.record(now, frame, Direction::Out);
         }

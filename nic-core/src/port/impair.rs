@@ -185,8 +185,14 @@ impl<P: Port> Impair<P> {
             let Some(room) = self.inner.tx_frame(now, dst) else {
                 return;
             };
-            room[..frame.len()].copy_from_slice(frame);
-            self.inner.tx_commit(now, frame.len());
+            match room.get_mut(..frame.len()) {
+                Some(room) => {
+                    room.copy_from_slice(frame);
+                    self.inner.tx_commit(now, frame.len());
+                }
+                // The port's MTU has fallen since.
+                None => self.done.lost += 1,
+            }
             self.queue.pop();
             self.free.push(at);
         }

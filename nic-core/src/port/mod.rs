@@ -74,7 +74,8 @@ pub trait Port: Send {
     /// Our MAC address on this port.
     fn mac(&self) -> MacAddr;
 
-    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header.
+    /// Largest IP packet, in bytes: a frame is up to this plus the Ethernet header. It may fall while the port is used, when the
+    /// network turns out to carry less, and never rises.
     fn mtu(&self) -> usize;
 
     /// Checksum computation on this port.

@@ -8,7 +8,10 @@
 //! also states the proof's limits). All other datagrams are counted and dropped before the frame
 //! is parsed. The first frame to a port that has not authenticated us is lost that way; a small one, such as an
 //! ARP request, is sent again right after our proof.
+//!
+//! **MTU.** A setting, or what the ways to the configured peers carry (`udp/mtu.rs`). It falls when a datagram was too long for its way.
 
+mod mtu;
 mod proof;
 mod socket;
 
@@ -21,12 +24,12 @@ use quinn_udp::{RecvMeta, Transmit};
 
 use self::proof::{Kind, Proof, CONTROL};
 use self::socket::Socket;
-use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
+use super::{MacAddr, Port, PortCounters, MTU_MIN};
 use crate::types::NicTime;
 use crate::wire::vxlan::{self, VXLAN_HEADER};
 use crate::wire::ETHERNET_HEADER;
 
-/// IP MTU inside VXLAN when the network outside carries 1,500 bytes: less 20 of IPv4, 8 of UDP, 8 of
+/// IP MTU inside VXLAN where the way is not known: for a network that carries 1,500 bytes, less 20 of IPv4, 8 of UDP, 8 of
 /// VXLAN and 14 of Ethernet.
 pub const MTU_DEFAULT: usize = 1_450;
 /// Messages taken per system call.
@@ -58,8 +61,9 @@ pub struct UdpConfig {
     pub secret: Option<u64>,
     /// MAC address of the NIC.
     pub mac: MacAddr,
-    /// IP MTU inside the tunnel; [`MTU_DEFAULT`] fits a network of 1,500 bytes.
-    pub mtu: usize,
+    /// IP MTU inside the tunnel. `None`: what the ways to the configured peers carry, at most [`MTU_MAX`]; without such peers
+    /// what loopback carries where `bind` is a loopback address, else [`MTU_DEFAULT`].
+    pub mtu: Option<usize>,
 }
 
 /// A UDP port cannot be opened.
@@ -84,6 +88,16 @@ pub enum UdpError {
     #[error("the UDP port carries an MTU of 576 to 9216 bytes, not {mtu}")]
     Mtu {
         /// As given.
+        mtu: usize,
+    },
+    /// The way to a peer carries less than asked for, or than any host must take.
+    #[error("the way to {peer} carries an MTU of {most} bytes in VXLAN, not {mtu}; lower the port's MTU (576 at least), or raise that of the network")]
+    Path {
+        /// The peer.
+        peer: SocketAddr,
+        /// What fits.
+        most: usize,
+        /// As given, or the smallest.
         mtu: usize,
     },
     /// The network identifier has more than 24 bits.
@@ -152,6 +166,8 @@ pub struct UdpPort {
     header: [u8; VXLAN_HEADER],
     mac: MacAddr,
     mtu: usize,
+    /// A datagram to this peer was too long.
+    too_long: Option<SocketAddr>,
     trust: Trust,
     peers: Peers,
     batch: Batch,
@@ -175,9 +191,7 @@ impl UdpPort {
             mac,
             mtu,
         } = config;
-        if !(MTU_MIN..=MTU_MAX).contains(&mtu) {
-            return Err(UdpError::Mtu { mtu });
-        }
+        let mtu = mtu::at_first(mtu, addr, &peers)?;
         if vni > vxlan::VNI_MAX {
             return Err(UdpError::Vni { vni });
         }
@@ -197,6 +211,7 @@ impl UdpPort {
             header: vxlan::header(vni),
             mac,
             mtu,
+            too_long: None,
             trust: Trust {
                 proof,
                 ..Trust::default()
@@ -255,11 +270,43 @@ impl UdpPort {
                 self.counters.tx_bytes += b.len as u64 - b.frames * VXLAN_HEADER as u64;
             }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return false,
-            // Unreachable peer, datagram too large for the path: lost, as on any network.
-            Err(_) => self.counters.tx_dropped += b.frames,
+            // Unreachable peer, datagram too long for the way: lost, as on any network.
+            Err(e) => {
+                self.counters.tx_dropped += b.frames;
+                if matches!(
+                    e.raw_os_error(),
+                    // Older kernels refuse a batch of too long datagrams so.
+                    Some(libc::EMSGSIZE | libc::EINVAL)
+                ) {
+                    self.too_long = Some(destination);
+                }
+            }
         }
         (b.len, b.frames, b.to, b.complete) = (0, 0, None, false);
         true
+    }
+
+    /// Lowers the MTU to what the ways carry on which datagrams were refused as too long.
+    fn shrink(&mut self) {
+        if let Some(to) = self.too_long.take() {
+            if let Ok(most) = mtu::towards(self.local.ip(), to) {
+                self.shrink_to(most, to);
+            }
+        }
+        while let Some((to, path)) = self.socket.next_too_long() {
+            self.shrink_to(mtu::inside(path, &to), to);
+        }
+    }
+
+    fn shrink_to(&mut self, most: usize, to: SocketAddr) {
+        let mtu = most.max(MTU_MIN);
+        if mtu < self.mtu {
+            tracing::warn!(peer = %to, was = self.mtu, now = mtu, "the way to a peer carries less than the port's MTU, which is lowered; what was too long is lost");
+            self.mtu = mtu;
+        }
+        if most < MTU_MIN {
+            tracing::warn!(peer = %to, most, "the way to a peer carries less than the smallest MTU of a port, 576 bytes: long frames to it are lost");
+        }
     }
 
     fn most_segments(&self) -> u64 {
@@ -519,6 +566,7 @@ impl Port for UdpPort {
 
     fn flush(&mut self, _now: NicTime) {
         self.send_batch();
+        self.shrink();
     }
     fn next_timer(&self) -> Option<NicTime> {
         // A batch that the kernel had no room for is tried again at the next step.

@@ -185,7 +185,8 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
     let transport = Some(args.transport).filter(|t| *t != TransportSpec::Auto);
     // Ranks started by `run` and by this command have their own part of the port already.
     let launched = job.source() == JobSource::Ringbell;
-    let port = args.port.clone().filter(|_| !launched);
+    let own = args.port.clone().filter(|_| !launched);
+    let port = own.map(|p| p.or_mtu(args.mtu));
     // A text that cannot be read is reported when the NIC is opened.
     let tcp = |t: TransportSpec| t == TransportSpec::Tcp;
     let needs_tcp = transport

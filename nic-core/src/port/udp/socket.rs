@@ -2,13 +2,14 @@
 //!
 //! Where no process receives on a port, the kernel of that host answers with an ICMP message. With `IP_RECVERR` it
 //! waits in the socket's error queue, and the next call on the socket fails with the message's error. The
-//! queue is read only then: a port whose peers all live makes no further system call.
-#![allow(unsafe_code)] // One call of recvmsg(2): the wrappers at hand leave out the destination.
+//! queue is read only then: a port whose peers all live makes no further system call. A router that refuses a datagram because
+//! it is too long says so in the same way, with the MTU of the next link.
+#![allow(unsafe_code)] // recvmsg(2): the wrappers at hand leave out the destination. getsockopt(2): they have no IP_MTU.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSliceMut};
 use std::mem::{size_of, MaybeUninit};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
@@ -21,6 +22,17 @@ pub(super) struct Socket {
     socket: UdpSocket,
     state: UdpSocketState,
     refused: VecDeque<SocketAddr>,
+    /// Destinations of datagrams that were too long, with what the way carries.
+    too_long: VecDeque<(SocketAddr, usize)>,
+}
+
+/// A message of the error queue.
+enum Refusal {
+    /// No process receives there.
+    NoReceiver,
+    /// The datagram was too long for a link of so many bytes.
+    TooLong(usize),
+    Other,
 }
 
 impl Socket {
@@ -35,6 +47,7 @@ impl Socket {
             socket,
             state,
             refused: VecDeque::new(),
+            too_long: VecDeque::new(),
         })
     }
 
@@ -67,6 +80,11 @@ impl Socket {
         self.refused.pop_front()
     }
 
+    /// The next peer on the way to which a datagram was too long, and the MTU of that way.
+    pub(super) fn next_too_long(&mut self) -> Option<(SocketAddr, usize)> {
+        self.too_long.pop_front()
+    }
+
     /// A call that may fail with the error of an earlier datagram, which has nothing to do with it: once more then.
     fn again<T>(&mut self, mut call: impl FnMut(&Socket) -> io::Result<T>) -> io::Result<T> {
         let first = call(self);
@@ -83,16 +101,21 @@ impl Socket {
     /// Reads the error queue, since the socket counts as readable while there is something in it. Returns whether there was.
     fn empty_errors(&mut self) -> bool {
         let mut some = false;
-        while let Some(refused) = self.next_error() {
+        while let Some((to, why)) = self.next_error() {
             some = true;
-            self.refused.extend(refused);
+            match (to, why) {
+                (Some(to), Refusal::NoReceiver) => self.refused.push_back(to),
+                (Some(to), Refusal::TooLong(path)) => self.too_long.push_back((to, path)),
+                _ => {}
+            }
             self.refused.truncate(REFUSED_MAX);
+            self.too_long.truncate(REFUSED_MAX);
         }
         some
     }
 
-    /// The next message of the error queue, `None` at its end: the destination of the datagram when that was refused.
-    fn next_error(&self) -> Option<Option<SocketAddr>> {
+    /// The next message of the error queue, `None` at its end: the destination of the datagram, and why it was refused.
+    fn next_error(&self) -> Option<(Option<SocketAddr>, Refusal)> {
         let mut name = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         // More than an extended error with its offender takes; aligned as control messages are.
         let mut control = [0u64; 64];
@@ -107,7 +130,7 @@ impl Socket {
         if unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut message, flags) } < 0 {
             return None;
         }
-        let mut refused = false;
+        let mut refusal = Refusal::Other;
         // SAFETY: the kernel has filled the control buffer and set its length.
         let mut header = unsafe { libc::CMSG_FIRSTHDR(&message) };
         while !header.is_null() {
@@ -121,14 +144,46 @@ impl Socket {
                     let data = libc::CMSG_DATA(header).cast::<libc::sock_extended_err>();
                     data.read_unaligned()
                 };
-                refused |= error.ee_errno == libc::ECONNREFUSED as u32;
+                refusal = match error.ee_errno as i32 {
+                    libc::ECONNREFUSED => Refusal::NoReceiver,
+                    libc::EMSGSIZE => Refusal::TooLong(error.ee_info as usize),
+                    _ => Refusal::Other,
+                };
             }
             // SAFETY: as above.
             header = unsafe { libc::CMSG_NXTHDR(&message, header) };
         }
         // SAFETY: zeroed, then filled by the kernel.
         let to = address(unsafe { &name.assume_init() });
-        Some(to.filter(|_| refused))
+        Some((to, refusal))
+    }
+}
+
+/// Bytes of an IP packet from `from` to `to` that the kernel would send undivided.
+pub(super) fn path_mtu(from: IpAddr, mut to: SocketAddr) -> io::Result<usize> {
+    let probe = UdpSocket::bind((from, 0))?;
+    // The port plays no part, and there is none 0.
+    to.set_port(to.port().max(1));
+    probe.connect(to)?;
+    let (level, name) = match to {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+    };
+    let mut mtu: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length are as long as said, and live as long as the call.
+    let result = unsafe {
+        libc::getsockopt(
+            probe.as_raw_fd(),
+            level,
+            name,
+            (&raw mut mtu).cast(),
+            &raw mut len,
+        )
+    };
+    match usize::try_from(mtu) {
+        Ok(mtu) if result == 0 => Ok(mtu),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -9,7 +9,7 @@ fn open(n: u32, peers: &[SocketAddr], secret: Option<u64>) -> UdpPort {
         vni: 77,
         secret,
         mac: MacAddr::local(n),
-        mtu: 1450,
+        mtu: Some(1450),
     })
     .unwrap() // loopback has free ports
 }

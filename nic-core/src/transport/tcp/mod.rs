@@ -554,6 +554,10 @@ impl Transport for TcpTransport {
     }
 
     fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        let mtu = self.port.mtu();
+        if mtu != self.stack.caps.max_transmission_unit {
+            self.stack.set_mtu(mtu, now);
+        }
         let mut moved = self.ingress(now);
         self.take_refusals(now);
         moved |= self.resolve(now);

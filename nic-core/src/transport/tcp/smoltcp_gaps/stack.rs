@@ -50,6 +50,13 @@ impl Stack {
         self.clock.instant(now)
     }
 
+    /// Makes segments that fit into packets of so many bytes from now on.
+    pub(in crate::transport::tcp) fn set_mtu(&mut self, mtu: usize, now: NicTime) {
+        self.caps.max_transmission_unit = mtu;
+        // smoltcp asks its device once, when the interface is made.
+        self.iface = self.interface_with(0, now);
+    }
+
     /// An interface on which the next connection begins with `isn`.
     pub(in crate::transport::tcp) fn interface_with(&self, isn: u32, now: NicTime) -> Interface {
         interface_with(isn, self.address, &self.caps, self.instant(now))
