@@ -5,31 +5,45 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use ringbell::parts::onc_engines::program::{pretty, Cell, Table};
 
-/// Height of a row, and the part of it that the cell fills; arrows run between the cells.
-const ROW: i32 = 84;
-const CELL: i32 = 40;
+use crate::report::COLOURS;
+
+/// Height of the gap below a cell, through which arrows run.
+const GAP: i32 = 44;
+/// Height of a cell without its lines, and of a line.
+const PADDING: i32 = 22;
+const LINE: i32 = 18;
+/// Characters of a line, and lines of a cell; what does not fit ends with an ellipsis.
+const CHARACTERS: usize = 30;
+const LINES: usize = 3;
 /// Height of the title and the heads of the columns.
 const TOP: i32 = 64;
 /// Width of the names of the rows.
 const LEFT: i32 = 70;
 const MARGIN: i32 = 8;
+/// Height of the explanation below the cells.
+const FOOT: i32 = 28;
+const EXPLANATION: &str = "Time flows to the right. A cell: input / output of a NIC in a step; G GPU memory, E network, M NIC memory, S stream; subscript: chunk, superscript: contributions";
 /// Width of a character of the cells' text.
 const CHARACTER: i32 = 9;
 
 /// Draws a table.
 pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
-    let texts: Vec<Vec<String>> = table.rows.iter().map(|row| texts(row)).collect();
+    let rows = table.rows.iter();
+    let texts: Vec<Vec<Vec<String>>> = rows.map(|row| row.iter().map(lines).collect()).collect();
+    let most = texts.iter().flatten().map(Vec::len).max().unwrap_or(1);
+    let cell = PADDING + LINE * most as i32;
     let widths: Vec<i32> = (0..table.columns())
         .map(|t| {
-            let longest = texts.iter().map(|row| row[t].chars().count()).max();
+            let lines = texts.iter().flat_map(|row| &row[t]);
+            let longest = lines.map(|line| line.chars().count()).max();
             longest.unwrap_or(0) as i32 * CHARACTER + 4 * MARGIN
         })
         .collect();
     let left = |column: usize| LEFT + widths[..column].iter().sum::<i32>();
-    let top = |row: usize| TOP + row as i32 * ROW;
+    let top = |row: usize| TOP + row as i32 * (cell + GAP);
     let size = (
-        (left(widths.len()) + MARGIN) as u32,
-        (top(texts.len()) + MARGIN) as u32,
+        (left(widths.len()) + MARGIN).max(EXPLANATION.len() as i32 * 6) as u32,
+        (top(texts.len()) + MARGIN + FOOT) as u32,
     );
     let mut out = String::new();
     {
@@ -39,6 +53,8 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
         let middle = style(15).pos(Pos::new(HPos::Center, VPos::Center));
         let at_left = style(15).pos(Pos::new(HPos::Left, VPos::Center));
         area.draw_text(title, &style(18), (MARGIN, MARGIN))?;
+        let below = size.1 as i32 - FOOT;
+        area.draw_text(EXPLANATION, &style(12), (MARGIN, below))?;
         for (t, width) in widths.iter().enumerate() {
             let head = pretty(&format!("t_{{{t}}}"));
             area.draw_text(&head, &middle, (left(t) + width / 2, TOP - 16))?;
@@ -47,13 +63,15 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
         for arrow in &table.arrows {
             let (from, to) = (arrow.from as usize, arrow.to as usize);
             let (out, into) = (arrow.out as usize, arrow.into as usize);
-            // From the right side of one cell to the left side of another: they may be above each other.
-            let x0 = left(out) + widths[out] * 3 / 4;
-            let x1 = left(into) + widths[into] / 4;
             let down = to > from;
-            let y0 = top(from) + if down { CELL } else { 0 };
-            let y1 = top(to) + if down { 0 } else { CELL };
-            let colour = Palette99::pick(from).to_rgba().mix(0.8);
+            // From the border before the column that sends to the one after the column that receives; the two arrows of an
+            // exchange stand beside each other.
+            let beside = if down { -4 } else { 4 };
+            let x0 = left(out) + beside;
+            let x1 = (left(into + 1) + beside).max(x0);
+            let y0 = top(from) + if down { cell } else { 0 };
+            let y1 = top(to) + if down { 0 } else { cell };
+            let colour = COLOURS[from % COLOURS.len()];
             area.draw(&PathElement::new(
                 [(x0, y0), (x1, y1)],
                 colour.stroke_width(1),
@@ -62,19 +80,21 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
         }
         for (rank, row) in texts.iter().enumerate() {
             let name = format!("NIC {rank}");
-            area.draw_text(&name, &at_left, (MARGIN, top(rank) + CELL / 2))?;
-            for (t, text) in row.iter().enumerate() {
+            area.draw_text(&name, &at_left, (MARGIN, top(rank) + cell / 2))?;
+            for (t, lines) in row.iter().enumerate() {
                 let corner = (left(t) + MARGIN, top(rank));
-                let end = (left(t) + widths[t] - MARGIN, top(rank) + CELL);
-                let fill = if text == "-/-" {
-                    RGBColor(245, 245, 245)
-                } else {
-                    RGBColor(226, 238, 250)
+                let end = (left(t) + widths[t] - MARGIN, top(rank) + cell);
+                let fill = match lines[0] == "-/-" {
+                    true => RGBColor(245, 245, 245),
+                    false => RGBColor(226, 238, 250),
                 };
                 area.draw(&Rectangle::new([corner, end], fill.filled()))?;
                 area.draw(&Rectangle::new([corner, end], BLACK.mix(0.4)))?;
-                let centre = (left(t) + widths[t] / 2, top(rank) + CELL / 2);
-                area.draw_text(text, &middle, centre)?;
+                let x = left(t) + widths[t] / 2;
+                let first = top(rank) + cell / 2 - LINE * (lines.len() as i32 - 1) / 2;
+                for (i, line) in lines.iter().enumerate() {
+                    area.draw_text(line, &middle, (x, first + LINE * i as i32))?;
+                }
             }
         }
         area.present()?;
@@ -82,8 +102,25 @@ pub(super) fn svg(table: &Table, title: &str) -> Result<String> {
     Ok(out)
 }
 
-fn texts(row: &[Cell]) -> Vec<String> {
-    row.iter().map(|c| pretty(&c.to_string())).collect()
+/// A cell's text, broken at spaces.
+fn lines(cell: &Cell) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in pretty(&cell.to_string()).split(' ') {
+        let last = lines.len() - 1;
+        let line = &mut lines[last];
+        let length = line.chars().count();
+        if length > 0 && length + 1 + word.chars().count() > CHARACTERS {
+            if lines.len() == LINES {
+                lines[last].push_str(" …");
+                return lines;
+            }
+            lines.push(word.into());
+        } else {
+            let gap = if length == 0 { "" } else { " " };
+            *line = format!("{line}{gap}{word}");
+        }
+    }
+    lines
 }
 
 /// The head of an arrow: a triangle that ends at `b`.

@@ -27,7 +27,7 @@ use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
 use crate::report::{
     emit_text, limits, machine, parse_size, Axis, Limits, OutputArgs, Plot, Progress, Report, Row,
-    Scale, SweepArgs,
+    SweepArgs,
 };
 use crate::{open, Exit, Problem};
 
@@ -539,7 +539,6 @@ fn one_rank(
                 title: format!("{}, {} ranks", name(kind), job.size()),
                 x: Axis::Size,
                 y: Axis::Bandwidth,
-                y_scale: Scale::Linear,
             },
         )?;
     }

@@ -10,8 +10,7 @@ use ringbell::{CommOptions, Communicator, DataType, DeviceBuffer, Nic, Operation
 
 use super::side::progress_for_gpu;
 use crate::report::{
-    emit, limits, machine, size_text, Axis, OutputArgs, Plot, Progress, Report, Row, Scale,
-    SweepArgs,
+    emit, limits, machine, size_text, Axis, OutputArgs, Plot, Progress, Report, Row, SweepArgs,
 };
 use crate::{open, Exit, Problem};
 
@@ -123,7 +122,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         title: "sums of two arrays, by the NIC and by kernels".into(),
         x: Axis::Size,
         y: Axis::Bandwidth,
-        y_scale: Scale::Linear,
     };
     emit(&report, &args.output, &plot)?;
     Ok(match report.wrong() {

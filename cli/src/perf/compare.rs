@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::report::{draw, size_text, Axis, Plot, Report, Row, Scale};
+use crate::report::{draw, size_text, Axis, Plot, Report, Row};
 use crate::{stdio, Exit, Problem};
 
 /// Arguments of `ringbell perf compare`.
@@ -209,14 +209,16 @@ pub(super) fn together(first: &Report, columns: &[Column]) -> Report {
 
 pub(super) fn plot(first: &Report, latency: bool) -> Plot {
     Plot {
-        title: format!("{}, {}", first.meta.benchmark, first.meta.machine),
+        title: match first.meta.ranks {
+            Some(n) => format!("{}, {n} ranks", first.meta.benchmark),
+            None => first.meta.benchmark.clone(),
+        },
         x: Axis::Size,
         y: if latency {
             Axis::P50
         } else {
             Axis::BusBandwidth
         },
-        y_scale: if latency { Scale::Log } else { Scale::Linear },
     }
 }
 
@@ -272,7 +274,8 @@ mod tests {
         let (a, b) = (report(&[(1024, 2.0), (2048, 3.0)]), report(&[(1024, 4.0)]));
         let all = together(&a, &[column("a", &a), column("b", &b)]);
         let svg = draw(&all, &plot(&a, false)).expect("drawn");
-        assert_eq!(svg.matches("<circle").count(), 3);
+        // Two circles for each of 3 points, and for each of 2 curves in the legend.
+        assert_eq!(svg.matches("<circle").count(), 2 * (3 + 2));
         assert!(svg.contains("bus bandwidth"));
     }
 }

@@ -12,9 +12,7 @@ use ringbell::abi::SessionId;
 use super::pair::{Client, Role, WireArgs};
 use super::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
 use super::wire::{Plan, Run, Verdict};
-use crate::report::{
-    emit, parse_size, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale,
-};
+use crate::report::{emit, parse_size, Axis, OutputArgs, Plot, Progress, Report, Row, Samples};
 use crate::{Exit, Problem};
 
 /// Default buffer of a TCP connection here: a thousand of them must fit into memory.
@@ -81,7 +79,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             title: "many connections between two NICs".into(),
             x: Axis::Parameter,
             y: Axis::Bandwidth,
-            y_scale: Scale::Linear,
         },
     )?;
     summarise(&report, &args.output)?;

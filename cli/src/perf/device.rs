@@ -15,7 +15,7 @@ use super::send::read_times;
 use super::side::{progress_for_gpu, Side};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
-    Samples, Scale,
+    Samples,
 };
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
@@ -203,7 +203,6 @@ fn latency_plot(title: &str) -> Plot {
         title: title.into(),
         x: Axis::Parameter,
         y: Axis::Time,
-        y_scale: Scale::Log,
     }
 }
 
@@ -335,7 +334,6 @@ pub(super) fn dma(args: &DmaArgs) -> Result<Exit> {
             title: format!("DMA by burst size, copies of {}", size_text(bytes)),
             x: Axis::Size,
             y: Axis::Bandwidth,
-            y_scale: Scale::Linear,
         },
     )?;
     Ok(if report.wrong() == 0 {

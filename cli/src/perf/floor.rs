@@ -8,7 +8,7 @@ use ringbell::EmulatedGpuConfig;
 
 use super::device::distribution;
 use crate::report::{
-    emit, limits, machine, parse_size, Axis, OutputArgs, Plot, Report, Row, Samples, Scale,
+    emit, limits, machine, parse_size, Axis, OutputArgs, Plot, Report, Row, Samples,
 };
 use crate::{open, Exit};
 
@@ -93,7 +93,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             title: "a word from a kernel to the host and back".into(),
             x: Axis::Parameter,
             y: Axis::Time,
-            y_scale: Scale::Log,
         },
     )?;
     Ok(Exit::Ok)

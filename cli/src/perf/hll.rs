@@ -11,8 +11,7 @@ use crate::hll::kernel::{Kernel, KernelArgs};
 use crate::hll::path::{Flow, Path, WINDOW};
 use crate::hll::{parse, SketchArgs};
 use crate::report::{
-    self, draw, limits, machine, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale,
-    SweepArgs,
+    self, draw, limits, machine, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, SweepArgs,
 };
 use crate::{stdio, Exit, Problem};
 
@@ -112,7 +111,6 @@ fn finish(args: &Args, report: &Report) -> Result<Exit> {
         title: "HyperLogLog on the path".into(),
         x: Axis::Size,
         y: Axis::Bandwidth,
-        y_scale: Scale::Linear,
     };
     let table = OutputArgs {
         svg: None,

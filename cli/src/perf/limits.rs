@@ -4,7 +4,6 @@ use anyhow::Result;
 
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
-    Scale,
 };
 use crate::{stdio, Exit, Problem};
 
@@ -77,7 +76,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             title: "memcpy of one thread".into(),
             x: Axis::Size,
             y: Axis::Bandwidth,
-            y_scale: Scale::Linear,
         },
     )?;
     if report.meta.limits.cacheline_pingpong_ns.is_none() {

@@ -31,7 +31,7 @@ use self::mps::Mps;
 use self::order::Order;
 use self::placement::{version_text, Carrier, Placement, Setting};
 use super::collective::{self, spelled, table, Step};
-use crate::report::{emit_text, machine, Axis, OutputArgs, Peer, Plot, Report, Scale, SweepArgs};
+use crate::report::{emit_text, machine, Axis, OutputArgs, Peer, Plot, Report, SweepArgs};
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
 
@@ -324,7 +324,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         title: format!("NCCL all-reduce, {} ranks", args.ranks),
         x: Axis::Size,
         y: Axis::Bandwidth,
-        y_scale: Scale::Linear,
     };
     emit_text(&report, &text, &args.output, &plot)?;
     let missing = report.rows.len() < 2 * task.steps.len();

@@ -7,9 +7,7 @@ use ringbell::DeviceBuffer;
 use super::pair::{Client, Role, WireArgs};
 use super::serve::stride;
 use super::wire::{Plan, Run};
-use crate::report::{
-    self, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, Scale, SweepArgs,
-};
+use crate::report::{self, Axis, OutputArgs, Plot, Progress, Report, Row, Samples, SweepArgs};
 use crate::{Exit, Problem};
 
 /// Messages whose time is taken one by one; the clock would weigh on smaller ones.
@@ -115,11 +113,6 @@ fn plot(kind: Kind) -> Plot {
             Axis::P50
         } else {
             Axis::Bandwidth
-        },
-        y_scale: if kind == Kind::Latency {
-            Scale::Log
-        } else {
-            Scale::Linear
         },
     }
 }

@@ -16,7 +16,7 @@ use super::serve::{slots_of, stride};
 use super::side::KernelResult;
 use super::wire::{Plan, Run};
 use crate::report::{
-    emit, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Row, Scale, SweepArgs,
+    emit, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Row, SweepArgs,
 };
 use crate::{Exit, Problem};
 
@@ -105,7 +105,6 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             title: "slots, kernel-rung and host-launched sends".into(),
             x: Axis::Size,
             y: Axis::Bandwidth,
-            y_scale: Scale::Linear,
         },
     )?;
     Ok(if report.wrong() == 0 {

@@ -12,7 +12,7 @@ use ringbell::{DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicConfig, S
 
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
-    Samples, Scale,
+    Samples,
 };
 use crate::scratch::Folder;
 use crate::{open, Exit, Problem};
@@ -385,7 +385,6 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
             },
             x: if sweep { Axis::Parameter } else { Axis::Size },
             y: Axis::Bandwidth,
-            y_scale: Scale::Linear,
         },
     )?;
     Ok(match report.wrong() {

@@ -15,7 +15,7 @@ mod stats;
 mod table;
 
 pub(crate) use output::{emit, emit_text, OutputArgs};
-pub(crate) use plot::{svg as draw, Axis, Plot, Scale};
+pub(crate) use plot::{svg as draw, Axis, Plot, COLOURS};
 pub(crate) use progress::Progress;
 #[cfg(feature = "cuda")]
 pub(crate) use schema::Peer;
