@@ -7,6 +7,8 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam::utils::CachePadded;
+
 use super::{machine, Limits, Samples};
 
 /// Number of batches; the median counts.
@@ -75,10 +77,6 @@ pub(crate) fn memcpy(bytes: usize) -> Memcpy {
     }
 }
 
-/// A number alone on its line; 128 bytes because processors fetch lines in pairs.
-#[repr(align(128))]
-struct Line(AtomicU64);
-
 /// Half a round trip between two pinned threads, each writing a line of its own, in nanoseconds.
 ///
 /// None when the process may use one core only, or when a thread cannot be pinned. Also when other work took the other core for
@@ -86,7 +84,8 @@ struct Line(AtomicU64);
 pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
     let cores = machine::cores();
     let (&near, &far) = (cores.first()?, cores.get(1)?);
-    let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
+    let line = || CachePadded::new(AtomicU64::new(0));
+    let (ping, pong) = (line(), line());
     let stop = AtomicBool::new(false);
     let total = ROUND_TRIPS * (BATCHES as u64 + 1);
     std::thread::scope(|scope| {
@@ -94,11 +93,11 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
         let echo = thread().spawn_scoped(scope, || {
             let pinned = machine::pin_to(far);
             for round in 1..=total {
-                if !pinned || !wait_for(&ping.0, round, &stop) {
+                if !pinned || !wait_for(&ping, round, &stop) {
                     break;
                 }
                 // Release: pairs with the Acquire load of the other thread's `wait_for`.
-                pong.0.store(round, Ordering::Release);
+                pong.store(round, Ordering::Release);
             }
             pinned
         });
@@ -117,8 +116,8 @@ pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
                 for _ in 0..ROUND_TRIPS {
                     round += 1;
                     // Release: pairs with the Acquire load of the echo's `wait_for`.
-                    ping.0.store(round, Ordering::Release);
-                    done = done && wait_for(&pong.0, round, &stop);
+                    ping.store(round, Ordering::Release);
+                    done = done && wait_for(&pong, round, &stop);
                     if !done {
                         break;
                     }

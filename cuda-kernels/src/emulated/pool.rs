@@ -3,56 +3,43 @@
 //! Blocks beyond the limit wait until others end, as blocks beyond a GPU's residency do. Therefore
 //! blocks that wait for each other must not be more than `max_threads`.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crossbeam::channel::{unbounded, Receiver, Sender};
 
 use crate::locks::lock;
 
 /// Something to run on a thread of the pool.
 pub(super) type BlockJob = Box<dyn FnOnce() + Send>;
 
-struct PoolState {
-    jobs: VecDeque<BlockJob>,
-    idle: usize,
-    threads: usize,
-    closing: bool,
-}
-
-struct PoolShared {
-    state: Mutex<PoolState>,
-    work: Condvar,
+/// A pool of worker threads. Dropping it lets idle workers end; a worker whose kernel never ends is
+/// left to itself (it keeps the memory it uses alive).
+pub(super) struct Pool {
+    jobs: Sender<BlockJob>,
+    queue: Receiver<BlockJob>,
+    /// Jobs that have not ended.
+    open: Arc<AtomicUsize>,
+    threads: Mutex<usize>,
     max_threads: usize,
 }
 
-impl PoolShared {
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        // A job that panicked has already been counted out; the state itself is consistent.
-        lock(&self.state)
-    }
-}
-
-/// A pool of worker threads. Dropping it lets idle workers end; a worker whose kernel never ends is
-/// left to itself (it keeps the memory it uses alive).
-pub(super) struct Pool(Arc<PoolShared>);
-
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pool({} threads)", self.0.lock().threads)
+        write!(f, "Pool({} threads)", lock(&self.threads))
     }
 }
 
 impl Pool {
     pub(super) fn new(max_threads: usize) -> Pool {
-        Pool(Arc::new(PoolShared {
-            state: Mutex::new(PoolState {
-                jobs: VecDeque::new(),
-                idle: 0,
-                threads: 0,
-                closing: false,
-            }),
-            work: Condvar::new(),
+        let (jobs, queue) = unbounded();
+        Pool {
+            jobs,
+            queue,
+            open: Arc::default(),
+            threads: Mutex::new(0),
             max_threads: max_threads.max(1),
-        }))
+        }
     }
 
     /// Queues jobs and starts the threads they need.
@@ -60,65 +47,42 @@ impl Pool {
     /// # Errors
     /// When no thread at all can be started; the jobs are dropped then.
     pub(super) fn submit(&self, jobs: impl IntoIterator<Item = BlockJob>) -> std::io::Result<()> {
-        let mut s = self.0.lock();
-        let before = s.jobs.len();
-        s.jobs.extend(jobs);
-        while s.threads < self.0.max_threads && s.jobs.len() > s.idle {
-            let shared = self.0.clone();
+        let jobs: Vec<BlockJob> = jobs.into_iter().collect();
+        let mut threads = lock(&self.threads);
+        // Relaxed: a job that ends at this moment counts still, which costs at most a thread more.
+        let open = self.open.fetch_add(jobs.len(), Ordering::Relaxed) + jobs.len();
+        while *threads < open.min(self.max_threads) {
+            let (queue, open) = (self.queue.clone(), self.open.clone());
             let spawned = std::thread::Builder::new()
-                .name(format!("rb-gpu-{}", s.threads))
+                .name(format!("rb-gpu-{threads}"))
                 .stack_size(4 << 20)
-                .spawn(move || worker(&shared));
+                .spawn(move || {
+                    for job in queue {
+                        job();
+                        open.fetch_sub(1, Ordering::Relaxed);
+                    }
+                });
             match spawned {
-                Ok(_) => {
-                    s.threads += 1;
-                    // It counts as idle until it has taken a job, or the loop would start too many.
-                    s.idle += 1;
-                }
+                Ok(_) => *threads += 1,
                 // Fewer threads than blocks still make progress, as long as there is one.
-                Err(_) if s.threads > 0 => break,
+                Err(_) if *threads > 0 => break,
                 Err(e) => {
-                    s.jobs.truncate(before);
+                    self.open.fetch_sub(jobs.len(), Ordering::Relaxed);
                     return Err(e);
                 }
             }
         }
-        drop(s);
-        self.0.work.notify_all();
-        Ok(())
-    }
-}
-
-fn worker(shared: &PoolShared) {
-    let mut s = shared.lock();
-    loop {
-        if let Some(job) = s.jobs.pop_front() {
-            s.idle -= 1;
-            drop(s);
-            job();
-            s = shared.lock();
-            s.idle += 1;
-        } else if s.closing {
-            s.idle -= 1;
-            s.threads -= 1;
-            return;
-        } else {
-            s = shared.work.wait(s).unwrap_or_else(PoisonError::into_inner);
+        for job in jobs {
+            // The pool itself has a receiver, so the channel is open.
+            let _ = self.jobs.send(job);
         }
-    }
-}
-
-impl Drop for Pool {
-    fn drop(&mut self) {
-        self.0.lock().closing = true;
-        self.0.work.notify_all();
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::channel;
 
     #[test]
@@ -139,7 +103,28 @@ mod tests {
                 rx.recv().unwrap();
             }
         }
-        assert!(pool.0.lock().threads <= 4);
+        assert!(*lock(&pool.threads) <= 4);
+    }
+
+    #[test]
+    fn queued_jobs_run_after_the_pool_is_dropped_and_the_threads_end() {
+        let pool = Pool::new(1);
+        let open = Arc::downgrade(&pool.open);
+        let (tx, rx) = channel();
+        pool.submit((0..3).map(|i| {
+            let tx = tx.clone();
+            Box::new(move || tx.send(i).unwrap()) as BlockJob
+        }))
+        .unwrap();
+        drop((pool, tx));
+        assert_eq!(rx.iter().collect::<Vec<_>>(), [0, 1, 2]);
+        for _ in 0..1000 {
+            if open.strong_count() == 0 {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        panic!("a thread has not ended");
     }
 
     #[test]
