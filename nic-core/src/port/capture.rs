@@ -16,6 +16,7 @@ use pcap_file::{DataLink, PcapError};
 
 use super::{Checksums, MacAddr, Port, PortCounters};
 use crate::types::NicTime;
+use crate::wire::ETHERNET_HEADER;
 
 /// Nanoseconds: 10^-9, pcapng §4.2 `if_tsresol`.
 const NANOSECONDS: u8 = 9;
@@ -93,7 +94,7 @@ impl<P: Port, W: Write + Send> Capture<P, W> {
         };
         let writer = start(file).map_err(|source| CaptureError { source })?;
         Ok(Capture {
-            scratch: vec![0; crate::wire::ETHERNET_HEADER + inner.mtu()].into(),
+            scratch: vec![0; ETHERNET_HEADER + inner.mtu()].into(),
             inner,
             recorder: Recorder {
                 writer,
@@ -134,15 +135,17 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         Some(&mut self.scratch)
     }
     fn tx_commit(&mut self, now: NicTime, len: usize) {
-        let len = len.min(self.scratch.len());
-        let frame = &self.scratch[..len];
         // Asked for in `tx_frame` already: the same room again.
-        let room = self.inner.tx_frame(now, self.dst);
-        if let Some(room) = room.and_then(|r| r.get_mut(..len)) {
+        let Some(room) = self.inner.tx_frame(now, self.dst) else {
+            return;
+        };
+        let fits = room.get_mut(..len).zip(self.scratch.get(..len));
+        if let Some((room, frame)) = fits.filter(|(r, _)| r.len() >= ETHERNET_HEADER) {
             room.copy_from_slice(frame);
-            self.inner.tx_commit(now, len);
             self.recorder.record(now, frame, Direction::Out);
         }
+        // One of a wrong length is dropped and counted there.
+        self.inner.tx_commit(now, len);
     }
     fn flush(&mut self, now: NicTime) {
         self.inner.flush(now);

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use super::{Checksums, MacAddr, Port, PortCounters};
+use super::{is_frame, Checksums, MacAddr, Port, PortCounters};
 use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
@@ -104,6 +104,8 @@ pub struct Impair<P> {
     sequence: u64,
     line_free: NicTime,
     done: Impaired,
+    /// Frames whose length no frame of the port has.
+    dropped: u64,
 }
 
 impl<P: Port> Impair<P> {
@@ -141,6 +143,7 @@ impl<P: Port> Impair<P> {
             sequence: 0,
             line_free: NicTime(0),
             done: Impaired::default(),
+            dropped: 0,
         })
     }
 
@@ -191,7 +194,7 @@ impl<P: Port> Impair<P> {
                     self.inner.tx_commit(now, frame.len());
                 }
                 // The port's MTU has fallen since.
-                None => self.done.lost += 1,
+                None => self.dropped += 1,
             }
             self.queue.pop();
             self.free.push(at);
@@ -234,7 +237,10 @@ impl<P: Port> Port for Impair<P> {
     }
 
     fn tx_commit(&mut self, now: NicTime, len: usize) {
-        let len = len.min(self.scratch.len());
+        if !is_frame(len, self.inner.mtu()) {
+            self.dropped += 1;
+            return;
+        }
         let f = self.faults;
         let mut due = now;
         if let Some(bps) = f.rate_bps {
@@ -291,7 +297,7 @@ impl<P: Port> Port for Impair<P> {
     fn counters(&self) -> PortCounters {
         let inner = self.inner.counters();
         PortCounters {
-            tx_dropped: inner.tx_dropped + self.done.lost,
+            tx_dropped: inner.tx_dropped + self.done.lost + self.dropped,
             ..inner
         }
     }

@@ -32,6 +32,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::types::NicTime;
 pub use crate::wire::MacAddr;
+use crate::wire::ETHERNET_HEADER;
 
 /// Largest IP MTU of a port, as in smoltcp's `max_transmission_unit`.
 pub const MTU_MAX: usize = 9_216;
@@ -54,7 +55,7 @@ pub struct PortCounters {
     pub tx_frames: u64,
     /// Their bytes, Ethernet header included.
     pub tx_bytes: u64,
-    /// Frames lost because there was no room, or no receiver.
+    /// Frames lost because there was no room or no receiver, or whose length no frame has.
     pub tx_dropped: u64,
     /// Frames received.
     pub rx_frames: u64,
@@ -63,7 +64,12 @@ pub struct PortCounters {
     /// Frames or datagrams that were malformed.
     pub rx_malformed: u64,
     /// Datagrams from unauthenticated peers.
-    pub rx_strangers: u64,
+    pub rx_unauthenticated: u64,
+}
+
+/// Whether a frame can have this length.
+fn is_frame(len: usize, mtu: usize) -> bool {
+    (ETHERNET_HEADER..=ETHERNET_HEADER + mtu).contains(&len)
 }
 
 /// A place where Ethernet frames leave and enter. See the module text for the rules.
@@ -92,7 +98,8 @@ pub trait Port: Send {
     /// be repeated.
     fn tx_frame(&mut self, now: NicTime, dst: MacAddr) -> Option<&mut [u8]>;
 
-    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave.
+    /// Sends the first `len` bytes of what the last [`Port::tx_frame`] gave. A frame shorter than an Ethernet header or longer than
+    /// that room is dropped and counted.
     fn tx_commit(&mut self, now: NicTime, len: usize);
 
     /// Sends frames that wait for a batch.

@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use tun_rs::{DeviceBuilder, Layer, SyncDevice};
 
-use super::{MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
+use super::{is_frame, MacAddr, Port, PortCounters, MTU_MAX, MTU_MIN};
 use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
@@ -193,7 +193,10 @@ impl Port for TapPort {
         }
     }
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        self.send(len.min(self.out.len()));
+        match is_frame(len, self.mtu) {
+            true => self.send(len),
+            false => self.counters.tx_dropped += 1,
+        }
     }
     fn flush(&mut self, _now: NicTime) {
         if let Some(len) = self.held {

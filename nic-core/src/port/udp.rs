@@ -24,7 +24,7 @@ use quinn_udp::{RecvMeta, Transmit};
 
 use self::proof::{Kind, Proof, CONTROL};
 use self::socket::Socket;
-use super::{MacAddr, Port, PortCounters, MTU_MIN};
+use super::{is_frame, MacAddr, Port, PortCounters, MTU_MIN};
 use crate::types::NicTime;
 use crate::wire::vxlan::{self, VXLAN_HEADER};
 use crate::wire::ETHERNET_HEADER;
@@ -354,7 +354,7 @@ impl UdpPort {
             // The reserved fields are ignored on receipt (RFC 7348 §5).
             let (vni, known) = (vni_of(self.header), self.peers.all.contains(&from));
             let ours = known && vxlan::parse(datagram).is_ok_and(|(v, _)| v == vni);
-            self.counters.rx_strangers += u64::from(!ours);
+            self.counters.rx_unauthenticated += u64::from(!ours);
             return ours;
         };
         match proof.parse(datagram) {
@@ -382,7 +382,7 @@ impl UdpPort {
             self.trust.believed = Some((from, expected));
             return true;
         }
-        self.counters.rx_strangers += 1;
+        self.counters.rx_unauthenticated += 1;
         // Never more bytes than were sent to us, so that a forged address cannot use us to flood its owner.
         if datagram.len() >= CONTROL && self.may_challenge(now) {
             let challenge = proof.emit(Kind::Challenge, cookie);
@@ -523,7 +523,11 @@ impl Port for UdpPort {
     }
 
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        let n = VXLAN_HEADER + len.min(ETHERNET_HEADER + self.mtu);
+        if !is_frame(len, self.mtu) {
+            self.counters.tx_dropped += 1;
+            return;
+        }
+        let n = VXLAN_HEADER + len;
         if self.flood {
             // `tx_frame` has emptied the batch.
             (self.batch.len, self.batch.segment, self.batch.frames) = (n, n, 1);

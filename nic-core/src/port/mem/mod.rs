@@ -24,7 +24,7 @@ use self::bell::Bell;
 use self::ring::{Receiver, Sender};
 pub use self::segment::PORTS_MAX;
 use self::segment::{Segment, Shape, Slot};
-use super::{Checksums, MacAddr, Port, PortCounters};
+use super::{is_frame, Checksums, MacAddr, Port, PortCounters};
 use crate::types::NicTime;
 use crate::wire::ETHERNET_HEADER;
 
@@ -448,10 +448,13 @@ impl Port for MemPort {
     }
 
     fn tx_commit(&mut self, _now: NicTime, len: usize) {
-        let len = len.min(self.scratch.len());
-        let sent = match std::mem::replace(&mut self.chosen, Target::None) {
+        let target = match std::mem::replace(&mut self.chosen, Target::None) {
             Target::None => return,
-            Target::Drop => false,
+            _ if !is_frame(len, self.mtu()) => Target::Drop,
+            target => target,
+        };
+        let sent = match target {
+            Target::None | Target::Drop => false,
             Target::Slot(ring) => {
                 if self.tx[ring].commit(&self.segment, len) >= BATCH {
                     self.publish(ring);

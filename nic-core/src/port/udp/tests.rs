@@ -92,10 +92,10 @@ fn frames_of_mixed_sizes_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn strangers_are_counted_and_dropped() {
+fn unauthenticated_datagrams_are_counted_and_dropped() {
     let mut b = open(2, &[], Some(5));
     let to = b.local_addr();
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let unknown = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
     let other_job = Proof::new(77, 6, [0; 16]);
     let mut of_other_job = with_tag(vxlan::header(77), other_job.tag(1)).to_vec();
     of_other_job.extend([0; 60]);
@@ -110,19 +110,19 @@ fn strangers_are_counted_and_dropped() {
         &plain,
         &own_proof,
     ] {
-        stranger.send_to(d, to).unwrap(); // loopback takes it
+        unknown.send_to(d, to).unwrap(); // loopback takes it
     }
     // Proof that all were looked at: a friend's frame comes after them.
     let mut a = open(1, &[to], Some(5));
     meet(&mut a, &mut b);
     // An empty datagram carries nothing to count; the friend's first frame came before its proof.
-    assert_eq!(b.counters().rx_strangers, 6);
+    assert_eq!(b.counters().rx_unauthenticated, 6);
     assert_eq!(b.peers.all, [a.local_addr()]);
     // Each sender of enough bytes was challenged, and never with more bytes than it had sent.
-    stranger.set_nonblocking(true).unwrap(); // a socket can be
+    unknown.set_nonblocking(true).unwrap(); // a socket can be
     let mut asked = 0;
     let mut room = [0; 2000];
-    while let Ok(n) = stranger.recv(&mut room) {
+    while let Ok(n) = unknown.recv(&mut room) {
         assert_eq!(n, CONTROL);
         asked += 1;
     }
@@ -153,7 +153,7 @@ fn a_known_peer_speaks_for_its_own_network_alone() {
     }
     friend.send_to(&frame_of(77, 0xaa), b.local_addr()).unwrap(); // loopback takes it
     assert_eq!(get(&mut b), Some((60, 0xaa)), "the first that is ours");
-    assert_eq!(b.counters().rx_strangers, 4);
+    assert_eq!(b.counters().rx_unauthenticated, 4);
     assert!(b.rx_frame(NOW).is_none());
 }
 
@@ -208,7 +208,7 @@ fn replays_from_elsewhere_are_refused() {
     assert_eq!(b.peers.all, [spy]);
     assert!(c.peers.all.is_empty());
     assert_eq!(b.counters().rx_frames, before.rx_frames);
-    assert!(b.counters().rx_strangers > before.rx_strangers);
+    assert!(b.counters().rx_unauthenticated > before.rx_unauthenticated);
 }
 
 /// A challenge from an unknown sender gets no answer, and a flood gets few.
@@ -216,19 +216,19 @@ fn replays_from_elsewhere_are_refused() {
 fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
     let mut a = open(1, &[], Some(5));
     let friend = Proof::new(77, 5, [9; 16]);
-    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
+    let unknown = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
     let challenge = friend.emit(Kind::Challenge, 1);
     for _ in 0..200 {
-        stranger.send_to(&challenge, a.local_addr()).unwrap(); // loopback takes it
+        unknown.send_to(&challenge, a.local_addr()).unwrap(); // loopback takes it
     }
     for _ in 0..3 {
         wait_ms(&a.socket, 50);
         assert!(a.rx_frame(NOW).is_none());
     }
-    stranger.set_nonblocking(true).unwrap(); // a socket can be
+    unknown.set_nonblocking(true).unwrap(); // a socket can be
     let mut answers = Vec::new();
     let mut room = [0; 100];
-    while let Ok(n) = stranger.recv(&mut room) {
+    while let Ok(n) = unknown.recv(&mut room) {
         answers.push(friend.parse(&room[..n]).map(|(kind, _)| kind));
     }
     assert!(answers.iter().all(|&k| k == Some(Kind::Challenge)));
@@ -247,7 +247,7 @@ fn without_a_secret_only_configured_peers_are_believed() {
     put(&mut c, MacAddr::local(2), 60, 2);
     c.flush(NOW);
     assert_eq!(get(&mut b), Some((60, 2)));
-    assert_eq!(b.counters().rx_strangers, 1);
+    assert_eq!(b.counters().rx_unauthenticated, 1);
 }
 
 #[test]

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_do_not_fill_the_table() {
+    fn unsolicited_answers_do_not_fill_the_table() {
         let mut n = Neighbors::default();
         n.heard(&answer(MacAddr::local(2)), NicTime(0), &mut Vec::new());
         assert!(n.entries.is_empty());
