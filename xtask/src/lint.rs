@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 use crate::steps::{command, Outcome, Step};
 use crate::{gen, root, source, style, target};
@@ -12,13 +12,15 @@ use crate::{gen, root, source, style, target};
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
 /// The fastest first.
-pub(crate) const STEPS: [Step; 9] = [
+pub(crate) const STEPS: [Step; 11] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
     ("structure", source::check),
     ("clippy", clippy),
     ("cust", cust),
+    ("deny", deny),
+    ("msrv", msrv),
     ("aarch64", aarch64),
     ("fuzz", fuzz),
     ("docs", docs),
@@ -64,6 +66,55 @@ fn cust() -> Result<Outcome> {
             .env("CUDA_LIBRARY_PATH", cuda),
     )?;
     Ok(Outcome::Passed)
+}
+
+/// Licences, sources and banned crates of the dependencies, by `deny.toml`. Advisories need a network, and are left out.
+fn deny() -> Result<Outcome> {
+    let here = cargo().args(["deny", "--version"]).output();
+    if !here.is_ok_and(|out| out.status.success()) {
+        return Ok(Outcome::Skipped(
+            "there is no cargo-deny; `cargo install cargo-deny --locked` installs it".into(),
+        ));
+    }
+    command(cargo().args(["deny", "--offline", "check", "licenses", "bans", "sources"]))?;
+    Ok(Outcome::Passed)
+}
+
+/// Library, command and C library by the oldest Rust that the manifest promises.
+fn msrv() -> Result<Outcome> {
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml"))?;
+    let oldest = oldest_rust(&manifest).context("Cargo.toml has no rust-version")?;
+    let rustup = |args: &[&str]| {
+        let mut rustup = Command::new("rustup");
+        rustup.current_dir(root()).args(["run", &oldest, "cargo"]);
+        rustup.args(args);
+        rustup
+    };
+    let here = rustup(&["--version"]).output();
+    if !here.is_ok_and(|out| out.status.success()) {
+        return Ok(Outcome::Skipped(format!(
+            "Rust {oldest} is not here; `rustup toolchain install {oldest} --profile minimal` installs it"
+        )));
+    }
+    // Cargo tells its children which compiler to take.
+    command(
+        rustup(&["check", "--quiet"])
+            .env_remove("CARGO")
+            .env_remove("RUSTC"),
+    )?;
+    Ok(Outcome::Passed)
+}
+
+/// `rust-version` of a manifest, as rustup names the toolchain.
+fn oldest_rust(manifest: &str) -> Option<String> {
+    let line = manifest
+        .lines()
+        .find_map(|l| l.strip_prefix("rust-version = "))?;
+    let version = line.trim().trim_matches('"');
+    Some(match version.matches('.').count() {
+        1 => format!("{version}.0"),
+        _ => version.to_owned(),
+    })
 }
 
 /// The crates without C++ for 64-bit Arm, where this Rust has its standard library: device code would need a cross
@@ -114,4 +165,17 @@ fn docs() -> Result<Outcome> {
             ),
     )?;
     Ok(Outcome::Passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_rust_is_named_as_a_toolchain() {
+        let of = |v: &str| oldest_rust(&format!("[workspace.package]\nrust-version = \"{v}\"\n"));
+        assert_eq!(of("1.91").as_deref(), Some("1.91.0"));
+        assert_eq!(of("1.91.1").as_deref(), Some("1.91.1"));
+        assert_eq!(oldest_rust("[package]\n"), None);
+    }
 }
