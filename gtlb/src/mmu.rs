@@ -320,6 +320,67 @@ impl Mmu {
         len: u64,
         need: Need,
     ) -> Result<Pin, Fault> {
+        let region = self.checked(pd, lkey, va, len, need)?;
+        region.pins += 1;
+        Ok(Pin {
+            region: region.lkey.0,
+        })
+    }
+
+    /// Checks a range as [`pin`](Mmu::pin) does, and returns its region: for bytes that are moved before a region is freed,
+    /// or until [`hold`](Mmu::hold) pins it.
+    ///
+    /// # Errors
+    /// As for `pin`.
+    #[inline]
+    pub fn check(
+        &mut self,
+        pd: PdId,
+        lkey: Lkey,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<u32, Fault> {
+        let region = self.checked(pd, lkey, va, len, need)?;
+        Ok(region.lkey.0)
+    }
+
+    /// Counts an operation in on a region that was just [checked](Mmu::check) for it.
+    #[inline]
+    pub fn hold(&mut self, region: u32) -> Option<Pin> {
+        let row = self.regions.find_mut(region)?;
+        row.pins += 1;
+        Some(Pin { region })
+    }
+
+    /// Checks a range as [`pin`](Mmu::pin) does, and returns the [span](Mmu::span) that it begins with: for bytes that
+    /// are read or written before the MMU is called again.
+    ///
+    /// # Errors
+    /// As for both.
+    #[inline]
+    pub fn span_once(
+        &mut self,
+        pd: PdId,
+        lkey: Lkey,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<BusSpan, Fault> {
+        let region = self.checked(pd, lkey, va, len, need)?;
+        let (start, flat) = (region.start, region.flat);
+        self.translate(start, flat, va, len)
+    }
+
+    #[inline]
+    fn checked(
+        &mut self,
+        pd: PdId,
+        lkey: Lkey,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<&mut Region, Fault> {
         let end = va.0.saturating_add(len);
         let found = if lkey.0 == 0 {
             let domain = self
@@ -337,8 +398,7 @@ impl Mmu {
             .filter(|r| r.pd == pd)
             .ok_or(bad)?;
         check(region, va, end, need)?;
-        region.pins += 1;
-        Ok(Pin { region: found.0 })
+        Ok(region)
     }
 
     /// Counts an operation out; from then on it must not touch the buffer.
@@ -376,9 +436,22 @@ impl Mmu {
                 end: GpuVa(row.end),
             });
         }
-        if let Some(bus) = row.flat {
+        let (start, flat) = (row.start, row.flat);
+        self.translate(start, flat, va, len)
+    }
+
+    /// The span at an address of a region that begins at `start`.
+    #[inline]
+    fn translate(
+        &mut self,
+        start: u64,
+        flat: Option<u64>,
+        va: GpuVa,
+        len: u64,
+    ) -> Result<BusSpan, Fault> {
+        if let Some(bus) = flat {
             return Ok(BusSpan {
-                addr: BusAddr::mint(bus + (va.0 - row.start)),
+                addr: BusAddr::mint(bus + (va.0 - start)),
                 len,
             });
         }

@@ -98,6 +98,21 @@ pub struct Descriptor {
     pub timeout_us: u32,
 }
 
+/// What an entry is, as far as there is a short decoder for it: the operations that are posted most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// `NOP`.
+    Nop,
+    /// `SEND` with the payload inside.
+    InlineSend,
+    /// `SEND` from memory.
+    Send,
+    /// `RECV`.
+    Receive,
+    /// Any other, malformed ones included.
+    Other,
+}
+
 /// The commonest small message, an inline `SEND`, as far as its fast path needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InlineSend {
@@ -149,6 +164,7 @@ impl DescriptorError {
 }
 
 /// The lap bit of ring index `ticket` in a ring of `depth` entries (a power of two): 1 in even laps.
+#[inline]
 pub const fn lap_bit(ticket: u32, depth_log2: u32) -> u64 {
     if (ticket >> depth_log2) & 1 == 0 {
         LAP
@@ -179,6 +195,7 @@ impl Descriptor {
     }
 
     /// The entry for this descriptor with the given lap bit ([`LAP`] or 0) in each word.
+    #[inline]
     pub fn encode(&self, lap: u64) -> WorkQueueEntry {
         let mut w = [0u64; 8];
         w[0] = W_OPCODE.put(self.opcode.code() as u64)
@@ -200,33 +217,29 @@ impl Descriptor {
         }
         w[6] = self.wr_id;
         w[7] = W_TIMEOUT_US.put(self.timeout_us as u64);
-        for i in 0..7 {
-            w[7] |= (w[i] >> 63) << i;
-            w[i] = (w[i] & !LAP) | lap;
+        if (w[0] | w[1] | w[2] | w[3] | w[4] | w[5] | w[6]) & LAP != 0 {
+            for i in 0..7 {
+                w[7] |= (w[i] >> 63) << i;
+                w[i] &= !LAP;
+            }
         }
-        w[7] |= lap;
-        WorkQueueEntry(w)
+        WorkQueueEntry(w.map(|word| word | lap))
     }
 }
 
 impl WorkQueueEntry {
     /// Whether all eight words carry `lap`: the entry is whole and belongs to that lap.
+    #[inline]
     pub const fn is_valid(&self, lap: u64) -> bool {
         let w = &self.0;
-        let (mut and, mut or, mut i) = (u64::MAX, 0, 0);
-        while i < 8 {
-            and &= w[i];
-            or |= w[i];
-            i += 1;
-        }
-        if lap == 0 {
-            or & LAP == 0
-        } else {
-            and & LAP != 0
+        match lap {
+            0 => (w[0] | w[1] | w[2] | w[3] | w[4] | w[5] | w[6] | w[7]) & LAP == 0,
+            _ => (w[0] & w[1] & w[2] & w[3] & w[4] & w[5] & w[6] & w[7]) & LAP != 0,
         }
     }
 
     /// The caller's number, also when the rest is malformed, so that the failure can be reported.
+    #[inline]
     pub const fn wr_id(&self) -> u64 {
         (self.0[6] & !LAP) | ((self.0[7] >> 6) & 1) << 63
     }
@@ -240,76 +253,79 @@ impl WorkQueueEntry {
         (GpuVa(local), W_LEN.of(w[2]) as u32, GpuVa(remote))
     }
 
-    /// The entry as an inline `SEND`; `None` for all other entries, malformed ones included.
+    /// What the entry is, as far as there is a short decoder for it.
     ///
     /// Agrees with [`decode`](WorkQueueEntry::decode), and costs a tenth of it.
     #[inline]
-    pub const fn inline_send(&self) -> Option<InlineSend> {
-        const KIND: u64 = W_OPCODE.mask() | W_FLAGS.put(Flags::INLINE.0 as u64);
-        const SEND: u64 = W_OPCODE.put(Opcode::Send as u64) | W_FLAGS.put(Flags::INLINE.0 as u64);
+    pub const fn kind(&self) -> EntryKind {
+        const INLINE: u64 = W_FLAGS.put(Flags::INLINE.0 as u64);
+        const INLINE_SEND: u64 = Opcode::Send as u64 | INLINE;
+        const SEND: u64 = Opcode::Send as u64;
+        const RECEIVE: u64 = Opcode::Recv as u64;
+        const NOP: u64 = Opcode::Nop as u64;
+        const BAD_0: u64 = (RESERVED_0 & !LAP) | W_FLAGS.put(!Flags::KNOWN.0 as u64);
+        // The first saved bit belongs to word 0, of which bit 63 is reserved.
+        const BAD_7: u64 = RESERVED_7 | W_SAVED.put(1);
+        let w = &self.0;
+        if (w[0] & BAD_0) | (w[7] & BAD_7) != 0 {
+            return EntryKind::Other;
+        }
+        let len = W_INLINE_LEN.of(w[0]);
+        match w[0] & (W_OPCODE.mask() | INLINE) {
+            INLINE_SEND if len <= INLINE_MAX as u64 => EntryKind::InlineSend,
+            SEND if len == 0 => EntryKind::Send,
+            RECEIVE if len == 0 => EntryKind::Receive,
+            NOP if len == 0 => EntryKind::Nop,
+            _ => EntryKind::Other,
+        }
+    }
+
+    /// The entry as an inline `SEND`, which it must be by its [kind](WorkQueueEntry::kind).
+    #[inline]
+    pub const fn inline_send(&self) -> InlineSend {
         let w = &self.0;
         let saved = W_SAVED.of(w[7]);
-        let len = W_INLINE_LEN.of(w[0]) as u8;
-        if w[0] & KIND != SEND
-            || w[0] & (RESERVED_0 & !LAP) != 0
-            || W_FLAGS.of(w[0]) as u8 & !Flags::KNOWN.0 != 0
-            || w[7] & RESERVED_7 != 0
-            || saved & 1 != 0
-            || len as usize > INLINE_MAX
-        {
-            return None;
+        let mut words = [
+            w[1] & !LAP,
+            w[2] & !LAP,
+            w[3] & !LAP,
+            w[4] & !LAP,
+            w[5] & !LAP,
+        ];
+        if saved != 0 {
+            let mut i = 0;
+            while i < words.len() {
+                words[i] |= ((saved >> (1 + i)) & 1) << 63;
+                i += 1;
+            }
         }
-        let mut words = [0; INLINE_MAX / 8];
-        let mut i = 0;
-        while i < words.len() {
-            words[i] = (w[1 + i] & !LAP) | ((saved >> (1 + i)) & 1) << 63;
-            i += 1;
-        }
-        Some(InlineSend {
-            session: SessionId(W_SESSION.of(w[0]) as u32),
-            len,
+        InlineSend {
+            session: self.session(),
+            len: W_INLINE_LEN.of(w[0]) as u8,
             words,
-        })
-    }
-
-    /// The entry as a `RECV`; `None` for all other entries, malformed ones included.
-    ///
-    /// Agrees with [`decode`](WorkQueueEntry::decode).
-    #[inline]
-    pub const fn receive(&self) -> Option<Transfer> {
-        self.transfer(Opcode::Recv)
-    }
-
-    /// The same for a `SEND` from memory.
-    #[inline]
-    pub const fn memory_send(&self) -> Option<Transfer> {
-        self.transfer(Opcode::Send)
-    }
-
-    #[inline]
-    const fn transfer(&self, opcode: Opcode) -> Option<Transfer> {
-        let w = &self.0;
-        let flags = Flags(W_FLAGS.of(w[0]) as u8);
-        let saved = W_SAVED.of(w[7]);
-        if W_OPCODE.of(w[0]) != opcode as u64
-            || w[0] & (RESERVED_0 & !LAP) != 0
-            || flags.0 & !Flags::KNOWN.0 != 0
-            || flags.contains(Flags::INLINE)
-            || W_INLINE_LEN.of(w[0]) != 0
-            || w[7] & RESERVED_7 != 0
-            || saved & 1 != 0
-        {
-            return None;
         }
+    }
+
+    /// The session of an entry that is not malformed.
+    #[inline]
+    pub const fn session(&self) -> SessionId {
+        SessionId(W_SESSION.of(self.0[0]) as u32)
+    }
+
+    /// The entry as a `RECV`, or a `SEND` from memory, which it must be by its [kind](WorkQueueEntry::kind).
+    #[inline]
+    pub const fn transfer(&self) -> Transfer {
+        let w = &self.0;
+        let saved = W_SAVED.of(w[7]);
         let size = (w[2] & !LAP) | ((saved >> 2) & 1) << 63;
-        Some(Transfer {
-            session: SessionId(W_SESSION.of(w[0]) as u32),
-            flags,
+        Transfer {
+            session: self.session(),
+            flags: Flags(W_FLAGS.of(w[0]) as u8),
             local_va: GpuVa((w[1] & !LAP) | ((saved >> 1) & 1) << 63),
             len: W_LEN.of(size) as u32,
             lkey: Lkey(W_LKEY.of(size) as u32),
             timeout_us: W_TIMEOUT_US.of(w[7]) as u32,
-        })
+        }
     }
 
     /// Decodes a copied entry.
@@ -410,7 +426,8 @@ mod tests {
         d.timeout_us = 5;
         d.wr_id = u64::MAX;
         let good = d.encode(LAP);
-        let short = good.inline_send().expect("an inline send");
+        assert_eq!(good.kind(), EntryKind::InlineSend);
+        let short = good.inline_send();
         assert_eq!((short.session, short.len), (d.session, d.inline_len));
         for (i, word) in short.words.iter().enumerate() {
             assert_eq!(word.to_le_bytes(), d.inline[i * 8..i * 8 + 8]);
@@ -423,8 +440,9 @@ mod tests {
                 let is_inline =
                     |d: &Descriptor| d.opcode == Opcode::Send && d.flags.contains(Flags::INLINE);
                 let whole = e.decode().ok().filter(is_inline);
+                let short = (e.kind() == EntryKind::InlineSend).then(|| e.inline_send());
                 assert_eq!(
-                    e.inline_send().map(|s| (s.session, s.len)),
+                    short.map(|s| (s.session, s.len)),
                     whole.map(|d| (d.session, d.inline_len)),
                     "word {word}, bit {bit}"
                 );
@@ -434,11 +452,12 @@ mod tests {
 
     #[test]
     fn the_short_cuts_for_memory_agree_with_the_whole_decoder() {
-        short_cut_agrees(Opcode::Recv, WorkQueueEntry::receive);
-        short_cut_agrees(Opcode::Send, WorkQueueEntry::memory_send);
+        short_cut_agrees(Opcode::Recv, EntryKind::Receive);
+        short_cut_agrees(Opcode::Send, EntryKind::Send);
+        short_cut_agrees(Opcode::Nop, EntryKind::Nop);
     }
 
-    fn short_cut_agrees(opcode: Opcode, short: fn(&WorkQueueEntry) -> Option<Transfer>) {
+    fn short_cut_agrees(opcode: Opcode, kind: EntryKind) {
         let mut d = Descriptor::new(opcode);
         d.flags = Flags::SOME;
         d.session = SessionId(0xfe_dcba);
@@ -461,7 +480,8 @@ mod tests {
                     lkey: d.lkey,
                     timeout_us: d.timeout_us,
                 });
-                assert_eq!(short(&e), whole, "word {word}, bit {bit}");
+                let short = (e.kind() == kind).then(|| e.transfer());
+                assert_eq!(short, whole, "word {word}, bit {bit}");
             }
         }
     }

@@ -26,7 +26,7 @@ pub mod status;
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
 pub use completion::Completion;
 pub use descriptor::{
-    Descriptor, DescriptorError, InlineSend, Transfer, WorkQueueEntry, INLINE_MAX,
+    Descriptor, DescriptorError, EntryKind, InlineSend, Transfer, WorkQueueEntry, INLINE_MAX,
 };
 pub use engine::{EngineSpec, EngineTarget};
 pub use event::{Event, EventKind};

@@ -143,9 +143,35 @@ impl DmaState {
         self.window.is_some()
     }
 
-    /// Whether polling would find nothing.
+    /// Whether polling would find nothing, and no engine has anything to report.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.window.is_some()
+        self.window.is_some() && !self.engines.has_news()
+    }
+
+    /// The bytes of a span, little-endian, when it has as many and the CPU can read them at once: at most [`INLINE_MAX`].
+    #[inline]
+    pub(crate) fn read_small(&self, span: BusSpan, len: usize) -> Option<[u64; INLINE_MAX / 8]> {
+        let from = self.direct(span)?;
+        if span.len < len as u64 || len > INLINE_MAX {
+            return None;
+        }
+        let mut words = [0u64; INLINE_MAX / 8];
+        // SAFETY: the span is mapped for `len` bytes (checked above); the words have room for them.
+        unsafe { copy::copy(words.as_mut_ptr().cast(), from, len) };
+        Some(words.map(u64::from_le))
+    }
+
+    /// The CPU address of a span that it can reach.
+    #[inline]
+    fn direct(&self, span: BusSpan) -> Option<*mut u8> {
+        let bus = span.addr.value();
+        if bus < NIC_BUS {
+            return self.window.as_ref()?.at(span);
+        }
+        if bus < HOST_BUS {
+            return self.nic_memory.at_bus(bus, span.len);
+        }
+        host_at_bus(bus, span.len)
     }
 
     /// Whether an operation on the region is in flight.
@@ -179,26 +205,6 @@ impl Dma<'_> {
     #[inline]
     pub(crate) fn is_direct(&self, buffer: &Buffer) -> bool {
         self.state.window.is_some() || self.mmu.is_flat(buffer.region)
-    }
-
-    /// The bytes of a small buffer, little-endian, when the CPU can read them at once. They count as
-    /// copied when the caller has used them.
-    #[inline]
-    pub(crate) fn read_small(&mut self, buffer: &Buffer) -> Option<[u64; INLINE_MAX / 8]> {
-        if !self.is_direct(buffer) || buffer.len as usize > INLINE_MAX {
-            return None;
-        }
-        let mut words = [0u64; INLINE_MAX / 8];
-        let (mut done, len) = (0, u64::from(buffer.len));
-        while done < len {
-            let span = self.span(buffer, done).ok()?.prefix(len - done);
-            let from = self.direct(span)?;
-            let into = words.as_mut_ptr().cast::<u8>();
-            // SAFETY: the span is mapped (checked by `direct`); the words have room for `len` bytes.
-            unsafe { copy::copy(into.add(done as usize), from, span.len as usize) };
-            done += span.len;
-        }
-        Some(words.map(u64::from_le))
     }
 
     /// The path of what a connection sends.
@@ -414,6 +420,46 @@ impl Dma<'_> {
         self.state.copied += len as u64;
         Ok(())
     }
+
+    /// Writes bytes in any number of spans, to any memory.
+    #[inline(never)]
+    fn write_spans(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
+        let mut done = 0;
+        while done < src.len() {
+            let span = self
+                .span(buffer, offset + done as u64)?
+                .prefix((src.len() - done) as u64);
+            let part = &src[done..done + span.len as usize];
+            if let Some(p) = self.direct(span) {
+                // SAFETY: the span is mapped (checked by `direct`); `part` has exactly its length.
+                unsafe { copy::copy(p, part.as_ptr(), part.len()) };
+            } else {
+                let mut refused = 0u32;
+                loop {
+                    let op = DmaOp::Write {
+                        to: span,
+                        from: part,
+                    };
+                    match self.state.memory.submit(op) {
+                        Ok(_) => break,
+                        // The contract of `write` has no "later"; finishing operations makes room.
+                        Err(BusError::Busy) if refused < BUSY_POLLS => {
+                            refused += 1;
+                            self.state.poll();
+                        }
+                        Err(_) => {
+                            return Err(Fault::NoTranslation {
+                                va: at(buffer, offset + done as u64)?,
+                            })
+                        }
+                    }
+                }
+            }
+            done += part.len();
+        }
+        self.state.copied += src.len() as u64;
+        Ok(())
+    }
 }
 
 impl DmaAccess for Dma<'_> {
@@ -496,39 +542,15 @@ impl DmaAccess for Dma<'_> {
     }
 
     fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
-        let mut done = 0;
-        while done < src.len() {
-            let span = self
-                .span(buffer, offset + done as u64)?
-                .prefix((src.len() - done) as u64);
-            let part = &src[done..done + span.len as usize];
-            if let Some(p) = self.direct(span) {
-                // SAFETY: the span is mapped (checked by `direct`); `part` has exactly its length.
-                unsafe { copy::copy(p, part.as_ptr(), part.len()) };
-            } else {
-                let mut refused = 0u32;
-                loop {
-                    let op = DmaOp::Write {
-                        to: span,
-                        from: part,
-                    };
-                    match self.state.memory.submit(op) {
-                        Ok(_) => break,
-                        // The contract of `write` has no "later"; finishing operations makes room.
-                        Err(BusError::Busy) if refused < BUSY_POLLS => {
-                            refused += 1;
-                            self.state.poll();
-                        }
-                        Err(_) => {
-                            return Err(Fault::NoTranslation {
-                                va: at(buffer, offset + done as u64)?,
-                            })
-                        }
-                    }
-                }
-            }
-            done += part.len();
+        if src.is_empty() {
+            return Ok(());
         }
+        let span = self.span(buffer, offset)?;
+        let Some(to) = self.direct(span).filter(|_| src.len() as u64 <= span.len) else {
+            return self.write_spans(buffer, offset, src);
+        };
+        // SAFETY: the span is mapped (checked by `direct`) and no shorter than `src`.
+        unsafe { copy::copy(to, src.as_ptr(), src.len()) };
         self.state.copied += src.len() as u64;
         Ok(())
     }
@@ -549,14 +571,7 @@ impl DmaAccess for Dma<'_> {
 
     #[inline]
     fn direct(&self, span: BusSpan) -> Option<*mut u8> {
-        let bus = span.addr.value();
-        if bus < NIC_BUS {
-            return self.state.window.as_ref()?.at(span);
-        }
-        if bus < HOST_BUS {
-            return self.state.nic_memory.at_bus(bus, span.len);
-        }
-        host_at_bus(bus, span.len)
+        self.state.direct(span)
     }
 
     #[inline]

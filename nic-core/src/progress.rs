@@ -30,8 +30,10 @@ use crate::types::NicTime;
 use crate::wait_policy::WaitPolicy;
 use crate::wake::WakeCell;
 
-/// Steps between two readings of the clock.
-const CLOCK_EVERY: u32 = 16;
+/// Idle steps between two readings of the clock.
+const CLOCK_EVERY: u32 = 64;
+/// As many idle steps a step counts for in which something moved.
+const CLOCK_BUSY: u32 = 4;
 /// Looks for something to do after an idle step of a waiter on a core of its own, before it gives the
 /// NIC up for a moment: a look costs a tenth of a step, and what arrives is found that much sooner.
 const LOOKS: u32 = 32;
@@ -203,6 +205,7 @@ impl Progress {
         if !self.clock.by_hand.load(Ordering::Relaxed) {
             core.time.now = core.time.now.max(self.now());
         }
+        core.is_due = true;
         let r = f(&mut core);
         drop(core);
         self.tell();
@@ -261,15 +264,7 @@ impl Progress {
             Ok(core) => core,
             Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => return None,
         };
-        // Only ever changed under the lock: plain load and store.
-        let since = self.clock.since_read.load(Ordering::Relaxed);
-        let now = if fresh || since >= CLOCK_EVERY || core.time.is_wanted {
-            self.clock.since_read.store(0, Ordering::Relaxed);
-            Some(self.now())
-        } else {
-            self.clock.since_read.store(since + 1, Ordering::Relaxed);
-            None
-        };
+        // These are only ever changed under the lock: plain loads and stores.
         let count = |n: &AtomicU64| {
             n.store(n.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         };
@@ -277,22 +272,44 @@ impl Progress {
             Who::Waiter => &self.counts.waiter_steps,
             Who::Thread => &self.counts.thread_steps,
         });
-        let retired = core.report.counters.retired;
-        let mut moved = core.step(now);
-        if !moved {
+        let since = self.clock.since_read.load(Ordering::Relaxed);
+        let fresh = fresh || since >= CLOCK_EVERY;
+        let mut steps = (false, false);
+        if fresh || !core.is_quiet() {
+            steps = self.step_locked(&mut core, fresh);
+        } else {
+            core.count_step();
+            self.clock.since_read.store(since + 1, Ordering::Relaxed);
+        }
+        if !steps.0 {
             for _ in 0..looks {
                 if !core.is_quiet() {
-                    moved = core.step(None);
+                    steps = self.step_locked(&mut core, false);
                     break;
                 }
             }
         }
-        let notify = core.report.counters.retired != retired;
         drop(core);
-        if notify {
+        let (moved, retired) = steps;
+        if retired {
             self.notify();
         }
         Some(moved)
+    }
+
+    /// A step that finds something, or reads the clock. Returns whether anything moved, and whether anything retired.
+    #[inline(never)]
+    fn step_locked(&self, core: &mut Core, fresh: bool) -> (bool, bool) {
+        let (since, now) = if fresh || core.time.is_wanted {
+            (0, Some(self.now()))
+        } else {
+            let since = self.clock.since_read.load(Ordering::Relaxed);
+            (since + CLOCK_BUSY, None)
+        };
+        self.clock.since_read.store(since, Ordering::Relaxed);
+        let retired = core.report.counters.retired;
+        let moved = core.step(now);
+        (moved, core.report.counters.retired != retired)
     }
 
     /// Something retired: sleepers look at their words. The unlock just before is a full barrier

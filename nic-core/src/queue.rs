@@ -9,15 +9,19 @@
 
 mod scatter;
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::Arc;
 
 use ringbell_gtlb::{CompletionWrite, DmaMemory, Exposed};
 use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_SCATTERED, SCATTER_MAX};
 use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
-use ringbell_nic_abi::{bar as layout, Completion, GpuVa, PdId, QueueId, WorkQueueEntry};
+use ringbell_nic_abi::{
+    bar as layout, Completion, Descriptor, Flags, GpuVa, PdId, QueueId, Status, WorkQueueEntry,
+};
 
 use crate::bar::Bar;
+use crate::outstanding::Operation;
+use crate::permit::Permit;
 use crate::shmem::Mapping;
 use crate::slots::Slots;
 use crate::types::Owner;
@@ -267,6 +271,8 @@ fn initial_words(config: &QueueConfig) -> Vec<u32> {
 /// The NIC's end of a ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// Those of `mem`, which keeps the memory.
+    slots: Slots<'static>,
     pub(crate) mem: Arc<QueueMemory>,
     pub(crate) pd: PdId,
     /// The queue that this ring belongs to, by which users know it: its kernels' ring.
@@ -275,7 +281,7 @@ pub(crate) struct SendQueue {
     pub(crate) host: u32,
     /// Where small receives arrive that end inside their completion lines.
     pub(crate) scatter: Option<ScatterSlots>,
-    pub(crate) default_timeout_us: u32,
+    default_timeout_us: u32,
     next: u32,
     seen_doorbell: u32,
     may_have_more: bool,
@@ -296,6 +302,7 @@ impl SendQueue {
     ) -> SendQueue {
         SendQueue {
             busy: vec![false; mem.depth()],
+            slots: mem.slots,
             mem,
             pd,
             queue,
@@ -319,17 +326,16 @@ impl SendQueue {
     /// while the doorbell does not change, two while it names an entry that has not come.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<(u32, WorkQueueEntry)> {
-        let slots = self.mem.slots();
         // Acquire: pairs with the Release store of the doorbell by the producer.
-        let rung = slots.doorbell.load(std::sync::atomic::Ordering::Acquire);
+        let rung = self.slots.doorbell.load(Acquire);
         if rung != self.seen_doorbell {
             self.seen_doorbell = rung;
             self.may_have_more = true;
         }
-        if !(self.may_have_more | self.pending) || self.busy[self.slot(self.next)] {
+        if !self.is_pending() || self.busy[self.slot(self.next)] {
             return None;
         }
-        match slots.peek(self.next) {
+        match self.slots.peek(self.next) {
             Some(e) => Some((self.next, e)),
             None => {
                 self.may_have_more = false;
@@ -341,16 +347,18 @@ impl SendQueue {
         }
     }
 
-    /// Whether [`peek`](SendQueue::peek) may find something. One load, and touches nothing.
+    /// Whether the doorbell was rung since [`peek`](SendQueue::peek) saw it, or more may lie behind the entry that it
+    /// has shown. One load, and touches nothing.
     #[inline]
     pub(crate) fn is_rung(&self) -> bool {
         // Relaxed: `peek` loads it again with Acquire before it looks at entries.
-        let rung = self
-            .mem
-            .slots()
-            .doorbell
-            .load(std::sync::atomic::Ordering::Relaxed);
-        self.may_have_more || rung != self.seen_doorbell
+        self.may_have_more || self.slots.doorbell.load(Relaxed) != self.seen_doorbell
+    }
+
+    /// Whether `peek` is to look although the doorbell does not change.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.may_have_more | self.pending
     }
 
     #[inline]
@@ -380,6 +388,45 @@ impl SendQueue {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// An operation for a descriptor of the queue, with its time-out.
+    pub(crate) fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
+        Operation {
+            opcode: d.opcode,
+            session: slot,
+            chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
+            conn: None,
+            pins: [None, None],
+            va: d.local_va.0,
+            in_line: false,
+            timeout_us: self.timeout_us(d.timeout_us),
+            extra_us: 0,
+            permit,
+        }
+    }
+
+    /// The time-out of a descriptor: its own or, for 0, the queue's.
+    #[inline]
+    pub(crate) fn timeout_us(&self, own: u32) -> u32 {
+        match own {
+            0 => self.default_timeout_us,
+            us => us,
+        }
+    }
+
+    /// Retires a descriptor: publishes its completion.
+    #[inline]
+    pub(crate) fn retire(
+        &mut self,
+        permit: Permit,
+        status: Status,
+        bytes: u64,
+        detail: u64,
+        memory: &dyn DmaMemory,
+    ) {
+        let ticket = permit.ticket;
+        self.complete(ticket, &permit.retire(status, bytes, detail), memory);
+    }
+
     /// Publishes a completion, after its data.
     #[inline]
     pub(crate) fn complete(&mut self, ticket: u32, c: &Completion, memory: &dyn DmaMemory) {
@@ -396,8 +443,7 @@ impl SendQueue {
         (va, bytes): (GpuVa, [u64; SCATTER_MAX / 8]),
         memory: &dyn DmaMemory,
     ) {
-        let slots = self.mem.slots();
-        let line = slots.whole_line(ticket);
+        let line = self.slots.whole_line(ticket);
         line[4].store(va.0, Relaxed);
         for (word, value) in line[5..].iter().zip(bytes) {
             // Before word 0, which `CompletionWrite::store` stores with Release.
@@ -412,7 +458,7 @@ impl SendQueue {
 
     #[inline]
     fn write_completion(&self, ticket: u32, words: [u64; 4], memory: &dyn DmaMemory) {
-        let line = self.mem.slots().line(ticket).as_ptr();
+        let line = self.slots.line(ticket).as_ptr();
         // SAFETY: the line lies in this queue's mapping. A memory may hold the completion back,
         // but the NIC keeps every queue's memory until it has dropped its `DmaMemory`.
         let completion = unsafe { CompletionWrite::new(line, words) };

@@ -139,6 +139,18 @@ impl Sessions {
         self.slots.get_mut(slot as usize)?.session.as_mut()
     }
 
+    /// A chained operation has failed: those behind it fail with its status.
+    #[cold]
+    pub(crate) fn end_chain(&mut self, id: SessionId, status: Status, detail: u64) {
+        let slot = id.0 & 0xffff;
+        // Its session may be closed by now, and its slot another's.
+        if self.id(slot) == id {
+            if let Some(session) = self.at(slot) {
+                session.chain.get_or_insert((status, detail));
+            }
+        }
+    }
+
     /// The id of an open slot.
     pub(crate) fn id(&self, slot: u32) -> SessionId {
         let generation = self.slots.get(slot as usize).map_or(0, |s| s.generation);

@@ -31,7 +31,8 @@ pub(crate) struct Slots<'a> {
 impl Slots<'_> {
     #[inline]
     fn slot(&self, ticket: u32) -> usize {
-        (ticket & ((1 << self.depth_log2) - 1)) as usize
+        // As many as there are slots, a power of two.
+        ticket as usize & (self.released.len() - 1)
     }
 
     /// The words of the entry of a ticket.
@@ -70,6 +71,7 @@ impl Slots<'_> {
     }
 
     /// Producer: the lap bit that the entry of `ticket` carries.
+    #[inline]
     pub(crate) fn lap(&self, ticket: u32) -> u64 {
         lap_bit(ticket, self.depth_log2)
     }

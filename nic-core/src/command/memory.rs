@@ -1,7 +1,7 @@
 //! Memory access of the NIC's operations: translation, DMA, and exports to peers.
 
-use ringbell_gtlb::{Access, Mmu};
-use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+use ringbell_gtlb::{Access, Mmu, Need};
+use ringbell_nic_abi::{GpuVa, InlineSend, Lkey, PdId, Transfer, INLINE_MAX};
 
 use crate::dma::{Dma, DmaState};
 use crate::memory::exports::Exports;
@@ -32,6 +32,22 @@ impl Memory {
             mmu: &mut self.mmu,
             state: &mut self.dma,
         }
+    }
+
+    /// The bytes of a small send from memory, when the CPU can read them at once. They count as copied when the caller
+    /// has used them.
+    #[inline]
+    pub(super) fn read_small(&mut self, pd: PdId, d: &Transfer) -> Option<InlineSend> {
+        if d.len as usize > INLINE_MAX {
+            return None;
+        }
+        let (va, len) = (d.local_va, u64::from(d.len));
+        let span = self.mmu.span_once(pd, d.lkey, va, len, Need::Read).ok()?;
+        Some(InlineSend {
+            session: d.session,
+            len: d.len as u8,
+            words: self.dma.read_small(span, d.len as usize)?,
+        })
     }
 
     /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when memory, domains or regions

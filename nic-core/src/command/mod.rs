@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use ringbell_gtlb::{DmaMemory, Mmu, Pin};
 use ringbell_nic_abi::{
-    Descriptor, EventKind, Flags, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
+    Descriptor, EntryKind, EventKind, GpuVa, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
 };
 
 use crate::collective::Collectives;
@@ -93,6 +93,8 @@ pub(crate) struct Core {
     pub(crate) collectives: Collectives,
     pub(crate) report: Report,
     pub(crate) stopping: bool,
+    /// The next step looks at every part: the last one has left work, or the control path may have made some.
+    pub(crate) is_due: bool,
     expired: Vec<WorkToken>,
 }
 
@@ -131,6 +133,7 @@ impl Core {
             collectives: Collectives::new(config.ip),
             report: Report::new(config.event_capacity),
             stopping: false,
+            is_due: true,
             expired: Vec::new(),
             config,
         }
@@ -144,43 +147,84 @@ impl Core {
             .count() as u32
     }
 
-    /// Whether a step without a clock reading would find nothing to do.
+    /// Whether a step without a clock reading would find nothing to do. A load for each queue and each link.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.time.is_wanted
-            && self.queues.iter().all(|q| !q.is_rung())
+        !self.is_due
+            && !self.time.is_wanted
+            && !self.queues.iter().any(SendQueue::is_rung)
             && self.streams.transports.iter().all(|t| t.is_quiet())
-            && self.copies.is_empty()
-            && self.collectives.is_quiet()
-            && self.memory.dma.is_quiet()
+            && (!self.collectives.exists() || self.collectives.is_quiet())
     }
 
-    /// Moves what can be moved. `now` is given at least every few steps; in between, steps cost no
-    /// clock reading. Returns whether anything moved.
-    pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
+    /// A step that finds nothing has been made.
+    #[inline]
+    pub(crate) fn count_step(&mut self) {
         self.report.counters.steps += 1;
+    }
+
+    /// Moves what can be moved: steps the parts that have something to do, all of them when the time is given or the
+    /// last step has left work. `now` is given at least every few steps; in between, steps cost no clock reading.
+    /// Returns whether anything moved.
+    pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
+        self.count_step();
         self.time.fresh = now.is_some();
-        let mut moved = false;
-        if let Some(now) = now {
-            self.time.now = self.time.now.max(now);
-            self.time.is_wanted = false;
-            moved |= self.expire();
-            self.keep_status_fresh();
-        }
+        let mut moved = match now {
+            Some(now) => self.begin(now),
+            None => false,
+        };
         moved |= self.take_descriptors();
-        moved |= self.memory.dma.poll();
+        // Decides for all of them: memory that is polled may have bytes for any.
+        let is_due = self.is_due;
+        if is_due {
+            moved |= self.memory.dma.poll();
+        }
         for i in 0..self.streams.transports.len() {
-            self.memory.dma.transport_index = i;
-            let mut dma = self.memory.dma();
-            moved |= self.streams.transports[i].step(self.time.now, &mut dma);
-            while let Some(e) = self.streams.transports[i].poll_event() {
-                self.on_transport_event(i, e);
-                moved = true;
+            if is_due || !self.streams.transports[i].is_quiet() {
+                moved |= self.step_transport(i);
             }
         }
+        if self.is_due
+            || self.memory.dma.engines.has_news()
+            || (self.collectives.exists() && (moved || !self.collectives.is_quiet()))
+        {
+            moved |= self.step_others();
+        }
+        moved
+    }
+
+    /// The part of a step that needs the time.
+    #[inline(never)]
+    fn begin(&mut self, now: NicTime) -> bool {
+        self.is_due = true;
+        self.time.now = self.time.now.max(now);
+        self.time.is_wanted = false;
+        let moved = self.expire();
+        self.keep_status_fresh();
+        moved
+    }
+
+    fn step_transport(&mut self, i: usize) -> bool {
+        self.memory.dma.transport_index = i;
+        let transport = &mut self.streams.transports[i];
+        let mut moved = transport.step(self.time.now, &mut self.memory.dma());
+        while let Some(e) = self.streams.transports[i].poll_event() {
+            self.on_transport_event(i, e);
+            moved = true;
+        }
+        moved
+    }
+
+    /// Engines' notices, collectives and copies.
+    #[inline(never)]
+    fn step_others(&mut self) -> bool {
         self.tell_engine_notices();
-        moved |= self.step_collectives();
-        moved | (!self.copies.is_empty() && self.step_copies())
+        let mut moved = self.step_collectives();
+        moved |= !self.copies.is_empty() && self.step_copies();
+        self.is_due = self.queues.iter().any(SendQueue::is_pending)
+            || !self.copies.is_empty()
+            || !self.memory.dma.is_quiet();
+        moved
     }
 
     /// When the NIC must be stepped although nothing arrives.
@@ -197,6 +241,7 @@ impl Core {
         t
     }
 
+    #[inline(never)]
     fn take_descriptors(&mut self) -> bool {
         let mut moved = false;
         for q in 0..self.queues.len() {
@@ -204,44 +249,51 @@ impl Core {
                 let Some((ticket, entry)) = self.queues[q].peek() else {
                     break;
                 };
-                if let Some(send) = entry.inline_send() {
-                    if self.send_inline(q, ticket, &entry, &send) {
-                        moved = true;
-                        continue;
+                let done = match entry.kind() {
+                    EntryKind::InlineSend => self.send_now(q, ticket, &entry, true),
+                    EntryKind::Send => self.send_now(q, ticket, &entry, false),
+                    EntryKind::Receive => {
+                        self.receive(q, ticket, &entry);
+                        true
                     }
-                }
-                if let Some(d) = entry.memory_send() {
-                    if self.send_small(q, ticket, &entry, &d) {
-                        moved = true;
-                        continue;
+                    EntryKind::Nop if !self.stopping => {
+                        let permit = self.take(q, ticket, Opcode::Nop, &entry);
+                        self.finish(permit, Status::Ok, 0, 0);
+                        true
                     }
+                    EntryKind::Nop | EntryKind::Other => false,
+                };
+                if !done && !self.execute(q, ticket, &entry) {
+                    break;
                 }
-                if let Some(d) = entry.receive() {
-                    self.queues[q].consume();
-                    self.report.counters.accepted += 1;
-                    moved = true;
-                    self.recv(q as u32, ticket, entry.wr_id(), &d);
-                    continue;
-                }
-                let decoded = entry.decode();
-                if let Ok(d) = &decoded {
-                    if needs_clock(d.opcode) && !self.time.fresh {
-                        self.time.is_wanted = true;
-                        break;
-                    }
-                }
-                self.queues[q].consume();
-                self.report.counters.accepted += 1;
                 moved = true;
-                let opcode = entry.0[0] as u8;
-                let permit = Permit::new(q as u32, ticket, opcode, entry.wr_id());
-                match decoded {
-                    Ok(d) => self.accept(permit, &d),
-                    Err(e) => self.refuse(permit, &entry, e.word()),
-                }
             }
+            // It is looked at in the next step, whether its doorbell rings or not.
+            self.is_due |= self.queues[q].is_pending();
         }
         moved
+    }
+
+    /// Executes the entry that a queue has shown by the whole decoder. `false`: it needs a reading of the clock first.
+    #[inline(never)]
+    fn execute(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) -> bool {
+        let decoded = entry.decode();
+        self.is_due = true;
+        if let Ok(d) = &decoded {
+            if needs_clock(d.opcode) && !self.time.fresh {
+                self.time.is_wanted = true;
+                return false;
+            }
+        }
+        self.queues[q].consume();
+        self.report.counters.accepted += 1;
+        let opcode = entry.0[0] as u8;
+        let permit = Permit::new(q as u32, ticket, opcode, entry.wr_id());
+        match decoded {
+            Ok(d) => self.accept(permit, &d),
+            Err(e) => self.refuse(permit, entry, e.word()),
+        }
+        true
     }
 
     fn refuse(&mut self, permit: Permit, entry: &WorkQueueEntry, word: u8) {
@@ -271,7 +323,7 @@ impl Core {
         match d.opcode {
             Opcode::Nop => self.finish(permit, Status::Ok, 0, 0),
             Opcode::Send => self.send(permit, pd, d),
-            // Every well-formed one has taken the short cut of `take_descriptors`.
+            // `take_descriptors` has taken every well-formed one.
             Opcode::Recv => self.finish(permit, Status::BadDescriptor, 0, 0),
             Opcode::Socket => self.socket(permit, pd),
             Opcode::Listen => self.listen(permit, pd, d),
@@ -290,48 +342,33 @@ impl Core {
 
     /// An operation for a descriptor, with its time-out.
     fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
-        let default = self.queues[permit.queue as usize].default_timeout_us;
-        Operation {
-            opcode: d.opcode,
-            session: slot,
-            chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
-            conn: None,
-            pins: [None, None],
-            va: d.local_va.0,
-            in_line: false,
-            timeout_us: if d.timeout_us == 0 {
-                default
-            } else {
-                d.timeout_us
-            },
-            extra_us: 0,
-            permit,
-        }
+        self.queues[permit.queue as usize].operation(permit, d, slot)
     }
 
     /// When a descriptor that is being accepted now times out.
     fn deadline_of(&self, queue: u32, d: &Descriptor) -> NicTime {
-        let us = match d.timeout_us {
-            0 => self.queues[queue as usize].default_timeout_us,
-            us => us,
-        };
+        let us = self.queues[queue as usize].timeout_us(d.timeout_us);
         self.time.now.plus(Duration::from_micros(us.into()))
     }
 
     /// Retires a descriptor that never became an operation.
     #[inline]
     fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
-        let (queue, ticket) = (permit.queue as usize, permit.ticket);
-        let completion = permit.retire(status, bytes, detail);
-        self.queues[queue].complete(ticket, &completion, &*self.memory.dma.memory);
+        let memory = &*self.memory.dma.memory;
+        self.queues[permit.queue as usize].retire(permit, status, bytes, detail, memory);
         self.report.counters.retired += 1;
     }
 
     /// Retires an operation, unless it has retired already.
     fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
-        let Some(mut work) = self.outstanding.remove(token) else {
-            return;
-        };
+        if let Some(work) = self.outstanding.remove(token) {
+            self.retire_work(work, status, bytes, detail);
+        }
+    }
+
+    /// Retires an operation that is no longer outstanding.
+    #[inline]
+    fn retire_work(&mut self, mut work: Operation, status: Status, bytes: u64, detail: u64) {
         for pin in work.pins.iter_mut() {
             if let Some(pin) = pin.take() {
                 if status != Status::Ok {
@@ -352,7 +389,7 @@ impl Core {
             self.fault(work.session, detail);
         }
         if let (Some(id), false) = (work.chain, status == Status::Ok) {
-            self.end_chain(id, status, detail);
+            self.sessions.end_chain(id, status, detail);
         }
         match work.opcode {
             Opcode::Send => self.report.counters.tx_bytes += bytes,
@@ -360,23 +397,14 @@ impl Core {
             _ => {}
         }
         if work.in_line {
-            return self.finish_in_line(
-                work.permit,
-                ringbell_nic_abi::GpuVa(work.va),
-                status,
-                bytes,
-                detail,
-            );
+            return self.finish_in_line(work.permit, GpuVa(work.va), status, bytes, detail);
         }
         self.finish(work.permit, status, bytes, detail);
     }
 
     fn fault(&mut self, session: u32, va: u64) {
-        self.report.counters.faults += 1;
         let id = self.sessions.id(session);
-        self.report
-            .events
-            .push(self.time.now, EventKind::Fault, id.0, va);
+        self.report.fault(self.time.now, id, va);
     }
 
     /// Checks and pins a range; on a fault the permit retires with it.

@@ -1,8 +1,11 @@
 //! Reports to the host: events, counters, and the page of the status registers.
 
+use ringbell_nic_abi::{EventKind, SessionId};
+
 use super::status::StatusPage;
 use super::Counters;
 use crate::event::EventQueue;
+use crate::types::NicTime;
 
 /// See the module text.
 pub(crate) struct Report {
@@ -21,5 +24,11 @@ impl Report {
             last_bad: 0,
             status: StatusPage::default(),
         }
+    }
+
+    /// A DMA fault of an operation on a session.
+    pub(super) fn fault(&mut self, now: NicTime, session: SessionId, va: u64) {
+        self.counters.faults += 1;
+        self.events.push(now, EventKind::Fault, session.0, va);
     }
 }

@@ -4,9 +4,10 @@ use ringbell_nic_abi::{EventKind, Opcode, Status};
 
 use super::control::address_word;
 use super::Core;
-use crate::session::{Incoming, Session, State};
+use crate::outstanding::Operation;
+use crate::session::{Incoming, State};
 use crate::transport::{why_chosen, TransportEvent};
-use crate::types::{ConnId, WorkToken};
+use crate::types::ConnId;
 
 impl Core {
     pub(super) fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
@@ -20,19 +21,19 @@ impl Core {
                 bytes,
                 detail,
                 conn,
-            } => {
-                self.count(t, conn, token, |s| s.tx_bytes += bytes);
-                self.retire(token, status, bytes, detail);
             }
-            TransportEvent::RecvDone {
+            | TransportEvent::RecvDone {
                 token,
                 status,
                 bytes,
                 detail,
                 conn,
             } => {
-                self.count(t, conn, token, |s| s.rx_bytes += bytes);
-                self.retire(token, status, bytes, detail);
+                let Some(work) = self.outstanding.remove(token) else {
+                    return;
+                };
+                self.count(t, conn, &work, bytes);
+                self.retire_work(work, status, bytes, detail);
             }
             TransportEvent::Connected { conn } => self.on_connected(t, conn),
             TransportEvent::ConnectFailed { conn, status } => {
@@ -84,13 +85,14 @@ impl Core {
 
     /// Counts bytes for the session of an operation, when it is still the session of that connection.
     #[inline]
-    fn count(&mut self, t: usize, conn: ConnId, token: WorkToken, add: impl FnOnce(&mut Session)) {
-        let Some(slot) = self.outstanding.get_mut(token).map(|w| w.session) else {
+    fn count(&mut self, t: usize, conn: ConnId, work: &Operation, bytes: u64) {
+        let Some(s) = self.sessions.at(work.session) else {
             return;
         };
-        if let Some(s) = self.sessions.at(slot) {
-            if matches!(&s.state, State::Stream(x) if x.transport == t && x.conn == conn) {
-                add(s);
+        if matches!(&s.state, State::Stream(x) if x.transport == t && x.conn == conn) {
+            match work.opcode {
+                Opcode::Send => s.tx_bytes += bytes,
+                _ => s.rx_bytes += bytes,
             }
         }
     }

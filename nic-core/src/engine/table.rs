@@ -467,6 +467,12 @@ impl Engines {
         path.failed.map_or(Ok(()), Err)
     }
 
+    /// Whether there may be reports for the host.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.news
+    }
+
     /// Reports for the host, each once.
     #[inline]
     pub(crate) fn poll_notice(&mut self) -> Option<(EngineId, Notice)> {

@@ -1,5 +1,5 @@
 //! A link: the shared segment between two NICs, and the peer's memory as mapped here.
-#![allow(unsafe_code)] // Pointer arithmetic inside mapped exports.
+#![allow(unsafe_code)] // Pointer arithmetic inside mapped exports, and views that live as long as their mapping.
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
-use super::ring::{Consumer, Producer};
+use super::ring::{Consumer, Producer, WORDS};
 use super::shared::Shared;
 use crate::memory::nic_memory::HOST_BUS;
 use crate::shmem::Mapping;
@@ -55,6 +55,48 @@ pub(super) enum LinkState {
     Dead,
 }
 
+/// Lines of one direction.
+type Lines = [AtomicU64; LINES * WORDS];
+
+/// The two rings of a segment, as this side uses them.
+#[derive(Debug)]
+struct Rings {
+    sent: &'static Lines,
+    /// What the peer has read of them.
+    sent_credit: &'static AtomicU32,
+    received: &'static Lines,
+    received_credit: &'static AtomicU32,
+}
+
+impl Rings {
+    /// Views into a segment, computed once: every packet uses them.
+    fn of(segment: &Mapping, side: usize) -> Option<Rings> {
+        /// # Safety
+        /// What is seen stays where it is until the last use of the answer.
+        unsafe fn kept<T>(seen: &T) -> &'static T {
+            // SAFETY: the caller's contract.
+            unsafe { &*std::ptr::from_ref(seen) }
+        }
+        let lines = |side: usize| {
+            let words = segment.words64(side * RING_BYTES, LINES * WORDS);
+            // SAFETY: a mapping stays where it is until it is dropped. `Link` owns the segment, never replaces one
+            // that has rings, and hands no view out.
+            words.first_chunk().map(|lines| unsafe { kept(lines) })
+        };
+        let credit = |side: usize| {
+            let word = segment.words32(CREDIT + side * 128, 1).first();
+            // SAFETY: as above.
+            word.map(|word| unsafe { kept(word) })
+        };
+        Some(Rings {
+            sent: lines(side)?,
+            sent_credit: credit(side)?,
+            received: lines(1 - side)?,
+            received_credit: credit(1 - side)?,
+        })
+    }
+}
+
 /// One link.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -71,6 +113,8 @@ pub(super) struct Link {
     pub(super) control: VecDeque<Packet>,
     side: usize,
     segment: Option<Mapping>,
+    /// Those of the segment, while there are packets to send or to read.
+    rings: Option<Rings>,
     exports: Vec<(ExportInfo, Mapping)>,
     /// Host memory, which comes and goes.
     pub(super) shared: Shared,
@@ -122,6 +166,7 @@ impl Link {
             control: VecDeque::new(),
             side,
             segment,
+            rings: None,
             exports: Vec::new(),
             shared: Shared::default(),
             wake: None,
@@ -156,6 +201,8 @@ impl Link {
             map.forget_fd();
             exports.push((info, map));
         }
+        let segment = self.segment.as_ref();
+        self.rings = segment.and_then(|segment| Rings::of(segment, self.side));
         let [page, event] = hello.wake;
         self.wake = Some(WakeCell::of_peer(page, event)?);
         self.exports = exports;
@@ -163,13 +210,6 @@ impl Link {
         self.peer_window = hello.inline_window;
         self.state = LinkState::Up;
         Ok(())
-    }
-
-    fn lines(segment: &Mapping, side: usize) -> (&[AtomicU64], &AtomicU32) {
-        (
-            segment.words64(side * RING_BYTES, LINES * 8),
-            &segment.words32(CREDIT + side * 128, 1)[0],
-        )
     }
 
     /// Sends a packet unless the ring is full or the link is not up.
@@ -180,57 +220,46 @@ impl Link {
 
     /// Sends a line unless the ring is full or the link is not up.
     #[inline]
-    pub(super) fn push_line(&mut self, line: &[u64; 8]) -> bool {
-        let Some(segment) = self
-            .segment
-            .as_ref()
-            .filter(|_| self.state == LinkState::Up)
-        else {
+    pub(super) fn push_line(&mut self, line: &[u64; WORDS]) -> bool {
+        let Some(rings) = self.rings.as_ref().filter(|_| self.state == LinkState::Up) else {
             return false;
         };
-        let (lines, credit) = Link::lines(segment, self.side);
-        let done = self.tx.push(lines, credit, line);
+        let done = self.tx.push(rings.sent, rings.sent_credit, line);
         // The lines ahead lie in the peer's cache since their last lap. Every locked instruction
         // drains the store buffer, so a store that misses costs a whole transfer: ask early.
         let ahead = (self.tx.position() as usize + PREFETCH_LINES) % LINES;
-        prefetch_for_write(lines[ahead * 8].as_ptr().cast_const().cast());
+        prefetch_for_write(rings.sent[ahead * WORDS].as_ptr().cast_const().cast());
         self.pushed |= done;
         done
     }
 
-    /// The next packet's line, copied.
+    /// The next packet's line, copied. After the peer's end, what it has left.
     #[inline]
-    pub(super) fn peek(&self) -> Option<[u64; 8]> {
-        if !matches!(self.state, LinkState::Up | LinkState::Dead) {
-            return None;
-        }
-        let (lines, _) = Link::lines(self.segment.as_ref()?, 1 - self.side);
-        self.rx.peek(lines)
+    pub(super) fn peek(&self) -> Option<[u64; WORDS]> {
+        self.rx.peek(self.rings.as_ref()?.received)
     }
 
     /// Whether there is nothing to read and nothing that waits to be written.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        match self.state {
-            LinkState::Up => {
-                let Some(segment) = &self.segment else {
-                    return false;
-                };
-                let (lines, _) = Link::lines(segment, 1 - self.side);
-                !self.pushed && self.control.is_empty() && !self.rx.is_there(lines)
-            }
-            // Only the sockets advance these, and those are polled by time.
-            LinkState::Called | LinkState::Calling | LinkState::Dead => true,
-        }
+        // Only the sockets advance a link that is not up, and those are polled by time.
+        let Some(rings) = &self.rings else {
+            return true;
+        };
+        !self.pushed && self.control.is_empty() && !self.rx.is_there(rings.received)
     }
 
     /// Gives the line back that `peek` has shown.
     #[inline]
     pub(super) fn advance(&mut self) {
-        if let Some(segment) = &self.segment {
-            let (lines, credit) = Link::lines(segment, 1 - self.side);
-            self.rx.advance(lines, credit);
+        if let Some(rings) = &self.rings {
+            self.rx.advance(rings.received, rings.received_credit);
         }
+    }
+
+    /// Nothing is sent any more, and nothing read.
+    pub(super) fn forget_rings(&mut self) {
+        self.rings = None;
     }
 
     /// Wakes the peer if packets were sent since the last call and it sleeps.

@@ -216,6 +216,9 @@ impl LocalTransport {
             // The ring outlives the peer; its last packets decide between an end and a reset.
             self.drain_dead(i);
         }
+        if let Some(l) = &mut self.links[i] {
+            l.forget_rings();
+        }
         self.for_each_user(i, |t, id| {
             let orderly = t
                 .conn(id)

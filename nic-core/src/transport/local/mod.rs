@@ -338,6 +338,25 @@ impl LocalTransport {
         (true, false)
     }
 
+    /// Moves those connections on that have something to do.
+    fn step_active(&mut self, dma: &mut dyn DmaAccess) -> bool {
+        let (mut moved, mut budget) = (false, receive::STEP_BYTES);
+        for _ in 0..self.table.active.len() {
+            let Some(id) = self.table.active.pop_front() else {
+                break;
+            };
+            if let Some(c) = self.conn(id) {
+                c.active = false;
+            }
+            let (any, again) = self.step_conn(id, &mut budget, dma);
+            moved |= any;
+            if again {
+                self.activate(id);
+            }
+        }
+        moved
+    }
+
     fn look_for_early(&mut self, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
         for id in std::mem::take(&mut self.table.waiting) {
@@ -473,11 +492,14 @@ impl Transport for LocalTransport {
         dma: &mut dyn DmaAccess,
     ) -> Option<u32> {
         let quarter = self.config.inline_window as u64 / 4;
-        let c = self.conn(conn.0)?;
+        let c = self.table.get_mut(conn.0)?;
         if c.reset || c.closing || c.phase != Phase::Open || !c.rx.recvs.is_empty() {
             return None;
         }
-        let n = receive::take_staged(c, buffer, some, dma)?;
+        let n = match c.rx.segs.is_empty() {
+            false => receive::take_staged(c, buffer, some, dma)?,
+            true => receive::take_line(c, self.links[c.link].as_mut()?, buffer, some, dma)?,
+        };
         // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
@@ -627,19 +649,8 @@ impl Transport for LocalTransport {
         for i in 0..self.links.len() {
             moved |= self.take_packets(i, dma);
         }
-        let mut budget = receive::STEP_BYTES;
-        for _ in 0..self.table.active.len() {
-            let Some(id) = self.table.active.pop_front() else {
-                break;
-            };
-            if let Some(c) = self.conn(id) {
-                c.active = false;
-            }
-            let (any, again) = self.step_conn(id, &mut budget, dma);
-            moved |= any;
-            if again {
-                self.activate(id);
-            }
+        if !self.table.active.is_empty() {
+            moved |= self.step_active(dma);
         }
         if moved {
             self.since_early = 0;

@@ -62,31 +62,41 @@ impl Producer {
 }
 
 /// Consumer's own state.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Consumer {
     pos: u32,
+    /// Index of the next line's first word.
+    at: usize,
+    /// The lap bit of its header.
+    lap: u64,
+}
+
+impl Default for Consumer {
+    fn default() -> Consumer {
+        Consumer {
+            pos: 0,
+            at: 0,
+            lap: LAP,
+        }
+    }
 }
 
 impl Consumer {
     /// Whether the next line is there. One load.
     #[inline]
     pub(crate) fn is_there(&self, memory: &[AtomicU64]) -> bool {
-        let lines = (memory.len() / WORDS) as u32;
-        let at = (self.pos & (lines - 1)) as usize * WORDS;
         // Relaxed: `peek` loads it again with Acquire before it reads the rest.
-        (memory[at].load(Ordering::Relaxed) ^ lap(self.pos, lines)) & LAP == 0
+        (memory[self.at].load(Ordering::Relaxed) ^ self.lap) & LAP == 0
     }
 
     /// A copy of the next line, when it is there.
     #[inline]
     pub(crate) fn peek(&self, memory: &[AtomicU64]) -> Option<[u64; WORDS]> {
-        let lines = (memory.len() / WORDS) as u32;
-        let at = (self.pos & (lines - 1)) as usize * WORDS;
-        let line = &memory[at..at + WORDS];
+        let line: &[AtomicU64; WORDS] = memory[self.at..].first_chunk()?;
         // Acquire: pairs with the Release in `Producer::push`; it also orders what the line
         // refers to.
         let head = line[0].load(Ordering::Acquire);
-        if (head ^ lap(self.pos, lines)) & LAP != 0 {
+        if (head ^ self.lap) & LAP != 0 {
             return None;
         }
         let mut words = [head & !LAP; WORDS];
@@ -101,6 +111,10 @@ impl Consumer {
     pub(crate) fn advance(&mut self, memory: &[AtomicU64], credit: &AtomicU32) {
         let lines = (memory.len() / WORDS) as u32;
         self.pos = self.pos.wrapping_add(1);
+        self.at += WORDS;
+        if self.at == memory.len() {
+            (self.at, self.lap) = (0, self.lap ^ LAP);
+        }
         if self.pos & ((lines / 4).max(1) - 1) == 0 {
             // Release: pairs with the Acquire in `Producer::push`.
             credit.store(self.pos, Ordering::Release);
