@@ -264,6 +264,28 @@ unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
             unsafe { partial::<I, B, O>(p, 0, at) };
         }
     }
+    // SAFETY: whole blocks inside the operands.
+    at = unsafe {
+        match (p.srcs, p.dsts) {
+            ([a, b], [d]) if !p.streaming => two::<I, B, O, 1>([*a, *b], [*d], bytes),
+            ([a, b], [d, e]) if !p.streaming => two::<I, B, O, 2>([*a, *b], [*d, *e], bytes),
+            _ => blocks::<I, B, O>(p, at, bytes),
+        }
+    };
+    // SAFETY: what is left is less than a block.
+    unsafe { partial::<I, B, O>(p, at, bytes - at) };
+}
+
+/// The whole blocks of `at..bytes`. Returns where they end.
+///
+/// # Safety
+/// As [`pass`].
+#[inline(always)]
+unsafe fn blocks<I: Isa, B: Block, O: Operator>(
+    p: &Pass<'_>,
+    mut at: usize,
+    bytes: usize,
+) -> usize {
     while at + B::BYTES <= bytes {
         // SAFETY: a whole block inside the operands.
         unsafe {
@@ -281,8 +303,33 @@ unsafe fn pass<I: Isa, B: Block, O: Operator>(p: &Pass<'_>) {
         }
         at += B::BYTES;
     }
-    // SAFETY: what is left is less than a block.
-    unsafe { partial::<I, B, O>(p, at, bytes - at) };
+    at
+}
+
+/// The same of two sources, with a number of destinations that the compiler knows: the loops over operands
+/// take as long as the arithmetic.
+///
+/// # Safety
+/// As [`pass`].
+#[inline(always)]
+unsafe fn two<I: Isa, B: Block, O: Operator, const D: usize>(
+    [a, b]: [*const u8; 2],
+    dsts: [*mut u8; D],
+    bytes: usize,
+) -> usize {
+    let mut at = 0;
+    while at + B::BYTES <= bytes {
+        // SAFETY: a whole block inside the operands, loaded before it is stored.
+        unsafe {
+            let v = B::apply::<I, O>(B::load::<I>(a.add(at)), B::load::<I>(b.add(at)));
+            let v = B::canonical(v);
+            for d in dsts {
+                B::store::<I>(v, d.add(at), false);
+            }
+        }
+        at += B::BYTES;
+    }
+    at
 }
 
 /// Less than a block, by way of a block on the stack, so that the same instructions compute it.
