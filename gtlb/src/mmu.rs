@@ -154,6 +154,8 @@ pub struct Mmu {
     domains: DomainTable,
     regions: RegionTable,
     remote: RemoteKeys,
+    /// Regions that began to be freed.
+    deregistrations: u64,
 }
 
 impl Mmu {
@@ -177,6 +179,7 @@ impl Mmu {
             domains: DomainTable::default(),
             regions: RegionTable::default(),
             remote: RemoteKeys::random(),
+            deregistrations: 0,
         })
     }
 
@@ -401,6 +404,26 @@ impl Mmu {
         Ok(region)
     }
 
+    /// Counts another operation in on a region that was pinned before, for a range and an access that were checked
+    /// then; `None` when it is being freed. A key may come back after thousands of regions, so the caller makes
+    /// sure by [`Mmu::deregistrations`] that none was freed since.
+    #[inline]
+    pub fn pin_again(&mut self, region: u32) -> Option<Pin> {
+        let row = self.regions.find_mut(region)?;
+        if row.state != RegionState::Live {
+            return None;
+        }
+        row.pins += 1;
+        Some(Pin { region })
+    }
+
+    /// How many regions ever began to be freed: while it is the same, what was found out about a region
+    /// and its translation holds.
+    #[inline]
+    pub fn deregistrations(&self) -> u64 {
+        self.deregistrations
+    }
+
     /// Counts an operation out; from then on it must not touch the buffer.
     #[inline]
     pub fn unpin(&mut self, pin: Pin) {
@@ -475,6 +498,7 @@ impl Mmu {
             return Err(DeregisterError::AlreadyBegun { lkey });
         }
         region.state = RegionState::Freeing;
+        self.deregistrations += 1;
         Ok(())
     }
 

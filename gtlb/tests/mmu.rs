@@ -253,3 +253,29 @@ fn a_right_grants_what_it_names_and_nothing_beside_it() {
         }
     }
 }
+
+#[test]
+fn a_region_is_pinned_again_until_it_is_being_freed() {
+    let mut mmu = Mmu::new(MmuConfig::default()).unwrap();
+    let pd = mmu.alloc_pd().unwrap();
+    let flat = |mmu: &mut Mmu, at: u64| mmu.register_flat(pd, GpuVa(at), 4096, Access::LOCAL, at);
+    let mr = flat(&mut mmu, 1 << 20).unwrap();
+    let freed = mmu.deregistrations();
+    let first = mmu.pin(pd, Lkey(0), mr.va, 64, Need::Write).unwrap();
+    let second = mmu.pin_again(first.region).expect("in use");
+    assert_eq!(mmu.pins_of(mr.lkey), 2);
+    mmu.unpin(first);
+    // Another region's registration makes nothing stale, its end does.
+    let other = flat(&mut mmu, 2 << 20).unwrap();
+    assert_eq!(mmu.deregistrations(), freed);
+    mmu.begin_deregister(other.lkey).unwrap();
+    assert_ne!(mmu.deregistrations(), freed);
+    let region = second.region;
+    assert!(mmu.pin_again(other.lkey.0).is_none());
+    mmu.begin_deregister(mr.lkey).unwrap();
+    assert!(mmu.pin_again(region).is_none());
+    mmu.unpin(second);
+    mmu.finish_deregister(mr.lkey).unwrap();
+    assert!(mmu.pin_again(region).is_none());
+    assert!(mmu.pin_again(u32::MAX).is_none());
+}

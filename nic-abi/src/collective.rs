@@ -243,6 +243,11 @@ impl CollectiveSpec {
         (S_FROM_STREAM.of(l) != 0, S_TO_STREAM.of(l) != 0)
     }
 
+    /// Ticket distance of the predecessor by a descriptor's `len`; 0: none. Its other bits are not checked.
+    pub const fn distance(len: u32) -> u32 {
+        S_AFTER.of(len as u64) as u32
+    }
+
     /// Decodes `(imm, len)`; `None` when a code is unknown.
     pub const fn decode(imm: u32, len: u32) -> Option<CollectiveSpec> {
         let (i, l) = (imm as u64, len as u64);
@@ -259,7 +264,7 @@ impl CollectiveSpec {
                 op,
                 algo,
                 wire,
-                after: S_AFTER.of(l) as u32,
+                after: CollectiveSpec::distance(len),
                 streamed: S_STREAMED.of(l) != 0,
                 from_stream: S_FROM_STREAM.of(l) != 0,
                 to_stream: S_TO_STREAM.of(l) != 0,

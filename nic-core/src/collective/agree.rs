@@ -92,10 +92,10 @@ impl Collectives {
         let Some(a) = self.ops.get_mut(id).filter(|_| direct) else {
             return;
         };
-        if let Task::Program { params, reach, .. } = &mut a.task {
-            if *reach != Reach::Messages {
-                params.direct = true;
-                a.params = Some(*params);
+        if let Task::Program(p) = &mut a.task {
+            if p.reach != Reach::Messages {
+                p.params.direct = true;
+                a.params = Some(p.params);
             }
         }
     }

@@ -9,6 +9,7 @@ use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
 use super::direct_path::DirectComm;
 use super::params::Params;
+use super::prepared::Kept;
 use super::settings::{CollectiveCounters, CollectiveSettings};
 use super::State;
 use crate::memory::nic_memory::{Block, Space};
@@ -160,6 +161,8 @@ pub(crate) struct Comm {
     pub(crate) counters: CollectiveCounters,
     /// How often each algorithm was chosen for each collective; few pairs, so no map.
     pub(crate) chosen: Vec<((CollectiveKind, Algorithm), u64)>,
+    /// Operations that were prepared for earlier calls.
+    pub(crate) kept: Kept,
     /// The ranks' memory, when all share a host.
     pub(crate) direct: Option<DirectComm>,
 }
@@ -193,10 +196,9 @@ impl Comm {
         self.direct.as_ref().is_some_and(|d| d.ready)
     }
 
-    /// An operation that was counted for one algorithm takes another.
-    pub(crate) fn recount(&mut self, kind: CollectiveKind, from: Algorithm, to: Algorithm) {
-        *self.chosen(kind, from) -= 1;
-        self.count(kind, to);
+    /// An operation that was counted for an algorithm has not begun.
+    pub(crate) fn uncount(&mut self, kind: CollectiveKind, algo: Algorithm) {
+        *self.chosen(kind, algo) -= 1;
     }
 
     /// Counts the choice of an algorithm.

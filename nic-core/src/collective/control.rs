@@ -9,6 +9,7 @@ use ringbell_nic_abi::{GpuVa, Status};
 use super::communicator::{Comm, Life};
 use super::direct_path::DirectComm;
 use super::fabric::{Frame, Tells};
+use super::prepared::Kept;
 use super::{
     CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, Slot,
     MAX_RANKS,
@@ -134,6 +135,7 @@ impl Collectives {
             life: Life::new(c.peers.len()),
             counters: CollectiveCounters::default(),
             chosen: Vec::new(),
+            kept: Kept::default(),
             direct,
         });
         let id = CommId(slot as u32 | u32::from(s.generation) << 16);

@@ -4,8 +4,8 @@
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
-use super::direct::{Access, Direct, DirectOp, DirectParams, Outcome, Pages, Peers};
-use super::{taps, Collectives, CommunicatorConfig, Io, Params, Side, State, Task};
+use super::direct::{Access, Direct, Ended, Outcome, Pages, Peers};
+use super::{taps, Collectives, CommunicatorConfig, Io, Side, State, Task};
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
@@ -209,46 +209,39 @@ impl Collectives {
         let Some(a) = self.ops.get_mut(id) else {
             return Begun::No;
         };
-        let Task::Program {
-            params,
-            input,
-            output,
-            sides,
-            ..
-        } = &a.task
-        else {
+        let Task::Program(p) = &mut a.task else {
             return Begun::No;
         };
         let c = self.comms[slot as usize].comm.as_mut();
         let Some(c) = c.filter(|c| c.is_direct()) else {
             return Begun::No;
         };
-        let messages = taps::shows_messages(io, slot);
-        let routes = c.direct.as_ref().map_or(&[][..], |d| &d.routes);
-        let mut of = |side: Side, bytes: u64| pages(io, &self.exports, routes, side, bytes);
-        let both = of(*input, sides[0]).and_then(|i| Ok((i, of(*output, sides[1])?)));
-        let (source, result) = match both {
-            Ok(both) => both,
-            Err(NoPages::Later) => return Begun::Later,
-            Err(NoPages::Fault(fault)) => {
-                // As in the middle of a program: the other ranks wait for this one and are notified.
-                a.own_end = Some(fault.status());
-                let rank = c.rank;
-                self.end(io, slot, rank, Status::CommAborted);
-                return Begun::Yes;
+        let Some(d) = &mut c.direct else {
+            return Begun::No;
+        };
+        let op = match p.direct.take() {
+            Some(op) => op,
+            None => {
+                let mut of =
+                    |side: Side, bytes: u64| pages(io, &self.exports, &d.routes, side, bytes);
+                let both = of(p.input, p.sides[0]).and_then(|i| Ok((i, of(p.output, p.sides[1])?)));
+                match both {
+                    Ok((input, output)) => d.path.prepare(p.params, input, output),
+                    Err(NoPages::Later) => return Begun::Later,
+                    Err(NoPages::Fault(fault)) => {
+                        // As in the middle of a program: the other ranks wait for this one and are notified.
+                        a.own_end = Some(fault.status());
+                        a.state = State::Direct;
+                        c.active.push(id);
+                        let rank = c.rank;
+                        self.end(io, slot, rank, Status::CommAborted);
+                        return Begun::Yes;
+                    }
+                }
             }
         };
-        let op = DirectOp {
-            token: id.into(),
-            params: direct_params(params),
-            input: source,
-            output: result,
-            messages,
-        };
-        if let Some(d) = &mut c.direct {
-            d.path.post(op);
-        }
-        c.recount(params.kind, params.algo, Algorithm::Direct);
+        d.path.post(id.into(), op, taps::shows_messages(io, slot));
+        c.count(p.params.kind, Algorithm::Direct);
         c.active.push(id);
         self.direct_active += 1;
         a.state = State::Direct;
@@ -273,30 +266,34 @@ impl Collectives {
                 transports: io.transports,
                 routes: &d.routes,
             };
-            let before = d.path.stats().stored;
+            let before = d.path.stored();
             moved |= d
                 .path
                 .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
-            io.dma.copied += d.path.stats().stored - before;
-            for (token, outcome) in out.drain(..) {
+            io.dma.copied += d.path.stored() - before;
+            for ended in out.drain(..) {
                 self.direct_active -= 1;
-                self.on_outcome(io, slot, token as u32, outcome);
+                self.on_ended(io, slot, ended);
             }
         }
         self.outcomes = out;
         moved
     }
 
-    fn on_outcome(&mut self, io: &mut Io<'_>, slot: u32, id: u32, outcome: Outcome) {
+    fn on_ended(&mut self, io: &mut Io<'_>, slot: u32, ended: Ended) {
+        let id = ended.token as u32;
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };
-        match outcome {
+        if let Task::Program(p) = &mut a.task {
+            p.direct = Some(ended.op);
+        }
+        match ended.outcome {
             Outcome::Done => {
                 let bytes = a.bytes;
                 self.complete(slot, id, bytes, 0);
             }
-            Outcome::Fallback => self.fall_back(io, slot, id),
+            Outcome::Fallback => self.fall_back(slot, id),
             Outcome::Mismatch { .. } => {
                 // All ranks have seen it; they notify each other and name the same rank.
                 if let Some(seq) = a.seq {
@@ -314,27 +311,26 @@ impl Collectives {
 
     /// Some rank's memory cannot be reached, or its engine needs to see messages: all ranks get here for the
     /// same operation.
-    fn fall_back(&mut self, io: &mut Io<'_>, slot: u32, id: u32) {
+    fn fall_back(&mut self, slot: u32, id: u32) {
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };
-        let Task::Program { params, reach, .. } = &mut a.task else {
+        let Task::Program(p) = &a.task else {
             return;
         };
-        let (kind, algo) = (params.kind, params.algo);
-        let was = std::mem::replace(reach, Reach::Messages);
+        let (kind, reach) = (p.params.kind, p.reach);
+        a.messages = true;
         a.state = State::Waiting;
-        if was == Reach::MustDirect {
+        if reach == Reach::MustDirect {
             let direct = u64::from(Algorithm::Direct.code());
             return self.finish(slot, id, Status::Unsupported, 0, direct);
         }
         self.waiting += 1;
         if let Some(c) = self.comm_mut(slot) {
-            c.recount(kind, Algorithm::Direct, algo);
+            c.uncount(kind, Algorithm::Direct);
             c.active.retain(|o| *o != id);
             c.queue.push_front(id);
         }
-        let _ = io;
     }
 
     /// Revokes peers' access to the memory of a communicator that has ended.
@@ -364,18 +360,6 @@ impl Collectives {
                 let path = s.comm.as_ref().and_then(|c| c.direct.as_ref());
                 path.is_none_or(|d| d.path.is_quiet())
             })
-    }
-}
-
-fn direct_params(p: &Params) -> DirectParams {
-    DirectParams {
-        kind: p.kind,
-        dtype: p.dtype,
-        op: p.op,
-        root: p.root,
-        count: p.count,
-        // With the program that messages would use, for ranks that cannot.
-        extra: u64::from(p.extra) | u64::from(p.algo.code()) << 32,
     }
 }
 

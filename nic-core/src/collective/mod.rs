@@ -39,6 +39,7 @@ mod params;
 #[cfg(test)]
 pub(crate) mod peer_failure;
 mod plan;
+mod prepared;
 mod settings;
 mod slab;
 mod streams;
@@ -70,6 +71,7 @@ pub(crate) use fabric::{Io, Pieces};
 pub(crate) use kernel_stream::StreamSide;
 pub(crate) use params::{Params, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
+pub(crate) use prepared::{Key, Prepared};
 pub use settings::{
     CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus, CommunicatorConfig,
     PeerInfo, MAX_RANKS,
@@ -115,20 +117,7 @@ pub(crate) enum Task {
     /// Elements to or from a peer, in messages of a stream's size.
     Channel(ChannelTask),
     /// A program.
-    Program {
-        plan: std::sync::Arc<Plan>,
-        params: Params,
-        input: Side,
-        output: Side,
-        /// Bytes of source and destination.
-        sides: [u64; 2],
-        /// Whether it may take the direct path.
-        reach: Reach,
-        /// What the completion reports.
-        bytes: u64,
-        /// In the order of a stream.
-        streamed: bool,
-    },
+    Program(Box<Prepared>),
 }
 
 /// See [`Task::Channel`].
@@ -201,8 +190,7 @@ struct Active {
     token: WorkToken,
     comm: u32,
     after: After,
-    /// The task: kept until it begins and, for a fallback to messages, on the direct path. It
-    /// stays where it is: copying what was just written field by field stalls on the store buffer.
+    /// The task: kept until it begins, and a program's until it ends.
     task: Task,
     state: State,
     /// Number among the communicator's collective operations.
@@ -214,6 +202,8 @@ struct Active {
     /// When it has asked whether the other ranks are alive.
     asked: Option<NicTime>,
     queued: bool,
+    /// It has tried the direct path, and goes over messages.
+    messages: bool,
     /// Kernels' streams that stand for source and destination.
     streams: [Option<StreamSide>; 2],
     /// The bytes that attached engines get.
@@ -264,7 +254,7 @@ pub(crate) struct Collectives {
     gone: u64,
     /// Operations on the direct path.
     direct_active: usize,
-    outcomes: Vec<(u64, direct::Outcome)>,
+    outcomes: Vec<direct::Ended>,
     areas: direct::AreaPool,
     /// What peers can map of this NIC's GPU memory: bus address and length.
     exports: Vec<(u64, u64)>,
@@ -318,6 +308,14 @@ impl Collectives {
     pub(crate) fn thresholds(&self, slot: u32) -> Thresholds {
         self.comm(slot)
             .map_or_else(Thresholds::default, |c| c.settings.thresholds)
+    }
+
+    /// The operation that was prepared for a descriptor of this shape, unless a region was freed since or the
+    /// communicator has ended.
+    #[inline]
+    pub(crate) fn repeated(&mut self, slot: u32, key: &Key, freed: u64) -> Option<Box<Prepared>> {
+        let c = self.comm_mut(slot).filter(|c| c.life.end.is_none())?;
+        c.kept.take(key, freed)
     }
 
     /// How a communicator has ended, if it has.
@@ -386,23 +384,26 @@ impl Collectives {
         (streams, seen): ([Option<StreamSide>; 2], Seen),
         after: After,
     ) {
-        let (mut seq, mut params, mut bytes) = (None, None, 0);
-        if let Task::Program {
-            params: p,
-            bytes: b,
-            ..
-        } = &task
-        {
-            (params, bytes) = (Some(*p), *b);
-        }
-        let Some(c) = self.comm_mut(slot) else {
+        let Some(c) = self
+            .comms
+            .get_mut(slot as usize)
+            .and_then(|s| s.comm.as_mut())
+        else {
             return;
         };
-        if let Some(p) = params {
+        let (mut seq, mut params, mut bytes) = (None, None, 0);
+        if let Task::Program(p) = &task {
+            (params, bytes) = (Some(p.params), p.bytes);
             seq = Some(c.next_seq);
             c.next_seq = c.next_seq.wrapping_add(1);
-            c.count(p.kind, p.algo);
         }
+        // Nothing is before it, and no rank has said anything of it.
+        let next = c.queue.is_empty()
+            && after == After::Nothing
+            && c.life.ready
+            && c.life.end.is_none()
+            && c.dispute.is_none()
+            && !self.fabric.has_early();
         let tap = Tap::of(&task, &streams, seen);
         let active = Active {
             token,
@@ -417,6 +418,7 @@ impl Collectives {
             own_end: None,
             asked: None,
             queued: false,
+            messages: false,
             streams,
         };
         let Some(id) = self.ops.insert(active) else {
@@ -428,12 +430,15 @@ impl Collectives {
             });
             return;
         };
+        self.route(slot, id);
+        if next && seq.is_some() && self.start(io, slot, id) {
+            return;
+        }
         self.waiting += 1;
         if let Some(c) = self.comm_mut(slot) {
             c.queue.push_back(id);
         }
         if let Some(seq) = seq {
-            self.route(slot, id);
             // Ranks that are ahead have sent their parameters already.
             let differs = self.was_said_otherwise(slot, id, seq);
             let disputed = self.comm(slot).and_then(|c| c.dispute.as_ref());
@@ -511,19 +516,20 @@ impl Collectives {
         let Some(a) = self.ops.get(id) else {
             return true;
         };
-        if let Task::Program { reach, .. } = &a.task {
-            let reach = *reach;
-            if reach != Reach::Messages {
-                match self.start_direct(io, slot, id) {
-                    Begun::Yes => return true,
-                    Begun::Later => return false,
-                    Begun::No => {}
-                }
-                if reach == Reach::MustDirect {
-                    let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
-                    self.finish(slot, id, Status::Unsupported, 0, direct);
-                    return true;
-                }
+        let reach = match &a.task {
+            Task::Program(p) if !a.messages => p.reach,
+            _ => Reach::Messages,
+        };
+        if reach != Reach::Messages {
+            match self.start_direct(io, slot, id) {
+                Begun::Yes => return true,
+                Begun::Later => return false,
+                Begun::No => {}
+            }
+            if reach == Reach::MustDirect {
+                let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
+                self.finish(slot, id, Status::Unsupported, 0, direct);
+                return true;
             }
         }
         let Some(c) = self.comms[slot as usize].comm.as_mut() else {
@@ -585,28 +591,16 @@ impl Collectives {
                 c.active.push(id);
                 self.wake(id);
             }
-            Task::Program {
-                plan,
-                params,
-                input,
-                output,
-                sides,
-                reach,
-                bytes,
-                streamed,
-            } => {
+            Task::Program(p) => {
+                let (plan, params) = (p.plan.clone(), p.params);
+                let (input, output, streamed) = (p.input, p.output, p.streamed);
+                a.task = Task::Program(p);
                 let layout = Layout {
                     count: params.count,
                     block_chunks: plan.program.block_chunks,
                 };
-                let s = &c.settings;
-                let cut = Cut::of(
-                    s,
-                    &layout,
-                    params.dtype.bytes(),
-                    slots_of(&plan, &params),
-                    streamed,
-                );
+                let slots = slots_of(&plan, &params);
+                let cut = Cut::of(&c.settings, &layout, params.dtype.bytes(), slots, streamed);
                 let Cut {
                     segments,
                     windows,
@@ -631,7 +625,7 @@ impl Collectives {
                     hash: params.hash(),
                     ctx: c.ctx,
                     seq: a.seq.unwrap_or(0),
-                    plan: plan.clone(),
+                    plan,
                     params,
                     input,
                     output,
@@ -659,21 +653,12 @@ impl Collectives {
                         self.finish(slot, id, Status::NoResources, 0, each);
                         return true;
                     }
-                    a.task = Task::Program {
-                        plan,
-                        params,
-                        input,
-                        output,
-                        sides,
-                        reach,
-                        bytes,
-                        streamed,
-                    };
                     return false;
                 }
                 let viewers = a.tap.as_ref().map(|t| t.viewers(slot, id, &streams));
                 let op = Op::new(job, blocks, ends, viewers.unwrap_or_default());
                 a.state = State::Running(Box::new(op));
+                c.count(params.kind, params.algo);
                 self.streams.take(id, streams);
                 c.active.push(id);
                 self.wake(id);
@@ -693,6 +678,9 @@ impl Collectives {
                 c.counters.completed += 1;
             } else {
                 c.counters.failed += 1;
+            }
+            if let Task::Program(p) = a.task {
+                c.kept.put(p);
             }
             if let (Some(seq), Some(params)) = (a.seq, a.params) {
                 c.remember(seq, params);

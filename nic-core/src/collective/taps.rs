@@ -144,17 +144,12 @@ impl Tap {
                 c.sources.last().map_or_else(none, |s| s.0.clone()),
                 c.results.first().map_or_else(none, |r| r.0.clone()),
             ),
-            Task::Program {
-                input,
-                output,
-                sides,
-                ..
-            } => {
-                let of = |i: usize, side: &Side| match streams[i] {
+            Task::Program(p) => {
+                let of = |i: usize, side: Side| match streams[i] {
                     Some(_) => none(),
-                    None => pieces(*side, sides[i]),
+                    None => pieces(side, p.sides[i]),
                 };
-                (of(0, input), of(1, output))
+                (of(0, p.input), of(1, p.output))
             }
             Task::Nop | Task::Channel(_) => return None,
         };

@@ -10,8 +10,8 @@ use ringbell_onc_engines::program::{choose, Locality};
 
 use super::Core;
 use crate::collective::{
-    reach, After, CancelError, ChannelTask, Collectives, Fate, Io, LocalPass, Params, Pieces,
-    PlanError, Reach as Path, Shape, Side, StreamSide, Task,
+    reach, After, CancelError, ChannelTask, Collectives, Fate, Io, Key, LocalPass, Params, Pieces,
+    PlanError, Prepared, Reach as Path, Shape, Side, StreamSide, Task,
 };
 use crate::permit::Permit;
 use crate::transport::TransportEvent;
@@ -19,6 +19,10 @@ use crate::types::{Buffer, WorkToken};
 
 /// Why an operation is refused.
 type Refusal = (Status, u64);
+/// Pins of source and destination.
+type Pins = [Option<Pin>; 2];
+/// Region of a side that has no bytes.
+const NO_REGION: u32 = u32::MAX;
 
 /// Bytes of one buffer piece: a length of 32 bits, and whole elements.
 const PIECE: u64 = 1 << 30;
@@ -172,52 +176,82 @@ impl Core {
     }
 
     pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let Some(spec) = CollectiveSpec::decode(d.imm, d.len) else {
-            return self.refuse_collective(permit, pd, d, (Status::BadDescriptor, 4));
-        };
-        let Some(slot) = self.collectives.find(d.session.0) else {
-            let why = (Status::BadCommunicator, d.session.0.into());
-            return self.refuse_collective(permit, pd, d, why);
-        };
-        if let Some(why) = self.collectives.ended(slot) {
-            return self.refuse_collective(permit, pd, d, why);
-        }
-        let (queue, ticket) = (permit.queue, permit.ticket);
-        let after = if d.flags.contains(Flags::FENCE) {
-            After::Fence { queue, ticket }
-        } else if spec.after > 0 {
-            After::Ticket {
-                queue,
-                ticket: ticket.wrapping_sub(spec.after),
-            }
-        } else {
-            After::Nothing
-        };
-        match self.task(slot, pd, d, &spec) {
-            Ok((task, pins)) => {
-                let streams = streams_of(d, &spec, &pins);
-                let mut work = self.operation(permit, d, u32::MAX);
-                work.pins = pins;
-                work.extra_us = answer_us(work.timeout_us);
-                work.timeout_us -= work.extra_us;
-                let token = self.outstanding.insert(work);
-                let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
-                let streams = (streams, seen);
-                self.collectives(|c, io| c.post(io, slot, token, task, streams, after));
-            }
-            Err((status, detail)) => {
-                if matches!(
-                    status,
-                    Status::NotRegistered
-                        | Status::OutOfBounds
-                        | Status::AccessDenied
-                        | Status::RegionFreed
-                ) {
-                    self.fault(u32::MAX, detail);
+        let slot = self.collectives.find(d.session.0);
+        let (slot, task, pins, streams) = match self.repeated(slot, pd, d) {
+            Some((slot, p, pins)) => (slot, Task::Program(p), pins, [None, None]),
+            None => match self.decode_collective(slot, pd, d) {
+                Ok(new) => new,
+                Err((status, detail)) => {
+                    if matches!(
+                        status,
+                        Status::NotRegistered
+                            | Status::OutOfBounds
+                            | Status::AccessDenied
+                            | Status::RegionFreed
+                    ) {
+                        self.fault(u32::MAX, detail);
+                    }
+                    return self.refuse_collective(permit, pd, d, (status, detail));
                 }
-                self.refuse_collective(permit, pd, d, (status, detail));
+            },
+        };
+        let (queue, ticket) = (permit.queue, permit.ticket);
+        let after = match CollectiveSpec::distance(d.len) {
+            _ if d.flags.contains(Flags::FENCE) => After::Fence { queue, ticket },
+            0 => After::Nothing,
+            distance => After::Ticket {
+                queue,
+                ticket: ticket.wrapping_sub(distance),
+            },
+        };
+        let mut work = self.operation(permit, d, u32::MAX);
+        work.pins = pins;
+        work.extra_us = answer_us(work.timeout_us);
+        work.timeout_us -= work.extra_us;
+        let token = self.outstanding.insert(work);
+        let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
+        self.collectives(|c, io| c.post(io, slot, token, task, (streams, seen), after));
+    }
+
+    /// The operation that an earlier descriptor of the same shape has prepared, and pins of its buffers.
+    fn repeated(
+        &mut self,
+        slot: Option<u32>,
+        pd: PdId,
+        d: &Descriptor,
+    ) -> Option<(u32, Box<Prepared>, Pins)> {
+        let (slot, freed) = (slot?, self.memory.mmu.deregistrations());
+        let p = self.collectives.repeated(slot, &Key::of(pd, d), freed)?;
+        let mut pins = [None, None];
+        for (i, side) in [p.input, p.output].into_iter().enumerate() {
+            if side.region == NO_REGION {
+                continue;
+            }
+            pins[i] = self.memory.mmu.pin_again(side.region);
+            if pins[i].is_none() {
+                let pinned = pins.into_iter().flatten();
+                pinned.for_each(|p| self.memory.mmu.unpin(p));
+                return None;
             }
         }
+        Some((slot, p, pins))
+    }
+
+    /// What a descriptor asks for, by a path that checks everything.
+    fn decode_collective(
+        &mut self,
+        slot: Option<u32>,
+        pd: PdId,
+        d: &Descriptor,
+    ) -> Result<(u32, Task, Pins, [Option<StreamSide>; 2]), Refusal> {
+        let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
+        let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
+        if let Some(why) = self.collectives.ended(slot) {
+            return Err(why);
+        }
+        let (task, pins) = self.task(slot, pd, d, &spec)?;
+        let streams = streams_of(d, &spec, &pins);
+        Ok((slot, task, pins, streams))
     }
 
     /// Retires an operation that never began.
@@ -284,7 +318,7 @@ impl Core {
         pd: PdId,
         d: &Descriptor,
         spec: &CollectiveSpec,
-    ) -> Result<(Task, [Option<Pin>; 2]), Refusal> {
+    ) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
         let (rank, ranks) = self.collectives.shape_of(slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
@@ -455,7 +489,7 @@ impl Core {
         d: &Descriptor,
         spec: &CollectiveSpec,
         bytes: u64,
-    ) -> Result<(Task, [Option<Pin>; 2]), Refusal> {
+    ) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
         let (rank, ranks) = self.collectives.shape_of(slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
@@ -527,6 +561,7 @@ impl Core {
             shape.in_place = true;
             plan = self.collectives.plans.of(shape).map_err(refuse)?;
         }
+        let freed = self.memory.mmu.deregistrations();
         let pins = self.pin_sides(slot, pd, d, spec, &sides)?;
         let params = Params {
             kind: spec.kind,
@@ -542,7 +577,9 @@ impl Core {
             },
             direct: false,
         };
-        let task = Task::Program {
+        let task = Task::Program(Box::new(Prepared {
+            key: Key::of(pd, d),
+            freed,
             params,
             input: Side {
                 region: region(&pins[0]),
@@ -564,7 +601,8 @@ impl Core {
                 sides.input
             },
             plan,
-        };
+            direct: None,
+        }));
         Ok((task, pins))
     }
 }
@@ -587,7 +625,7 @@ fn streams_of(
 }
 
 fn region(pin: &Option<Pin>) -> u32 {
-    pin.as_ref().map_or(u32::MAX, |p| p.region)
+    pin.as_ref().map_or(NO_REGION, |p| p.region)
 }
 
 fn size_is_not_f32(spec: &CollectiveSpec) -> bool {

@@ -5,22 +5,23 @@
 //! | `s * 128` | of rank s: line 0 its *done* flag, line 1 its *busy* flag |
 //! | `n * 128` | the owner's *revoked* flag; the owner alone stores here |
 //! | `n * 128 + 64` | arrivals: how many records came in each slot, then how many done flags (8 words) |
-//! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: two lines, and room for the input |
+//! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: a line, and room for the input |
 //!
 //! Arrivals are counted among more than [`FEW`] ranks only. They show the rank that stores the last record of
 //! an operation that the owner can proceed: it alone wakes the owner. They never prove that a record is there.
 //!
 //! After a rank has freed its communicator, a peer without that notice may still
-//! store a record. So areas are never used for anything else ([`AreaPool`]), and sequence numbers
-//! carry the communicator's *epoch* in their upper 16 bits: records of another epoch count
-//! as absent.
+//! store a record. So areas are never used for anything else ([`AreaPool`]), sequence numbers of records begin
+//! at one of 2^32 places, and those of flags carry the communicator's *epoch* in their upper 16 bits: records and
+//! flags of another communicator count as absent.
 #![allow(unsafe_code)] // Views of NIC memory that peers write, as atomics and raw bytes.
 
 use std::collections::VecDeque;
 
 use super::pages::Pages;
-use super::record::{Record, WORDS};
+use super::record::{Shape, INLINE_BYTES, WORDS};
 use super::sync::{AtomicU64, Ordering};
+use crate::collective::params::fold;
 use crate::copy;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 use crate::transport::PeerWindow;
@@ -34,18 +35,16 @@ const LINE: usize = 64;
 const POOLED: usize = 16;
 /// Ranks up to which every record wakes its reader, and arrivals are not counted.
 const FEW: usize = 8;
-/// Bytes of an input that fit the record's first line.
-const SHORT: usize = 32;
 
 /// Offsets, the same on all ranks.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct Layout {
     ranks: usize,
     slot: usize,
     eager: usize,
 }
 
-impl Shape {
+impl Layout {
     fn revoked(&self) -> usize {
         self.ranks * PAIR
     }
@@ -63,10 +62,33 @@ impl Shape {
     }
 }
 
+/// Sequence numbers as the areas of one communicator hold them.
+#[derive(Debug, Clone, Copy)]
+struct Numbers {
+    /// Of flags: the upper 16 bits.
+    epoch: u64,
+    /// Of records: the number of operation 0.
+    first: u32,
+}
+
+impl Numbers {
+    /// In the upper half of a record's control word.
+    #[inline]
+    fn of_record(self, seq: u64) -> u32 {
+        self.first.wrapping_add(seq as u32)
+    }
+
+    /// In a done flag.
+    #[inline]
+    fn of_flag(self, seq: u64) -> u64 {
+        self.epoch | seq
+    }
+}
+
 /// Where an eager input of `len` bytes lies in its slot.
 fn input_at(len: usize) -> usize {
-    if len <= SHORT {
-        LINE - SHORT
+    if len as u64 <= INLINE_BYTES {
+        LINE - INLINE_BYTES as usize
     } else {
         LINE
     }
@@ -99,9 +121,8 @@ impl AreaPool {
 /// The own area.
 #[derive(Debug)]
 pub(super) struct Area {
-    /// In the upper 16 bits.
-    epoch: u64,
-    shape: Shape,
+    numbers: Numbers,
+    layout: Layout,
     block: Block,
     base: *mut u8,
 }
@@ -118,21 +139,24 @@ impl Area {
         eager_bytes: u64,
     ) -> Option<Area> {
         let eager = usize::try_from(eager_bytes).ok()?;
-        let shape = Shape {
+        let layout = Layout {
             ranks: ranks as usize,
             slot: PAIR.max((LINE + eager).next_multiple_of(PAIR)),
             eager,
         };
-        let len = (shape.bytes() as u64).next_multiple_of(PAIR as u64);
+        let len = (layout.bytes() as u64).next_multiple_of(PAIR as u64);
         let block = pool.take(len).or_else(|| nic_memory.alloc(len))?;
-        let base = nic_memory.at_bus(NIC_BUS + block.at, shape.bytes() as u64)?;
+        let base = nic_memory.at_bus(NIC_BUS + block.at, layout.bytes() as u64)?;
         // An earlier user's bytes must not look like records.
         // SAFETY: the block is ours, and used through raw stores and atomics only.
-        unsafe { base.write_bytes(0, shape.bytes()) };
+        unsafe { base.write_bytes(0, layout.bytes()) };
         Some(Area {
-            // Never 0, as fresh memory has it.
-            epoch: (ctx ^ ctx >> 16 ^ ctx >> 32 ^ ctx >> 48 | 1) << 48,
-            shape,
+            numbers: Numbers {
+                // Never 0, as fresh memory has it.
+                epoch: (ctx ^ ctx >> 16 ^ ctx >> 32 ^ ctx >> 48 | 1) << 48,
+                first: fold([ctx]),
+            },
+            layout,
             block,
             base,
         })
@@ -152,17 +176,17 @@ impl Area {
     }
 
     pub(super) fn eager_bytes(&self) -> u64 {
-        self.shape.eager as u64
+        self.layout.eager as u64
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: offsets come from `Shape`, inside the block and aligned to 8; NIC memory is mapped
+        // SAFETY: offsets come from `Layout`, inside the block and aligned to 8; NIC memory is mapped
         // as long as the communicator lives, and the words are accessed atomically.
         unsafe { &*self.base.add(at).cast::<AtomicU64>() }
     }
 
     pub(super) fn revoked(&self) -> &AtomicU64 {
-        self.word(self.shape.revoked())
+        self.word(self.layout.revoked())
     }
 
     /// Whether that rank is writing this rank's memory.
@@ -175,47 +199,44 @@ impl Area {
     pub(super) fn is_done(&self, from: u32, seq: u64) -> bool {
         // Acquire: pairs with the Release in `Remote::done`.
         let word = self.word(from as usize * PAIR).load(Ordering::Acquire);
-        word >= self.epoch | seq && word >> 48 == self.epoch >> 48
+        word >= self.numbers.of_flag(seq) && word >> 48 == self.numbers.epoch >> 48
     }
 
+    /// The shape in that rank's record of the operation, once it is there.
     #[inline]
-    pub(super) fn has_record(&self, from: u32, seq: u64) -> bool {
-        let at = self.shape.record(from, seq);
-        // Relaxed: only whether to look.
-        self.word(at).load(Ordering::Relaxed) == self.epoch | seq
+    pub(super) fn shape(&self, from: u32, seq: u64) -> Option<Shape> {
+        // Acquire: pairs with the Release in `Remote::publish`.
+        let word = self
+            .word(self.layout.record(from, seq))
+            .load(Ordering::Acquire);
+        let is = (word >> 32) as u32 == self.numbers.of_record(seq) && word as u32 != 0;
+        is.then_some(Shape(word as u32))
     }
 
     /// Whether it is worth looking for the records of an operation. Among few ranks it always is.
     #[inline]
     pub(super) fn may_have_all(&self, seq: u64) -> bool {
-        let Shape { ranks, .. } = self.shape;
+        let Layout { ranks, .. } = self.layout;
         // A slot is used by every fourth operation, which the others' records complete.
         let complete = ((seq - 1) / DEPTH + 1) * (ranks as u64 - 1);
         // Relaxed: only whether to look.
-        let arrivals = || self.word(self.shape.arrivals(seq, false));
+        let arrivals = || self.word(self.layout.arrivals(seq, false));
         ranks <= FEW || arrivals().load(Ordering::Relaxed) >= complete
     }
 
-    /// That rank's record of the operation, once it is there.
+    /// Word `i` of that rank's record, once [`Area::shape`] has found it.
     #[inline]
-    pub(super) fn record(&self, from: u32, seq: u64) -> Option<Record> {
-        let at = self.shape.record(from, seq);
-        // Acquire: pairs with the Release in `Remote::put`.
-        if self.word(at).load(Ordering::Acquire) != self.epoch | seq {
-            return None;
-        }
-        let mut words = [0; WORDS];
-        for (i, w) in words.iter_mut().enumerate().skip(1) {
-            *w = self.word(at + i * 8).load(Ordering::Relaxed);
-        }
-        Some(Record::from_words(&words))
+    pub(super) fn record_word(&self, from: u32, seq: u64, i: usize) -> u64 {
+        debug_assert!(i < WORDS);
+        let at = self.layout.record(from, seq) + i * 8;
+        self.word(at).load(Ordering::Relaxed)
     }
 
     /// The input of `len` bytes that came with that rank's record.
     pub(super) fn input(&self, from: u32, seq: u64, len: usize) -> *const u8 {
-        debug_assert!(len <= self.shape.eager);
+        debug_assert!(len <= self.layout.eager);
         // SAFETY: inside the slot.
-        unsafe { self.base.add(self.shape.record(from, seq) + input_at(len)) }
+        unsafe { self.base.add(self.layout.record(from, seq) + input_at(len)) }
     }
 
     /// The area of a peer that lies at `bus`; `None` when the peer is gone or does not export it.
@@ -224,10 +245,10 @@ impl Area {
         if !bus.is_multiple_of(PAIR as u64) {
             return None;
         }
-        let base = window.at(bus, self.shape.bytes() as u64)?;
+        let base = window.at(bus, self.layout.bytes() as u64)?;
         Some(Remote {
-            epoch: self.epoch,
-            shape: self.shape,
+            numbers: self.numbers,
+            layout: self.layout,
             base,
             _window: std::marker::PhantomData,
         })
@@ -237,8 +258,8 @@ impl Area {
 /// A peer's area, for as long as its window is borrowed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Remote<'p> {
-    epoch: u64,
-    shape: Shape,
+    numbers: Numbers,
+    layout: Layout,
     base: *mut u8,
     _window: std::marker::PhantomData<&'p ()>,
 }
@@ -251,7 +272,7 @@ impl<'p> Remote<'p> {
     }
 
     pub(super) fn revoked(&self) -> &'p AtomicU64 {
-        self.word(self.shape.revoked())
+        self.word(self.layout.revoked())
     }
 
     pub(super) fn busy(&self, me: u32) -> &'p AtomicU64 {
@@ -261,11 +282,11 @@ impl<'p> Remote<'p> {
     /// Counts an arrival. Returns whether the owner should be woken: it waits for no more of them.
     #[inline]
     fn arrive(&self, seq: u64, done: bool) -> bool {
-        let Shape { ranks, .. } = self.shape;
+        let Layout { ranks, .. } = self.layout;
         if ranks <= FEW {
             return true;
         }
-        let word = self.word(self.shape.arrivals(seq, done));
+        let word = self.word(self.layout.arrivals(seq, done));
         // AcqRel: what the others have stored before they arrived happens before the wake-up by the last.
         let before = word.fetch_add(1, Ordering::AcqRel);
         before.wrapping_add(1).is_multiple_of(ranks as u64 - 1)
@@ -277,39 +298,42 @@ impl<'p> Remote<'p> {
         // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were
         // fenced at its end.
         self.word(me as usize * PAIR)
-            .store(self.epoch | seq, Ordering::Release);
+            .store(self.numbers.of_flag(seq), Ordering::Release);
         self.arrive(seq, true)
     }
 
-    /// Stores a record, with the input when it is eager. Returns whether the owner should be woken.
+    /// Stores words of a record from word 1 on.
     #[inline]
-    pub(super) fn put(&self, me: u32, seq: u64, record: &Record, input: Option<&Pages>) -> bool {
-        let at = self.shape.record(me, seq);
-        let (head, places) = record.words();
-        for (i, w) in head.iter().enumerate() {
+    pub(super) fn put_words(&self, me: u32, seq: u64, words: &[u64]) {
+        let at = self.layout.record(me, seq);
+        for (i, w) in words.iter().enumerate() {
             self.word(at + (1 + i) * 8).store(*w, Ordering::Relaxed);
         }
-        match input {
-            Some(input) => {
-                let len = input.bytes() as usize;
-                debug_assert!(len <= self.shape.eager);
-                let mut done = 0;
-                while done < len {
-                    let (from, run) = input.at(done as u64);
-                    let n = run.min(len - done);
-                    // SAFETY: the slot has room for the eager bytes; `at` gives mapped bytes.
-                    unsafe { copy::copy(self.base.add(at + input_at(len) + done), from, n) };
-                    done += n;
-                }
-            }
-            None => {
-                for (i, w) in places.iter().enumerate() {
-                    self.word(at + (8 + i) * 8).store(*w, Ordering::Relaxed);
-                }
-            }
+    }
+
+    /// Stores the input of an eager operation into its record.
+    #[inline]
+    pub(super) fn put_input(&self, me: u32, seq: u64, input: &Pages) {
+        let len = input.bytes() as usize;
+        debug_assert!(len <= self.layout.eager);
+        let at = self.layout.record(me, seq) + input_at(len);
+        let mut done = 0;
+        while done < len {
+            let (from, run) = input.at(done as u64);
+            let n = run.min(len - done);
+            // SAFETY: the slot has room for the eager bytes; `at` gives mapped bytes.
+            unsafe { copy::copy(self.base.add(at + done), from, n) };
+            done += n;
         }
-        // Release: pairs with the Acquire in `Area::record`.
-        self.word(at).store(self.epoch | seq, Ordering::Release);
+    }
+
+    /// Makes the record visible to its owner. Returns whether the owner should be woken.
+    #[inline]
+    pub(super) fn publish(&self, me: u32, seq: u64, shape: Shape) -> bool {
+        let word = u64::from(self.numbers.of_record(seq)) << 32 | u64::from(shape.0);
+        // Release: pairs with the Acquire in `Area::shape`.
+        self.word(self.layout.record(me, seq))
+            .store(word, Ordering::Release);
         self.arrive(seq, false)
     }
 }

@@ -2,10 +2,10 @@
 //!
 //! Each rank has an *area* in its NIC memory ([`area`]) which the other ranks write. An operation:
 //!
-//! 1. Every rank stores a *record* into every peer's area ([`record`]): parameters, where its buffers
-//!    lie (pages in bus addresses, from a table in its own NIC memory when there are many), and for
-//!    a small operation the input itself (*eager*).
-//! 2. Every rank waits for all records and compares the parameters. From the records every rank
+//! 1. Every rank stores a *record* into every peer's area ([`record`]): sequence number and shape, and for a small
+//!    operation the input itself (*eager*), otherwise where its buffers lie (pages in bus addresses, from a
+//!    table in its own NIC memory when there are many).
+//! 2. Every rank waits for all records and compares the shapes. From the records every rank
 //!    draws the same conclusion on how to go on ([`Way`]).
 //! 3. *Eager*: the rank computes its own results from the inputs that came, and is done; this was
 //!    the only synchronisation. *Push*: it runs its steps of the `DIRECT` program ([`plan`],
@@ -43,10 +43,10 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use ringbell_nic_abi::{CollectiveKind, DataType, ReduceOp};
-
+use super::Params;
 use crate::memory::nic_memory::{Block, NicMemory};
 pub(crate) use crate::sync;
+
 use crate::transport::PeerWindow;
 use crate::types::NicTime;
 use area::Area;
@@ -54,7 +54,8 @@ pub(crate) use area::AreaPool;
 pub(crate) use pages::{Access, Pages};
 use pass::{Cursor, PassError};
 use plan::Plans;
-use record::{flag, Record};
+use ranges::Ranges;
+use record::{flag, Record, Shape, INLINE_BYTES};
 
 /// Most ranks of a communicator that uses the direct path: one bit each.
 pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
@@ -76,30 +77,47 @@ pub(crate) trait Peers {
     fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
 }
 
-/// What ranks must agree on.
+/// How a record carries its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DirectParams {
-    pub(crate) kind: CollectiveKind,
-    pub(crate) dtype: DataType,
-    pub(crate) op: ReduceOp,
-    pub(crate) root: u32,
-    pub(crate) count: u64,
-    /// All other parameters that must be equal, folded.
-    pub(crate) extra: u64,
+enum Form {
+    /// The input is in the record's line.
+    Inline,
+    /// The input follows it.
+    Eager,
+    /// The record says where the buffers are.
+    Placed,
 }
 
-/// An operation of this rank.
+/// An operation of this rank as the path runs it: prepared once, posted as often as its buffers are pinned.
 #[derive(Debug)]
 pub(crate) struct DirectOp {
+    params: Params,
+    /// The source buffer; empty where this rank has none.
+    input: Pages,
+    /// The destination buffer; empty where this rank has none.
+    output: Pages,
+    form: Form,
+    shape: Shape,
+    push: Ranges,
+    pull: Ranges,
+    /// Tables of pages that peers read during a call.
+    tables: [Option<Block>; 2],
+}
+
+impl DirectOp {
+    /// Bytes that it occupies between calls, about.
+    pub(crate) fn footprint(&self) -> usize {
+        size_of::<DirectOp>() + (self.input.len() + self.output.len()) * size_of::<(u64, u64)>()
+    }
+}
+
+/// An operation that has ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
     /// The caller's name for it.
     pub(crate) token: u64,
-    pub(crate) params: DirectParams,
-    /// The source buffer; empty where this rank has none.
-    pub(crate) input: Pages,
-    /// The destination buffer; empty where this rank has none.
-    pub(crate) output: Pages,
-    /// An engine of this rank needs to see messages, which this path has not.
-    pub(crate) messages: bool,
+    pub(crate) outcome: Outcome,
+    pub(crate) op: Box<DirectOp>,
 }
 
 /// How an operation ended.
@@ -163,10 +181,8 @@ enum Way {
 
 #[derive(Debug)]
 enum Phase {
-    /// Its record is not out yet.
-    Queued,
-    /// Waits for the records of these ranks.
-    Records { missing: u64 },
+    /// Waits for the records of these ranks; those that have come and differ.
+    Records { missing: u64, differ: u64 },
     /// Moves data.
     Pass { way: Way, cursor: Cursor },
     /// Waits for the flags of these ranks.
@@ -176,12 +192,12 @@ enum Phase {
 #[derive(Debug)]
 struct Op {
     seq: u64,
-    op: DirectOp,
-    eager: bool,
+    token: u64,
+    op: Box<DirectOp>,
+    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
+    messages: bool,
     /// Of its record, once that is out.
     flags: u8,
-    /// Tables of pages that peers read.
-    tables: [Option<Block>; 2],
     phase: Phase,
 }
 
@@ -195,6 +211,8 @@ pub(crate) struct Direct {
     peers: Vec<u64>,
     plans: Plans,
     ops: VecDeque<Op>,
+    /// How many of them, from the front, have their records out.
+    published: usize,
     /// Operations ever posted, and ended. Sequence numbers count from 1.
     posted: u64,
     ended: u64,
@@ -229,6 +247,7 @@ impl Direct {
             peers: vec![0; ranks as usize],
             plans: Plans::new(rank, ranks),
             ops: VecDeque::new(),
+            published: 0,
             posted: 0,
             ended: 0,
             records: vec![Record::default(); ranks as usize],
@@ -273,7 +292,7 @@ impl Direct {
         let Some(op) = self.ops.front() else {
             return true;
         };
-        if self.ending.is_some() || self.ops.len() as u64 > 1 {
+        if self.ending.is_some() || self.ops.len() as u64 > 1 || self.published == 0 {
             return false;
         }
         let none = |missing: u64, there: &dyn Fn(u32) -> bool| {
@@ -287,10 +306,10 @@ impl Direct {
             true
         };
         match op.phase {
-            Phase::Queued | Phase::Pass { .. } => false,
-            Phase::Records { missing } => {
+            Phase::Pass { .. } => false,
+            Phase::Records { missing, .. } => {
                 !self.area.may_have_all(op.seq)
-                    || none(missing, &|r| self.area.has_record(r, op.seq))
+                    || none(missing, &|r| self.area.shape(r, op.seq).is_some())
             }
             Phase::Flags { missing } => none(missing, &|r| self.area.is_done(r, op.seq)),
         }
@@ -301,10 +320,7 @@ impl Direct {
         // Operations that were given up end with the communicator.
         self.ending.is_some()
             || self.ops.iter().any(|op| match op.phase {
-                Phase::Queued | Phase::Records { .. } => !self.area.has_record(rank, op.seq),
-                Phase::Pass {
-                    way: Way::Eager, ..
-                } => false,
+                Phase::Records { .. } => self.area.shape(rank, op.seq).is_none(),
                 Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
             })
     }
@@ -314,28 +330,52 @@ impl Direct {
         self.stats
     }
 
+    /// Payload bytes stored so far.
+    pub(crate) fn stored(&self) -> u64 {
+        self.stats.stored
+    }
+
     /// Gives all memory back.
     pub(crate) fn free(mut self, nic_memory: &mut NicMemory, pool: &mut AreaPool) {
         while let Some(op) = self.ops.pop_front() {
-            op.tables
-                .into_iter()
-                .flatten()
-                .for_each(|t| nic_memory.free(t));
+            let tables = op.op.tables.into_iter();
+            tables.flatten().for_each(|t| nic_memory.free(t));
         }
         self.area.give_back(pool);
     }
 
-    /// Queues an operation; its outcome comes from [`Direct::step`].
-    pub(crate) fn post(&mut self, op: DirectOp) {
+    /// Makes an operation ready to be posted, with these buffers.
+    pub(crate) fn prepare(&mut self, params: Params, input: Pages, output: Pages) -> Box<DirectOp> {
+        let [push, pull] = self.plans.ranges(&params);
+        let form = match push.input_bytes {
+            n if n > self.area.eager_bytes() => Form::Placed,
+            n if n > INLINE_BYTES => Form::Eager,
+            _ => Form::Inline,
+        };
+        Box::new(DirectOp {
+            shape: Shape::of(&params, form),
+            params,
+            input,
+            output,
+            form,
+            push,
+            pull,
+            tables: [None, None],
+        })
+    }
+
+    /// Queues an operation; it comes back from [`Direct::step`] with its outcome. `messages`: an engine of this rank
+    /// needs to see messages, which this path has not.
+    pub(crate) fn post(&mut self, token: u64, op: Box<DirectOp>, messages: bool) {
         self.posted += 1;
-        let eager = self.plans.input_bytes(&op.params) <= self.area.eager_bytes();
+        let missing = self.everybody_else();
         self.ops.push_back(Op {
             seq: self.posted,
+            token,
             op,
-            eager,
+            messages,
             flags: 0,
-            tables: [None, None],
-            phase: Phase::Queued,
+            phase: Phase::Records { missing, differ: 0 },
         });
     }
 
@@ -358,7 +398,7 @@ impl Direct {
         now: NicTime,
         nic_memory: &mut NicMemory,
         peers: &dyn Peers,
-        out: &mut Vec<(u64, Outcome)>,
+        out: &mut Vec<Ended>,
     ) -> bool {
         if self.ops.is_empty() {
             return false;
@@ -386,19 +426,17 @@ impl Direct {
         moved
     }
 
-    fn end_front(
-        &mut self,
-        nic_memory: &mut NicMemory,
-        outcome: Outcome,
-        out: &mut Vec<(u64, Outcome)>,
-    ) {
-        if let Some(op) = self.ops.pop_front() {
-            self.ended = op.seq;
-            op.tables
-                .into_iter()
-                .flatten()
-                .for_each(|t| nic_memory.free(t));
-            out.push((op.op.token, outcome));
+    fn end_front(&mut self, nic_memory: &mut NicMemory, outcome: Outcome, out: &mut Vec<Ended>) {
+        if let Some(Op {
+            seq, token, mut op, ..
+        }) = self.ops.pop_front()
+        {
+            self.ended = seq;
+            self.published = self.published.saturating_sub(1);
+            for table in op.tables.iter_mut().filter_map(Option::take) {
+                nic_memory.free(table);
+            }
+            out.push(Ended { token, outcome, op });
         }
     }
 
@@ -408,7 +446,7 @@ impl Direct {
         now: NicTime,
         nic_memory: &mut NicMemory,
         peers: &dyn Peers,
-        out: &mut Vec<(u64, Outcome)>,
+        out: &mut Vec<Ended>,
     ) -> bool {
         let Some((since, why)) = self.ending else {
             return false;
@@ -454,29 +492,45 @@ impl Direct {
     /// Puts records out, as far as the window allows.
     fn publish(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) -> bool {
         let mut moved = false;
-        let missing = self.everybody_else();
-        for i in 0..self.ops.len() {
-            let op = &mut self.ops[i];
+        while let Some(op) = self.ops.get_mut(self.published) {
             if op.seq > self.ended + WINDOW {
                 break;
             }
-            if !matches!(op.phase, Phase::Queued) {
-                continue;
-            }
-            let record = Record::of(&op.op, op.eager, &mut op.tables, nic_memory);
-            let (seq, eager) = (op.seq, op.eager);
-            op.flags = record.flags();
-            op.phase = Phase::Records { missing };
+            let (seq, d) = (op.seq, &mut *op.op);
+            let shape = d.shape.with_messages(op.messages);
+            let words = match d.form {
+                Form::Placed => {
+                    let buffers = (&d.input, &d.output);
+                    let record = Record::of(&d.params, buffers, &mut d.tables, nic_memory);
+                    op.flags = record.flags();
+                    record.words()
+                }
+                Form::Eager => {
+                    let [a, b, c] = record::head(&d.params);
+                    [a, b, c, 0, 0, 0, 0]
+                }
+                Form::Inline => [0; record::WORDS - 1],
+            };
+            let words = match d.form {
+                Form::Placed => &words[..],
+                Form::Eager => &words[..3],
+                Form::Inline => &[],
+            };
+            let d = &self.ops[self.published].op;
             for r in self.others() {
-                let input = eager.then_some(&self.ops[i].op.input);
                 let Some((window, remote)) = self.area_of(peers, r) else {
                     // Detected again, and reported, when its record does not come.
                     continue;
                 };
-                if remote.put(self.rank, seq, &record, input) {
+                remote.put_words(self.rank, seq, words);
+                if d.form != Form::Placed {
+                    remote.put_input(self.rank, seq, &d.input);
+                }
+                if remote.publish(self.rank, seq, shape) {
                     window.wake();
                 }
             }
+            self.published += 1;
             moved = true;
         }
         moved
@@ -485,23 +539,30 @@ impl Direct {
     /// Moves the front operation on. `None`: nothing to do now; `Ok(None)`: moved, and more is to do
     /// in a later step; `Ok(Some)`: ended.
     fn advance(&mut self, peers: &dyn Peers) -> Option<Result<Option<Outcome>, Outcome>> {
+        if self.published == 0 {
+            return None;
+        }
         let mut moved = false;
         let everybody_else = self.everybody_else();
         loop {
             let op = self.ops.front_mut()?;
             let seq = op.seq;
             match &mut op.phase {
-                Phase::Queued => return None,
-                Phase::Records { missing } => {
+                Phase::Records { missing, differ } => {
                     // Now and then, independent of the arrivals: a rank may have died before its arrival.
                     let look = self.idle == 0 || self.area.may_have_all(seq);
                     let mut left = if look { *missing } else { 0 };
                     while left != 0 {
                         let r = left.trailing_zeros();
                         left &= left - 1;
-                        if let Some(record) = self.area.record(r, seq) {
-                            self.records[r as usize] = record;
-                            *missing &= !(1 << r);
+                        let Some(theirs) = self.area.shape(r, seq) else {
+                            continue;
+                        };
+                        *missing &= !(1 << r);
+                        op.messages |= theirs.wants_messages();
+                        let record = &mut self.records[r as usize];
+                        if !agrees(&op.op, theirs, |i| self.area.record_word(r, seq, i), record) {
+                            *differ |= 1 << r;
                         }
                     }
                     if *missing != 0 {
@@ -510,14 +571,16 @@ impl Direct {
                     }
                     self.idle = 0;
                     moved = true;
-                    let differs = |r: &u32| !self.records[*r as usize].agrees(&op.op.params);
-                    let mut others = (0..self.ranks).filter(|r| *r != self.rank);
-                    if let Some(rank) = others.find(differs) {
+                    if *differ != 0 {
+                        let rank = differ.trailing_zeros();
                         return Some(Ok(Some(Outcome::Mismatch { rank })));
                     }
-                    let way = way(op, &self.records, self.rank, self.ranks);
+                    let way = way(op, &self.records, self.rank);
                     match way {
-                        Way::Eager => self.stats.eager += 1,
+                        Way::Eager => {
+                            self.stats.eager += 1;
+                            return Some(self.run_eager(peers).map(Some));
+                        }
                         Way::Push => self.stats.push += 1,
                         Way::Pull => self.stats.pull += 1,
                         Way::Fallback => {
@@ -532,10 +595,9 @@ impl Direct {
                 }
                 Phase::Pass { .. } => {
                     match self.run_pass(peers) {
-                        Ok(Some(Way::Eager)) => return Some(Ok(Some(Outcome::Done))),
-                        Ok(Some(_)) => {}
+                        Ok(true) => {}
                         // The batch is used up.
-                        Ok(None) => return Some(Ok(None)),
+                        Ok(false) => return Some(Ok(None)),
                         Err(outcome) => return Some(Err(outcome)),
                     }
                     moved = true;
@@ -599,23 +661,44 @@ impl Direct {
         None
     }
 
-    /// One batch of the front operation. `Some` when its pass is over.
-    fn run_pass(&mut self, peers: &dyn Peers) -> Result<Option<Way>, Outcome> {
+    /// All of the front operation, from the inputs in this rank's area.
+    fn run_eager(&mut self, peers: &dyn Peers) -> Result<Outcome, Outcome> {
+        let Some(op) = self.ops.front() else {
+            return Ok(Outcome::Done);
+        };
+        let job = pass::Job {
+            plan: &op.op.pull,
+            params: &op.op.params,
+            rank: self.rank,
+            input: &op.op.input,
+            output: &op.op.output,
+            records: &self.records,
+            peers,
+            eager: Some((&self.area, op.seq)),
+            streaming: false,
+        };
+        match pass::run_eager(&job, &mut self.stats) {
+            Ok(()) => Ok(Outcome::Done),
+            Err(PassError { rank }) => Err(Outcome::PeerFailed { rank }),
+        }
+    }
+
+    /// One batch of the front operation. Returns whether its pass is over.
+    fn run_pass(&mut self, peers: &dyn Peers) -> Result<bool, Outcome> {
         let Some(op) = self.ops.front_mut() else {
-            return Ok(None);
+            return Ok(false);
         };
         let Phase::Pass { way, cursor } = &mut op.phase else {
-            return Ok(None);
+            return Ok(false);
         };
-        let way = *way;
+        let (way, op) = (*way, &*op.op);
         let plan = match way {
-            Way::Push => self.plans.push(&op.op.params),
-            _ => self.plans.pull(&op.op.params),
+            Way::Push => &op.push,
+            _ => &op.pull,
         };
-        let params = op.op.params;
         let in_place = |r: u32| {
             if r == self.rank {
-                op.op.input.is_same(&op.op.output)
+                op.input.is_same(&op.output)
             } else {
                 self.records[r as usize].has(flag::IN_PLACE)
             }
@@ -657,23 +740,33 @@ impl Direct {
         }
         let job = pass::Job {
             plan,
-            params: &params,
+            params: &op.params,
             rank: self.rank,
-            input: &op.op.input,
-            output: &op.op.output,
+            input: &op.input,
+            output: &op.output,
             records: &self.records,
             peers,
-            eager: (way == Way::Eager).then_some((&self.area, op.seq)),
+            eager: None,
             streaming,
         };
         let result = pass::run(&job, cursor, BATCH_BYTES, &mut self.stats);
         leave(&self.area, &self.peers, peers, self.rank, entered);
-        match result {
-            Ok(true) => Ok(Some(way)),
-            Ok(false) => Ok(None),
-            Err(PassError { rank }) => Err(Outcome::PeerFailed { rank }),
-        }
+        result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })
     }
+}
+
+/// Whether a peer's record, which has come, is of the same operation as this rank's. One with places is kept.
+#[inline]
+fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut Record) -> bool {
+    d.shape.agrees(theirs)
+        && match d.form {
+            Form::Inline => true,
+            Form::Eager => record::head(&d.params) == [word(1), word(2), word(3)],
+            Form::Placed => {
+                *kept = Record::from_words(&std::array::from_fn(|i| word(i + 1)));
+                kept.agrees(&d.params)
+            }
+        }
 }
 
 /// Ends the batch in the areas of these ranks.
@@ -690,22 +783,19 @@ fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: u6
 }
 
 /// What all ranks conclude from the records.
-fn way(op: &Op, records: &[Record], rank: u32, ranks: u32) -> Way {
-    let (mut all, mut any) = (u8::MAX, 0);
-    for r in 0..ranks {
-        let flags = if r == rank {
-            op.flags
-        } else {
-            records[r as usize].flags()
-        };
-        all &= flags;
-        any |= flags;
+fn way(op: &Op, records: &[Record], rank: u32) -> Way {
+    if op.messages {
+        return Way::Fallback;
     }
-    if any & flag::MESSAGES != 0 {
-        Way::Fallback
-    } else if op.eager {
-        Way::Eager
-    } else if all & flag::READABLE == 0 {
+    if op.op.form != Form::Placed {
+        return Way::Eager;
+    }
+    let (mut all, mut any) = (op.flags, op.flags);
+    for (_, record) in (0..).zip(records).filter(|(r, _)| *r != rank) {
+        all &= record.flags();
+        any |= record.flags();
+    }
+    if all & flag::READABLE == 0 {
         Way::Fallback
     } else if all & flag::WRITABLE != 0 {
         Way::Push

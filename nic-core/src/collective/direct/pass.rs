@@ -12,7 +12,7 @@ use super::pages::{Pages, INLINE_PAGES};
 use super::ranges::{Ranges, Run, Step};
 use super::record::{Place, Record};
 use super::sync::{AtomicU64, Ordering};
-use super::{DirectParams, DirectStats, Peers, MAX_DIRECT_RANKS};
+use super::{DirectStats, Params, Peers, MAX_DIRECT_RANKS};
 
 const MAX: usize = MAX_DIRECT_RANKS as usize;
 /// Operands of a step that most communicators have at most: arrays for more cost more to clear than
@@ -37,7 +37,7 @@ pub(super) struct PassError {
 /// One batch.
 pub(super) struct Job<'a> {
     pub(super) plan: &'a Ranges,
-    pub(super) params: &'a DirectParams,
+    pub(super) params: &'a Params,
     pub(super) rank: u32,
     pub(super) input: &'a Pages,
     pub(super) output: &'a Pages,
@@ -55,9 +55,6 @@ pub(super) fn run(
     budget: u64,
     stats: &mut DirectStats,
 ) -> Result<bool, PassError> {
-    if job.eager.is_some() && small(job, stats)? {
-        return Ok(true);
-    }
     let mut left = budget;
     while let Some(step) = job.plan.steps.get(cursor.step) {
         while cursor.done < step.bytes {
@@ -84,9 +81,17 @@ fn count(job: &Job<'_>, step: &Step, stats: &mut DirectStats) {
     }
 }
 
+/// A whole eager operation.
+pub(super) fn run_eager(job: &Job<'_>, stats: &mut DirectStats) -> Result<(), PassError> {
+    if !in_one(job, stats)? {
+        run(job, &mut Cursor::default(), u64::MAX, stats)?;
+    }
+    Ok(())
+}
+
 /// A whole eager operation, when own source and destination lie together and ranks are few: every operand
 /// is found once. `false`: it is not such a one.
-fn small(job: &Job<'_>, stats: &mut DirectStats) -> Result<bool, PassError> {
+fn in_one(job: &Job<'_>, stats: &mut DirectStats) -> Result<bool, PassError> {
     let (Some((area, seq)), Some(input), Some(output)) =
         (job.eager, job.input.together(), job.output.together())
     else {
@@ -109,10 +114,10 @@ fn small(job: &Job<'_>, stats: &mut DirectStats) -> Result<bool, PassError> {
             false => Err(PassError { rank: run.rank }),
         }
     };
+    let mut srcs = [std::ptr::null::<u8>(); FEW];
+    let mut dsts = [std::ptr::null_mut::<u8>(); FEW];
     for step in &job.plan.steps {
         let (sources, destinations) = (job.plan.sources(step), job.plan.destinations(step));
-        let mut srcs = [std::ptr::null::<u8>(); FEW];
-        let mut dsts = [std::ptr::null_mut::<u8>(); FEW];
         for (run, p) in sources.iter().zip(&mut srcs) {
             *p = at(run, step.bytes)?.cast_const();
         }

@@ -1,21 +1,18 @@
-//! The plans of a communicator's direct path: one for each kind and root, the last two calls' in bytes.
+//! The plans of a communicator's direct path: one for each kind and root.
 
 use ringbell_nic_abi::CollectiveKind;
 use rustc_hash::FxHashMap;
 
 use super::ranges::Ranges;
-use super::steps::{build, Plan, Shape};
-use super::DirectParams;
+use super::steps::{build, Shape};
+use super::Params;
 
-/// The plans of every shape used so far.
+/// The plans of every kind and root used so far.
 #[derive(Debug)]
 pub(super) struct Plans {
     rank: u32,
     ranks: u32,
-    shapes: FxHashMap<(CollectiveKind, u32), Shape>,
-    /// In bytes, for the last call that pushed and the last that did not.
-    push: Ranges,
-    pull: Ranges,
+    shapes: FxHashMap<(CollectiveKind, u32), Option<Shape>>,
 }
 
 impl Plans {
@@ -24,44 +21,16 @@ impl Plans {
             rank,
             ranks,
             shapes: FxHashMap::default(),
-            push: Ranges::default(),
-            pull: Ranges::default(),
         }
     }
 
-    /// Bytes that the largest source buffer of any rank has; all ranks come to the same.
-    #[inline]
-    pub(super) fn input_bytes(&mut self, p: &DirectParams) -> u64 {
-        if self.pull.is_of(p) {
-            return self.pull.input_bytes;
+    /// For one count and type: this rank's own steps, then the parts of all ranks' steps whose results are this rank's.
+    pub(super) fn ranges(&mut self, p: &Params) -> [Ranges; 2] {
+        let (rank, ranks) = (self.rank, self.ranks);
+        let shape = self.shapes.entry((p.kind, p.root));
+        match shape.or_insert_with(|| build(p, rank, ranks)) {
+            Some(s) => [Ranges::of(&s.push, p), Ranges::of(&s.pull, p)],
+            None => Default::default(),
         }
-        self.shape(p).map_or(0, |s| s.push.input_bytes(p))
-    }
-
-    /// This rank's own steps.
-    pub(super) fn push(&mut self, p: &DirectParams) -> &Ranges {
-        if !self.push.is_of(p) {
-            let plan = self.shapes.get(&(p.kind, p.root)).map(|s| &s.push);
-            self.push.fill(plan.unwrap_or(&Plan::default()), p);
-        }
-        &self.push
-    }
-
-    /// The parts of all ranks' steps whose results are this rank's.
-    pub(super) fn pull(&mut self, p: &DirectParams) -> &Ranges {
-        if !self.pull.is_of(p) {
-            let plan = self.shapes.get(&(p.kind, p.root)).map(|s| &s.pull);
-            self.pull.fill(plan.unwrap_or(&Plan::default()), p);
-        }
-        &self.pull
-    }
-
-    fn shape(&mut self, p: &DirectParams) -> Option<&Shape> {
-        let key = (p.kind, p.root);
-        if !self.shapes.contains_key(&key) {
-            let shape = build(p, self.rank, self.ranks)?;
-            self.shapes.insert(key, shape);
-        }
-        self.shapes.get(&key)
     }
 }

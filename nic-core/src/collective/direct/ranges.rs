@@ -1,7 +1,7 @@
-//! A plan in bytes: for one count and type. Programs repeat their calls, so the last one is kept.
+//! A plan in bytes: for one count and type.
 
 use super::steps::{Chunks, Plan};
-use super::DirectParams;
+use super::Params;
 
 /// Where a step's value begins in a rank's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,6 @@ pub(super) struct Step {
 /// All that this rank does.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
-    of: Option<DirectParams>,
     /// Bytes of the source buffers; ranks that have one have the same.
     pub(super) input_bytes: u64,
     /// Bytes of the largest destination buffer of any rank.
@@ -37,35 +36,60 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    pub(super) fn is_of(&self, p: &DirectParams) -> bool {
-        self.of.as_ref() == Some(p)
-    }
-
-    /// Makes it the plan's for these parameters; allocates only while it grows.
-    pub(super) fn fill(&mut self, plan: &Plan, p: &DirectParams) {
+    /// The plan for these parameters.
+    pub(super) fn of(plan: &Plan, p: &Params) -> Ranges {
         let (layout, size) = (plan.layout(p), p.dtype.bytes());
-        self.steps.clear();
-        self.runs.clear();
+        let mut all = Ranges {
+            input_bytes: plan.input_bytes(p),
+            output_bytes: plan.output_bytes(p),
+            ..Ranges::default()
+        };
         for s in &plan.steps {
             let elements = s.elements(&layout);
-            self.steps.push(Step {
+            let step = Step {
                 elements,
                 bytes: elements * size,
-                first: self.runs.len() as u32,
+                first: all.runs.len() as u32,
                 sources: s.sources.len() as u32,
                 destinations: s.destinations.len() as u32,
-            });
+            };
             let run = |c: &Chunks| Run {
                 rank: c.rank,
                 output: c.output,
                 at: c.start(&layout) * size,
             };
-            self.runs.extend(s.sources.iter().map(run));
-            self.runs.extend(s.destinations.iter().map(run));
+            all.runs.extend(s.sources.iter().map(run));
+            all.runs.extend(s.destinations.iter().map(run));
+            if all.extends_last(&step) {
+                all.runs.truncate(step.first as usize);
+                if let Some(last) = all.steps.last_mut() {
+                    last.elements += step.elements;
+                    last.bytes += step.bytes;
+                }
+            } else {
+                all.steps.push(step);
+            }
         }
-        self.input_bytes = plan.input_bytes(p);
-        self.output_bytes = plan.output_bytes(p);
-        self.of = Some(*p);
+        all
+    }
+
+    /// Whether a step does to the bytes behind those of the last step what that one does: with two sources, in
+    /// either order. Every reduction of two values gives the same bits both ways.
+    fn extends_last(&self, step: &Step) -> bool {
+        let Some(last) = self.steps.last().filter(|s| s.bytes > 0) else {
+            return false;
+        };
+        let behind = |a: &Run, b: &Run| {
+            (a.rank, a.output) == (b.rank, b.output) && a.at + last.bytes == b.at
+        };
+        let all_behind =
+            |a: &[Run], b: &[Run]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| behind(a, b));
+        let (were, are) = (self.sources(last), self.sources(step));
+        let sources = match (were, are) {
+            ([a, b], [c, d]) => all_behind(were, are) || (behind(a, d) && behind(b, c)),
+            _ => false,
+        };
+        sources && all_behind(self.destinations(last), self.destinations(step))
     }
 
     /// What a step reads, in the order in which it combines.

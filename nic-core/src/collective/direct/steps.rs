@@ -3,7 +3,7 @@
 use ringbell_nic_abi::Algorithm;
 use ringbell_onc_engines::program::{generate_all, Layout, Operand, Place, Program, Target};
 
-use super::DirectParams;
+use super::Params;
 
 /// A run of chunks of a rank's buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn layout(&self, p: &DirectParams) -> Layout {
+    pub(super) fn layout(&self, p: &Params) -> Layout {
         Layout {
             count: p.count,
             block_chunks: self.block_chunks,
@@ -58,13 +58,13 @@ impl Plan {
     }
 
     /// Bytes of the source buffers; ranks that have one have the same.
-    pub(super) fn input_bytes(&self, p: &DirectParams) -> u64 {
+    pub(super) fn input_bytes(&self, p: &Params) -> u64 {
         let elements = p.count.saturating_mul(self.input_blocks.into());
         elements.saturating_mul(p.dtype.bytes())
     }
 
     /// Bytes of the largest destination buffer of any rank.
-    pub(super) fn output_bytes(&self, p: &DirectParams) -> u64 {
+    pub(super) fn output_bytes(&self, p: &Params) -> u64 {
         let elements = p.count.saturating_mul(self.output_blocks.into());
         elements.saturating_mul(p.dtype.bytes())
     }
@@ -80,7 +80,7 @@ pub(super) struct Shape {
 }
 
 /// `None` when the operation has no such program; the caller has chosen `DIRECT` only where it has.
-pub(super) fn build(p: &DirectParams, rank: u32, ranks: u32) -> Option<Shape> {
+pub(super) fn build(p: &Params, rank: u32, ranks: u32) -> Option<Shape> {
     let all = generate_all(p.kind, Algorithm::Direct, ranks, p.root).ok()?;
     let mine = all.get(rank as usize)?;
     let blocks = |chunks: fn(&Program) -> u32| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use ringbell_gtlb::PAGE_BYTES;
-use ringbell_nic_abi::{CollectiveKind as K, DataType, ReduceOp};
+use ringbell_nic_abi::{Algorithm, CollectiveKind as K, DataType, ReduceOp, WireType};
 use ringbell_onc_engines::reduce::{self, Level};
 
 use super::*;
@@ -128,7 +128,7 @@ impl Rank {
     fn now(&self) -> NicTime {
         NicTime(self.start.elapsed().as_nanos() as u64)
     }
-    fn step(&mut self, comm: usize, out: &mut Vec<(u64, Outcome)>) -> bool {
+    fn step(&mut self, comm: usize, out: &mut Vec<Ended>) -> bool {
         let now = self.now();
         self.comms[comm].step(now, &mut self.nic_memory, &self.world, out)
     }
@@ -146,23 +146,15 @@ impl Rank {
             }
         }
         assert_eq!(out.len(), 1);
-        out[0].1
+        out[0].outcome
     }
-    fn run(
-        &mut self,
-        params: DirectParams,
-        input: (u64, u64),
-        output: (u64, u64),
-        g: Access,
-    ) -> Outcome {
-        let op = DirectOp {
-            messages: false,
-            token: 7,
-            params,
-            input: self.gpu.pages(input.0, input.1, g),
-            output: self.gpu.pages(output.0, output.1, g),
-        };
-        self.comms[0].post(op);
+    fn run(&mut self, params: Params, input: (u64, u64), output: (u64, u64), g: Access) -> Outcome {
+        let (input, output) = (
+            self.gpu.pages(input.0, input.1, g),
+            self.gpu.pages(output.0, output.1, g),
+        );
+        let op = self.comms[0].prepare(params, input, output);
+        self.comms[0].post(7, op, false);
         self.finish(0)
     }
 }
@@ -258,14 +250,17 @@ fn noise(seed: u64, len: u64) -> Vec<u8> {
         .collect()
 }
 
-fn params(kind: K, dtype: DataType, op: ReduceOp, root: u32, count: u64) -> DirectParams {
-    DirectParams {
+fn params(kind: K, dtype: DataType, op: ReduceOp, root: u32, count: u64) -> Params {
+    Params {
         kind,
         dtype,
         op,
+        algo: Algorithm::Ring,
+        wire: WireType::Same,
         root,
         count,
         extra: 0,
+        direct: true,
     }
 }
 
@@ -287,7 +282,7 @@ fn blocks(kind: K, n: u32, rank: u32, root: u32) -> (u64, u64) {
 }
 
 /// What rank `rank` must end up with, from all sources.
-fn expected(p: &DirectParams, rank: u32, inputs: &[Vec<u8>]) -> Vec<u8> {
+fn expected(p: &Params, rank: u32, inputs: &[Vec<u8>]) -> Vec<u8> {
     let n = inputs.len();
     let (size, count) = (p.dtype.bytes() as usize, p.count as usize);
     let block = |r: usize, b: usize| &inputs[r][b * count * size..(b + 1) * count * size];
@@ -346,7 +341,7 @@ const COLLECTIVES: [K; 9] = [
 ];
 
 /// Runs every case on `n` ranks and compares every rank's result.
-fn check(n: u32, cases: Vec<(DirectParams, bool, Access)>, way: fn(&DirectStats) -> u64) {
+fn check(n: u32, cases: Vec<(Params, bool, Access)>, way: fn(&DirectStats) -> u64) {
     let listed = cases.clone();
     let got = ranks(n, 1, move |me| {
         let mut results = Vec::new();
@@ -468,7 +463,7 @@ fn memory_that_peers_cannot_reach_falls_back_on_all_ranks() {
         };
         let second = me.run(p, buffer, buffer, read_only);
         // Small operations carry their inputs with them.
-        let small = DirectParams { count: 3, ..p };
+        let small = Params { count: 3, ..p };
         (
             first,
             second,
@@ -483,13 +478,13 @@ fn memory_that_peers_cannot_reach_falls_back_on_all_ranks() {
 fn the_rank_that_differs_is_named() {
     let outcomes = ranks(3, 1, |me| {
         let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 10);
-        let mine = DirectParams {
+        let mine = Params {
             count: if me.rank == 2 { 900 } else { 10 },
             ..p
         };
         let bytes = mine.count * 4;
         let first = me.run(mine, (VA, bytes), (VA + (1 << 20), bytes), ALL);
-        let other = DirectParams {
+        let other = Params {
             op: if me.rank == 2 {
                 ReduceOp::Min
             } else {
@@ -555,14 +550,9 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
                 let at = place(comm, i);
                 me.gpu.write(at, &data);
                 let pages = || me.gpu.pages(at, count(i) * 4, ALL);
-                let op = DirectOp {
-                    messages: false,
-                    token: i,
-                    params: p,
-                    input: pages(),
-                    output: pages(),
-                };
-                me.comms[comm as usize].post(op);
+                let (input, output) = (pages(), pages());
+                let op = me.comms[comm as usize].prepare(p, input, output);
+                me.comms[comm as usize].post(i, op, false);
             }
         }
         let mut done = [Vec::new(), Vec::new()];
@@ -578,7 +568,10 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
             std::thread::yield_now();
         }
         for comm in 0..2u64 {
-            let tokens: Vec<u64> = done[comm as usize].iter().map(|(t, _)| *t).collect();
+            let tokens: Vec<u64> = done[comm as usize]
+                .iter()
+                .map(|e: &Ended| e.token)
+                .collect();
             assert_eq!(tokens, (0..posts).collect::<Vec<_>>(), "in order");
             for i in 0..posts {
                 let want = 6 * (i as i32 + 1) + 3 * comm as i32;
@@ -596,14 +589,12 @@ fn a_peer_that_dies_is_named() {
         let bytes = p.count * 4;
         if me.rank == 1 {
             // Its record is out, its part of the work is never done.
-            let op = DirectOp {
-                messages: false,
-                token: 1,
-                params: p,
-                input: me.gpu.pages(VA, bytes, ALL),
-                output: me.gpu.pages(VA + (1 << 21), bytes, ALL),
-            };
-            me.comms[0].post(op);
+            let (input, output) = (
+                me.gpu.pages(VA, bytes, ALL),
+                me.gpu.pages(VA + (1 << 21), bytes, ALL),
+            );
+            let op = me.comms[0].prepare(p, input, output);
+            me.comms[0].post(1, op, false);
             me.comms[0].publish(&mut me.nic_memory, &me.world);
             me.world.windows[1].gone.store(true, Ordering::Relaxed);
             return None;
@@ -629,14 +620,12 @@ fn after_an_abort_nobody_writes_the_buffers() {
         let outcomes = ranks(2, 1, move |me| {
             let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 400_000);
             let bytes = p.count * 4;
-            let op = DirectOp {
-                messages: false,
-                token: 1,
-                params: p,
-                input: me.gpu.pages(VA, bytes, ALL),
-                output: me.gpu.pages(VA + (1 << 21), bytes, ALL),
-            };
-            me.comms[0].post(op);
+            let (input, output) = (
+                me.gpu.pages(VA, bytes, ALL),
+                me.gpu.pages(VA + (1 << 21), bytes, ALL),
+            );
+            let op = me.comms[0].prepare(p, input, output);
+            me.comms[0].post(1, op, false);
             if me.rank == 1 {
                 // Steps on until it learns of the abort.
                 let o = me.finish(0);
@@ -677,15 +666,90 @@ fn addresses_that_a_peer_does_not_export_are_refused() {
             Ok::<_, ()>((bus, me.gpu.cpu(VA + offset), bytes))
         };
         let pages = || Pages::new(VA, bytes, ALL, lie).expect("mapped");
-        let op = DirectOp {
-            messages: false,
-            token: 1,
-            params: p,
-            input: pages(),
-            output: pages(),
-        };
-        me.comms[0].post(op);
+        let (input, output) = (pages(), pages());
+        let op = me.comms[0].prepare(p, input, output);
+        me.comms[0].post(1, op, false);
         me.finish(0)
     });
     assert_eq!(outcomes[0], Outcome::PeerFailed { rank: 1 });
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    ranks(2, 1, |me| {
+        // Ten operations before the numbers in the records begin anew.
+        let first = crate::collective::params::fold([0]);
+        let before = u64::from(first.wrapping_add(10).wrapping_neg());
+        (me.comms[0].posted, me.comms[0].ended) = (before, before);
+        for i in 0..30u64 {
+            let count = [3, 100, 700][i as usize % 3];
+            let p = params(K::AllReduce, DataType::U64, ReduceOp::Sum, 0, count);
+            let value = (u64::from(me.rank) + 1) * (i + 1);
+            let data: Vec<u8> = (0..count).flat_map(|_| value.to_le_bytes()).collect();
+            me.gpu.write(VA, &data);
+            let out = (VA + (1 << 20), count * 8);
+            assert_eq!(me.run(p, (VA, count * 8), out, ALL), Outcome::Done);
+            let want: Vec<u8> = (0..count)
+                .flat_map(|_| (3 * (i + 1)).to_le_bytes())
+                .collect();
+            assert!(me.gpu.read(out.0, out.1) == want, "operation {i}");
+        }
+        assert!(
+            (first.wrapping_add(me.comms[0].posted as u32)) < 100,
+            "they have wrapped"
+        );
+    });
+}
+
+/// Two counts whose operations have one hash.
+fn colliding(form: Form, counts: std::ops::Range<u64>) -> [u64; 2] {
+    let mut seen = std::collections::HashMap::new();
+    for count in counts {
+        let p = params(K::AllReduce, DataType::U8, ReduceOp::Sum, 0, count);
+        if let Some(other) = seen.insert(Shape::of(&p, form).0, count) {
+            return [other, count];
+        }
+    }
+    panic!("no two hashes are equal");
+}
+
+#[test]
+fn operations_of_one_hash_are_told_apart() {
+    // Counts beyond what any memory holds: the comparison comes before a byte moves.
+    let counts = colliding(Form::Placed, 2000..400_000);
+    let outcomes = ranks(2, 1, move |me| {
+        let count = counts[me.rank as usize];
+        let p = params(K::AllReduce, DataType::U8, ReduceOp::Sum, 0, count);
+        let bytes = count.min(MEMORY as u64 / 2);
+        me.run(p, (VA, bytes), (VA + (1 << 21), bytes), ALL)
+    });
+    for (rank, o) in outcomes.iter().enumerate() {
+        assert_eq!(
+            *o,
+            Outcome::Mismatch {
+                rank: 1 - rank as u32
+            }
+        );
+    }
+}
+
+#[test]
+fn shapes_of_short_operations_are_exact() {
+    let mut seen = std::collections::HashMap::new();
+    for kind in COLLECTIVES {
+        for dtype in DataType::ALL {
+            for op in ReduceOp::ALL {
+                for root in [0, 1, 62, 63] {
+                    for count in 0..=INLINE_BYTES / dtype.bytes() {
+                        let p = params(kind, *dtype, *op, root, count);
+                        let shape = Shape::of(&p, Form::Inline);
+                        assert!(!shape.wants_messages() && shape.0 != 0);
+                        assert_eq!(seen.insert(shape.0, p), None, "{p:?}");
+                        let longer = Shape::of(&p, Form::Eager);
+                        assert!(!shape.agrees(longer), "{p:?}");
+                    }
+                }
+            }
+        }
+    }
 }

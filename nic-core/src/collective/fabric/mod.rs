@@ -406,6 +406,11 @@ impl Fabric {
         }
     }
 
+    /// Whether any message has come before its receive.
+    pub(crate) fn has_early(&self) -> bool {
+        !self.earlies.is_empty()
+    }
+
     /// Collective messages without a receive: sender, tag and hash.
     pub(crate) fn early(&self, ctx: u64) -> impl Iterator<Item = (u32, u64, u32)> + '_ {
         let all = self

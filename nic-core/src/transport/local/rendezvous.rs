@@ -19,8 +19,8 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Version of the handshake and of everything in the shared segment.
-const VERSION: u32 = 4;
+/// Version of the handshake, of everything in the shared segment, and of the areas of collectives.
+const VERSION: u32 = 5;
 const MAGIC: u32 = 0x4c42_5221;
 /// Most exports of one memory.
 pub(super) const MAX_EXPORTS: usize = 64;
