@@ -43,11 +43,8 @@ fn main() -> Result<(), Error> {
     let connected = sending.connect(&mut socket, SERVER.parse()?, PORT)?;
     let mut sent = Vec::new();
     for message in 0..MESSAGES {
-        let va = outbox
-            .va()
-            .checked_add(message * BYTES)
-            .ok_or("an address beyond all memory")?;
-        sent.push(sending.send(&mut socket, va, BYTES)?);
+        let part = outbox.slice(message * BYTES..(message + 1) * BYTES);
+        sent.push(sending.send(&mut socket, part.va(), part.bytes())?);
     }
     let closed = sending.close(socket)?;
 

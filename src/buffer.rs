@@ -50,11 +50,13 @@ pub enum AllocError {
 /// # Ok(()) }
 /// ```
 ///
+/// A kernel that was launched with the buffer as an argument keeps the memory until it has ended.
+///
 /// Dropping it unregisters the region first: operations still waiting on it end with `REGION_FREED`, and DMA in flight is waited
 /// for. Memory that DMA still uses after the deadline is kept from the allocator for the life of the process.
 #[derive(Debug)]
 pub struct DeviceBuffer<T = u8> {
-    allocation: Allocation,
+    allocation: Arc<Allocation>,
     of: PhantomData<fn(T) -> T>,
 }
 
@@ -113,9 +115,13 @@ impl<T: FromBytes + IntoBytes + Immutable> Plain for T {}
 impl<T> DeviceBuffer<T> {
     pub(crate) fn new(allocation: Allocation) -> DeviceBuffer<T> {
         DeviceBuffer {
-            allocation,
+            allocation: Arc::new(allocation),
             of: PhantomData,
         }
+    }
+
+    pub(crate) fn allocation(&self) -> &Arc<Allocation> {
+        &self.allocation
     }
 
     /// The allocation below, for calls that take plain GPU memory.

@@ -6,18 +6,19 @@
 //! with the queue's handle:
 //!
 //! ```
-//! use ringbell::{KernelArg, Nic};
+//! use ringbell::{GpuResult, Nic};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let nic = Nic::builder().ip("10.9.9.1/24").open()?;
 //! let queue = nic.create_queue()?;
-//! let result = nic.alloc::<u32>(1)?;
+//! let result = nic.alloc::<GpuResult>(1)?;
 //! // A kernel that sends empty commands through the whole path: doorbell, NIC, completion.
-//! let launch = nic.gpu().launch("rb_nop", 1, 1,
-//!     &[queue.handle().into(), 3_u32.into(), 0_u32.into(), (&result).into()])?;
+//! let kernel = nic.kernel("rb_nop")?;
+//! // SAFETY: the arguments have the types of the kernel's parameters.
+//! let launch = unsafe { kernel.launch(1, 1, (&queue, 3_u32, 0_u32, &result))? };
 //! launch.wait(Duration::from_secs(10))?;
-//! assert_eq!(result.to_vec()?, [0]); // RB_STATUS_OK
+//! result.to_vec()?[0].check("nop")?;
 //! # Ok(()) }
 //! ```
 //!
@@ -30,6 +31,7 @@ mod builder;
 mod card;
 mod comm;
 mod debug;
+pub mod engines;
 mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
@@ -37,6 +39,7 @@ mod gpu;
 mod gpu_result;
 mod host;
 mod job;
+mod kernel;
 mod nic;
 mod port;
 mod socket;
@@ -59,6 +62,7 @@ pub use gpu::{
     ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
 };
 pub use gpu_result::GpuResult;
+pub use kernel::{Kept, Kernel, KernelArgs, KernelParam, Module};
 pub use nic::{Nic, OpenError};
 pub use socket::{Listener, SessionError, Socket, SocketReader, SocketWriter};
 pub use span::Span;
@@ -87,17 +91,6 @@ pub use ringbell_nic_core::{
     HostQueue, NicConfig, NotDelivered, ProgressMode, QueueConfig, SessionInfo, StagingConfig,
     Undelivered, WaitError,
 };
-
-/// Engines on the path: attach one to a stream ([`attach_engine`](ringbell_nic_core::Nic::attach_engine)), to a queue
-/// ([`attach_queue_engine`](ringbell_nic_core::Nic::attach_queue_engine)), or to a communicator
-/// ([`Communicator::attach_engine`]). A crate of yours adds its own by implementing [`StreamEngine`](engines::StreamEngine).
-pub mod engines {
-    pub use ringbell_nic_core::engine::{
-        Direction, EngineInfo, EngineUseError, Place, Rates, Return,
-    };
-    pub use ringbell_nic_core::EngineResult;
-    pub use ringbell_onc_engines::stream::*;
-}
 
 /// The crates below, for functions that this crate does not offer.
 pub mod parts {

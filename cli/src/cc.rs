@@ -3,6 +3,7 @@
 //! A source with a `main` becomes a program that is linked with libringbell.so and launches through `rb::launch` of
 //! `ringbell.hpp`. Sources without one become a shared object: the host loads it (`EmulatedGpu::load_module`, `rb_module_load`)
 //! and launches its kernels by name.
+#![allow(unsafe_code)] // Loads kernels.
 
 mod headers;
 mod link;
@@ -190,8 +191,8 @@ fn kernels_of(module: &Path) -> Result<Vec<String>> {
     let path = module
         .canonicalize()
         .with_context(|| format!("the compiler has not written {}", module.display()))?;
-    gpu.load_module(&path)
-        .context("what was built cannot be loaded")?;
+    // SAFETY: built from the user's sources a moment ago, to be run.
+    unsafe { gpu.load_module(&path) }.context("what was built cannot be loaded")?;
     let mut kernels = gpu.kernels();
     kernels.retain(|k| !builtin.contains(k));
     if kernels.is_empty() {

@@ -13,7 +13,7 @@ const README: &str = include_str!("../../README.md");
 const TUTORIAL: &str = include_str!("../../docs/tutorial.md");
 
 /// The Rust programs, in order; `build.rs` extracts them.
-#[allow(missing_docs, clippy::all)]
+#[allow(missing_docs, unsafe_code, clippy::all)]
 mod programs {
     pub(crate) mod sum {
         include!(concat!(env!("OUT_DIR"), "/tutorial_0.rs"));

@@ -180,14 +180,16 @@ fn a_module_is_not_loaded_beside_a_kernel_that_waits() {
         std::fs::write(&path, [0x50, 0xed, 0x55, 0xba, 0, 0, 0, 0]).unwrap();
         let (before, stream) = (waits(), gpu.stream());
         let waiting = Waiting::on(&gpu, &stream);
-        match gpu.load_module(&path) {
+        // SAFETY: images of this test.
+        match unsafe { gpu.load_module(&path) } {
             Err(ModuleError::Image { source, .. }) => {
                 assert!(matches!(source, CudaError::Stuck { .. }), "{source}");
             }
             other => panic!("{other:?}"),
         }
         waiting.end();
-        gpu.load_module(&path).unwrap();
+        // SAFETY: as above.
+        unsafe { gpu.load_module(&path) }.unwrap();
         let _ = std::fs::remove_file(path);
         assert_eq!(waits(), before);
     });

@@ -1,5 +1,6 @@
 //! What a GPU itself does for kernels: shapes, barriers, warps, streams, modules; and, on the emulated one, what
 //! becomes of kernels that go wrong.
+#![allow(unsafe_code)] // Loads kernels.
 
 mod common;
 
@@ -68,8 +69,9 @@ fn the_portable_context_switch_passes_too() {
         return;
     }
     let gpu = common::gpu();
-    gpu.load_module(&module(&gpu, "selftest", &["-DRB_EMU_UCONTEXT"]))
-        .unwrap();
+    let other = module(&gpu, "selftest", &["-DRB_EMU_UCONTEXT"]);
+    // SAFETY: the workspace's own kernels.
+    unsafe { gpu.load_module(&other) }.unwrap();
     for lanes in [2u32, 33, 128] {
         let out = zeroed(&gpu, 4);
         gpu.launch("t_collectives", 2, lanes, &[(&out).into()])
@@ -249,10 +251,12 @@ fn wrong_launches_are_refused_with_what_is_wrong() {
             ..
         }
     ));
-    assert!(gpu.load_module(Path::new("/nonexistent.so")).is_err());
+    // SAFETY: there is no such file, and the other is no module.
+    assert!(unsafe { gpu.load_module(Path::new("/nonexistent.so")) }.is_err());
     let not_ours = files().join("garbage.so");
     std::fs::write(&not_ours, b"not an object").unwrap();
-    assert!(gpu.load_module(&not_ours).is_err());
+    // SAFETY: as above.
+    assert!(unsafe { gpu.load_module(&not_ours) }.is_err());
 }
 
 #[test]

@@ -7,10 +7,12 @@
 //! `ringbell cc`; yours would do so beforehand.
 //!
 //! Prints `1048576 bytes from kernel to kernel, 0 wrong`; ends with an error otherwise.
+#![allow(unsafe_code)] // Runs kernels.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ringbell::{GpuResult, KernelArg, Nic};
+use ringbell::{GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -23,11 +25,7 @@ const SERVER: &str = "10.77.102.1";
 
 fn main() -> Result<(), Error> {
     let module = kernels::build("02_sockets_in_kernels/figure10.cu")?;
-    let open = |ip: &str| -> Result<Nic, Error> {
-        let nic = Nic::builder().ip(ip).open()?;
-        nic.gpu().load_module(&module)?;
-        Ok(nic)
-    };
+    let open = |ip: &str| Nic::builder().ip(ip).open();
     let (server, client) = (open(SERVER)?, open("10.77.102.2")?);
 
     // A kernel gets the handle of a queue, and from then on drives the NIC by itself.
@@ -38,34 +36,25 @@ fn main() -> Result<(), Error> {
         server.alloc::<u32>(1)?,
     );
     server_end.write(0, &[GpuResult::UNWRITTEN])?;
-    let serving = server.gpu().launch(
-        "server",
-        1,
-        128,
-        &[
-            server_queue.handle().into(),
-            PORT.into(),
-            (&rcv_data).into(),
-            BYTES.into(),
-            (&server_end).into(),
-            (&wrong).into(),
-        ],
-    )?;
+    let args = (&server_queue, PORT, &rcv_data, BYTES, &server_end, &wrong);
+    // SAFETY: figure10.cu is ours, and the arguments have the types of its parameters.
+    let serving = unsafe {
+        server
+            .module(&module)?
+            .kernel("server")?
+            .launch(1, 128, args)?
+    };
     let (send_data, client_end) = (client.alloc::<u8>(BYTES)?, client.alloc::<GpuResult>(1)?);
     client_end.write(0, &[GpuResult::UNWRITTEN])?;
-    let sending = client.gpu().launch(
-        "client",
-        1,
-        128,
-        &[
-            client_queue.handle().into(),
-            KernelArg::U32(u32::from(SERVER.parse::<std::net::Ipv4Addr>()?)),
-            PORT.into(),
-            (&send_data).into(),
-            BYTES.into(),
-            (&client_end).into(),
-        ],
-    )?;
+    let to: Ipv4Addr = SERVER.parse()?;
+    let args = (&client_queue, to, PORT, &send_data, BYTES, &client_end);
+    // SAFETY: as above.
+    let sending = unsafe {
+        client
+            .module(&module)?
+            .kernel("client")?
+            .launch(1, 128, args)?
+    };
     sending.wait(Duration::from_secs(60))?;
     serving.wait(Duration::from_secs(60))?;
 

@@ -7,7 +7,9 @@
 //! Run: `cargo build && cargo run --example 03_echo_server_100_connections`
 //!
 //! Prints `100 connections served, 0 failed; 6400000 bytes echoed, 0 wrong`; ends with an error otherwise.
+#![allow(unsafe_code)] // Runs kernels.
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
@@ -50,7 +52,6 @@ fn main() -> Result<(), Error> {
     )?;
 
     // A kernel takes many handles as an array in GPU memory.
-    client.gpu().load_module(&module)?;
     let queues = self::queues(&client, CONNECTIONS)?;
     let mut bytes = Vec::new();
     for queue in &queues {
@@ -64,21 +65,13 @@ fn main() -> Result<(), Error> {
         client.alloc::<u32>(1)?,
     );
     ends.write(0, &[GpuResult::UNWRITTEN; CONNECTIONS as usize])?;
-    let clients = client.gpu().launch(
-        "echo_client",
-        CONNECTIONS,
-        32,
-        &[
-            (&handles).into(),
-            KernelArg::U32(u32::from(SERVER.parse::<std::net::Ipv4Addr>()?)),
-            u32::from(PORT).into(),
-            (&memory).into(),
-            BYTES.into(),
-            ROUNDS.into(),
-            (&ends).into(),
-            (&wrong).into(),
-        ],
-    )?;
+    let (to, port): (Ipv4Addr, u32) = (SERVER.parse()?, PORT.into());
+    let args = (&handles, to, port, &memory, BYTES, ROUNDS, &ends, &wrong);
+    // SAFETY: client.cu is ours, the arguments have the types of its parameters, and `queues` outlive the launch.
+    let clients = unsafe {
+        let kernel = client.module(&module)?.kernel("echo_client")?;
+        kernel.launch(CONNECTIONS, 32, args)?
+    };
     clients.wait(Duration::from_secs(100))?;
     let served = echo.wait(Duration::from_secs(100))?;
 

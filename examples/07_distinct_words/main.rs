@@ -9,6 +9,7 @@
 //!
 //! Prints `N words, M distinct; the NIC estimates ...` and the longest word that our engine saw; ends with an
 //! error when the estimate is further off than four standard errors.
+#![allow(unsafe_code)] // Runs kernels.
 #![allow(clippy::disallowed_methods)] // Waits for the kernel to listen, with a deadline.
 
 use std::collections::HashSet;
@@ -20,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use ringbell::abi::Status;
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
-use ringbell::engines::{split_results, Chain, EngineError, StreamEngine};
-use ringbell::{Nic, Socket};
+use ringbell::engines::{read_result, split_results, Chain, EngineError, StreamEngine};
+use ringbell::{GpuResult, Nic, Socket};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -121,44 +122,30 @@ fn main() -> Result<(), Error> {
             .open()?)
     };
     let (server, client) = (open(SERVER)?, open(Ipv4Addr::new(10, 77, 106, 2))?);
-    server.soft().register_engine_kind(KIND, chain)?;
-    server
-        .gpu()
-        .load_module(&kernels::build("07_distinct_words/count.cu")?)?;
+    server.register_engine_kind(KIND, chain)?;
     let queue = server.create_queue()?;
     let data = server.alloc::<u8>(items.len() as u64)?;
-    let (result, end) = (server.alloc::<u8>(4096)?, server.alloc::<u8>(24)?);
-    let kernel = server.gpu().launch(
-        "count_distinct",
-        1,
-        32,
-        &[
-            queue.handle().into(),
-            u32::from(PORT).into(),
-            u32::from(KIND).into(),
-            PRECISION.into(),
-            (&data).into(),
-            (items.len() as u64).into(),
-            (&result).into(),
-            4096_u32.into(),
-            (&end).into(),
-        ],
-    )?;
+    let (result, end) = (server.alloc::<u8>(4096)?, server.alloc::<GpuResult>(1)?);
+    end.write(0, &[GpuResult::UNWRITTEN])?;
+    let (port, kind, bytes) = (u32::from(PORT), u32::from(KIND), items.len() as u64);
+    let args = (
+        &queue, port, kind, PRECISION, &data, bytes, &result, 4096_u32, &end,
+    );
+    // SAFETY: count.cu is ours, and the arguments have the types of its parameters.
+    let launch = unsafe {
+        let module = server.module(kernels::build("07_distinct_words/count.cu")?)?;
+        module.kernel("count_distinct")?.launch(1, 32, args)?
+    };
     let answer = ask(&client, &items);
-    kernel.wait(Duration::from_secs(60))?;
-    let mut ended = [0; 24];
-    end.read(0, &mut ended)?;
-    match Status::from_code(ended[0]) {
-        Some(Status::Ok) => {}
-        Some(status) => return Err(format!("the kernel: {status}").into()),
-        None => return Err(format!("the kernel: status {}", ended[0]).into()),
-    }
+    launch.wait(Duration::from_secs(60))?;
+    end.to_vec()?[0].check("the kernel")?;
     let answer = answer?;
     let parts = split_results(&answer).ok_or("not the results of a chain")?;
     let [hll, longest] = parts[..] else {
         return Err(format!("{} results", parts.len()).into());
     };
-    let summary = HllSummary::read(hll).ok_or("no summary")?;
+    let summary: HllSummary = read_result(hll).ok_or("no summary")?;
+    let longest: u64 = read_result(longest).ok_or("no length")?;
     let error = (summary.estimate - exact as f64).abs() / exact as f64;
     println!(
         "{} words, {exact} distinct; the NIC estimates {:.0}, {:.2}% off (standard error {:.2}%); the longest has {} bytes",
@@ -166,10 +153,10 @@ fn main() -> Result<(), Error> {
         summary.estimate,
         error * 100.0,
         summary.relative_error * 100.0,
-        longest[0]
+        longest
     );
-    let longest_exact = words.iter().map(|w| w.len().min(255)).max();
-    if summary.items != words.len() as u64 || longest_exact != Some(longest[0].into()) {
+    let longest_exact = words.iter().map(|w| w.len().min(255) as u64).max();
+    if summary.items != words.len() as u64 || longest_exact != Some(longest) {
         return Err("an engine did not see every word".into());
     }
     match error < 4.0 * summary.relative_error {

@@ -7,6 +7,7 @@
 //! Run: `cargo build && cargo run --example 11_kernel_stream`
 //!
 //! Prints that the sums are, to the last bit, those of a serial program; ends with an error otherwise.
+#![allow(unsafe_code)] // Runs kernels.
 
 use std::path::Path;
 use std::time::Duration;
@@ -50,21 +51,17 @@ fn serially() -> u64 {
 /// One rank: starts its kernel, and reads its result.
 fn rank(comm: &Communicator, module: &Path) -> Result<u64, Error> {
     let nic = comm.nic();
-    nic.gpu().load_module(module)?;
     let (computed, sums) = (nic.kernel_stream(RING)?, nic.kernel_stream(RING)?);
     let (digest, ends) = (nic.alloc::<u64>(1)?, nic.alloc::<GpuResult>(3)?);
     digest.write(0, &[0])?;
     ends.write(0, &[GpuResult::UNWRITTEN; 3])?;
-    let args = [
-        comm.handle().into(),
-        (&computed).into(),
-        (&sums).into(),
-        COUNT.into(),
-        (&digest).into(),
-        (&ends).into(),
-    ];
-    let kernel = nic.gpu().launch("produce_and_consume", 2, 64, &args)?;
-    kernel.wait(Duration::from_secs(60))?;
+    let args = (comm, &computed, &sums, COUNT, &digest, &ends);
+    // SAFETY: produce.cu is ours, and the arguments have the types of its parameters.
+    let launch = unsafe {
+        let kernel = nic.module(module)?.kernel("produce_and_consume")?;
+        kernel.launch(2, 64, args)?
+    };
+    launch.wait(Duration::from_secs(60))?;
     for (end, what) in ends.to_vec()?.iter().zip(["all-reduce", "push", "pop"]) {
         end.check(what)?;
     }

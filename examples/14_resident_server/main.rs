@@ -7,14 +7,15 @@
 //! Run: `cargo build && cargo run --example 14_resident_server`
 //!
 //! Prints `3 clients, 12 requests served by one launch, 1 refused, 0 wrong`; ends with an error otherwise.
-#![allow(unsafe_code)] // The NIC's reduction takes pointers.
+#![allow(unsafe_code)] // Runs a kernel; the NIC's reduction takes pointers.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ringbell::abi::Status;
 use ringbell::parts::onc_engines::reduce::fused;
-use ringbell::{DataType, DeviceBuffer, Nic, ReduceOp, Socket};
+use ringbell::{DataType, DeviceBuffer, GpuResult, Nic, ReduceOp, Socket};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 #[path = "../support/kernels.rs"]
 mod kernels;
@@ -23,7 +24,6 @@ type Error = Box<dyn std::error::Error>;
 
 const SERVER: &str = "10.77.114.1";
 const PORT: u16 = 14;
-const HEADER: usize = 24;
 const ROOM: u64 = 4 << 20;
 const CLIENTS: u64 = 3;
 
@@ -35,23 +35,26 @@ fn main() -> Result<(), Error> {
     // The host opens the listening socket, and launches the kernel once.
     let listener = server.listen(PORT)?;
     let queue = server.create_queue()?;
-    let (room, out) = (server.alloc::<u8>(ROOM)?, server.alloc::<u8>(64)?);
-    out.write(0, &[0; 64])?;
-    server.gpu().load_module(&module)?;
-    let resident = server.gpu().launch(
-        "resident_server",
-        1,
-        128,
-        &[
-            queue.handle().into(),
-            listener.session().0.into(),
-            (&room).into(),
-            ROOM.into(),
-            60_000_000_u32.into(),
-            (&out).into(),
-            ringbell::abi::GpuVa(out.va().0 + 32).into(),
-        ],
-    )?;
+    let (room, served, end) = (
+        server.alloc::<u8>(ROOM)?,
+        server.alloc::<u64>(1)?,
+        server.alloc::<GpuResult>(1)?,
+    );
+    end.write(0, &[GpuResult::UNWRITTEN])?;
+    let args = (
+        &queue,
+        listener.session(),
+        &room,
+        ROOM,
+        60_000_000_u32,
+        &served,
+        &end,
+    );
+    // SAFETY: server.cu is ours, and the arguments have the types of its parameters.
+    let resident = unsafe {
+        let kernel = server.module(module)?.kernel("resident_server")?;
+        kernel.launch(1, 128, args)?
+    };
 
     let (mut right, mut wrong, mut refused) = (0_u64, 0, 0);
     for number in 0..CLIENTS {
@@ -75,7 +78,7 @@ fn main() -> Result<(), Error> {
                     )
                 })
                 .collect();
-            match client.reduce(dtype.code().into(), op.code().into(), &sources, count)? {
+            match client.reduce(dtype.code(), op.code(), &sources, count)? {
                 Ok(got) if got == expected(dtype, op, &sources, count) => right += 1,
                 Ok(_) => wrong += 1,
                 Err(status) => return Err(format!("refused: {status}").into()),
@@ -91,66 +94,81 @@ fn main() -> Result<(), Error> {
     }
 
     resident.wait(Duration::from_secs(100))?;
-    let mut words = [0; 64];
-    out.read(0, &mut words)?;
-    let served = u64::from_le_bytes(words[..8].try_into()?);
-    let status = Status::from_code(words[32]).ok_or("an unknown status")?;
+    end.to_vec()?[0].check("resident server")?;
+    let served = served.to_vec()?[0];
     println!(
         "{CLIENTS} clients, {served} requests served by one launch, {refused} refused, {wrong} wrong"
     );
-    match (status, served == right, wrong, refused) {
-        (Status::Ok, true, 0, 1) => Ok(()),
-        _ => Err(format!("something is wrong: {right} right answers, {status}").into()),
+    match (served == right, wrong, refused) {
+        (true, 0, 1) => Ok(()),
+        _ => Err(format!("something is wrong: {right} right answers").into()),
     }
+}
+
+/// `header` of server.cu: before the operands of a request, and before the result of an answer.
+#[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+struct Header {
+    dtype: u32,
+    op: u32,
+    /// 0 asks the kernel to leave.
+    sources: u32,
+    status: u32,
+    count: u64,
 }
 
 /// A thread of the host that talks to the kernel.
 struct Client {
     socket: Socket,
-    memory: DeviceBuffer,
+    header: DeviceBuffer<Header>,
+    data: DeviceBuffer<u8>,
 }
 
 impl Client {
     fn connect(nic: &Nic) -> Result<Client, Error> {
         Ok(Client {
             socket: nic.connect((SERVER.parse::<Ipv4Addr>()?, PORT))?,
-            memory: nic.alloc::<u8>(ROOM)?,
+            header: nic.alloc(1)?,
+            data: nic.alloc(ROOM)?,
         })
     }
 
     fn reduce(
         &mut self,
-        dtype: u32,
-        op: u32,
+        dtype: u8,
+        op: u8,
         sources: &[Vec<u8>],
         count: usize,
     ) -> Result<Result<Vec<u8>, Status>, Error> {
-        let mut request = Vec::new();
-        for word in [dtype, op, sources.len() as u32, 0] {
-            request.extend(word.to_le_bytes());
-        }
-        request.extend((count as u64).to_le_bytes());
-        sources.iter().for_each(|s| request.extend(s));
-        self.memory.write(0, &request)?;
-        self.socket
-            .send(self.memory.slice(..request.len() as u64))?;
-        self.socket.recv(self.memory.slice(..HEADER as u64))?;
-        let mut header = [0; HEADER];
-        self.memory.read(0, &mut header)?;
-        match Status::from_code(header[12]).ok_or("an unknown status")? {
+        let request = Header {
+            dtype: dtype.into(),
+            op: op.into(),
+            sources: sources.len() as u32,
+            count: count as u64,
+            ..Header::default()
+        };
+        self.header.write(0, &[request])?;
+        self.socket.send(&self.header)?;
+        let operands = sources.concat();
+        self.data.write(0, &operands)?;
+        self.socket.send(self.data.slice(..operands.len() as u64))?;
+
+        self.socket.recv(&self.header)?;
+        let status = u8::try_from(self.header.to_vec()?[0].status)?;
+        match Status::from_code(status).ok_or("an unknown status")? {
             Status::Ok => {}
             refused => return Ok(Err(refused)),
         }
         let mut result = vec![0; sources[0].len()];
-        self.socket.recv(self.memory.slice(..result.len() as u64))?;
-        self.memory.read(0, &mut result)?;
+        self.socket.recv(self.data.slice(..result.len() as u64))?;
+        self.data.read(0, &mut result)?;
         Ok(Ok(result))
     }
 
     /// Asks the kernel to leave.
     fn dismiss(&self) -> Result<(), Error> {
-        self.memory.write(0, &[0; HEADER])?;
-        Ok(self.socket.send(self.memory.slice(..HEADER as u64))?)
+        self.header.write(0, &[Header::default()])?;
+        Ok(self.socket.send(&self.header)?)
     }
 }
 

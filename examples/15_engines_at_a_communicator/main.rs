@@ -9,15 +9,16 @@
 //!
 //! Prints `N users on 3 machines; every NIC estimates ...`; ends with an error when the estimate is further off
 //! than four standard errors, ranks differ, or a message is not what was sent.
+#![allow(unsafe_code)] // Runs kernels.
 
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
 use ringbell::abi::EngineId;
-use ringbell::engines::checksum::ChecksumEngine;
+use ringbell::engines::checksum::{Checksum, ChecksumEngine};
 use ringbell::engines::hll::{HllConfig, HllEngine, HllSummary};
-use ringbell::engines::{Place, StreamEngine};
+use ringbell::engines::{read_result, Place, StreamEngine};
 use ringbell::{CommOptions, Communicator, GpuResult, Nic};
 
 #[path = "../support/kernels.rs"]
@@ -31,8 +32,6 @@ const COUNT: u64 = 70_001;
 /// Number under which kernels ask for the engine.
 const KIND: u16 = 1;
 const PRECISION: u64 = 14;
-/// Bytes for its result: a summary is enough.
-const ROOM: u32 = 256;
 
 /// The user of a visit: some come back, and some go from machine to machine.
 fn user(rank: u32, visit: u64) -> u32 {
@@ -61,7 +60,7 @@ struct Machine {
 
 impl Machine {
     fn new(comm: Communicator) -> Result<Machine, Error> {
-        comm.nic().soft().register_engine_kind(KIND, counter)?;
+        comm.nic().register_engine_kind(KIND, counter)?;
         // A state for each peer.
         let checksum = || Box::new(ChecksumEngine::new()) as Box<dyn StreamEngine>;
         Ok(Machine {
@@ -74,31 +73,26 @@ impl Machine {
     /// Starts its kernel, and reads the NIC's count.
     fn count(&self, module: &Path) -> Result<HllSummary, Error> {
         let nic = self.comm.nic();
-        nic.gpu().load_module(module)?;
         let rank = self.comm.rank();
         let visits: Vec<u32> = (0..COUNT).map(|i| user(rank, i)).collect();
         let users = nic.alloc(COUNT)?;
         users.write(0, &visits)?;
         let all = nic.alloc::<u32>(COUNT * u64::from(RANKS))?;
-        let (result, end) = (nic.alloc::<u8>(ROOM.into())?, nic.alloc::<GpuResult>(1)?);
+        let (result, end) = (nic.alloc::<HllSummary>(1)?, nic.alloc::<GpuResult>(1)?);
         end.write(0, &[GpuResult::UNWRITTEN])?;
-        let args = [
-            self.comm.handle().into(),
-            u32::from(KIND).into(),
-            PRECISION.into(),
-            (&users).into(),
-            (&all).into(),
-            COUNT.into(),
-            (&result).into(),
-            ROOM.into(),
-            (&end).into(),
-        ];
-        let kernel = nic.gpu().launch("gather_and_count", 1, 32, &args)?;
-        kernel.wait(Duration::from_secs(60))?;
+        let (kind, room) = (u32::from(KIND), result.bytes() as u32);
+        let (comm, result, end) = (&self.comm, &result, &end);
+        let args = (
+            comm, kind, PRECISION, &users, &all, COUNT, result, room, end,
+        );
+        // SAFETY: gather.cu is ours, and the arguments have the types of its parameters.
+        let launch = unsafe {
+            let kernel = nic.module(module)?.kernel("gather_and_count")?;
+            kernel.launch(1, 32, args)?
+        };
+        launch.wait(Duration::from_secs(60))?;
         end.to_vec()?[0].check("count")?;
-        let mut bytes = [0; HllSummary::BYTES];
-        result.read(0, &mut bytes)?;
-        HllSummary::read(&bytes).ok_or_else(|| "the result is too short".into())
+        Ok(result.to_vec()?[0])
     }
 }
 
@@ -143,12 +137,13 @@ fn main() -> Result<(), Error> {
             if a == b {
                 continue;
             }
-            let left = from.comm.nic().soft().engine_result_of_rank(from.sent, b)?;
-            let came = to.comm.nic().soft().engine_result_of_rank(to.received, a)?;
+            let left = from.comm.nic().engine_result_of_rank(from.sent, b)?;
+            let came = to.comm.nic().engine_result_of_rank(to.received, a)?;
             if left != came {
                 return Err(format!("what rank {a} sent is not what rank {b} got").into());
             }
-            bytes += u64::from_le_bytes(left.bytes[8..16].try_into()?);
+            let checksum: Checksum = read_result(&left.bytes).ok_or("no checksum")?;
+            bytes += checksum.bytes;
         }
     }
     println!(

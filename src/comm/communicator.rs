@@ -147,12 +147,10 @@ impl Drop for Inner {
 /// std::thread::scope(|scope| {
 ///     for comm in &comms {
 ///         scope.spawn(move || {
-///             let x = comm.nic().alloc::<u8>(4).expect("memory");
-///             x.write(0, &(comm.rank() as f32 + 1.5).to_ne_bytes()).expect("fits");
+///             let x = comm.nic().alloc::<f32>(1).expect("memory");
+///             x.write(0, &[comm.rank() as f32 + 1.5]).expect("fits");
 ///             comm.all_reduce::<f32>(&x, &x, 1, ReduceOp::Sum).expect("both ranks came");
-///             let mut sum = [0; 4];
-///             x.read(0, &mut sum).expect("fits");
-///             assert_eq!(f32::from_ne_bytes(sum), 1.5 + 2.5);
+///             assert_eq!(x.to_vec().expect("a copy"), [1.5 + 2.5]);
 ///         });
 ///     }
 /// });

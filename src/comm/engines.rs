@@ -11,21 +11,22 @@ impl Communicator {
     /// operations, as [`Place`] says. `item` is the bytes of an item, so that items of different operations or peers are never
     /// mixed; 1 where that does not matter.
     ///
-    /// Read its result with [`engine_result`](ringbell_nic_core::Nic::engine_result) of [`nic().soft()`](crate::Nic::soft) after
-    /// any operation, and end it with [`detach_engine`](ringbell_nic_core::Nic::detach_engine). Other ranks need not do the same.
+    /// Read its result with [`Nic::engine_result`](crate::Nic::engine_result) after any operation, and end it with
+    /// [`Nic::detach_engine`](crate::Nic::detach_engine). Other ranks need not do the same.
     ///
     /// ```
-    /// use ringbell::engines::{checksum, Place};
+    /// use ringbell::engines::{checksum, read_result, Place};
     /// use ringbell::{CommOptions, Communicator, Nic, ReduceOp};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nic = Nic::builder().ip("10.9.8.9/24").open()?;
     /// let comm = Communicator::init_all(&[nic.clone()], &CommOptions::default())?.remove(0);
     /// let id = comm.attach_engine(Place::Output, Box::new(checksum::ChecksumEngine::new()), 1)?;
-    /// let x = nic.alloc::<u8>(4)?;
-    /// x.write(0, &7_u32.to_le_bytes())?;
+    /// let x = nic.alloc::<u32>(1)?;
+    /// x.write(0, &[7])?;
     /// comm.all_reduce::<u32>(&x, &x, 1, ReduceOp::Sum)?;
-    /// let result = nic.soft().detach_engine(id)?;
-    /// assert_eq!(result.bytes[8..16], 4_u64.to_le_bytes()); // bytes that it has seen
+    /// let result = nic.detach_engine(id)?;
+    /// let seen: checksum::Checksum = read_result(&result.bytes).expect("16 bytes");
+    /// assert_eq!(seen.bytes, 4);
     /// # Ok(()) }
     /// ```
     ///
@@ -43,7 +44,7 @@ impl Communicator {
     }
 
     /// As [`attach_engine`](Communicator::attach_engine) for messages, with an engine for each peer; read the results with
-    /// [`engine_result_of_rank`](ringbell_nic_core::Nic::engine_result_of_rank).
+    /// [`engine_result_of_rank`](crate::Nic::engine_result_of_rank).
     ///
     /// # Errors
     /// As [`attach_engine`](Communicator::attach_engine).

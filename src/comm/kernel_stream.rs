@@ -1,6 +1,7 @@
 //! [`KernelStream`]: a ring that a kernel pushes to or pops from, in place of a buffer.
 
-use ringbell_cuda_kernels::KernelArg;
+use std::sync::Arc;
+
 use ringbell_gtlb::Exposed;
 use ringbell_nic_abi::kernel_stream::{DATA_AT, MAX_LOG2, MIN_LOG2};
 use ringbell_nic_abi::StreamRef;
@@ -28,10 +29,16 @@ use crate::Nic;
 /// ```
 #[derive(Debug)]
 pub struct KernelStream {
+    ring: Arc<Ring>,
+    stream: StreamRef,
+}
+
+/// The memory of a stream, which kernels keep until they have ended.
+#[derive(Debug)]
+pub(crate) struct Ring {
     /// The GPU's mapping. First, because the memory must outlive it.
     _exposed: Exposed,
     memory: HostBuffer,
-    stream: StreamRef,
 }
 
 impl Nic {
@@ -60,11 +67,11 @@ impl Nic {
                 stream.va
             ))));
         }
-        Ok(KernelStream {
+        let ring = Arc::new(Ring {
             _exposed: exposed,
             memory,
-            stream,
-        })
+        });
+        Ok(KernelStream { ring, stream })
     }
 }
 
@@ -72,6 +79,10 @@ impl KernelStream {
     /// Bytes that the ring holds.
     pub fn capacity(&self) -> u64 {
         self.stream.capacity()
+    }
+
+    pub(crate) fn ring(&self) -> &Arc<Ring> {
+        &self.ring
     }
 
     /// Its name in descriptors and kernels.
@@ -82,7 +93,7 @@ impl KernelStream {
     /// Empties it, and makes it usable again after an operation on it has failed. No operation and no kernel may be using it:
     /// their results would be undefined.
     pub fn reset(&self) {
-        let fits = self.memory.write(0, &[0; DATA_AT as usize]);
+        let fits = self.ring.memory.write(0, &[0; DATA_AT as usize]);
         debug_assert!(fits.is_ok(), "allocated with room for more than that");
     }
 }
@@ -90,11 +101,5 @@ impl KernelStream {
 impl From<&KernelStream> for Span {
     fn from(s: &KernelStream) -> Span {
         Span::of_stream(s.stream)
-    }
-}
-
-impl From<&KernelStream> for KernelArg {
-    fn from(s: &KernelStream) -> KernelArg {
-        s.stream.into()
     }
 }

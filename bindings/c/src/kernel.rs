@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
-use std::path::Path;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -51,10 +50,9 @@ unsafe extern "C" fn rb_module_load(nic: *mut c_void, path: *const c_char) -> i3
         let nic = NICS.get(nic.addr())?;
         // SAFETY: by this function's contract.
         let path = unsafe { text(path, "`path`")? };
-        nic.nic
-            .gpu()
-            .load_module(Path::new(&path))
-            .map_err(|e| Failure::host(&e))
+        // SAFETY: by `ringbell.h` the file is the program's own.
+        let loaded = unsafe { nic.nic.module(path) };
+        loaded.map(drop).map_err(|e| Failure::host(&e))
     })
 }
 

@@ -19,6 +19,7 @@ use super::open_allocations::OpenAllocations;
 use super::stream::CudaStream;
 use crate::cuda_error::CudaError;
 use crate::gpu::{Gpu, GpuBackend, GpuError, GpuKind, ModuleError, SharedMemory, StreamBackend};
+use crate::launch::LaunchError;
 
 /// Which GPU, and how to reach its memory.
 #[derive(Debug, Clone)]
@@ -260,6 +261,15 @@ impl GpuBackend for CudaBackend {
 
     fn kernels(&self) -> Vec<String> {
         self.kernels.names()
+    }
+
+    fn find_kernel(&self, name: &str) -> Result<(), LaunchError> {
+        let bound = self.context.bind();
+        bound.map_err(|source| LaunchError::Device {
+            kernel: name.to_owned(),
+            source,
+        })?;
+        self.kernels.find(name).map(drop)
     }
 
     fn stream(&self) -> Arc<dyn StreamBackend> {

@@ -210,8 +210,20 @@ impl Kernels {
         Ok(())
     }
 
-    /// The kernel of a name; `Ok(None)` when no module has it.
-    fn find(&self, name: &str) -> Result<Option<KernelFunction>, CudaError> {
+    /// The kernel of a name.
+    pub(super) fn find(&self, name: &str) -> Result<KernelFunction, LaunchError> {
+        let found = self.function(name).map_err(|source| LaunchError::Device {
+            kernel: name.to_owned(),
+            source,
+        })?;
+        found.ok_or_else(|| LaunchError::UnknownKernel {
+            name: name.to_owned(),
+            known: self.names().join(", "),
+        })
+    }
+
+    /// As `find`; `Ok(None)` when no module has it.
+    fn function(&self, name: &str) -> Result<Option<KernelFunction>, CudaError> {
         let mut loaded = lock(&self.loaded);
         if let Some(f) = loaded.functions.get(name) {
             return Ok(Some(*f));
@@ -236,10 +248,7 @@ impl Kernels {
         block: Dim3,
         args: &[KernelArg],
     ) -> Result<KernelFunction, LaunchError> {
-        let found = self.find(name).map_err(|source| LaunchError::Device {
-            kernel: name.to_owned(),
-            source,
-        })?;
+        let found = self.find(name);
         match self.signatures.find(name) {
             Ok(known) => known.check(grid, block, args)?,
             Err(_) if grid.count() == 0 || !(1..=1024).contains(&block.count()) => {
@@ -251,10 +260,7 @@ impl Kernels {
             }
             Err(_) => {}
         }
-        found.ok_or_else(|| LaunchError::UnknownKernel {
-            name: name.to_owned(),
-            known: self.names().join(", "),
-        })
+        found
     }
 }
 

@@ -159,6 +159,10 @@ impl GpuBackend for EmulatedBackend {
             .collect()
     }
 
+    fn find_kernel(&self, name: &str) -> Result<(), LaunchError> {
+        self.0.kernel(name).map(drop)
+    }
+
     fn stream(&self) -> Arc<dyn StreamBackend> {
         Arc::new(EmulatedStream::new(self.0.clone()))
     }

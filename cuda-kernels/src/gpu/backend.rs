@@ -40,6 +40,8 @@ pub(crate) trait GpuBackend: Debug + Send + Sync {
     }
     fn load_module(&self, path: &Path) -> Result<(), ModuleError>;
     fn kernels(&self) -> Vec<String>;
+    /// Checks that there is a kernel of this name.
+    fn find_kernel(&self, name: &str) -> Result<(), LaunchError>;
     fn stream(&self) -> Arc<dyn StreamBackend>;
 }
 

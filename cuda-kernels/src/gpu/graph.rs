@@ -14,15 +14,12 @@
 //! # Ok(()) }
 //! ```
 
-use std::any::Any;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
+use super::ending::{DeferredDrop, Kept};
 use super::{GraphBackend, Launch, StreamBackend};
 use crate::launch::LaunchError;
 use crate::locks::{exclusive, lock};
-
-/// A value that lives as long as a graph.
-pub(super) type Kept = Box<dyn Any + Send>;
 
 /// The state of a stream that captures.
 #[derive(Default)]
@@ -40,42 +37,6 @@ impl std::fmt::Debug for GraphCapture {
             self.kept.len(),
             self.failed
         )
-    }
-}
-
-/// Deferred release: values of dropped graphs, each until the replay that uses it has ended.
-#[derive(Default)]
-pub(super) struct DeferredDrop {
-    held: Mutex<Vec<(Launch, Kept)>>,
-}
-
-impl std::fmt::Debug for DeferredDrop {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DeferredDrop({})", self.held().len())
-    }
-}
-
-impl DeferredDrop {
-    fn held(&self) -> MutexGuard<'_, Vec<(Launch, Kept)>> {
-        lock(&self.held)
-    }
-
-    /// Drops the values whose replays have ended.
-    pub(super) fn release_ended(&self) {
-        let mut held = self.held();
-        let ended: Vec<_> = held
-            .extract_if(.., |(launch, _)| launch.poll().is_some())
-            .collect();
-        drop(held);
-        drop(ended);
-    }
-}
-
-impl Drop for DeferredDrop {
-    fn drop(&mut self) {
-        self.release_ended();
-        // A running kernel may still use the rest, so they are leaked.
-        self.held().drain(..).for_each(std::mem::forget);
     }
 }
 
@@ -141,7 +102,7 @@ impl Drop for GraphInner {
         if launch.poll().is_none() {
             let kept = exclusive(&mut self.kept);
             let rest = (self.replay.clone(), std::mem::take(kept));
-            queue.deferred.held().push((launch, Box::new(rest)));
+            queue.deferred.hold(launch, Box::new(rest));
         }
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! Each is a handle over a backend inside this crate: [`crate::EmulatedGpu`] or [`crate::cuda::CudaGpu`]. Both
 //! dereference to a `Gpu`, so that code written for one runs on the other.
+#![allow(unsafe_code)] // Declares the function that loads native code.
 
 mod backend;
 mod buffer;
@@ -122,7 +123,10 @@ impl Gpu {
     ///
     /// # Errors
     /// [`ModuleError`].
-    pub fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
+    ///
+    /// # Safety
+    /// Loading a shared object runs its initialisers in this process, and its kernels can be launched from then on.
+    pub unsafe fn load_module(&self, path: &Path) -> Result<(), ModuleError> {
         self.backend.load_module(path)
     }
 
@@ -130,6 +134,14 @@ impl Gpu {
     /// finds a user's kernel when it is launched.
     pub fn kernels(&self) -> Vec<String> {
         self.backend.kernels()
+    }
+
+    /// Checks that a kernel can be launched by this name.
+    ///
+    /// # Errors
+    /// [`LaunchError::UnknownKernel`] lists those that are known, or [`LaunchError::Device`].
+    pub fn find_kernel(&self, name: &str) -> Result<(), LaunchError> {
+        self.backend.find_kernel(name)
     }
 
     /// A new stream.

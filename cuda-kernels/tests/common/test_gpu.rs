@@ -2,6 +2,7 @@
 //!
 //! `RINGBELL_TEST_GPU` is `emulated` (the default) or `cuda`: whatever libcuda the loader finds, a real driver or
 //! `mocks/libcuda`. A test that cannot hold on a real GPU says so with [`emulated_only`], and why.
+#![allow(unsafe_code)] // Loads kernels.
 #![allow(dead_code, unreachable_pub)] // Each test uses a part.
 
 use std::path::{Path, PathBuf};
@@ -99,8 +100,8 @@ const SOURCES: [(&str, &str); 3] = [
 /// Loads kernels of tests by their name.
 pub fn load(gpu: &Gpu, name: &str) {
     let module = module(gpu, name, &[]);
-    gpu.load_module(&module)
-        .unwrap_or_else(|e| panic!("{}: {e}", module.display()));
+    // SAFETY: the workspace's own kernels.
+    unsafe { gpu.load_module(&module) }.unwrap_or_else(|e| panic!("{}: {e}", module.display()));
 }
 
 /// Kernels of tests for this GPU, as a user's module; `flags` are g++'s, for the emulated one.

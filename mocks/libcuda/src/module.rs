@@ -46,7 +46,8 @@ fn load(image: *const c_void, len: usize) -> std::result::Result<(), Result> {
     let mut file = ManuallyDrop::new(File::from(file));
     file.write_all(bytes).map_err(|_| OUT_OF_MEMORY)?;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    gpu().load_module(Path::new(&path)).map_err(invalid)
+    // SAFETY: a test's own kernels.
+    unsafe { gpu().load_module(Path::new(&path)) }.map_err(invalid)
 }
 
 /// What cuModuleLoadData has given.

@@ -4,13 +4,23 @@
 //! can be compared with what has arrived in GPU memory, without reading it there.
 
 use crc_fast::{CrcAlgorithm, Digest};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::{EngineError, StreamEngine};
 
-/// Computes the CRC-32C of a stream. A tap: the stream leaves as it came.
+/// The result of a [`ChecksumEngine`], 16 bytes, little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub struct Checksum {
+    /// CRC-32C of the bytes; the upper half is 0.
+    pub crc32c: u64,
+    /// Bytes that it covers.
+    pub bytes: u64,
+}
+
+/// Computes the CRC-32C of a stream, with a [`Checksum`] as result. A tap: the stream leaves as it came.
 ///
-/// Its result is 16 bytes: the checksum as a little-endian `u64`, then how many bytes it covers. The
-/// state goes on over the end of a stream: two streams through one engine give the checksum of both, one
+/// The state goes on over the end of a stream: two streams through one engine give the checksum of both, one
 /// after the other.
 ///
 /// ```
@@ -84,8 +94,11 @@ impl StreamEngine for ChecksumEngine {
     }
 
     fn result(&self, into: &mut Vec<u8>) {
-        into.extend_from_slice(&u64::from(self.checksum()).to_le_bytes());
-        into.extend_from_slice(&self.bytes.to_le_bytes());
+        let result = Checksum {
+            crc32c: self.checksum().into(),
+            bytes: self.bytes,
+        };
+        into.extend_from_slice(result.as_bytes());
     }
 
     fn reset(&mut self) {

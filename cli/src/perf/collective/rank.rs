@@ -353,8 +353,8 @@ impl Rank {
         let args: Vec<KernelArg> = vec![
             self.comm.handle().into(),
             u32::from(kind.code()).into(),
-            to_nic.into(),
-            from_nic.into(),
+            to_nic.handle().into(),
+            from_nic.handle().into(),
             u32::from(push > 0).into(),
             u32::from(pop > 0).into(),
             self.src.va().into(),

@@ -1,5 +1,7 @@
 //! The HyperLogLog engine: a sketch on the path of a stream.
 
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
 use super::sketch::{Sketch, SketchError};
 use super::update::Isa;
 use super::HashKind;
@@ -35,7 +37,8 @@ impl Default for HllConfig {
 
 /// The fixed part of an [`HllEngine`]'s result, 32 bytes, little-endian: a GPU kernel reads the estimate
 /// as the `double` at its start.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct HllSummary {
     /// Distinct items, estimated.
     pub estimate: f64,
@@ -53,16 +56,8 @@ impl HllSummary {
 
     /// Reads a summary from the start of a result; `None` when it is too short.
     pub fn read(result: &[u8]) -> Option<HllSummary> {
-        let word = |at: usize| {
-            let bytes = result.get(at..at + 8)?;
-            Some(u64::from_le_bytes(bytes.try_into().ok()?))
-        };
-        Some(HllSummary {
-            estimate: f64::from_bits(word(0)?),
-            relative_error: f64::from_bits(word(8)?),
-            items: word(16)?,
-            image_bytes: word(24)?,
-        })
+        let (summary, _image) = HllSummary::read_from_prefix(result).ok()?;
+        Some(summary)
     }
 }
 
@@ -211,11 +206,7 @@ impl StreamEngine for HllEngine {
     }
 
     fn result(&self, into: &mut Vec<u8>) {
-        let summary = self.summary();
-        into.extend_from_slice(&summary.estimate.to_le_bytes());
-        into.extend_from_slice(&summary.relative_error.to_le_bytes());
-        into.extend_from_slice(&summary.items.to_le_bytes());
-        into.extend_from_slice(&summary.image_bytes.to_le_bytes());
+        into.extend_from_slice(self.summary().as_bytes());
         if self.config.image {
             self.sketch.write(into);
         }
