@@ -6,8 +6,9 @@ use std::sync::Arc;
 use ringbell_cuda_kernels::{GpuBuffer, GpuError, KernelArg};
 use ringbell_gtlb::{Access, MapError, MemoryRegion, RegisterError};
 use ringbell_nic_abi::{GpuVa, PdId};
-use ringbell_nic_core::Nic as SoftNic;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::backend::Backend;
 
 /// Why memory could not be allocated for the NIC.
 #[derive(Debug, thiserror::Error)]
@@ -68,12 +69,12 @@ pub(crate) struct Allocation {
     region: MemoryRegion,
     /// Its range in the GTLB: whole pages.
     mapped: (GpuVa, u64),
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Backend>,
 }
 
 impl Allocation {
     pub(crate) fn new(
-        nic: &Arc<SoftNic>,
+        nic: &Arc<dyn Backend>,
         pd: PdId,
         memory: GpuBuffer,
         pages: &ringbell_gtlb::PageTable,

@@ -12,6 +12,7 @@ use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
 
+use crate::backend::NicKind;
 use crate::gpu::GpuChoice;
 use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 use crate::{Nic, OpenError};
@@ -19,6 +20,7 @@ use crate::{Nic, OpenError};
 /// The values of a [`NicBuilder`].
 #[derive(Debug, Clone)]
 pub(crate) struct NicOptions {
+    pub(crate) nic: Option<NicKind>,
     pub(crate) ip: Cidr,
     pub(crate) transport: TransportSpec,
     pub(crate) port: PortSpec,
@@ -44,6 +46,7 @@ pub(crate) struct NicOptions {
 impl Default for NicOptions {
     fn default() -> NicOptions {
         NicOptions {
+            nic: None,
             ip: Cidr {
                 ip: Ipv4Addr::new(10, 77, 0, 1),
                 prefix: 24,
@@ -122,9 +125,13 @@ impl NicBuilder {
     /// # Errors
     /// [`OpenError`]: the first setting whose value cannot be used, or the part that failed, and why.
     pub fn open(self) -> Result<Nic, OpenError> {
+        let kind = match self.options.nic {
+            Some(kind) => kind,
+            None => NicKind::from_env()?,
+        };
         match self.wrong {
             Some(wrong) => Err(wrong),
-            None => Nic::with(self.options),
+            None => Nic::with(self.options, kind, kind.open()),
         }
     }
 
@@ -151,6 +158,14 @@ impl NicBuilder {
                 None
             }
         }
+    }
+
+    /// What implements the NIC: `"soft"` or a [`NicKind`]. Default: the value of `RINGBELL_NIC`, else `soft`.
+    pub fn nic(mut self, nic: impl TryInto<NicKind, Error: Into<SpecError>>) -> Self {
+        if let Some(nic) = self.read("nic", nic) {
+            self.options.nic = Some(nic);
+        }
+        self
     }
 
     /// Own address and network: `"10.0.0.1/24"` or a [`Cidr`]; a text without a prefix means `/24`. Two NICs that reach each

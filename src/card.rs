@@ -32,7 +32,7 @@ impl Nic {
     /// use ringbell::parts::card::{CardBar, DoorbellChoice};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nic = ringbell::Nic::builder().open()?;
-    /// let card = CardBar::open(&nic.soft().bar_file().display().to_string())?;
+    /// let card = CardBar::open(&nic.backend().bar_file().display().to_string())?;
     /// let doorbells = nic.doorbells(card, DoorbellChoice::Auto)?;
     /// let handle = doorbells.handle(&nic.create_queue()?);
     /// assert_ne!(handle.doorbell, 0);

@@ -40,7 +40,7 @@ impl Nic {
         direction: Direction,
         engine: Box<dyn StreamEngine>,
     ) -> Result<EngineId, EngineUseError> {
-        self.soft().attach_engine(session, direction, engine)
+        self.backend().attach_engine(session, direction, engine)
     }
 
     /// Puts a tap on a queue: from the next byte on it sees what the queue's descriptors receive, or send, on any session, in one
@@ -55,7 +55,7 @@ impl Nic {
         engine: Box<dyn StreamEngine>,
         item: usize,
     ) -> Result<EngineId, EngineUseError> {
-        let nic = self.soft();
+        let nic = self.backend();
         nic.attach_queue_engine(queue, direction, engine, item)
     }
 
@@ -70,7 +70,8 @@ impl Nic {
         direction: Direction,
         make: impl Fn() -> Box<dyn StreamEngine> + Send + 'static,
     ) -> Result<EngineId, EngineUseError> {
-        self.soft().attach_queue_engines(queue, direction, make)
+        self.backend()
+            .attach_queue_engines(queue, direction, Box::new(make))
     }
 
     /// Lets kernels attach engines of a kind: `make` gets the kernel's parameter, and refuses it with `None`. It runs inside the
@@ -83,12 +84,12 @@ impl Nic {
         kind: u16,
         make: impl Fn(u64) -> Option<Box<dyn StreamEngine>> + Send + 'static,
     ) -> Result<(), EngineUseError> {
-        self.soft().register_engine_kind(kind, make)
+        self.backend().register_engine_kind(kind, Box::new(make))
     }
 
     /// Every engine of the NIC, with its paths and speed.
     pub fn engines(&self) -> Vec<EngineInfo> {
-        self.soft().engines()
+        self.backend().engines()
     }
 
     /// The result so far, in the engine's own format; [`read_result`] reads it as a value.
@@ -96,7 +97,7 @@ impl Nic {
     /// # Errors
     /// [`EngineUseError`]: no such engine, it has failed, or each stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        self.soft().engine_result(id)
+        self.backend().engine_result(id)
     }
 
     /// The result so far for one session, of an engine with a state for each.
@@ -108,7 +109,7 @@ impl Nic {
         id: EngineId,
         session: SessionId,
     ) -> Result<EngineResult, EngineUseError> {
-        self.soft().engine_result_of(id, session)
+        self.backend().engine_result_of(id, session)
     }
 
     /// The result so far for one rank, of engines of [`Communicator::attach_engines`](crate::Communicator::attach_engines).
@@ -120,7 +121,7 @@ impl Nic {
         id: EngineId,
         rank: u32,
     ) -> Result<EngineResult, EngineUseError> {
-        self.soft().engine_result_of_rank(id, rank)
+        self.backend().engine_result_of_rank(id, rank)
     }
 
     /// Takes an engine off every path, from the next byte on, and returns its last result.
@@ -128,6 +129,6 @@ impl Nic {
     /// # Errors
     /// [`EngineUseError`]: no such engine, or it has failed; then it is detached all the same.
     pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        self.soft().detach_engine(id)
+        self.backend().detach_engine(id)
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ringbell_cuda_kernels::cuda::ForeignMemory;
 use ringbell_gtlb::{Access, MapError, MemoryRegion, PageTable, PAGE_BYTES};
 use ringbell_nic_abi::{GpuVa, PdId};
-use ringbell_nic_core::Nic as SoftNic;
 
+use crate::backend::Backend;
 use crate::buffer::AllocError;
 use crate::Nic;
 
@@ -35,14 +35,14 @@ fn parts(table: &PageTable) -> (Vec<u64>, Option<PageTable>) {
     (ends, between)
 }
 
-fn forget(nic: &SoftNic, va: u64, len: u64) {
+fn forget(nic: &dyn Backend, va: u64, len: u64) {
     if let Err(error) = nic.unmap(GpuVa(va), len) {
         tracing::error!(va, %error, "cannot take back a mapping");
     }
 }
 
 impl SharedPages {
-    fn map(&self, nic: &SoftNic, table: &PageTable) -> Result<(), MapError> {
+    fn map(&self, nic: &dyn Backend, table: &PageTable) -> Result<(), MapError> {
         let (ends, between) = parts(table);
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(between) = &between {
@@ -68,12 +68,12 @@ impl SharedPages {
         Ok(())
     }
 
-    fn unmap(&self, nic: &SoftNic, table: &PageTable) {
+    fn unmap(&self, nic: &dyn Backend, table: &PageTable) {
         let (ends, between) = parts(table);
         self.release(nic, &ends, between.as_ref());
     }
 
-    fn release(&self, nic: &SoftNic, ends: &[u64], between: Option<&PageTable>) {
+    fn release(&self, nic: &dyn Backend, ends: &[u64], between: Option<&PageTable>) {
         let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         for page in ends {
             let left = users.get(page).copied().unwrap_or(0).saturating_sub(1);
@@ -102,12 +102,12 @@ pub struct ForeignRegion<M: AsRef<ForeignMemory>> {
     region: MemoryRegion,
     table: PageTable,
     pages: Arc<SharedPages>,
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Backend>,
 }
 
 impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
     fn new(
-        nic: &Arc<SoftNic>,
+        nic: &Arc<dyn Backend>,
         pages: &Arc<SharedPages>,
         pd: PdId,
         memory: M,
@@ -115,7 +115,7 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
         let foreign = memory.as_ref();
         let (va, bytes, table) = (foreign.va(), foreign.len(), foreign.page_table());
         pages
-            .map(nic, &table)
+            .map(&**nic, &table)
             .map_err(|source| AllocError::Map { bytes, source })?;
         match nic.register(pd, va, bytes, Access::COLLECTIVE) {
             Ok(region) => Ok(ForeignRegion {
@@ -126,7 +126,7 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
                 nic: nic.clone(),
             }),
             Err(source) => {
-                pages.unmap(nic, &table);
+                pages.unmap(&**nic, &table);
                 Err(AllocError::Register { bytes, source })
             }
         }
@@ -161,7 +161,7 @@ impl<M: AsRef<ForeignMemory>> ForeignRegion<M> {
         let memory = self.memory.take()?;
         match self.nic.deregister(self.region.lkey) {
             Ok(()) => {
-                self.pages.unmap(&self.nic, &self.table);
+                self.pages.unmap(&*self.nic, &self.table);
                 Some(memory)
             }
             Err(error) => {
@@ -191,6 +191,6 @@ impl Nic {
         &self,
         memory: M,
     ) -> Result<ForeignRegion<M>, AllocError> {
-        ForeignRegion::new(self.soft_arc(), self.shared_pages(), self.pd(), memory)
+        ForeignRegion::new(self.backend(), self.shared_pages(), self.pd(), memory)
     }
 }

@@ -27,7 +27,8 @@ impl Nic {
     /// # Errors
     /// [`MemoryError`]: the system has no memory, or a limit of the NIC was reached.
     pub fn alloc_host(&self, bytes: usize) -> Result<HostBuffer, MemoryError> {
-        self.soft().alloc_host(self.pd(), bytes, Access::COLLECTIVE)
+        self.backend()
+            .alloc_host(self.pd(), bytes, Access::COLLECTIVE)
     }
 
     /// Registers bytes that the program already has, in place, and owns them until [`HostBuffer::into_bytes`] gives them back.
@@ -35,7 +36,8 @@ impl Nic {
     /// # Errors
     /// [`MemoryError`]: a limit of the NIC was reached; the bytes are dropped then.
     pub fn adopt_host(&self, bytes: impl Into<Box<[u8]>>) -> Result<HostBuffer, MemoryError> {
-        self.soft().adopt_host(self.pd(), bytes, Access::LOCAL)
+        self.backend()
+            .adopt_host(self.pd(), bytes.into(), Access::LOCAL)
     }
 
     /// Registers memory that this process allocated by other means: malloc, mmap, a tensor. Nothing is pinned; see [`HostRegion`]
@@ -45,8 +47,7 @@ impl Nic {
     /// [`MemoryError`]: a byte is registered already, or a page is not mapped or cannot be written.
     ///
     /// # Safety
-    /// As for [`ringbell_nic_core::Nic::register_host`]: the bytes stay mapped until the region was
-    /// dropped, and are shared with the NIC as with another thread.
+    /// The bytes stay mapped until the region was dropped, and are shared with the NIC as with another thread.
     pub unsafe fn register_host(
         &self,
         ptr: NonNull<u8>,
@@ -54,7 +55,7 @@ impl Nic {
     ) -> Result<HostRegion, MemoryError> {
         // SAFETY: the caller's contract.
         unsafe {
-            self.soft()
+            self.backend()
                 .register_host(self.pd(), ptr, bytes, Access::LOCAL)
         }
     }
@@ -65,13 +66,13 @@ impl Nic {
     /// # Errors
     /// [`MemoryError::NicMemoryFull`], or a limit of the NIC.
     pub fn alloc_on_nic(&self, bytes: u64) -> Result<NicBuffer, MemoryError> {
-        self.soft()
+        self.backend()
             .alloc_on_nic(self.pd(), bytes, Access::COLLECTIVE)
     }
 
     /// Kind of the memory at an address, and the registration around it: GPU, host or NIC memory, interior addresses included.
     /// `None` when no registration covers it. (CUDA: `cudaPointerGetAttributes`.)
     pub fn pointer_info(&self, va: GpuVa) -> Option<PointerInfo> {
-        self.soft().pointer_info(self.pd(), va)
+        self.backend().pointer_info(self.pd(), va)
     }
 }

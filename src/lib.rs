@@ -25,6 +25,7 @@
 //! The parts are crates of their own: `ringbell-nic-abi` (the contract), `ringbell-gtlb`
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
+pub mod backend;
 mod buffer;
 mod builder;
 #[cfg(feature = "card")]
@@ -46,6 +47,7 @@ mod socket;
 mod span;
 mod spec;
 
+pub use backend::{Backend, NicKind, NIC_VARIABLE};
 pub use buffer::{AllocError, DeviceBuffer, Plain};
 pub use builder::NicBuilder;
 #[cfg(feature = "card")]

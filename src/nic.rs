@@ -1,15 +1,15 @@
 //! [`Nic`]: a NIC and the GPU beside it.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::CudaGpu;
 use ringbell_cuda_kernels::{Gpu, GpuBuffer};
 use ringbell_gtlb::{Access, PdError};
-use ringbell_nic_abi::PdId;
+use ringbell_nic_abi::{Event, PdId};
 #[cfg(feature = "pcap")]
 use ringbell_nic_core::port::capture::CaptureError;
 use ringbell_nic_core::port::impair::ImpairError;
@@ -17,15 +17,17 @@ use ringbell_nic_core::port::mem::SwitchError;
 #[cfg(feature = "tap")]
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpConfigError, TcpTransport};
-use ringbell_nic_core::{HostQueue, Nic as SoftNic, NicError, NotDelivered, QueueConfig};
+use ringbell_nic_core::transport::tcp::TcpConfigError;
+use ringbell_nic_core::{
+    Counters, HostQueue, NicError, NotDelivered, ProgressMode, QueueConfig, SessionInfo,
+};
 
+use crate::backend::{Backend, NicKind};
 use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};
 use crate::builder::NicOptions;
 #[cfg(feature = "cuda")]
 use crate::foreign::SharedPages;
 use crate::gpu::GpuOpenError;
-use crate::port;
 use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 
 /// Why a NIC could not be opened.
@@ -119,19 +121,25 @@ pub struct Nic {
     cuda: Option<CudaGpu>,
     #[cfg(feature = "cuda")]
     shared_pages: Arc<SharedPages>,
-    soft: Arc<SoftNic>,
+    backend: Arc<dyn Backend>,
+    kind: NicKind,
     pd: PdId,
     queue: QueueConfig,
     ip: Cidr,
     port: PortSpec,
     transport: TransportSpec,
+    progress: ProgressMode,
     /// The queue of host threads' sockets, made with the first of them.
     sockets: Arc<OnceLock<HostQueue>>,
 }
 
 impl Nic {
-    /// Opens a software NIC beside a GPU.
-    pub(crate) fn with(options: NicOptions) -> Result<Nic, OpenError> {
+    /// Opens a NIC beside a GPU.
+    pub(crate) fn with(
+        options: NicOptions,
+        kind: NicKind,
+        open: impl Fn(&NicOptions, &Gpu) -> Result<Arc<dyn Backend>, OpenError>,
+    ) -> Result<Nic, OpenError> {
         crate::print_events()?;
         // For communicators: it needs a descriptor, and later there may be none.
         let _ = crate::comm::host();
@@ -141,60 +149,36 @@ impl Nic {
         }
         let gpu = chosen.gpu;
         tracing::info!("{}", gpu.describe());
-        let mut config = options.limits.clone();
-        config.ip = options.ip.ip;
-        config.progress = options.progress;
-        config.mac = station(options.ip.ip);
-        let mut builder = SoftNic::builder(config, gpu.memory()).mmu(options.mmu.clone());
-        if options.transport != TransportSpec::Tcp {
-            let mut local = options.local.clone();
-            // `local` by name reaches other network namespaces; `auto` does not.
-            local.across_networks |= options.transport == TransportSpec::Local;
-            builder = builder.local(local);
-        }
-        if options.transport != TransportSpec::Local {
-            match port::open(&options)? {
-                Some(port) => {
-                    let mut tcp = TcpConfig::new(options.ip.ip, options.ip.prefix);
-                    tcp.rx_buffer = options.tcp_buffer;
-                    tcp.tx_buffer = options.tcp_buffer;
-                    tcp.rto_min = options.tcp_rto_min;
-                    tcp.watch = options.tcp_watch;
-                    tcp.connections = options.limits.max_sessions;
-                    tcp.seed = seed(&options)?;
-                    builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));
-                }
-                None if options.transport == TransportSpec::Tcp => return Err(OpenError::NoPort),
-                None => {}
-            }
-        }
-        let soft = builder.build()?;
-        let pd = soft.alloc_pd()?;
+        let backend = open(&options, &gpu)?;
+        let pd = backend.alloc_pd()?;
         let nic = Nic {
             gpu,
             #[cfg(feature = "cuda")]
             cuda: chosen.cuda,
             #[cfg(feature = "cuda")]
             shared_pages: Arc::default(),
-            soft: Arc::new(soft),
+            backend,
+            kind,
             pd,
             queue: options.queue,
             ip: options.ip,
             port: options.port,
             transport: options.transport,
+            progress: options.progress,
             sockets: Arc::default(),
         };
-        tracing::info!("{}", nic.soft.describe());
+        tracing::info!("{}", nic.describe());
         Ok(nic)
     }
 
-    /// Ends the NIC now, for all its clones: see [`SoftNic::close`]. Dropping the last one does the same, and only logs
+    /// Ends the NIC now, for all its clones: waiting operations retire with `SHUTTING_DOWN`, open sessions are reset, and what was
+    /// sent on closed or half-closed ones is delivered if it can be. Dropping the last one does the same, and only logs
     /// undelivered data.
     ///
     /// # Errors
     /// [`NotDelivered`]: data that was reported as sent and has not arrived within `limits.linger`.
     pub fn close(&self) -> Result<(), NotDelivered> {
-        self.soft.close()
+        self.backend.close()
     }
 
     /// The GPU, to launch kernels on.
@@ -209,18 +193,48 @@ impl Nic {
     }
 
     #[cfg(feature = "cuda")]
-    pub(crate) fn soft_arc(&self) -> &Arc<SoftNic> {
-        &self.soft
-    }
-
-    #[cfg(feature = "cuda")]
     pub(crate) fn shared_pages(&self) -> &Arc<SharedPages> {
         &self.shared_pages
     }
 
-    /// The NIC below: sessions, counters, registers, events.
-    pub fn soft(&self) -> &SoftNic {
-        &self.soft
+    /// The control path below: calls that no method here offers.
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
+    /// What implements it.
+    pub fn kind(&self) -> NicKind {
+        self.kind
+    }
+
+    /// Settings, transports, counters, and per session its transport and the reason, as text.
+    pub fn describe(&self) -> String {
+        self.backend.describe()
+    }
+
+    /// Counters of commands and DMA since it was opened.
+    pub fn counters(&self) -> Counters {
+        self.backend.counters()
+    }
+
+    /// The oldest unread event: faults of the wire, of peers and of kernels.
+    pub fn poll_event(&self) -> Option<Event> {
+        self.backend.poll_event()
+    }
+
+    /// Every open session, of host threads and of kernels.
+    pub fn sessions(&self) -> Vec<SessionInfo> {
+        self.backend.sessions()
+    }
+
+    /// Waits until nothing is under way, so that what was sent and closed is delivered; returns whether it was in time.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        self.backend.flush(timeout)
+    }
+
+    /// Who steps it when no kernel waits.
+    pub fn progress(&self) -> ProgressMode {
+        self.progress
     }
 
     /// The protection domain of its queues and memory.
@@ -262,7 +276,8 @@ impl Nic {
 
     fn own<T>(&self, memory: GpuBuffer) -> Result<DeviceBuffer<T>, AllocError> {
         let pages = self.gpu.page_table(memory.va(), memory.len())?;
-        let allocation = Allocation::new(&self.soft, self.pd, memory, &pages, Access::COLLECTIVE)?;
+        let allocation =
+            Allocation::new(&self.backend, self.pd, memory, &pages, Access::COLLECTIVE)?;
         Ok(DeviceBuffer::new(allocation))
     }
 
@@ -271,7 +286,7 @@ impl Nic {
     /// # Errors
     /// [`NicError`] when the limit of queues is reached.
     pub fn create_queue(&self) -> Result<HostQueue, NicError> {
-        self.soft.create_queue(self.pd, self.queue)
+        self.backend.create_queue(self.pd, self.queue)
     }
 
     /// The queue of host threads' sockets. Each call holds a slot while it waits.
@@ -283,7 +298,7 @@ impl Nic {
             depth: self.queue.depth.max(SOCKET_QUEUE),
             ..self.queue
         };
-        let queue = self.soft.create_queue(self.pd, config)?;
+        let queue = self.backend.create_queue(self.pd, config)?;
         // Another thread may have been first; its queue serves as well.
         Ok(self.sockets.get_or_init(|| queue).clone())
     }
@@ -292,21 +307,4 @@ impl Nic {
 /// Bytes of `len` elements; more than any GPU has when they do not fit 64 bits, so that the GPU refuses.
 fn bytes_of<T>(len: u64) -> u64 {
     len.saturating_mul(size_of::<T>() as u64)
-}
-
-fn seed(options: &NicOptions) -> Result<u64, OpenError> {
-    if let Some(seed) = options.seed {
-        // Two NICs of one run must not share sequence numbers.
-        return Ok(seed ^ u64::from(u32::from(options.ip.ip)));
-    }
-    let mut bytes = [0_u8; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(OpenError::Random)?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-/// A locally administered MAC address, unique as long as the IP addresses are.
-pub(crate) fn station(ip: Ipv4Addr) -> [u8; 6] {
-    let [a, b, c, d] = ip.octets();
-    [0x02, 0x52, a, b, c, d]
 }

@@ -8,12 +8,10 @@ use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 
 use crate::builder::NicOptions;
-use crate::nic::station;
 use crate::{OpenError, PortSpec};
 
 /// Opens the options' port, with the recorder and the faults around it: the record is what the wire carried.
-pub(crate) fn open(options: &NicOptions) -> Result<Option<Box<dyn Port>>, OpenError> {
-    let mac = MacAddr(station(options.ip.ip));
+pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Option<Box<dyn Port>>, OpenError> {
     let mut port: Box<dyn Port> = match &options.port {
         PortSpec::None => return Ok(None),
         PortSpec::Mem => {

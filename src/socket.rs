@@ -233,7 +233,7 @@ impl Session {
     }
 
     fn info(&self) -> Option<SessionInfo> {
-        let all = self.nic.soft().sessions();
+        let all = self.nic.backend().sessions();
         all.into_iter().find(|s| s.id == self.id)
     }
 }
@@ -464,7 +464,7 @@ impl Socket {
         direction: Direction,
         engine: Box<dyn StreamEngine>,
     ) -> Result<EngineId, EngineUseError> {
-        let nic = self.session.nic.soft();
+        let nic = self.session.nic.backend();
         nic.attach_engine(self.session.id, direction, engine)
     }
 
@@ -473,7 +473,7 @@ impl Socket {
     /// # Errors
     /// [`EngineUseError`]: no engine is on the receiving path.
     pub fn return_engine(&self, what: Return) -> Result<(), EngineUseError> {
-        let nic = self.session.nic.soft();
+        let nic = self.session.nic.backend();
         nic.return_engine(self.session.id, what)
     }
 

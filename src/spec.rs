@@ -96,7 +96,13 @@ macro_rules! readable {
         )+
     };
 }
-readable!(PortSpec, TransportSpec, Cidr, crate::GpuChoice);
+readable!(
+    PortSpec,
+    TransportSpec,
+    Cidr,
+    crate::GpuChoice,
+    crate::NicKind
+);
 
 impl FromStr for PortSpec {
     type Err = SpecError;

@@ -37,7 +37,7 @@ fn nic(ip: &str, gpu: GpuChoice, folder: &Path) -> Nic {
 
 /// The doorbells of a software NIC, as of a card.
 fn doorbells(nic: &Nic, choice: DoorbellChoice) -> Doorbells {
-    let file = nic.soft().bar_file();
+    let file = nic.backend().bar_file();
     let card = CardBar::open(file.to_str().expect("ASCII")).expect("it keeps the contract");
     nic.doorbells(card, choice).expect("a way")
 }
@@ -192,7 +192,7 @@ fn a_gpu_that_refuses_io_memory_gets_a_proxy_with_the_reason() {
         let way = "cuMemHostRegister failed with CUDA_ERROR_NOT_SUPPORTED";
         messages("refused", GpuChoice::Cuda(0), DoorbellChoice::Auto, way);
         let nic = nic("10.77.60.3/24", GpuChoice::Cuda(0), &folder("refused"));
-        let file = nic.soft().bar_file();
+        let file = nic.backend().bar_file();
         let card = CardBar::open(file.to_str().expect("ASCII")).expect("a card");
         let refused = nic.doorbells(card, DoorbellChoice::Direct);
         let refused = refused.expect_err("no way but the proxy");

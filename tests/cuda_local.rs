@@ -88,22 +88,22 @@ impl End {
     /// Waits until the NIC's description contains this text.
     fn until_it_says(&self, what: &str) {
         let start = Instant::now();
-        while !self.nic.soft().describe().contains(what) {
+        while !self.nic.describe().contains(what) {
             assert!(
                 start.elapsed() < PATIENCE,
                 "{what}: {}",
-                self.nic.soft().describe()
+                self.nic.describe()
             );
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn direct(&self) -> u64 {
-        self.nic.soft().counters().direct_bytes
+        self.nic.counters().direct_bytes
     }
 
     fn staged(&self) -> u64 {
-        self.nic.soft().counters().staged_bytes
+        self.nic.counters().staged_bytes
     }
 }
 
@@ -249,7 +249,7 @@ fn copies_that_are_turned_off_are_staged() {
         );
         assert!(contents(&to, 0, 70_001) == pattern(70_001, 1));
         assert_eq!((a.direct(), b.staged()), (0, 70_001));
-        let (said, gpu) = (b.nic.soft().describe(), b.nic.gpu().describe());
+        let (said, gpu) = (b.nic.describe(), b.nic.gpu().describe());
         assert!(
             said.contains("staged for every peer, because it was turned off"),
             "{said}"
@@ -295,7 +295,6 @@ fn pinned_memory_is_staged_and_received_into() {
         assert_eq!(a.staged(), 300_007);
         assert!(a
             .nic
-            .soft()
             .describe()
             .contains("because the driver exports no such memory"));
     });
@@ -325,11 +324,11 @@ fn sender(name: &str, id: u64) {
                 continue;
             }
             b'd' => {
-                say(&end.nic.soft().describe().replace('\n', "|"));
+                say(&end.nic.describe().replace('\n', "|"));
                 continue;
             }
             b'c' => {
-                let c = end.nic.soft().counters();
+                let c = end.nic.counters();
                 say(&format!(
                     "staged {} direct {}",
                     c.staged_bytes, c.direct_bytes

@@ -55,7 +55,6 @@ fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
     let dir = std::env::temp_dir().join(name);
     let (server, client) = (open("10.77.0.1/24", &dir), open("10.77.0.2/24", &dir));
     server
-        .soft()
         .register_engine_kind(KIND, |_| Some(Box::new(ChecksumEngine::new())))
         .expect("free");
     test_gpu::load(server.gpu(), "count");
@@ -131,7 +130,7 @@ fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
     {
         assert_eq!(&got[i * ROOM..][..expected.len()], expected, "state {i}");
     }
-    assert!(server.soft().engines().is_empty());
+    assert!(server.engines().is_empty());
     drop((server, client));
     let _ = std::fs::remove_dir_all(dir);
 }

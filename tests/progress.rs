@@ -63,7 +63,7 @@ fn lead(c: &Communicator, mut post: impl FnMut(u32), mut go_on: impl FnMut()) {
         let operation = sum(&src, &dst, count).timeout(LIMIT);
         let start = Instant::now();
         let done = c.run(&operation);
-        let state = || c.nic().soft().describe();
+        let state = || c.nic().describe();
         assert!(done.is_ok(), "round {round}: {done:?}\n{}", state());
         // Shortly before its time-out a NIC probes whether the others live, which wakes them.
         let asked = start.elapsed() > LIMIT / 2;

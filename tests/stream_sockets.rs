@@ -51,7 +51,7 @@ fn connected(name: &str) -> Ends {
     ok(&listening);
     let accepted = serving.accept(&mut listener).expect("it is queued");
     let mut socket = sending.socket().expect("a cell");
-    let address = r.nics[0].soft().config().ip;
+    let address = r.nics[0].ip().ip;
     ok(&sending
         .connect(&mut socket, address, 7001)
         .expect("it is queued"));
@@ -301,7 +301,7 @@ fn queued_blind(name: &str) {
     let received = received.expect("it is queued");
     assert!(!received.needs_no_kernel(), "nobody has connected yet");
     let mut socket = sending.socket().expect("a cell");
-    let address = r.nics[0].soft().config().ip;
+    let address = r.nics[0].ip().ip;
     let _ = sending
         .connect(&mut socket, address, 7001)
         .expect("it is queued");

@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use ringbell::GpuChoice;
+use ringbell::{GpuChoice, NicKind};
 
 use problem::{Exit, Problem};
 
@@ -37,7 +37,7 @@ use problem::{Exit, Problem};
 /// lacks what was asked for (`ringbell doctor` says what);
 /// 130 interrupted; `run` ends as the first rank that failed.
 ///
-/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, also for programs;
+/// Environment: RINGBELL_GPU=auto|cuda|cuda:N|emulated is the default of --gpu, and RINGBELL_NIC=soft that of --nic, also for programs;
 /// RINGBELL_DEBUG=INFO|DEBUG|TRACE prints what the NIC does, and why, on standard error;
 /// RINGBELL_UDP_SECRET is the number that --secret reads from a file.
 #[derive(Parser)]
@@ -46,6 +46,9 @@ struct Cli {
     /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
     #[arg(long, global = true, env = ringbell::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
     gpu: Option<GpuChoice>,
+    /// What implements the NIC: `soft`, the software NIC
+    #[arg(long, global = true, env = ringbell::NIC_VARIABLE, value_name = "soft")]
+    nic: Option<NicKind>,
     #[command(subcommand)]
     command: Command,
 }
@@ -92,6 +95,10 @@ fn main() -> ExitCode {
     if let Some(gpu) = cli.gpu {
         // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
         std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());
+    }
+    if let Some(nic) = cli.nic {
+        // Likewise.
+        std::env::set_var(ringbell::NIC_VARIABLE, nic.to_string());
     }
     share_no_work_queues();
     let done = trace::start().and_then(|()| run(cli.command));

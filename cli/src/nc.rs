@@ -143,7 +143,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     let Some(session) = session else {
         return Ok(Exit::Interrupted);
     };
-    let sessions = side.nic.soft().sessions();
+    let sessions = side.nic.sessions();
     if let Some(info) = sessions.iter().find(|s| s.id == session) {
         let peer = info.peer.map_or("?".into(), |p| p.to_string());
         say(format!(
@@ -157,11 +157,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
 
 /// Closes or resets the session, as the transfer ended.
 fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
-    let soft = side.nic.soft();
+    let nic = &side.nic;
     match end {
         Ok(End::Both) => {
             side.close(session)?;
-            if !soft.flush(LINGER) {
+            if !nic.flush(LINGER) {
                 return Err(Problem::new(
                     Exit::Failed,
                     format!("the peer did not take everything within {LINGER:?} of the end"),
@@ -173,7 +173,7 @@ fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
         }
         Ok(end @ (End::Interrupted | End::Unread)) => {
             side.abort(session);
-            soft.flush(NOTICE);
+            nic.flush(NOTICE);
             Ok(match end {
                 End::Interrupted => Exit::Interrupted,
                 _ => Exit::Ok,
@@ -182,7 +182,7 @@ fn finish(side: &Side, session: SessionId, end: Result<End>) -> Result<Exit> {
         Err(e) => {
             // A peer that still sends gets a reset, because no reader is left.
             side.abort(session);
-            soft.flush(NOTICE);
+            nic.flush(NOTICE);
             Err(e)
         }
     }

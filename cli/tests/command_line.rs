@@ -36,6 +36,36 @@ fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("one JSON object")
 }
 
+#[test]
+fn every_command_takes_the_name_of_a_nic_and_refuses_an_unknown_one() {
+    for command in [
+        "nc -l 7",
+        "hll Cargo.toml",
+        "perf nop -n 10",
+        "perf send-bw",
+        "doctor",
+        "run -R 1 -- true",
+    ] {
+        let wrong = [
+            &["--nic", "copper"][..],
+            &command.split(' ').collect::<Vec<_>>(),
+        ]
+        .concat();
+        let refused = ringbell(&wrong);
+        assert_eq!(refused.status.code(), Some(2), "{command}");
+        let text = stderr(&refused);
+        assert!(text.contains("there is soft"), "{command}: {text}");
+    }
+    let named = ringbell(&["perf", "nop", "-n", "10", "--nic", "soft", "--json", "-"]);
+    assert_eq!(json(&named)["nic"], "soft");
+    let variable = command(&["perf", "nop", "-n", "10"])
+        .env("RINGBELL_NIC", "copper")
+        .output()
+        .expect("the program starts");
+    assert_eq!(variable.status.code(), Some(2));
+    assert!(stderr(&variable).contains("copper"));
+}
+
 /// Every command that prints, at its smallest.
 fn printing() -> Vec<Vec<String>> {
     let sketch = temporary("pipe.sketch").display().to_string();

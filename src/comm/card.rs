@@ -56,7 +56,7 @@ impl Card {
         let local = transport != TransportSpec::Tcp;
         let tcp = transport != TransportSpec::Local && *frames != PortSpec::None;
         Card {
-            address: SocketAddrV4::new(nic.soft().config().ip, port),
+            address: SocketAddrV4::new(nic.ip().ip, port),
             transports: (u8::from(local) * LOCAL)
                 | (u8::from(tcp) * TCP)
                 | (u8::from(transport == TransportSpec::Local) * ACROSS),

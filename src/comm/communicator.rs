@@ -95,7 +95,7 @@ impl Inner {
     pub(super) fn why(&self, status: Status) -> Option<String> {
         match status {
             Status::Mismatch | Status::NoResources => {
-                let info = self.nic.soft().communicator_info(self.id);
+                let info = self.nic.backend().communicator_info(self.id);
                 info.ok().and_then(|i| i.why)
             }
             _ => None,
@@ -118,7 +118,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Err(error) = self.nic.soft().free_communicator(self.id) {
+        if let Err(error) = self.nic.backend().free_communicator(self.id) {
             tracing::debug!(%error, "a communicator was gone before it was freed");
         }
     }
@@ -241,7 +241,7 @@ impl Communicator {
         settings.connect_timeout = options.init_timeout;
         let queue = nic.create_queue()?;
         let staging = Staging::new(nic, &queue, options);
-        let id = nic.soft().create_communicator(&CommunicatorConfig {
+        let id = nic.backend().create_communicator(&CommunicatorConfig {
             ctx,
             rank,
             peers: peers.clone(),
@@ -273,10 +273,10 @@ impl Communicator {
     /// Steps the NIC until all ranks have answered; `shortages` is the count from before.
     fn connect(&self, shortages: Shortages) -> Result<(), CollectiveError> {
         let deadline = Instant::now() + self.inner.options.init_timeout + GRACE;
-        let soft = self.inner.nic.soft();
+        let backend = self.inner.nic.backend();
         let mut look = Instant::now() + ENDED_EVERY;
         loop {
-            let missing = match soft.communicator_status(self.inner.id)? {
+            let missing = match backend.communicator_status(self.inner.id)? {
                 CommStatus::Ready => {
                     self.tell_transports();
                     return Ok(());
@@ -290,7 +290,7 @@ impl Communicator {
                         self.check_processes(&missing)?;
                         look = Instant::now() + ENDED_EVERY;
                     }
-                    if !soft.step() {
+                    if !backend.step() {
                         std::thread::sleep(Duration::from_micros(50));
                     }
                     continue;
@@ -495,7 +495,7 @@ impl Communicator {
     /// # Errors
     /// [`CollectiveError::Create`] when the NIC no longer has it.
     pub fn info(&self) -> Result<CommInfo, CollectiveError> {
-        Ok(self.inner.nic.soft().communicator_info(self.inner.id)?)
+        Ok(self.inner.nic.backend().communicator_info(self.inner.id)?)
     }
 
     /// Verifies a user's program, in the form that `ringbell explain --program` reads, and loads it into the NIC. From then on it
@@ -513,7 +513,7 @@ impl Communicator {
             });
         }
         let programs = user.programs().to_vec();
-        Ok(self.inner.nic.soft().load_program(programs)?)
+        Ok(self.inner.nic.backend().load_program(programs)?)
     }
 
     /// Handle for kernels that run collectives: pass it as an argument of type `rb_comm`. Valid while this communicator lives.
@@ -535,7 +535,7 @@ impl Communicator {
     /// Ends all operations, on every rank, with COMM_ABORTED. Then only freeing it (drop it) or [`shrink`](Communicator::shrink)
     /// is left.
     pub fn abort(&self) {
-        if let Err(error) = self.inner.nic.soft().abort_communicator(self.inner.id) {
+        if let Err(error) = self.inner.nic.backend().abort_communicator(self.inner.id) {
             tracing::debug!(%error, "a communicator was gone before it was aborted");
         }
     }
@@ -547,10 +547,10 @@ impl Communicator {
     /// [`CollectiveError::Busy`] when operations are left.
     pub fn settle(&self) -> Result<(), CollectiveError> {
         let i = &*self.inner;
-        let soft = i.nic.soft();
+        let backend = i.nic.backend();
         let deadline = Instant::now() + i.options.timeout.min(MAX_TIMEOUT) + GRACE;
         loop {
-            let under_way = soft.communicator_under_way(i.id, i.queue.id())?;
+            let under_way = backend.communicator_under_way(i.id, i.queue.id())?;
             if under_way == 0 {
                 i.collect_orphans();
                 return Ok(());
@@ -558,7 +558,7 @@ impl Communicator {
             if Instant::now() >= deadline {
                 return Err(CollectiveError::Busy { under_way });
             }
-            if !soft.step() {
+            if !backend.step() {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
@@ -656,7 +656,7 @@ impl Communicator {
                     source: crate::WaitError::QueueFull { queue },
                 });
             }
-            if !i.nic.soft().step() {
+            if !i.nic.backend().step() {
                 std::thread::yield_now();
             }
         }

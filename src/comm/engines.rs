@@ -39,7 +39,7 @@ impl Communicator {
         item: usize,
     ) -> Result<EngineId, EngineUseError> {
         let (nic, id) = (self.nic(), self.inner.id);
-        nic.soft()
+        nic.backend()
             .attach_communicator_engine(nic.pd(), id, place, engine, item)
     }
 
@@ -54,7 +54,7 @@ impl Communicator {
         make: impl Fn() -> Box<dyn StreamEngine> + Send + 'static,
     ) -> Result<EngineId, EngineUseError> {
         let (nic, id) = (self.nic(), self.inner.id);
-        nic.soft()
-            .attach_communicator_engines(nic.pd(), id, place, make)
+        nic.backend()
+            .attach_communicator_engines(nic.pd(), id, place, Box::new(make))
     }
 }

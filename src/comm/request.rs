@@ -60,7 +60,7 @@ impl Request {
     /// [`CollectiveError::Failed`] when it has failed.
     pub fn test(&mut self) -> Result<Option<Done>, CollectiveError> {
         if self.completion.is_none() {
-            self.comm.nic.soft().step();
+            self.comm.nic.backend().step();
             self.completion = self.comm.queue.poll(self.ticket);
         }
         match self.completion {
@@ -137,14 +137,14 @@ impl Request {
             }
             let result = match self.completion {
                 Some(_) => break Err(ended(queue.id().0, ticket)),
-                None => self.comm.nic.soft().cancel(queue.id(), ticket),
+                None => self.comm.nic.backend().cancel(queue.id(), ticket),
             };
             // A NIC that has not polled the queue yet has no record of the operation.
             let unknown = matches!(result, Err(CancelError::NotUnderWay { .. }));
             if !unknown || Instant::now() >= deadline {
                 break result;
             }
-            if !self.comm.nic.soft().step() {
+            if !self.comm.nic.backend().step() {
                 std::thread::yield_now();
             }
         };

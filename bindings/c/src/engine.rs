@@ -5,14 +5,14 @@ use std::ffi::{c_char, c_void};
 
 use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{EngineId, QueueId, SessionId};
-use ringbell::parts::nic_core::{EngineResult, Nic as SoftNic};
 
 use crate::comm::COMMS;
 use crate::failure::{entry, Failure};
 use crate::nic::NICS;
 use crate::pointer::{text, OptionalOut, Out};
 use crate::socket;
-use ringbell::engines::{Direction, EngineUseError, Place, Registry, StreamEngine};
+use ringbell::engines::{Direction, EngineResult, EngineUseError, Place, Registry, StreamEngine};
+use ringbell::Nic;
 
 /// `RB_ENGINE_RECEIVED`
 const RECEIVED: u32 = 0;
@@ -127,7 +127,7 @@ fn used(e: EngineUseError) -> Failure {
 }
 
 fn on_queue(nic: &ringbell::Nic, queue: QueueId, wanted: &Wanted) -> Result<EngineId, Failure> {
-    let (nic, direction) = (nic.soft(), wanted.direction()?);
+    let direction = wanted.direction()?;
     let attached = match wanted.per_stream {
         true => nic.attach_queue_engines(queue, direction, wanted.maker()?),
         false => nic.attach_queue_engine(queue, direction, wanted.engine()?, wanted.item),
@@ -154,10 +154,7 @@ unsafe extern "C" fn rb_engine_attach_socket(
         }
         let nic = NICS.get(nic.addr())?;
         let (direction, made) = (wanted.direction()?, wanted.engine()?);
-        let attached = nic
-            .nic
-            .soft()
-            .attach_engine(SessionId(sock), direction, made);
+        let attached = nic.nic.attach_engine(SessionId(sock), direction, made);
         out.set(attached.map_err(used)?.0);
         Ok(())
     })
@@ -288,12 +285,12 @@ impl Room {
 unsafe fn result(
     nic: *mut c_void,
     (result, room, bytes, cut): (*mut c_void, usize, *mut usize, *mut u64),
-    ask: impl FnOnce(&SoftNic) -> Result<EngineResult, EngineUseError>,
+    ask: impl FnOnce(&Nic) -> Result<EngineResult, EngineUseError>,
 ) -> Result<(), Failure> {
     // SAFETY: by this function's contract.
     let out = unsafe { Room::new(result, room, bytes, cut)? };
     let nic = NICS.get(nic.addr())?;
-    out.take(&ask(nic.nic.soft()).map_err(used)?)
+    out.take(&ask(&nic.nic).map_err(used)?)
 }
 
 /// # Safety
@@ -308,7 +305,7 @@ unsafe extern "C" fn rb_engine_result(
     cut: *mut u64,
 ) -> i32 {
     let (out, id) = ((result, room, bytes, cut), EngineId(engine));
-    let ask = |nic: &SoftNic| nic.engine_result(id);
+    let ask = |nic: &Nic| nic.engine_result(id);
     // SAFETY: by this function's contract.
     entry("rb_engine_result", || unsafe {
         self::result(nic, out, ask)
@@ -328,7 +325,7 @@ unsafe extern "C" fn rb_engine_result_of_socket(
     cut: *mut u64,
 ) -> i32 {
     let (out, id) = ((result, room, bytes, cut), EngineId(engine));
-    let ask = |nic: &SoftNic| nic.engine_result_of(id, SessionId(sock));
+    let ask = |nic: &Nic| nic.engine_result_of(id, SessionId(sock));
     // SAFETY: by this function's contract.
     entry("rb_engine_result_of_socket", || unsafe {
         self::result(nic, out, ask)
@@ -348,7 +345,7 @@ unsafe extern "C" fn rb_engine_result_of_rank(
     cut: *mut u64,
 ) -> i32 {
     let (out, id) = ((result, room, bytes, cut), EngineId(engine));
-    let ask = |nic: &SoftNic| nic.engine_result_of_rank(id, rank);
+    let ask = |nic: &Nic| nic.engine_result_of_rank(id, rank);
     // SAFETY: by this function's contract.
     entry("rb_engine_result_of_rank", || unsafe {
         self::result(nic, out, ask)
@@ -370,7 +367,7 @@ unsafe extern "C" fn rb_engine_detach(
         // SAFETY: by this function's contract.
         let out = unsafe { Room::new(result, room, bytes, cut)? };
         let nic = NICS.get(nic.addr())?;
-        let last = nic.nic.soft().detach_engine(EngineId(engine));
+        let last = nic.nic.detach_engine(EngineId(engine));
         // The engine is gone even when not all of its result fits.
         out.store(&last.map_err(used)?);
         Ok(())

@@ -362,7 +362,7 @@ unsafe extern "C" fn rb_socket_transport(
         // SAFETY: by this function's contract.
         let out = unsafe { Out::new(transport, "`transport`")? };
         let context = CONTEXTS.get(context.addr())?;
-        let sessions = context.nic.nic.soft().sessions();
+        let sessions = context.nic.nic.sessions();
         let session = sessions.iter().find(|s| s.id.0 == sock);
         let carrier = session.ok_or_else(|| {
             Failure::argument(format!(

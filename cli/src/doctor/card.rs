@@ -41,7 +41,7 @@ pub(super) fn doorbells() -> Check {
 fn try_out() -> Result<(String, Doorbells, GpuKind)> {
     let nic = Nic::builder().gpu_memory(2 << 20).open();
     let nic = nic.context("no NIC to try it with")?;
-    let bar = nic.soft().bar_file();
+    let bar = nic.backend().bar_file();
     let card = CardBar::open(&bar.display().to_string()).context("its BAR cannot be mapped")?;
     let doorbells = nic.doorbells(card, doorbell_choice())?;
     let queue = nic.create_queue()?;

@@ -132,11 +132,11 @@ impl Path {
         let s = self.tx.connect_once(SocketAddrV4::new(IPS[1], PORT))?;
         let r = self.rx.try_accept(self.listener, PATIENCE)?;
         let r = r.ok_or_else(|| anyhow!("the receiving NIC saw no connection"))?;
-        let sessions = self.rx.nic.soft().sessions();
+        let sessions = self.rx.nic.sessions();
         let session = sessions.iter().find(|x| x.id == r);
         let transport = session.and_then(|x| x.transport).unwrap_or("none");
         let engine = engine
-            .map(|e| self.rx.nic.soft().attach_engine(r, Direction::Receive, e))
+            .map(|e| self.rx.nic.attach_engine(r, Direction::Receive, e))
             .transpose()?;
         let start = Instant::now();
         let received = std::thread::scope(|scope| {
@@ -170,7 +170,7 @@ impl Path {
         let Some(id) = engine else {
             return Ok((None, None));
         };
-        let result = self.rx.nic.soft().detach_engine(id)?;
+        let result = self.rx.nic.detach_engine(id)?;
         Ok((Some(result.bytes), result.cut))
     }
 

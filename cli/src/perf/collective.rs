@@ -512,8 +512,8 @@ fn one_rank(
     let wrong = report.wrong();
     if job.rank() == 0 {
         describe(&mut report, args, &rank)?;
-        let soft = rank.comm().nic().soft();
-        let at_work = soft.engines().into_iter().find(|e| Some(e.id) == engine);
+        let engines = rank.comm().nic().engines();
+        let at_work = engines.into_iter().find(|e| Some(e.id) == engine);
         if let (Some(e), Some(text)) = (at_work, &args.engine) {
             report.meta.notes.push(seen(text, args.engine_at, &e));
         }
@@ -568,9 +568,9 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     let comm = rank.comm();
     let info = comm.info()?;
     let nic = comm.nic();
-    let stats = nic.soft().progress_stats();
+    let stats = nic.backend().progress_stats();
     let meta = &mut report.meta;
-    meta.nic = "soft".into();
+    meta.nic = nic.kind().to_string();
     meta.gpu = machine::gpu_name(nic.gpu());
     meta.ranks = Some(info.ranks);
     let mut carriers: Vec<_> = info

@@ -66,7 +66,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         meta: machine::meta("combine"),
         rows: Vec::new(),
     };
-    report.meta.nic = "soft".into();
+    report.meta.nic = nic.kind().to_string();
     report.meta.gpu = machine::gpu_name(nic.gpu());
     report.meta.limits = limits::measure(&sizes);
     report.meta.notes.push(format!(

@@ -102,7 +102,7 @@ impl Alone {
 impl Alone {
     /// Who steps the NIC.
     fn progress(&self) -> &'static str {
-        match self.side.nic.soft().config().progress {
+        match self.side.nic.progress() {
             ProgressMode::Dedicated => "dedicated",
             // Kernels of a real GPU cannot.
             _ if self.side.nic.gpu().kind() == GpuKind::Cuda => "rescue",
@@ -113,7 +113,7 @@ impl Alone {
 
 fn report_of(alone: &Alone, benchmark: &str, parameter: Option<&str>) -> Report {
     let mut meta = machine::meta(benchmark);
-    meta.nic = "soft".into();
+    meta.nic = alone.side.nic.kind().to_string();
     meta.gpu = machine::gpu_name(alone.side.nic.gpu());
     meta.progress = alone.progress().into();
     meta.parameter = parameter.map(str::to_string);
@@ -164,7 +164,7 @@ fn kernel_times(
 
 /// The host reads a status register, through the NIC.
 fn host_reads(alone: &Alone, offset: usize, count: u32) -> Result<Samples> {
-    let nic = alone.side.nic.soft();
+    let nic = alone.side.nic.backend();
     let mut samples = Samples::with_capacity(count as usize);
     let mut last = Instant::now();
     for _ in 0..count {

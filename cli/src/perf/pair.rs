@@ -282,7 +282,7 @@ impl WireArgs {
             let listener = side.listen(at.port(), 1024)?;
             stdio::note(format_args!("listening on {at}"));
             serve::serve(&side, listener, self.client_patience())?;
-            side.nic.soft().flush(Duration::from_secs(2));
+            side.nic.flush(Duration::from_secs(2));
             return Ok(Role::Served);
         }
         if let Some(to) = self.connect {
@@ -378,7 +378,7 @@ impl WireArgs {
             .name("perf-server".into())
             .spawn(move || -> Result<()> {
                 let done = serve::serve(&server, listener, START);
-                server.nic.soft().flush(Duration::from_secs(2));
+                server.nic.flush(Duration::from_secs(2));
                 drop(server);
                 drop(folder);
                 done
@@ -501,7 +501,7 @@ impl Client {
     /// An empty report about this pair, with the limits of this machine measured now.
     pub(super) fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
         let mut meta = machine::meta(benchmark);
-        meta.nic = "soft".into();
+        meta.nic = self.side.nic.kind().to_string();
         meta.gpu = machine::gpu_name(self.side.nic.gpu());
         meta.transport = self.transport();
         meta.port = match meta.transport.as_str() {
@@ -512,7 +512,7 @@ impl Client {
             },
             _ => self.side.nic.port().to_string(),
         };
-        meta.progress = match self.side.nic.soft().config().progress {
+        meta.progress = match self.side.nic.progress() {
             ProgressMode::Dedicated => "dedicated",
             _ => "waiter",
         }
@@ -542,14 +542,14 @@ impl Client {
 
     /// Name of the transport that carries the session.
     pub(super) fn transport(&self) -> String {
-        let sessions = self.side.nic.soft().sessions();
+        let sessions = self.side.nic.sessions();
         let ours = sessions.iter().find(|s| s.id == self.session);
         ours.and_then(|s| s.transport).unwrap_or("none").into()
     }
 
     /// The payload's way so far; `None` when it left this machine.
     pub(super) fn payload(&self) -> Option<Payload> {
-        let nic = self.side.nic.soft();
+        let nic = self.side.nic.backend();
         let counters = nic.counters();
         let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
         let mapped = self.side.nic.gpu().memory().window().is_some();
@@ -588,7 +588,7 @@ impl Client {
             .side
             .tell(self.session, &plan.encode())
             .and_then(|()| self.side.close(self.session));
-        self.side.nic.soft().flush(Duration::from_secs(2));
+        self.side.nic.flush(Duration::from_secs(2));
         match told {
             Ok(()) => self.peer.join(),
             Err(e) => Err(self.peer.blame(e)),

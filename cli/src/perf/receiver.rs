@@ -101,7 +101,7 @@ impl Receiver {
             // Relaxed: a flag, which orders nothing.
             while !may_end.load(Ordering::Relaxed) {
                 if !matches!(lock(&child).try_wait(), Ok(None)) {
-                    for session in nic.soft().sessions() {
+                    for session in nic.sessions() {
                         let mut d = Descriptor::new(Opcode::Abort);
                         d.session = session.id;
                         if let Err(error) = queue.call(&d) {

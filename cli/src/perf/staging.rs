@@ -230,7 +230,7 @@ impl Pair {
         let accept = qb.post(&on(Opcode::Accept, listener), TIMEOUT)?;
         let s = session(good(qa.call(&Descriptor::new(Opcode::Socket))?)?);
         let connect = Descriptor {
-            operand: u32::from(b.soft().config().ip).into(),
+            operand: u32::from(b.ip().ip).into(),
             imm: 7,
             ..on(Opcode::Connect, s)
         };

@@ -1,0 +1,343 @@
+//! The conformance suite of [`Backend`]: what the SDK relies on, through the SDK's own calls, for any implementation.
+//!
+//! It runs for `soft`, and for a wrapper that notes which methods were called: the suite does not depend on the concrete type, and
+//! reaches every method of the trait.
+#![allow(clippy::disallowed_methods)] // Waits with a deadline.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use ringbell_nic_abi::bar::Reg;
+use ringbell_nic_abi::CollectiveKind;
+use ringbell_nic_core::engine::Place;
+
+use super::*;
+use crate::engines::checksum::{Checksum, ChecksumEngine};
+use crate::engines::{read_result, Direction, Return};
+use crate::{CommOptions, Communicator, Nic, Operation, ReduceOp, SessionError};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Rank 0 adds, and sends the sum back.
+const PROGRAM: &str = "
+ringbell program 1
+collective all-reduce
+ranks 2
+order other
+rank 0
+1: net 1 + input[0] -> output[0], net 1
+rank 1
+0: input[0] -> net 0
+2: net 0 -> output[0]
+";
+
+/// Opens NICs of one implementation.
+type Factory<'a> = dyn Fn(&NicOptions, &Gpu) -> Result<Arc<dyn Backend>, OpenError> + 'a;
+
+/// A discovery folder of one test.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn nic(make: &Factory<'_>, folder: &Path, last: u8) -> Nic {
+    let builder = Nic::builder().ip(format!("10.9.40.{last}/24"));
+    let builder = builder.gpu("emulated").gpu_memory(16 << 20);
+    let options = builder.directory(folder).options;
+    Nic::with(options, NicKind::Soft, make).expect("a NIC")
+}
+
+fn checksum() -> Box<dyn StreamEngine> {
+    Box::new(ChecksumEngine::new())
+}
+
+fn seen(result: &EngineResult) -> u64 {
+    let read: Checksum = read_result(&result.bytes).expect("a checksum");
+    read.bytes
+}
+
+/// All rules, for NICs of one factory.
+fn check(name: &str, make: &Factory<'_>) {
+    let folder = std::env::temp_dir().join(format!("rb-backend-{name}-{}", std::process::id()));
+    let folder = Folder(folder);
+    let (a, b) = (nic(make, &folder.0, 1), nic(make, &folder.0, 2));
+    memory(&a);
+    sessions(&a, &b);
+    engines(&a, &b);
+    collectives(&a, &b);
+    reports(&a);
+    end(&a, &b);
+}
+
+fn memory(nic: &Nic) {
+    let buffer = nic.alloc::<u64>(1000).expect("room");
+    let inside = GpuVa(buffer.va().0 + 800);
+    let info = nic.pointer_info(inside).expect("registered");
+    assert_eq!((info.offset, info.region.len), (800, 8000));
+    let va = buffer.va();
+    drop(buffer);
+    assert!(nic.pointer_info(va).is_none(), "a dropped buffer");
+    let gone = nic.copy(crate::Span::of(va, 8), crate::Span::of(va, 8));
+    assert!(gone.is_err(), "a copy of a dropped buffer");
+
+    let host = nic.alloc_host(100).expect("memory");
+    let own = nic.adopt_host(vec![7; 100]).expect("a limit");
+    let there = nic.alloc_on_nic(100).expect("NIC memory");
+    let mut program = vec![9_u8; 100];
+    let start = NonNull::new(program.as_mut_ptr()).expect("a vector");
+    // SAFETY: the vector outlives the region, and is not used meanwhile.
+    let region = unsafe { nic.register_host(start, 100) }.expect("memory of the process");
+    let mut got = [0; 100];
+    nic.copy(&own, &host).expect("host to host");
+    nic.copy(&host, &there).expect("host to NIC");
+    there.read(0, &mut got).expect("inside");
+    assert_eq!(got, [7; 100]);
+    nic.copy(crate::Span::of(region.va(), 100), &host)
+        .expect("in place");
+    host.read(0, &mut got).expect("inside");
+    assert_eq!(got, [9; 100]);
+    drop(region);
+    assert!(nic.pointer_info(GpuVa(start.as_ptr() as u64)).is_none());
+}
+
+fn sessions(a: &Nic, b: &Nic) {
+    let listener = b.listen(70).expect("a free port");
+    let taken = b.listen(70).expect_err("a port in use");
+    assert!(taken.status().is_some(), "{taken}");
+    let to = format!("{}:70", b.ip().ip);
+    let (client, server) = (
+        a.connect(&*to).expect("there"),
+        listener.accept().expect("it"),
+    );
+    for (nic, session) in [(a, client.session()), (b, server.session())] {
+        assert!(nic
+            .sessions()
+            .iter()
+            .any(|s| s.id == session && s.state == "established"));
+    }
+    let (out, into) = (
+        a.alloc::<u32>(5000).expect("room"),
+        b.alloc::<u32>(5000).expect("room"),
+    );
+    let data: Vec<u32> = (0..5000).collect();
+    out.write(0, &data).expect("inside");
+    client.send(&out).expect("sent");
+    assert_eq!(server.recv(&into).expect("received"), 20_000);
+    assert_eq!(into.to_vec().expect("a copy"), data);
+    server.set_timeout(Duration::from_millis(20));
+    let late: SessionError = server.recv(&into).expect_err("silence");
+    assert_eq!(late.status(), Some(ringbell_nic_abi::Status::TimedOut));
+    drop(client);
+    server.set_timeout(PATIENCE);
+    assert_eq!(server.recv(&into).expect("the end of the stream"), 0);
+    // Memory of an emulated GPU is mapped whole: no allocation is exported by itself.
+    let exports = b.backend().peer_exports();
+    assert!(exports.iter().all(|peer| peer.exported == 0), "{exports:?}");
+}
+
+fn engines(a: &Nic, b: &Nic) {
+    let listener = b.listen(71).expect("a free port");
+    let to = format!("{}:71", b.ip().ip);
+    let (client, server) = (
+        a.connect(&*to).expect("there"),
+        listener.accept().expect("it"),
+    );
+    let on_session = server
+        .attach_engine(Direction::Receive, checksum())
+        .expect("a place");
+    assert!(
+        server
+            .attach_engine(Direction::Receive, checksum())
+            .is_err(),
+        "a second one"
+    );
+    server
+        .return_engine(Return::Result)
+        .expect("an engine is there");
+    client
+        .send(&a.alloc::<u8>(777).expect("room"))
+        .expect("sent");
+    client.shutdown().expect("connected");
+    let answer = a.alloc::<Checksum>(1).expect("room");
+    assert_eq!(client.recv(&answer).expect("the NIC answers"), 16);
+    assert_eq!(answer.to_vec().expect("a copy")[0].bytes, 777);
+    assert_eq!(seen(&b.engine_result(on_session).expect("a result")), 777);
+    b.detach_engine(on_session).expect("it is there");
+    assert!(b.engine_result(on_session).is_err(), "a detached engine");
+
+    let queue = b.create_queue().expect("a queue");
+    let together = b.attach_queue_engine(queue.id(), Direction::Receive, checksum(), 1);
+    let apart = b.attach_queue_engines(queue.id(), Direction::Send, checksum);
+    let (together, apart) = (together.expect("a place"), apart.expect("a place"));
+    assert_eq!(b.engines().len(), 2);
+    assert!(
+        b.engine_result_of(apart, SessionId(1)).is_err(),
+        "it has seen none"
+    );
+    for id in [together, apart] {
+        b.detach_engine(id).expect("it is there");
+    }
+    b.register_engine_kind(9, |_| Some(checksum()))
+        .expect("free");
+    assert!(
+        b.register_engine_kind(9, |_| None).is_err(),
+        "a number in use"
+    );
+}
+
+fn collectives(a: &Nic, b: &Nic) {
+    let nics = [a.clone(), b.clone()];
+    let comms = Communicator::init_all(&nics, &CommOptions::default()).expect("two ranks");
+    let output = comms[0]
+        .attach_engine(Place::Output, checksum(), 1)
+        .expect("a place");
+    let sent = comms[0]
+        .attach_engines(Place::Sent, checksum)
+        .expect("a place");
+    std::thread::scope(|scope| {
+        for comm in &comms {
+            scope.spawn(move || {
+                let x = comm.nic().alloc::<u32>(3000).expect("room");
+                x.write(0, &[comm.rank() + 1; 3000]).expect("inside");
+                comm.all_reduce::<u32>(&x, &x, 3000, ReduceOp::Sum)
+                    .expect("both came");
+                assert_eq!(x.to_vec().expect("a copy"), [3; 3000]);
+                comm.settle().expect("nothing is left");
+            });
+        }
+    });
+    assert_eq!(seen(&a.engine_result(output).expect("a result")), 12_000);
+    assert!(seen(&a.engine_result_of_rank(sent, 1).expect("a result")) > 0);
+    assert!(a.engine_result_of_rank(sent, 5).is_err(), "no such rank");
+    assert_eq!(comms[0].info().expect("it lives").ranks, 2);
+    let program = PROGRAM;
+    for comm in &comms {
+        comm.load_program(program).expect("a right program");
+    }
+    // No rank sends: the operation ends when it is cancelled or aborted.
+    let x = b.alloc::<u32>(1).expect("room");
+    let receive = Operation::recv::<u32>(&x, 1, Some(0), None).timeout(Duration::from_millis(50));
+    assert!(comms[1].run(&receive).is_err());
+    let queue = b.create_queue().expect("a queue");
+    assert!(
+        b.backend().cancel(queue.id(), 12).is_err(),
+        "nothing was posted"
+    );
+    comms[1].abort();
+    let after = comms[1].run(&Operation::barrier());
+    assert!(
+        after.is_err(),
+        "{:?} of an aborted communicator",
+        CollectiveKind::Barrier
+    );
+}
+
+fn reports(nic: &Nic) {
+    assert!(nic.describe().contains(&nic.ip().ip.to_string()));
+    let counters = nic.counters();
+    assert!(counters.tx_bytes >= 20_000, "{counters:?}");
+    let stats = nic.backend().progress_stats();
+    assert!(format!("{stats:?}").contains(char::is_numeric));
+    while nic.poll_event().is_some() {}
+    assert!(nic.backend().bar_file().exists());
+    let magic = nic
+        .backend()
+        .bar_read32(Reg::Magic.offset())
+        .expect("a register");
+    assert_ne!(magic, 0);
+    assert!(
+        nic.backend().bar_read32(usize::MAX - 3).is_err(),
+        "no such register"
+    );
+    let deadline = Instant::now() + PATIENCE;
+    while !nic.flush(Duration::from_millis(100)) {
+        assert!(Instant::now() < deadline, "something is always under way");
+    }
+}
+
+fn end(a: &Nic, b: &Nic) {
+    let queue = a.create_queue().expect("a queue");
+    let buffer = a.alloc::<u8>(10).expect("room");
+    a.close().expect("everything was delivered");
+    a.close().expect("a second time");
+    let nop = ringbell_nic_abi::Descriptor::new(ringbell_nic_abi::Opcode::Nop);
+    let refused = queue.call(&nop).expect("an answer");
+    assert_eq!(refused.status, ringbell_nic_abi::Status::ShuttingDown);
+    // Memory of a NIC that has ended can still be read, and freed.
+    buffer.to_vec().expect("the GPU has it");
+    drop(buffer);
+    b.close().expect("everything was delivered");
+}
+
+#[test]
+fn soft_conforms() {
+    check("soft", &soft::open);
+}
+
+/// Forwards every call, and notes its name.
+#[derive(Debug)]
+struct Noting(Arc<dyn Backend>, Arc<Mutex<BTreeSet<&'static str>>>);
+
+impl Noting {
+    fn note(&self, name: &'static str) {
+        let mut called = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        called.insert(name);
+    }
+}
+
+macro_rules! noting {
+    ([] $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
+        /// Every method.
+        const METHODS: &[&str] = &["register_host", $(stringify!($name)),*];
+
+        impl Backend for Noting {
+            $(fn $name(&self, $($arg: $ty),*) $(-> $out)? {
+                self.note(stringify!($name));
+                self.0.$name($($arg),*)
+            })*
+
+            unsafe fn register_host(
+                &self,
+                pd: PdId,
+                ptr: NonNull<u8>,
+                bytes: usize,
+                access: Access,
+            ) -> Result<HostRegion, MemoryError> {
+                self.note("register_host");
+                // SAFETY: the caller's contract.
+                unsafe { self.0.register_host(pd, ptr, bytes, access) }
+            }
+        }
+    };
+}
+control_path!(noting);
+
+#[test]
+fn another_implementation_conforms_and_the_suite_calls_every_method() {
+    let called: Arc<Mutex<BTreeSet<&'static str>>> = Arc::default();
+    check("noting", &|options, gpu| {
+        Ok(Arc::new(Noting(soft::open(options, gpu)?, called.clone())))
+    });
+    let called = called.lock().unwrap_or_else(PoisonError::into_inner);
+    let missing: Vec<_> = METHODS.iter().filter(|m| !called.contains(**m)).collect();
+    assert!(missing.is_empty(), "not called by the suite: {missing:?}");
+}
+
+#[test]
+fn an_unknown_nic_is_refused_with_the_names_that_there_are() {
+    let e = Nic::builder()
+        .nic("copper")
+        .open()
+        .expect_err("no such NIC");
+    let text = e.to_string();
+    assert!(
+        text.contains("nic: `copper`") && text.contains("soft"),
+        "{text}"
+    );
+    assert_eq!("soft".parse(), Ok(NicKind::Soft));
+}

@@ -1,0 +1,88 @@
+//! The software NIC as a [`Backend`](super::Backend): `ringbell-nic-core` with the transports and the port of the settings.
+#![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
+
+use std::net::Ipv4Addr;
+
+use ringbell_nic_core::port::MacAddr;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::Nic;
+
+use super::*;
+use crate::{port, TransportSpec};
+
+/// Opens a software NIC over the GPU's memory.
+pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, OpenError> {
+    let ip = options.ip;
+    let mut config = options.limits.clone();
+    config.ip = ip.ip;
+    config.progress = options.progress;
+    config.mac = station(ip.ip);
+    let mut builder = Nic::builder(config, gpu.memory()).mmu(options.mmu.clone());
+    if options.transport != TransportSpec::Tcp {
+        let mut local = options.local.clone();
+        // `local` by name reaches other network namespaces; `auto` does not.
+        local.across_networks |= options.transport == TransportSpec::Local;
+        builder = builder.local(local);
+    }
+    if options.transport != TransportSpec::Local {
+        match port::open(options, MacAddr(station(ip.ip)))? {
+            Some(port) => {
+                let mut tcp = TcpConfig::new(ip.ip, ip.prefix);
+                tcp.rx_buffer = options.tcp_buffer;
+                tcp.tx_buffer = options.tcp_buffer;
+                tcp.rto_min = options.tcp_rto_min;
+                tcp.watch = options.tcp_watch;
+                tcp.connections = options.limits.max_sessions;
+                tcp.seed = seed(options)?;
+                builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));
+            }
+            None if options.transport == TransportSpec::Tcp => return Err(OpenError::NoPort),
+            None => {}
+        }
+    }
+    Ok(Arc::new(Soft(builder.build()?)))
+}
+
+fn seed(options: &NicOptions) -> Result<u64, OpenError> {
+    if let Some(seed) = options.seed {
+        // Two NICs of one run must not share sequence numbers.
+        return Ok(seed ^ u64::from(u32::from(options.ip.ip)));
+    }
+    let mut bytes = [0_u8; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(OpenError::Random)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// A locally administered MAC address, unique as long as the IP addresses are.
+fn station(ip: Ipv4Addr) -> [u8; 6] {
+    let [a, b, c, d] = ip.octets();
+    [0x02, 0x52, a, b, c, d]
+}
+
+/// The software NIC.
+#[derive(Debug)]
+struct Soft(Nic);
+
+/// One method after the other, by the software NIC's own.
+macro_rules! forward {
+    ([] $($(#[$doc:meta])* fn $name:ident($($arg:ident: $ty:ty),*) $(-> $out:ty)?;)*) => {
+        impl Backend for Soft {
+            $(fn $name(&self, $($arg: $ty),*) $(-> $out)? {
+                self.0.$name($($arg),*)
+            })*
+
+            unsafe fn register_host(
+                &self,
+                pd: PdId,
+                ptr: NonNull<u8>,
+                bytes: usize,
+                access: Access,
+            ) -> Result<HostRegion, MemoryError> {
+                // SAFETY: the caller's contract.
+                unsafe { self.0.register_host(pd, ptr, bytes, access) }
+            }
+        }
+    };
+}
+control_path!(forward);
