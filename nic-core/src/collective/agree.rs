@@ -12,7 +12,7 @@ impl Collectives {
         let ids = c.active.iter().chain(&c.queue);
         let found = ids
             .filter_map(|id| self.ops.get(*id))
-            .filter_map(|a| Some((a.seq?, a.params?)))
+            .filter_map(|a| Some((a.seq?, a.params()?)))
             .find(|(seq, _)| executor::is_of(tag, *seq));
         match found {
             Some(_) if hash == 0 => {
@@ -59,7 +59,7 @@ impl Collectives {
         let mut mine = ids
             .filter_map(|id| self.ops.get(*id))
             .find(|a| a.seq == Some(seq))
-            .and_then(|a| a.params);
+            .and_then(super::Active::params);
         mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
         let Some(mine) = mine else { return };
         if !told {
@@ -95,7 +95,6 @@ impl Collectives {
         if let Task::Program(p) = &mut a.task {
             if p.reach != Reach::Messages {
                 p.params.direct = true;
-                a.params = Some(p.params);
             }
         }
     }
@@ -121,7 +120,7 @@ impl Collectives {
         let Some(ctx) = self.comm(slot).map(|c| c.ctx) else {
             return false;
         };
-        let params = self.ops.get(id).and_then(|a| a.params);
+        let params = self.ops.get(id).and_then(super::Active::params);
         let mut early = self.fabric.early(ctx);
         early.any(|(_, tag, hash)| {
             executor::is_of(tag, seq) && Some(hash) != params.map(|p| p.hash())

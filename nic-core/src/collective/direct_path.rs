@@ -271,9 +271,9 @@ impl Collectives {
                 .path
                 .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
             io.dma.copied += d.path.stored() - before;
-            for ended in out.drain(..) {
+            while !out.is_empty() {
                 self.direct_active -= 1;
-                self.on_ended(io, slot, ended);
+                self.on_ended(io, slot, out.remove(0));
             }
         }
         self.outcomes = out;

@@ -195,7 +195,6 @@ struct Active {
     state: State,
     /// Number among the communicator's collective operations.
     seq: Option<u32>,
-    params: Option<Params>,
     bytes: u64,
     /// How it ends when its communicator does, if not like the others.
     own_end: Option<(Status, u64)>,
@@ -208,6 +207,16 @@ struct Active {
     streams: [Option<StreamSide>; 2],
     /// The bytes that attached engines get.
     tap: Option<Box<Tap>>,
+}
+
+impl Active {
+    /// What the ranks of a collective must agree on.
+    fn params(&self) -> Option<Params> {
+        match &self.task {
+            Task::Program(p) => Some(p.params),
+            _ => None,
+        }
+    }
 }
 
 /// A work that has ended.
@@ -391,9 +400,10 @@ impl Collectives {
         else {
             return;
         };
-        let (mut seq, mut params, mut bytes) = (None, None, 0);
+        let (mut seq, mut bytes, mut routed) = (None, 0, true);
         if let Task::Program(p) = &task {
-            (params, bytes) = (Some(p.params), p.bytes);
+            bytes = p.bytes;
+            routed = p.params.direct;
             seq = Some(c.next_seq);
             c.next_seq = c.next_seq.wrapping_add(1);
         }
@@ -413,7 +423,6 @@ impl Collectives {
             task,
             state: State::Waiting,
             seq,
-            params,
             bytes,
             own_end: None,
             asked: None,
@@ -430,7 +439,9 @@ impl Collectives {
             });
             return;
         };
-        self.route(slot, id);
+        if !routed {
+            self.route(slot, id);
+        }
         if next && seq.is_some() && self.start(io, slot, id) {
             return;
         }
@@ -679,11 +690,9 @@ impl Collectives {
             } else {
                 c.counters.failed += 1;
             }
-            if let Task::Program(p) = a.task {
+            if let (Some(seq), Task::Program(p)) = (a.seq, a.task) {
+                c.remember(seq, p.params);
                 c.kept.put(p);
-            }
-            if let (Some(seq), Some(params)) = (a.seq, a.params) {
-                c.remember(seq, params);
                 let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
                 if status == Status::Ok && c.dispute.as_ref().is_some_and(settles) {
                     // The dispute was unfounded: some rank was late.

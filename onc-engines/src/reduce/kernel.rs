@@ -34,7 +34,7 @@ pub unsafe fn fused(
     streaming: bool,
 ) {
     // SAFETY: the caller's contract; the CPU has what `detect` found.
-    unsafe { fused_at(Level::detect(), dtype, op, dsts, srcs, n, streaming) };
+    unsafe { run(Level::detect(), dtype, op, dsts, srcs, n, streaming) };
 }
 
 /// [`fused`] with the instructions of a level, for tests and measurements.
@@ -53,15 +53,30 @@ pub unsafe fn fused_at(
     n: usize,
     streaming: bool,
 ) {
-    assert!(!srcs.is_empty(), "a reduction needs a source");
     assert!(level <= Level::detect(), "this CPU has no {level:?}");
+    // SAFETY: the caller's contract; the CPU has the level (checked).
+    unsafe { run(level, dtype, op, dsts, srcs, n, streaming) };
+}
+
+/// # Safety
+/// As [`fused_at`], with a level that this CPU has.
+unsafe fn run(
+    level: Level,
+    dtype: DataType,
+    op: ReduceOp,
+    dsts: &[*mut u8],
+    srcs: &[*const u8],
+    n: usize,
+    streaming: bool,
+) {
+    assert!(!srcs.is_empty(), "a reduction needs a source");
     let run = Pass {
         dsts,
         srcs,
         n,
         streaming,
     };
-    // SAFETY: the caller's contract; the CPU has the level (checked).
+    // SAFETY: the caller's contract.
     unsafe {
         match level {
             Level::Baseline => baseline(dtype, op, &run),

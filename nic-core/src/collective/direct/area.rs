@@ -29,7 +29,7 @@ use crate::transport::PeerWindow;
 /// Records of a rank that exist at once: twice the window (see the module text of `direct`).
 pub(super) const DEPTH: u64 = 2 * super::WINDOW;
 /// Two cache lines, which the CPU fetches as a pair.
-const PAIR: usize = 128;
+pub(super) const PAIR: usize = 128;
 const LINE: usize = 64;
 /// Areas of one size that wait before the oldest is used again.
 const POOLED: usize = 16;
@@ -40,11 +40,27 @@ const FEW: usize = 8;
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     ranks: usize,
+    /// Bytes of a record with the room for its input.
     slot: usize,
+    /// Bytes of the longest input.
     eager: usize,
+    /// Where the records begin.
+    records: usize,
+    bytes: usize,
 }
 
 impl Layout {
+    fn new(ranks: usize, eager: usize) -> Layout {
+        let slot = PAIR.max((LINE + eager).next_multiple_of(PAIR));
+        let records = (ranks + 1) * PAIR;
+        Layout {
+            ranks,
+            slot,
+            eager,
+            records,
+            bytes: records + ranks * DEPTH as usize * slot,
+        }
+    }
     fn revoked(&self) -> usize {
         self.ranks * PAIR
     }
@@ -53,12 +69,10 @@ impl Layout {
         let word = seq % DEPTH + if done { DEPTH } else { 0 };
         self.ranks * PAIR + LINE + word as usize * 8
     }
+    #[inline]
     fn record(&self, from: u32, seq: u64) -> usize {
         let i = from as usize * DEPTH as usize + (seq % DEPTH) as usize;
-        (self.ranks + 1) * PAIR + i * self.slot
-    }
-    fn bytes(&self) -> usize {
-        (self.ranks + 1) * PAIR + self.ranks * DEPTH as usize * self.slot
+        self.records + i * self.slot
     }
 }
 
@@ -139,17 +153,13 @@ impl Area {
         eager_bytes: u64,
     ) -> Option<Area> {
         let eager = usize::try_from(eager_bytes).ok()?;
-        let layout = Layout {
-            ranks: ranks as usize,
-            slot: PAIR.max((LINE + eager).next_multiple_of(PAIR)),
-            eager,
-        };
-        let len = (layout.bytes() as u64).next_multiple_of(PAIR as u64);
+        let layout = Layout::new(ranks as usize, eager);
+        let len = (layout.bytes as u64).next_multiple_of(PAIR as u64);
         let block = pool.take(len).or_else(|| nic_memory.alloc(len))?;
-        let base = nic_memory.at_bus(NIC_BUS + block.at, layout.bytes() as u64)?;
+        let base = nic_memory.at_bus(NIC_BUS + block.at, layout.bytes as u64)?;
         // An earlier user's bytes must not look like records.
         // SAFETY: the block is ours, and used through raw stores and atomics only.
-        unsafe { base.write_bytes(0, layout.bytes()) };
+        unsafe { base.write_bytes(0, layout.bytes) };
         Some(Area {
             numbers: Numbers {
                 // Never 0, as fresh memory has it.
@@ -233,6 +243,7 @@ impl Area {
     }
 
     /// The input of `len` bytes that came with that rank's record.
+    #[inline]
     pub(super) fn input(&self, from: u32, seq: u64, len: usize) -> *const u8 {
         debug_assert!(len <= self.layout.eager);
         // SAFETY: inside the slot.
@@ -242,10 +253,8 @@ impl Area {
     /// The area of a peer that lies at `bus`; `None` when the peer is gone or does not export it.
     #[inline]
     pub(super) fn of_peer<'p>(&self, window: &'p dyn PeerWindow, bus: u64) -> Option<Remote<'p>> {
-        if !bus.is_multiple_of(PAIR as u64) {
-            return None;
-        }
-        let base = window.at(bus, self.layout.bytes() as u64)?;
+        debug_assert!(bus.is_multiple_of(PAIR as u64));
+        let base = window.at(bus, self.layout.bytes as u64)?;
         Some(Remote {
             numbers: self.numbers,
             layout: self.layout,
@@ -316,13 +325,19 @@ impl<'p> Remote<'p> {
     pub(super) fn put_input(&self, me: u32, seq: u64, input: &Pages) {
         let len = input.bytes() as usize;
         debug_assert!(len <= self.layout.eager);
-        let at = self.layout.record(me, seq) + input_at(len);
+        let to = self
+            .base
+            .wrapping_add(self.layout.record(me, seq) + input_at(len));
+        if let Some(from) = input.together() {
+            // SAFETY: the slot has room for the eager bytes; the input is mapped.
+            return unsafe { copy::copy(to, from, len) };
+        }
         let mut done = 0;
         while done < len {
             let (from, run) = input.at(done as u64);
             let n = run.min(len - done);
-            // SAFETY: the slot has room for the eager bytes; `at` gives mapped bytes.
-            unsafe { copy::copy(self.base.add(at + done), from, n) };
+            // SAFETY: as above; `at` gives mapped bytes.
+            unsafe { copy::copy(to.add(done), from, n) };
             done += n;
         }
     }

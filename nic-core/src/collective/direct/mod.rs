@@ -52,7 +52,7 @@ use crate::types::NicTime;
 use area::Area;
 pub(crate) use area::AreaPool;
 pub(crate) use pages::{Access, Pages};
-use pass::{Cursor, PassError};
+use pass::{Cursor, Found, PassError};
 use plan::Plans;
 use ranges::Ranges;
 use record::{flag, Record, Shape, INLINE_BYTES};
@@ -100,6 +100,10 @@ pub(crate) struct DirectOp {
     shape: Shape,
     push: Ranges,
     pull: Ranges,
+    /// Words of an eager record.
+    head: [u64; 3],
+    /// The operands of an eager operation, where they can be found beforehand.
+    found: Option<Found>,
     /// Tables of pages that peers read during a call.
     tables: [Option<Block>; 2],
 }
@@ -206,6 +210,8 @@ struct Op {
 pub(crate) struct Direct {
     rank: u32,
     ranks: u32,
+    /// A bit for each other rank.
+    everybody_else: u64,
     area: Area,
     /// Bus address of each rank's area.
     peers: Vec<u64>,
@@ -243,6 +249,7 @@ impl Direct {
         Some(Direct {
             rank,
             ranks,
+            everybody_else: (u64::MAX >> (64 - ranks)) & !(1 << rank),
             area,
             peers: vec![0; ranks as usize],
             plans: Plans::new(rank, ranks),
@@ -269,6 +276,8 @@ impl Direct {
 
     /// Sets the address of a peer's area.
     pub(crate) fn set_peer(&mut self, rank: u32, address: u64) {
+        // Frames give addresses in whole pairs of lines.
+        debug_assert!(address.is_multiple_of(area::PAIR as u64));
         self.peers[rank as usize] = address;
     }
 
@@ -352,7 +361,13 @@ impl Direct {
             n if n > INLINE_BYTES => Form::Eager,
             _ => Form::Inline,
         };
+        let found = match form {
+            Form::Placed => None,
+            _ => Found::of(&pull, self.rank, &input, &output),
+        };
         Box::new(DirectOp {
+            head: record::head(&params),
+            found,
             shape: Shape::of(&params, form),
             params,
             input,
@@ -368,7 +383,7 @@ impl Direct {
     /// needs to see messages, which this path has not.
     pub(crate) fn post(&mut self, token: u64, op: Box<DirectOp>, messages: bool) {
         self.posted += 1;
-        let missing = self.everybody_else();
+        let missing = self.everybody_else;
         self.ops.push_back(Op {
             seq: self.posted,
             token,
@@ -406,7 +421,7 @@ impl Direct {
         if self.ending.is_some() {
             return self.drain(now, nic_memory, peers, out);
         }
-        let mut moved = self.publish(nic_memory, peers);
+        let mut moved = self.published < self.ops.len() && self.publish(nic_memory, peers);
         // A finished operation may let the next one start at once.
         while let Some(result) = self.advance(peers) {
             moved = true;
@@ -414,7 +429,9 @@ impl Direct {
                 Ok(None) => break,
                 Ok(Some(outcome)) => {
                     self.end_front(nic_memory, outcome, out);
-                    self.publish(nic_memory, peers);
+                    if self.published < self.ops.len() {
+                        self.publish(nic_memory, peers);
+                    }
                 }
                 Err(outcome) => {
                     // Peers may still be writing this rank's buffers.
@@ -478,15 +495,9 @@ impl Direct {
         Some((window, remote))
     }
 
+    /// From the next rank on, so that not all begin with rank 0.
     fn others(&self) -> impl Iterator<Item = u32> + use<> {
-        let (rank, ranks) = (self.rank, self.ranks);
-        // From the next rank on, so that not all begin with rank 0.
-        (1..ranks).map(move |i| (rank + i) % ranks)
-    }
-
-    fn everybody_else(&self) -> u64 {
-        let all = u64::MAX >> (64 - self.ranks);
-        all & !(1 << self.rank)
+        (self.rank + 1..self.ranks).chain(0..self.rank)
     }
 
     /// Puts records out, as far as the window allows.
@@ -498,33 +509,27 @@ impl Direct {
             }
             let (seq, d) = (op.seq, &mut *op.op);
             let shape = d.shape.with_messages(op.messages);
-            let words = match d.form {
-                Form::Placed => {
-                    let buffers = (&d.input, &d.output);
-                    let record = Record::of(&d.params, buffers, &mut d.tables, nic_memory);
-                    op.flags = record.flags();
-                    record.words()
-                }
-                Form::Eager => {
-                    let [a, b, c] = record::head(&d.params);
-                    [a, b, c, 0, 0, 0, 0]
-                }
-                Form::Inline => [0; record::WORDS - 1],
-            };
-            let words = match d.form {
-                Form::Placed => &words[..],
-                Form::Eager => &words[..3],
-                Form::Inline => &[],
-            };
+            let mut placed = None;
+            if d.form == Form::Placed {
+                let buffers = (&d.input, &d.output);
+                let record = Record::of(&d.params, buffers, &mut d.tables, nic_memory);
+                op.flags = record.flags();
+                placed = Some(record.words());
+            }
             let d = &self.ops[self.published].op;
             for r in self.others() {
                 let Some((window, remote)) = self.area_of(peers, r) else {
                     // Detected again, and reported, when its record does not come.
                     continue;
                 };
-                remote.put_words(self.rank, seq, words);
-                if d.form != Form::Placed {
-                    remote.put_input(self.rank, seq, &d.input);
+                match &placed {
+                    Some(words) => remote.put_words(self.rank, seq, words),
+                    None => {
+                        if d.form == Form::Eager {
+                            remote.put_words(self.rank, seq, &d.head);
+                        }
+                        remote.put_input(self.rank, seq, &d.input);
+                    }
                 }
                 if remote.publish(self.rank, seq, shape) {
                     window.wake();
@@ -543,7 +548,7 @@ impl Direct {
             return None;
         }
         let mut moved = false;
-        let everybody_else = self.everybody_else();
+        let everybody_else = self.everybody_else;
         loop {
             let op = self.ops.front_mut()?;
             let seq = op.seq;
@@ -666,19 +671,24 @@ impl Direct {
         let Some(op) = self.ops.front() else {
             return Ok(Outcome::Done);
         };
+        let (d, eager) = (&*op.op, (&self.area, op.seq));
+        if let Some(found) = &d.found {
+            pass::run_found(found, &d.pull, &d.params, eager, &mut self.stats);
+            return Ok(Outcome::Done);
+        }
         let job = pass::Job {
-            plan: &op.op.pull,
-            params: &op.op.params,
+            plan: &d.pull,
+            params: &d.params,
             rank: self.rank,
-            input: &op.op.input,
-            output: &op.op.output,
+            input: &d.input,
+            output: &d.output,
             records: &self.records,
             peers,
-            eager: Some((&self.area, op.seq)),
+            eager: Some(eager),
             streaming: false,
         };
-        match pass::run_eager(&job, &mut self.stats) {
-            Ok(()) => Ok(Outcome::Done),
+        match pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats) {
+            Ok(_) => Ok(Outcome::Done),
             Err(PassError { rank }) => Err(Outcome::PeerFailed { rank }),
         }
     }
@@ -761,7 +771,7 @@ fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut R
     d.shape.agrees(theirs)
         && match d.form {
             Form::Inline => true,
-            Form::Eager => record::head(&d.params) == [word(1), word(2), word(3)],
+            Form::Eager => d.head == [word(1), word(2), word(3)],
             Form::Placed => {
                 *kept = Record::from_words(&std::array::from_fn(|i| word(i + 1)));
                 kept.agrees(&d.params)

@@ -163,11 +163,11 @@ impl Pages {
         (page.wrapping_add(inside as usize), run as usize)
     }
 
-    /// Where the buffer begins, if all of it lies together for the CPU.
+    /// Where the buffer begins, if all of it is in one page.
     #[inline]
     pub(super) fn together(&self) -> Option<*mut u8> {
-        let (first, run) = self.at(0);
-        (run as u64 == self.bytes).then_some(first)
+        let first = self.first[0].0.wrapping_add(self.offset as usize);
+        (self.offset + self.bytes <= PAGE_BYTES).then_some(first)
     }
 
     /// Stores the bus addresses for peers.

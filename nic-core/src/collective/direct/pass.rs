@@ -81,65 +81,106 @@ fn count(job: &Job<'_>, step: &Step, stats: &mut DirectStats) {
     }
 }
 
-/// A whole eager operation.
-pub(super) fn run_eager(job: &Job<'_>, stats: &mut DirectStats) -> Result<(), PassError> {
-    if !in_one(job, stats)? {
-        run(job, &mut Cursor::default(), u64::MAX, stats)?;
-    }
-    Ok(())
+/// An operand of an eager operation whose own buffers lie together.
+#[derive(Debug, Clone, Copy)]
+enum At {
+    /// Own memory.
+    Own(*mut u8),
+    /// At this offset of the input that comes from a rank.
+    Came(u32, usize),
 }
 
-/// A whole eager operation, when own source and destination lie together and ranks are few: every operand
-/// is found once. `false`: it is not such a one.
-fn in_one(job: &Job<'_>, stats: &mut DirectStats) -> Result<bool, PassError> {
-    let (Some((area, seq)), Some(input), Some(output)) =
-        (job.eager, job.input.together(), job.output.together())
-    else {
-        return Ok(false);
-    };
-    if job.records.len() > FEW {
-        return Ok(false);
-    }
-    let len = job.plan.input_bytes;
-    // Where a run of `bytes` bytes lies, checked against its buffer.
-    let at = |run: &Run, bytes: u64| {
-        let (base, room) = match (run.rank == job.rank, run.output) {
-            (true, true) => (output, job.output.bytes()),
-            (true, false) => (input, job.input.bytes()),
-            (false, false) => (area.input(run.rank, seq, len as usize).cast_mut(), len),
-            (false, true) => return Err(PassError { rank: run.rank }),
+// SAFETY: own addresses; their user has pinned the regions, and copies raw bytes only.
+unsafe impl Send for At {}
+
+/// An eager operation, every operand checked and found beforehand: for few ranks and own buffers that lie together.
+#[derive(Debug)]
+pub(super) struct Found {
+    at: Vec<At>,
+    /// What one call adds to the counts.
+    stats: DirectStats,
+}
+
+impl Found {
+    /// `None`: there are many operands, or buffers in several pieces.
+    pub(super) fn of(plan: &Ranges, rank: u32, input: &Pages, output: &Pages) -> Option<Found> {
+        let own = (input.together()?, output.together()?);
+        let mut all = Found {
+            at: Vec::with_capacity(plan.runs.len()),
+            stats: DirectStats::default(),
         };
-        match run.at.checked_add(bytes).is_some_and(|end| end <= room) {
-            true => Ok(base.wrapping_add(run.at as usize)),
-            false => Err(PassError { rank: run.rank }),
+        for step in &plan.steps {
+            let (runs, sources) = step.runs();
+            if runs.len() > 2 * FEW {
+                return None;
+            }
+            for run in &plan.runs[runs.clone()] {
+                let (at, room) = match (run.rank == rank, run.output) {
+                    (true, true) => (At::Own(own.1.wrapping_add(run.at as usize)), output.bytes()),
+                    (true, false) => (At::Own(own.0.wrapping_add(run.at as usize)), input.bytes()),
+                    (false, false) => (At::Came(run.rank, run.at as usize), plan.input_bytes),
+                    (false, true) => return None,
+                };
+                let end = run.at.checked_add(step.bytes)?;
+                if end > room {
+                    return None;
+                }
+                all.at.push(at);
+            }
+            let destinations = (runs.len() - sources) as u64;
+            all.stats.stored += step.bytes * destinations;
+            if step.elements > 0 {
+                all.stats.steps += 1;
+                all.stats.reduced += step.elements * (sources as u64).saturating_sub(1);
+            }
         }
-    };
-    let mut srcs = [std::ptr::null::<u8>(); FEW];
-    let mut dsts = [std::ptr::null_mut::<u8>(); FEW];
-    for step in &job.plan.steps {
-        let (sources, destinations) = (job.plan.sources(step), job.plan.destinations(step));
-        for (run, p) in sources.iter().zip(&mut srcs) {
-            *p = at(run, step.bytes)?.cast_const();
+        Some(all)
+    }
+}
+
+/// A whole eager operation.
+pub(super) fn run_found(
+    found: &Found,
+    plan: &Ranges,
+    p: &Params,
+    (area, seq): (&Area, u64),
+    stats: &mut DirectStats,
+) {
+    let mut operands = [std::ptr::null_mut::<u8>(); 2 * FEW];
+    for step in &plan.steps {
+        let (runs, sources) = step.runs();
+        let all = &found.at[runs];
+        for (at, operand) in all.iter().zip(&mut operands) {
+            *operand = match *at {
+                At::Own(at) => at,
+                At::Came(from, offset) => {
+                    let input = area.input(from, seq, plan.input_bytes as usize);
+                    input.cast_mut().wrapping_add(offset)
+                }
+            };
         }
-        for (run, p) in destinations.iter().zip(&mut dsts) {
-            *p = at(run, step.bytes)?;
-        }
-        // SAFETY: `at` has checked the bytes of every operand, all of them this rank's own memory: pinned
+        let (sources, destinations) = operands[..all.len()].split_at(sources);
+        // SAFETY: `Found::of` has checked the bytes of every operand, all of them this rank's own memory: pinned
         // buffers that lie together, and slots of its area. An own destination may be its source.
         unsafe {
             reduce::fused(
-                job.params.dtype,
-                job.params.op,
-                &dsts[..destinations.len()],
-                &srcs[..sources.len()],
+                p.dtype,
+                p.op,
+                destinations,
+                as_const(sources),
                 step.elements as usize,
                 false,
             );
         }
-        stats.stored += step.bytes * destinations.len() as u64;
-        count(job, step, stats);
     }
-    Ok(true)
+    stats.stored += found.stats.stored;
+    stats.steps += found.stats.steps;
+    stats.reduced += found.stats.reduced;
+}
+
+fn as_const<'a>(of: &'a [*mut u8]) -> &'a [*const u8] {
+    // SAFETY: both pointers have one representation, and the slice is only read.
+    unsafe { std::slice::from_raw_parts(of.as_ptr().cast(), of.len()) }
 }
 
 /// One piece at byte `at` of the step's value; returns how many bytes.

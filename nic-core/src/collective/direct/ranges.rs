@@ -23,6 +23,16 @@ pub(super) struct Step {
     destinations: u32,
 }
 
+impl Step {
+    /// Where its runs are among those of all steps: sources, then destinations.
+    #[inline]
+    pub(super) fn runs(&self) -> (std::ops::Range<usize>, usize) {
+        let first = self.first as usize;
+        let all = (self.sources + self.destinations) as usize;
+        (first..first + all, self.sources as usize)
+    }
+}
+
 /// All that this rank does.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
@@ -32,7 +42,7 @@ pub(super) struct Ranges {
     pub(super) output_bytes: u64,
     pub(super) steps: Vec<Step>,
     /// Of all steps: a step's sources, then its destinations.
-    runs: Vec<Run>,
+    pub(super) runs: Vec<Run>,
 }
 
 impl Ranges {
