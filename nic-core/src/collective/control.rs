@@ -140,6 +140,7 @@ impl Collectives {
         });
         let id = CommId(slot as u32 | u32::from(s.generation) << 16);
         self.by_ctx.insert(c.ctx, slot as u32);
+        self.unsettled = true;
         tracing::info!(
             ctx = c.ctx,
             rank = c.rank,

@@ -250,9 +250,6 @@ impl Collectives {
 
     /// Moves the direct paths on.
     pub(super) fn step_direct(&mut self, io: &mut Io<'_>) -> bool {
-        if self.direct_active == 0 {
-            return false;
-        }
         let mut moved = false;
         let mut out = std::mem::take(&mut self.outcomes);
         for slot in 0..self.comms.len() as u32 {

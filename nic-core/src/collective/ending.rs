@@ -28,6 +28,7 @@ impl Collectives {
         });
         let (ctx, n) = (c.ctx, c.peers.len());
         self.ending += 1;
+        self.unsettled = true;
         tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
         self.abort_direct(io, slot);
         self.fabric.kill(io, ctx, |from| Frame::Abort {
@@ -130,13 +131,6 @@ impl Collectives {
 
     /// Notices ranks that are ready, and those that never come.
     pub(super) fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
-        let connects = |s: &u32| {
-            self.comm(*s)
-                .is_some_and(|c| !c.life.ready && c.life.end.is_none())
-        };
-        if !self.by_ctx.values().any(connects) {
-            return false;
-        }
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {

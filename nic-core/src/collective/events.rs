@@ -187,9 +187,6 @@ impl Collectives {
     /// Ends the communicators that need a rank that sends nothing more. Called when all
     /// its messages have been processed.
     pub(super) fn look_at_gone(&mut self, io: &mut Io<'_>) -> bool {
-        if self.gone == 0 {
-            return false;
-        }
         let mut moved = false;
         let slots: Vec<u32> = self.by_ctx.values().copied().collect();
         for slot in slots {

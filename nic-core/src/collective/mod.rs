@@ -203,8 +203,7 @@ struct Active {
     queued: bool,
     /// It has tried the direct path, and goes over messages.
     messages: bool,
-    /// Kernels' streams that stand for source and destination.
-    streams: [Option<StreamSide>; 2],
+    rings: Rings,
     /// The bytes that attached engines get.
     tap: Option<Box<Tap>>,
 }
@@ -217,7 +216,15 @@ impl Active {
             _ => None,
         }
     }
+
+    /// Kernels' streams that stand for source and destination.
+    fn streams(&self) -> [Option<StreamSide>; 2] {
+        self.rings.as_deref().copied().unwrap_or_default()
+    }
 }
+
+/// Kernels' streams that stand for source and destination, where there are any.
+pub(crate) type Rings = Option<Box<[Option<StreamSide>; 2]>>;
 
 /// A work that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -259,6 +266,8 @@ pub(crate) struct Collectives {
     retired: Vec<Retired>,
     /// Communicators that have ended and are not gone.
     ending: usize,
+    /// Some may not be ready, or have ended and not retired their operations.
+    unsettled: bool,
     /// Ranks ever recorded as gone: usually none.
     gone: u64,
     /// Operations on the direct path.
@@ -283,6 +292,7 @@ impl Collectives {
             pd: None,
             retired: Vec::new(),
             ending: 0,
+            unsettled: false,
             gone: 0,
             direct_active: 0,
             outcomes: Vec::new(),
@@ -339,13 +349,24 @@ impl Collectives {
     }
 
     /// Whether something waits for a reading of the clock.
+    #[inline]
     pub(crate) fn wants_clock(&self) -> bool {
+        self.unsettled && self.some_wait_for_clock()
+    }
+
+    fn some_wait_for_clock(&self) -> bool {
         let waits = |s: &u32| {
             self.comm(*s).is_some_and(|c| {
                 (!c.life.ready && c.life.end.is_none()) || c.life.end.is_some_and(|e| !e.reaped)
             })
         };
         self.by_ctx.values().any(waits)
+    }
+
+    /// Whether works have ended, or kernels are to be notified.
+    #[inline]
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty() || self.streams.have_failed()
     }
 
     /// The next work that has ended.
@@ -366,10 +387,11 @@ impl Collectives {
             && self.streams.is_quiet()
             && self.is_direct_quiet()
             && self.fabric.is_quiet()
-            && !self.by_ctx.values().any(|s| {
-                let end = self.comm(*s).and_then(|c| c.life.end);
-                end.is_some_and(|e| !e.reaped)
-            })
+            && (self.ending == 0
+                || !self.by_ctx.values().any(|s| {
+                    let end = self.comm(*s).and_then(|c| c.life.end);
+                    end.is_some_and(|e| !e.reaped)
+                }))
     }
 
     /// When the NIC must step although nothing arrives.
@@ -390,7 +412,7 @@ impl Collectives {
         slot: u32,
         token: WorkToken,
         task: Task,
-        (streams, seen): ([Option<StreamSide>; 2], Seen),
+        (rings, seen): (Rings, Seen),
         after: After,
     ) {
         let Some(c) = self
@@ -408,13 +430,14 @@ impl Collectives {
             c.next_seq = c.next_seq.wrapping_add(1);
         }
         // Nothing is before it, and no rank has said anything of it.
-        let next = c.queue.is_empty()
+        let next = seq.is_some()
+            && c.queue.is_empty()
             && after == After::Nothing
             && c.life.ready
             && c.life.end.is_none()
             && c.dispute.is_none()
             && !self.fabric.has_early();
-        let tap = Tap::of(&task, &streams, seen);
+        let tap = Tap::of(&task, &rings, seen);
         let active = Active {
             token,
             tap,
@@ -428,7 +451,7 @@ impl Collectives {
             asked: None,
             queued: false,
             messages: false,
-            streams,
+            rings,
         };
         let Some(id) = self.ops.insert(active) else {
             self.retired.push(Retired {
@@ -442,7 +465,7 @@ impl Collectives {
         if !routed {
             self.route(slot, id);
         }
-        if next && seq.is_some() && self.start(io, slot, id) {
+        if next && self.start(io, slot, id) {
             return;
         }
         self.waiting += 1;
@@ -475,9 +498,6 @@ impl Collectives {
 
     /// Starts the operations that can start. `ended` returns whether an operation's predecessors have ended.
     fn begin(&mut self, io: &mut Io<'_>, ended: &dyn Fn(After) -> bool) -> bool {
-        if self.waiting == 0 {
-            return false;
-        }
         let mut moved = false;
         for slot in 0..self.comms.len() as u32 {
             // Collective operations begin in order; messages and local ones when they can.
@@ -517,12 +537,15 @@ impl Collectives {
         if !matches!(a.state, State::Waiting) {
             return true;
         }
-        let streams = a.streams;
-        if self.streams.are_taken(streams) || self.is_channel_taken(slot, &a.task) {
-            return false;
-        }
-        if !self.show_source(io, slot, id) {
-            return false;
+        let streams = a.streams();
+        // Memory alone, which no engine is to see, is never in the way.
+        if a.rings.is_some() || a.tap.is_some() || matches!(a.task, Task::Channel(_)) {
+            if self.streams.are_taken(streams) || self.is_channel_taken(slot, &a.task) {
+                return false;
+            }
+            if !self.show_source(io, slot, id) {
+                return false;
+            }
         }
         let Some(a) = self.ops.get(id) else {
             return true;
@@ -681,7 +704,9 @@ impl Collectives {
     /// An operation has ended.
     fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
         let Some(a) = self.ops.remove(id) else { return };
-        self.streams.give_back(id, a.streams, status, detail);
+        if let Some(rings) = a.rings {
+            self.streams.give_back(id, *rings, status, detail);
+        }
         if let Some(c) = self.comms[slot as usize].comm.as_mut() {
             c.active.retain(|o| *o != id);
             c.release(&a.state);
@@ -724,11 +749,14 @@ impl Collectives {
         }
         self.show_messages(io);
         let mut moved = self.take_events(io);
-        if fresh {
+        if fresh && self.unsettled {
             moved |= self.look_at_clock(io);
+            self.unsettled = self.some_wait_for_clock();
         }
-        moved |= self.begin(io, ended);
-        self.look_at_streams(io);
+        moved |= self.waiting > 0 && self.begin(io, ended);
+        if !self.streams.is_quiet() {
+            self.look_at_streams(io);
+        }
         let mut budget = STEP_ELEMENTS;
         for _ in 0..self.ready.len() {
             let Some(id) = self.ready.pop_front() else {
@@ -737,11 +765,13 @@ impl Collectives {
             moved = true;
             self.run(io, id, &mut budget);
         }
-        moved |= self.step_direct(io);
+        moved |= self.direct_active > 0 && self.step_direct(io);
         moved |= self.reap(io);
-        moved |= self.fabric.step(io, fresh);
-        moved |= self.take_events(io);
-        moved | self.look_at_gone(io)
+        if fresh || !self.fabric.is_quiet() {
+            moved |= self.fabric.step(io, fresh);
+            moved |= self.take_events(io);
+        }
+        moved | (self.gone > 0 && self.look_at_gone(io))
     }
 
     fn run(&mut self, io: &mut Io<'_>, id: u32, budget: &mut u64) {

@@ -28,6 +28,12 @@ impl Streams {
         self.watched.is_empty()
     }
 
+    /// Whether kernels are to be notified of failures.
+    #[inline]
+    pub(super) fn have_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
     /// Whether another operation has one of them: they are taken in the order of posting.
     pub(super) fn are_taken(&self, streams: [Option<StreamSide>; 2]) -> bool {
         let taken = |s: &StreamSide| self.taken.iter().any(|t| t.0 == *s);
@@ -80,7 +86,7 @@ impl Collectives {
     /// An operation ends before it has begun for others.
     pub(super) fn forget(&mut self, id: u32, status: Status, detail: u64) {
         if let Some(a) = self.ops.remove(id) {
-            self.streams.give_back(id, a.streams, status, detail);
+            self.streams.give_back(id, a.streams(), status, detail);
         }
     }
 
@@ -124,7 +130,7 @@ impl Collectives {
     }
 
     pub(super) fn start_channel(&mut self, io: &mut Io<'_>, slot: u32, id: u32, t: ChannelTask) {
-        let streams = self.ops.get(id).map_or([None; 2], |a| a.streams);
+        let streams = self.ops.get(id).map_or([None; 2], super::Active::streams);
         let end = match open(io, streams) {
             Ok([Some(end), _] | [None, Some(end)]) => End::Stream(end),
             Ok([None, None]) => End::Memory(t.side),

@@ -19,7 +19,7 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId, Status};
 
 use super::combine::locate;
-use super::{Collectives, Io, Pieces, Side, State, StreamSide, Task};
+use super::{Collectives, Io, Pieces, Rings, Side, State, StreamSide, Task};
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, Place, PIECE};
 use crate::types::{Buffer, Owner};
@@ -128,14 +128,15 @@ fn pieces(side: Side, bytes: u64) -> Pieces {
 
 impl Tap {
     /// What engines see of a task; `None` when they see nothing.
-    pub(super) fn of(
-        task: &Task,
-        streams: &[Option<StreamSide>; 2],
-        seen: Seen,
-    ) -> Option<Box<Tap>> {
-        if seen.input.is_none() && seen.output.is_none() {
-            return None;
+    #[inline]
+    pub(super) fn of(task: &Task, rings: &Rings, seen: Seen) -> Option<Box<Tap>> {
+        match (seen.input, seen.output) {
+            (None, None) => None,
+            _ => Tap::seeing(task, &rings.as_deref().copied().unwrap_or_default(), seen),
         }
+    }
+
+    fn seeing(task: &Task, streams: &[Option<StreamSide>; 2], seen: Seen) -> Option<Box<Tap>> {
         let none = Pieces::default;
         let (source, result) = match task {
             Task::Send { pieces, .. } => (pieces.clone(), none()),
@@ -181,7 +182,11 @@ impl Tap {
 }
 
 /// Whether an engine sees the messages of a communicator.
+#[inline]
 pub(super) fn shows_messages(io: &Io<'_>, slot: u32) -> bool {
+    if !io.dma.engines.is_watching() {
+        return false;
+    }
     let watched = |place: Place| {
         let (by, direction) = place.at(slot);
         io.dma.engines.is_watched(by, direction)
@@ -287,6 +292,7 @@ impl Collectives {
     }
 
     /// Which engines see the operations that a queue of a domain posts now.
+    #[inline]
     pub(crate) fn seen(&self, engines: &crate::engine::Engines, slot: u32, pd: PdId) -> Seen {
         let of = |place: Place| {
             let (by, direction) = place.at(slot);
@@ -294,20 +300,24 @@ impl Collectives {
             // An engine must not see the bytes of another tenant's operations.
             (engines.about(id)?.0 == pd).then_some(id)
         };
-        if !engines.is_watching() {
-            return Seen::default();
-        }
-        Seen {
-            input: of(Place::Input),
-            output: of(Place::Output),
+        match engines.is_watching() {
+            false => Seen::default(),
+            true => Seen {
+                input: of(Place::Input),
+                output: of(Place::Output),
+            },
         }
     }
 
     /// Puts the streams to peers before the engines that are to see messages.
+    #[inline]
     pub(crate) fn show_messages(&mut self, io: &mut Io<'_>) {
-        if !io.dma.engines.is_watching() {
-            return;
+        if io.dma.engines.is_watching() {
+            self.show_all_messages(io);
         }
+    }
+
+    fn show_all_messages(&mut self, io: &mut Io<'_>) {
         for slot in 0..self.comms.len() as u32 {
             if !shows_messages(io, slot) {
                 continue;

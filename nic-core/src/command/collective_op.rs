@@ -11,7 +11,7 @@ use ringbell_onc_engines::program::{choose, Locality};
 use super::Core;
 use crate::collective::{
     reach, After, CancelError, ChannelTask, Collectives, Fate, Io, Key, LocalPass, Params, Pieces,
-    PlanError, Prepared, Reach as Path, Shape, Side, StreamSide, Task,
+    PlanError, Prepared, Reach as Path, Rings, Shape, Side, StreamSide, Task,
 };
 use crate::permit::Permit;
 use crate::transport::TransportEvent;
@@ -81,7 +81,14 @@ impl Core {
         r
     }
 
+    #[inline]
     fn retire_collectives(&mut self) {
+        if self.collectives.has_retired() {
+            self.retire_all_collectives();
+        }
+    }
+
+    fn retire_all_collectives(&mut self) {
         // Before the pins go: kernels that wait at a stream are notified that it has failed.
         self.collectives.tell_streams(&mut self.memory.dma());
         while let Some(r) = self.collectives.take_retired() {
@@ -177,8 +184,8 @@ impl Core {
 
     pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
         let slot = self.collectives.find(d.session.0);
-        let (slot, task, pins, streams) = match self.repeated(slot, pd, d) {
-            Some((slot, p, pins)) => (slot, Task::Program(p), pins, [None, None]),
+        let (slot, task, pins, rings) = match self.repeated(slot, pd, d) {
+            Some((slot, p, pins)) => (slot, Task::Program(p), pins, None),
             None => match self.decode_collective(slot, pd, d) {
                 Ok(new) => new,
                 Err((status, detail)) => {
@@ -210,7 +217,7 @@ impl Core {
         work.timeout_us -= work.extra_us;
         let token = self.outstanding.insert(work);
         let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
-        self.collectives(|c, io| c.post(io, slot, token, task, (streams, seen), after));
+        self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
     }
 
     /// The operation that an earlier descriptor of the same shape has prepared, and pins of its buffers.
@@ -243,15 +250,16 @@ impl Core {
         slot: Option<u32>,
         pd: PdId,
         d: &Descriptor,
-    ) -> Result<(u32, Task, Pins, [Option<StreamSide>; 2]), Refusal> {
+    ) -> Result<(u32, Task, Pins, Rings), Refusal> {
         let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
         let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
         if let Some(why) = self.collectives.ended(slot) {
             return Err(why);
         }
         let (task, pins) = self.task(slot, pd, d, &spec)?;
-        let streams = streams_of(d, &spec, &pins);
-        Ok((slot, task, pins, streams))
+        let rings = streams_of(d, &spec, &pins);
+        let rings = rings.iter().any(Option::is_some).then(|| Box::new(rings));
+        Ok((slot, task, pins, rings))
     }
 
     /// Retires an operation that never began.
