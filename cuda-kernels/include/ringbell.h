@@ -6,9 +6,8 @@
  * a completion status of the NIC (RB_STATUS_..., ringbell_abi.h), negative is misuse or an error
  * of the host. rb_last_error() tells, for the calling thread, what happened, where, and what to do.
  *
- * Handles are numbers in a pointer's clothes: never dereferenced, never used twice, so that a closed
- * or foreign one is refused (RB_ERR_INVALID_ARGUMENT) instead of followed. They may be used from any
- * thread. Every other pointer must be null or valid for what the function says it reads or writes.
+ * A handle is a number in the form of a pointer. The library looks it up and never gives it twice: a
+ * closed or foreign one is refused (RB_ERR_INVALID_ARGUMENT). Any thread may use it. Every other pointer must be null or valid for what the function says it reads or writes.
  *
  * No call waits without a deadline. Time-outs are in microseconds; 0 is the NIC's default.
  */
@@ -48,24 +47,34 @@ typedef struct rb_nic_config {
     size_t size;                 /* sizeof(rb_nic_config): lets the structure grow */
     const char *ip;              /* own address and network; default "10.77.0.1/24" */
     const char *transport;       /* "auto" (default), "local", "tcp" */
-    const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME" */
+    const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME"; ",mtu=BYTES" at the end
+                                  * sets the IP MTU */
     const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
     uint64_t gpu_memory_bytes;   /* of the emulated GPU, unused beside a real one; default 256 MiB */
     uint32_t default_timeout_us; /* of operations that pass 0; default 10,000,000 */
     uint32_t queue_depth;        /* slots per queue, a power of two from 2 to 65,536; default 256 */
     uint32_t linger_ms;          /* how long rb_nic_close delivers what was sent; default 5,000; RB_LINGER_NONE: not at all */
     uint32_t reserved;           /* 0 */
+    const char *gpu;             /* "auto" (default: RINGBELL_GPU, else GPU 0, else the emulated one), "cuda", "cuda:N", "emulated" */
+    const char *progress;        /* "waiter" (default): callers and kernels that wait step the NIC, else a thread that sleeps while
+                                  * there is nothing to do; "dedicated": a thread that polls */
+    uint32_t events;             /* kept for rb_nic_event; default 1,024 */
+    uint32_t reserved2;          /* 0 */
 } rb_nic_config;
 #define RB_LINGER_NONE 0xffffffffu
 
-/* Opens a software NIC beside a GPU: a real one where the CUDA driver finds one, else the emulated one. The variable
- * RINGBELL_GPU (auto, cuda, cuda:N, emulated) says otherwise. `config` may be NULL. */
+/* Opens a software NIC beside a GPU: a real one where the CUDA driver finds one, else the emulated one. `config->gpu`, or the
+ * variable RINGBELL_GPU, chooses. `config` may be NULL. */
 rb_result rb_nic_open(const rb_nic_config *config, rb_nic **nic);
 /* Closes the NIC's contexts, streams, requests and communicators, ends its sessions, waits for DMA in flight
  * and frees all memory that was allocated through it. Kernels that use its queues or memory must have ended. NULL does nothing.
  * What was sent on sockets that were closed or shut down is delivered first, for `linger_ms` at most; other sockets are reset.
  * RB_STATUS_TIMED_OUT: something that was reported as sent has not arrived; rb_last_error() names the peers. It is closed. */
 rb_result rb_nic_close(rb_nic *nic);
+
+/* The oldest event of the NIC that was not read yet (RB_EVENT_..., ringbell_abi.h); *got is 0 when there is none. Never waits.
+ * When more than `config->events` are unread the newest are lost, and an event says how many. */
+rb_result rb_nic_event(rb_nic *nic, rb_event *event, int32_t *got);
 
 /* ---- GPU memory --------------------------------------------------------------------------------- */
 
@@ -93,6 +102,13 @@ rb_result rb_mem_share(rb_nic *nic, const void *va, size_t bytes, rb_shared_mem 
 rb_result rb_mem_open(rb_nic *nic, const rb_shared_mem *shared, void **va);
 /* Unregisters (waits for DMA in flight) and closes, once for each rb_mem_open. Also done by rb_nic_close. */
 rb_result rb_mem_close(rb_nic *nic, void *va);
+
+/* Registers GPU memory that other code has allocated: cudaMalloc, cuMemAlloc, a tensor of PyTorch, an array of CuPy; a part is
+ * enough. It must stay allocated until rb_mem_unregister or rb_nic_close. RB_ERR_INVALID_ARGUMENT: the driver knows no such GPU
+ * memory, or the GPU is emulated. Host memory, pinned or not, goes to rb_host_register. */
+rb_result rb_mem_register(rb_nic *nic, void *va, size_t bytes);
+/* Waits for DMA in flight, and ends one registration; the memory stays the owner's. `va` as it was given. */
+rb_result rb_mem_unregister(rb_nic *nic, void *va);
 
 /* ---- Host and NIC memory ------------------------------------------------------------------------ */
 
@@ -211,6 +227,13 @@ rb_result rb_socket_recv(rb_context *context, uint32_t sock, void *va, uint64_t 
 /* Receives what has arrived: 1 to `bytes`. */
 rb_result rb_socket_recv_some(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint64_t *received,
                               uint32_t timeout_us);
+/* The same without waiting. The transfer runs behind what `stream` holds; with NULL behind the context's own calls. `request`
+ * gets a handle for rb_request_test and rb_request_wait, whose rb_done.bytes are those moved; free it by rb_request_free. With a
+ * stream `request` may be NULL: then rb_stream_synchronize tells the first failure. The memory must stay until the end. */
+rb_result rb_socket_send_async(rb_context *context, uint32_t sock, const void *va, uint64_t bytes, uint32_t timeout_us,
+                               rb_stream *stream, rb_request **request);
+rb_result rb_socket_recv_async(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint32_t timeout_us,
+                               rb_stream *stream, rb_request **request);
 /* What carries a socket, now: "local", "tcp", or "none" before it is connected. The text lives for ever. */
 rb_result rb_socket_transport(rb_context *context, uint32_t sock, const char **transport);
 /* Half-close: no more sends, receives go on. */
@@ -226,7 +249,24 @@ rb_result rb_socket_close(rb_context *context, uint32_t sock, uint32_t timeout_u
 
 #define RB_ENGINE_PER_STREAM 1u /* a state for each socket of a queue, or each peer of a communicator's messages */
 
-/* Zero-initialise, set `size = sizeof(rb_engine_config)` and `spec`; 0 is a default. */
+/* An engine of the program's own: functions that see the bytes of a stream, and change nothing. The NIC calls them from its own
+ * threads and from threads that wait, for one state one at a time. They must not call functions of this library, and should
+ * be fast: the stream waits for them. */
+typedef struct rb_engine_callbacks {
+    size_t size; /* sizeof(rb_engine_callbacks): lets the structure grow */
+    void *user;  /* for `create` */
+    /* A new state; NULL: there is none, and the engine fails. With RB_ENGINE_PER_STREAM once for each stream. */
+    void *(*create)(void *user);
+    /* The next bytes, in order, each once, in pieces of any length. 0; any other number: the engine has failed. */
+    int32_t (*process)(void *state, const void *bytes, size_t count);
+    /* Stores at most `room` bytes of the result so far; returns its whole length. `room` may be 0, and `result` then NULL. */
+    size_t (*result)(const void *state, void *result, size_t room);
+    /* May be NULL. */
+    void (*destroy)(void *state);
+    double rate; /* bytes a second that it promises; a slower one is reported. 0: no promise */
+} rb_engine_callbacks;
+
+/* Zero-initialise, set `size = sizeof(rb_engine_config)`, and `spec` or `own`; 0 is a default. */
 typedef struct rb_engine_config {
     size_t size;         /* sizeof(rb_engine_config): lets the structure grow */
     const char *spec;    /* "hll:p=14,width=4", "checksum", "cast:f32-bf16", "filter:record=16,at=8,type=u32,op=gt,value=9";
@@ -235,6 +275,7 @@ typedef struct rb_engine_config {
     uint32_t item_bytes; /* items of different streams are never mixed in a state that they share; 0: it does not matter */
     uint32_t flags;      /* RB_ENGINE_PER_STREAM or 0 */
     uint32_t reserved;   /* 0 */
+    const rb_engine_callbacks *own; /* an engine of the program's own instead of `spec`; copied */
 } rb_engine_config;
 
 /* Puts an engine on the path of a connected socket, from the next byte on. It may also change the bytes (cast, filter):
@@ -261,6 +302,13 @@ rb_result rb_engine_result_of_rank(rb_nic *nic, uint32_t engine, uint32_t rank, 
                                    uint64_t *cut);
 /* Ends an engine, from the next byte on, and gives its last result, or what there is room for. Engines go with their NIC. */
 rb_result rb_engine_detach(rb_nic *nic, uint32_t engine, void *result, size_t room, size_t *bytes, uint64_t *cut);
+
+#define RB_RETURN_STREAM 0u /* what leaves the engine, as it comes */
+#define RB_RETURN_RESULT 1u /* the engine's result, when the stream has ended */
+
+/* The NIC itself receives the stream of a socket, through the engine on its path, and sends back what `what` says, then
+ * half-closes. No other call may receive on the socket; it is closed as any other (op_return of FpgaNIC, section 3.5). */
+rb_result rb_engine_return(rb_nic *nic, uint32_t sock, uint32_t what);
 
 /* How the result of "hll" begins; with "result=summary" it is all. */
 typedef struct rb_hll_summary {

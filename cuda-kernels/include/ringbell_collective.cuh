@@ -323,7 +323,7 @@ RB_COLLECTIVE(comm_nop, RB_LIST(const rb_comm &c, const collective_options &opti
 
 /* --- the same with kernels' streams (ringbell_stream.cuh) ----------------------------------------
  *
- * `src` and `dst` are each a stream (rb_stream) or memory, as this rank likes; all ranks call the streamed
+ * `src` and `dst` are each a stream (rb_stream_handle) or memory, as this rank likes; all ranks call the streamed
  * form. A stream stands for a whole buffer of `count` elements, in order: where a side has a block for
  * each rank, it must be memory. Results are those of the other form, to the bit. Elements of a collective
  * move in windows of the setting `stream_bytes`. */

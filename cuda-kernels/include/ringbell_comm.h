@@ -139,6 +139,14 @@ rb_result rb_comm_destroy(rb_communicator *comm);
 
 rb_result rb_comm_count(rb_communicator *comm, uint32_t *count);
 rb_result rb_comm_user_rank(rb_communicator *comm, uint32_t *rank);
+/* A rank of a communicator. The texts end with zero. */
+typedef struct rb_comm_peer_info {
+    char address[24];  /* of its NIC: "10.0.0.2:18620" */
+    char transport[8]; /* what carries its messages: "local", "tcp"; "none" for this rank, or before the first message */
+    char why[96];      /* why this transport */
+} rb_comm_peer_info;
+
+rb_result rb_comm_peer(rb_communicator *comm, uint32_t rank, rb_comm_peer_info *info);
 /* Rank in the job of rank `rank`: where it was before splits and shrinks. */
 rb_result rb_comm_job_rank(rb_communicator *comm, uint32_t rank, uint32_t *job_rank);
 /* 0: it works. RB_STATUS_PEER_FAILED, _MISMATCH, _TIMED_OUT, _COMM_ABORTED: it was ended because of that; shrink
@@ -289,7 +297,7 @@ rb_result rb_kernel_stream_destroy(rb_kernel_stream *stream);
 rb_result rb_kernel_stream_reset(rb_kernel_stream *stream);
 /* Bytes that the ring holds. */
 rb_result rb_kernel_stream_capacity(rb_kernel_stream *stream, uint64_t *bytes);
-/* What a kernel takes as `rb_stream` of ringbell_stream.cuh: these 8 bytes, by value. */
+/* What a kernel takes as `rb_stream_handle` of ringbell_stream.cuh: these 8 bytes, by value. */
 rb_result rb_kernel_stream_handle(rb_kernel_stream *stream, uint64_t *word);
 
 /* ---- Requests: one thread at a time uses one ----------------------------------------------------- */

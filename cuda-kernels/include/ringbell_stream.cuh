@@ -28,7 +28,7 @@
 #include "ringbell.cuh"
 
 /* A stream as kernels get it: its address word. `StreamRef` of nic-abi, as a kernel argument. */
-struct rb_stream {
+struct rb_stream_handle {
   rb_u64 word;
 };
 
@@ -42,7 +42,7 @@ struct stream_end {
   rb_u64 own;  /* this end's index */
   rb_u64 seen; /* the NIC's, when it was last read */
 
-  RB_DEVICE stream_end(const rb_stream &s, rb_u64 own_at, rb_u64 nic_at)
+  RB_DEVICE stream_end(const rb_stream_handle &s, rb_u64 own_at, rb_u64 nic_at)
       : base(s.word & ~rb_u64(RB_STREAM_ALIGN - 1)), size(rb_u64(1) << (s.word & (RB_STREAM_ALIGN - 1))) {
     own = load_relaxed(word_at(own_at)); /* it has no other writer */
     seen = load_acquire(word_at(nic_at));
@@ -109,7 +109,7 @@ RB_DEVICE void stream_publish(rb_u64 *p, rb_u64 v) { store_release(p, v); }
 
 /* A kernel's pushing end of a stream. */
 struct gpu_pusher : detail::stream_end {
-  RB_DEVICE explicit gpu_pusher(const rb_stream &s) : stream_end(s, RB_STREAM_HEAD_AT, RB_STREAM_TAIL_AT) {}
+  RB_DEVICE explicit gpu_pusher(const rb_stream_handle &s) : stream_end(s, RB_STREAM_HEAD_AT, RB_STREAM_TAIL_AT) {}
   /* Bytes of free room, by the last index read. */
   RB_DEVICE rb_u64 ready() const { return size - (own - seen); }
   static constexpr rb_u64 OWN_AT = RB_STREAM_HEAD_AT, NIC_AT = RB_STREAM_TAIL_AT;
@@ -117,7 +117,7 @@ struct gpu_pusher : detail::stream_end {
 
 /* A kernel's popping end of a stream. */
 struct gpu_popper : detail::stream_end {
-  RB_DEVICE explicit gpu_popper(const rb_stream &s) : stream_end(s, RB_STREAM_TAIL_AT, RB_STREAM_HEAD_AT) {}
+  RB_DEVICE explicit gpu_popper(const rb_stream_handle &s) : stream_end(s, RB_STREAM_TAIL_AT, RB_STREAM_HEAD_AT) {}
   /* Bytes that have come, by the last index read. */
   RB_DEVICE rb_u64 ready() const { return seen - own; }
   static constexpr rb_u64 OWN_AT = RB_STREAM_TAIL_AT, NIC_AT = RB_STREAM_HEAD_AT;
@@ -207,7 +207,7 @@ RB_DEVICE gpu_result gpu_stream_pop(const rb_queue &q, gpu_popper &p, T *value, 
 struct operand {
   void *at;
   rb_u32 is_stream;
-  RB_DEVICE operand(const rb_stream &s) : at(reinterpret_cast<void *>(s.word)), is_stream(1) {}
+  RB_DEVICE operand(const rb_stream_handle &s) : at(reinterpret_cast<void *>(s.word)), is_stream(1) {}
   RB_DEVICE operand(const void *memory) : at(const_cast<void *>(memory)), is_stream(0) {}
 };
 

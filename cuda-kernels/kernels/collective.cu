@@ -103,7 +103,7 @@ RB_DEVICE gpu_result pop_all(const rb_comm &c, gpu_popper &p, void *to, rb_u64 c
 // elements at `src` as if it computed them; block 1 pops to `dst`. `push` and `pop` say whether this rank has
 // such an operand. STREAM_SEND sends to the next rank and receives from the one before. `popped` says how
 // block 1 ended; the time of an operation is that from post to completion.
-extern "C" __global__ void rb_perf_streamed(rb_comm c, rb_u32 kind, rb_stream to_nic, rb_stream from_nic, rb_u32 push, rb_u32 pop,
+extern "C" __global__ void rb_perf_streamed(rb_comm c, rb_u32 kind, rb_stream_handle to_nic, rb_stream_handle from_nic, rb_u32 push, rb_u32 pop,
                                             const void *src, void *dst, rb_u64 count, rb_u32 dtype, rb_u32 bytes, rb_u32 op,
                                             rb_u32 root, rb_u32 warmup, rb_u32 iters, rb_u32 timeout_us, rb_u64 *times,
                                             rbk::perf_result *out, gpu_result *popped) {

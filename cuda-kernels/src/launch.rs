@@ -123,7 +123,7 @@ macro_rules! from {
         $(impl From<$ty> for KernelArg { fn from(v: $ty) -> KernelArg { KernelArg::$Var(v) } })+
     };
 }
-/// `rb_stream` of ringbell_stream.cuh.
+/// `rb_stream_handle` of ringbell_stream.cuh.
 impl From<StreamRef> for KernelArg {
     fn from(s: StreamRef) -> KernelArg {
         KernelArg::U64(s.word())

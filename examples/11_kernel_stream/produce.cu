@@ -17,7 +17,7 @@ RB_DEVICE rb_u32 bits(float v) {
 }
 
 // `digest` gets the sum of (i + 1) times the bits of sum i; `ends` how the operation, pushing and popping ended.
-extern "C" __global__ void produce_and_consume(rb_comm comm, rb_stream to_nic, rb_stream from_nic, rb_u64 count,
+extern "C" __global__ void produce_and_consume(rb_comm comm, rb_stream_handle to_nic, rb_stream_handle from_nic, rb_u64 count,
                                                unsigned long long *digest, gpu_result *ends) {
   if (blockIdx.x == 0) {
     // The command, without a buffer; the values; and the end of the command.

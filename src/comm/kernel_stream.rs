@@ -13,7 +13,7 @@ use crate::Nic;
 /// A small ring between one kernel and the NIC, as source or destination of an operation: the kernel pushes values while it
 /// computes them, or pops them as they come, with no buffer between (ACCL+ Listing 2).
 ///
-/// Pass it to a kernel as an argument of type `rb_stream` (`ringbell_stream.cuh`), and to the constructors of
+/// Pass it to a kernel as an argument of type `rb_stream_handle` (`ringbell_stream.cuh`), and to the constructors of
 /// [`Operation`](super::Operation) where they take a buffer. It lies in host memory, which the NIC reads without crossing the
 /// GPU's bus, and goes in one direction. One kernel at a time uses its end; operations use it one after the other, in the order
 /// in which they were posted.

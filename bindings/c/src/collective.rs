@@ -182,6 +182,9 @@ impl Order {
                 Work::Queued(_) => Err(Failure::argument(
                     "an operation on a stream cannot be waited for in the NIC; the order is the stream's",
                 )),
+                Work::Transfer(_) => Err(Failure::argument(
+                    "a socket's transfer cannot be waited for in the NIC; wait for its request",
+                )),
             })
             .collect();
         Ok(o.after(&requests?))

@@ -364,6 +364,40 @@ unsafe extern "C" fn rb_comm_user_rank(comm: *mut c_void, rank: *mut u32) -> i32
     })
 }
 
+/// `rb_comm_peer_info`. Fields are only ever appended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct PeerInfo {
+    address: [c_char; 24],
+    transport: [c_char; 8],
+    why: [c_char; 96],
+}
+
+/// # Safety
+/// `info` is null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_comm_peer(comm: *mut c_void, rank: u32, info: *mut c_void) -> i32 {
+    entry("rb_comm_peer", || {
+        // SAFETY: by this function's contract.
+        let out = unsafe { Out::new(info.cast::<PeerInfo>(), "`info`")? };
+        let comm = COMMS.get(comm.addr())?;
+        let about = comm.comm.info().map_err(|e| Failure::collective(&e))?;
+        let peer = about.peers.iter().find(|p| p.rank == rank);
+        let peer = peer.ok_or_else(|| {
+            Failure::argument(format!(
+                "rank {rank} of {} ranks; ranks count from 0",
+                about.ranks
+            ))
+        })?;
+        out.set(PeerInfo {
+            address: chars(&peer.address.to_string()),
+            transport: chars(peer.transport.unwrap_or("none")),
+            why: chars(peer.why),
+        });
+        Ok(())
+    })
+}
+
 /// # Safety
 /// `job_rank` is null or may be written to.
 #[no_mangle]

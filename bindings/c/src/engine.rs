@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
 
 use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{EngineId, QueueId, SessionId};
@@ -9,9 +10,12 @@ use ringbell::abi::{EngineId, QueueId, SessionId};
 use crate::comm::COMMS;
 use crate::failure::{entry, Failure};
 use crate::nic::NICS;
-use crate::pointer::{text, OptionalOut, Out};
+use crate::own_engine::Callbacks;
+use crate::pointer::{optional_text, OptionalOut, Out};
 use crate::socket;
-use ringbell::engines::{Direction, EngineResult, EngineUseError, Place, Registry, StreamEngine};
+use ringbell::engines::{
+    Direction, EngineResult, EngineUseError, Place, Registry, Return, StreamEngine,
+};
 use ringbell::Nic;
 
 /// `RB_ENGINE_RECEIVED`
@@ -35,11 +39,24 @@ struct Config {
     item_bytes: u32,
     flags: u32,
     reserved: u32,
+    own: *const Callbacks,
+}
+
+/// Bytes of the structure before anything was appended to it.
+const OLDEST: usize = std::mem::offset_of!(Config, own);
+
+/// Where an engine comes from.
+#[derive(Clone)]
+enum Kind {
+    /// The text that describes one of Ringbell's.
+    Named(String),
+    /// The program itself.
+    Own(Callbacks),
 }
 
 /// The engine to be attached.
 struct Wanted {
-    spec: String,
+    kind: Kind,
     place: Place,
     item: usize,
     per_stream: bool,
@@ -54,16 +71,40 @@ impl Wanted {
         }
         // SAFETY: `size` comes first in every version of the structure.
         let size = unsafe { p.cast::<usize>().read_unaligned() };
-        if size != size_of::<Config>() {
+        if size != OLDEST && size != size_of::<Config>() {
             return Err(Failure::argument(format!(
                 "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_engine_config), and build against the header of this library",
                 size_of::<Config>()
             )));
         }
-        // SAFETY: the caller vouches for `size` bytes.
-        let c = unsafe { p.read_unaligned() };
-        // SAFETY: the caller vouches for the text.
-        let spec = unsafe { text(c.spec, "config->spec")? };
+        let mut c = MaybeUninit::<Config>::zeroed();
+        // SAFETY: the caller vouches for `size` bytes, no more than the structure has. All zero is a valid one: numbers and null
+        // pointers.
+        let c = unsafe {
+            std::ptr::copy_nonoverlapping(p.cast::<u8>(), c.as_mut_ptr().cast(), size);
+            c.assume_init()
+        };
+        // SAFETY: the caller vouches for the text and the callbacks.
+        let (spec, own) = unsafe {
+            (
+                optional_text(c.spec, "config->spec")?,
+                Callbacks::read(c.own)?,
+            )
+        };
+        let kind = match (spec, own) {
+            (Some(spec), None) => Kind::Named(spec),
+            (None, Some(own)) => Kind::Own(own),
+            (Some(_), Some(_)) => {
+                return Err(Failure::argument(
+                    "config->spec and config->own are both set; an engine is one or the other",
+                ))
+            }
+            (None, None) => {
+                return Err(Failure::argument(
+                    "config->spec is a null pointer, and so is config->own; set one of them",
+                ))
+            }
+        };
         let place = match c.place {
             RECEIVED => Place::Received,
             SENT => Place::Sent,
@@ -82,7 +123,7 @@ impl Wanted {
             )));
         }
         Ok(Wanted {
-            spec,
+            kind,
             place,
             item: c.item_bytes.max(1) as usize,
             per_stream: c.flags & PER_STREAM != 0,
@@ -90,15 +131,23 @@ impl Wanted {
     }
 
     fn engine(&self) -> Result<Box<dyn StreamEngine>, Failure> {
-        let made = Registry::builtin().make(&self.spec);
-        made.map_err(|e| Failure::argument(format!("config->spec: {e}")))
+        match &self.kind {
+            Kind::Named(spec) => {
+                let made = Registry::builtin().make(spec);
+                made.map_err(|e| Failure::argument(format!("config->spec: {e}")))
+            }
+            Kind::Own(own) => own.engine(),
+        }
     }
 
     /// A function that makes one for each stream; making one was tried.
     fn maker(&self) -> Result<impl Fn() -> Box<dyn StreamEngine> + Send + 'static, Failure> {
         self.engine()?;
-        let (registry, spec) = (Registry::builtin(), self.spec.clone());
-        Ok(move || registry.make(&spec).expect("it was made before"))
+        let (registry, kind) = (Registry::builtin(), self.kind.clone());
+        Ok(move || match &kind {
+            Kind::Named(spec) => registry.make(spec).expect("it was made before"),
+            Kind::Own(own) => own.engine_or_failed(),
+        })
     }
 
     /// Direction of the bytes at a socket or queue, where nothing else is set.
@@ -221,6 +270,29 @@ unsafe extern "C" fn rb_engine_attach_comm(
         };
         out.set(attached.map_err(used)?.0);
         Ok(())
+    })
+}
+
+/// `RB_RETURN_STREAM`
+const RETURN_STREAM: u32 = 0;
+/// `RB_RETURN_RESULT`
+const RETURN_RESULT: u32 = 1;
+
+#[no_mangle]
+extern "C" fn rb_engine_return(nic: *mut c_void, sock: u32, what: u32) -> i32 {
+    entry("rb_engine_return", || {
+        let what = match what {
+            RETURN_STREAM => Return::Stream,
+            RETURN_RESULT => Return::Result,
+            other => {
+                return Err(Failure::argument(format!(
+                    "`what` is {other}; use RB_RETURN_STREAM or RB_RETURN_RESULT"
+                )))
+            }
+        };
+        let nic = NICS.get(nic.addr())?;
+        let returned = nic.nic.backend().return_engine(SessionId(sock), what);
+        returned.map_err(used)
     })
 }
 

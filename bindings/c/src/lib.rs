@@ -3,8 +3,8 @@
 //! A handle is a number in the form of a pointer ([`handles`]). Every entry catches panics and keeps the error's text for its
 //! thread ([`failure`]). No function has a behaviour of its own: all translate to the Rust API and back.
 //!
-//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`: computation
-//! on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, with
+//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`, `own_engine`:
+//! computation on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, with
 //! NCCL's names for the calls.
 
 mod collective;
@@ -20,6 +20,7 @@ mod kernel;
 mod kernel_stream;
 mod memory;
 mod nic;
+mod own_engine;
 mod pointer;
 mod request;
 mod shared;

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use ringbell::abi::Event;
 use ringbell::parts::nic_core::HostQueue;
 
 use crate::failure::{entry, Failure};
@@ -14,7 +15,9 @@ use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
 use crate::{comm, graph, kernel_stream, request, socket, stream};
-use ringbell::{DeviceBuffer, Job, Nic, NicBuilder, NicConfig, OpenError, QueueConfig};
+use ringbell::{
+    DeviceBuffer, Job, Nic, NicBuilder, NicConfig, OpenError, ProgressMode, QueueConfig,
+};
 
 /// `rb_nic_config`. Fields are only ever appended.
 #[repr(C)]
@@ -30,10 +33,18 @@ struct Config {
     queue_depth: u32,
     linger_ms: u32,
     reserved: u32,
+    gpu: *const c_char,
+    progress: *const c_char,
+    events: u32,
+    reserved2: u32,
 }
 
-/// Bytes of the structure before anything was appended to it.
-const OLDEST: usize = std::mem::offset_of!(Config, linger_ms);
+/// Bytes that the structure has had: without the lingering, without the GPU, and now.
+const SIZES: [usize; 3] = [
+    std::mem::offset_of!(Config, linger_ms),
+    std::mem::offset_of!(Config, gpu),
+    size_of::<Config>(),
+];
 /// `RB_LINGER_NONE`
 const LINGER_NONE: u32 = u32::MAX;
 
@@ -132,7 +143,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
     // SAFETY: `size` comes first in every version of the structure.
     let size = unsafe { config.cast::<usize>().read_unaligned() };
     // A program built against an older header has a shorter structure: its missing fields have defaults.
-    if size != OLDEST && size != size_of::<Config>() {
+    if !SIZES.contains(&size) {
         return Err(Failure::argument(format!(
             "config->size is {size}, not {}; zero the structure, set size = sizeof(rb_nic_config), and build against the header of this library",
             size_of::<Config>()
@@ -145,12 +156,19 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         std::ptr::copy_nonoverlapping(config.cast::<u8>(), c.as_mut_ptr().cast(), size);
         c.assume_init()
     };
-    if c.reserved != 0 {
+    if c.reserved != 0 || c.reserved2 != 0 {
         return Err(Failure::argument(
             "config->reserved is not 0; zero the structure first",
         ));
     }
     // SAFETY: the caller vouches for the texts.
+    let (gpu, progress) = unsafe {
+        (
+            optional_text(c.gpu, "config->gpu")?,
+            optional_text(c.progress, "config->progress")?,
+        )
+    };
+    // SAFETY: the same.
     let (ip, transport, port, directory) = unsafe {
         (
             optional_text(c.ip, "config->ip")?,
@@ -169,6 +187,17 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         LINGER_NONE => limits.linger = Duration::ZERO,
         ms => limits.linger = Duration::from_millis(ms.into()),
     }
+    limits.event_capacity = given(c.events).map_or(limits.event_capacity, |n| n as usize);
+    let progress = match progress.as_deref() {
+        None => None,
+        Some("waiter") => Some(ProgressMode::Rescue),
+        Some("dedicated") => Some(ProgressMode::Dedicated),
+        Some(other) => {
+            return Err(Failure::argument(format!(
+                "config->progress is `{other}`; write waiter or dedicated"
+            )))
+        }
+    };
     let memory = Some(c.gpu_memory_bytes).filter(|bytes| *bytes != 0);
     Ok(nic
         .when(ip, NicBuilder::ip)
@@ -176,8 +205,31 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
         .when(port, NicBuilder::port)
         .when(directory, NicBuilder::directory)
         .when(memory, NicBuilder::gpu_memory)
+        .when(gpu, NicBuilder::gpu)
+        .when(progress, NicBuilder::progress)
         .queue(queue)
         .limits(limits))
+}
+
+/// # Safety
+/// `event` and `got` are null or may be written to.
+#[no_mangle]
+unsafe extern "C" fn rb_nic_event(nic: *mut c_void, event: *mut c_void, got: *mut i32) -> i32 {
+    entry("rb_nic_event", || {
+        // SAFETY: by this function's contract; `rb_event` is `Event`.
+        let (event, got) = unsafe {
+            (
+                Out::new(event.cast::<Event>(), "`event`")?,
+                Out::new(got, "`got`")?,
+            )
+        };
+        let next = NICS.get(nic.addr())?.nic.poll_event();
+        got.set(i32::from(next.is_some()));
+        if let Some(next) = next {
+            event.set(next);
+        }
+        Ok(())
+    })
 }
 
 #[no_mangle]

@@ -8,7 +8,8 @@ use std::time::Duration;
 use crate::failure::{entry, Failure};
 use crate::handles::Table;
 use crate::pointer::{OptionalOut, Out};
-use ringbell::{Done, Enqueued, Request};
+use crate::socket::Transfer;
+use ringbell::{CollectiveError, Done, Enqueued, Request};
 
 /// `rb_done`.
 #[repr(C)]
@@ -27,12 +28,26 @@ impl From<Done> for DoneInfo {
     }
 }
 
+impl DoneInfo {
+    fn moved(bytes: u64) -> DoneInfo {
+        DoneInfo { bytes, detail: 0 }
+    }
+}
+
+/// The end of a communicator's operation.
+fn info(end: Result<Option<Done>, CollectiveError>) -> Result<Option<DoneInfo>, Failure> {
+    let end = end.map_err(|e| Failure::collective(&e))?;
+    Ok(end.map(DoneInfo::from))
+}
+
 /// An outstanding operation.
 pub(super) enum Work {
     /// In the NIC.
     Posted(Request),
     /// On a stream.
     Queued(Enqueued),
+    /// Of a socket, by a kernel.
+    Transfer(Transfer),
 }
 
 /// State of an `rb_request`.
@@ -84,14 +99,15 @@ unsafe extern "C" fn rb_request_test(
         let (ended, out) = unsafe { (Out::new(ended, "`ended`")?, OptionalOut::new(done)) };
         let request = REQUESTS.get(request.addr())?;
         let result = match &mut *request.work() {
-            Work::Posted(r) => r.test(),
-            Work::Queued(q) if q.has_ended() => q.wait(Duration::ZERO).map(Some),
+            Work::Posted(r) => info(r.test()),
+            Work::Queued(q) if q.has_ended() => info(q.wait(Duration::ZERO).map(Some)),
             Work::Queued(_) => Ok(None),
+            Work::Transfer(t) => t.test().map(|moved| moved.map(DoneInfo::moved)),
         };
         // A failed operation has ended as well.
         ended.set(i32::from(!matches!(result, Ok(None))));
-        if let Some(d) = result.map_err(|e| Failure::collective(&e))? {
-            out.set(d.into());
+        if let Some(d) = result? {
+            out.set(d);
         }
         Ok(())
     })
@@ -110,12 +126,18 @@ unsafe extern "C" fn rb_request_wait(
         let out = unsafe { OptionalOut::new(done) };
         let request = REQUESTS.get(request.addr())?;
         let result = match (&mut *request.work(), timeout_us) {
-            (Work::Posted(r), 0) => r.wait_to_end(),
-            (Work::Posted(r), us) => r.wait_for(wait_limit(us)),
-            (Work::Queued(q), 0) => q.wait(request.patience),
-            (Work::Queued(q), us) => q.wait(wait_limit(us)),
+            (Work::Posted(r), 0) => info(r.wait_to_end().map(Some)),
+            (Work::Posted(r), us) => info(r.wait_for(wait_limit(us)).map(Some)),
+            (Work::Queued(q), 0) => info(q.wait(request.patience).map(Some)),
+            (Work::Queued(q), us) => info(q.wait(wait_limit(us)).map(Some)),
+            (Work::Transfer(t), us) => {
+                let limit = Some(us).filter(|us| *us != 0).map(wait_limit);
+                t.wait(limit).map(|moved| Some(DoneInfo::moved(moved)))
+            }
         };
-        out.set(result.map_err(|e| Failure::collective(&e))?.into());
+        if let Some(d) = result? {
+            out.set(d);
+        }
         Ok(())
     })
 }
@@ -128,6 +150,9 @@ extern "C" fn rb_request_cancel(request: *mut c_void) -> i32 {
             Work::Posted(r) => r.cancel().map_err(|e| Failure::collective(&e)),
             Work::Queued(_) => Err(Failure::argument(
                 "an operation on a stream cannot be taken back; abort the communicator instead",
+            )),
+            Work::Transfer(_) => Err(Failure::argument(
+                "a transfer that a kernel has begun cannot be taken back; close the socket instead",
             )),
         };
         result

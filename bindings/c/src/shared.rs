@@ -1,4 +1,4 @@
-//! GPU memory of other processes in the C API.
+//! GPU memory of other processes and of other allocators in the C API.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
 use std::ffi::c_void;
@@ -70,6 +70,35 @@ extern "C" fn rb_mem_close(nic: *mut c_void, va: *mut c_void) -> i32 {
     })
 }
 
+/// # Safety
+/// `bytes` bytes of GPU memory at `va` stay allocated until they are unregistered, as `ringbell.h` says.
+#[no_mangle]
+unsafe extern "C" fn rb_mem_register(nic: *mut c_void, va: *mut c_void, bytes: usize) -> i32 {
+    entry("rb_mem_register", || {
+        let nic = NICS.get(nic.addr())?;
+        if va.is_null() || bytes == 0 {
+            return Err(Failure::argument(format!(
+                "{bytes} bytes at {va:p}; give the address and length of GPU memory"
+            )));
+        }
+        // SAFETY: by this function's contract.
+        unsafe { real::register(&nic, va.addr() as u64, bytes as u64) }
+    })
+}
+
+#[no_mangle]
+extern "C" fn rb_mem_unregister(nic: *mut c_void, va: *mut c_void) -> i32 {
+    entry("rb_mem_unregister", || {
+        let nic = NICS.get(nic.addr())?;
+        match real::unregister(&nic, va.addr() as u64) {
+            true => Ok(()),
+            false => Err(Failure::argument(format!(
+                "{va:p} is not what rb_mem_register took on this NIC; was it unregistered before, or is it an interior address?"
+            ))),
+        }
+    })
+}
+
 #[cfg(feature = "cuda")]
 pub(super) mod real {
     //! Sharing by the CUDA driver.
@@ -85,8 +114,32 @@ pub(super) mod real {
     use super::super::nic::OpenNic;
     use ringbell::ForeignRegion;
 
-    /// Open memory, by address. The same part may be open several times.
-    pub(crate) type Opened = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;
+    /// Regions by address. The same part may be there several times.
+    type Regions = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;
+
+    /// Memory of other processes, and registered memory of other allocators.
+    #[derive(Default)]
+    pub(crate) struct Opened {
+        shared: Regions,
+        registered: Regions,
+    }
+
+    fn insert(regions: &Regions, region: ForeignRegion<ForeignMemory>) -> u64 {
+        let va = region.va().0;
+        let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
+        regions.entry(va).or_default().push(region);
+        va
+    }
+
+    /// Ends the last one of an address.
+    fn remove(regions: &Regions, va: u64) -> bool {
+        let mut regions = regions.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = regions.get_mut(&va).and_then(Vec::pop);
+        regions.retain(|_, of| !of.is_empty());
+        // Dropped without the lock: it waits for DMA in flight.
+        drop(regions);
+        last.is_some()
+    }
 
     fn gpu(nic: &OpenNic) -> Result<&CudaGpu, Failure> {
         let none = || Failure::argument(GpuError::NotShareable.to_string());
@@ -106,19 +159,34 @@ pub(super) mod real {
         let memory = memory.map_err(|e| Failure::host(&e))?;
         let region = nic.nic.register_foreign(memory);
         let region = region.map_err(|e| Failure::host(&e))?;
-        let va = region.va().0;
-        let mut opened = nic.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.entry(va).or_default().push(region);
-        Ok(va)
+        Ok(insert(&nic.opened.shared, region))
     }
 
     pub(super) fn close(nic: &OpenNic, va: u64) -> bool {
-        let mut opened = nic.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = opened.get_mut(&va).and_then(Vec::pop);
-        opened.retain(|_, regions| !regions.is_empty());
-        // Dropped without the lock: it waits for DMA in flight.
-        drop(opened);
-        last.is_some()
+        remove(&nic.opened.shared, va)
+    }
+
+    /// # Safety
+    /// As `CudaGpu::adopt`.
+    pub(super) unsafe fn register(nic: &OpenNic, va: u64, len: u64) -> Result<(), Failure> {
+        let Some(gpu) = nic.nic.cuda() else {
+            return Err(Failure::argument(
+                "the GPU is emulated, and its memory is registered when it is allocated; for host memory call rb_host_register",
+            ));
+        };
+        // SAFETY: by this function's contract.
+        let memory = unsafe { gpu.adopt(GpuVa(va), len) };
+        let memory = memory.map_err(|e| Failure::argument(e.to_string()))?;
+        let region = nic.nic.register_foreign(memory);
+        insert(
+            &nic.opened.registered,
+            region.map_err(|e| Failure::host(&e))?,
+        );
+        Ok(())
+    }
+
+    pub(super) fn unregister(nic: &OpenNic, va: u64) -> bool {
+        remove(&nic.opened.registered, va)
     }
 }
 
@@ -148,6 +216,18 @@ pub(super) mod real {
     }
 
     pub(super) fn close(_nic: &OpenNic, _va: u64) -> bool {
+        false
+    }
+
+    /// # Safety
+    /// None.
+    pub(super) unsafe fn register(_nic: &OpenNic, _va: u64, _len: u64) -> Result<(), Failure> {
+        Err(Failure::argument(
+            "this library was built without CUDA; for host memory call rb_host_register",
+        ))
+    }
+
+    pub(super) fn unregister(_nic: &OpenNic, _va: u64) -> bool {
         false
     }
 }

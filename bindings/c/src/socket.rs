@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringbell::abi::{GpuVa, QueueId, Status};
-use ringbell::parts::cuda_kernels::{GpuBuffer, KernelArg, LaunchError, Stream};
+use ringbell::parts::cuda_kernels::{GpuBuffer, KernelArg, Launch, LaunchError, Stream};
 use ringbell::parts::nic_core::HostQueue;
 
 use crate::failure::{entry, Failure};
@@ -15,12 +15,20 @@ use crate::handles::Table;
 use crate::host;
 use crate::nic::{OpenNic, NICS};
 use crate::pointer::{text, OptionalOut, Out};
+use crate::request::{self, Work};
+use crate::stream::STREAMS;
+use ringbell::GpuResult;
 
 /// Bytes of `gpu_result`.
 const RESULT: usize = 24;
 /// Most bytes that one descriptor of the device header moves; longer transfers have one time-out for
 /// each piece (`MAX_PIECE`).
 const PIECE: u64 = 0xffff_0000;
+
+/// Pieces of a transfer.
+fn pieces(bytes: u64) -> u64 {
+    bytes.div_ceil(PIECE).max(1)
+}
 
 /// State of an `rb_context`.
 struct Context {
@@ -38,6 +46,74 @@ struct Context {
 struct Turn {
     /// The running kernel's `gpu_result`; `None` after a kernel was given up, which may still write to it.
     cell: Option<GpuBuffer>,
+}
+
+/// A transfer whose kernel may still run.
+pub(super) struct Transfer {
+    launch: Launch,
+    /// The kernel's `gpu_result`; `None` after the end.
+    cell: Option<GpuBuffer>,
+    /// Longest time that its kernel may take.
+    limit: Duration,
+    /// Its queue must outlive the kernel.
+    _context: Arc<Context>,
+}
+
+impl Transfer {
+    /// The bytes moved, or `None` while it goes on.
+    pub(super) fn test(&self) -> Result<Option<u64>, Failure> {
+        let Some(end) = self.launch.poll() else {
+            return Ok(None);
+        };
+        end.map_err(|e| Failure::kernel(&e))?;
+        match &self.cell {
+            Some(cell) => read(cell, &mut 0).map(|done| Some(done.bytes)),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits, at most `limit` or as long as its kernel may take.
+    pub(super) fn wait(&self, limit: Option<Duration>) -> Result<u64, Failure> {
+        match self.launch.wait(limit.unwrap_or(self.limit)) {
+            Ok(()) => {}
+            Err(e @ LaunchError::TimedOut { .. }) => {
+                return Err(Failure::in_progress(e.to_string()))
+            }
+            Err(e) => return Err(Failure::kernel(&e)),
+        }
+        let moved = self.test()?;
+        moved.ok_or_else(|| {
+            Failure::in_progress("the kernel has ended, and its result is not there yet")
+        })
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.launch.poll().is_some()
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if !self.has_ended() {
+            // The kernel will write its result: the memory must never get another owner.
+            std::mem::forget(self.cell.take());
+        }
+    }
+}
+
+/// What a kernel has written to its cell. `bytes` is set also when it has failed.
+fn read(cell: &GpuBuffer, bytes: &mut u64) -> Result<Done, Failure> {
+    let mut raw = [0_u8; RESULT];
+    cell.read(0, &mut raw).map_err(|e| Failure::host(&e))?;
+    let result: GpuResult = zerocopy::transmute!(raw);
+    *bytes = result.bytes;
+    match result.status().unwrap_or(Status::NicSilent) {
+        Status::Ok => Ok(Done {
+            session: result.session,
+            bytes: result.bytes,
+        }),
+        status => Err(Failure::status(status, result.bytes, result.detail)),
+    }
 }
 
 /// Result of a kernel.
@@ -67,6 +143,27 @@ impl Context {
         }
     }
 
+    /// Longest time of a kernel: for each piece the waits for a slot, for the NIC, and for the watchdog.
+    fn limit(&self, timeout_us: u32, pieces: u64) -> Duration {
+        let piece = 2 * u64::from(self.timeout(timeout_us)) + u64::from(self.silent_grace_us);
+        Duration::from_micros(piece.saturating_mul(pieces)) + Duration::from_secs(10)
+    }
+
+    fn launch(
+        &self,
+        stream: &Stream,
+        kernel: &str,
+        middle: &[KernelArg],
+        timeout_us: u32,
+        cell: &GpuBuffer,
+    ) -> Result<Launch, Failure> {
+        let mut args: Vec<KernelArg> = vec![self.queue.handle().into()];
+        args.extend_from_slice(middle);
+        args.extend([self.timeout(timeout_us).into(), cell.into()]);
+        let launched = stream.launch(kernel, 1, 1, &args);
+        launched.map_err(|e| Failure::kernel(&e))
+    }
+
     /// Runs a kernel to its end. `bytes` is its result, also when it fails.
     fn run(
         &self,
@@ -82,18 +179,8 @@ impl Context {
                 "an earlier kernel of this context never ended; destroy the context and create another",
             ));
         };
-        let timeout_us = self.timeout(timeout_us);
-        let mut args: Vec<KernelArg> = vec![self.queue.handle().into()];
-        args.extend_from_slice(middle);
-        args.extend([timeout_us.into(), cell.into()]);
-        let launch = self
-            .stream
-            .launch(kernel, 1, 1, &args)
-            .map_err(|e| Failure::kernel(&e))?;
-        // Longest time of a piece: the waits for a slot, for the NIC, and for the watchdog.
-        let piece = 2 * u64::from(timeout_us) + u64::from(self.silent_grace_us);
-        let limit = Duration::from_micros(piece.saturating_mul(pieces)) + Duration::from_secs(10);
-        match launch.wait(limit) {
+        let launch = self.launch(&self.stream, kernel, middle, timeout_us, cell)?;
+        match launch.wait(self.limit(timeout_us, pieces)) {
             Ok(()) => {}
             Err(e @ LaunchError::TimedOut { .. }) => {
                 // The kernel may still write its result: the cell must never get another owner.
@@ -105,23 +192,7 @@ impl Context {
                 return Err(Failure::kernel(&e));
             }
         }
-        let mut raw = [0_u8; RESULT];
-        cell.read(0, &mut raw).map_err(|e| Failure::host(&e))?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&raw[i..i + 8]);
-            u64::from_le_bytes(w)
-        };
-        *bytes = word(8);
-        let code = word(0) as u32;
-        let status = u8::try_from(code).ok().and_then(Status::from_code);
-        match status.unwrap_or(Status::NicSilent) {
-            Status::Ok => Ok(Done {
-                session: (word(0) >> 32) as u32,
-                bytes: word(8),
-            }),
-            status => Err(Failure::status(status, word(8), word(16))),
-        }
+        read(cell, bytes)
     }
 
     /// Runs a handshake kernel.
@@ -134,6 +205,26 @@ impl Context {
         self.run(kernel, middle, timeout_us, 1, &mut 0)
     }
 
+    /// Starts a transfer kernel on `stream`, else on the context's own.
+    fn start(
+        context: &Arc<Context>,
+        stream: Option<&Stream>,
+        (kernel, sock, va, bytes): (&str, u32, u64, u64),
+        timeout_us: u32,
+    ) -> Result<Transfer, Failure> {
+        let cell = context.nic.nic.gpu().alloc(RESULT as u64);
+        let cell = cell.map_err(|e| Failure::host(&e))?;
+        let args = [sock.into(), GpuVa(va).into(), bytes.into()];
+        let stream = stream.unwrap_or(&context.stream);
+        let launch = context.launch(stream, kernel, &args, timeout_us, &cell)?;
+        Ok(Transfer {
+            launch,
+            cell: Some(cell),
+            limit: context.limit(timeout_us, pieces(bytes)),
+            _context: context.clone(),
+        })
+    }
+
     /// Runs a transfer kernel.
     fn transfer(
         &self,
@@ -144,9 +235,8 @@ impl Context {
         timeout_us: u32,
     ) -> (u64, Result<(), Failure>) {
         let args = [sock.into(), GpuVa(va).into(), bytes.into()];
-        let pieces = bytes.div_ceil(PIECE).max(1);
         let mut moved = 0;
-        let end = self.run(kernel, &args, timeout_us, pieces, &mut moved);
+        let end = self.run(kernel, &args, timeout_us, pieces(bytes), &mut moved);
         (moved, end.map(|_| ()))
     }
 }
@@ -276,20 +366,99 @@ extern "C" fn rb_socket_send(
     entry("rb_socket_send", || {
         let context = CONTEXTS.get(context.addr())?;
         let va = va.addr() as u64;
-        // Short messages travel in the descriptor: the kernel itself reads them, and an invalid address would end the process
-        // instead of being refused by the NIC.
-        if bytes > 0 {
-            inside(&context, va, bytes)?;
-        }
+        inside(&context, va, bytes)?;
         context
             .transfer("rb_send_all", sock, va, bytes, timeout_us)
             .1
     })
 }
 
-/// Whether a kernel may read the range at all; the NIC checks its own access.
+/// Starts a transfer: behind what `stream` holds, or behind the context's calls; `request` is a place for its handle.
+///
+/// # Safety
+/// `request` is null or may be written to.
+unsafe fn start(
+    context: *mut c_void,
+    transfer: (&str, u32, u64, u64),
+    timeout_us: u32,
+    stream: *mut c_void,
+    request: *mut *mut c_void,
+) -> Result<(), Failure> {
+    // SAFETY: by this function's contract.
+    let out = unsafe { OptionalOut::new(request) };
+    out.set(std::ptr::null_mut());
+    if request.is_null() && stream.is_null() {
+        return Err(Failure::argument(
+            "`stream` and `request` are null pointers; without a stream the request alone tells the end",
+        ));
+    }
+    let context = CONTEXTS.get(context.addr())?;
+    let stream = match stream.is_null() {
+        true => None,
+        false => Some(STREAMS.get(stream.addr())?),
+    };
+    if stream.as_ref().is_some_and(|s| s.stream.is_capturing()) {
+        return Err(Failure::argument(
+            "the stream captures, and a socket's transfer is not replayed; end the capture first",
+        ));
+    }
+    let on = stream.as_ref().map(|s| &s.stream);
+    let started = Context::start(&context, on, transfer, timeout_us)?;
+    match (request.is_null(), stream) {
+        (true, Some(stream)) => stream.keep(started),
+        _ => {
+            let patience = started.limit;
+            let work = Work::Transfer(started);
+            out.set(request::insert(context.owner, patience, work));
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// `request` is null or may be written to; the memory stays until the transfer has ended.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_send_async(
+    context: *mut c_void,
+    sock: u32,
+    va: *const c_void,
+    bytes: u64,
+    timeout_us: u32,
+    stream: *mut c_void,
+    request: *mut *mut c_void,
+) -> i32 {
+    entry("rb_socket_send_async", || {
+        let va = va.addr() as u64;
+        inside(&*CONTEXTS.get(context.addr())?, va, bytes)?;
+        let what = ("rb_send_all", sock, va, bytes);
+        // SAFETY: by this function's contract.
+        unsafe { start(context, what, timeout_us, stream, request) }
+    })
+}
+
+/// # Safety
+/// As for `rb_socket_send_async`.
+#[no_mangle]
+unsafe extern "C" fn rb_socket_recv_async(
+    context: *mut c_void,
+    sock: u32,
+    va: *mut c_void,
+    bytes: u64,
+    timeout_us: u32,
+    stream: *mut c_void,
+    request: *mut *mut c_void,
+) -> i32 {
+    entry("rb_socket_recv_async", || {
+        let what = ("rb_recv_all", sock, va.addr() as u64, bytes);
+        // SAFETY: by this function's contract.
+        unsafe { start(context, what, timeout_us, stream, request) }
+    })
+}
+
+/// Whether a kernel may read the range at all; the NIC checks its own access. Short messages travel in the descriptor: the
+/// kernel itself reads them, and an invalid address would end the process instead of being refused by the NIC.
 fn inside(context: &Context, va: u64, bytes: u64) -> Result<(), Failure> {
-    if bytes > ringbell::abi::INLINE_MAX as u64 {
+    if bytes == 0 || bytes > ringbell::abi::INLINE_MAX as u64 {
         return Ok(());
     }
     match host::is_readable(&context.nic, va, bytes) {

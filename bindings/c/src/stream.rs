@@ -13,6 +13,7 @@ use crate::handles::Table;
 use crate::kernel::{self, Arg};
 use crate::nic::NICS;
 use crate::pointer::Out;
+use crate::socket::Transfer;
 use ringbell::{Communicator, Enqueued, Operation};
 
 /// Wait of `rb_stream_synchronize` with a time-out of 0.
@@ -24,6 +25,8 @@ pub(super) struct OpenStream {
     pub(super) stream: Stream,
     /// Operations whose results were not read yet.
     queued: Mutex<Vec<Enqueued>>,
+    /// Transfers of sockets whose results were not read yet.
+    transfers: Mutex<Vec<Transfer>>,
     /// Operations captured so far.
     captured: Mutex<Vec<Enqueued>>,
     /// The last launch here of each graph, until the stream is synchronised: launches of one graph end in order.
@@ -129,6 +132,24 @@ impl OpenStream {
         }
     }
 
+    /// Keeps a transfer of a socket for `rb_stream_synchronize`.
+    pub(super) fn keep(&self, transfer: Transfer) {
+        self.look_at_transfers();
+        lock(&self.transfers).push(transfer);
+    }
+
+    /// Keeps the first failure among transfers that have ended.
+    fn look_at_transfers(&self) {
+        let mut transfers = lock(&self.transfers);
+        let ended: Vec<_> = transfers.extract_if(.., |t| t.has_ended()).collect();
+        drop(transfers);
+        for transfer in ended {
+            if let Err(failure) = transfer.test() {
+                keep_first(&self.failed, failure);
+            }
+        }
+    }
+
     fn synchronize(&self, timeout: Duration) -> Result<(), Failure> {
         if self.stream.is_capturing() {
             return Err(Failure::argument(
@@ -154,6 +175,7 @@ impl OpenStream {
         lock(&self.queued).extend(running);
         self.look_at(ended);
         self.look_at_replays();
+        self.look_at_transfers();
         lock(&self.failed).take().map_or(Ok(()), Err)
     }
 }
@@ -171,6 +193,7 @@ unsafe extern "C" fn rb_stream_create(nic: *mut c_void, stream: *mut *mut c_void
             owner,
             stream: NICS.get(owner)?.nic.gpu().stream(),
             queued: Mutex::default(),
+            transfers: Mutex::default(),
             captured: Mutex::default(),
             replays: Mutex::default(),
             failed: Arc::default(),

@@ -71,6 +71,11 @@ fn engines_in_c99_and_in_cpp() {
 }
 
 #[test]
+fn asynchronous_calls_in_c99_and_in_cpp() {
+    in_both_languages("async");
+}
+
+#[test]
 fn calls_of_more_than_four_gib_are_split_or_refused() {
     if !has("gcc") {
         return;

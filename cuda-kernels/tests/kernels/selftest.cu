@@ -280,7 +280,7 @@ RB_KERNEL(t_collective_scopes)
 // it. `out[0]` and `out[1]` are how they ended; `wrong` counts elements that are not the ones expected.
 template <class T> RB_DEVICE T element(rb_u64 i) { return T(i * 2654435761u + 7); }
 template <class Scope, class T>
-RB_DEVICE void stream_ends(rb_queue q, rb_stream to, rb_stream from, rb_u64 count, rb_u32 timeout_us, gpu_result *out, unsigned *wrong) {
+RB_DEVICE void stream_ends(rb_queue q, rb_stream_handle to, rb_stream_handle from, rb_u64 count, rb_u32 timeout_us, gpu_result *out, unsigned *wrong) {
   gpu_result r{};
   if (blockIdx.x == 0) {
     gpu_pusher p(to);
@@ -299,7 +299,7 @@ RB_DEVICE void stream_ends(rb_queue q, rb_stream to, rb_stream from, rb_u64 coun
   }
   if (threadIdx.x == 0) out[blockIdx.x] = r;
 }
-extern "C" __global__ void t_stream(rb_queue q, rb_stream to, rb_stream from, rb_u64 count, rb_u32 bytes, rb_u32 timeout_us,
+extern "C" __global__ void t_stream(rb_queue q, rb_stream_handle to, rb_stream_handle from, rb_u64 count, rb_u32 bytes, rb_u32 timeout_us,
                                     gpu_result *out, unsigned *wrong) {
   if (blockDim.x == 1) {
     if (bytes == 1) return stream_ends<rb::thread, unsigned char>(q, to, from, count, timeout_us, out, wrong);
@@ -312,7 +312,7 @@ extern "C" __global__ void t_stream(rb_queue q, rb_stream to, rb_stream from, rb
 RB_KERNEL(t_stream)
 
 // What the streamed operations post.
-extern "C" __global__ void t_streamed(rb_comm c, rb_stream s, void *memory, gpu_result *out) {
+extern "C" __global__ void t_streamed(rb_comm c, rb_stream_handle s, void *memory, gpu_result *out) {
   int i = 0;
   out[i++] = gpu_stream_send(c, s, 5, RB_DTYPE_F64, 3, 9);
   out[i++] = gpu_stream_recv(c, memory, 5, RB_DTYPE_F64, 3, 9);

@@ -90,7 +90,7 @@ int kernel(rb_queue q, rb_u32 session) {
 struct alignas(128) ring {
   unsigned char bytes[RB_STREAM_DATA_AT + RING];
   rb_u64 *word(rb_u64 at) { return reinterpret_cast<rb_u64 *>(bytes + at); }
-  rb_stream stream() { return rb_stream{rb_u64(bytes) | RING_LOG2}; }
+  rb_stream_handle stream() { return rb_stream_handle{rb_u64(bytes) | RING_LOG2}; }
 };
 ring to_nic, from_nic;
 

@@ -57,6 +57,26 @@ static int child(int from_parent, const char *directory) {
     return failed != 0;
 }
 
+/* Memory that another NIC of the process has allocated stands for that of another allocator. */
+static void registered(rb_nic *nic, const char *directory) {
+    rb_nic *other = open_nic("10.77.60.3/24", directory);
+    rb_pointer_info info;
+    char host[64], *part;
+    void *va;
+    OK(rb_mem_alloc(other, BYTES, &va));
+    part = (char *)va + AT;
+    OK(rb_mem_register(nic, part, PART));
+    OK(rb_pointer_query(nic, part + 9, &info));
+    CHECK(info.kind == RB_MEMORY_GPU && info.bytes == PART && info.base == (uint64_t)(uintptr_t)part);
+    CHECK(rb_mem_unregister(nic, va) == RB_ERR_INVALID_ARGUMENT);
+    OK(rb_mem_unregister(nic, part));
+    CHECK(rb_mem_unregister(nic, part) == RB_ERR_INVALID_ARGUMENT);
+    OK(rb_pointer_query(nic, part + 9, &info));
+    CHECK(info.kind == RB_MEMORY_UNKNOWN);
+    CHECK(rb_mem_register(nic, host, sizeof host) == RB_ERR_INVALID_ARGUMENT);
+    OK(rb_nic_close(other));
+}
+
 int main(int argc, char **argv) {
     int to_child[2], status = -1;
     pid_t pid;
@@ -81,6 +101,7 @@ int main(int argc, char **argv) {
     CHECK(waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0);
     OK(rb_mem_read(nic, got, (char *)va + AT + 3, sizeof got));
     CHECK(memcmp(got, "written by the child", sizeof got) == 0);
+    registered(nic, argv[1]);
     OK(rb_nic_close(nic));
     free(bytes);
     if (!failed) printf("all checks passed\n");

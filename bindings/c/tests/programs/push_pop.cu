@@ -1,7 +1,7 @@
 // Block 0 pushes a value for each place, block 1 pops what comes: for streams.c.
 #include "ringbell_collective.cuh"
 
-extern "C" __global__ void push_pop(rb_comm comm, rb_stream to_nic, rb_stream from_nic, rb_u64 count, rb_u32 *popped,
+extern "C" __global__ void push_pop(rb_comm comm, rb_stream_handle to_nic, rb_stream_handle from_nic, rb_u64 count, rb_u32 *popped,
                                     gpu_result *ends) {
   gpu_result r;
   if (blockIdx.x == 0) {
