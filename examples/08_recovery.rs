@@ -13,10 +13,8 @@ use std::net::Ipv4Addr;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use ringbell::{
-    variables, BootstrapServer, CommOptions, Communicator, DeviceBuffer, Job, JobError, Nic,
-    ReduceOp,
-};
+use ringbell::job::{variables, BootstrapServer, JobError};
+use ringbell::{CommOptions, Communicator, DeviceBuffer, Job, Nic, ReduceOp};
 
 type Error = Box<dyn std::error::Error>;
 

@@ -8,7 +8,10 @@ pub use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Place
 pub use ringbell_nic_core::EngineResult;
 pub use ringbell_onc_engines::stream::*;
 
-use crate::{Nic, Plain};
+pub use crate::backend::{EngineKind, EngineMaker};
+
+use crate::memory::Plain;
+use crate::Nic;
 
 /// The value that a result begins with, such as an [`HllSummary`](hll::HllSummary), a
 /// [`Checksum`](checksum::Checksum), or a structure of an engine of yours; `None` when the result is shorter.

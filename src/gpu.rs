@@ -1,4 +1,5 @@
-//! Choice of the GPU beside a NIC: a real one when there is one, else the emulated one.
+//! The GPU beside a NIC: its choice (a real one when there is one, else the emulated one), arguments of kernels, and sockets of GPU
+//! streams.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,9 +9,17 @@ use std::sync::Arc;
 use ringbell_cuda_kernels::cuda::CudaError;
 #[cfg(feature = "cuda")]
 use ringbell_cuda_kernels::cuda::{CudaConfig, CudaGpu, DmaBufMapper, FirstOf, GpuMapper};
-use ringbell_cuda_kernels::{EmulatedGpu, EmulatedGpuConfig, Gpu, GpuError};
+use ringbell_cuda_kernels::Gpu;
+pub use ringbell_cuda_kernels::{
+    EmulatedGpu, EmulatedGpuConfig, GpuError, GpuKind, ModuleError, SocketContext, SocketError,
+};
 
 use crate::spec::SpecError;
+
+pub use crate::entries::SocketContextError;
+#[cfg(feature = "cuda")]
+pub use crate::foreign::ForeignRegion;
+pub use crate::kernel::{Kept, KernelArgs, KernelParam};
 
 /// Environment variable that selects the GPU for [`GpuChoice::Auto`]: `auto`, `cuda`, `cuda:N` or `emulated`.
 pub const GPU_VARIABLE: &str = "RINGBELL_GPU";

@@ -14,7 +14,8 @@ impl Nic {
     /// address inside it serves, not only the first.
     ///
     /// ```
-    /// # use ringbell::{MemoryKind, Nic, abi::GpuVa};
+    /// # use ringbell::memory::MemoryKind;
+    /// # use ringbell::{Nic, abi::GpuVa};
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let nic = Nic::builder().ip("10.9.9.2/24").open()?;
     /// let buffer = nic.alloc_host(1000)?;

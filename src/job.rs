@@ -1,14 +1,19 @@
-//! Settings of the NIC of a job's rank: its address, network and secrets, derived from the job's id.
+//! Ranks of a job: how they find each other, and the settings of a rank's NIC: its address, network and secrets, derived from
+//! the job's id.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
 
-use ringbell_job::{Job, UniqueId};
+pub use ringbell_job::{
+    variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
+    UniqueIdError,
+};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::scratch;
 
-use crate::{Cidr, NicBuilder, OpenError};
+use crate::nic::Cidr;
+use crate::{NicBuilder, OpenError};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
 fn address_of(rank: u32) -> Cidr {

@@ -26,7 +26,7 @@ impl Nic {
         let path = path.as_ref();
         let file = match (path.extension(), self.gpu().kind()) {
             (Some(_), _) => path.to_owned(),
-            (None, crate::GpuKind::Emulated) => path.with_extension("so"),
+            (None, crate::gpu::GpuKind::Emulated) => path.with_extension("so"),
             (None, _) => path.with_extension("fatbin"),
         };
         // SAFETY: the caller's contract.

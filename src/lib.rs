@@ -22,77 +22,58 @@
 //! # Ok(()) }
 //! ```
 //!
+//! The root has the names of most programs. [`nic`], [`gpu`], [`memory`], [`comm`], [`job`] and [`engines`] have the settings,
+//! reports and errors of each part, [`abi`] the contract with kernels.
+//!
 //! The parts are crates of their own: `ringbell-nic-abi` (the contract), `ringbell-gtlb`
 //! (translation), `ringbell-nic-core` (the NIC), `ringbell-cuda-kernels` (the GPU side).
 
-pub mod backend;
+mod backend;
 mod buffer;
 mod builder;
 #[cfg(feature = "card")]
 mod card;
-mod comm;
+pub mod comm;
 mod debug;
 pub mod engines;
 mod entries;
 #[cfg(feature = "cuda")]
 mod foreign;
-mod gpu;
+pub mod gpu;
 mod gpu_result;
 mod host;
-mod job;
+pub mod job;
 mod kernel;
-mod nic;
+pub mod nic;
 mod port;
 mod socket;
 mod span;
 mod spec;
 
-pub use backend::{Backend, NicKind, NIC_VARIABLE};
-pub use buffer::{AllocError, DeviceBuffer, Plain};
+pub use buffer::{AllocError, DeviceBuffer};
 pub use builder::NicBuilder;
-#[cfg(feature = "card")]
-pub use card::{doorbell_choice, DOORBELLS_VARIABLE};
-pub use comm::{
-    CollectiveError, CommOptions, Communicator, Done, Element, Enqueued, KernelStream, Operation,
-    Request, COLLECTIVE_PORT,
-};
-pub use debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
-pub use entries::SocketContextError;
-#[cfg(feature = "cuda")]
-pub use foreign::ForeignRegion;
-pub use gpu::{
-    ChosenGpu, GpuChoice, GpuMemoryChoice, GpuOpenError, GPU_MEMORY_VARIABLE, GPU_VARIABLE,
-};
+pub use comm::{CollectiveError, CommOptions, Communicator, KernelStream, Operation, Request};
 pub use gpu_result::GpuResult;
-pub use kernel::{Kept, Kernel, KernelArgs, KernelParam, Module};
+pub use kernel::{Kernel, Module};
 pub use nic::{Nic, OpenError};
-pub use socket::{Listener, SessionError, Socket, SocketReader, SocketWriter};
+pub use socket::{Listener, SessionError, Socket};
 pub use span::Span;
-pub use spec::{Cidr, PortSpec, SpecError, TransportSpec, VXLAN_PORT};
 
-pub use ringbell_cuda_kernels::{
-    Dim3, EmulatedGpu, EmulatedGpuConfig, Gpu, GpuKind, KernelArg, Launch, LaunchError,
-    SocketContext, SocketError, Stream,
-};
-pub use ringbell_gtlb::{Access, MemoryRegion};
-pub use ringbell_job::{
-    variables, BootstrapError, BootstrapServer, Job, JobError, JobSource, Member, Round, UniqueId,
-    UniqueIdError,
-};
+pub use ringbell_cuda_kernels::{Dim3, Gpu, KernelArg, Launch, LaunchError, Stream};
+pub use ringbell_job::{Job, UniqueId};
 pub use ringbell_nic_abi as abi;
-pub use ringbell_nic_abi::{Algorithm, CollectiveKind, DataType, ReduceOp, WireType};
-pub use ringbell_nic_core::collective::{
-    CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
-};
-pub use ringbell_nic_core::descriptors;
-pub use ringbell_nic_core::port::impair::Faults;
-pub use ringbell_nic_core::{
-    FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, NicBuffer, PointerInfo, RangeError,
-};
-pub use ringbell_nic_core::{
-    HostQueue, NicConfig, NotDelivered, ProgressMode, QueueConfig, SessionInfo, StagingConfig,
-    Undelivered, WaitError,
-};
+pub use ringbell_nic_abi::{Algorithm, DataType, ReduceOp};
+pub use ringbell_nic_core::{HostBuffer, HostQueue, NicBuffer};
+
+/// Memory that the NIC reaches: elements, registrations, kinds and errors. The buffers themselves are in the crate's root.
+pub mod memory {
+    pub use ringbell_gtlb::{Access, MemoryRegion};
+    pub use ringbell_nic_core::{
+        FreeError, HostRegion, MemoryError, MemoryKind, PointerInfo, RangeError,
+    };
+
+    pub use crate::buffer::Plain;
+}
 
 /// The crates below, for functions that this crate does not offer.
 pub mod parts {

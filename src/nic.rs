@@ -1,4 +1,4 @@
-//! [`Nic`]: a NIC and the GPU beside it.
+//! [`Nic`], a NIC and the GPU beside it, with the types of its settings, limits, sessions and reports.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
 use std::path::PathBuf;
@@ -18,17 +18,27 @@ use ringbell_nic_core::port::mem::SwitchError;
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
-use ringbell_nic_core::{
-    Counters, HostQueue, NicError, NotDelivered, ProgressMode, QueueConfig, SessionInfo,
-};
+use ringbell_nic_core::{Counters, HostQueue, NicError};
+pub use ringbell_nic_core::{NotDelivered, ProgressMode, QueueConfig, SessionInfo};
 
-use crate::backend::{Backend, NicKind};
+pub use crate::backend::{Backend, NicKind};
 use crate::buffer::{AllocError, Allocation, DeviceBuffer, Plain};
 use crate::builder::NicOptions;
 #[cfg(feature = "cuda")]
 use crate::foreign::SharedPages;
 use crate::gpu::GpuOpenError;
-use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
+pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
+
+pub use ringbell_nic_core::descriptors;
+pub use ringbell_nic_core::port::impair::Faults;
+pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
+
+pub use crate::backend::NIC_VARIABLE;
+#[cfg(feature = "card")]
+pub use crate::card::{doorbell_choice, DOORBELLS_VARIABLE};
+pub use crate::debug::{print_events, DebugLevelError, DEBUG_VARIABLE};
+pub use crate::socket::{SocketReader, SocketWriter};
+pub use crate::spec::VXLAN_PORT;
 
 /// Why a NIC could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -52,7 +62,7 @@ pub enum OpenError {
     },
     /// The log variable is invalid.
     #[error(transparent)]
-    Debug(#[from] crate::DebugLevelError),
+    Debug(#[from] crate::nic::DebugLevelError),
     /// The GPU failed.
     #[error("cannot open the GPU")]
     Gpu(#[from] GpuOpenError),
@@ -140,7 +150,7 @@ impl Nic {
         kind: NicKind,
         open: impl Fn(&NicOptions, &Gpu) -> Result<Arc<dyn Backend>, OpenError>,
     ) -> Result<Nic, OpenError> {
-        crate::print_events()?;
+        crate::nic::print_events()?;
         // For communicators: it needs a descriptor, and later there may be none.
         let _ = crate::comm::host();
         let chosen = options.gpu_choice.open(&options.gpu)?;

@@ -8,7 +8,8 @@ use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 
 use crate::builder::NicOptions;
-use crate::{OpenError, PortSpec};
+use crate::nic::PortSpec;
+use crate::OpenError;
 
 /// Opens the options' port, with the recorder and the faults around it: the record is what the wire carried.
 pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Option<Box<dyn Port>>, OpenError> {

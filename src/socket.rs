@@ -14,7 +14,8 @@ use ringbell_nic_core::engine::{Direction, EngineUseError, Return};
 use ringbell_nic_core::{HostQueue, NicError, SessionInfo, WaitError};
 use ringbell_onc_engines::stream::StreamEngine;
 
-use crate::{HostBuffer, MemoryError, Nic, Span};
+use crate::memory::MemoryError;
+use crate::{HostBuffer, Nic, Span};
 
 /// Most bytes of one descriptor; longer calls are split. A multiple of every page.
 const PIECE: u64 = 1 << 31;

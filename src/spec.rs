@@ -100,8 +100,8 @@ readable!(
     PortSpec,
     TransportSpec,
     Cidr,
-    crate::GpuChoice,
-    crate::NicKind
+    crate::gpu::GpuChoice,
+    crate::nic::NicKind
 );
 
 impl FromStr for PortSpec {

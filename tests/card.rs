@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 use ringbell::abi::bar::{doorbell_offset, Reg, MAX_QUEUES};
 use ringbell::abi::queue::QueueHandle;
 use ringbell::abi::{Descriptor, GpuVa, Opcode, SessionId, Status};
+use ringbell::gpu::{EmulatedGpu, EmulatedGpuConfig, GpuChoice};
+use ringbell::memory::Access;
+use ringbell::nic::QueueConfig;
 use ringbell::parts::card::pages::FilePages;
 use ringbell::parts::card::{CardBar, CardGtlb, CardGtlbError, DoorbellChoice, Doorbells};
 use ringbell::parts::nic_core::{Nic as SoftNic, NicConfig};
-use ringbell::{
-    Access, DeviceBuffer, EmulatedGpu, EmulatedGpuConfig, GpuChoice, HostQueue, KernelArg, Nic,
-    QueueConfig,
-};
+use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMEOUT: KernelArg = KernelArg::U32(30_000_000);

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use communicators::{each, options, ranks, PATIENCE};
 use ringbell::abi::{GpuVa, Status};
+use ringbell::comm::CollectiveKind;
 use ringbell::{
-    Algorithm, CollectiveError, CollectiveKind, CommOptions, Communicator, DataType, DeviceBuffer,
-    KernelArg, Operation, ReduceOp,
+    Algorithm, CollectiveError, CommOptions, Communicator, DataType, DeviceBuffer, KernelArg,
+    Operation, ReduceOp,
 };
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -296,10 +297,10 @@ fn mistakes_are_told_apart_and_name_what_is_wrong() {
             Operation::broadcast::<i32>(&b, &b, 1, 2),
             "its root is rank 2",
         ),
-        (sum(ringbell::WireType::Bf16), "wire type"),
+        (sum(ringbell::comm::WireType::Bf16), "wire type"),
         (Operation::copy::<i32>(&b, b.slice(4..), 3), "overlap"),
         (
-            sum(ringbell::WireType::Same).timeout(Duration::from_secs(5000)),
+            sum(ringbell::comm::WireType::Same).timeout(Duration::from_secs(5000)),
             "71 minutes",
         ),
     ] {

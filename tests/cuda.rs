@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use mock_driver::{asked_for_cuda, on_any_driver, under_mock};
 use ringbell::abi::{Descriptor, Opcode, SessionId, Status};
-use ringbell::{
-    Communicator, DeviceBuffer, EmulatedGpuConfig, GpuChoice, GpuKind, HostQueue, KernelArg, Nic,
-    ReduceOp,
-};
+use ringbell::gpu::{EmulatedGpuConfig, GpuChoice, GpuKind};
+use ringbell::{Communicator, DeviceBuffer, HostQueue, KernelArg, Nic, ReduceOp};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -193,7 +191,7 @@ fn kernels_send_and_receive_through_mapped_memory() {
         // The loader's search path, in this process that was started for the test.
         let folder = std::env::var_os("LD_LIBRARY_PATH").expect("the mock driver's folder");
         gdrcopy_sys::testing::build_mock(folder.as_ref(), &[]).expect("the mock compiles");
-        std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "gdrcopy");
+        std::env::set_var(ringbell::gpu::GPU_MEMORY_VARIABLE, "gdrcopy");
         let pair = Pair::open("mapped");
         let some = pair.nics[0].alloc::<u8>(64).expect("memory");
         let gpu = pair.nics[0].gpu().describe();
@@ -226,7 +224,7 @@ fn kernels_send_and_receive_through_a_dma_buf() {
 #[test]
 fn kernels_send_and_receive_through_slots() {
     on_any_driver("kernels_send_and_receive_through_slots", "", || {
-        std::env::set_var(ringbell::GPU_MEMORY_VARIABLE, "slots");
+        std::env::set_var(ringbell::gpu::GPU_MEMORY_VARIABLE, "slots");
         let pair = Pair::open("slots");
         let gpu = pair.nics[0].gpu().describe();
         assert!(gpu.contains("slots: pinned memory of the host"), "{gpu}");

@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use mock_driver::under_mock;
 use ringbell::abi::{Completion, Descriptor, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuKind, HostQueue, KernelArg, Launch, Nic, QueueConfig};
+use ringbell::gpu::GpuKind;
+use ringbell::nic::QueueConfig;
+use ringbell::{DeviceBuffer, HostQueue, KernelArg, Launch, Nic};
 use rustix::process::{kill_process, Pid, Signal};
 use second_process::{role, say, Second};
 

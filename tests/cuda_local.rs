@@ -15,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use mock_driver::under_mock;
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuKind, HostQueue, Nic};
+use ringbell::gpu::GpuKind;
+use ringbell::{DeviceBuffer, HostQueue, Nic};
 use second_process::{read_bytes, read_to_end, role, say, Second};
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -7,9 +7,10 @@ use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
 use ringbell::abi::Status;
+use ringbell::nic::TransportSpec;
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Listener, Nic, SessionError, Socket, TransportSpec};
+use ringbell::{Listener, Nic, SessionError, Socket};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

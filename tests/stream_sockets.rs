@@ -9,8 +9,9 @@ mod mock_driver;
 
 use communicators::{ranks, Ranks, PATIENCE};
 use ringbell::abi::{GpuVa, Status};
+use ringbell::gpu::{SocketContext, SocketError};
 use ringbell::parts::cuda_kernels::{Outcome, Pending, Socket};
-use ringbell::{DeviceBuffer, SocketContext, SocketError};
+use ringbell::DeviceBuffer;
 
 /// Bytes that differ from place to place and from message to message.
 fn pattern(len: u64, seed: u64) -> Vec<u8> {

@@ -27,7 +27,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use ringbell::{GpuChoice, NicKind};
+use ringbell::gpu::GpuChoice;
+use ringbell::nic::NicKind;
 
 use problem::{Exit, Problem};
 
@@ -44,10 +45,10 @@ use problem::{Exit, Problem};
 #[command(name = "ringbell", version)]
 struct Cli {
     /// What runs the kernels: `cuda` or `cuda:N` a real GPU, `emulated` host threads, `auto` a real one if there is
-    #[arg(long, global = true, env = ringbell::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
+    #[arg(long, global = true, env = ringbell::gpu::GPU_VARIABLE, value_name = "auto|cuda[:N]|emulated")]
     gpu: Option<GpuChoice>,
     /// What implements the NIC: `soft`, the software NIC
-    #[arg(long, global = true, env = ringbell::NIC_VARIABLE, value_name = "soft")]
+    #[arg(long, global = true, env = ringbell::nic::NIC_VARIABLE, value_name = "soft")]
     nic: Option<NicKind>,
     #[command(subcommand)]
     command: Command,
@@ -91,14 +92,14 @@ fn main() -> ExitCode {
     let matches = command().get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
     // Ranks that are threads have n² links.
-    ringbell::descriptors::raise_limit();
+    ringbell::nic::descriptors::raise_limit();
     if let Some(gpu) = cli.gpu {
         // The library reads it, and so do the ranks that `run` starts. No thread runs yet.
-        std::env::set_var(ringbell::GPU_VARIABLE, gpu.to_string());
+        std::env::set_var(ringbell::gpu::GPU_VARIABLE, gpu.to_string());
     }
     if let Some(nic) = cli.nic {
         // Likewise.
-        std::env::set_var(ringbell::NIC_VARIABLE, nic.to_string());
+        std::env::set_var(ringbell::nic::NIC_VARIABLE, nic.to_string());
     }
     share_no_work_queues();
     let done = trace::start().and_then(|()| run(cli.command));

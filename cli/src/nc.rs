@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::{SessionId, Status};
+use ringbell::nic::{Cidr, Faults, PortSpec, TransportSpec};
 use ringbell::parts::cuda_kernels::pump::{Pump, PumpTimes};
-use ringbell::{Cidr, DeviceBuffer, Faults, Nic, NicBuilder, PortSpec, TransportSpec};
+use ringbell::{DeviceBuffer, Nic, NicBuilder};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::perf::pair::{check_frames, frames_need_tcp};

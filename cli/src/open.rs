@@ -1,9 +1,10 @@
 //! Opening of a NIC and a GPU for a command, and the exit when there is none.
 
 use anyhow::{Error, Result};
+use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError, Nic, NicBuilder, OpenError};
+use ringbell::{Nic, NicBuilder, OpenError};
 
 use super::{Exit, Problem};
 

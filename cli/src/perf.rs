@@ -22,7 +22,7 @@ mod wire;
 
 use anyhow::Result;
 use clap::Subcommand;
-use ringbell::CollectiveKind as Kind;
+use ringbell::comm::CollectiveKind as Kind;
 
 use super::Exit;
 

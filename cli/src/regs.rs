@@ -9,10 +9,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use ringbell::abi::bar::{self, Access, Reg};
 use ringbell::abi::GpuVa;
+use ringbell::gpu::EmulatedGpuConfig;
+use ringbell::nic::doorbell_choice;
 use ringbell::parts::card::pages::FilePages;
 use ringbell::parts::card::{CardBar, CardGtlb, Doorbells, ProxyPolicy};
 use ringbell::parts::gtlb::LARGE_PAGE_BYTES;
-use ringbell::{doorbell_choice, EmulatedGpuConfig};
 use serde::Serialize;
 
 use super::{open as opened, stdio, Exit, Problem};

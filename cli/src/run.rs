@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use ringbell::job::BootstrapServer;
+use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::scratch;
-use ringbell::{BootstrapServer, PortSpec, TransportSpec};
 use rustix::process::Signal;
 
 use self::ranks::Ranks;

@@ -6,7 +6,7 @@ use super::{Exit, Problem};
 
 /// Starts the printing of events when the environment asks for it.
 pub(crate) fn start() -> Result<()> {
-    ringbell::print_events().map_err(|e| {
+    ringbell::nic::print_events().map_err(|e| {
         let text = e.to_string();
         let (what, advice) = text.split_once("; ").unwrap_or((&text, ""));
         Problem::new(Exit::Usage, what, advice).into()

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{run, text};
-use ringbell::{descriptors, CollectiveError, CommOptions, Communicator, Nic};
+use ringbell::nic::descriptors;
+use ringbell::{CollectiveError, CommOptions, Communicator, Nic};
 use rustix::process::{getrlimit, setrlimit, Resource, Rlimit};
 
 const RANKS: u32 = 8;

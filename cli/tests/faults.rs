@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use net::{start, Running};
 use ringbell::abi::{Completion, Descriptor, Opcode, SessionId, Status};
+use ringbell::nic::TransportSpec;
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{HostQueue, Nic, TransportSpec};
+use ringbell::{HostQueue, Nic};
 
 /// A discovery folder for the NICs of one test. Short, because names of Unix sockets are.
 struct Meeting(PathBuf);

@@ -12,8 +12,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use ringbell::nic::NicConfig;
 use ringbell::parts::cuda_kernels::echo::{EchoConfig, EchoServer};
-use ringbell::{GpuResult, HostQueue, KernelArg, Nic, NicConfig};
+use ringbell::{GpuResult, HostQueue, KernelArg, Nic};
 
 #[path = "../support/kernels.rs"]
 mod kernels;

@@ -8,7 +8,8 @@ use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::Nic;
 
 use super::*;
-use crate::{port, TransportSpec};
+use crate::nic::TransportSpec;
+use crate::port;
 
 /// Opens a software NIC over the GPU's memory.
 pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, OpenError> {

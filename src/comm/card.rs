@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use ringbell_job::{BootstrapError, Round};
 
 use super::CollectiveError;
-use crate::{Nic, PortSpec, TransportSpec};
+use crate::nic::{PortSpec, TransportSpec};
+use crate::Nic;
 
 /// Bytes of a card.
 const BYTES: usize = 46;

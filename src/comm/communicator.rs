@@ -653,7 +653,7 @@ impl Communicator {
                 let queue = i.queue.id();
                 return Err(CollectiveError::Wait {
                     kind: operation.spec.kind,
-                    source: crate::WaitError::QueueFull { queue },
+                    source: crate::nic::WaitError::QueueFull { queue },
                 });
             }
             if !i.nic.backend().step() {

@@ -24,4 +24,8 @@ pub use kernel_stream::KernelStream;
 pub use operation::Operation;
 pub use options::{CommOptions, COLLECTIVE_PORT};
 pub use request::{Done, Request};
+pub use ringbell_nic_abi::{CollectiveKind, WireType};
+pub use ringbell_nic_core::collective::{
+    CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
+};
 pub use stream::Enqueued;

@@ -4,7 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringbell::{CommOptions, Communicator, GpuChoice, Nic, Operation, ReduceOp};
+use ringbell::gpu::GpuChoice;
+use ringbell::{CommOptions, Communicator, Nic, Operation, ReduceOp};
 
 /// Long enough for any machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -123,7 +124,8 @@ pub fn replays(c: &Communicator) {
 /// Queued and captured operations have the communicator's defaults: algorithm, wire type and time-out.
 pub fn defaults_in_streams(name: &str) {
     use ringbell::abi::Status;
-    use ringbell::{Algorithm, CollectiveError, CollectiveKind, WireType};
+    use ringbell::comm::{CollectiveKind, WireType};
+    use ringbell::{Algorithm, CollectiveError};
     let r = ranks(name, 2);
     let defaults = CommOptions {
         algo: Algorithm::RecursiveDoubling,

@@ -12,11 +12,12 @@ use crate::{gen, root, source, style, target};
 const ARM: &str = "aarch64-unknown-linux-gnu";
 
 /// The fastest first.
-pub(crate) const STEPS: [Step; 11] = [
+pub(crate) const STEPS: [Step; 12] = [
     ("format", format),
     ("generated", generated),
     ("style", style::check),
     ("structure", source::check),
+    ("names", source::names::check),
     ("clippy", clippy),
     ("cust", cust),
     ("deny", deny),

@@ -12,7 +12,8 @@ use crate::group;
 use crate::handles::Table;
 use crate::nic::NICS;
 use crate::pointer::{optional_text, text, Out};
-use ringbell::{CommStatus, Communicator, Job, UniqueId};
+use ringbell::comm::CommStatus;
+use ringbell::{Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.
 const ID_BYTES: usize = 128;
@@ -75,7 +76,7 @@ pub(super) unsafe fn unique_id(id: *const UniqueIdText) -> Result<UniqueId, Fail
         .and_then(|t| t.to_str().ok())
         .ok_or_else(|| Failure::argument("`id` is no text; pass on what rb_get_unique_id gave"))?;
     text.parse()
-        .map_err(|e: ringbell::UniqueIdError| Failure::argument(e.to_string()))
+        .map_err(|e: ringbell::job::UniqueIdError| Failure::argument(e.to_string()))
 }
 
 /// The value for a number of the contract.

@@ -5,7 +5,8 @@ use ringbell::abi::{Algorithm, WireType};
 
 use crate::comm::timeout;
 use crate::failure::Failure;
-use ringbell::{CollectiveSettings, CommOptions};
+use ringbell::comm::CollectiveSettings;
+use ringbell::CommOptions;
 
 /// `RB_COMM_CONFIG_VERSION`
 const VERSION: u32 = 2;

@@ -9,7 +9,8 @@ use std::sync::OnceLock;
 use ringbell::abi::Status;
 use ringbell::parts::cuda_kernels::LaunchError;
 
-use ringbell::{CollectiveError, NotDelivered, WaitError};
+use ringbell::nic::{NotDelivered, WaitError};
+use ringbell::CollectiveError;
 
 /// `RB_ERR_INVALID_ARGUMENT`
 pub(super) const INVALID_ARGUMENT: i32 = -1;

@@ -10,7 +10,7 @@ use crate::failure::{entry, Failure};
 use crate::handles::Table;
 use crate::pointer::Out;
 use crate::stream::STREAMS;
-use ringbell::Enqueued;
+use ringbell::comm::Enqueued;
 
 /// State of an `rb_graph`.
 pub(super) struct OpenGraph {

@@ -12,7 +12,8 @@ use ringbell::parts::nic_core::MemoryKind;
 use crate::failure::{entry, Failure};
 use crate::nic::{OpenNic, NICS};
 use crate::pointer::Out;
-use ringbell::{HostBuffer, HostRegion, NicBuffer};
+use ringbell::memory::HostRegion;
+use ringbell::{HostBuffer, NicBuffer};
 
 /// Memory besides the GPU's, by address.
 #[derive(Default)]

@@ -15,9 +15,8 @@ use crate::handles::Table;
 use crate::host::Others;
 use crate::pointer::{optional_text, Out};
 use crate::{comm, graph, kernel_stream, request, socket, stream};
-use ringbell::{
-    DeviceBuffer, Job, Nic, NicBuilder, NicConfig, OpenError, ProgressMode, QueueConfig,
-};
+use ringbell::nic::{NicConfig, ProgressMode, QueueConfig};
+use ringbell::{DeviceBuffer, Job, Nic, NicBuilder, OpenError};
 
 /// `rb_nic_config`. Fields are only ever appended.
 #[repr(C)]

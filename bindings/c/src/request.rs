@@ -9,7 +9,8 @@ use crate::failure::{entry, Failure};
 use crate::handles::Table;
 use crate::pointer::{OptionalOut, Out};
 use crate::socket::Transfer;
-use ringbell::{CollectiveError, Done, Enqueued, Request};
+use ringbell::comm::{Done, Enqueued};
+use ringbell::{CollectiveError, Request};
 
 /// `rb_done`.
 #[repr(C)]

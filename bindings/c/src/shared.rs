@@ -112,7 +112,7 @@ pub(super) mod real {
 
     use super::super::failure::Failure;
     use super::super::nic::OpenNic;
-    use ringbell::ForeignRegion;
+    use ringbell::gpu::ForeignRegion;
 
     /// Regions by address. The same part may be there several times.
     type Regions = Mutex<BTreeMap<u64, Vec<ForeignRegion<ForeignMemory>>>>;

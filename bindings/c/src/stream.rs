@@ -14,7 +14,8 @@ use crate::kernel::{self, Arg};
 use crate::nic::NICS;
 use crate::pointer::Out;
 use crate::socket::Transfer;
-use ringbell::{Communicator, Enqueued, Operation};
+use ringbell::comm::Enqueued;
+use ringbell::{Communicator, Operation};
 
 /// Wait of `rb_stream_synchronize` with a time-out of 0.
 const DEFAULT_WAIT: Duration = Duration::from_secs(60);

@@ -243,5 +243,5 @@ fn the_settings_of_a_communicator_are_fields_in_the_order_of_their_names() {
             "version"
         ]
     );
-    assert_eq!(settings, ringbell::CollectiveSettings::NAMES);
+    assert_eq!(settings, ringbell::comm::CollectiveSettings::NAMES);
 }

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use anyhow::{bail, Context, Result};
 use ringbell::abi::Status;
+use ringbell::gpu::GpuKind;
+use ringbell::nic::{doorbell_choice, DOORBELLS_VARIABLE};
 use ringbell::parts::card::{CardBar, Doorbells};
-use ringbell::{doorbell_choice, GpuKind, KernelArg, Nic, DOORBELLS_VARIABLE};
+use ringbell::{KernelArg, Nic};
 
 use super::{Check, Verdict};
 

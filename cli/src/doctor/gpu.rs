@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 use ringbell::parts::cuda_kernels::cuda::CudaError;
-use ringbell::{ChosenGpu, EmulatedGpuConfig, GpuChoice};
 
 use super::{Check, Verdict};
 

@@ -21,7 +21,7 @@ use ringbell::engines::hll::{
     DataSketchesForm, HashKind, HllConfig, HllEngine, HllSummary, Sketch,
 };
 use ringbell::engines::StreamEngine;
-use ringbell::TransportSpec;
+use ringbell::nic::TransportSpec;
 use serde_json::json;
 
 use super::{stdio, Exit, Problem};

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, EngineId, GpuVa, Opcode, SessionId, Status};
 use ringbell::engines::{Direction, StreamEngine};
+use ringbell::nic::{Cidr, TransportSpec};
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Cidr, DeviceBuffer, Gpu, Nic, TransportSpec};
+use ringbell::{DeviceBuffer, Gpu, Nic};
 
 use super::kernel::slot_bytes;
 use crate::open;

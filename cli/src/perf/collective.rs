@@ -11,12 +11,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use ringbell::comm::{CollectiveKind, WireType};
 use ringbell::engines::{EngineInfo, Place, Registry};
+use ringbell::gpu::GpuKind;
+use ringbell::job::{BootstrapServer, JobError, JobSource};
+use ringbell::nic::{PortSpec, ProgressMode, TransportSpec};
 use ringbell::parts::nic_core::scratch;
-use ringbell::{
-    Algorithm, BootstrapServer, CollectiveKind, CommOptions, Communicator, DataType, GpuKind, Job,
-    JobError, JobSource, PortSpec, ProgressMode, ReduceOp, TransportSpec, UniqueId, WireType,
-};
+use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, ReduceOp, UniqueId};
 
 use serde::{Deserialize, Serialize};
 

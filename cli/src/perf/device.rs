@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::bar::Reg;
-use ringbell::{GpuKind, Nic, ProgressMode};
+use ringbell::gpu::GpuKind;
+use ringbell::nic::ProgressMode;
+use ringbell::Nic;
 
 use super::send::read_times;
 use super::side::{progress_for_gpu, Side};

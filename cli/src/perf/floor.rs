@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use ringbell::gpu::EmulatedGpuConfig;
 use ringbell::parts::cuda_kernels::floor::{flag_round_trips, pinned_copies};
-use ringbell::EmulatedGpuConfig;
 
 use super::device::distribution;
 use crate::report::{

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ringbell::engines::StreamEngine;
-use ringbell::{GpuKind, TransportSpec};
+use ringbell::gpu::GpuKind;
+use ringbell::nic::TransportSpec;
 
 use crate::hll::kernel::{Kernel, KernelArgs};
 use crate::hll::path::{Flow, Path, WINDOW};

@@ -1,7 +1,7 @@
 //! Checks of memory and descriptors before a measurement starts.
 
 use anyhow::Result;
-use ringbell::GpuChoice;
+use ringbell::gpu::GpuChoice;
 
 use crate::report::{memory, size_text};
 use crate::{Exit, Problem};

@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
-use ringbell::{CollectiveKind, DataType, GpuChoice, ReduceOp};
+use ringbell::comm::CollectiveKind;
+use ringbell::gpu::GpuChoice;
+use ringbell::{DataType, ReduceOp};
 
 use self::gather::{Found, Outcome, Sweep, Unusable};
 use self::library::{first, in_python, Candidate, NotFound, Passed};

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{SessionId, Status};
+use ringbell::nic::{Cidr, Faults, PortSpec, ProgressMode, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{Cidr, Faults, Nic, NicBuilder, PortSpec, ProgressMode, TransportSpec};
+use ringbell::{Nic, NicBuilder};
 
 use super::receiver::Receiver;
 use super::serve;

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, GpuChoice, HostQueue, KernelArg, Nic, NicBuilder, ProgressMode};
+use ringbell::gpu::GpuChoice;
+use ringbell::nic::ProgressMode;
+use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic, NicBuilder};
 
 use super::wire::MESSAGE_BYTES;
 use crate::{open, Exit, Problem};

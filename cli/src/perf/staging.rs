@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure, Context, Result};
 use clap::ValueEnum;
 use ringbell::abi::{Completion, Descriptor, GpuVa, Opcode, SessionId, Status};
-use ringbell::{DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer, NicConfig, StagingConfig};
+use ringbell::nic::{NicConfig, StagingConfig};
+use ringbell::{DeviceBuffer, HostBuffer, HostQueue, Nic, NicBuffer};
 
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,

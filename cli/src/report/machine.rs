@@ -29,7 +29,7 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
 /// The GPU's name in reports: `emulated`, or the driver's name for it.
 pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
     match gpu.kind() {
-        ringbell::GpuKind::Emulated => "emulated".into(),
+        ringbell::gpu::GpuKind::Emulated => "emulated".into(),
         _ => gpu.describe(),
     }
 }
@@ -37,7 +37,7 @@ pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
 /// The same in two words, for sentences.
 pub(crate) fn gpu_kind(gpu: &ringbell::Gpu) -> &'static str {
     match gpu.kind() {
-        ringbell::GpuKind::Emulated => "an emulated GPU",
+        ringbell::gpu::GpuKind::Emulated => "an emulated GPU",
         _ => "a CUDA GPU",
     }
 }

@@ -4,9 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 
 use anyhow::{Context, Result};
+use ringbell::job::variables;
+use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
-use ringbell::{variables, PortSpec, TransportSpec, UniqueId};
+use ringbell::UniqueId;
 
 use crate::{open, Exit, Problem};
 

@@ -5,6 +5,7 @@
 mod debts;
 mod graph;
 pub(crate) mod lines;
+pub(crate) mod names;
 mod shape;
 
 pub(crate) use debts::{check, report, update};

@@ -3,7 +3,8 @@
 //! Values are small whole numbers, so that every type holds sums and products of them exactly in any
 //! order: one wrong, lost or doubled contribution is seen.
 
-use ringbell::{CollectiveKind, DataType, ReduceOp};
+use ringbell::comm::CollectiveKind;
+use ringbell::{DataType, ReduceOp};
 
 /// Parameters of an operation: the same on all ranks but for `rank`.
 #[derive(Debug, Clone, Copy)]

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::{GpuVa, Status};
+use ringbell::comm::{CollectiveKind, WireType};
+use ringbell::gpu::GpuKind;
 use ringbell::{
-    CollectiveError, CollectiveKind, Communicator, DataType, DeviceBuffer, GpuKind, KernelArg,
-    KernelStream, Operation, ReduceOp, Span, WireType,
+    CollectiveError, Communicator, DataType, DeviceBuffer, KernelArg, KernelStream, Operation,
+    ReduceOp, Span,
 };
 
 use super::data::Shape;

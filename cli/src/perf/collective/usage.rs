@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use ringbell::abi::kernel_stream::MAX_LOG2;
+use ringbell::comm::{CollectiveKind, CollectiveSettings, WireType};
+use ringbell::job::JobSource;
+use ringbell::nic::{descriptors, PortSpec, TransportSpec};
 use ringbell::parts::onc_engines::program::algorithms;
-use ringbell::{
-    descriptors, Algorithm, CollectiveError, CollectiveKind, CollectiveSettings, DataType, Job,
-    JobSource, Nic, NicBuilder, PortSpec, TransportSpec, WireType,
-};
+use ringbell::{Algorithm, CollectiveError, DataType, Job, Nic, NicBuilder};
 
 use super::{name, spelled, Args};
 use crate::perf::memory;

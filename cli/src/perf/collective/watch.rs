@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, bail, Result};
-use ringbell::BootstrapServer;
+use ringbell::job::BootstrapServer;
 
 use super::{lacks_something, END};
 use crate::run::ranks::{Ended, Ranks};

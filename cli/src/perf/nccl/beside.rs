@@ -7,7 +7,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use ringbell::{CollectiveKind, Job, JobError, WireType, GPU_VARIABLE};
+use ringbell::comm::{CollectiveKind, WireType};
+use ringbell::gpu::GPU_VARIABLE;
+use ringbell::job::JobError;
+use ringbell::Job;
 
 use super::super::collective::{self, name, steps_of, usage};
 use super::super::compare::{medians, plot, table, together, Column};

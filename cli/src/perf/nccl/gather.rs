@@ -200,7 +200,7 @@ fn row(step: &Step, in_place: bool, ranks: u32, times: &BTreeMap<u32, Timed>) ->
         p50_us,
         p99_us: most(|t| t.p99_us),
         algbw_gbs: gbs,
-        busbw_gbs: gbs * bus_factor(ringbell::CollectiveKind::AllReduce, ranks),
+        busbw_gbs: gbs * bus_factor(ringbell::comm::CollectiveKind::AllReduce, ranks),
         wrong: times.values().map(|t| t.wrong).sum(),
         ..Row::default()
     }

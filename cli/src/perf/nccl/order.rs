@@ -3,7 +3,8 @@
 
 use std::path::PathBuf;
 
-use ringbell::{CollectiveKind, DataType, ReduceOp};
+use ringbell::comm::CollectiveKind;
+use ringbell::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
 use super::super::collective::data::Shape;
