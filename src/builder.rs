@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ringbell_cuda_kernels::EmulatedGpuConfig;
 use ringbell_gtlb::MmuConfig;
+use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
@@ -17,6 +18,14 @@ use crate::gpu::GpuChoice;
 use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 use crate::{Nic, OpenError};
 
+/// One more port of a NIC.
+#[derive(Debug, Clone)]
+pub(crate) struct PortOptions {
+    pub(crate) spec: PortSpec,
+    /// Of [`PortSpec::Mem`]: the switch, and the number of its port.
+    pub(crate) switch: Option<(Arc<MemSwitch>, usize)>,
+}
+
 /// The values of a [`NicBuilder`].
 #[derive(Debug, Clone)]
 pub(crate) struct NicOptions {
@@ -25,6 +34,8 @@ pub(crate) struct NicOptions {
     pub(crate) transport: TransportSpec,
     pub(crate) port: PortSpec,
     pub(crate) switch: Option<(Arc<MemSwitch>, usize)>,
+    pub(crate) more_ports: Vec<PortOptions>,
+    pub(crate) routes: Vec<Route>,
     pub(crate) faults: Faults,
     pub(crate) vni: u32,
     pub(crate) udp_secret: Option<u64>,
@@ -54,6 +65,8 @@ impl Default for NicOptions {
             transport: TransportSpec::Auto,
             port: PortSpec::None,
             switch: None,
+            more_ports: Vec::new(),
+            routes: Vec::new(),
             faults: Faults::default(),
             vni: 0x52_4245,
             udp_secret: None,
@@ -264,6 +277,35 @@ impl NicBuilder {
         self
     }
 
+    /// One more port, numbered from 1 in the order of the calls: a text or value as [`port`](Self::port) takes it, which is number 0.
+    /// [`route`](Self::route) says which addresses it leads to. Default: none.
+    pub fn add_port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
+        if let Some(spec) = self.read("add_port", port) {
+            let switch = None;
+            self.options.more_ports.push(PortOptions { spec, switch });
+        }
+        self
+    }
+
+    /// One more port, as this number on an in-memory switch. Default: none.
+    pub fn add_switch(mut self, switch: Arc<MemSwitch>, number: usize) -> Self {
+        self.options.more_ports.push(PortOptions {
+            spec: PortSpec::Mem,
+            switch: Some((switch, number)),
+        });
+        self
+    }
+
+    /// A row of the forwarding table: `"10.0.2.0/24=1"` for a network at port 1, `"0.0.0.0/0=0,via=10.0.1.254"` for a network behind a
+    /// gateway, which may also be a hardware address; or a [`Route`]. The longest prefix decides. An address without a route is
+    /// refused with `HOST_UNREACHABLE`. Default: the NIC's own network is at port 0.
+    pub fn route(mut self, route: impl TryInto<Route, Error: Into<SpecError>>) -> Self {
+        if let Some(route) = self.read("route", route) {
+            self.options.routes.push(route);
+        }
+        self
+    }
+
     /// Network identifier (VNI, 24 bits) of port `udp`; frames of another network are dropped. Default: 0x524245.
     pub fn vni(mut self, vni: u32) -> Self {
         self.options.vni = vni;
@@ -284,7 +326,8 @@ impl NicBuilder {
         self
     }
 
-    /// Writes every frame of the port to this file (pcapng). Default: no file.
+    /// Writes every frame of the port to this file (pcapng); those of another port, by its number, to `FILE.1` and so on.
+    /// Default: no file.
     pub fn pcap(mut self, file: impl Into<PathBuf>) -> Self {
         self.options.pcap = Some(file.into());
         self

@@ -30,6 +30,7 @@ use crate::gpu::GpuOpenError;
 pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 
 pub use ringbell_nic_core::descriptors;
+pub use ringbell_nic_core::network::{NetworkError, Route};
 pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
 
@@ -81,6 +82,12 @@ pub enum OpenError {
     /// `tcp` was selected, but there is no port to carry it.
     #[error("transport tcp needs a port; open the NIC with port mem, udp or tap:NAME")]
     NoPort,
+    /// More ports were added, but there is no first one.
+    #[error("ports were added, but port 0 is none; give it first")]
+    NoFirstPort,
+    /// Addresses, ports or routes make no network.
+    #[error("cannot make the network")]
+    Network(#[from] NetworkError),
     /// Port `mem` was selected without its switch.
     #[error("port mem needs a switch; make a MemSwitch and give it by `switch`")]
     NoSwitch,

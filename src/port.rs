@@ -1,22 +1,47 @@
-//! The port of a [`Nic`](crate::Nic), opened by its options.
+//! The ports of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{MacAddr, Port};
 
-use crate::builder::NicOptions;
+use crate::builder::{NicOptions, PortOptions};
 use crate::nic::PortSpec;
 use crate::OpenError;
 
-/// Opens the options' port, with the recorder and the faults around it: the record is what the wire carried.
-pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Option<Box<dyn Port>>, OpenError> {
-    let mut port: Box<dyn Port> = match &options.port {
-        PortSpec::None => return Ok(None),
+/// Opens the options' ports; `mac` is the first one's address.
+pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<Box<dyn Port>>, OpenError> {
+    let first = PortOptions {
+        spec: options.port.clone(),
+        switch: options.switch.clone(),
+    };
+    if first.spec == PortSpec::None {
+        return match options.more_ports.is_empty() {
+            true => Ok(Vec::new()),
+            false => Err(OpenError::NoFirstPort),
+        };
+    }
+    let all = std::iter::once(&first).chain(&options.more_ports);
+    all.enumerate()
+        .map(|(n, port)| one(n, port, options, mac))
+        .collect()
+}
+
+/// Opens port number `n`, with the recorder and the faults around it: the record is what the wire carried.
+fn one(
+    n: usize,
+    port: &PortOptions,
+    options: &NicOptions,
+    mut mac: MacAddr,
+) -> Result<Box<dyn Port>, OpenError> {
+    // Ports of one NIC may be on one link.
+    mac.0[1] = mac.0[1].wrapping_add(n as u8);
+    let mut port: Box<dyn Port> = match &port.spec {
+        PortSpec::None => return Err(OpenError::NoFirstPort),
         PortSpec::Mem => {
-            let (switch, port) = options.switch.as_ref().ok_or(OpenError::NoSwitch)?;
+            let (switch, port) = port.switch.as_ref().ok_or(OpenError::NoSwitch)?;
             Box::new(switch.port(*port)?)
         }
         PortSpec::Udp { bind, peers, mtu } => Box::new(UdpPort::open(UdpConfig {
@@ -30,7 +55,7 @@ pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Option<Box<dyn 
         PortSpec::Tap { name, mtu } => tap(name, *mtu, mac, options)?,
     };
     if let Some(path) = &options.pcap {
-        port = capture(port, path)?;
+        port = capture(port, &numbered(path, n))?;
     }
     if options.faults
         != (Faults {
@@ -38,9 +63,26 @@ pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Option<Box<dyn 
             ..Faults::default()
         })
     {
-        port = Box::new(Impair::new(port, options.faults)?);
+        let seed = options.faults.seed.wrapping_add(n as u64);
+        let faults = Faults {
+            seed,
+            ..options.faults
+        };
+        port = Box::new(Impair::new(port, faults)?);
     }
-    Ok(Some(port))
+    Ok(port)
+}
+
+/// The file of port `n`: as given for the first one.
+fn numbered(path: &Path, n: usize) -> PathBuf {
+    match n {
+        0 => path.to_owned(),
+        _ => {
+            let mut name = path.as_os_str().to_owned();
+            name.push(format!(".{n}"));
+            name.into()
+        }
+    }
 }
 
 #[cfg(feature = "tap")]

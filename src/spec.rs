@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
+use ringbell_nic_core::network::RouteError;
 use ringbell_nic_core::port::{MTU_MAX, MTU_MIN};
 
 /// UDP port of VXLAN, RFC 7348 §5.
@@ -103,6 +104,12 @@ readable!(
     crate::gpu::GpuChoice,
     crate::nic::NicKind
 );
+
+impl From<RouteError> for SpecError {
+    fn from(why: RouteError) -> SpecError {
+        SpecError::new(why.to_string())
+    }
+}
 
 impl FromStr for PortSpec {
     type Err = SpecError;

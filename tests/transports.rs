@@ -22,6 +22,7 @@ use driven::{Driven, BASE};
 use ringbell_cuda_kernels::{Gpu, GpuBuffer};
 use ringbell_gtlb::{Access, PageTable};
 use ringbell_nic_abi::{Descriptor, GpuVa, Opcode};
+use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -206,9 +207,12 @@ fn tcp(way: Way) -> Option<Subject<GpuHost>> {
     let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("a switch");
     let host = |n: u8| {
         let port = switch.port(usize::from(n) - 1).expect("a port");
-        let config = TcpConfig::new([10, 0, 0, n].into(), 24);
-        let tcp = TcpTransport::new(Box::new(port), config).expect("a transport");
-        Some(GpuHost::new(n, way()?, |nic| nic.transport(Box::new(tcp))))
+        let net = Network::new([10, 0, 0, n].into(), 24, vec![Box::new(port)], &[]);
+        let net = net.expect("a host's address");
+        let tcp = TcpTransport::new(&net, TcpConfig::default()).expect("a transport");
+        Some(GpuHost::new(n, way()?, |nic| {
+            nic.transport(Box::new(tcp)).network(net)
+        }))
     };
     Some(Subject {
         hosts: [host(1)?, host(2)?],

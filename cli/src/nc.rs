@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use ringbell::abi::{SessionId, Status};
-use ringbell::nic::{Cidr, Faults, PortSpec, TransportSpec};
+use ringbell::nic::{Cidr, Faults, PortSpec, Route, TransportSpec};
 use ringbell::parts::cuda_kernels::pump::{Pump, PumpTimes};
 use ringbell::{DeviceBuffer, Nic, NicBuilder};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -27,6 +27,7 @@ use super::perf::pair::{check_frames, frames_need_tcp};
 use super::perf::side::{failed, Side};
 use super::secret::SecretArgs;
 use super::{stdio, Exit, Problem};
+use crate::open::with_ports;
 
 /// Bytes of a ring; as much can be on the way in one direction.
 const RING: u64 = 1 << 20;
@@ -51,9 +52,12 @@ pub(crate) struct Args {
     /// Wait for a connection instead of making one
     #[arg(short = 'l')]
     listen: bool,
-    /// What carries the frames: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `none`; `,mtu=BYTES` at the end of tap or udp sets the IP MTU
+    /// What carries the frames: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `none`; `,mtu=BYTES` at the end of tap or udp sets the IP MTU. Given several times, the NIC has several ports
     #[arg(long, default_value = "none", value_name = "PORT")]
-    port: PortSpec,
+    port: Vec<PortSpec>,
+    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
+    #[arg(long, value_name = "NETWORK/BITS=PORT[,via=NEXT_HOP]")]
+    route: Vec<Route>,
     /// Address of the NIC, and its network
     #[arg(long, value_name = "A.B.C.D/N")]
     ip: Cidr,
@@ -108,10 +112,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     if frames {
         check_frames(args.transport)?;
     }
-    let nic = Nic::builder()
+    let nic = with_ports(Nic::builder(), &args.port, &args.route)
         .ip(args.ip)
         .transport(frames_need_tcp(args.transport, frames))
-        .port(args.port.clone())
         .when(args.host_ip, NicBuilder::tap_host)
         .udp_secret(args.secret.read()?)
         .when(args.pcap.clone(), NicBuilder::pcap)

@@ -2,11 +2,20 @@
 
 use anyhow::{Error, Result};
 use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError};
+use ringbell::nic::{PortSpec, Route};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Nic, NicBuilder, OpenError};
 
 use super::{Exit, Problem};
+
+/// Gives a NIC its ports, numbered in their order, and its routes.
+pub(crate) fn with_ports(nic: NicBuilder, ports: &[PortSpec], routes: &[Route]) -> NicBuilder {
+    let mut ports = ports.iter().cloned();
+    let nic = nic.when(ports.next(), NicBuilder::port);
+    let nic = ports.fold(nic, NicBuilder::add_port);
+    routes.iter().copied().fold(nic, NicBuilder::route)
+}
 
 const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this machine offers";
 
@@ -22,7 +31,12 @@ pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
                 Exit::Usage,
                 "give --port a port that carries TCP's frames, or leave --transport away",
             ),
-            OpenError::Tcp(_) | OpenError::Faults(_) => (Exit::Usage, "see --help for the range"),
+            OpenError::Tcp(_) | OpenError::Faults(_) | OpenError::Network(_) => {
+                (Exit::Usage, "see --help for the range")
+            }
+            OpenError::NoFirstPort => {
+                (Exit::Usage, "give --port none alone, or another first port")
+            }
             OpenError::Gpu(GpuOpenError::Variable(_)) => {
                 (Exit::Usage, "set it to auto, cuda, cuda:N or emulated")
             }

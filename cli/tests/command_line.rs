@@ -169,6 +169,27 @@ fn a_command_line_that_no_machine_could_run_ends_with_2() {
         ("nc --transport tcp --ip 10.0.0.1/24 -l 4", "needs a port"),
         ("nc --loss 0.5 --ip 10.0.0.1/24 -l 4", "needs a port"),
         (
+            "nc --route 10.0.1.0/24=1 --ip 10.0.0.1/24 -l 4",
+            "the NIC has no port",
+        ),
+        (
+            "nc --port udp:127.0.0.1:0 --route 10.0.1.0/24=1 --ip 10.0.0.1/24 -l 4",
+            "the NIC has port 0 alone",
+        ),
+        (
+            "nc --port udp:127.0.0.1:0 --route 10.0.1.0/24=0 --route 10.0.1.0/24=0 --ip 10.0.0.1/24 -l 4",
+            "cannot be given twice",
+        ),
+        (
+            "nc --port none --port udp:127.0.0.1:0 --ip 10.0.0.1/24 -l 4",
+            "port 0 is none",
+        ),
+        ("nc --route 10.0.1.0=1 --ip 10.0.0.1/24 -l 4", "is not a route"),
+        (
+            "perf send-bw --port mem --port mem",
+            "for a NIC of --listen or --connect",
+        ),
+        (
             "nc --loss 0.5 --transport local --ip 10.0.0.1/24 -l 4",
             "act on frames",
         ),

@@ -3,6 +3,7 @@
 
 mod net;
 
+use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -223,4 +224,49 @@ fn wireshark_finds_no_malformed_frame_and_no_bad_checksum() {
     let broken = dir.join("broken.pcapng");
     std::fs::write(&broken, bytes).expect("written");
     assert_ne!(judged(&broken).0, "");
+}
+
+/// On loopback, without namespaces: the route chooses the second port, the first one leads nowhere.
+#[test]
+fn a_nic_with_two_ports_reaches_what_its_routes_name() {
+    let free: Vec<_> = (0..3)
+        .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port"))
+        .collect();
+    let [far, idle, near] = [0, 1, 2].map(|i| free[i].local_addr().expect("bound"));
+    drop(free);
+    let dir = folder("udp-ports");
+    random_file(&dir.join("a"), 1 << 20, 13);
+    let nc = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
+        command
+            .args(["nc", "-v", "--transport", "tcp"])
+            .args(args)
+            .env("RINGBELL_DEBUG", "INFO")
+            .stdin(Stdio::null());
+        command
+    };
+    let port = format!("udp:{far},{near}");
+    let back = "10.79.1.0/24=0";
+    let server = ["--ip", "10.79.2.2/24", "--port", &port, "--route", back];
+    let mut listener = nc(&[&server[..], &["-l", "6002"]].concat());
+    listener.stdout(std::fs::File::create(dir.join("out")).expect("a file"));
+    let mut listener = start(listener);
+    listener.says("listening on");
+
+    let (first, second) = (format!("udp:{idle}"), format!("udp:{near},{far},mtu=1400"));
+    let ports = ["--ip", "10.79.1.1/24", "--port", &first, "--port", &second];
+    let to = ["10.79.2.2", "6002"];
+    // No route: refused by name, and not by a time-out.
+    let (code, said) = start(nc(&[&ports[..], &to].concat())).ends();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("HOST_UNREACHABLE"), "{said}");
+    let route = ["--route", "10.79.2.0/24=1"];
+    let mut client = nc(&[&ports[..], &route, &to].concat());
+    client.stdin(std::fs::File::open(dir.join("a")).expect("it was written"));
+    let said = start(client).succeeds();
+    assert!(said.contains("port 1: udp"), "{said}");
+    assert!(said.contains("MTU 1400"), "{said}");
+    assert!(said.contains("route 10.79.2.0/24=1"), "{said}");
+    listener.succeeds();
+    assert_eq!(sha256(&dir.join("a")), sha256(&dir.join("out")));
 }

@@ -702,7 +702,7 @@ RB_HOST_DEVICE static inline const char *rb_status_text(rb_u32 status) {
     case RB_STATUS_NO_TRANSLATION: return "the GTLB has no translation for this address; raise its size or enable refill";
     case RB_STATUS_REGION_FREED: return "the memory region was freed while the operation was waiting";
     case RB_STATUS_CONNECTION_REFUSED: return "no program listens at that address and port; start the server first";
-    case RB_STATUS_HOST_UNREACHABLE: return "no answer from that host; check the address and the port that the NIC is attached to";
+    case RB_STATUS_HOST_UNREACHABLE: return "no answer from that host, or no route to it; check the address, the port that the NIC is attached to, and its routes";
     case RB_STATUS_CONNECTION_RESET: return "the peer reset the connection or its process ended";
     case RB_STATUS_END_OF_STREAM: return "the peer closed its sending side; no more bytes will come";
     case RB_STATUS_NOT_CONNECTED: return "this side of the session was already shut down or never connected";

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -38,10 +39,15 @@ impl DmaAccess for NoMemory {
 fuzz_target!(|bytes: &[u8]| {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).expect("numbers in range");
     let mut attacker = sw.port(0).expect("free");
-    let mut config = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 2), 24);
-    (config.rx_buffer, config.tx_buffer) = (4096, 4096);
-    let victim = Box::new(sw.port(1).expect("free"));
-    let mut victim = TcpTransport::new(victim, config).expect("valid");
+    let config = TcpConfig {
+        rx_buffer: 4096,
+        tx_buffer: 4096,
+        ..TcpConfig::default()
+    };
+    let port = Box::new(sw.port(1).expect("free"));
+    let ip = Ipv4Addr::new(10, 0, 0, 2);
+    let mut net = Network::new(ip, 24, vec![port], &[]).expect("valid");
+    let mut victim = TcpTransport::new(&net, config).expect("valid");
     victim.listen(7000, 4).expect("free");
     let (mut rest, mut now) = (bytes, NicTime(1));
     while let [step, len, tail @ ..] = rest {
@@ -56,7 +62,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             attacker.flush(now);
         }
-        victim.step(now, &mut NoMemory);
+        victim.step(now, &mut net, &mut NoMemory);
         while victim.poll_event().is_some() {}
         while attacker.rx_frame(now).is_some() {}
     }

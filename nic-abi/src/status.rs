@@ -94,7 +94,7 @@ impl Status {
             Status::NoTranslation => "the GTLB has no translation for this address; raise its size or enable refill",
             Status::RegionFreed => "the memory region was freed while the operation was waiting",
             Status::ConnectionRefused => "no program listens at that address and port; start the server first",
-            Status::HostUnreachable => "no answer from that host; check the address and the port that the NIC is attached to",
+            Status::HostUnreachable => "no answer from that host, or no route to it; check the address, the port that the NIC is attached to, and its routes",
             Status::ConnectionReset => "the peer reset the connection or its process ended",
             Status::EndOfStream => "the peer closed its sending side; no more bytes will come",
             Status::NotConnected => "this side of the session was already shut down or never connected",

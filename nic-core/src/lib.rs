@@ -21,6 +21,7 @@ pub mod engine;
 mod event;
 mod host_queue;
 mod memory;
+pub mod network;
 mod nic;
 mod outstanding;
 mod permit;

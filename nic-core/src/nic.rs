@@ -23,6 +23,7 @@ use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
+use crate::network::{Network, NetworkError};
 use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
@@ -46,6 +47,9 @@ pub enum NicError {
     /// The GTLB's sizes are wrong.
     #[error(transparent)]
     Gtlb(#[from] ringbell_gtlb::ConfigError),
+    /// Ports or routes are wrong.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// The `local` transport could not start.
     #[error(transparent)]
     Local(#[from] LocalError),
@@ -77,6 +81,7 @@ pub struct NicBuilder {
     memory: Arc<dyn DmaMemory>,
     local: Option<LocalConfig>,
     transports: Vec<Box<dyn Transport>>,
+    network: Option<Network>,
 }
 
 impl std::fmt::Debug for NicBuilder {
@@ -108,6 +113,12 @@ impl NicBuilder {
         self
     }
 
+    /// Gives the NIC its ports, for the transports that send packets.
+    pub fn network(mut self, network: Network) -> NicBuilder {
+        self.network = Some(network);
+        self
+    }
+
     /// Makes the NIC and starts its thread, if it has one.
     ///
     /// # Errors
@@ -132,12 +143,24 @@ impl NicBuilder {
             transports.insert(0, Box::new(t));
         }
         let mut fds = Vec::new();
-        let transports_wake = transports.iter().all(|t| !t.poll_fds().is_empty());
-        for t in &transports {
-            for fd in t.poll_fds() {
-                let fd = fd.try_clone_to_owned();
-                fds.push(fd.map_err(system("a copy of a transport's descriptor"))?);
-            }
+        let network = match self.network {
+            Some(network) => network,
+            None => Network::new(self.config.ip, 32, Vec::new(), &[])?,
+        };
+        if network.ip() != self.config.ip {
+            let why = format!("its network is for {}", network.ip());
+            return Err(ConfigError { setting: "ip", why }.into());
+        }
+        let (of_ports, ports_wake) = network.poll_fds();
+        let wakes = |t: &dyn Transport| match t.uses_ports() {
+            true => ports_wake,
+            false => !t.poll_fds().is_empty(),
+        };
+        let transports_wake = transports.iter().all(|t| wakes(&**t));
+        let of_transports = transports.iter().flat_map(|t| t.poll_fds());
+        for fd in of_transports.chain(of_ports) {
+            let fd = fd.try_clone_to_owned();
+            fds.push(fd.map_err(system("a copy of a descriptor of a transport or port"))?);
         }
         let bar = Bar::new(&*self.memory).map_err(system("memory for the BAR"))?;
         let mode = self.config.progress;
@@ -147,6 +170,7 @@ impl NicBuilder {
             self.memory,
             nic_memory,
             transports,
+            network,
         );
         core.show_status_in(bar.clone());
         let progress = Arc::new(Progress::new(
@@ -236,6 +260,7 @@ impl Nic {
             memory,
             local: None,
             transports: Vec::new(),
+            network: None,
         }
     }
 

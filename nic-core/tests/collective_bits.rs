@@ -13,7 +13,7 @@ use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port};
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::ProgressMode;
 use ringbell_onc_engines::program::Layout;
 
@@ -190,10 +190,11 @@ fn hosts(way: Way, mode: ProgressMode, dir: &TempDir) -> Vec<Host> {
                     Box::new(port)
                 }
             };
-            let mut config = TcpConfig::new(s.nic.ip, 24);
-            config.seed = r as u64;
-            let tcp = TcpTransport::new(port, config).expect("tcp");
-            Host::with(&s, |b| b.transport(Box::new(tcp)))
+            let config = TcpConfig {
+                seed: r as u64,
+                ..TcpConfig::default()
+            };
+            Host::over(&s, port, config)
         })
         .collect();
     all.reverse();

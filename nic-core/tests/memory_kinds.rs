@@ -12,7 +12,7 @@ use ringbell_gtlb::{Access, DeregisterError};
 use ringbell_nic_abi::{Descriptor, GpuVa, SessionId, Status};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, Nic, NicBuffer, ProgressMode,
 };
@@ -31,10 +31,7 @@ fn tcp(dir: &TempDir) -> [Host; 2] {
     [1, 2].map(|n: u8| {
         let setup = Setup::new(dir, n);
         let port = switch.port(usize::from(n) - 1).expect("port");
-        let tcp = TcpTransport::new(Box::new(port), TcpConfig::new(setup.nic.ip, 24));
-        Host::with(&setup, |nic| {
-            nic.transport(Box::new(tcp.expect("transport")))
-        })
+        Host::over(&setup, Box::new(port), TcpConfig::default())
     })
 }
 

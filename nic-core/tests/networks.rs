@@ -9,7 +9,7 @@ use ringbell_gtlb::testing::Rng;
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 
 /// The network of a NIC, whether it links others by name, and whether it has a port.
 #[derive(Debug, Clone, Copy)]
@@ -28,11 +28,10 @@ fn hosts(dir: &TempDir, nics: [Nic; 2]) -> [Host; 2] {
         setup.local.network = nic.network;
         setup.local.across_networks = nic.across;
         let port = switch.port(usize::from(n) - 1).expect("port");
-        let tcp = TcpTransport::new(Box::new(port), TcpConfig::new(setup.nic.ip, 24));
         Host::with(&setup, |builder| {
             let builder = builder.local(setup.local.clone());
             match nic.port {
-                true => builder.transport(Box::new(tcp.expect("transport"))),
+                true => with_tcp(&setup, builder, Box::new(port), TcpConfig::default()),
                 false => builder,
             }
         })

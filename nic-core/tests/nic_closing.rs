@@ -12,7 +12,7 @@ use ringbell_nic_abi::{Completion, Descriptor, SessionId, Status};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::ProgressMode;
 
 /// What ends a session.
@@ -39,10 +39,11 @@ fn pair(loss: Option<f64>, linger: Duration, second: ProgressMode) -> ([Host; 2]
         };
         let port = switch.port(usize::from(n) - 1).expect("port");
         let port = Impair::new(port, faults).expect("faults in range");
-        let mut config = TcpConfig::new(setup.nic.ip, 24);
-        config.rto_min = Duration::from_millis(20);
-        let tcp = TcpTransport::new(Box::new(port), config).expect("transport");
-        Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+        let config = TcpConfig {
+            rto_min: Duration::from_millis(20),
+            ..TcpConfig::default()
+        };
+        Host::over(&setup, Box::new(port), config)
     };
     ([host(1, ProgressMode::Rescue), host(2, second)], dir)
 }
@@ -143,9 +144,7 @@ fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
             setup.nic.linger = Duration::from_secs(linger);
             setup.nic.progress = if n == 1 { first } else { ProgressMode::Manual };
             let port = switch.port(usize::from(n) - 1).expect("port");
-            let config = TcpConfig::new(setup.nic.ip, 24);
-            let tcp = TcpTransport::new(Box::new(port), config).expect("transport");
-            Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+            Host::over(&setup, Box::new(port), TcpConfig::default())
         });
         let (s, _r) = connected(&[&hosts[0], &hosts[1]], 0, 1, 7);
         for d in [send(s, 0, LEN as u32), close(s)] {

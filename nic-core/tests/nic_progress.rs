@@ -20,7 +20,7 @@ use ringbell_nic_abi::{
 use ringbell_nic_core::collective::{CollectiveSettings, CommunicatorConfig};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::{HostQueue, Nic, ProgressMode};
 
 thread_local! {
@@ -213,10 +213,7 @@ fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
         let mut setup = Setup::new(&dir, n);
         setup.nic.progress = ProgressMode::Rescue;
         let port = switch.port(usize::from(n) - 1).expect("port");
-        let tcp = TcpTransport::new(Box::new(port), TcpConfig::new(setup.nic.ip, 24));
-        Host::with(&setup, |nic| {
-            nic.transport(Box::new(tcp.expect("transport")))
-        })
+        Host::over(&setup, Box::new(port), TcpConfig::default())
     });
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
     let parks = || (a.nic.progress_stats().parks, b.nic.progress_stats().parks);

@@ -70,7 +70,7 @@ fn loss_and_reordering_cost_time_but_no_byte() {
         p.transfer(conns, random(seed, n), seed, 600 * MINUTE);
         left -= n;
     }
-    let c = p.a.tcp.port().counters();
+    let c = p.a.port().counters();
     let all = c.tx_frames + c.tx_dropped;
     assert!(
         c.tx_dropped * 100 > all * 4 && c.tx_dropped * 100 < all * 6,
@@ -327,7 +327,7 @@ fn refused_unreachable_and_timed_out_are_told_apart() {
     for _ in 0..1000 {
         // b's events are not polled: `Incoming` stays in the backlog.
         p.a.step(p.now);
-        p.b.tcp.step(p.now, &mut p.b.dma);
+        p.b.tcp.step(p.now, &mut p.b.net, &mut p.b.dma);
         p.now.0 += 10_000;
     }
     p.a.has(TransportEvent::Connected { conn: first })
@@ -339,7 +339,7 @@ fn refused_unreachable_and_timed_out_are_told_apart() {
             .expect("an id");
     let status = loop {
         p.a.step(p.now);
-        p.b.tcp.step(p.now, &mut p.b.dma);
+        p.b.tcp.step(p.now, &mut p.b.net, &mut p.b.dma);
         p.now.0 += 1_000_000;
         if let Some(e) = p.a.events.pop_back() {
             break e;
@@ -382,9 +382,9 @@ fn a_receiver_that_does_not_read_stops_the_sender_and_lets_it_go_on() {
     p.run(5 * MINUTE);
     // Both buffers are full and the window is closed; probes kept the connection alive.
     assert_eq!(p.a.sent(1), None);
-    let frames = p.a.tcp.port().counters().tx_frames;
+    let frames = p.a.port().counters().tx_frames;
     p.run(5 * MINUTE);
-    let probes = p.a.tcp.port().counters().tx_frames - frames;
+    let probes = p.a.port().counters().tx_frames - frames;
     assert!(
         (3..200).contains(&probes),
         "{probes} probes in five minutes"

@@ -270,7 +270,7 @@ fn carries(
             let got = nic.read_to_end(conn, data.len() + 1);
             nic.send_all(conn, got.clone());
             nic.close(conn);
-            (got, nic.side.tcp.port().mtu())
+            (got, nic.side.port().mtu())
         });
         let client_side = s.spawn(move || {
             x.enter();
@@ -282,7 +282,7 @@ fn carries(
             nic.side.tcp.shutdown(conn);
             let answer = nic.read_to_end(conn, data.len() + 1);
             nic.close(conn);
-            (answer, nic.side.tcp.port().mtu())
+            (answer, nic.side.port().mtu())
         });
         let (answer, mtu) = client_side.join().expect("the client finished");
         let (got, other) = server_side.join().expect("the server finished");

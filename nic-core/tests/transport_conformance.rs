@@ -6,7 +6,7 @@ mod transport_rules;
 use nic_support::*;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use transport_rules::Subject;
 
 fn local() -> Option<Subject<Host>> {
@@ -23,9 +23,7 @@ fn tcp() -> Option<Subject<Host>> {
     let host = |n: u8| {
         let setup = Setup::new(&dir, n);
         let port = switch.port(usize::from(n) - 1).expect("port");
-        let config = TcpConfig::new(setup.nic.ip, 24);
-        let tcp = TcpTransport::new(Box::new(port), config).expect("transport");
-        Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+        Host::over(&setup, Box::new(port), TcpConfig::default())
     };
     Some(Subject {
         hosts: [host(1), host(2)],

@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 
+use ringbell_nic_core::network::{Network, NetworkError};
 use ringbell_nic_core::port::MacAddr;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::Nic;
@@ -26,19 +27,24 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
         builder = builder.local(local);
     }
     if options.transport != TransportSpec::Local {
-        match port::open(options, MacAddr(station(ip.ip)))? {
-            Some(port) => {
-                let mut tcp = TcpConfig::new(ip.ip, ip.prefix);
-                tcp.rx_buffer = options.tcp_buffer;
-                tcp.tx_buffer = options.tcp_buffer;
-                tcp.rto_min = options.tcp_rto_min;
-                tcp.watch = options.tcp_watch;
-                tcp.connections = options.limits.max_sessions;
-                tcp.seed = seed(options)?;
-                builder = builder.transport(Box::new(TcpTransport::new(port, tcp)?));
-            }
-            None if options.transport == TransportSpec::Tcp => return Err(OpenError::NoPort),
-            None => {}
+        let ports = port::open(options, MacAddr(station(ip.ip)))?;
+        if !ports.is_empty() {
+            let net = Network::new(ip.ip, ip.prefix, ports, &options.routes)?;
+            let tcp = TcpConfig {
+                rx_buffer: options.tcp_buffer,
+                tx_buffer: options.tcp_buffer,
+                rto_min: options.tcp_rto_min,
+                watch: options.tcp_watch,
+                connections: options.limits.max_sessions,
+                seed: seed(options)?,
+                ..TcpConfig::default()
+            };
+            let tcp = TcpTransport::new(&net, tcp)?;
+            builder = builder.transport(Box::new(tcp)).network(net);
+        } else if options.transport == TransportSpec::Tcp {
+            return Err(OpenError::NoPort);
+        } else if let Some(&route) = options.routes.first() {
+            return Err(NetworkError::NoSuchPort { route, ports: 0 }.into());
         }
     }
     Ok(Arc::new(Soft(builder.build()?)))

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
@@ -37,6 +38,7 @@ impl DmaAccess for Memory {
 pub(crate) struct Ours {
     a: TcpTransport,
     b: TcpTransport,
+    nets: [Network; 2],
     src: Memory,
     dst: Memory,
     conns: Vec<(ConnId, ConnId)>,
@@ -48,14 +50,24 @@ const PORT: u16 = 7000;
 
 impl Ours {
     pub(crate) fn new(sw: &MemSwitch, connections: usize, buffer: usize) -> Ours {
+        let nets = [0, 1].map(|i| {
+            let port = Box::new(sw.port(i).expect("free"));
+            let ip = Ipv4Addr::new(10, 0, 0, 1 + i as u8);
+            Network::new(ip, 24, vec![port], &[]).expect("valid")
+        });
         let side = |i: usize| {
-            let mut c = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 1 + i as u8), 24);
-            (c.rx_buffer, c.tx_buffer, c.seed) = (buffer, buffer, i as u64);
-            TcpTransport::new(Box::new(sw.port(i).expect("free")), c).expect("valid")
+            let config = TcpConfig {
+                rx_buffer: buffer,
+                tx_buffer: buffer,
+                seed: i as u64,
+                ..TcpConfig::default()
+            };
+            TcpTransport::new(&nets[i], config).expect("valid")
         };
         let mut ours = Ours {
             a: side(0),
             b: side(1),
+            nets,
             src: Memory(
                 (0..1usize << 20)
                     .map(|i| (i * 31 + i / 251) as u8)
@@ -90,8 +102,9 @@ impl Ours {
 
     fn step(&mut self) {
         self.now = NicTime(self.start.elapsed().as_nanos() as u64);
-        self.a.step(self.now, &mut self.src);
-        self.b.step(self.now, &mut self.dst);
+        let [a, b] = &mut self.nets;
+        self.a.step(self.now, a, &mut self.src);
+        self.b.step(self.now, b, &mut self.dst);
     }
 
     fn buffer(len: usize) -> Buffer {

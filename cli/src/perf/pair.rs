@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{SessionId, Status};
-use ringbell::nic::{Cidr, Faults, PortSpec, ProgressMode, TransportSpec};
+use ringbell::nic::{Cidr, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Nic, NicBuilder};
@@ -43,9 +43,12 @@ pub(crate) struct WireArgs {
     /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` whichever reaches the peer first
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
     transport: TransportSpec,
-    /// What carries the frames of TCP: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none` [default: mem; with --listen or --connect: none]
+    /// What carries the frames of TCP: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
-    port: Option<PortSpec>,
+    port: Vec<PortSpec>,
+    /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
+    #[arg(long, value_name = "NETWORK/BITS=PORT[,via=NEXT_HOP]")]
+    route: Vec<Route>,
     /// Two processes, a NIC and a GPU each (the default)
     #[arg(long, conflicts_with = "threads")]
     procs: bool,
@@ -200,10 +203,12 @@ impl WireArgs {
         let rto_min = self
             .rto_min
             .unwrap_or(if self.both_ours() { 20 } else { 200 });
-        Ok(Nic::builder()
+        let mut ports = vec![port];
+        ports.extend(self.port.iter().skip(1).cloned());
+        let ports: Vec<_> = ports.into_iter().map(|p| p.or_mtu(self.mtu)).collect();
+        Ok(open::with_ports(Nic::builder(), &ports, &self.route)
             .ip(ip)
             .transport(self.transport())
-            .port(port.or_mtu(self.mtu))
             .faults(Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -258,7 +263,7 @@ impl WireArgs {
     }
 
     fn port_or(&self, default: PortSpec) -> PortSpec {
-        self.port.clone().unwrap_or(default)
+        self.port.first().cloned().unwrap_or(default)
     }
 
     /// Opens the sides that belong to this process; serves when this is the receiving side.
@@ -295,7 +300,15 @@ impl WireArgs {
             let side = Side::open(nic, self.timeout())?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
-        if let Some(PortSpec::Tap { name, .. }) = &self.port {
+        if self.port.len() > 1 || !self.route.is_empty() {
+            return Err(Problem::new(
+                Exit::Usage,
+                "several ports and routes are for a NIC of --listen or --connect",
+                "give --port once, or start each side by a command of its own",
+            )
+            .into());
+        }
+        if let Some(PortSpec::Tap { name, .. }) = self.port.first() {
             return Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to a second NIC"),
@@ -316,7 +329,7 @@ impl WireArgs {
 
     /// The switch between both sides, and both sides' port.
     fn ports(&self) -> Result<(Option<Arc<MemSwitch>>, PortSpec, PortSpec)> {
-        let port = match (&self.port, self.transport()) {
+        let port = match (self.port.first(), self.transport()) {
             (Some(port), _) => port.clone(),
             (None, TransportSpec::Local) => PortSpec::None,
             (None, _) => PortSpec::Mem,

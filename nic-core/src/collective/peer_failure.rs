@@ -21,6 +21,7 @@ use support::{Call, Rng, Wire, World};
 use super::CollectiveSettings;
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
+use crate::network::Network;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
@@ -130,8 +131,8 @@ impl Transport for Failing {
     fn abort(&mut self, conn: ConnId) {
         self.alive().into_iter().for_each(|t| t.abort(conn));
     }
-    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
-        let moved = self.alive().is_some_and(|t| t.step(now, dma));
+    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
+        let moved = self.alive().is_some_and(|t| t.step(now, net, dma));
         moved && !self.countdown.burn()
     }
     fn poll_event(&mut self) -> Option<TransportEvent> {

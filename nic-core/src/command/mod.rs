@@ -29,6 +29,7 @@ use crate::collective::Collectives;
 use crate::config::NicConfig;
 use crate::dma::DmaState;
 use crate::memory::nic_memory::NicMemory;
+use crate::network::Network;
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
@@ -116,6 +117,7 @@ impl Core {
         memory: Arc<dyn DmaMemory>,
         nic_memory: NicMemory,
         transports: Vec<Box<dyn Transport>>,
+        network: Network,
     ) -> Core {
         Core {
             time: Time {
@@ -127,7 +129,7 @@ impl Core {
             queues: Vec::new(),
             sessions: Sessions::new(config.max_sessions),
             outstanding: Outstanding::new(1024),
-            streams: Streams::new(transports),
+            streams: Streams::new(transports, network),
             copies: Copies::default(),
             returns: Returns::default(),
             collectives: Collectives::new(config.ip),
@@ -206,8 +208,12 @@ impl Core {
 
     fn step_transport(&mut self, i: usize) -> bool {
         self.memory.dma.transport_index = i;
-        let transport = &mut self.streams.transports[i];
-        let mut moved = transport.step(self.time.now, &mut self.memory.dma());
+        let Streams {
+            transports,
+            network,
+            ..
+        } = &mut self.streams;
+        let mut moved = transports[i].step(self.time.now, network, &mut self.memory.dma());
         while let Some(e) = self.streams.transports[i].poll_event() {
             self.on_transport_event(i, e);
             moved = true;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
+use crate::network::Network;
 use crate::transport::Transport;
 use crate::types::{ConnId, ListenerId, NicTime};
 
@@ -34,6 +35,8 @@ pub struct Undelivered {
 /// See the module text. Connections and listeners are named by their transport's index and their id there.
 pub(crate) struct Streams {
     pub(crate) transports: Vec<Box<dyn Transport>>,
+    /// What carries their packets.
+    pub(crate) network: Network,
     /// Slots of their sessions.
     pub(crate) conns: HashMap<(usize, ConnId), u32>,
     /// Likewise.
@@ -44,9 +47,10 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    pub(super) fn new(transports: Vec<Box<dyn Transport>>) -> Streams {
+    pub(super) fn new(transports: Vec<Box<dyn Transport>>, network: Network) -> Streams {
         Streams {
             transports,
+            network,
             conns: HashMap::new(),
             listeners: HashMap::new(),
             lingering: HashMap::new(),
@@ -83,6 +87,9 @@ impl Streams {
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         let transports = self.transports.iter().filter_map(|t| t.next_timer());
         let lingering = self.lingering.values().map(|l| l.deadline);
-        transports.chain(lingering).min()
+        transports
+            .chain(lingering)
+            .chain(self.network.next_timer())
+            .min()
     }
 }

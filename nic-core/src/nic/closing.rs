@@ -83,8 +83,10 @@ impl Inner {
         }
         // A queue may outlive the NIC (its descriptors retire with SHUTTING_DOWN); the addresses
         // and ports that the transports hold must not.
-        self.progress
-            .with_core(|core| core.streams.transports.clear());
+        self.progress.with_core(|core| {
+            core.streams.transports.clear();
+            core.streams.network.close();
+        });
         lost
     }
 }

@@ -4,6 +4,37 @@ use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 
 use super::Nic;
+use crate::network::{Network, NetworkCounters};
+
+fn describe_network(net: &Network, out: &mut String) {
+    for (n, port) in net.ports().iter().enumerate() {
+        let c = port.counters();
+        let _ = writeln!(
+            out,
+            "port {n}: {}, MTU {}; frames: {} sent ({} B), {} lost, {} received ({} B), {} malformed, {} unauthenticated",
+            port.describe(),
+            port.mtu(),
+            c.tx_frames,
+            c.tx_bytes,
+            c.tx_dropped,
+            c.rx_frames,
+            c.rx_bytes,
+            c.rx_malformed,
+            c.rx_unauthenticated
+        );
+    }
+    for route in net.routes() {
+        let _ = writeln!(out, "route {route}");
+    }
+    let c = net.counters();
+    if c != NetworkCounters::default() {
+        let _ = writeln!(
+            out,
+            "frames for no transport: {} dropped, {} for other hosts; {} answers found no room",
+            c.dropped, c.not_ours, c.replies_lost
+        );
+    }
+}
 
 pub(super) fn describe(nic: &Nic) -> String {
     let (names, window, exports) = nic.core(|c| {
@@ -20,6 +51,7 @@ pub(super) fn describe(nic: &Nic) -> String {
         n.ip, n.progress, p.spin, p.parks, p.wakes
     );
     let _ = writeln!(out, "transports in policy order: {names}");
+    nic.core(|c| describe_network(&c.streams.network, &mut out));
     let _ = writeln!(
         out,
         "memory: {}, {exports} exports ({})",

@@ -14,6 +14,7 @@ use crate::config::NicConfig;
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::NicMemory;
 use crate::memory::Sharer;
+use crate::network::Network;
 use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{ConnId, ListenerId};
@@ -54,7 +55,7 @@ impl Transport for Asked {
     fn shutdown(&mut self, _: ConnId) {}
     fn close(&mut self, _: ConnId) {}
     fn abort(&mut self, _: ConnId) {}
-    fn step(&mut self, _: NicTime, _: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, _: NicTime, _: &mut Network, _: &mut dyn DmaAccess) -> bool {
         false
     }
     fn poll_event(&mut self) -> Option<TransportEvent> {
@@ -162,6 +163,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
         memory,
         NicMemory::new(1 << 20).expect("NIC memory"),
         Vec::new(),
+        Network::new([10, 0, 0, 1].into(), 24, Vec::new(), &[]).expect("a host's address"),
     );
     let wake = WakeCell::new().expect("a descriptor");
     let nap = Duration::from_millis(2);

@@ -2,7 +2,7 @@
 //!
 //! A transport is sans-I/O (in the manner of smoltcp and quinn-proto): commands go in, [`step`] gets
 //! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
-//! the command layer above, which calls [`cancel`]; frames belong to the ports below.
+//! the command layer above, which calls [`cancel`]; packets belong to the network below.
 //!
 //! Two implementations: `local` copies straight out of the sender's memory between NICs of one host
 //! and one user, `tcp` is smoltcp behind our own demultiplexer. Sessions are byte streams: no
@@ -23,6 +23,7 @@ use ringbell_nic_abi::{InlineSend, Status, INLINE_MAX};
 
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
+use crate::network::Network;
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 /// What a send carries.
@@ -248,8 +249,8 @@ pub trait Transport: Sharer + Send {
     /// `Closed` follows.
     fn abort(&mut self, conn: ConnId);
 
-    /// Moves what can be moved. Returns whether anything was.
-    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool;
+    /// Moves what can be moved. Packets come from `net` and leave by it. Returns whether anything was moved.
+    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool;
 
     /// The next thing that happened.
     fn poll_event(&mut self) -> Option<TransportEvent>;
@@ -271,6 +272,11 @@ pub trait Transport: Sharer + Send {
     fn maps_host(&self, conn: ConnId, bus: u64, len: u64) -> Option<bool> {
         let _ = (conn, bus, len);
         Some(false)
+    }
+
+    /// Whether packets of the NIC's ports are for this transport: what wakes the ports wakes it.
+    fn uses_ports(&self) -> bool {
+        false
     }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP

@@ -17,8 +17,8 @@ use ringbell_nic_abi::{
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::port::Checksums;
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_nic_core::types::{CommId, NicTime};
 
 /// What carries the messages.
@@ -82,14 +82,14 @@ impl World {
                 return Host::new(&setup);
             };
             let port = sw.port(r).expect("port");
-            let mut config = TcpConfig::new(setup.nic.ip, 24);
+            let mut config = TcpConfig::default();
             config.seed = r as u64;
             config.rto_min = Duration::from_millis(20);
             if matches!(wire, Wire::Probed(..)) {
                 config.keep_alive = Some(Duration::from_millis(20));
                 config.user_timeout = Some(Duration::from_millis(100));
             }
-            let tcp = match wire {
+            let port: Box<dyn Port> = match wire {
                 Wire::Lossy(percent, seed) | Wire::Probed(percent, seed) => {
                     let share = f64::from(percent) / 100.0;
                     let reorder = matches!(wire, Wire::Probed(..));
@@ -100,13 +100,11 @@ impl World {
                         seed: seed + r as u64,
                         ..Faults::default()
                     };
-                    let port = Impair::new(port, faults).expect("faults");
-                    TcpTransport::new(Box::new(port), config)
+                    Box::new(Impair::new(port, faults).expect("faults"))
                 }
-                _ => TcpTransport::new(Box::new(port), config),
+                _ => Box::new(port),
             };
-            let tcp = tcp.expect("tcp");
-            Host::with(&setup, |b| b.transport(Box::new(tcp)))
+            Host::over(&setup, port, config)
         };
         World {
             hosts: (0..ranks).map(|r| Some(host(r))).collect(),

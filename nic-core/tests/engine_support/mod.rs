@@ -8,7 +8,7 @@ use ringbell_nic_abi::{SessionId, Status};
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
-use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::tcp::TcpConfig;
 use ringbell_onc_engines::stream::{EngineError, Registry, StreamEngine};
 
 /// Two NICs that reach each other.
@@ -40,10 +40,11 @@ pub(crate) fn over(name: &'static str, faults: Option<Faults>) -> Subject {
                 Box::new(Impair::new(port, Faults { seed, ..f }).expect("faults in range"))
             }
         };
-        let mut config = TcpConfig::new(setup.nic.ip, 24);
-        config.rto_min = std::time::Duration::from_millis(20);
-        let tcp = TcpTransport::new(port, config).expect("transport");
-        Host::with(&setup, |nic| nic.transport(Box::new(tcp)))
+        let config = TcpConfig {
+            rto_min: std::time::Duration::from_millis(20),
+            ..TcpConfig::default()
+        };
+        Host::over(&setup, port, config)
     };
     Subject {
         name,

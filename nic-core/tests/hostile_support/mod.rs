@@ -25,6 +25,7 @@ use ringbell_nic_abi::{
 };
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
 use ringbell_nic_core::dma::DmaAccess;
+use ringbell_nic_core::network::Network;
 use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
 use ringbell_nic_core::Sharer;
@@ -213,7 +214,7 @@ impl Transport for Played {
             w.retire(conn.0 as usize, Status::Aborted);
         });
     }
-    fn step(&mut self, _: NicTime, dma: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, _: NicTime, _: &mut Network, dma: &mut dyn DmaAccess) -> bool {
         self.with(|w| {
             let mut moved = false;
             for i in 0..w.streams.len() {

@@ -12,6 +12,9 @@ use std::sync::Arc;
 use ringbell_gtlb::testing::{GpuView, HostMemory, Layout};
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
+use ringbell_nic_core::network::Network;
+use ringbell_nic_core::port::Port;
+use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
 };
@@ -90,10 +93,27 @@ pub struct Host {
     pub pd: PdId,
 }
 
+/// Adds TCP over a port.
+pub fn with_tcp(
+    setup: &Setup,
+    nic: NicBuilder,
+    port: Box<dyn Port>,
+    config: TcpConfig,
+) -> NicBuilder {
+    let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
+    let tcp = TcpTransport::new(&net, config).expect("transport");
+    nic.transport(Box::new(tcp)).network(net)
+}
+
 impl Host {
     /// A NIC over the `local` transport.
     pub fn new(setup: &Setup) -> Host {
         Host::with(setup, |nic| nic.local(setup.local.clone()))
+    }
+
+    /// A NIC with TCP over this port.
+    pub fn over(setup: &Setup, port: Box<dyn Port>, config: TcpConfig) -> Host {
+        Host::with(setup, |nic| with_tcp(setup, nic, port, config))
     }
 
     /// A NIC over what `transports` adds.

@@ -141,10 +141,12 @@ pub struct Live {
 
 impl Live {
     pub fn new(port: Box<dyn Port>, ip: Ipv4Addr) -> Live {
-        let mut config = TcpConfig::new(ip, 24);
-        config.seed = 1;
+        let config = TcpConfig {
+            seed: 1,
+            ..TcpConfig::default()
+        };
         Live {
-            side: Side::new(port, config),
+            side: Side::new(port, ip, config),
             start: Instant::now(),
         }
     }
@@ -167,7 +169,7 @@ impl Live {
                 self.side.tcp
             );
             if !moved {
-                let fds = self.side.tcp.poll_fds();
+                let (fds, _) = self.side.net.poll_fds();
                 let mut fds: Vec<_> = fds
                     .iter()
                     .map(|fd| rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN))

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -125,24 +126,38 @@ impl DmaAccess for MockDma {
 /// One NIC's transport with its memory and what it has reported.
 pub struct Side {
     pub tcp: TcpTransport,
+    pub net: Network,
     pub dma: MockDma,
     pub events: VecDeque<TransportEvent>,
 }
 
 impl Side {
-    pub fn new(port: Box<dyn Port>, config: TcpConfig) -> Side {
+    /// A NIC with one port.
+    pub fn new(port: Box<dyn Port>, ip: Ipv4Addr, config: TcpConfig) -> Side {
+        let net = Network::new(ip, 24, vec![port], &[]);
+        Side::over(net.unwrap(), config) // a host's address
+    }
+    pub fn over(net: Network, config: TcpConfig) -> Side {
         Side {
-            tcp: TcpTransport::new(port, config).unwrap(), // a valid configuration
+            tcp: TcpTransport::new(&net, config).unwrap(), // a valid configuration
+            net,
             dma: MockDma::default(),
             events: VecDeque::new(),
         }
     }
     pub fn step(&mut self, now: NicTime) -> bool {
-        let moved = self.tcp.step(now, &mut self.dma);
+        let moved = self.tcp.step(now, &mut self.net, &mut self.dma);
         while let Some(e) = self.tcp.poll_event() {
             self.events.push_back(e);
         }
         moved
+    }
+    pub fn next_timer(&self) -> Option<NicTime> {
+        let timers = [self.tcp.next_timer(), self.net.next_timer()];
+        timers.into_iter().flatten().min()
+    }
+    pub fn port(&self) -> &dyn Port {
+        &*self.net.ports()[0]
     }
     pub fn send(&mut self, conn: ConnId, token: u64, buffer: Buffer) {
         self.tcp.post_send(
@@ -212,7 +227,7 @@ pub struct Pair {
 }
 
 pub fn config(ip: Ipv4Addr) -> TcpConfig {
-    let mut c = TcpConfig::new(ip, 24);
+    let mut c = TcpConfig::default();
     c.seed = u64::from(u32::from(ip)) * 77;
     c
 }
@@ -220,8 +235,8 @@ pub fn config(ip: Ipv4Addr) -> TcpConfig {
 impl Pair {
     pub fn with(ports: (Box<dyn Port>, Box<dyn Port>), a: TcpConfig, b: TcpConfig) -> Pair {
         Pair {
-            a: Side::new(ports.0, a),
-            b: Side::new(ports.1, b),
+            a: Side::new(ports.0, IP_A, a),
+            b: Side::new(ports.1, IP_B, b),
             now: NicTime(1_000_000),
         }
     }
@@ -238,7 +253,7 @@ impl Pair {
         let moved = self.a.step(self.now) | self.b.step(self.now);
         let mut next = self.now.0 + 10_000;
         if !moved {
-            let timers = [self.a.tcp.next_timer(), self.b.tcp.next_timer()];
+            let timers = [self.a.next_timer(), self.b.next_timer()];
             let t = timers
                 .into_iter()
                 .flatten()

@@ -59,6 +59,7 @@ use ringbell_nic_abi::{InlineSend, Status};
 use crate::config::LocalConfig;
 use crate::dma::DmaAccess;
 use crate::memory::{PeerExports, Sharer};
+use crate::network::Network;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 use crate::wake::WakeCell;
@@ -639,7 +640,7 @@ impl Transport for LocalTransport {
         self.free_conn(conn.0);
     }
 
-    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, now: NicTime, _: &mut Network, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
         if now >= self.sockets_at {
             self.sockets_at = now.plus(SOCKETS_EVERY);

@@ -93,7 +93,8 @@ pub(super) struct Conn {
     pub(super) key: Key,
     pub(super) phase: Phase,
     pub(super) tcp: TcpSocket,
-    pub(super) neighbor: usize,
+    /// The hop towards the peer; `None` before the first step.
+    pub(super) hop: Option<usize>,
     pub(super) sends: VecDeque<Sending>,
     pub(super) recvs: VecDeque<Receiving>,
     /// A FIN is to follow the sends.
@@ -119,7 +120,6 @@ impl Conn {
         local: SocketAddrV4,
         peer: SocketAddrV4,
         phase: Phase,
-        neighbor: usize,
         config: &TcpConfig,
     ) -> Conn {
         Conn {
@@ -127,7 +127,7 @@ impl Conn {
             key: Key::of(peer, local.port()),
             phase,
             tcp: TcpSocket::new(local, peer, config),
-            neighbor,
+            hop: None,
             sends: VecDeque::new(),
             recvs: VecDeque::new(),
             fin_wanted: false,

@@ -146,11 +146,11 @@ mod tests {
     use crate::transport::tcp::TcpConfig;
 
     fn add(table: &mut Table, remote_port: u16) -> (Key, usize, ConnId) {
-        let config = TcpConfig::new(Ipv4Addr::new(10, 0, 0, 1), 24);
-        let local = SocketAddrV4::new(config.ip, 80);
+        let config = TcpConfig::default();
+        let local = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
         let peer = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), remote_port);
         let key = Key::of(peer, 80);
-        let made = |id| Conn::new(id, local, peer, Phase::Open, 0, &config);
+        let made = |id| Conn::new(id, local, peer, Phase::Open, &config);
         let index = table.insert(key, made).expect("there is room");
         let id = table.at(index).expect("just made").id;
         (key, index, id)

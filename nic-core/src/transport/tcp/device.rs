@@ -9,9 +9,9 @@ use smoltcp::phy::{
 use smoltcp::time::Instant;
 
 use super::sequence::is_before;
-use crate::port::{Checksums, MacAddr, Port};
+use crate::network::{Link, Network};
+use crate::port::{Checksums, Port};
 use crate::types::NicTime;
-use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.
 const REPLY_ROOM: usize = 256;
@@ -99,18 +99,17 @@ impl Device for Ingress<'_> {
 /// Packets of one connection out. smoltcp writes one packet per poll into the port's room; the caller
 /// commits it after the poll.
 pub(super) struct Egress<'a> {
-    pub(super) port: &'a mut dyn Port,
+    pub(super) net: &'a mut Network,
     pub(super) now: NicTime,
-    pub(super) dst: MacAddr,
-    pub(super) src: MacAddr,
+    pub(super) to: Link,
     pub(super) caps: &'a DeviceCapabilities,
     /// The port had no room.
     pub(super) blocked: bool,
-    /// Bytes of the frame that was written and not committed.
+    /// Bytes of the packet that was written and not committed.
     pub(super) written: usize,
     /// The first acknowledgement number sent.
     pub(super) acknowledged: Option<u32>,
-    /// Bytes of all frames committed.
+    /// Bytes of all packets committed.
     pub(super) sent_bytes: usize,
     /// The farthest sequence number sent, and how many segments began before it.
     pub(super) sent_end: Option<u32>,
@@ -118,30 +117,28 @@ pub(super) struct Egress<'a> {
 }
 
 impl Egress<'_> {
-    /// Whether the port takes a frame now.
+    /// Whether the port takes a packet now.
     pub(super) fn has_room(&mut self) -> bool {
-        self.port.tx_frame(self.now, self.dst).is_some()
+        self.net.has_room(self.now, self.to)
     }
 
     /// Sends what the last poll wrote. Returns whether there was anything.
     pub(super) fn commit(&mut self) -> bool {
         let len = std::mem::take(&mut self.written);
         if len > 0 {
-            self.port.tx_commit(self.now, len);
+            self.net.commit(self.now, self.to, len);
             self.sent_bytes += len;
         }
         len > 0
     }
 }
 
-pub(super) struct FrameOut<'t> {
+pub(super) struct PacketOut<'t> {
     room: &'t mut [u8],
     written: &'t mut usize,
     acknowledged: &'t mut Option<u32>,
     sent_end: &'t mut Option<u32>,
     repeated: &'t mut u32,
-    dst: MacAddr,
-    src: MacAddr,
 }
 pub(super) struct Nothing;
 
@@ -169,18 +166,16 @@ impl RxToken for Nothing {
     }
 }
 
-impl TxToken for FrameOut<'_> {
+impl TxToken for PacketOut<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let total = ETHERNET_HEADER + len;
-        match self.room.get_mut(..total) {
-            Some(frame) => {
-                emit_ethernet(frame, self.dst, self.src, ETHERTYPE_IPV4);
-                *self.written = total;
-                let r = f(&mut frame[ETHERNET_HEADER..]);
+        match self.room.get_mut(..len) {
+            Some(packet) => {
+                *self.written = len;
+                let r = f(packet);
                 if self.acknowledged.is_none() {
-                    *self.acknowledged = acknowledgement(&frame[ETHERNET_HEADER..]);
+                    *self.acknowledged = acknowledgement(packet);
                 }
-                if let Some((first, end)) = payload_of(&frame[ETHERNET_HEADER..]) {
+                if let Some((first, end)) = payload_of(packet) {
                     *self.repeated += u32::from(self.sent_end.is_some_and(|s| is_before(first, s)));
                     if self.sent_end.is_none_or(|s| is_before(s, end)) {
                         *self.sent_end = Some(end);
@@ -188,7 +183,7 @@ impl TxToken for FrameOut<'_> {
                 }
                 r
             }
-            // A port whose room is less than its MTU loses the frame; TCP sends it again.
+            // A port whose MTU has just fallen loses the packet; TCP sends it again.
             None => f(&mut vec![0; len]),
         }
     }
@@ -200,28 +195,26 @@ impl Device for Egress<'_> {
     where
         Self: 't;
     type TxToken<'t>
-        = FrameOut<'t>
+        = PacketOut<'t>
     where
         Self: 't;
 
-    fn receive(&mut self, _: Instant) -> Option<(Nothing, FrameOut<'_>)> {
+    fn receive(&mut self, _: Instant) -> Option<(Nothing, PacketOut<'_>)> {
         None
     }
-    fn transmit(&mut self, _: Instant) -> Option<FrameOut<'_>> {
+    fn transmit(&mut self, _: Instant) -> Option<PacketOut<'_>> {
         // What was written and not committed still lies in the room.
         let room = match self.written {
-            0 => self.port.tx_frame(self.now, self.dst),
+            0 => self.net.room(self.now, self.to),
             _ => None,
         };
         self.blocked = room.is_none();
-        Some(FrameOut {
+        Some(PacketOut {
             room: room?,
             written: &mut self.written,
             acknowledged: &mut self.acknowledged,
             sent_end: &mut self.sent_end,
             repeated: &mut self.repeated,
-            dst: self.dst,
-            src: self.src,
         })
     }
     fn capabilities(&self) -> DeviceCapabilities {

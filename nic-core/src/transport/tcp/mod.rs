@@ -1,10 +1,10 @@
 //! TCP: smoltcp's sockets behind our own demultiplexer.
 //!
 //! ```text
-//! port ─▶ wire::frame ─▶ demux (4-tuple) ─▶ one smoltcp socket ─▶ pump ─▶ GPU memory
-//!            │ ARP, ICMP                           ▲
-//!            ▼                                     │ timers, ready list
-//!        neighbor                                GPU memory
+//! network (ports, ARP) ─▶ demux (4-tuple) ─▶ one smoltcp socket ─▶ pump ─▶ GPU memory
+//!                                                ▲
+//!                                                │ timers, ready list
+//!                                              GPU memory
 //! ```
 //!
 //! smoltcp scans its whole socket set for each packet and for each poll; here each connection has a
@@ -35,7 +35,6 @@ mod device;
 mod isn;
 mod key;
 mod listener;
-mod neighbor;
 mod poll;
 mod pump;
 mod ready;
@@ -47,12 +46,11 @@ mod timers;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
-use smoltcp::wire::Ipv4Cidr;
 
 use self::conn::{Conn, Phase, Receiving, Sending};
 pub use self::demux::CONNECTIONS_MAX;
@@ -60,14 +58,13 @@ use self::demux::{index_of, Table};
 use self::isn::Keys;
 use self::key::Key;
 use self::listener::Listener;
-use self::neighbor::{Neighbors, Resolved};
 use self::ready::Ready;
 use self::smoltcp_gaps::stack::Stack;
 use self::timers::Timers;
 use super::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
-use crate::port::{MacAddr, Port};
+use crate::network::{is_host, Network, Routes};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// First ephemeral port (RFC 6335 §6).
@@ -78,12 +75,6 @@ const BUFFER_MAX: usize = 1 << 30;
 /// Settings of a [`TcpTransport`].
 #[derive(Debug, Clone)]
 pub struct TcpConfig {
-    /// Own address.
-    pub ip: Ipv4Addr,
-    /// Length of the network prefix: hosts within it are reached directly.
-    pub prefix_len: u8,
-    /// The gateway that forwards packets to all other hosts.
-    pub gateway: Option<Ipv4Addr>,
     /// Bytes that a connection may hold before the kernel receives them; bounds its window.
     pub rx_buffer: usize,
     /// Bytes that a connection may hold before the peer acknowledges them.
@@ -105,14 +96,11 @@ pub struct TcpConfig {
     pub seed: u64,
 }
 
-impl TcpConfig {
-    /// Defaults: 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive
+impl Default for TcpConfig {
+    /// 256 KiB buffers, 4,096 connections, 120 s without an answer, no keep-alive
     /// but every 500 ms on links of communicators, 200 ms before a segment is sent again (as Linux does), seed 0.
-    pub fn new(ip: Ipv4Addr, prefix_len: u8) -> TcpConfig {
+    fn default() -> TcpConfig {
         TcpConfig {
-            ip,
-            prefix_len,
-            gateway: None,
             rx_buffer: 256 << 10,
             tx_buffer: 256 << 10,
             connections: 4_096,
@@ -129,24 +117,6 @@ impl TcpConfig {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TcpConfigError {
-    /// The address names no single host.
-    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24")]
-    Address {
-        /// As given.
-        ip: Ipv4Addr,
-        /// As given.
-        prefix_len: u8,
-    },
-    /// The gateway is not on the network.
-    #[error("the gateway {gateway} is not on the network {ip}/{prefix_len}")]
-    Gateway {
-        /// As given.
-        gateway: Ipv4Addr,
-        /// As given.
-        ip: Ipv4Addr,
-        /// As given.
-        prefix_len: u8,
-    },
     /// Keep-alive probes come too seldom for the time-out.
     #[error("keep-alive every {keep_alive:?} cannot find out within the time-out of {user_timeout:?}; make it at most half of that")]
     KeepAlive {
@@ -167,21 +137,13 @@ pub enum TcpConfigError {
         /// As given.
         rto_min: Duration,
     },
-    /// The port's hardware address is a group address.
-    #[error("the port's address {mac} is not a unicast address")]
-    Mac {
-        /// The port's.
-        mac: MacAddr,
-    },
 }
 
 /// What a transport counted since it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TcpCounters {
-    /// Frames that were malformed, fragments, or of an unknown protocol.
+    /// SYNs and handshakes with a bad checksum or bad options.
     pub dropped: u64,
-    /// Frames addressed to another host.
-    pub not_ours: u64,
     /// Segments answered with a reset, because they were of no connection.
     pub refused: u64,
     /// SYNs and handshakes dropped because a backlog was full or no connection was free.
@@ -196,29 +158,27 @@ pub struct TcpCounters {
     pub restarted: u64,
     /// Times that a partial acknowledgement made a socket send the next hole again.
     pub partial_acks: u64,
-    /// Answers (acknowledgements, resets, ARP, echo) dropped because the port had no room.
-    pub replies_lost: u64,
 }
 
-/// The TCP transport of a NIC on one port. See the module text.
+/// The TCP transport of a NIC. See the module text.
 pub struct TcpTransport {
     config: TcpConfig,
-    port: Box<dyn Port>,
-    mac: MacAddr,
+    ip: Ipv4Addr,
+    routes: Arc<Routes>,
     stack: Stack,
     keys: Keys,
     table: Table,
     turns: Turns,
     timers: Timers,
-    neighbors: Neighbors,
+    /// Hops that connections have ended with, to be given back to the network.
+    released: Vec<(usize, usize)>,
     listeners: HashMap<u16, Listener>,
     next_listener: u32,
     next_port: u16,
     events: VecDeque<TransportEvent>,
     counters: TcpCounters,
-    /// For frames that the transport composes itself.
+    /// For segments that a socket gets with another number.
     scratch: Box<[u8]>,
-    resolved: Vec<(usize, Resolved)>,
 }
 
 /// Which connections are served next, and what this step has left behind.
@@ -239,8 +199,7 @@ struct Turns {
 impl std::fmt::Debug for TcpTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TcpTransport")
-            .field("ip", &self.config.ip)
-            .field("port", &self.port.describe())
+            .field("ip", &self.ip)
             .field("connections", &self.table.len())
             .field("counters", &self.counters())
             .finish_non_exhaustive()
@@ -248,41 +207,31 @@ impl std::fmt::Debug for TcpTransport {
 }
 
 impl TcpTransport {
-    /// A transport that owns a port.
+    /// A transport over a network: the one with which it is stepped.
     ///
     /// # Errors
     /// [`TcpConfigError`] names the setting that cannot work.
-    pub fn new(port: Box<dyn Port>, config: TcpConfig) -> Result<TcpTransport, TcpConfigError> {
+    pub fn new(net: &Network, config: TcpConfig) -> Result<TcpTransport, TcpConfigError> {
         check(&config)?;
-        let mac = port.mac();
-        if !mac.is_unicast() {
-            return Err(TcpConfigError::Mac { mac });
-        }
-        let stack = Stack::new(&config, device::capabilities(&*port));
+        let stack = Stack::new(&config, net);
         let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
         Ok(TcpTransport {
-            port,
-            mac,
+            ip: net.ip(),
+            routes: net.table(),
             stack,
             keys: Keys::new(config.seed),
             table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
             turns: Turns::default(),
             timers: Timers::default(),
-            neighbors: Neighbors::default(),
+            released: Vec::new(),
             listeners: HashMap::new(),
             next_listener: 0,
             next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
             scratch: vec![0; 2048].into(),
-            resolved: Vec::new(),
             config,
         })
-    }
-
-    /// The port, for its name, counters and file descriptors.
-    pub fn port(&self) -> &dyn Port {
-        &*self.port
     }
 
     /// What was counted since the transport was made.
@@ -307,7 +256,7 @@ impl TcpTransport {
     /// Frees a connection whose TCP has nothing left to send.
     fn free(&mut self, index: usize) {
         if let Some(c) = self.table.remove(index) {
-            self.neighbors.release(c.neighbor, index);
+            self.released.extend(c.hop.map(|hop| (hop, index)));
         }
     }
 
@@ -324,38 +273,15 @@ impl TcpTransport {
         None
     }
 
-    /// The next hop towards this address.
-    fn next_hop(&self, ip: Ipv4Addr) -> Option<Ipv4Addr> {
-        if on_link(&self.config, ip) {
-            Some(ip)
-        } else {
-            self.config.gateway
+    /// Gives the network the hops back that connections have ended with.
+    fn release_hops(&mut self, net: &mut Network) {
+        for (hop, conn) in self.released.drain(..) {
+            net.release(hop, conn);
         }
     }
-}
-
-fn on_link(config: &TcpConfig, ip: Ipv4Addr) -> bool {
-    Ipv4Cidr::new(config.ip, config.prefix_len).contains_addr(&ip)
-}
-
-fn is_host(ip: Ipv4Addr) -> bool {
-    !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast())
 }
 
 fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
-    let (ip, prefix_len) = (config.ip, config.prefix_len);
-    if !is_host(ip) || prefix_len == 0 || prefix_len > 32 {
-        return Err(TcpConfigError::Address { ip, prefix_len });
-    }
-    if let Some(gateway) = config.gateway {
-        if !on_link(config, gateway) || !is_host(gateway) {
-            return Err(TcpConfigError::Gateway {
-                gateway,
-                ip,
-                prefix_len,
-            });
-        }
-    }
     if let (Some(keep_alive), Some(user_timeout)) = (config.keep_alive, config.user_timeout) {
         if keep_alive > user_timeout / 2 {
             return Err(TcpConfigError::KeepAlive {
@@ -417,33 +343,26 @@ impl Transport for TcpTransport {
         deadline: NicTime,
     ) -> Result<ConnId, Status> {
         let ip = *remote.ip();
-        if !is_host(ip) || ip == self.config.ip || remote.port() == 0 {
+        if !is_host(ip) || ip == self.ip || remote.port() == 0 || self.routes.to(ip).is_none() {
             return Err(Status::HostUnreachable);
         }
-        let hop = self.next_hop(ip).ok_or(Status::HostUnreachable)?;
         self.make_room();
         if !self.table.has_room() {
             return Err(Status::NoResources);
         }
         let port = self.ephemeral(remote).ok_or(Status::NoResources)?;
-        let neighbor = self
-            .neighbors
-            .acquire(hop, None, now)
-            .ok_or(Status::NoResources)?;
-        let local = SocketAddrV4::new(self.config.ip, port);
+        let local = SocketAddrV4::new(self.ip, port);
         let config = &self.config;
         let made = self.table.insert(Key::of(remote, port), |id| {
-            let mut c = Conn::new(id, local, remote, Phase::Resolving, neighbor, config);
+            let mut c = Conn::new(id, local, remote, Phase::Resolving, config);
             c.timing.deadline = Some(deadline);
             c
         });
         // `has_room` was asked above.
         let index = made.ok_or(Status::NoResources)?;
-        if self.neighbors.mac(neighbor).is_none() {
-            self.neighbors.wait(neighbor, index, now);
-            self.timers.set(index, deadline);
-        }
         self.mark(index);
+        // No frame wakes the NIC for it.
+        self.turns.again = Some(now);
         Ok(ConnId(self.table.at(index).map_or(0, |c| c.id.0)))
     }
 
@@ -553,14 +472,12 @@ impl Transport for TcpTransport {
         self.reset_orphan(index_of(conn));
     }
 
-    fn step(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
-        let mtu = self.port.mtu();
-        if mtu != self.stack.caps.max_transmission_unit {
-            self.stack.set_mtu(mtu, now);
-        }
-        let mut moved = self.ingress(now);
-        self.take_refusals(now);
-        moved |= self.resolve(now);
+    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
+        self.stack.follow_ports(net, now);
+        self.release_hops(net);
+        let mut moved = self.ingress(now, net);
+        self.take_refusals(now, net);
+        moved |= self.resolve(now, net);
         while let Some(index) = self.timers.pop(now) {
             match self.table.at(index).and_then(|c| c.wake_at(&self.config)) {
                 Some(at) if at > now => self.timers.set(index, at),
@@ -568,8 +485,8 @@ impl Transport for TcpTransport {
                 None => {}
             }
         }
-        moved |= self.serve_ready(now, dma);
-        self.port.flush(now);
+        moved |= self.serve_ready(now, net, dma);
+        net.flush(now);
         moved
     }
 
@@ -584,13 +501,7 @@ impl Transport for TcpTransport {
     }
 
     fn next_timer(&self) -> Option<NicTime> {
-        let timers = [
-            self.turns.again,
-            self.timers.next(),
-            self.neighbors.next_timer(),
-            self.port.next_timer(),
-        ];
-        timers.into_iter().flatten().min()
+        self.turns.again.into_iter().chain(self.timers.next()).min()
     }
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
@@ -599,10 +510,8 @@ impl Transport for TcpTransport {
             .map(|c| (c.tcp.local, c.tcp.peer))
     }
 
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        let mut fds = Vec::new();
-        self.port.poll_fds(&mut fds);
-        fds
+    fn uses_ports(&self) -> bool {
+        true
     }
 }
 

@@ -13,8 +13,10 @@ use super::smoltcp_gaps::guarded;
 use super::smoltcp_gaps::keep_alive::mind_keep_alive;
 use super::smoltcp_gaps::lost_timer;
 use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed};
+use super::smoltcp_gaps::stack::PortInterface;
 use super::TcpTransport;
 use crate::dma::DmaAccess;
+use crate::network::Network;
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 
@@ -54,13 +56,14 @@ enum Sent {
 
 impl TcpTransport {
     /// Records which peers' hosts have refused segments.
-    pub(super) fn take_refusals(&mut self, now: NicTime) {
-        while let Some(mac) = self.port.next_refused() {
+    pub(super) fn take_refusals(&mut self, now: NicTime, net: &mut Network) {
+        while let Some(by) = net.next_refused() {
             for index in 0..self.table.slots() {
                 let Some(c) = self.table.at(index) else {
                     continue;
                 };
-                if self.neighbors.mac(c.neighbor) == Some(mac) && is_synchronized(c.tcp.state()) {
+                let link = c.hop.and_then(|hop| net.link(hop));
+                if link == Some(by) && is_synchronized(c.tcp.state()) {
                     c.tcp.probes.refused(now);
                     self.mark(index);
                 }
@@ -69,7 +72,12 @@ impl TcpTransport {
     }
 
     /// Serves each connection that has something to do once. Returns whether anything moved.
-    pub(super) fn serve_ready(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+    pub(super) fn serve_ready(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        dma: &mut dyn DmaAccess,
+    ) -> bool {
         let mut moved = false;
         (self.turns.again, self.turns.blocked, self.turns.full_way) = (None, 0, None);
         for _ in 0..self.turns.ready.len() {
@@ -77,7 +85,7 @@ impl TcpTransport {
                 break;
             };
             let blocked = self.turns.blocked;
-            moved |= self.serve(index, now, dma);
+            moved |= self.serve(index, now, net, dma);
             // The port is full: the remaining connections keep their place, and the peer gets a turn first.
             if self.turns.blocked > blocked && self.turns.blocked >= BLOCKED_MAX {
                 break;
@@ -98,12 +106,20 @@ impl TcpTransport {
         self.turns.again = Some(self.turns.again.map_or(at, |a| a.min(at)));
     }
 
-    fn serve(&mut self, index: usize, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+    fn serve(
+        &mut self,
+        index: usize,
+        now: NicTime,
+        net: &mut Network,
+        dma: &mut dyn DmaAccess,
+    ) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
         };
         if std::mem::take(&mut c.timing.heard) {
-            self.neighbors.confirm(c.neighbor, now);
+            if let Some(hop) = c.hop {
+                net.confirm(hop, now);
+            }
             c.timing.answered();
             c.tcp.probes.answered();
         }
@@ -126,7 +142,7 @@ impl TcpTransport {
         }
         let crowded = self.turns.ready.len() >= CROWD;
         let share = if crowded { CROWDED } else { UNBOUNDED };
-        let mut moved = self.establish(index, now);
+        let mut moved = self.establish(index, now, net);
         let Some(c) = self.table.at(index) else {
             return moved;
         };
@@ -136,7 +152,7 @@ impl TcpTransport {
             Phase::Open => {
                 moved |= c.pump_recvs(dma, &mut self.events);
                 // Bytes that cannot leave would only evict other connections from the cache.
-                if self.turns.full_way != Some(c.neighbor) {
+                if self.turns.full_way.is_none() || self.turns.full_way != c.hop {
                     moved |= c.pump_sends(share, dma, &mut self.events);
                 }
             }
@@ -164,16 +180,21 @@ impl TcpTransport {
         if c.phase == Phase::Open {
             mind_keep_alive(&mut c.tcp, &self.config, now);
         }
-        let neighbor = c.neighbor;
+        let (hop, port) = (c.hop, c.tcp.port);
         let budget = match crowded {
             // Headers without options, and one more for an acknowledgement.
-            true => CROWDED.div_ceil(self.stack.caps.max_transmission_unit - 40) + 1,
+            true => {
+                let mtu = self.stack.of(port).caps.max_transmission_unit;
+                CROWDED.div_ceil(mtu - 40) + 1
+            }
             false => TX_BUDGET,
         };
-        let (sent, frames) = self.send_segments(index, now, budget);
+        let (sent, frames) = self.send_segments(index, now, net, budget);
         if frames > 0 {
             moved = true;
-            self.probe_stale(neighbor, now);
+            if let Some(hop) = hop {
+                net.probe_stale(hop, now);
+            }
             self.expect_answer(index, now);
         }
         if self.table.at(index).is_some_and(|c| c.tcp.broken) {
@@ -224,24 +245,37 @@ impl TcpTransport {
     }
 
     /// Continues a handshake, or abandons it.
-    pub(super) fn establish(&mut self, index: usize, now: NicTime) -> bool {
+    pub(super) fn establish(&mut self, index: usize, now: NicTime, net: &mut Network) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
         };
         let late = c.timing.deadline.is_some_and(|d| d <= now);
         match c.phase {
             Phase::Resolving => {
-                if self.neighbors.mac(c.neighbor).is_none() {
+                let hop = match c.hop {
+                    Some(hop) => hop,
+                    None => match self.start_resolving(index, now, net) {
+                        Ok(hop) => hop,
+                        Err(status) => {
+                            self.fail_connect(index, status);
+                            return true;
+                        }
+                    },
+                };
+                if net.link(hop).is_none() {
                     if late {
                         self.fail_connect(index, Status::HostUnreachable);
                     }
                     return late;
                 }
+                let Some(c) = self.table.at(index) else {
+                    return false;
+                };
                 let remote = IpEndpoint::new(IpAddress::Ipv4(*c.tcp.peer.ip()), c.tcp.peer.port());
                 let local = (IpAddress::Ipv4(*c.tcp.local.ip()), c.tcp.local.port());
                 let isn = self.keys.initial(c.tcp.local, c.tcp.peer, now);
                 c.tcp.first = isn.wrapping_add(1);
-                let mut fresh = self.stack.interface_with(isn, now);
+                let mut fresh = self.stack.interface_with(c.tcp.port, isn, now);
                 let Some(c) = self.table.at(index) else {
                     return false;
                 };
@@ -305,24 +339,51 @@ impl TcpTransport {
         }
     }
 
+    /// Chooses the way to the peer of an outgoing connection.
+    fn start_resolving(
+        &mut self,
+        index: usize,
+        now: NicTime,
+        net: &mut Network,
+    ) -> Result<usize, Status> {
+        self.release_hops(net);
+        let c = self.table.at(index).ok_or(Status::NotConnected)?;
+        let hop = net.hop_to(*c.tcp.peer.ip(), None, now)?;
+        c.hop = Some(hop);
+        c.tcp.port = net.port_of(hop);
+        if net.link(hop).is_none() {
+            net.wait(hop, index, now);
+            if let Some(deadline) = c.timing.deadline {
+                self.timers.set(index, deadline);
+            }
+        }
+        Ok(hop)
+    }
+
     /// Lets smoltcp send what the windows allow.
-    fn send_segments(&mut self, index: usize, now: NicTime, budget: usize) -> (Sent, u64) {
+    fn send_segments(
+        &mut self,
+        index: usize,
+        now: NicTime,
+        net: &mut Network,
+        budget: usize,
+    ) -> (Sent, u64) {
         let Some(c) = self.table.at(index) else {
             return (Sent::All, 0);
         };
-        let Some(dst) = self.neighbors.mac(c.neighbor) else {
+        let Some(to) = c.hop.and_then(|hop| net.link(hop)) else {
             return (Sent::All, 0);
         };
-        if self.turns.full_way == Some(c.neighbor) {
+        if self.turns.full_way == c.hop {
             return (Sent::Blocked, 0);
         }
         let t = self.stack.instant(now);
+        let PortInterface { caps, iface } = self.stack.of(c.tcp.port);
         let mut device = Egress {
-            port: &mut *self.port,
+            net,
             now,
-            dst,
-            src: self.mac,
-            caps: &self.stack.caps,
+            to,
+            caps,
             blocked: false,
             written: 0,
             acknowledged: None,
@@ -330,25 +391,21 @@ impl TcpTransport {
             sent_end: c.tcp.recovery.end(),
             repeated: 0,
         };
-        let (mut sent, mut frames) = (Sent::More, 0);
+        let (mut sent, mut frames, mut defects) = (Sent::More, 0, 0);
         for _ in 0..budget {
             // smoltcp drops a fast retransmission that finds no room, and the timer with it: it is
             // not asked before there is some.
             if !device.has_room() {
-                let due = guarded(|| self.stack.iface.poll_at(t, &c.tcp.sockets)).flatten();
+                let due = guarded(|| iface.poll_at(t, &c.tcp.sockets)).flatten();
                 sent = match due {
                     Some(at) if at <= t => Sent::Blocked,
                     _ => Sent::All,
                 };
                 break;
             }
-            let polled = guarded(|| {
-                self.stack
-                    .iface
-                    .poll_egress(t, &mut device, &mut c.tcp.sockets)
-            });
+            let polled = guarded(|| iface.poll_egress(t, &mut device, &mut c.tcp.sockets));
             let Some(polled) = polled else {
-                self.stack.defects += 1;
+                defects = 1;
                 c.tcp.broken = true;
                 break;
             };
@@ -369,6 +426,7 @@ impl TcpTransport {
         if let Some(end) = device.sent_end {
             c.tcp.recovery.sent(end, device.repeated);
         }
+        self.stack.defects += defects;
         (sent, frames)
     }
 
@@ -451,7 +509,7 @@ impl TcpTransport {
         let again = match sent {
             Sent::Blocked => {
                 self.turns.blocked += 1;
-                self.turns.full_way = Some(c.neighbor);
+                self.turns.full_way = c.hop;
                 Some(now.plus(BLOCKED))
             }
             Sent::More if wants_now => Some(now),

@@ -9,13 +9,12 @@ use smoltcp::wire::{
     TcpSeqNumber,
 };
 
-use super::compose::{emit, request, send_frame};
+use super::compose::emit;
 use super::conn::{Conn, Phase};
 use super::device::Reply;
 use super::isn::{Options, COOKIES_LAST};
 use super::key::Key;
 use super::listener::Listener;
-use super::neighbor::Resolved;
 use super::sequence::is_before;
 use super::smoltcp_gaps::acceptance::{challenge, judge, Verdict};
 use super::smoltcp_gaps::closed_window::sequence_of_ack;
@@ -23,14 +22,13 @@ use super::smoltcp_gaps::forged::replay_syn;
 use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
 use super::smoltcp_gaps::socket::TcpSocket;
 use super::TcpTransport;
-use crate::port::MacAddr;
+use crate::network::{Link, Network, Received, Resolved};
 use crate::transport::TransportEvent;
 use crate::types::{ListenerId, NicTime};
-use crate::wire::control::{echo_reply, Arp};
-use crate::wire::frame::{classify, set_acknowledgement, set_sequence, Dropped, Frame, TcpFrame};
-use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
+use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
+use crate::wire::ETHERNET_HEADER;
 
-/// Frames taken per step: enough to acknowledge many at once, few enough to serve others soon.
+/// Frames taken from each port per step: enough to acknowledge many at once, few enough to serve others soon.
 const RX_BUDGET: usize = 128;
 
 /// A handshake that is not over after this long is dropped: 10 s.
@@ -45,7 +43,7 @@ struct Door {
     id: ListenerId,
     local: SocketAddrV4,
     peer: SocketAddrV4,
-    mac: MacAddr,
+    from: Link,
 }
 
 /// Remaining work for a frame once the port has its buffer back.
@@ -57,140 +55,101 @@ enum After {
     Completes(TcpFrame, Vec<u8>),
     /// Answer this connection's peer with a challenge ACK.
     Challenge(usize),
-    /// Answer with this many bytes of the scratch buffer, a whole frame.
-    Answer(MacAddr, usize),
 }
 
 impl TcpTransport {
     /// Takes the frames that have arrived. Returns whether there were any.
-    pub(super) fn ingress(&mut self, now: NicTime) -> bool {
+    pub(super) fn ingress(&mut self, now: NicTime, net: &mut Network) -> bool {
+        let mut any = false;
+        for port in 0..net.ports().len() {
+            any |= self.ingress_of(port, now, net);
+        }
+        any
+    }
+
+    fn ingress_of(&mut self, port: usize, now: NicTime, net: &mut Network) -> bool {
         for taken in 0..RX_BUDGET {
-            let Some(frame) = self.port.rx_frame(now) else {
+            let Some(received) = net.rx(port, now) else {
                 return taken > 0;
             };
+            let Received::Tcp(seg, frame) = received else {
+                continue;
+            };
+            let from = Link {
+                port,
+                mac: seg.src_mac,
+            };
             self.stack.reply.len = 0;
-            let mut answer_to = MacAddr::default();
             let (mut hole, mut known) = (None, None);
-            let after = match classify(frame, self.mac, self.config.ip) {
-                Ok(Frame::Tcp(seg)) => {
-                    answer_to = seg.src_mac;
-                    let found = self
-                        .table
-                        .find(Key::new(seg.src, seg.src_port, seg.dst_port));
-                    let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
-                    let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
-                    // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
-                    let is_new = |c: &Conn| {
-                        c.tcp
-                            .next_expected()
-                            .is_some_and(|n| !is_before(seg.seq, n))
-                    };
-                    let reopens = |c: &Conn| {
-                        listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
-                    };
-                    match conn {
-                        Some((_, c)) if c.tcp.broken => After::Nothing,
-                        Some((index, c)) if !reopens(c) => {
-                            known = Some(c.neighbor);
-                            let verdict = judge(&c.tcp, &seg);
-                            match verdict {
-                                Verdict::Challenge => After::Challenge(index),
-                                Verdict::Drop => After::Nothing,
-                                Verdict::Take | Verdict::TakeWithoutAck => {
-                                    c.timing.heard = true;
-                                    let resets = seg.rst && c.tcp.state() != State::Closed;
-                                    let packet = &frame[ETHERNET_HEADER..seg.end];
-                                    let packet = as_shown(
-                                        &mut c.tcp,
-                                        verdict,
-                                        &seg,
-                                        packet,
-                                        &mut self.scratch,
-                                    );
-                                    self.stack.receive(&mut c.tcp, now, packet);
-                                    c.tcp.reset |= resets && c.tcp.state() == State::Closed;
-                                    if leaves_a_hole(&mut c.tcp, &seg) {
-                                        hole = Some(index);
-                                    }
-                                    self.turns.ready.resume(index);
-                                    After::Nothing
-                                }
+            let found = self
+                .table
+                .find(Key::new(seg.src, seg.src_port, seg.dst_port));
+            let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
+            let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
+            // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
+            let is_new = |c: &Conn| {
+                c.tcp
+                    .next_expected()
+                    .is_some_and(|n| !is_before(seg.seq, n))
+            };
+            let reopens = |c: &Conn| {
+                listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
+            };
+            let after = match conn {
+                Some((_, c)) if c.tcp.broken => After::Nothing,
+                Some((index, c)) if !reopens(c) => {
+                    known = c.hop;
+                    let verdict = judge(&c.tcp, &seg);
+                    match verdict {
+                        Verdict::Challenge => After::Challenge(index),
+                        Verdict::Drop => After::Nothing,
+                        Verdict::Take | Verdict::TakeWithoutAck => {
+                            c.timing.heard = true;
+                            let resets = seg.rst && c.tcp.state() != State::Closed;
+                            let packet = &frame[ETHERNET_HEADER..seg.end];
+                            let packet =
+                                as_shown(&mut c.tcp, verdict, &seg, packet, &mut self.scratch);
+                            self.stack.receive(&mut c.tcp, now, packet);
+                            c.tcp.reset |= resets && c.tcp.state() == State::Closed;
+                            if leaves_a_hole(&mut c.tcp, &seg) {
+                                hole = Some(index);
                             }
-                        }
-                        _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
-                        _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
-                            let listener = self.listeners.get(&seg.dst_port);
-                            listener.is_some_and(|l| l.expects_cookies(now))
-                        } =>
-                        {
-                            After::Completes(seg, frame[ETHERNET_HEADER..seg.end].to_vec())
-                        }
-                        _ => {
-                            let refused = self.stack.refuse(now, &frame[ETHERNET_HEADER..]);
-                            self.counters.refused += u64::from(refused);
+                            self.turns.ready.resume(index);
                             After::Nothing
                         }
                     }
                 }
-                Ok(Frame::Arp) => match Arp::parse(frame) {
-                    Some(arp) => {
-                        self.neighbors.heard(&arp, now, &mut self.resolved);
-                        if arp.request && arp.target_ip == self.config.ip {
-                            let answer = Arp {
-                                request: false,
-                                sender_mac: self.mac,
-                                sender_ip: self.config.ip,
-                                target_mac: arp.sender_mac,
-                                target_ip: arp.sender_ip,
-                            };
-                            After::Answer(arp.sender_mac, answer.emit(&mut self.scratch))
-                        } else {
-                            After::Nothing
-                        }
-                    }
-                    None => {
-                        self.counters.dropped += 1;
-                        After::Nothing
-                    }
-                },
-                Ok(Frame::Icmp { src_mac }) => match echo_reply(frame, self.mac, &mut self.scratch)
+                _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
+                _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
+                    let listener = self.listeners.get(&seg.dst_port);
+                    listener.is_some_and(|l| l.expects_cookies(now))
+                } =>
                 {
-                    Some(len) => After::Answer(src_mac, len),
-                    None => After::Nothing,
-                },
-                Err(Dropped::NotOurs) => {
-                    self.counters.not_ours += 1;
-                    After::Nothing
+                    After::Completes(seg, frame[ETHERNET_HEADER..seg.end].to_vec())
                 }
-                Err(_) => {
-                    self.counters.dropped += 1;
+                _ => {
+                    let packet = &frame[ETHERNET_HEADER..];
+                    let refused = self.stack.refuse(port, now, packet);
+                    self.counters.refused += u64::from(refused);
                     After::Nothing
                 }
             };
             match after {
                 After::Nothing => {}
-                After::Opens(seg, packet) => self.open(now, seg, &packet),
-                After::Completes(seg, packet) => self.complete(now, seg, &packet),
+                After::Opens(seg, packet) => self.open(now, net, from, seg, &packet),
+                After::Completes(seg, packet) => self.complete(now, net, from, seg, &packet),
                 After::Challenge(index) => {
                     if let Some(c) = self.table.at(index) {
                         let sent = challenge(&mut self.stack, &mut c.tcp, now);
                         self.counters.challenged += u64::from(sent);
                     }
                 }
-                After::Answer(dst, len) => {
-                    send_frame(
-                        &mut *self.port,
-                        &mut self.counters,
-                        now,
-                        dst,
-                        &self.scratch[..len],
-                    );
-                }
             }
             if self.stack.reply.len > 0 {
                 // Numbers of a connection go to its peer, not to the sender of the frame.
-                let peer = known.and_then(|n| self.neighbors.mac(n));
-                self.send_reply(now, peer.unwrap_or(answer_to));
+                let peer = known.and_then(|hop| net.link(hop));
+                let Reply { bytes, len } = &self.stack.reply;
+                net.reply(now, peer.unwrap_or(from), &bytes[..*len]);
             }
             if let Some(c) = hole.and_then(|i| self.table.at(i)) {
                 self.counters.partial_acks += 1;
@@ -200,59 +159,17 @@ impl TcpTransport {
         true
     }
 
-    /// Sends the answer that smoltcp composed.
-    fn send_reply(&mut self, now: NicTime, dst: MacAddr) {
-        let Reply { bytes, len } = &self.stack.reply;
-        let total = ETHERNET_HEADER + len;
-        match self
-            .port
-            .tx_frame(now, dst)
-            .and_then(|b| b.get_mut(..total))
-        {
-            Some(frame) => {
-                emit_ethernet(frame, dst, self.mac, ETHERTYPE_IPV4);
-                frame[ETHERNET_HEADER..].copy_from_slice(&bytes[..*len]);
-                self.port.tx_commit(now, total);
-            }
-            None => self.counters.replies_lost += 1,
-        }
-    }
-
     /// Asks for hardware addresses that are due and goes on with connections that have theirs.
-    pub(super) fn resolve(&mut self, now: NicTime) -> bool {
-        let (port, counters) = (&mut *self.port, &mut self.counters);
-        let (mac, ip) = (self.mac, self.config.ip);
-        self.neighbors.step(now, &mut self.resolved, |target| {
-            send_frame(
-                port,
-                counters,
-                now,
-                MacAddr::BROADCAST,
-                &request(mac, ip, target),
-            );
-        });
-        let moved = !self.resolved.is_empty();
-        for (index, what) in std::mem::take(&mut self.resolved) {
+    pub(super) fn resolve(&mut self, now: NicTime, net: &mut Network) -> bool {
+        let resolved = net.resolve(now);
+        let moved = !resolved.is_empty();
+        for (index, what) in resolved {
             match what {
                 Resolved::Known => self.mark(index),
                 Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
             }
         }
         moved
-    }
-
-    /// Asks again for an address that nothing has confirmed for long.
-    pub(super) fn probe_stale(&mut self, neighbor: usize, now: NicTime) {
-        if let Some(target) = self.neighbors.stale(neighbor, now) {
-            let frame = request(self.mac, self.config.ip, target);
-            send_frame(
-                &mut *self.port,
-                &mut self.counters,
-                now,
-                MacAddr::BROADCAST,
-                &frame,
-            );
-        }
     }
 
     /// An outgoing connection failed: its operations retire, its id is free.
@@ -280,17 +197,17 @@ impl TcpTransport {
         }
     }
 
-    fn door(&self, seg: &TcpFrame) -> Option<Door> {
+    fn door(&self, from: Link, seg: &TcpFrame) -> Option<Door> {
         Some(Door {
             id: self.listeners.get(&seg.dst_port)?.id,
-            local: SocketAddrV4::new(self.config.ip, seg.dst_port),
+            local: SocketAddrV4::new(self.ip, seg.dst_port),
             peer: SocketAddrV4::new(seg.src, seg.src_port),
-            mac: seg.src_mac,
+            from,
         })
     }
 
     /// A SYN for a listener: makes the connection and hands it the SYN, or answers with a cookie.
-    pub(super) fn open(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
+    fn open(&mut self, now: NicTime, net: &mut Network, from: Link, seg: TcpFrame, packet: &[u8]) {
         let key = Key::new(seg.src, seg.src_port, seg.dst_port);
         // A TIME-WAIT connection with the same addresses is replaced (RFC 9293 §3.10.7.4).
         let old = self.table.find(key);
@@ -300,7 +217,9 @@ impl TcpTransport {
         }
         self.make_room();
         let has_slot = self.table.has_room();
-        let Some(door) = self.door(&seg) else { return };
+        let Some(door) = self.door(from, &seg) else {
+            return;
+        };
         let Some(listener) = self.listeners.get(&seg.dst_port) else {
             return;
         };
@@ -315,7 +234,7 @@ impl TcpTransport {
             }
             return;
         }
-        let Some(index) = self.half_open(now, &door, seg.seq.wrapping_add(1)) else {
+        let Some(index) = self.half_open(now, net, &door, seg.seq.wrapping_add(1)) else {
             self.counters.overflowed += 1;
             return;
         };
@@ -340,26 +259,28 @@ impl TcpTransport {
 
     /// A connection with a socket that listens for one SYN. `None` without room for a neighbour or a
     /// connection.
-    fn half_open(&mut self, now: NicTime, door: &Door, next: u32) -> Option<usize> {
-        let hop = self.next_hop(*door.peer.ip())?;
-        // The SYN's source answers for its address until ARP says otherwise.
-        let neighbor = self.neighbors.acquire(hop, Some(door.mac), now)?;
-        if let Some(target) = self.neighbors.doubt(neighbor, door.mac, now) {
-            let frame = request(self.mac, self.config.ip, target);
-            let port = &mut *self.port;
-            send_frame(port, &mut self.counters, now, MacAddr::BROADCAST, &frame);
-        }
+    fn half_open(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        door: &Door,
+        next: u32,
+    ) -> Option<usize> {
+        self.release_hops(net);
+        let hop = net.hop_to(*door.peer.ip(), Some(door.from), now).ok()?;
         let phase = Phase::Incoming(door.id);
         let config = &self.config;
         let key = Key::of(door.peer, door.local.port());
         let made = self.table.insert(key, |id| {
-            let mut c = Conn::new(id, door.local, door.peer, phase, neighbor, config);
+            let mut c = Conn::new(id, door.local, door.peer, phase, config);
+            c.hop = Some(hop);
+            c.tcp.port = door.from.port;
             c.timing.deadline = Some(NicTime(now.0.saturating_add(HANDSHAKE_NS)));
             c.tcp.peer_base = Some(next);
             c
         });
         let Some((index, c)) = made.and_then(|i| Some((i, self.table.at(i)?))) else {
-            self.neighbors.release(neighbor, usize::MAX);
+            net.release(hop, usize::MAX);
             return None;
         };
         let here = IpListenEndpoint {
@@ -386,7 +307,8 @@ impl TcpTransport {
             .map(|p| usize::from(p.header_len())..usize::from(p.total_len()));
         let tcp = body.ok().and_then(|r| packet.get(r));
         let syn = tcp.and_then(|b| TcpPacket::new_checked(b).ok());
-        let syn = syn.and_then(|p| TcpRepr::parse(&p, &src, &dst, &self.stack.caps.checksum).ok());
+        let caps = self.stack.of(door.from.port).caps.clone();
+        let syn = syn.and_then(|p| TcpRepr::parse(&p, &src, &dst, &caps.checksum).ok());
         let Some(syn) = syn.filter(|s| s.control == TcpControl::Syn) else {
             self.counters.dropped += 1;
             return;
@@ -408,7 +330,7 @@ impl TcpTransport {
             window_len: u16::try_from(window).unwrap_or(u16::MAX),
             window_scale: syn.window_scale.map(|_| scale_of(window)),
             // An MTU is at most 9,216.
-            max_seg_size: Some((self.stack.caps.max_transmission_unit - 40) as u16),
+            max_seg_size: Some((caps.max_transmission_unit - 40) as u16),
             sack_permitted: syn.sack_permitted,
             sack_ranges: [None, None, None],
             timestamp: None,
@@ -422,12 +344,7 @@ impl TcpTransport {
             hop_limit: 64,
         };
         let total = ip.buffer_len() + answer.buffer_len();
-        emit(
-            &mut self.stack.reply.bytes,
-            &ip,
-            &answer,
-            &self.stack.caps.checksum,
-        );
+        emit(&mut self.stack.reply.bytes, &ip, &answer, &caps.checksum);
         self.stack.reply.len = total;
         self.counters.cookies += 1;
         if let Some(l) = self.listeners.get_mut(&door.local.port()) {
@@ -436,15 +353,24 @@ impl TcpTransport {
     }
 
     /// A segment of no connection for a listener that has given cookies: its sender may bring one back.
-    pub(super) fn complete(&mut self, now: NicTime, seg: TcpFrame, packet: &[u8]) {
-        let Some(door) = self.door(&seg) else { return };
+    fn complete(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        from: Link,
+        seg: TcpFrame,
+        packet: &[u8],
+    ) {
+        let Some(door) = self.door(from, &seg) else {
+            return;
+        };
         let (theirs, cookie) = (
             seg.seq.wrapping_sub(1),
             seg.ack.unwrap_or(0).wrapping_sub(1),
         );
         let said = self.keys.open(door.local, door.peer, theirs, cookie, now);
         let Some(said) = said else {
-            return self.refuse(now, packet);
+            return self.refuse(from.port, now, packet);
         };
         let full = |l: &Listener| l.ready >= l.backlog;
         if self.listeners.get(&seg.dst_port).is_none_or(full) {
@@ -456,7 +382,7 @@ impl TcpTransport {
         if !self.table.has_room() {
             self.drop_oldest_half_open(door.id);
         }
-        let Some(index) = self.half_open(now, &door, seg.seq) else {
+        let Some(index) = self.half_open(now, net, &door, seg.seq) else {
             self.counters.overflowed += 1;
             return;
         };
@@ -490,14 +416,14 @@ impl TcpTransport {
             self.forget_half_open(index);
         } else {
             // Now, so that the next one finds it counted.
-            self.establish(index, now);
+            self.establish(index, now, net);
             self.mark(index);
         }
     }
 
     /// Answers a segment of no connection with a reset.
-    fn refuse(&mut self, now: NicTime, packet: &[u8]) {
-        let refused = self.stack.refuse(now, packet);
+    fn refuse(&mut self, port: usize, now: NicTime, packet: &[u8]) {
+        let refused = self.stack.refuse(port, now, packet);
         self.counters.refused += u64::from(refused);
     }
 

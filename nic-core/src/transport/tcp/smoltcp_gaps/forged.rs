@@ -65,9 +65,9 @@ pub(in crate::transport::tcp) fn replay_syn(
     repr: &TcpRepr<'_>,
     isn: u32,
 ) -> bool {
-    let own = stack.replace_interface(isn, now);
+    let own = stack.replace_interface(s.port, isn, now);
     forge(stack, s, now, repr);
-    stack.restore_interface(own);
+    stack.restore_interface(s.port, own);
     let polled = !s.broken && stack.poll_unheard(s, now);
     stack.reply.len = 0;
     polled

@@ -22,6 +22,8 @@ pub(in crate::transport::tcp) struct TcpSocket {
     pub(in crate::transport::tcp) local: SocketAddrV4,
     pub(in crate::transport::tcp) peer: SocketAddrV4,
     /// A set of one: smoltcp looks at nothing else.
+    /// The port that its packets leave by.
+    pub(in crate::transport::tcp) port: usize,
     pub(in crate::transport::tcp) sockets: SocketSet<'static>,
     handle: SocketHandle,
     /// Sequence number of the peer's first byte, once we have acknowledged its SYN.
@@ -68,6 +70,7 @@ impl TcpSocket {
         TcpSocket {
             local,
             peer,
+            port: 0,
             sockets,
             handle,
             peer_base: None,

@@ -1,4 +1,4 @@
-//! The neighbour table: which hardware address an IPv4 address has (RFC 826), for all connections.
+//! The neighbour table: which hardware address an IPv4 address has at a port (RFC 826), for all connections.
 //!
 //! An address is asked for at most [`TRIES`] times, [`RETRY_NS`] apart; then its connections fail with
 //! `HostUnreachable`. An answer is accepted after a request, or for an address in the table already (a
@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use super::Link;
 use crate::port::MacAddr;
 use crate::types::NicTime;
 use crate::wire::control::Arp;
@@ -22,6 +23,13 @@ const REPROBE_NS: u64 = 1_000_000_000;
 /// Most entries.
 const ENTRIES_MAX: usize = 4096;
 
+/// An IPv4 address behind a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Place {
+    pub(super) port: usize,
+    pub(super) ip: Ipv4Addr,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Asking { tries: u32, next: NicTime },
@@ -30,8 +38,10 @@ enum State {
 
 #[derive(Debug)]
 struct Entry {
-    ip: Ipv4Addr,
+    at: Place,
     state: State,
+    /// The address is a setting: ARP neither finds nor changes it.
+    fixed: bool,
     users: u32,
     confirmed: NicTime,
     probed: NicTime,
@@ -41,7 +51,7 @@ struct Entry {
 
 /// The outcome for an address that was asked for.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Resolved {
+pub(crate) enum Resolved {
     Known,
     Failed,
 }
@@ -50,7 +60,7 @@ pub(super) enum Resolved {
 #[derive(Debug, Default)]
 pub(super) struct Neighbors {
     entries: Vec<Entry>,
-    by_ip: HashMap<Ipv4Addr, usize>,
+    by_place: HashMap<Place, usize>,
     /// How many connections wait for an answer, so that an idle table costs nothing.
     waiting: usize,
 }
@@ -60,24 +70,38 @@ impl Neighbors {
     /// table is full of entries in use. A `hint` is the source of a frame from that address.
     pub(super) fn acquire(
         &mut self,
-        ip: Ipv4Addr,
+        at: Place,
         hint: Option<MacAddr>,
         now: NicTime,
+        resolved: &mut Vec<(usize, Resolved)>,
     ) -> Option<usize> {
-        let entry = match self.by_ip.get(&ip) {
+        let entry = match self.by_place.get(&at) {
             Some(&e) => e,
-            None => self.make(ip, now)?,
+            None => self.make(at, now)?,
         };
         if let (State::Asking { .. }, Some(mac)) = (self.entries[entry].state, hint) {
-            self.learn(entry, mac, now);
+            self.learn(entry, mac, now, resolved);
         }
         self.entries[entry].users += 1;
         Some(entry)
     }
 
-    fn make(&mut self, ip: Ipv4Addr, now: NicTime) -> Option<usize> {
+    /// Gives an entry its hardware address for good.
+    pub(super) fn fix(
+        &mut self,
+        entry: usize,
+        mac: MacAddr,
+        now: NicTime,
+        resolved: &mut Vec<(usize, Resolved)>,
+    ) {
+        self.learn(entry, mac, now, resolved);
+        self.entries[entry].fixed = true;
+    }
+
+    fn make(&mut self, at: Place, now: NicTime) -> Option<usize> {
         let fresh = Entry {
-            ip,
+            at,
+            fixed: false,
             state: State::Asking {
                 tries: 0,
                 next: now,
@@ -87,17 +111,17 @@ impl Neighbors {
             probed: now,
             waiting: Vec::new(),
         };
-        let at = if self.entries.len() < ENTRIES_MAX {
+        let entry = if self.entries.len() < ENTRIES_MAX {
             self.entries.push(fresh);
             self.entries.len() - 1
         } else {
-            let at = self.entries.iter().position(|e| e.users == 0)?;
-            self.by_ip.remove(&self.entries[at].ip);
-            self.entries[at] = fresh;
-            at
+            let unused = self.entries.iter().position(|e| e.users == 0)?;
+            self.by_place.remove(&self.entries[unused].at);
+            self.entries[unused] = fresh;
+            unused
         };
-        self.by_ip.insert(ip, at);
-        Some(at)
+        self.by_place.insert(at, entry);
+        Some(entry)
     }
 
     /// One user less; `conn` no longer waits.
@@ -109,11 +133,20 @@ impl Neighbors {
         e.users = e.users.saturating_sub(1);
     }
 
-    pub(super) fn mac(&self, entry: usize) -> Option<MacAddr> {
-        match self.entries[entry].state {
-            State::Known(mac) => Some(mac),
+    /// Where frames for it go, once that is known.
+    pub(super) fn link(&self, entry: usize) -> Option<Link> {
+        let e = &self.entries[entry];
+        match e.state {
+            State::Known(mac) => Some(Link {
+                port: e.at.port,
+                mac,
+            }),
             State::Asking { .. } => None,
         }
+    }
+
+    pub(super) fn port(&self, entry: usize) -> usize {
+        self.entries[entry].at.port
     }
 
     /// Reports `conn` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there
@@ -135,25 +168,43 @@ impl Neighbors {
         self.entries[entry].confirmed = now;
     }
 
-    fn learn(&mut self, entry: usize, mac: MacAddr, now: NicTime) {
+    fn learn(
+        &mut self,
+        entry: usize,
+        mac: MacAddr,
+        now: NicTime,
+        resolved: &mut Vec<(usize, Resolved)>,
+    ) {
         let e = &mut self.entries[entry];
         e.state = State::Known(mac);
         e.confirmed = now;
+        self.waiting -= e.waiting.len();
+        resolved.extend(e.waiting.drain(..).map(|c| (c, Resolved::Known)));
     }
 
-    /// Takes an ARP packet; moves the connections that waited for it into `resolved`.
-    pub(super) fn heard(&mut self, arp: &Arp, now: NicTime, resolved: &mut Vec<(usize, Resolved)>) {
-        let Some(&entry) = self.by_ip.get(&arp.sender_ip) else {
+    /// Takes an ARP packet of a port; moves the connections that waited for it into `resolved`.
+    pub(super) fn heard(
+        &mut self,
+        port: usize,
+        arp: &Arp,
+        now: NicTime,
+        resolved: &mut Vec<(usize, Resolved)>,
+    ) {
+        let at = Place {
+            port,
+            ip: arp.sender_ip,
+        };
+        let Some(&entry) = self.by_place.get(&at) else {
             return;
         };
-        self.learn(entry, arp.sender_mac, now);
-        let waiting = self.entries[entry].waiting.drain(..);
-        self.waiting -= waiting.len();
-        resolved.extend(waiting.map(|c| (c, Resolved::Known)));
+        if self.entries[entry].fixed {
+            return;
+        }
+        self.learn(entry, arp.sender_mac, now, resolved);
     }
 
     /// The address to ask for now because a used entry went stale.
-    pub(super) fn stale(&mut self, entry: usize, now: NicTime) -> Option<Ipv4Addr> {
+    pub(super) fn stale(&mut self, entry: usize, now: NicTime) -> Option<Place> {
         let fresh = now.0.saturating_sub(self.entries[entry].confirmed.0) < STALE_NS;
         if fresh {
             return None;
@@ -163,20 +214,20 @@ impl Neighbors {
 
     /// The address to ask for now because a frame came from another hardware address than the table holds:
     /// the host moved, or the frame was forged.
-    pub(super) fn doubt(&mut self, entry: usize, seen: MacAddr, now: NicTime) -> Option<Ipv4Addr> {
-        match self.mac(entry) {
-            Some(known) if known != seen => self.probe(entry, now),
+    pub(super) fn doubt(&mut self, entry: usize, seen: MacAddr, now: NicTime) -> Option<Place> {
+        match self.link(entry) {
+            Some(known) if known.mac != seen => self.probe(entry, now),
             _ => None,
         }
     }
 
-    fn probe(&mut self, entry: usize, now: NicTime) -> Option<Ipv4Addr> {
+    fn probe(&mut self, entry: usize, now: NicTime) -> Option<Place> {
         let e = &mut self.entries[entry];
-        if now.0.saturating_sub(e.probed.0) < REPROBE_NS {
+        if e.fixed || now.0.saturating_sub(e.probed.0) < REPROBE_NS {
             return None;
         }
         e.probed = now;
-        Some(e.ip)
+        Some(e.at)
     }
 
     /// Asks for what is due through `ask`, and gives up what was asked for too often.
@@ -184,7 +235,7 @@ impl Neighbors {
         &mut self,
         now: NicTime,
         resolved: &mut Vec<(usize, Resolved)>,
-        mut ask: impl FnMut(Ipv4Addr),
+        mut ask: impl FnMut(Place),
     ) {
         if self.waiting == 0 {
             return;
@@ -197,7 +248,7 @@ impl Neighbors {
                 continue;
             }
             if *tries < TRIES {
-                ask(e.ip);
+                ask(e.at);
                 *tries += 1;
                 *next = NicTime(now.0 + RETRY_NS);
             } else {
@@ -224,6 +275,7 @@ mod tests {
     use super::*;
 
     const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const AT: Place = Place { port: 0, ip: IP };
 
     fn answer(mac: MacAddr) -> Arp {
         Arp {
@@ -239,7 +291,7 @@ mod tests {
     fn asks_a_few_times_then_fails_and_asks_anew_for_the_next() {
         let mut n = Neighbors::default();
         let mut resolved = Vec::new();
-        let e = n.acquire(IP, None, NicTime(0)).unwrap(); // an empty table has room
+        let e = n.acquire(AT, None, NicTime(0), &mut Vec::new()).unwrap(); // an empty table has room
         for round in 0..2 {
             n.wait(
                 e,
@@ -248,8 +300,8 @@ mod tests {
             );
             let mut asked = 0;
             while let Some(t) = n.next_timer() {
-                n.step(t, &mut resolved, |ip| {
-                    assert_eq!(ip, IP);
+                n.step(t, &mut resolved, |at| {
+                    assert_eq!(at, AT);
                     asked += 1;
                 });
             }
@@ -259,23 +311,50 @@ mod tests {
             );
         }
         n.wait(e, 8, NicTime(u64::MAX / 2));
-        n.heard(&answer(MacAddr::local(2)), NicTime(0), &mut resolved);
+        n.heard(0, &answer(MacAddr::local(2)), NicTime(0), &mut resolved);
         assert_eq!(resolved.pop(), Some((8, Resolved::Known)));
-        assert_eq!((n.mac(e), n.next_timer()), (Some(MacAddr::local(2)), None));
-        n.heard(&answer(MacAddr::local(3)), NicTime(0), &mut resolved);
-        assert_eq!(n.mac(e), Some(MacAddr::local(3)));
+        assert_eq!((n.link(e), n.next_timer()), (link(0, 2), None));
+        n.heard(0, &answer(MacAddr::local(3)), NicTime(0), &mut resolved);
+        assert_eq!(n.link(e), link(0, 3));
+    }
+
+    fn link(port: usize, mac: u32) -> Option<Link> {
+        let mac = MacAddr::local(mac);
+        Some(Link { port, mac })
+    }
+
+    #[test]
+    fn each_port_has_neighbours_of_its_own_and_arp_changes_no_setting() {
+        let mut n = Neighbors::default();
+        let far = Place { port: 1, ip: IP };
+        let now = NicTime(0);
+        let (a, b) = (
+            n.acquire(AT, None, now, &mut Vec::new()),
+            n.acquire(far, None, now, &mut Vec::new()),
+        );
+        let (a, b) = (a.unwrap(), b.unwrap()); // an empty table has room
+        n.heard(1, &answer(MacAddr::local(2)), now, &mut Vec::new());
+        assert_eq!((n.link(a), n.link(b)), (None, link(1, 2)));
+        n.fix(a, MacAddr::local(7), now, &mut Vec::new());
+        let late = NicTime(STALE_NS * 2);
+        n.heard(0, &answer(MacAddr::local(2)), late, &mut Vec::new());
+        assert_eq!(n.link(a), link(0, 7));
+        assert_eq!((n.stale(a, late), n.stale(b, late)), (None, Some(far)));
     }
 
     #[test]
     fn unsolicited_answers_do_not_fill_the_table() {
         let mut n = Neighbors::default();
-        n.heard(&answer(MacAddr::local(2)), NicTime(0), &mut Vec::new());
+        n.heard(0, &answer(MacAddr::local(2)), NicTime(0), &mut Vec::new());
         assert!(n.entries.is_empty());
         for i in 0..ENTRIES_MAX as u32 {
-            assert!(n.acquire(Ipv4Addr::from(i), None, NicTime(0)).is_some());
+            let ip = Ipv4Addr::from(i);
+            assert!(n
+                .acquire(Place { port: 0, ip }, None, NicTime(0), &mut Vec::new())
+                .is_some());
         }
-        assert_eq!(n.acquire(IP, None, NicTime(0)), None);
+        assert_eq!(n.acquire(AT, None, NicTime(0), &mut Vec::new()), None);
         n.release(5, 0);
-        assert_eq!(n.acquire(IP, None, NicTime(0)), Some(5));
+        assert_eq!(n.acquire(AT, None, NicTime(0), &mut Vec::new()), Some(5));
     }
 }

@@ -1,0 +1,445 @@
+//! The NIC's network: its ports, the forwarding table, and what all its transports share of Ethernet.
+//!
+//! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection ([`Network::hop_to`]); the forwarding
+//! table chooses port and next hop, and ARP finds the hardware address. Frames that are no transport's (ARP, ICMP echo) are answered
+//! here.
+//!
+//! The NIC has one address, which it answers for on every port.
+
+mod neighbor;
+mod routes;
+
+use std::net::Ipv4Addr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use ringbell_nic_abi::Status;
+use smoltcp::wire::Ipv4Cidr;
+
+pub(crate) use self::neighbor::Resolved;
+use self::neighbor::{Neighbors, Place};
+pub(crate) use self::routes::Routes;
+pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
+use crate::port::{MacAddr, Port};
+use crate::types::NicTime;
+use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
+use crate::wire::frame::{classify, Dropped, Frame, TcpFrame};
+use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
+
+/// Most ports of a NIC.
+pub const PORTS_MAX: usize = 64;
+
+/// Ports, addresses or routes that make no network.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The address names no single host.
+    #[error("{ip}/{prefix_len} is no host address; give the NIC one such as 10.0.0.1/24")]
+    Address {
+        /// As given.
+        ip: Ipv4Addr,
+        /// As given.
+        prefix_len: u8,
+    },
+    /// The port's hardware address is a group address.
+    #[error("the address {mac} of port {port} is not a unicast address")]
+    Mac {
+        /// Its number.
+        port: usize,
+        /// The port's.
+        mac: MacAddr,
+    },
+    /// More ports than a NIC can have.
+    #[error("a NIC has at most {PORTS_MAX} ports, not {ports}")]
+    TooManyPorts {
+        /// As given.
+        ports: usize,
+    },
+    /// More routes than the table holds.
+    #[error("a NIC has at most {ROUTES_MAX} routes")]
+    TooManyRoutes,
+    /// The destination is no network.
+    #[error("route {route}: the destination is no network; bits after the prefix, which has at most 32, must be 0")]
+    Prefix {
+        /// As given.
+        route: Route,
+    },
+    /// The NIC has no such port.
+    #[error("route {route}: the NIC has {}", numbered(*ports))]
+    NoSuchPort {
+        /// As given.
+        route: Route,
+        /// How many ports there are.
+        ports: usize,
+    },
+    /// No packet can be sent to the next hop.
+    #[error("route {route}: the next hop must be another host, by an IPv4 or a unicast hardware address")]
+    NextHop {
+        /// As given.
+        route: Route,
+    },
+    /// Two routes have one destination.
+    #[error("route {route}: this destination has a route already; it cannot be given twice")]
+    Duplicate {
+        /// The second one.
+        route: Route,
+    },
+}
+
+fn numbered(ports: usize) -> String {
+    match ports {
+        0 => "no port; give it one".into(),
+        1 => "port 0 alone".into(),
+        _ => format!("ports 0 to {}", ports - 1),
+    }
+}
+
+/// What the network counted since it was made, beside its ports' counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NetworkCounters {
+    /// Frames that were malformed, fragments, or of an unknown protocol.
+    pub dropped: u64,
+    /// Frames addressed to another host.
+    pub not_ours: u64,
+    /// Answers and ARP requests dropped because a port had no room.
+    pub replies_lost: u64,
+}
+
+/// A port and a hardware address on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) port: usize,
+    pub(crate) mac: MacAddr,
+}
+
+/// A frame that has arrived.
+pub(crate) enum Received<'a> {
+    /// A TCP segment for our address, with the whole frame.
+    Tcp(TcpFrame, &'a [u8]),
+    /// One that was answered or dropped here.
+    Handled,
+}
+
+/// The ports of a NIC and its forwarding table. See the module text.
+pub struct Network {
+    address: Ipv4Cidr,
+    ports: Vec<Box<dyn Port>>,
+    macs: Vec<MacAddr>,
+    routes: Arc<Routes>,
+    neighbors: Neighbors,
+    counters: NetworkCounters,
+    /// An answer to the last frame, which leaves when the port has its buffer back.
+    answer: Option<(Link, usize)>,
+    scratch: Box<[u8]>,
+    resolved: Vec<(usize, Resolved)>,
+}
+
+impl std::fmt::Debug for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ports = self.ports.iter().map(|p| p.describe());
+        f.debug_struct("Network")
+            .field("address", &self.address)
+            .field("ports", &ports.collect::<Vec<_>>())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Network {
+    /// A network with these ports, numbered from 0. The NIC's own network is at port 0 unless a route says otherwise.
+    ///
+    /// # Errors
+    /// [`NetworkError`] names the address, the port or the route that cannot work.
+    pub fn new(
+        ip: Ipv4Addr,
+        prefix_len: u8,
+        ports: Vec<Box<dyn Port>>,
+        routes: &[Route],
+    ) -> Result<Network, NetworkError> {
+        if !is_host(ip) || prefix_len == 0 || prefix_len > 32 {
+            return Err(NetworkError::Address { ip, prefix_len });
+        }
+        if ports.len() > PORTS_MAX {
+            let ports = ports.len();
+            return Err(NetworkError::TooManyPorts { ports });
+        }
+        let macs: Vec<MacAddr> = ports.iter().map(|p| p.mac()).collect();
+        if let Some(port) = macs.iter().position(|m| !m.is_unicast()) {
+            let mac = macs[port];
+            return Err(NetworkError::Mac { port, mac });
+        }
+        let address = Ipv4Cidr::new(ip, prefix_len);
+        let longest = ports.iter().map(|p| p.mtu()).max().unwrap_or(0);
+        Ok(Network {
+            address,
+            routes: Arc::new(Routes::new(address, ports.len(), routes)?),
+            ports,
+            macs,
+            neighbors: Neighbors::default(),
+            counters: NetworkCounters::default(),
+            answer: None,
+            scratch: vec![0; (ETHERNET_HEADER + longest).max(ARP_FRAME)].into(),
+            resolved: Vec::new(),
+        })
+    }
+
+    /// The NIC's address.
+    pub fn ip(&self) -> Ipv4Addr {
+        self.address.address()
+    }
+
+    /// The ports, by number.
+    pub fn ports(&self) -> &[Box<dyn Port>] {
+        &self.ports
+    }
+
+    /// The forwarding table, longest prefixes first.
+    pub fn routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter()
+    }
+
+    /// What was counted since the network was made.
+    pub fn counters(&self) -> NetworkCounters {
+        self.counters
+    }
+
+    pub(crate) fn table(&self) -> Arc<Routes> {
+        self.routes.clone()
+    }
+
+    /// The hop towards a peer, with one user more. `seen` is where a packet of the peer came from: its source answers for its address
+    /// until ARP says otherwise, unless answers leave by another port (RFC 3704 §2.2).
+    ///
+    /// # Errors
+    /// `HostUnreachable` without a route, `NoResources` when the neighbour table is full.
+    pub(crate) fn hop_to(
+        &mut self,
+        peer: Ipv4Addr,
+        seen: Option<Link>,
+        now: NicTime,
+    ) -> Result<usize, Status> {
+        let route = self.routes.to(peer).ok_or(Status::HostUnreachable)?;
+        let port = route.port;
+        if seen.is_some_and(|s| s.port != port) {
+            return Err(Status::HostUnreachable);
+        }
+        let (ip, fixed) = match route.via {
+            Via::Link => (peer, None),
+            Via::Gateway(gateway) => (gateway, None),
+            Via::Mac(mac) => (peer, Some(mac)),
+        };
+        let hint = seen.map(|s| s.mac);
+        let hop = {
+            let resolved = &mut self.resolved;
+            self.neighbors
+                .acquire(Place { port, ip }, hint, now, resolved)
+        };
+        let hop = hop.ok_or(Status::NoResources)?;
+        if let Some(mac) = fixed {
+            self.neighbors.fix(hop, mac, now, &mut self.resolved);
+        }
+        if let Some(place) = hint.and_then(|mac| self.neighbors.doubt(hop, mac, now)) {
+            self.ask(place, now);
+        }
+        Ok(hop)
+    }
+
+    /// One user of a hop less; `conn` no longer waits for it.
+    pub(crate) fn release(&mut self, hop: usize, conn: usize) {
+        self.neighbors.release(hop, conn);
+    }
+
+    /// Reports `conn` by [`Network::resolve`] when the hop's hardware address is known or will not be.
+    pub(crate) fn wait(&mut self, hop: usize, conn: usize, now: NicTime) {
+        self.neighbors.wait(hop, conn, now);
+    }
+
+    /// Where frames for a hop go, once that is known.
+    #[inline]
+    pub(crate) fn link(&self, hop: usize) -> Option<Link> {
+        self.neighbors.link(hop)
+    }
+
+    /// The port of a hop.
+    pub(crate) fn port_of(&self, hop: usize) -> usize {
+        self.neighbors.port(hop)
+    }
+
+    /// A valid packet came from there.
+    pub(crate) fn confirm(&mut self, hop: usize, now: NicTime) {
+        self.neighbors.confirm(hop, now);
+    }
+
+    /// Asks again for a hop that nothing has confirmed for long.
+    pub(crate) fn probe_stale(&mut self, hop: usize, now: NicTime) {
+        if let Some(place) = self.neighbors.stale(hop, now) {
+            self.ask(place, now);
+        }
+    }
+
+    /// Asks for hardware addresses that are due. Returns connections whose hop is known, or will not be.
+    pub(crate) fn resolve(&mut self, now: NicTime) -> Vec<(usize, Resolved)> {
+        let mut due = Vec::new();
+        self.neighbors
+            .step(now, &mut self.resolved, |place| due.push(place));
+        for place in due {
+            self.ask(place, now);
+        }
+        std::mem::take(&mut self.resolved)
+    }
+
+    /// Sends an ARP request.
+    fn ask(&mut self, place: Place, now: NicTime) {
+        let mut frame = [0; ARP_FRAME];
+        let request = Arp {
+            request: true,
+            sender_mac: self.macs[place.port],
+            sender_ip: self.ip(),
+            target_mac: MacAddr::default(),
+            target_ip: place.ip,
+        };
+        let len = request.emit(&mut frame);
+        let sent = send(
+            &mut *self.ports[place.port],
+            now,
+            MacAddr::BROADCAST,
+            &frame[..len],
+        );
+        self.counters.replies_lost += u64::from(!sent);
+    }
+
+    /// The next frame of a port. Answers leave with the next call, or with [`Network::flush`].
+    // Inlined: the segment, written field by field and copied whole, stalls on the store buffer otherwise.
+    #[inline(always)]
+    pub(crate) fn rx(&mut self, port: usize, now: NicTime) -> Option<Received<'_>> {
+        if self.answer.is_some() {
+            self.send_answer(now);
+        }
+        let (ip, mac) = (self.address.address(), self.macs[port]);
+        let frame = self.ports[port].rx_frame(now)?;
+        match classify(frame, mac, ip) {
+            Ok(Frame::Tcp(seg)) => return Some(Received::Tcp(seg, frame)),
+            Ok(Frame::Arp) => match Arp::parse(frame) {
+                Some(arp) => {
+                    self.neighbors.heard(port, &arp, now, &mut self.resolved);
+                    if arp.request && arp.target_ip == ip {
+                        let to = arp.sender_mac;
+                        let answer = Arp {
+                            request: false,
+                            sender_mac: mac,
+                            sender_ip: ip,
+                            target_mac: to,
+                            target_ip: arp.sender_ip,
+                        };
+                        let len = answer.emit(&mut self.scratch);
+                        self.answer = Some((Link { port, mac: to }, len));
+                    }
+                }
+                None => self.counters.dropped += 1,
+            },
+            Ok(Frame::Icmp { src_mac: to }) => {
+                let len = echo_reply(frame, mac, &mut self.scratch);
+                self.answer = len.map(|len| (Link { port, mac: to }, len));
+            }
+            Err(Dropped::NotOurs) => self.counters.not_ours += 1,
+            Err(_) => self.counters.dropped += 1,
+        }
+        Some(Received::Handled)
+    }
+
+    fn send_answer(&mut self, now: NicTime) {
+        if let Some((to, len)) = self.answer.take() {
+            let port = &mut *self.ports[to.port];
+            let sent = send(port, now, to.mac, &self.scratch[..len]);
+            self.counters.replies_lost += u64::from(!sent);
+        }
+    }
+
+    /// Room for a packet of the port's MTU, behind its Ethernet header; `None` while there is none. Nothing leaves without
+    /// [`Network::commit`].
+    #[inline]
+    pub(crate) fn room(&mut self, now: NicTime, to: Link) -> Option<&mut [u8]> {
+        let frame = self.ports[to.port].tx_frame(now, to.mac)?;
+        emit_ethernet(frame, to.mac, self.macs[to.port], ETHERTYPE_IPV4);
+        Some(&mut frame[ETHERNET_HEADER..])
+    }
+
+    /// Whether there is room for a packet.
+    #[inline]
+    pub(crate) fn has_room(&mut self, now: NicTime, to: Link) -> bool {
+        self.ports[to.port].tx_frame(now, to.mac).is_some()
+    }
+
+    /// Sends the first `len` bytes of the room.
+    #[inline]
+    pub(crate) fn commit(&mut self, now: NicTime, to: Link, len: usize) {
+        self.ports[to.port].tx_commit(now, ETHERNET_HEADER + len);
+    }
+
+    /// Sends a packet, or loses it when there is no room.
+    pub(crate) fn reply(&mut self, now: NicTime, to: Link, packet: &[u8]) {
+        let room = self.room(now, to).and_then(|r| r.get_mut(..packet.len()));
+        match room {
+            Some(room) => {
+                room.copy_from_slice(packet);
+                self.commit(now, to, packet.len());
+            }
+            None => self.counters.replies_lost += 1,
+        }
+    }
+
+    /// The next host that has refused a frame; see [`Port::next_refused`].
+    pub(crate) fn next_refused(&mut self) -> Option<Link> {
+        let mut ports = self.ports.iter_mut().enumerate();
+        ports.find_map(|(port, p)| {
+            let mac = p.next_refused()?;
+            Some(Link { port, mac })
+        })
+    }
+
+    /// Sends what waits for a batch.
+    pub fn flush(&mut self, now: NicTime) {
+        self.send_answer(now);
+        for port in &mut self.ports {
+            port.flush(now);
+        }
+    }
+
+    /// When the transports must be stepped although no frame arrives.
+    pub fn next_timer(&self) -> Option<NicTime> {
+        let ports = self.ports.iter().filter_map(|p| p.next_timer());
+        ports.chain(self.neighbors.next_timer()).min()
+    }
+
+    /// File descriptors that become readable when frames arrive, and whether every port has one.
+    pub fn poll_fds(&self) -> (Vec<BorrowedFd<'_>>, bool) {
+        let mut fds = Vec::new();
+        let all = self.ports.iter().all(|p| {
+            let before = fds.len();
+            p.poll_fds(&mut fds);
+            fds.len() > before
+        });
+        (fds, all)
+    }
+
+    /// Gives the ports back.
+    pub(crate) fn close(&mut self) {
+        self.ports.clear();
+        self.macs.clear();
+    }
+}
+
+/// Sends a whole frame. `false`: there was no room.
+fn send(port: &mut dyn Port, now: NicTime, dst: MacAddr, frame: &[u8]) -> bool {
+    let room = port.tx_frame(now, dst);
+    let Some(room) = room.and_then(|r| r.get_mut(..frame.len())) else {
+        return false;
+    };
+    room.copy_from_slice(frame);
+    port.tx_commit(now, frame.len());
+    true
+}
+
+pub(crate) fn is_host(ip: Ipv4Addr) -> bool {
+    !(ip.is_unspecified() || ip.is_broadcast() || ip.is_multicast())
+}

@@ -1,0 +1,252 @@
+//! The forwarding table: which port leads to an address, and by which next hop. Static; the longest prefix decides.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+use smoltcp::wire::Ipv4Cidr;
+
+use super::NetworkError;
+use crate::port::MacAddr;
+
+/// Most routes of a NIC.
+pub const ROUTES_MAX: usize = 1_024;
+
+/// The next hop on the way to a destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Via {
+    /// The destination itself, which ARP finds.
+    Link,
+    /// A gateway, which ARP finds.
+    Gateway(Ipv4Addr),
+    /// The host with this hardware address, without ARP.
+    Mac(MacAddr),
+}
+
+/// A row of the forwarding table. As text `10.0.2.0/24=1`, or `10.0.2.0/24=1,via=NEXT_HOP` with the address or the hardware
+/// address of the next hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// First address of the destinations.
+    pub network: Ipv4Addr,
+    /// Bits that they have in common, 0 to 32.
+    pub prefix_len: u8,
+    /// Number of the port, from 0.
+    pub port: usize,
+    /// The next hop.
+    pub via: Via,
+}
+
+impl Route {
+    fn cidr(&self) -> Ipv4Cidr {
+        Ipv4Cidr::new(self.network, self.prefix_len)
+    }
+}
+
+/// A text that is no route.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a route; write NETWORK/BITS=PORT or NETWORK/BITS=PORT,via=NEXT_HOP, such as 10.0.2.0/24=1,via=10.0.1.254, with a next hop of A.B.C.D or aa:bb:cc:dd:ee:ff")]
+pub struct RouteError(String);
+
+impl FromStr for Route {
+    type Err = RouteError;
+
+    fn from_str(text: &str) -> Result<Route, RouteError> {
+        parse(text).ok_or_else(|| RouteError(text.into()))
+    }
+}
+
+impl TryFrom<&str> for Route {
+    type Error = RouteError;
+
+    fn try_from(text: &str) -> Result<Route, RouteError> {
+        text.parse()
+    }
+}
+
+fn parse(text: &str) -> Option<Route> {
+    // Rust's numbers may have a sign.
+    if text.contains('+') {
+        return None;
+    }
+    let (destination, rest) = text.split_once('=')?;
+    let (network, bits) = destination.split_once('/')?;
+    let (port, via) = match rest.split_once(",via=") {
+        None => (rest, Via::Link),
+        Some((port, hop)) => match hop.parse() {
+            Ok(gateway) => (port, Via::Gateway(gateway)),
+            Err(_) => (port, Via::Mac(mac(hop)?)),
+        },
+    };
+    Some(Route {
+        network: network.parse().ok()?,
+        prefix_len: bits.parse().ok()?,
+        port: port.parse().ok()?,
+        via,
+    })
+}
+
+fn mac(text: &str) -> Option<MacAddr> {
+    let mut bytes = text.split(':').map(|b| match b.len() {
+        2 => u8::from_str_radix(b, 16).ok(),
+        _ => None,
+    });
+    let mac = [(); 6].map(|()| bytes.next().flatten());
+    let [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f)] = mac else {
+        return None;
+    };
+    bytes
+        .next()
+        .is_none()
+        .then_some(MacAddr([a, b, c, d, e, f]))
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}={}", self.network, self.prefix_len, self.port)?;
+        match self.via {
+            Via::Link => Ok(()),
+            Via::Gateway(ip) => write!(f, ",via={ip}"),
+            Via::Mac(mac) => write!(f, ",via={mac}"),
+        }
+    }
+}
+
+/// The table, longest prefixes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Routes(Vec<Route>);
+
+impl Routes {
+    /// The given routes, and the NIC's own network at the first port unless one of them has it.
+    pub(super) fn new(
+        own: Ipv4Cidr,
+        ports: usize,
+        given: &[Route],
+    ) -> Result<Routes, NetworkError> {
+        if given.len() > ROUTES_MAX {
+            return Err(NetworkError::TooManyRoutes);
+        }
+        let mut all: Vec<Route> = Vec::new();
+        for &route in given {
+            if route.prefix_len > 32 || route.cidr().network().address() != route.network {
+                return Err(NetworkError::Prefix { route });
+            }
+            if route.port >= ports {
+                return Err(NetworkError::NoSuchPort { route, ports });
+            }
+            let usable = match route.via {
+                Via::Link => true,
+                Via::Gateway(ip) => super::is_host(ip) && ip != own.address(),
+                Via::Mac(mac) => mac.is_unicast(),
+            };
+            if !usable {
+                return Err(NetworkError::NextHop { route });
+            }
+            if all.iter().any(|r| r.cidr() == route.cidr()) {
+                return Err(NetworkError::Duplicate { route });
+            }
+            all.push(route);
+        }
+        let own = own.network();
+        if ports > 0 && !all.iter().any(|r| r.cidr() == own) {
+            all.push(Route {
+                network: own.address(),
+                prefix_len: own.prefix_len(),
+                port: 0,
+                via: Via::Link,
+            });
+        }
+        all.sort_by_key(|r| std::cmp::Reverse(r.prefix_len));
+        Ok(Routes(all))
+    }
+
+    /// The route to an address.
+    pub(crate) fn to(&self, ip: Ipv4Addr) -> Option<&Route> {
+        self.0.iter().find(|r| r.cidr().contains_addr(&ip))
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Ipv4Cidr {
+        Ipv4Cidr::new(Ipv4Addr::new(10, 0, 1, 5), 24)
+    }
+
+    fn table(ports: usize, texts: &[&str]) -> Result<Routes, NetworkError> {
+        let given: Vec<Route> = texts.iter().map(|t| t.parse().unwrap()).collect(); // routes all
+        Routes::new(own(), ports, &given)
+    }
+
+    #[test]
+    fn texts_round_trip() {
+        for text in [
+            "10.0.2.0/24=1",
+            "0.0.0.0/0=0,via=10.0.1.254",
+            "10.0.2.7/32=63,via=02:00:00:00:00:ff",
+        ] {
+            let route: Result<Route, _> = text.parse();
+            assert_eq!(route.map(|r| r.to_string()).as_deref(), Ok(text));
+        }
+        for text in [
+            "",
+            "=",
+            "10.0.2.0=1",
+            "10.0.2.0/24",
+            "10.0.2.0/24=",
+            "10.0.2.0/24=x",
+            "10.0.2.0/24=1,via=",
+            "10.0.2.0/24=1,via=02:00:00:00:00",
+            "10.0.2.0/24=1,via=02:00:00:00:00:00:00",
+            "10.0.2.0/24=1,via=+2:00:00:00:00:00",
+            "10.0.2.0/999=1",
+            "::/0=1",
+        ] {
+            let route: Result<Route, _> = text.parse();
+            assert!(route.is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_decides_and_the_own_network_is_at_the_first_port() {
+        let t = table(3, &["10.0.0.0/8=2", "10.0.1.9/32=1", "0.0.0.0/0=1"]).unwrap(); // sound
+        let port = |ip: [u8; 4]| t.to(ip.into()).map(|r| r.port);
+        assert_eq!(port([10, 0, 1, 7]), Some(0));
+        assert_eq!(port([10, 0, 1, 9]), Some(1));
+        assert_eq!(port([10, 9, 9, 9]), Some(2));
+        assert_eq!(port([192, 168, 0, 1]), Some(1));
+        let moved = table(2, &["10.0.1.0/24=1"]).unwrap(); // sound
+        assert_eq!(moved.to([10, 0, 1, 7].into()).map(|r| r.port), Some(1));
+        assert_eq!(moved.to([10, 0, 2, 7].into()), None);
+        assert_eq!(table(0, &[]).unwrap().to([10, 0, 1, 7].into()), None); // sound
+    }
+
+    #[test]
+    fn tables_that_cannot_work_are_refused() {
+        let wrong = |texts: &[&str]| table(2, texts).unwrap_err().to_string();
+        assert!(wrong(&["10.0.2.0/24=2"]).contains("ports 0 to 1"));
+        assert!(wrong(&["10.0.2.0/24=0", "10.0.2.0/24=1"]).contains("twice"));
+        assert!(wrong(&["10.0.2.9/24=0"]).contains("10.0.2.9/24=0"));
+        assert!(wrong(&["10.0.2.0/33=0"]).contains("10.0.2.0/33=0"));
+        for hop in [
+            "0.0.0.0",
+            "255.255.255.255",
+            "10.0.1.5",
+            "01:00:5e:00:00:01",
+        ] {
+            let route = format!("10.0.2.0/24=0,via={hop}");
+            assert!(wrong(&[&route]).contains("next hop"), "{hop}");
+        }
+        let one: Route = "10.0.2.0/24=0".parse().unwrap(); // a route
+        let many = vec![one; ROUTES_MAX + 1];
+        assert_eq!(
+            Routes::new(own(), 1, &many),
+            Err(NetworkError::TooManyRoutes)
+        );
+    }
+}
