@@ -1,15 +1,6 @@
-//! Tells the program which commit it was built from, for the reports, and gives the tutorial's programs to its test.
+//! Gives the tutorial's programs to their test.
 
 use std::path::Path;
-use std::process::Command;
-
-fn git(args: &[&str]) -> Option<String> {
-    let out = Command::new("git").args(args).output().ok()?;
-    if !out.status.success() {
-        return None;
-    }
-    Some(String::from_utf8(out.stdout).ok()?.trim().to_string())
-}
 
 /// Writes each whole Rust program of the tutorial to a file: `tests/tutorial.rs` runs them as they stand there.
 fn tutorial() {
@@ -32,12 +23,4 @@ fn tutorial() {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     tutorial();
-    let commit = git(&["rev-parse", "--short=12", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    // The log of HEAD grows with each commit and checkout; without one cargo would rebuild each time.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
-        if Path::new(&log).exists() {
-            println!("cargo::rerun-if-changed={log}");
-        }
-    }
-    println!("cargo::rustc-env=RINGBELL_COMMIT={commit}");
 }

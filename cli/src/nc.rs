@@ -23,8 +23,9 @@ use ringbell::parts::cuda_kernels::pump::{Pump, PumpTimes};
 use ringbell::{DeviceBuffer, Nic, NicBuilder};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use ringbell_perf::side::{failed, Side};
+
 use super::perf::pair::{check_frames, frames_need_tcp};
-use super::perf::side::{failed, Side};
 use super::secret::SecretArgs;
 use super::{stdio, Exit, Problem};
 use crate::open::with_ports;
@@ -127,7 +128,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         .tcp_buffer(RING as usize)
         .gpu_memory(64 << 20);
     let wait = args.wait.map(Duration::from_secs);
-    let side = Side::open(nic, wait.unwrap_or(CONNECT))?;
+    let side = Side::new(crate::open::nic(nic)?, wait.unwrap_or(CONNECT))?;
     let say = |text: String| {
         if args.verbose {
             stdio::note(text);

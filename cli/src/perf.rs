@@ -14,11 +14,8 @@ mod nccl;
 pub(super) mod pair;
 mod receiver;
 mod send;
-mod serve;
-pub(super) mod side;
 mod slots;
 mod staging;
-mod wire;
 
 use anyhow::Result;
 use clap::Subcommand;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use ringbell_perf::OperationFailed;
+
 /// How the program ends; the numbers are part of the command line's contract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -80,8 +82,10 @@ fn text(error: &anyhow::Error) -> String {
     for cause in error.chain().skip(1) {
         out.push_str(&format!("  because: {cause}\n"));
     }
-    if let Some(problem) = error.downcast_ref::<Problem>() {
-        out.push_str(&format!("  what to do: {}\n", problem.advice));
+    let advice = error.downcast_ref::<Problem>().map(|p| p.advice.as_str());
+    let failed = || error.downcast_ref::<OperationFailed>();
+    if let Some(advice) = advice.or_else(|| failed().map(OperationFailed::advice)) {
+        out.push_str(&format!("  what to do: {advice}\n"));
     }
     out
 }

@@ -12,7 +12,7 @@ use ringbell::parts::cuda_kernels::GpuBuffer;
 
 use super::path::{Flow, Path, PATIENCE, WINDOW};
 use super::SketchArgs;
-use crate::perf::side::failed;
+use ringbell_perf::side::failed;
 
 /// Bytes of the widest item: slots of its multiples are cut between items, of every width.
 const WIDEST: u64 = 16;

@@ -15,8 +15,8 @@ use ringbell::{DeviceBuffer, Gpu, Nic};
 
 use super::kernel::slot_bytes;
 use crate::open;
-use crate::perf::side::{failed, progress_for_gpu, Side};
 use crate::scratch::Folder;
+use ringbell_perf::side::{failed, progress_for_gpu, Side};
 
 /// Messages that can be under way.
 pub(crate) const WINDOW: u64 = 8;
@@ -84,7 +84,7 @@ impl Path {
                 .progress(progress_for_gpu())
                 .gpu_memory(WINDOW * slot_bytes(size) + (64 << 20))
                 .directory(folder.path());
-            Side::open(nic, PATIENCE)
+            Side::new(open::nic(nic)?, PATIENCE)
         };
         let (tx, rx) = (side(0)?, side(1)?);
         let listener = rx.listen(PORT, 4)?;

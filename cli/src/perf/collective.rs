@@ -1,7 +1,5 @@
 //! `ringbell perf all-reduce` and the other collectives, in the form of nccl-tests.
 
-pub(super) mod data;
-pub(super) mod rank;
 pub(super) mod table;
 pub(super) mod usage;
 mod watch;
@@ -21,8 +19,6 @@ use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, ReduceOp, Un
 
 use serde::{Deserialize, Serialize};
 
-use self::data::Shape;
-use self::rank::{Plan, Rank};
 use self::watch::Watch;
 use super::super::run::ranks::Ranks;
 use super::super::run::wiring::Wiring;
@@ -31,6 +27,8 @@ use crate::report::{
     SweepArgs,
 };
 use crate::{open, Exit, Problem};
+use ringbell_perf::collective::data::Shape;
+use ringbell_perf::collective::rank::{Plan, Rank};
 
 /// Longest time for started ranks to end after the last measurement.
 const END: Duration = Duration::from_secs(10);

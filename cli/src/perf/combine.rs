@@ -8,11 +8,11 @@ use ringbell::parts::cuda_kernels::perf::PerfResult;
 use ringbell::parts::cuda_kernels::reduce::ReduceKernel;
 use ringbell::{CommOptions, Communicator, DataType, DeviceBuffer, Nic, Operation, ReduceOp};
 
-use super::side::progress_for_gpu;
 use crate::report::{
     emit, limits, machine, size_text, Axis, OutputArgs, Plot, Progress, Report, Row, SweepArgs,
 };
 use crate::{open, Exit, Problem};
+use ringbell_perf::side::progress_for_gpu;
 
 /// How long a kernel may take.
 const PATIENCE: Duration = Duration::from_secs(120);

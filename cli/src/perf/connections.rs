@@ -10,10 +10,10 @@ use anyhow::{anyhow, Result};
 use ringbell::abi::SessionId;
 
 use super::pair::{Client, Role, WireArgs};
-use super::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
-use super::wire::{Plan, Run, Verdict};
 use crate::report::{emit, parse_size, Axis, OutputArgs, Plot, Progress, Report, Row, Samples};
 use crate::{Exit, Problem};
+use ringbell_perf::serve::{many_args, rounds, session_list, stride, MANY_WINDOW};
+use ringbell_perf::wire::{Plan, Run, Verdict};
 
 /// Default buffer of a TCP connection here: a thousand of them must fit into memory.
 const TCP_BUFFER: u64 = 64 << 10;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         Role::Served => return Ok(Exit::Ok),
         Role::Client(client) => client,
     };
-    let mut report = client.report("connections", &[args.bytes]);
+    let mut report = client.pair.report("connections", &[args.bytes]);
     report.meta.parameter = Some("connections".into());
     let progress = Progress::new("connections", args.connections.len() as u64);
     for &n in &args.connections {
@@ -109,7 +109,7 @@ fn summarise(report: &Report, output: &OutputArgs) -> Result<()> {
 
 /// Waits for the server's message that a run's bytes have arrived and that it begins the next.
 fn all_arrived(client: &Client) -> Result<()> {
-    match client.verdict()? {
+    match client.pair.verdict()? {
         Verdict::READY => Ok(()),
         _ => Err(anyhow!(
             "the receiving side ended before all runs were done"
@@ -118,7 +118,7 @@ fn all_arrived(client: &Client) -> Result<()> {
 }
 
 fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
-    let side = &client.side;
+    let side = &client.pair.side;
     let messages = match args.iters {
         Some(n) => u64::from(n),
         None => RUN_BYTES / args.bytes,
@@ -135,9 +135,15 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
         timeout_us: side.timeout_us(),
         seed: args.wire.seed(),
     };
-    side.tell(client.session, &plan.encode())?;
+    side.tell(client.pair.session, &plan.encode())?;
     let sessions = (0..connections)
-        .map(|_| side.connect(client.server, std::time::Duration::from_secs(10), || true))
+        .map(|_| {
+            side.connect(
+                client.pair.server,
+                std::time::Duration::from_secs(10),
+                || true,
+            )
+        })
         .collect::<Result<Vec<SessionId>>>()?;
     let list = session_list(side, &sessions)?;
     let buffer = side
@@ -176,7 +182,7 @@ fn measure(args: &Args, client: &Client, connections: u16) -> Result<Vec<Row>> {
         });
     }
     // The receiver counts over all runs: the last row has its count.
-    let wrong = client.verdict()?.wrong;
+    let wrong = client.pair.verdict()?.wrong;
     if let Some(row) = rows.last_mut() {
         row.wrong = Some(wrong);
     }

@@ -13,14 +13,14 @@ use ringbell::gpu::GpuKind;
 use ringbell::nic::ProgressMode;
 use ringbell::Nic;
 
-use super::send::read_times;
-use super::side::{progress_for_gpu, Side};
 use crate::report::{
     emit, limits, machine, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Report, Row,
     Samples,
 };
 use crate::scratch::Folder;
 use crate::{Exit, Problem};
+use ringbell_perf::send::read_times;
+use ringbell_perf::side::{progress_for_gpu, Side};
 
 /// Percentiles shown for each series.
 const PERCENTILES: [f64; 7] = [1.0, 10.0, 25.0, 50.0, 90.0, 99.0, 99.9];
@@ -93,7 +93,7 @@ impl Alone {
             true => ProgressMode::Dedicated,
             false => progress_for_gpu(),
         });
-        let side = Side::open(nic, Duration::from_secs(5))?;
+        let side = Side::new(crate::open::nic(nic)?, Duration::from_secs(5))?;
         Ok(Alone {
             side,
             _folder: folder,

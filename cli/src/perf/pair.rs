@@ -8,18 +8,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
-use ringbell::abi::{SessionId, Status};
 use ringbell::nic::{Cidr, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Nic, NicBuilder};
 
+use ringbell_perf::serve;
+use ringbell_perf::side::{Pair, Side};
+
 use super::receiver::Receiver;
-use super::serve;
-use super::side::{failed, Side};
-use super::wire::{Plan, Run, Verdict};
 use crate::child::dies_with_us;
-use crate::report::{limits, machine, Payload, Report};
 use crate::scratch::Folder;
 use crate::secret::SecretArgs;
 use crate::{open, stdio, Exit, Problem};
@@ -169,12 +167,7 @@ fn address(text: &str) -> Result<SocketAddrV4, String> {
 
 /// The measuring side, connected.
 pub(super) struct Client {
-    /// Our NIC.
-    pub(super) side: Side,
-    /// The connection that is measured.
-    pub(super) session: SessionId,
-    /// The server's NIC.
-    pub(super) server: SocketAddrV4,
+    pub(super) pair: Pair,
     peer: Peer,
 }
 
@@ -284,7 +277,7 @@ impl WireArgs {
             if let Some(path) = &self.join_switch {
                 nic = nic.switch(join(path)?, 1);
             }
-            let side = Side::open(nic, self.timeout())?;
+            let side = Side::new(open::nic(nic)?, self.timeout())?;
             let listener = side.listen(at.port(), 1024)?;
             stdio::note(format_args!("listening on {at}"));
             serve::serve(&side, listener, self.client_patience())?;
@@ -297,7 +290,7 @@ impl WireArgs {
                 self.port_or(PortSpec::None),
                 memory,
             )?;
-            let side = Side::open(nic, self.timeout())?;
+            let side = Side::new(open::nic(nic)?, self.timeout())?;
             return Client::connect(side, to, Peer::Elsewhere, self.timeout()).map(Role::client);
         }
         if self.port.len() > 1 || !self.route.is_empty() {
@@ -381,12 +374,12 @@ impl WireArgs {
         let nic = self.nic(SERVER_IP, server_port, memory)?;
         let nic = nic.directory(folder.path());
         let nic = nic.when(switch.clone(), |nic, switch| nic.switch(switch, 1));
-        let server = Side::open(nic, self.timeout())?;
+        let server = Side::new(open::nic(nic)?, self.timeout())?;
         let listener = server.listen(PORT, 1024)?;
         let nic = self.recorded(CLIENT_IP, client_port, memory)?;
         let nic = nic.directory(folder.path());
         let nic = nic.when(switch, |nic, switch| nic.switch(switch, 0));
-        let client = Side::open(nic, self.timeout())?;
+        let client = Side::new(open::nic(nic)?, self.timeout())?;
         // The server ends last, and removes the discovery folder.
         let thread = std::thread::Builder::new()
             .name("perf-server".into())
@@ -470,7 +463,7 @@ impl WireArgs {
         let nic = self.recorded(CLIENT_IP, client_port, memory)?;
         let nic = nic.directory(receiver.folder.path());
         let nic = nic.when(switch, |nic, switch| nic.switch(switch, 0));
-        let side = Side::open(nic, self.timeout())?;
+        let side = Side::new(open::nic(nic)?, self.timeout())?;
         receiver.watch(&side)?;
         let server = SocketAddrV4::new(SERVER_IP.ip, PORT);
         Client::connect(side, server, Peer::Process(receiver), START)
@@ -503,107 +496,23 @@ impl Client {
         };
         match side.connect(server, patience, goes_on) {
             Ok(session) => Ok(Client {
-                side,
-                session,
-                server,
+                pair: Pair {
+                    side,
+                    session,
+                    server,
+                },
                 peer,
             }),
             Err(e) => Err(peer.blame(e)),
         }
     }
 
-    /// An empty report about this pair, with the limits of this machine measured now.
-    pub(super) fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
-        let mut meta = machine::meta(benchmark);
-        meta.nic = self.side.nic.kind().to_string();
-        meta.gpu = machine::gpu_name(self.side.nic.gpu());
-        meta.transport = self.transport();
-        meta.port = match meta.transport.as_str() {
-            // The session does not use the port: print that, when one was set.
-            "local" => match self.side.nic.port() {
-                PortSpec::None | PortSpec::Mem => "none".into(),
-                unused => format!("none ({unused} is not used)"),
-            },
-            _ => self.side.nic.port().to_string(),
-        };
-        meta.progress = match self.side.nic.progress() {
-            ProgressMode::Dedicated => "dedicated",
-            _ => "waiter",
-        }
-        .into();
-        meta.limits = limits::measure(sizes);
-        Report {
-            meta,
-            rows: Vec::new(),
-        }
-    }
-
-    /// Waits for the server's result of a run.
-    ///
-    /// # Errors
-    /// The error of the server's kernel, or a missing answer.
-    pub(super) fn verdict(&self) -> Result<Verdict> {
-        let verdict = Verdict::decode(&self.side.hear(self.session, self.side.patience())?)?;
-        match Status::from_code(verdict.status as u8) {
-            Some(Status::Ok) => Ok(verdict),
-            status => Err(failed(
-                &format!("the receiving side, after {} messages,", verdict.messages),
-                status.unwrap_or(Status::NicSilent),
-                verdict.detail,
-            )),
-        }
-    }
-
-    /// Name of the transport that carries the session.
-    pub(super) fn transport(&self) -> String {
-        let sessions = self.side.nic.sessions();
-        let ours = sessions.iter().find(|s| s.id == self.session);
-        ours.and_then(|s| s.transport).unwrap_or("none").into()
-    }
-
-    /// The payload's way so far; `None` when it left this machine.
-    pub(super) fn payload(&self) -> Option<Payload> {
-        let nic = self.side.nic.backend();
-        let counters = nic.counters();
-        let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
-        let mapped = self.side.nic.gpu().memory().window().is_some();
-        let lent = nic.peer_exports().iter().any(|l| l.exported > 0);
-        let way = match (mapped, lent, staged) {
-            (true, ..) => "mapped",
-            (_, true, 0) => "gpu to gpu",
-            (_, true, _) => "gpu to gpu, some staged",
-            (_, false, _) => "staged",
-        };
-        (self.transport() == "local").then(|| Payload {
-            way: way.into(),
-            sent_bytes: sent,
-            staged_bytes: staged,
-            direct_bytes: counters.direct_bytes,
-        })
-    }
-
     /// Sends the server the end of the measurement, and waits for it to end.
     pub(super) fn end(self) -> Result<()> {
-        let plan = Plan {
-            run: Run::End,
-            full: false,
-            len: 0,
-            window: 0,
-            part: 0,
-            warmup: 0,
-            count: 0,
-            timeout_us: 0,
-            seed: 0,
-        };
         if let Peer::Process(receiver) = &self.peer {
             receiver.may_end();
         }
-        let told = self
-            .side
-            .tell(self.session, &plan.encode())
-            .and_then(|()| self.side.close(self.session));
-        self.side.nic.flush(Duration::from_secs(2));
-        match told {
+        match self.pair.end() {
             Ok(()) => self.peer.join(),
             Err(e) => Err(self.peer.blame(e)),
         }
@@ -613,7 +522,7 @@ impl Client {
     /// end in front where that is the cause.
     pub(super) fn abandon(self, error: anyhow::Error) -> anyhow::Error {
         let error = self.peer.blame(error);
-        drop(self.side);
+        drop(self.pair);
         error
     }
 }

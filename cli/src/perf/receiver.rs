@@ -12,10 +12,10 @@ use anyhow::{anyhow, bail, Context, Result};
 use ringbell::abi::{Descriptor, Opcode};
 
 use super::pair::START;
-use super::side::Side;
 use crate::child::End;
 use crate::scratch::Folder;
 use crate::{stdio, Exit, Problem};
+use ringbell_perf::side::Side;
 
 /// Interval between two checks of the process.
 const LOOK: Duration = Duration::from_millis(20);

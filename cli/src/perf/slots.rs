@@ -12,13 +12,13 @@ use ringbell::abi::GpuVa;
 use ringbell::KernelArg;
 
 use super::pair::{Client, Role, WireArgs};
-use super::serve::{slots_of, stride};
-use super::side::KernelResult;
-use super::wire::{Plan, Run};
 use crate::report::{
     emit, parse_size, size_text, Axis, OutputArgs, Plot, Progress, Row, SweepArgs,
 };
 use crate::{Exit, Problem};
+use ringbell_perf::serve::{slots_of, stride};
+use ringbell_perf::side::KernelResult;
+use ringbell_perf::wire::{Plan, Run};
 
 /// Messages in flight of the zero-copy series.
 const WINDOW: u16 = 16;
@@ -75,7 +75,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         Role::Served => return Ok(Exit::Ok),
         Role::Client(client) => client,
     };
-    let mut report = client.report("slots", &sizes);
+    let mut report = client.pair.report("slots", &sizes);
     let progress = Progress::new("slots", 3 * sizes.len() as u64);
     let series: [(&str, Series); 3] = [
         ("slots", through_slots),
@@ -127,7 +127,7 @@ fn plan(args: &Args, client: &Client, run: Run, len: u64, window: u16, count: u3
         part: 0,
         warmup: u32::try_from(warmup).unwrap_or(u32::MAX),
         count,
-        timeout_us: client.side.timeout_us(),
+        timeout_us: client.pair.side.timeout_us(),
         seed: args.wire.seed(),
     }
 }
@@ -154,14 +154,14 @@ fn row(size: u64, pieces: u64, ns: u64, wrong: u64) -> Row {
 }
 
 fn through_slots(args: &Args, client: &Client, size: u64) -> Result<Row> {
-    let side = &client.side;
+    let side = &client.pair.side;
     let bytes = args.bytes / size * size;
     let n = count(args, ((256 << 20) / bytes).clamp(8, 1000));
     let plan = Plan {
         part: u32::try_from(size)?,
         ..plan(args, client, Run::Slots, bytes, args.exposed, n)
     };
-    side.tell(client.session, &plan.encode())?;
+    side.tell(client.pair.session, &plan.encode())?;
     let (_window, slots, buffer) = slots_of(side, &plan)?;
     let sent = side
         .run(
@@ -169,7 +169,7 @@ fn through_slots(args: &Args, client: &Client, size: u64) -> Result<Row> {
             &[
                 slots.into(),
                 0_u32.into(),
-                client.session.0.into(),
+                client.pair.session.0.into(),
                 (&buffer).into(),
                 plan.len.into(),
                 plan.warmup.into(),
@@ -179,16 +179,16 @@ fn through_slots(args: &Args, client: &Client, size: u64) -> Result<Row> {
             ],
         )?
         .ok("send through slots")?;
-    let wrong = client.verdict()?.wrong + sent.wrong;
+    let wrong = client.pair.verdict()?.wrong + sent.wrong;
     let pieces = u64::from(n) * (bytes / size);
     Ok(row(size, pieces, sent.elapsed_ns, wrong))
 }
 
 fn rung(args: &Args, client: &Client, size: u64) -> Result<Row> {
-    let side = &client.side;
+    let side = &client.pair.side;
     let n = count(args, ((256 << 20) / size).clamp(32, 20_000));
     let plan = plan(args, client, Run::Bandwidth, size, WINDOW, n);
-    side.tell(client.session, &plan.encode())?;
+    side.tell(client.pair.session, &plan.encode())?;
     let buffer = side
         .nic
         .alloc::<u8>(u64::from(WINDOW) * stride(size) + 64)?;
@@ -196,7 +196,7 @@ fn rung(args: &Args, client: &Client, size: u64) -> Result<Row> {
         .run(
             "rb_perf_bw_send",
             &[
-                client.session.0.into(),
+                client.pair.session.0.into(),
                 (&buffer).into(),
                 size.into(),
                 stride(size).into(),
@@ -210,13 +210,13 @@ fn rung(args: &Args, client: &Client, size: u64) -> Result<Row> {
             ],
         )?
         .ok("send rung by a kernel")?;
-    let wrong = client.verdict()?.wrong + sent.wrong;
+    let wrong = client.pair.verdict()?.wrong + sent.wrong;
     Ok(row(size, n.into(), sent.elapsed_ns, wrong))
 }
 
 /// One kernel launch for each message, in order on one stream, as in a host-centric design.
 fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
-    let side = &client.side;
+    let side = &client.pair.side;
     let n = count(args, 1000).min(u32::try_from(PREPARED / stride(size))?);
     let plan = Plan {
         warmup: 0,
@@ -236,10 +236,10 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     }
     let results = side.nic.alloc::<u8>(u64::from(n) * GPU_RESULT)?;
     results.write(0, &vec![0xff; (u64::from(n) * GPU_RESULT) as usize])?;
-    side.tell(client.session, &plan.encode())?;
+    side.tell(client.pair.session, &plan.encode())?;
     // The receiving kernel reports when it is ready and when it has all: of no warm-up, then of the run.
     for _ in 0..3 {
-        side.hear_word(client.session)?;
+        side.hear_word(client.pair.session)?;
     }
     let start = Instant::now();
     let stream = side.nic.gpu().stream();
@@ -250,7 +250,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
             1,
             &[
                 side.queue.handle().into(),
-                client.session.0.into(),
+                client.pair.session.0.into(),
                 KernelArg::Ptr(GpuVa(buffer.va().0 + i * stride(size))),
                 size.into(),
                 plan.timeout_us.into(),
@@ -259,7 +259,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
         )?;
     }
     stream.synchronize(side.patience())?;
-    side.hear_word(client.session)?;
+    side.hear_word(client.pair.session)?;
     let taken: Duration = start.elapsed();
     let mut status = [0; 4];
     for i in 0..u64::from(n) {
@@ -271,7 +271,7 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
             );
         }
     }
-    let wrong = client.verdict()?.wrong;
+    let wrong = client.pair.verdict()?.wrong;
     Ok(row(size, n.into(), taken.as_nanos() as u64, wrong))
 }
 

@@ -7,8 +7,8 @@ use ringbell::comm::CollectiveKind;
 use ringbell::{DataType, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use super::super::collective::data::Shape;
 use super::super::collective::{dtype, redop, spelled, Step};
+use ringbell_perf::collective::data::Shape;
 
 /// First line to a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]

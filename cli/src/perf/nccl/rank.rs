@@ -5,13 +5,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::collective::data::Shape;
-use super::super::collective::rank::{pieces, CHUNK, ROUNDS};
 use super::super::collective::Step;
 use super::binding::{AllReduce, Communicator, Nccl, NcclError, UniqueId};
 use super::device::{Device, DeviceError, Memory};
 use super::order::{Event, Order, Timed};
 use crate::report::Samples;
+use ringbell_perf::collective::data::Shape;
+use ringbell_perf::collective::rank::{pieces, CHUNK, ROUNDS};
 
 /// Why a rank cannot continue.
 #[derive(Debug, thiserror::Error)]

@@ -7,35 +7,35 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, Context, Result};
 use ringbell::abi::{Completion, Descriptor, Flags, Opcode, SessionId, Status};
 use ringbell::gpu::GpuChoice;
-use ringbell::nic::ProgressMode;
-use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic, NicBuilder};
+use ringbell::nic::{PortSpec, ProgressMode};
+use ringbell::{DeviceBuffer, HostQueue, KernelArg, Nic};
 
-use super::wire::MESSAGE_BYTES;
-use crate::{open, Exit, Problem};
+use crate::wire::{Plan, Verdict, MESSAGE_BYTES};
+use crate::{limits, machine, Payload, Report};
 
 /// A NIC and the resources of a measurement on it.
-pub(crate) struct Side {
+pub struct Side {
     /// The NIC.
-    pub(crate) nic: Nic,
+    pub nic: Nic,
     /// The queue that kernels and control messages share, one after the other.
-    pub(crate) queue: HostQueue,
+    pub queue: HostQueue,
     control: DeviceBuffer,
     timeout_us: u32,
 }
 
 /// Result of a measuring kernel: `perf_result` of `kernels/common.cuh`.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct KernelResult {
+pub struct KernelResult {
     /// Completion status code.
-    pub(super) status: u32,
+    pub status: u32,
     /// The status's detail.
-    pub(super) detail: u64,
+    pub detail: u64,
     /// Messages that the status covers.
-    pub(super) messages: u64,
+    pub messages: u64,
     /// Wrong words.
-    pub(super) wrong: u64,
+    pub wrong: u64,
     /// Timed part.
-    pub(super) elapsed_ns: u64,
+    pub elapsed_ns: u64,
 }
 
 /// Bytes of `perf_result`.
@@ -43,7 +43,7 @@ const RESULT_BYTES: usize = 48;
 
 /// Progress of a NIC whose measurement does not choose: kernels of a selected real GPU cannot step it, and its doorbells wake no
 /// thread, so a thread polls.
-pub(crate) fn progress_for_gpu() -> ProgressMode {
+pub fn progress_for_gpu() -> ProgressMode {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
         _ => ProgressMode::Rescue,
@@ -51,9 +51,11 @@ pub(crate) fn progress_for_gpu() -> ProgressMode {
 }
 
 impl Side {
-    /// Opens a NIC.
-    pub(crate) fn open(nic: NicBuilder, timeout: Duration) -> Result<Side> {
-        let nic = open::nic(nic)?;
+    /// Makes the resources of a measurement on a NIC; `timeout` is that of each operation.
+    ///
+    /// # Errors
+    /// No queue or no GPU memory is left.
+    pub fn new(nic: Nic, timeout: Duration) -> Result<Side> {
         let queue = nic.create_queue().context("cannot create a queue")?;
         let control = nic
             .alloc::<u8>(4096)
@@ -68,13 +70,13 @@ impl Side {
     }
 
     /// Time-out of each operation.
-    pub(super) fn timeout_us(&self) -> u32 {
+    pub fn timeout_us(&self) -> u32 {
         self.timeout_us
     }
 
     /// How long a kernel that moves `bytes` may take before it is called stuck: its own time-outs
     /// end it earlier.
-    pub(super) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         Duration::from_micros(u64::from(self.timeout_us)) * 3 + Duration::from_secs(60)
     }
 
@@ -93,7 +95,7 @@ impl Side {
     }
 
     /// Opens a listening socket.
-    pub(crate) fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
+    pub fn listen(&self, port: u16, backlog: u32) -> Result<SessionId> {
         let s = SessionId(self.call("socket", Descriptor::new(Opcode::Socket))?.detail as u32);
         let mut d = Descriptor::new(Opcode::Listen);
         d.session = s;
@@ -103,7 +105,7 @@ impl Side {
     }
 
     /// Waits for a connection.
-    pub(super) fn accept(&self, listener: SessionId, timeout: Duration) -> Result<SessionId> {
+    pub fn accept(&self, listener: SessionId, timeout: Duration) -> Result<SessionId> {
         let mut d = Descriptor::new(Opcode::Accept);
         d.session = listener;
         d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
@@ -111,11 +113,7 @@ impl Side {
     }
 
     /// The next connection, or `None` when none came within `timeout`.
-    pub(crate) fn try_accept(
-        &self,
-        listener: SessionId,
-        timeout: Duration,
-    ) -> Result<Option<SessionId>> {
+    pub fn try_accept(&self, listener: SessionId, timeout: Duration) -> Result<Option<SessionId>> {
         let mut d = Descriptor::new(Opcode::Accept);
         d.session = listener;
         d.timeout_us = u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX);
@@ -132,7 +130,7 @@ impl Side {
 
     /// Connects, trying again until `patience` has passed: the server may still be starting. Ends earlier when the server has
     /// ended.
-    pub(super) fn connect(
+    pub fn connect(
         &self,
         to: SocketAddrV4,
         patience: Duration,
@@ -153,7 +151,7 @@ impl Side {
     }
 
     /// Connects, or returns the reason why not.
-    pub(crate) fn connect_once(&self, to: SocketAddrV4) -> Result<SessionId> {
+    pub fn connect_once(&self, to: SocketAddrV4) -> Result<SessionId> {
         self.connect_within(to, self.timeout_us)
     }
 
@@ -170,7 +168,7 @@ impl Side {
     }
 
     /// Resets a session at once. One that is gone already is no error.
-    pub(crate) fn abort(&self, s: SessionId) {
+    pub fn abort(&self, s: SessionId) {
         let mut d = Descriptor::new(Opcode::Abort);
         d.session = s;
         if let Err(error) = self.queue.call(&d) {
@@ -179,7 +177,7 @@ impl Side {
     }
 
     /// Sends one control message.
-    pub(super) fn tell(&self, s: SessionId, message: &[u8; MESSAGE_BYTES]) -> Result<()> {
+    pub fn tell(&self, s: SessionId, message: &[u8; MESSAGE_BYTES]) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Send);
         d.session = s;
         d.flags = Flags::INLINE.union(Flags::PUSH);
@@ -190,7 +188,7 @@ impl Side {
     }
 
     /// Receives one control message.
-    pub(super) fn hear(&self, s: SessionId, timeout: Duration) -> Result<[u8; MESSAGE_BYTES]> {
+    pub fn hear(&self, s: SessionId, timeout: Duration) -> Result<[u8; MESSAGE_BYTES]> {
         let mut d = Descriptor::new(Opcode::Recv);
         d.session = s;
         d.local_va = self.control.va();
@@ -203,7 +201,7 @@ impl Side {
     }
 
     /// Receives one of the 8-byte words with which measuring kernels begin and end their timed parts.
-    pub(super) fn hear_word(&self, s: SessionId) -> Result<()> {
+    pub fn hear_word(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Recv);
         d.session = s;
         d.local_va = self.control.va();
@@ -212,14 +210,14 @@ impl Side {
     }
 
     /// Closes a session and delivers what was sent on it.
-    pub(crate) fn close(&self, s: SessionId) -> Result<()> {
+    pub fn close(&self, s: SessionId) -> Result<()> {
         let mut d = Descriptor::new(Opcode::Close);
         d.session = s;
         self.call("close", d).map(|_| ())
     }
 
     /// Runs a measuring kernel of one block to its end; `args` without the last one, its result.
-    pub(super) fn run(&self, kernel: &str, args: &[KernelArg]) -> Result<KernelResult> {
+    pub fn run(&self, kernel: &str, args: &[KernelArg]) -> Result<KernelResult> {
         let at = 1024;
         let mut all = vec![KernelArg::from(self.queue.handle())];
         all.extend_from_slice(args);
@@ -245,10 +243,103 @@ impl Side {
     }
 }
 
+/// The measuring side and its connection to the server.
+pub struct Pair {
+    /// Our NIC.
+    pub side: Side,
+    /// The connection that is measured.
+    pub session: SessionId,
+    /// The server's NIC.
+    pub server: SocketAddrV4,
+}
+
+impl Pair {
+    /// An empty report about this pair, with the limits of this machine measured now.
+    pub fn report(&self, benchmark: &str, sizes: &[u64]) -> Report {
+        let mut meta = machine::meta(benchmark);
+        meta.nic = self.side.nic.kind().to_string();
+        meta.gpu = machine::gpu_name(self.side.nic.gpu());
+        meta.transport = self.transport();
+        meta.port = match meta.transport.as_str() {
+            // The session does not use the port: print that, when one was set.
+            "local" => match self.side.nic.port() {
+                PortSpec::None | PortSpec::Mem => "none".into(),
+                unused => format!("none ({unused} is not used)"),
+            },
+            _ => self.side.nic.port().to_string(),
+        };
+        meta.progress = match self.side.nic.progress() {
+            ProgressMode::Dedicated => "dedicated",
+            _ => "waiter",
+        }
+        .into();
+        meta.limits = limits::measure(sizes);
+        Report {
+            meta,
+            rows: Vec::new(),
+        }
+    }
+
+    /// Waits for the server's result of a run.
+    ///
+    /// # Errors
+    /// The error of the server's kernel, or a missing answer.
+    pub fn verdict(&self) -> Result<Verdict> {
+        let verdict = Verdict::decode(&self.side.hear(self.session, self.side.patience())?)?;
+        match Status::from_code(verdict.status as u8) {
+            Some(Status::Ok) => Ok(verdict),
+            status => Err(failed(
+                &format!("the receiving side, after {} messages,", verdict.messages),
+                status.unwrap_or(Status::NicSilent),
+                verdict.detail,
+            )),
+        }
+    }
+
+    /// Name of the transport that carries the session.
+    pub fn transport(&self) -> String {
+        let sessions = self.side.nic.sessions();
+        let ours = sessions.iter().find(|s| s.id == self.session);
+        ours.and_then(|s| s.transport).unwrap_or("none").into()
+    }
+
+    /// The payload's way so far; `None` when it left this machine.
+    pub fn payload(&self) -> Option<Payload> {
+        let nic = self.side.nic.backend();
+        let counters = nic.counters();
+        let (sent, staged) = (counters.tx_bytes, counters.staged_bytes);
+        let mapped = self.side.nic.gpu().memory().window().is_some();
+        let lent = nic.peer_exports().iter().any(|l| l.exported > 0);
+        let way = match (mapped, lent, staged) {
+            (true, ..) => "mapped",
+            (_, true, 0) => "gpu to gpu",
+            (_, true, _) => "gpu to gpu, some staged",
+            (_, false, _) => "staged",
+        };
+        (self.transport() == "local").then(|| Payload {
+            way: way.into(),
+            sent_bytes: sent,
+            staged_bytes: staged,
+            direct_bytes: counters.direct_bytes,
+        })
+    }
+
+    /// Tells the server that the measurement has ended, and closes the connection.
+    ///
+    /// # Errors
+    /// The server is gone.
+    pub fn end(&self) -> Result<()> {
+        let told = self.side.tell(self.session, &Plan::END.encode());
+        let told = told.and_then(|()| self.side.close(self.session));
+        self.side.nic.flush(Duration::from_secs(2));
+        told
+    }
+}
+
 impl KernelResult {
     /// # Errors
     /// When the kernel's operations failed.
-    pub(super) fn ok(self, what: &str) -> Result<KernelResult> {
+    pub fn ok(self, what: &str) -> Result<KernelResult> {
         match Status::from_code(self.status as u8) {
             Some(Status::Ok) => Ok(self),
             Some(status) => Err(failed(what, status, self.detail)
@@ -261,12 +352,29 @@ impl KernelResult {
     }
 }
 
+/// An operation that ended with another status than OK.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} ended with {} (detail {detail:#x})", .status.name())]
+pub struct OperationFailed {
+    what: String,
+    status: Status,
+    detail: u64,
+}
+
+impl OperationFailed {
+    /// What to do about it.
+    pub fn advice(&self) -> &'static str {
+        self.status.help()
+    }
+}
+
 /// An operation's failure as an error for a person.
-pub(crate) fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
-    Problem::new(
-        Exit::Failed,
-        format!("{what} ended with {} (detail {detail:#x})", status.name()),
-        status.help(),
-    )
+pub fn failed(what: &str, status: Status, detail: u64) -> anyhow::Error {
+    let what = what.into();
+    OperationFailed {
+        what,
+        status,
+        detail,
+    }
     .into()
 }

@@ -7,12 +7,12 @@
 use anyhow::{bail, Result};
 
 /// Bytes of a plan and of a verdict: one inline payload.
-pub(super) const MESSAGE_BYTES: usize = 40;
+pub const MESSAGE_BYTES: usize = 40;
 const MAGIC: u32 = 0x3150_4252; // "RBP1"
 
 /// The work of the server's kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Run {
+pub enum Run {
     /// Answer a ping-pong.
     PingPong,
     /// Receive a windowed stream.
@@ -30,30 +30,43 @@ pub(super) enum Run {
 
 /// One run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Plan {
+pub struct Plan {
     /// The kind of run.
-    pub(super) run: Run,
+    pub run: Run,
     /// Check every byte of every message.
-    pub(super) full: bool,
+    pub full: bool,
     /// Bytes of a message.
-    pub(super) len: u64,
+    pub len: u64,
     /// Messages in flight; [`Run::Many`]: the connections; [`Run::Slots`]: MiB of the exposed window.
-    pub(super) window: u16,
+    pub window: u16,
     /// [`Run::Slots`]: bytes of a slot.
-    pub(super) part: u32,
+    pub part: u32,
     /// Messages before the timed ones; for [`Run::Many`] how often the run is done.
-    pub(super) warmup: u32,
+    pub warmup: u32,
     /// Timed messages; [`Run::Many`]: on each connection.
-    pub(super) count: u32,
+    pub count: u32,
     /// Time-out of each operation, µs.
-    pub(super) timeout_us: u32,
+    pub timeout_us: u32,
     /// Seed of the data.
-    pub(super) seed: u64,
+    pub seed: u64,
 }
 
 impl Plan {
+    /// The end of the measurement.
+    pub const END: Plan = Plan {
+        run: Run::End,
+        full: false,
+        len: 0,
+        window: 0,
+        part: 0,
+        warmup: 0,
+        count: 0,
+        timeout_us: 0,
+        seed: 0,
+    };
+
     /// The message.
-    pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut m = [0; MESSAGE_BYTES];
         m[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         m[4] = match self.run {
@@ -77,7 +90,7 @@ impl Plan {
 
     /// # Errors
     /// When the peer is no `ringbell perf`, or another version of it.
-    pub(super) fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Plan> {
+    pub fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Plan> {
         if word32(m, 0) != MAGIC {
             bail!("the peer does not speak the protocol of `ringbell perf`; run the same version on both sides");
         }
@@ -105,20 +118,20 @@ impl Plan {
 
 /// The server's result of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Verdict {
+pub struct Verdict {
     /// Completion status code of the first failure, or 0.
-    pub(super) status: u32,
+    pub status: u32,
     /// Its detail.
-    pub(super) detail: u64,
+    pub detail: u64,
     /// Messages received.
-    pub(super) messages: u64,
+    pub messages: u64,
     /// Wrong words found.
-    pub(super) wrong: u64,
+    pub wrong: u64,
 }
 
 impl Verdict {
     /// Sent when all of a run has arrived and the server begins the next; no verdict.
-    pub(super) const READY: Verdict = Verdict {
+    pub const READY: Verdict = Verdict {
         status: 0,
         detail: 0x7265_6164_7921,
         messages: 0,
@@ -126,7 +139,7 @@ impl Verdict {
     };
 
     /// The message.
-    pub(super) fn encode(&self) -> [u8; MESSAGE_BYTES] {
+    pub fn encode(&self) -> [u8; MESSAGE_BYTES] {
         let mut m = [0; MESSAGE_BYTES];
         m[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         m[4..8].copy_from_slice(&self.status.to_le_bytes());
@@ -138,7 +151,7 @@ impl Verdict {
 
     /// # Errors
     /// When the message is none.
-    pub(super) fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Verdict> {
+    pub fn decode(m: &[u8; MESSAGE_BYTES]) -> Result<Verdict> {
         if word32(m, 0) != MAGIC {
             bail!(
                 "the peer answered with something else than a verdict; the stream is out of step"

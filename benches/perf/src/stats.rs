@@ -2,14 +2,14 @@
 
 /// Times of repeated work, in nanoseconds.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Samples {
+pub struct Samples {
     sorted: bool,
     nanoseconds: Vec<f64>,
 }
 
 impl Samples {
     /// Room for `n` samples, so that adding one does not allocate.
-    pub(crate) fn with_capacity(n: usize) -> Samples {
+    pub fn with_capacity(n: usize) -> Samples {
         Samples {
             sorted: false,
             nanoseconds: Vec::with_capacity(n),
@@ -17,24 +17,24 @@ impl Samples {
     }
 
     /// Adds one time.
-    pub(crate) fn push(&mut self, nanoseconds: f64) {
+    pub fn push(&mut self, nanoseconds: f64) {
         self.sorted = false;
         self.nanoseconds.push(nanoseconds);
     }
 
     /// Number of samples.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.nanoseconds.len()
     }
 
     /// Whether there are none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.nanoseconds.is_empty()
     }
 
     /// The smallest sample that at least `p` percent of the samples do not exceed (nearest rank);
     /// 0 without samples.
-    pub(crate) fn percentile(&mut self, p: f64) -> f64 {
+    pub fn percentile(&mut self, p: f64) -> f64 {
         if self.is_empty() {
             return 0.0;
         }
@@ -47,12 +47,12 @@ impl Samples {
     }
 
     /// The mean; 0 without samples.
-    pub(crate) fn mean(&self) -> f64 {
+    pub fn mean(&self) -> f64 {
         self.nanoseconds.iter().sum::<f64>() / self.len().max(1) as f64
     }
 
     /// The median.
-    pub(crate) fn median(&mut self) -> f64 {
+    pub fn median(&mut self) -> f64 {
         self.percentile(50.0)
     }
 }

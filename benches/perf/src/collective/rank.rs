@@ -13,44 +13,55 @@ use ringbell::{
 };
 
 use super::data::Shape;
-use crate::report::Samples;
+use crate::Samples;
 
 /// Elements that are made or checked together.
-pub(in crate::perf) const CHUNK: u64 = 64 << 10;
+pub const CHUNK: u64 = 64 << 10;
 /// How often a queue of operations is timed.
-pub(in crate::perf) const ROUNDS: u64 = 5;
+pub const ROUNDS: u64 = 5;
 /// Bytes behind the buffers' data: the control words.
 const CONTROL: u64 = 4096;
 
 /// The plan of a run: the same on every rank.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Plan {
-    pub(super) kind: CollectiveKind,
-    pub(super) dtype: DataType,
-    pub(super) op: ReduceOp,
-    pub(super) root: u32,
-    pub(super) check: bool,
-    pub(super) wire: WireType,
+pub struct Plan {
+    /// The operation.
+    pub kind: CollectiveKind,
+    /// Type of an element.
+    pub dtype: DataType,
+    /// Reduction, where the operation reduces.
+    pub op: ReduceOp,
+    /// Root, where the operation has one.
+    pub root: u32,
+    /// Verify results, in a run of their own.
+    pub check: bool,
+    /// Type of f32 elements on the wire.
+    pub wire: WireType,
     /// Posted by a kernel instead of the host.
-    pub(super) gpu: bool,
+    pub gpu: bool,
     /// One behind the other in a stream of the GPU, instead of one at a time.
-    pub(super) queued: bool,
+    pub queued: bool,
     /// Bytes of the rings when operands are kernels' streams.
-    pub(super) ring: Option<u64>,
-    pub(super) timeout: Duration,
+    pub ring: Option<u64>,
+    /// Time-out of each operation.
+    pub timeout: Duration,
 }
 
 /// Times of one size, the slowest rank's, and wrong elements of all ranks.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Measured {
-    pub(super) mean_us: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-    pub(super) wrong: u64,
+pub struct Measured {
+    /// Mean, in microseconds.
+    pub mean_us: f64,
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, in microseconds.
+    pub p99_us: f64,
+    /// Wrong elements of all ranks.
+    pub wrong: u64,
 }
 
 /// A rank with its buffers.
-pub(super) struct Rank {
+pub struct Rank {
     comm: Communicator,
     plan: Plan,
     src: DeviceBuffer,
@@ -71,7 +82,7 @@ const TIMES: u64 = 1 << 17;
 
 impl Rank {
     /// Buffers of `bytes` each.
-    pub(super) fn new(comm: Communicator, plan: Plan, bytes: u64) -> Result<Rank> {
+    pub fn new(comm: Communicator, plan: Plan, bytes: u64) -> Result<Rank> {
         let alloc = |n: u64| {
             comm.nic()
                 .alloc::<u8>(n.max(64))
@@ -190,7 +201,7 @@ impl Rank {
     }
 
     /// Measures one size in one way; `None` when the operation has no form in place.
-    pub(super) fn measure(
+    pub fn measure(
         &self,
         count: u64,
         in_place: bool,
@@ -438,12 +449,12 @@ impl Rank {
     }
 
     /// Bytes that the ring of a kernel's stream holds, if there are streams.
-    pub(super) fn ring(&self) -> Option<u64> {
+    pub fn ring(&self) -> Option<u64> {
         Some(self.streams.as_ref()?[0].capacity())
     }
 
     /// The communicator.
-    pub(super) fn comm(&self) -> &Communicator {
+    pub fn comm(&self) -> &Communicator {
         &self.comm
     }
 }
@@ -455,10 +466,7 @@ fn word(buffer: &DeviceBuffer, at: u64) -> Result<u64> {
 }
 
 /// Calls `f` for chunk after chunk of `0..n`.
-pub(in crate::perf) fn pieces<E>(
-    n: u64,
-    mut f: impl FnMut(u64, u64) -> Result<(), E>,
-) -> Result<(), E> {
+pub fn pieces<E>(n: u64, mut f: impl FnMut(u64, u64) -> Result<(), E>) -> Result<(), E> {
     let mut from = 0;
     while from < n {
         let to = n.min(from + CHUNK);

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 /// Memory that is free, and what bounds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Free {
+pub struct Free {
     /// Bytes, reclaimable caches included.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// `of the machine`, or `of the control group /name`.
-    pub(crate) of: String,
+    pub of: String,
 }
 
 /// The tightest bound of this process; `None` where the system does not report one.
-pub(crate) fn free() -> Option<Free> {
+pub fn free() -> Option<Free> {
     free_below(Path::new("/"))
 }
 

@@ -14,14 +14,14 @@ use super::wire::{Plan, Run, Verdict};
 /// Longest pause of a client between two runs.
 const BETWEEN_RUNS: Duration = Duration::from_secs(120);
 /// Chunks of the stream of small messages.
-pub(super) const RATE_CHUNK: u64 = 4096;
+pub const RATE_CHUNK: u64 = 4096;
 /// Distance between two messages in a buffer: whole pages, so that none shares one with another.
-pub(super) fn stride(len: u64) -> u64 {
+pub fn stride(len: u64) -> u64 {
     len.max(1).next_multiple_of(64)
 }
 
 /// Serves one client until its plan ends the measurement.
-pub(super) fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()> {
+pub fn serve(side: &Side, listener: SessionId, patience: Duration) -> Result<()> {
     let session = side.accept(listener, patience).context("no client came")?;
     loop {
         let message = side
@@ -111,11 +111,11 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
 }
 
 /// Messages in flight of a measurement over many connections.
-pub(super) const MANY_WINDOW: u32 = 128;
+pub const MANY_WINDOW: u32 = 128;
 
 /// Messages on each of the active ones of `connections`, first with all of them active, then with one.
 /// With a single connection both are the same.
-pub(super) fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
+pub fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
     let n = u32::from(connections);
     match n {
         1 => vec![(1, count)],
@@ -124,7 +124,7 @@ pub(super) fn rounds(connections: u16, count: u32) -> Vec<(u32, u32)> {
 }
 
 /// Arguments of both sides' kernels for a run on the first `active` connections of a list.
-pub(super) fn many_args(
+pub fn many_args(
     plan: &Plan,
     (list, active): (&DeviceBuffer, u32),
     buffer: &DeviceBuffer,
@@ -178,7 +178,7 @@ fn many(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Re
 }
 
 /// The numbers of sessions, in GPU memory.
-pub(super) fn session_list(side: &Side, sessions: &[SessionId]) -> Result<DeviceBuffer> {
+pub fn session_list(side: &Side, sessions: &[SessionId]) -> Result<DeviceBuffer> {
     let ids: Vec<u8> = sessions.iter().flat_map(|s| s.0.to_ne_bytes()).collect();
     let list = side.nic.alloc::<u8>(ids.len() as u64)?;
     list.write(0, &ids)?;
@@ -187,7 +187,7 @@ pub(super) fn session_list(side: &Side, sessions: &[SessionId]) -> Result<Device
 
 /// Memory that both sides of a run through slots need: the exposed window, its division, and a user's buffer that the NIC cannot
 /// reach.
-pub(super) fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots, GpuBuffer)> {
+pub fn slots_of(side: &Side, plan: &Plan) -> Result<(DeviceBuffer, Slots, GpuBuffer)> {
     let config = SlotsConfig {
         window_bytes: u64::from(plan.window) << 20,
         connections: 1,

@@ -7,161 +7,161 @@ use serde::{Deserialize, Serialize};
 
 /// One measurement: what ran, where, and its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub struct Report {
     /// What ran, and where.
-    pub(crate) meta: Meta,
+    pub meta: Meta,
     /// One row for each size (or each value of the parameter that was swept).
-    pub(crate) rows: Vec<Row>,
+    pub rows: Vec<Row>,
 }
 
 /// What ran, and where. A number never stands without it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Meta {
+pub struct Meta {
     /// Version of Ringbell.
-    pub(crate) version: String,
+    pub version: String,
     /// Commit it was built from; `unknown` outside a git checkout.
-    pub(crate) commit: String,
+    pub commit: String,
     /// Name of the benchmark: `send-bw`.
-    pub(crate) benchmark: String,
+    pub benchmark: String,
     /// Processor and kernel.
-    pub(crate) machine: String,
+    pub machine: String,
     /// Cores this process may run on.
-    pub(crate) cores: usize,
+    pub cores: usize,
     /// NIC backend: `soft`, `rtl`, `pcie`; `none` when no NIC took part.
-    pub(crate) nic: String,
+    pub nic: String,
     /// GPU: `emulated`, or its name; `none` when no GPU took part.
-    pub(crate) gpu: String,
+    pub gpu: String,
     /// Port: `mem`, `udp`, `tap:NAME`; `none`.
-    pub(crate) port: String,
+    pub port: String,
     /// Transport: `local`, `tcp`; `none`.
-    pub(crate) transport: String,
+    pub transport: String,
     /// Who stepped the NIC: `waiter`, `rescue`, `dedicated`; `none`.
-    pub(crate) progress: String,
+    pub progress: String,
     /// How payload went between two NICs of this machine, seen from the one that measures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) payload: Option<Payload>,
+    pub payload: Option<Payload>,
     /// Name of `rows[].parameter`, when something other than the size was swept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) parameter: Option<String>,
+    pub parameter: Option<String>,
     /// Ranks, for a collective.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) ranks: Option<u32>,
+    pub ranks: Option<u32>,
     /// Description of the run and of its caller (host or kernel), in words.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) notes: Vec<String>,
+    pub notes: Vec<String>,
     /// Placement of the ranks, when a peer ran beside them in the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) placement: Option<String>,
+    pub placement: Option<String>,
     /// Peers that ran beside it, in the same placement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) peers: Vec<Peer>,
+    pub peers: Vec<Peer>,
     /// The machine's best values, measured in the same run.
-    pub(crate) limits: Limits,
+    pub limits: Limits,
 }
 
 /// A peer of a measurement: another library, which did the same in the same run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Peer {
+pub struct Peer {
     /// Its name: `NCCL`.
-    pub(crate) name: String,
+    pub name: String,
     /// Its version; none when it was not found.
-    pub(crate) version: Option<String>,
+    pub version: Option<String>,
     /// The transport that it was set to: `shm`, `socket`.
-    pub(crate) transport: String,
+    pub transport: String,
     /// The transports that its own log names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) carriers: Vec<String>,
+    pub carriers: Vec<String>,
     /// Placement of its ranks.
-    pub(crate) placement: String,
+    pub placement: String,
     /// The file that it was loaded from.
-    pub(crate) library: Option<String>,
+    pub library: Option<String>,
     /// Variables of its environment.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) settings: BTreeMap<String, String>,
+    pub settings: BTreeMap<String, String>,
     /// Most blocks of its kernel on each rank; none when it does not say.
-    pub(crate) blocks: Option<u32>,
+    pub blocks: Option<u32>,
     /// Why rows are missing, if some are.
-    pub(crate) why: Option<String>,
+    pub why: Option<String>,
     /// One row for each size that it has done.
-    pub(crate) rows: Vec<Row>,
+    pub rows: Vec<Row>,
 }
 
 /// Which way payload went between two NICs of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Payload {
+pub struct Payload {
     /// `mapped`: copied out of memory that both NICs map. `gpu to gpu`: by the receiver's copy engine. `staged`:
     /// through NIC memory. `gpu to gpu, some staged`: until the peer had opened the memory.
-    pub(crate) way: String,
+    pub way: String,
     /// Bytes that this NIC has sent.
-    pub(crate) sent_bytes: u64,
+    pub sent_bytes: u64,
     /// Those of them that were staged.
-    pub(crate) staged_bytes: u64,
+    pub staged_bytes: u64,
     /// Bytes that this NIC's memory copied out of the peer's by itself.
-    pub(crate) direct_bytes: u64,
+    pub direct_bytes: u64,
 }
 
 /// The machine's best values, measured in the same run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// One-copy memcpy of one thread, 10^9 payload bytes per second, at the largest size measured.
-    pub(crate) memcpy_gbs: Option<f64>,
+    pub memcpy_gbs: Option<f64>,
     /// The same by size in bytes: buffers of this size, copied again and again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) memcpy_gbs_by_size: BTreeMap<u64, f64>,
+    pub memcpy_gbs_by_size: BTreeMap<u64, f64>,
     /// Half round trip between two cores over two cache lines, in nanoseconds; none on one core.
-    pub(crate) cacheline_pingpong_ns: Option<f64>,
+    pub cacheline_pingpong_ns: Option<f64>,
 }
 
 impl Limits {
     /// memcpy of exactly this size, when it was measured.
-    pub(crate) fn memcpy_at(&self, size_bytes: u64) -> Option<f64> {
+    pub fn memcpy_at(&self, size_bytes: u64) -> Option<f64> {
         self.memcpy_gbs_by_size.get(&size_bytes).copied()
     }
 }
 
 /// One line of the table.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub struct Row {
     /// Which of several curves the row belongs to: `kernel`, `host`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) series: Option<String>,
+    pub series: Option<String>,
     /// Value of what was swept besides the size; `meta.parameter` names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) parameter: Option<f64>,
+    pub parameter: Option<f64>,
     /// Bytes of one message.
-    pub(crate) size_bytes: u64,
+    pub size_bytes: u64,
     /// Operations that were timed: messages of a stream, calls of a collective.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Elements of one operation, for a collective: as many as a program passes to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) elements: Option<u64>,
+    pub elements: Option<u64>,
     /// Mean time of one message, microseconds (for latencies: half a round trip).
-    pub(crate) time_us: f64,
+    pub time_us: f64,
     /// Median, microseconds. Where messages are in flight together (`send-bw`), of the mean time of a message in each
     /// window, so that it compares with `time_us`.
-    pub(crate) p50_us: f64,
+    pub p50_us: f64,
     /// 99th percentile, microseconds, of the same.
-    pub(crate) p99_us: f64,
+    pub p99_us: f64,
     /// Payload over time, 10^9 bytes per second.
-    pub(crate) algbw_gbs: f64,
+    pub algbw_gbs: f64,
     /// Bandwidth that the wire carried, 10^9 bytes per second; equals `algbw_gbs` point to point.
-    pub(crate) busbw_gbs: f64,
+    pub busbw_gbs: f64,
     /// An engine on the path: its speed alone, 10^9 bytes per second; `algbw_gbs` is the stream through it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) engine_gbs: Option<f64>,
+    pub engine_gbs: Option<f64>,
     /// The same stream without the engine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) stream_gbs: Option<f64>,
+    pub stream_gbs: Option<f64>,
     /// The same stream counted by a kernel of the GPU instead of an engine; `meta.gpu` says which GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kernel_gbs: Option<f64>,
+    pub kernel_gbs: Option<f64>,
     /// Wrong bytes found; none when data was not checked.
-    pub(crate) wrong: Option<u64>,
+    pub wrong: Option<u64>,
 }
 
 impl Report {
     /// Wrong bytes in all rows.
-    pub(crate) fn wrong(&self) -> u64 {
+    pub fn wrong(&self) -> u64 {
         self.rows.iter().filter_map(|r| r.wrong).sum()
     }
 }
@@ -169,7 +169,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::machine;
+    use crate::machine;
 
     /// The names that other programs rely on.
     #[test]

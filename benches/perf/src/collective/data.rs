@@ -8,22 +8,28 @@ use ringbell::{DataType, ReduceOp};
 
 /// Parameters of an operation: the same on all ranks but for `rank`.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::perf) struct Shape {
-    pub(in crate::perf) kind: CollectiveKind,
-    pub(in crate::perf) dtype: DataType,
-    pub(in crate::perf) op: ReduceOp,
+pub struct Shape {
+    /// The operation.
+    pub kind: CollectiveKind,
+    /// Type of an element.
+    pub dtype: DataType,
+    /// Reduction, where the operation reduces.
+    pub op: ReduceOp,
     /// Elements, or their form on the wire, hold whole numbers up to 256 only.
-    pub(in crate::perf) narrow: bool,
-    pub(in crate::perf) ranks: u32,
-    pub(in crate::perf) rank: u32,
-    pub(in crate::perf) root: u32,
+    pub narrow: bool,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// This rank.
+    pub rank: u32,
+    /// Root, where the operation has one.
+    pub root: u32,
     /// Elements, per rank where the operation has a block per rank.
-    pub(in crate::perf) count: u64,
+    pub count: u64,
 }
 
 impl Shape {
     /// Whether source or destination has a block for each rank.
-    pub(in crate::perf) fn has_blocks(kind: CollectiveKind) -> bool {
+    pub fn has_blocks(kind: CollectiveKind) -> bool {
         use CollectiveKind as K;
         matches!(
             kind,
@@ -32,7 +38,7 @@ impl Shape {
     }
 
     /// Elements of the source and of the destination on this rank.
-    pub(in crate::perf) fn lengths(&self) -> (u64, u64) {
+    pub fn lengths(&self) -> (u64, u64) {
         use CollectiveKind as K;
         let (one, all) = (self.count, self.count * u64::from(self.ranks));
         let at_root = |n| if self.rank == self.root { n } else { 0 };
@@ -96,12 +102,12 @@ impl Shape {
     }
 
     /// Elements `from..to` of the source, as bytes.
-    pub(in crate::perf) fn source(&self, from: u64, to: u64) -> Vec<u8> {
+    pub fn source(&self, from: u64, to: u64) -> Vec<u8> {
         encode(self.dtype, (from..to).map(|i| self.value(self.rank, i)))
     }
 
     /// Number of wrong elements in `from..to` of the destination.
-    pub(in crate::perf) fn differences(&self, from: u64, to: u64, got: &[u8]) -> u64 {
+    pub fn differences(&self, from: u64, to: u64, got: &[u8]) -> u64 {
         let (size, want) = (self.dtype.bytes() as usize, self.result(from, to));
         if got == want {
             return 0;
@@ -111,7 +117,7 @@ impl Shape {
     }
 
     /// Elements `from..to` that the destination must hold, as bytes.
-    pub(in crate::perf) fn result(&self, from: u64, to: u64) -> Vec<u8> {
+    pub fn result(&self, from: u64, to: u64) -> Vec<u8> {
         // The sum over many ranks is the same again every so often: 13 · 2^11 elements at most.
         encode(self.dtype, (from..to).map(|i| self.expected(i)))
     }

@@ -1,9 +1,9 @@
 //! Description of the machine that a measurement ran on.
 
-use super::{Limits, Meta};
+use crate::{Limits, Meta};
 
 /// Meta data of a benchmark without NIC and GPU; a benchmark that uses them fills in theirs.
-pub(crate) fn meta(benchmark: &str) -> Meta {
+pub fn meta(benchmark: &str) -> Meta {
     let none = || "none".to_string();
     Meta {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -27,7 +27,7 @@ pub(crate) fn meta(benchmark: &str) -> Meta {
 }
 
 /// The GPU's name in reports: `emulated`, or the driver's name for it.
-pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
+pub fn gpu_name(gpu: &ringbell::Gpu) -> String {
     match gpu.kind() {
         ringbell::gpu::GpuKind::Emulated => "emulated".into(),
         _ => gpu.describe(),
@@ -35,7 +35,7 @@ pub(crate) fn gpu_name(gpu: &ringbell::Gpu) -> String {
 }
 
 /// The same in two words, for sentences.
-pub(crate) fn gpu_kind(gpu: &ringbell::Gpu) -> &'static str {
+pub fn gpu_kind(gpu: &ringbell::Gpu) -> &'static str {
     match gpu.kind() {
         ringbell::gpu::GpuKind::Emulated => "an emulated GPU",
         _ => "a CUDA GPU",
@@ -43,7 +43,7 @@ pub(crate) fn gpu_kind(gpu: &ringbell::Gpu) -> &'static str {
 }
 
 /// Processor and kernel in one line.
-pub(crate) fn description() -> String {
+pub fn description() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo")
         .ok()
         .and_then(|text| cpu_model(&text))
@@ -63,7 +63,7 @@ fn cpu_model(cpuinfo: &str) -> Option<String> {
 }
 
 /// Cores that this process may run on, by number.
-pub(crate) fn cores() -> Vec<usize> {
+pub fn cores() -> Vec<usize> {
     let Ok(set) = rustix::thread::sched_getaffinity(None) else {
         return Vec::new();
     };
@@ -73,7 +73,7 @@ pub(crate) fn cores() -> Vec<usize> {
 }
 
 /// Pins the calling thread to one core; false when the kernel refuses.
-pub(crate) fn pin_to(core: usize) -> bool {
+pub fn pin_to(core: usize) -> bool {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);
     rustix::thread::sched_setaffinity(None, &set).is_ok()

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam::utils::CachePadded;
 
-use super::{machine, Limits, Samples};
+use crate::{machine, Limits, Samples};
 
 /// Number of batches; the median counts.
 const BATCHES: usize = 7;
@@ -25,7 +25,7 @@ const ENOUGH: Duration = Duration::from_secs(2);
 const LARGEST: u64 = 256 << 20;
 
 /// Measures memcpy at each of `sizes` (0 and sizes above 256 MiB are left out) and the ping-pong.
-pub(crate) fn measure(sizes: &[u64]) -> Limits {
+pub fn measure(sizes: &[u64]) -> Limits {
     let by_size: BTreeMap<u64, f64> = sizes
         .iter()
         .filter(|&&s| s > 0 && s <= LARGEST)
@@ -40,17 +40,17 @@ pub(crate) fn measure(sizes: &[u64]) -> Limits {
 
 /// Result of copying one size.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Memcpy {
+pub struct Memcpy {
     /// Median of the batches, 10^9 payload bytes per second.
-    pub(crate) gbs: f64,
+    pub gbs: f64,
     /// Copies that were timed.
-    pub(crate) count: u64,
+    pub count: u64,
     /// Time of one copy in the slowest batch, microseconds.
-    pub(crate) slowest_us: f64,
+    pub slowest_us: f64,
 }
 
 /// One thread copies one buffer of `bytes` to another, both warm.
-pub(crate) fn memcpy(bytes: usize) -> Memcpy {
+pub fn memcpy(bytes: usize) -> Memcpy {
     let from = vec![0x5a_u8; bytes];
     let mut to = vec![0_u8; bytes];
     let mut copy = |times: u64| {
@@ -81,7 +81,7 @@ pub(crate) fn memcpy(bytes: usize) -> Memcpy {
 ///
 /// None when the process may use one core only, or when a thread cannot be pinned. Also when other work took the other core for
 /// so long that the number would mean nothing.
-pub(crate) fn cacheline_pingpong_ns() -> Option<f64> {
+pub fn cacheline_pingpong_ns() -> Option<f64> {
     let cores = machine::cores();
     let (&near, &far) = (cores.first()?, cores.get(1)?);
     let line = || CachePadded::new(AtomicU64::new(0));

@@ -1,0 +1,19 @@
+//! What `ringbell perf` measures, without command line, tables and plots.
+//!
+//! A measurement gives [`Row`]s, which a [`Report`] collects under the description of machine, NIC and GPU. The machine's own
+//! [`limits`] are measured in the same run. [`send`] and [`collective`] verify their data; a row says how much was wrong.
+
+pub mod collective;
+pub mod limits;
+pub mod machine;
+pub mod memory;
+mod report;
+pub mod send;
+pub mod serve;
+pub mod side;
+mod stats;
+pub mod wire;
+
+pub use report::{Limits, Meta, Payload, Peer, Report, Row};
+pub use side::OperationFailed;
+pub use stats::Samples;
