@@ -186,6 +186,61 @@ fn host_memory_of_the_nic_is_reached_without_messages() {
     }
 }
 
+/// Memory that a program has brought along is in no file that peers could map.
+#[test]
+fn a_programs_own_memory_goes_through_nic_memory_in_pieces() {
+    for ranks in [2, 3] {
+        let mut w = World::new(ranks, Wire::Local, &CollectiveSettings::default());
+        for (i, count) in [3u64, 700, 50_000, 300_007].into_iter().enumerate() {
+            let len = count as usize * 4;
+            let (mut buffers, mut inputs) = (Vec::new(), Vec::new());
+            for r in 0..ranks {
+                let h = w.host(r);
+                let mut rng = Rng(count + r as u64);
+                let data: Vec<u8> = (0..len).map(|_| rng.next() as u8).collect();
+                // The last rank alone has memory that is shared.
+                let own = |bytes: Vec<u8>| h.nic.adopt_host(h.pd, bytes, Access::COLLECTIVE);
+                let both = match r + 1 == ranks {
+                    true => [(), ()].map(|()| h.nic.alloc_host(h.pd, len, Access::COLLECTIVE)),
+                    false => [own(vec![0; len]), own(vec![0; len])],
+                };
+                let both = both.map(|b| b.expect("memory"));
+                both[0].write(0, &data).expect("inside");
+                inputs.push(data);
+                buffers.push(both);
+            }
+            for _ in 0..2 {
+                let post = |r: usize| {
+                    let d = Descriptor {
+                        local_va: buffers[r][0].va(),
+                        remote_va: buffers[r][1].va(),
+                        ..all_reduce(count).descriptor(w.comms[r])
+                    };
+                    (r, w.host(r).post(&d))
+                };
+                let tickets: Vec<_> = (0..ranks).map(post).collect();
+                for c in w.settle(&tickets) {
+                    assert_eq!(c.status, Status::Ok, "{count}: {c:?}");
+                }
+            }
+            let want = sum_u32(&inputs);
+            for (r, b) in buffers.iter().enumerate() {
+                let mut got = vec![0; len];
+                b[1].read(0, &mut got).expect("inside");
+                assert!(got == want, "rank {r}, {count} elements");
+                let c = info(&w, r).counters;
+                assert_eq!(c.direct_refused, 0);
+                assert_eq!(c.direct + c.direct_eager, 2 * (i as u64 + 1));
+                assert_eq!(c.direct_bounced > 0, i >= 1, "{c:?}");
+            }
+            // What follows is freed while it can be stepped.
+            for both in buffers {
+                both.into_iter().for_each(drop);
+            }
+        }
+    }
+}
+
 #[test]
 fn ranks_that_disagree_are_named() {
     for large in [false, true] {

@@ -267,7 +267,8 @@ impl Collectives {
             counters.steps += stats.steps;
             counters.reduced += stats.reduced;
             counters.direct_eager = stats.eager;
-            counters.direct = stats.push + stats.pull;
+            counters.direct = stats.push + stats.pull + stats.bounced;
+            counters.direct_bounced = stats.bounced;
             counters.direct_refused = stats.fallback;
         }
         if let Some(g) = self.fabric.group(c.ctx) {

@@ -109,13 +109,7 @@ fn pages(
     bytes: u64,
 ) -> Result<Pages, NoPages> {
     if bytes == 0 {
-        let none = Access {
-            exported: false,
-            writable: false,
-        };
-        let none: Result<Pages, Fault> =
-            Pages::new(side.va, 0, none, |_| Err(Fault::BadKey { key: 0 }));
-        return Ok(none?);
+        return Ok(Pages::none());
     }
     let first = io.mmu.span(side.region, GpuVa(side.va), bytes)?;
     let (bus, len) = (first.addr.value(), first.len);
@@ -306,8 +300,7 @@ impl Collectives {
         }
     }
 
-    /// Some rank's memory cannot be reached, or its engine needs to see messages: all ranks get here for the
-    /// same operation.
+    /// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the same operation.
     fn fall_back(&mut self, slot: u32, id: u32) {
         let Some(a) = self.ops.get_mut(id) else {
             return;

@@ -314,7 +314,10 @@ pub struct CollectiveCounters {
     pub direct_eager: u64,
     /// Operations over the direct path that were one pass over the ranks' memory.
     pub direct: u64,
-    /// Operations that went over messages, because some rank's memory cannot be reached.
+    /// Those of `direct` that went through NIC memory piece by piece, because peers cannot map, or must not write, some
+    /// rank's memory.
+    pub direct_bounced: u64,
+    /// Operations that went over messages, because an engine is to see them or NIC memory is short.
     pub direct_refused: u64,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | bytes | what |
 //! |---|---|
-//! | `s * 128` | of rank s: line 0 its *done* flag, line 1 its *busy* flag |
+//! | `s * 128` | of rank s: line 0 its flags *done*, *filled* and *passed* and where its windows are, line 1 its *busy* flag |
 //! | `n * 128` | the owner's *revoked* flag; the owner alone stores here |
 //! | `n * 128 + 64` | arrivals: how many records came in each slot, then how many done flags (8 words) |
 //! | then `(s * 4 + q mod 4) * slot` | record of rank s for operation q: a line, and room for the input |
@@ -35,6 +35,27 @@ const LINE: usize = 64;
 const POOLED: usize = 16;
 /// Ranks up to which every record wakes its reader, and arrivals are not counted.
 const FEW: usize = 8;
+
+/// Offset of the address of a rank's windows.
+const WINDOWS_AT: usize = 24;
+
+/// Numbers of a rank that only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flag {
+    /// The last operation whose part it has ended.
+    Done,
+    /// Windows that it has filled.
+    Filled,
+    /// Slices whose steps it has run.
+    Passed,
+}
+
+impl Flag {
+    #[inline]
+    fn of(self, rank: u32) -> usize {
+        rank as usize * PAIR + self as usize * 8
+    }
+}
 
 /// Offsets, the same on all ranks.
 #[derive(Debug, Clone, Copy)]
@@ -207,9 +228,22 @@ impl Area {
     /// Whether that rank has ended its part of the operation.
     #[inline]
     pub(super) fn is_done(&self, from: u32, seq: u64) -> bool {
-        // Acquire: pairs with the Release in `Remote::done`.
-        let word = self.word(from as usize * PAIR).load(Ordering::Acquire);
-        word >= self.numbers.of_flag(seq) && word >> 48 == self.numbers.epoch >> 48
+        self.has(from, Flag::Done, seq)
+    }
+
+    /// Whether that rank's flag has come to a number.
+    #[inline]
+    pub(super) fn has(&self, from: u32, flag: Flag, number: u64) -> bool {
+        // Acquire: pairs with the Release in `Remote::set`.
+        let word = self.word(flag.of(from)).load(Ordering::Acquire);
+        word >= self.numbers.of_flag(number) && word >> 48 == self.numbers.epoch >> 48
+    }
+
+    /// Where that rank's windows are, once it has filled one.
+    pub(super) fn windows_of(&self, from: u32) -> u64 {
+        // Relaxed: its flag, whose Acquire came before, was stored later.
+        self.word(from as usize * PAIR + WINDOWS_AT)
+            .load(Ordering::Relaxed)
     }
 
     /// The shape in that rank's record of the operation, once it is there.
@@ -304,11 +338,22 @@ impl<'p> Remote<'p> {
     /// Marks rank `me`'s part of the operation as done. Returns whether the owner should be woken.
     #[inline]
     pub(super) fn done(&self, me: u32, seq: u64) -> bool {
-        // Release: pairs with the Acquire in `Area::is_done`; non-temporal stores of the pass were
-        // fenced at its end.
-        self.word(me as usize * PAIR)
-            .store(self.numbers.of_flag(seq), Ordering::Release);
+        self.set(me, Flag::Done, seq);
         self.arrive(seq, true)
+    }
+
+    /// Sets rank `me`'s flag.
+    #[inline]
+    pub(super) fn set(&self, me: u32, flag: Flag, number: u64) {
+        // Release: pairs with the Acquire in `Area::has`; non-temporal stores of a pass were fenced at its end.
+        self.word(flag.of(me))
+            .store(self.numbers.of_flag(number), Ordering::Release);
+    }
+
+    /// Names rank `me`'s windows; its next flag makes them visible.
+    pub(super) fn show_windows(&self, me: u32, bus: u64) {
+        self.word(me as usize * PAIR + WINDOWS_AT)
+            .store(bus, Ordering::Relaxed);
     }
 
     /// Stores words of a record from word 1 on.

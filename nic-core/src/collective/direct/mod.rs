@@ -13,8 +13,9 @@
 //!    output does not grant writing: it computes its own results from the peers' inputs.
 //! 4. After push and pull it stores a *done* flag into every peer's area and waits for theirs.
 //!
-//! When memory cannot be reached at all, every rank sees this in the records, and the operation uses
-//! messages instead ([`Outcome::Fallback`]).
+//! When memory cannot be reached at all, or an in-place operation must not write it, every rank sees this in the records,
+//! and the operation goes through windows in NIC memory, slice by slice ([`bounce`]). Only when an engine needs to see
+//! messages, or a rank has no NIC memory left, it uses messages instead ([`Outcome::Fallback`]).
 //!
 //! # Records are never overwritten unread
 //!
@@ -30,6 +31,7 @@
 //! than [`DRAIN_GRACE`] is named with the outcome [`Outcome::Unsafe`].
 
 mod area;
+mod bounce;
 pub(crate) mod guard;
 mod pages;
 mod pass;
@@ -49,8 +51,9 @@ pub(crate) use crate::sync;
 
 use crate::transport::PeerWindow;
 use crate::types::NicTime;
-use area::Area;
 pub(crate) use area::AreaPool;
+use area::{Area, Flag};
+use bounce::{Bounce, Windows, NO_WINDOWS};
 pub(crate) use pages::{Access, Pages};
 use pass::{Cursor, Found, PassError};
 use plan::Plans;
@@ -129,7 +132,7 @@ pub(crate) struct Ended {
 pub(crate) enum Outcome {
     /// Well.
     Done,
-    /// Not started: some rank's memory cannot be reached, or the rank needs messages. All ranks conclude the same.
+    /// Not started: a rank needs messages, or has no NIC memory for windows. All ranks conclude the same.
     Fallback,
     /// A rank gave other parameters; nothing was moved.
     Mismatch {
@@ -164,6 +167,8 @@ pub(crate) struct DirectStats {
     pub(crate) push: u64,
     /// Operations that only read it.
     pub(crate) pull: u64,
+    /// Operations through windows in NIC memory.
+    pub(crate) bounced: u64,
     /// Operations handed back.
     pub(crate) fallback: u64,
     /// Steps of programs run by this NIC.
@@ -180,6 +185,7 @@ enum Way {
     Eager,
     Push,
     Pull,
+    Bounce,
     Fallback,
 }
 
@@ -191,6 +197,16 @@ enum Phase {
     Pass { way: Way, cursor: Cursor },
     /// Waits for the flags of these ranks.
     Flags { missing: u64 },
+    /// Goes through windows.
+    Bounce(Box<Bounce>),
+}
+
+/// What one look at an operation in windows has done.
+enum Looked {
+    Ended(Outcome),
+    Moved,
+    /// It waits for these ranks.
+    Waits(u64),
 }
 
 #[derive(Debug)]
@@ -224,6 +240,10 @@ pub(crate) struct Direct {
     ended: u64,
     /// Records of the front operation.
     records: Vec<Record>,
+    /// For operations on memory that peers cannot reach, once there was one.
+    windows: Option<Windows>,
+    /// Slices of all such operations that have ended.
+    slices: u64,
     idle: u32,
     /// Start of the abort, and its reason.
     ending: Option<(NicTime, Outcome)>,
@@ -258,6 +278,8 @@ impl Direct {
             posted: 0,
             ended: 0,
             records: vec![Record::default(); ranks as usize],
+            windows: None,
+            slices: 0,
             idle: 0,
             ending: None,
             stats: DirectStats::default(),
@@ -271,7 +293,7 @@ impl Direct {
 
     /// Bytes of NIC memory that the area takes.
     pub(crate) fn nic_memory(&self) -> u64 {
-        self.area.bytes()
+        self.area.bytes() + self.windows.as_ref().map_or(0, |_| bounce::ALL)
     }
 
     /// Sets the address of a peer's area.
@@ -314,13 +336,14 @@ impl Direct {
             }
             true
         };
-        match op.phase {
+        match &op.phase {
             Phase::Pass { .. } => false,
             Phase::Records { missing, .. } => {
                 !self.area.may_have_all(op.seq)
-                    || none(missing, &|r| self.area.shape(r, op.seq).is_some())
+                    || none(*missing, &|r| self.area.shape(r, op.seq).is_some())
             }
-            Phase::Flags { missing } => none(missing, &|r| self.area.is_done(r, op.seq)),
+            Phase::Flags { missing } => none(*missing, &|r| self.area.is_done(r, op.seq)),
+            Phase::Bounce(b) => !b.can_move(&|f, n| self.lack(f, n) == 0),
         }
     }
 
@@ -328,9 +351,10 @@ impl Direct {
     pub(crate) fn waits_for(&self, rank: u32) -> bool {
         // Operations that were given up end with the communicator.
         self.ending.is_some()
-            || self.ops.iter().any(|op| match op.phase {
+            || self.ops.iter().any(|op| match &op.phase {
                 Phase::Records { .. } => self.area.shape(rank, op.seq).is_none(),
                 Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
+                Phase::Bounce(b) => !self.area.has(rank, Flag::Passed, b.number(b.slices)),
             })
     }
 
@@ -349,6 +373,9 @@ impl Direct {
         while let Some(op) = self.ops.pop_front() {
             let tables = op.op.tables.into_iter();
             tables.flatten().for_each(|t| nic_memory.free(t));
+        }
+        if let Some(windows) = self.windows {
+            windows.free(nic_memory);
         }
         self.area.give_back(pool);
     }
@@ -423,7 +450,7 @@ impl Direct {
         }
         let mut moved = self.published < self.ops.len() && self.publish(nic_memory, peers);
         // A finished operation may let the next one start at once.
-        while let Some(result) = self.advance(peers) {
+        while let Some(result) = self.advance(nic_memory, peers) {
             moved = true;
             match result {
                 Ok(None) => break,
@@ -476,7 +503,11 @@ impl Direct {
         });
         let outcome = match busy {
             None => why,
-            Some(rank) if now >= since.plus(DRAIN_GRACE) => Outcome::Unsafe { rank },
+            Some(rank) if now >= since.plus(DRAIN_GRACE) => {
+                // It may still write them: they are never used again.
+                self.windows = None;
+                Outcome::Unsafe { rank }
+            }
             Some(_) => return false,
         };
         while !self.ops.is_empty() {
@@ -543,7 +574,11 @@ impl Direct {
 
     /// Moves the front operation on. `None`: nothing to do now; `Ok(None)`: moved, and more is to do
     /// in a later step; `Ok(Some)`: ended.
-    fn advance(&mut self, peers: &dyn Peers) -> Option<Result<Option<Outcome>, Outcome>> {
+    fn advance(
+        &mut self,
+        nic_memory: &mut NicMemory,
+        peers: &dyn Peers,
+    ) -> Option<Result<Option<Outcome>, Outcome>> {
         if self.published == 0 {
             return None;
         }
@@ -588,6 +623,12 @@ impl Direct {
                         }
                         Way::Push => self.stats.push += 1,
                         Way::Pull => self.stats.pull += 1,
+                        Way::Bounce => {
+                            let b = Bounce::new(&op.op, self.slices, &mut self.plans);
+                            op.phase = Phase::Bounce(Box::new(b));
+                            self.show_windows(nic_memory, peers);
+                            continue;
+                        }
                         Way::Fallback => {
                             self.stats.fallback += 1;
                             return Some(Ok(Some(Outcome::Fallback)));
@@ -619,6 +660,24 @@ impl Direct {
                         };
                     }
                 }
+                Phase::Bounce(_) => match self.run_bounce(peers) {
+                    Ok(Looked::Ended(outcome)) => {
+                        self.idle = 0;
+                        match outcome {
+                            Outcome::Fallback => self.stats.fallback += 1,
+                            _ => self.stats.bounced += 1,
+                        }
+                        return Some(Ok(Some(outcome)));
+                    }
+                    Ok(Looked::Moved) => {
+                        self.idle = 0;
+                        return Some(Ok(None));
+                    }
+                    Ok(Looked::Waits(missing)) => {
+                        return self.wait(peers, missing).or(moved.then_some(Ok(None)));
+                    }
+                    Err(outcome) => return Some(Err(outcome)),
+                },
                 Phase::Flags { missing } => {
                     let mut left = *missing;
                     while left != 0 {
@@ -698,10 +757,10 @@ impl Direct {
         let Some(op) = self.ops.front_mut() else {
             return Ok(false);
         };
-        let Phase::Pass { way, cursor } = &mut op.phase else {
+        let Phase::Pass { way, .. } = op.phase else {
             return Ok(false);
         };
-        let (way, op) = (*way, &*op.op);
+        let op = &op.op;
         let plan = match way {
             Way::Push => &op.push,
             _ => &op.pull,
@@ -718,36 +777,22 @@ impl Direct {
         let streaming =
             all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
         // Peers that this rank writes to: all, in a push.
-        let mut entered = 0u64;
-        if way == Way::Push {
-            for rank in (0..self.ranks).filter(|r| *r != self.rank) {
-                let remote = peers
-                    .window(rank)
-                    .and_then(|w| self.area.of_peer(w, self.peers[rank as usize]));
-                let ok = match &remote {
-                    None => Err(Outcome::PeerFailed { rank }),
-                    Some(remote) => {
-                        guard::announce(remote.busy(self.rank));
-                        entered |= 1 << rank;
-                        Ok(())
-                    }
-                };
-                if let Err(e) = ok {
-                    leave(&self.area, &self.peers, peers, self.rank, entered);
-                    return Err(e);
-                }
-            }
-            guard::fence();
-            for rank in (0..self.ranks).filter(|r| entered & 1 << r != 0) {
-                let remote = peers
-                    .window(rank)
-                    .and_then(|w| self.area.of_peer(w, self.peers[rank as usize]));
-                if remote.is_none_or(|a| guard::is_revoked(a.revoked())) {
-                    leave(&self.area, &self.peers, peers, self.rank, entered);
-                    return Err(Outcome::PeerAborted { rank });
-                }
-            }
-        }
+        let entered = match way {
+            Way::Push => self.enter(peers)?,
+            _ => 0,
+        };
+        let Some(Op {
+            op,
+            phase: Phase::Pass { cursor, .. },
+            ..
+        }) = self.ops.front_mut()
+        else {
+            return Ok(false);
+        };
+        let plan = match way {
+            Way::Push => &op.push,
+            _ => &op.pull,
+        };
         let job = pass::Job {
             plan,
             params: &op.params,
@@ -762,6 +807,156 @@ impl Direct {
         let result = pass::run(&job, cursor, BATCH_BYTES, &mut self.stats);
         leave(&self.area, &self.peers, peers, self.rank, entered);
         result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })
+    }
+
+    /// Announces that this rank writes the memory of all others. They are left by [`leave`].
+    fn enter(&self, peers: &dyn Peers) -> Result<u64, Outcome> {
+        let mut entered = 0u64;
+        let refuse = |entered: u64, outcome: Outcome| {
+            leave(&self.area, &self.peers, peers, self.rank, entered);
+            Err(outcome)
+        };
+        for rank in self.others() {
+            match self.area_of(peers, rank) {
+                None => return refuse(entered, Outcome::PeerFailed { rank }),
+                Some((_, remote)) => guard::announce(remote.busy(self.rank)),
+            }
+            entered |= 1 << rank;
+        }
+        guard::fence();
+        for rank in self.others() {
+            let remote = self.area_of(peers, rank);
+            if remote.is_none_or(|(_, a)| guard::is_revoked(a.revoked())) {
+                return refuse(entered, Outcome::PeerAborted { rank });
+            }
+        }
+        Ok(entered)
+    }
+
+    /// The other ranks whose flag is below `n`.
+    fn lack(&self, flag: Flag, n: u64) -> u64 {
+        let lack = |r: &u32| !self.area.has(*r, flag, n);
+        self.others().filter(lack).fold(0, |all, r| all | 1 << r)
+    }
+
+    /// Stores a flag at every other rank, and wakes them.
+    fn tell(&self, peers: &dyn Peers, flag: Flag, n: u64) {
+        for r in self.others() {
+            if let Some((window, remote)) = self.area_of(peers, r) {
+                remote.set(self.rank, flag, n);
+                window.wake();
+            }
+        }
+    }
+
+    /// Tells the peers where this rank's windows are.
+    fn show_windows(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) {
+        if self.windows.is_none() {
+            self.windows = Windows::new(nic_memory);
+        }
+        let bus = self.windows.as_ref().map_or(NO_WINDOWS, Windows::bus);
+        for r in self.others() {
+            if let Some((_, remote)) = self.area_of(peers, r) {
+                remote.show_windows(self.rank, bus);
+            }
+        }
+    }
+
+    /// Moves the front operation, which goes through windows, by one copy and one pass at most.
+    fn run_bounce(&mut self, peers: &dyn Peers) -> Result<Looked, Outcome> {
+        let Some(Op { op, phase, .. }) = self.ops.front_mut() else {
+            return Ok(Looked::Waits(0));
+        };
+        let Phase::Bounce(b) = phase else {
+            return Ok(Looked::Waits(0));
+        };
+        let mut moved = false;
+        if b.taken < b.passed {
+            let n = b.number(b.taken + 1);
+            let others = (self.rank + 1..self.ranks).chain(0..self.rank);
+            if others
+                .into_iter()
+                .all(|r| self.area.has(r, Flag::Passed, n))
+            {
+                if let Some(w) = &self.windows {
+                    self.stats.stored += b.copy(op, w, b.taken, true);
+                }
+                b.taken += 1;
+                moved = true;
+                if b.taken == b.slices {
+                    self.slices += b.slices;
+                    return Ok(Looked::Ended(Outcome::Done));
+                }
+            }
+        }
+        let mut filled = None;
+        if b.can_fill() {
+            if let Some(w) = &self.windows {
+                self.stats.stored += b.copy(op, w, b.filled, false);
+            }
+            b.filled += 1;
+            filled = Some(b.number(b.filled));
+        }
+        let (slice, may_pass, slices) = (b.passed, b.passed < b.filled, b.slices);
+        let (number, last) = (b.number(slice), b.number(slices));
+        if let Some(n) = filled {
+            self.tell(peers, Flag::Filled, n);
+            moved = true;
+        }
+        if may_pass && self.lack(Flag::Filled, number + 1) == 0 {
+            if !self.pass_windows(peers, slice, number)? {
+                self.slices += slices;
+                return Ok(Looked::Ended(Outcome::Fallback));
+            }
+            moved = true;
+        }
+        Ok(match moved {
+            true => Looked::Moved,
+            false => Looked::Waits(self.lack(Flag::Passed, last)),
+        })
+    }
+
+    /// Runs this rank's steps for a slice, between the windows of all ranks. `false`: some rank has none.
+    fn pass_windows(
+        &mut self,
+        peers: &dyn Peers,
+        slice: u64,
+        number: u64,
+    ) -> Result<bool, Outcome> {
+        let Some(windows) = &self.windows else {
+            return Ok(false);
+        };
+        for r in self.others() {
+            match self.area.windows_of(r) {
+                NO_WINDOWS => return Ok(false),
+                bus => self.records[r as usize] = bounce::record(bus, number),
+            }
+        }
+        let Some(Phase::Bounce(b)) = self.ops.front().map(|op| &op.phase) else {
+            return Ok(false);
+        };
+        let (params, plan) = b.shape(slice);
+        let [input, output] = b.bytes(slice);
+        let job = pass::Job {
+            plan,
+            params,
+            rank: self.rank,
+            input: &windows.buffer(number, false, input),
+            output: &windows.buffer(number, true, output),
+            records: &self.records,
+            peers,
+            eager: None,
+            streaming: false,
+        };
+        let entered = self.enter(peers)?;
+        let result = pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats);
+        leave(&self.area, &self.peers, peers, self.rank, entered);
+        result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })?;
+        if let Some(Phase::Bounce(b)) = self.ops.front_mut().map(|op| &mut op.phase) {
+            b.passed += 1;
+        }
+        self.tell(peers, Flag::Passed, number + 1);
+        Ok(true)
     }
 }
 
@@ -806,13 +1001,13 @@ fn way(op: &Op, records: &[Record], rank: u32) -> Way {
         any |= record.flags();
     }
     if all & flag::READABLE == 0 {
-        Way::Fallback
+        Way::Bounce
     } else if all & flag::WRITABLE != 0 {
         Way::Push
     } else if any & flag::IN_PLACE == 0 {
         Way::Pull
     } else {
         // A rank's source would be overwritten while others still read it.
-        Way::Fallback
+        Way::Bounce
     }
 }

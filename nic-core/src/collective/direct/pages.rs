@@ -56,6 +56,22 @@ impl Pages {
         }
     }
 
+    /// No buffer.
+    pub(crate) fn none() -> Pages {
+        Pages {
+            first: [(std::ptr::null_mut(), 0); INLINE_PAGES],
+            table: Vec::new(),
+            pages: 0,
+            offset: 0,
+            bytes: 0,
+            va: 0,
+            access: Access {
+                exported: false,
+                writable: false,
+            },
+        }
+    }
+
     /// The pages of `bytes` bytes at `va`. `span(offset)` returns where the bytes from that offset
     /// lie: bus address, CPU address, and how many are contiguous; it is called for offset 0 and then
     /// at every page's start.

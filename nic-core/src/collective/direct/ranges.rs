@@ -40,6 +40,8 @@ pub(super) struct Ranges {
     pub(super) input_bytes: u64,
     /// Bytes of the largest destination buffer of any rank.
     pub(super) output_bytes: u64,
+    /// Chunks of a block.
+    pub(super) block_chunks: u32,
     pub(super) steps: Vec<Step>,
     /// Of all steps: a step's sources, then its destinations.
     pub(super) runs: Vec<Run>,
@@ -52,6 +54,7 @@ impl Ranges {
         let mut all = Ranges {
             input_bytes: plan.input_bytes(p),
             output_bytes: plan.output_bytes(p),
+            block_chunks: layout.block_chunks,
             ..Ranges::default()
         };
         for s in &plan.steps {

@@ -66,6 +66,20 @@ impl Rng {
     }
 }
 
+/// An address that may be anything.
+fn address(rng: &mut Rng) -> u64 {
+    match rng.below(8) {
+        0 => 0,
+        1 => rng.below(MEMORY as u64),
+        2 => MEMORY as u64 - rng.below(100),
+        3 => NIC_BUS + rng.below(1 << 20),
+        4 => NIC_BUS + (1 << 20) - rng.below(16),
+        5 => u64::MAX - rng.below(100),
+        6 => rng.below(64) * PAGE_BYTES + rng.below(7),
+        _ => rng.next(),
+    }
+}
+
 impl Setup {
     fn buffers(&self, rank: usize, p: &Params, grants: Access) -> [Pages; 2] {
         let bytes = p.count * p.dtype.bytes();
@@ -94,16 +108,6 @@ impl Setup {
                 [a, b, c, 0, 0, 0, 0]
             }
         };
-        let address = |rng: &mut Rng| match rng.below(8) {
-            0 => 0,
-            1 => rng.below(MEMORY as u64),
-            2 => MEMORY as u64 - rng.below(100),
-            3 => NIC_BUS + rng.below(1 << 20),
-            4 => NIC_BUS + (1 << 20) - rng.below(16),
-            5 => u64::MAX - rng.below(100),
-            6 => rng.below(64) * PAGE_BYTES + rng.below(7),
-            _ => rng.next(),
-        };
         for _ in 0..rng.below(4) {
             let place = 3 * rng.below(2) as usize;
             match rng.below(4) {
@@ -124,6 +128,7 @@ impl Setup {
         match rng.below(4) {
             0 => words[6] ^= rng.below(8),
             1 if rng.below(4) == 0 => shape = Shape(shape.0 ^ 1 << rng.below(32)),
+            1 if rng.below(4) == 0 => shape = shape.with_messages(true),
             2 if rng.below(4) == 0 => words[rng.below(7) as usize] ^= 1 << rng.below(64),
             _ => {}
         }
@@ -143,7 +148,7 @@ impl Setup {
         let (shape, words) = self.forged(p, rng);
         let liar = &self.paths[LIAR as usize];
         let (_, area) = liar.area_of(&self.world, to).expect("there");
-        match rng.below(if everywhere { 8 } else { 5 }) {
+        match rng.below(if everywhere { 11 } else { 8 }) {
             0 | 1 => {
                 area.put_words(LIAR, seq, &words);
                 let [input, _] = self.buffers(LIAR as usize, p, ALL);
@@ -157,8 +162,11 @@ impl Setup {
             }
             3 => area.busy(LIAR).store(rng.next(), Ordering::Relaxed),
             4 => liar.area.revoked().store(rng.below(2), Ordering::Relaxed),
-            5 => area.revoked().store(rng.next(), Ordering::Relaxed),
-            6 => {
+            5 => area.show_windows(LIAR, address(rng)),
+            6 => area.set(LIAR, Flag::Filled, rng.below(40)),
+            7 => area.set(LIAR, Flag::Passed, rng.below(40)),
+            8 => area.revoked().store(rng.next(), Ordering::Relaxed),
+            9 => {
                 let bus = self.paths[to as usize].address();
                 let len = self.paths[to as usize].nic_memory();
                 for _ in 0..64 {
