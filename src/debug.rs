@@ -12,7 +12,7 @@ pub struct DebugLevelError {
     text: String,
 }
 
-/// Prints the library's events (of `tracing`) to standard error when the environment asks for it. [`Nic::open`](crate::Nic::open)
+/// Prints the library's events (of `tracing`) to standard error when the environment asks for it. [`NicBuilder::open`](crate::NicBuilder::open)
 /// calls it. A program that has set a subscriber of its own keeps it.
 ///
 /// # Errors

@@ -286,7 +286,9 @@ tuples!(A B C D E F G H I J K L M N O P);
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    #![allow(clippy::disallowed_methods)] // Waits with a deadline.
+
+    use std::time::{Duration, Instant};
 
     use super::*;
     use crate::{AllocError, GpuResult};
@@ -347,12 +349,9 @@ mod tests {
             b.create_queue().expect("one"),
             b.alloc::<GpuResult>(1).expect("room"),
         );
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         while b.alloc::<u8>(LARGE).is_err() {
-            assert!(
-                std::time::Instant::now() < deadline,
-                "the memory is not given back"
-            );
+            assert!(Instant::now() < deadline, "the memory is not given back");
             // SAFETY: as above.
             let launch = unsafe { nop.launch(1, 1, (&queue, 1_u32, 0_u32, &status)) };
             launch.expect("it starts").wait(PATIENCE).expect("it ends");

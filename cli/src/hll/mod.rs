@@ -242,6 +242,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
         speeds,
         grid: kernel.as_ref().map(Kernel::grid),
         transport: flow.transport,
+        nic: path.nic(),
         gpu: machine::gpu_name(path.gpu()),
         gpu_kind: machine::gpu_kind(path.gpu()),
     };
@@ -262,6 +263,7 @@ struct Counted<'a> {
     grid: Option<(u32, u32)>,
     transport: &'static str,
     /// The GPU, and its kind in two words.
+    nic: ringbell::nic::NicKind,
     gpu: String,
     gpu_kind: &'static str,
 }
@@ -294,7 +296,7 @@ impl Counted<'_> {
                 "lines_without_column": self.missing,
                 "precision": args.sketch.precision,
                 "hash": self.sketch.hash().name(),
-                "nic": "soft",
+                "nic": self.nic.name(),
                 "gpu": self.gpu,
                 "transport": self.transport,
                 "input_gbs": self.read_gbs,
@@ -334,7 +336,8 @@ impl Counted<'_> {
         if let Some(Speeds { engine, plain, .. }) = self.speeds {
             writeln!(
                 out,
-                "# soft nic, {}, {}: {engine:.2} GB/s with the engine on the path, {plain:.2} without ({:.2} x)",
+                "# {} nic, {}, {}: {engine:.2} GB/s with the engine on the path, {plain:.2} without ({:.2} x)",
+                self.nic,
                 self.gpu_kind,
                 self.transport,
                 engine / plain

@@ -59,6 +59,11 @@ impl Flow {
 }
 
 impl Path {
+    /// The NICs' implementation.
+    pub(crate) fn nic(&self) -> ringbell::nic::NicKind {
+        self.rx.nic.kind()
+    }
+
     /// The receiver's GPU.
     pub(crate) fn gpu(&self) -> &Gpu {
         self.rx.nic.gpu()

@@ -80,7 +80,7 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
         progress.step();
     }
     drop(progress);
-    report.meta.nic = "soft".into();
+    report.meta.nic = path.nic().to_string();
     report.meta.gpu = machine::gpu_name(path.gpu());
     report.meta.port = if report.meta.transport == "local" {
         "none".into()
