@@ -73,7 +73,7 @@ fn rank(job: &Job) -> Result<(), Error> {
         }
     }
     if !recovered {
-        return Err("nobody was missed".into());
+        return Err("no rank is missing".into());
     }
     println!(
         "rank {}: {ROUNDS} rounds done, the last ones as rank {} of {}",

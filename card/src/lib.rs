@@ -67,7 +67,7 @@ pub enum CardError {
         len: u64,
     },
     /// It cannot be mapped.
-    #[error("cannot map {}: {source}; on a kernel that is locked down (Secure Boot) nobody may", .path.display())]
+    #[error("cannot map {}: {source}; a kernel that is locked down (Secure Boot) allows it to no process", .path.display())]
     Map {
         /// The file.
         path: PathBuf,

@@ -173,7 +173,7 @@ impl Shared {
                 mirrored = now;
                 if !self.mirror() {
                     let card = self.card.path().display();
-                    tracing::error!(%card, "the card does not answer any more; nobody rings it for kernels");
+                    tracing::error!(%card, "the card does not answer any more; its doorbells are no longer rung for kernels");
                     self.lost.store(true, Ordering::Relaxed);
                     return;
                 }

@@ -30,7 +30,10 @@ impl Folder {
     }
 
     fn new_in(base: &Path, kind: &str) -> Result<Folder> {
-        debug_assert!(scratch::KINDS.contains(&kind), "or nobody removes it");
+        debug_assert!(
+            scratch::KINDS.contains(&kind),
+            "other kinds are never swept"
+        );
         scratch::sweep();
         make(base, kind).with_context(|| {
             Problem::new(

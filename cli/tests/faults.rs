@@ -127,8 +127,8 @@ fn a_peer_killed_in_the_middle_of_a_transfer_is_told() {
 }
 
 #[test]
-fn nobody_there_is_an_error_of_its_own() {
-    let meeting = Meeting::new("nobody");
+fn a_missing_listener_is_an_error_of_its_own() {
+    let meeting = Meeting::new("missing");
     // No such NIC.
     let (code, said) = start(meeting.ringbell(&[
         "nc",

@@ -310,7 +310,7 @@ fn nc_gets_a_page_from_pythons_http_server() {
 }
 
 #[test]
-fn nobody_there_is_told_in_time() {
+fn a_missing_listener_is_told_in_time() {
     let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),

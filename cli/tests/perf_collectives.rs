@@ -171,7 +171,7 @@ fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
         "{notes}"
     );
     // The thread of the NIC works; a waiting thread only polls.
-    assert!(notes.contains(" 0 steps by whoever waited"), "{notes}");
+    assert!(notes.contains(" 0 steps by waiting threads"), "{notes}");
     let rows = json["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), 6, "three sizes, out of place and in place");
     assert!(rows.iter().all(|r| r["wrong"] == 0));

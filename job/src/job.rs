@@ -328,7 +328,7 @@ mod tests {
         }
         let one_node = with(&srun("0", "7"), "SLURM_STEP_NUM_NODES", "1");
         let at = job(&one_node).expect("complete").id().address().ip();
-        assert_eq!(at, Ipv4Addr::LOCALHOST, "nobody else need reach it");
+        assert_eq!(at, Ipv4Addr::LOCALHOST, "no other machine reaches it");
         // An older srun has no number of its own for the step's tasks.
         let old: Vec<_> = srun("3", "7");
         let old: Vec<_> = old
@@ -386,7 +386,7 @@ mod tests {
         );
         let standalone = with(&torchrun("2", "0"), "LOCAL_WORLD_SIZE", "4");
         let at = job(&standalone).expect("complete").id().address().ip();
-        assert_eq!(at, Ipv4Addr::LOCALHOST, "nobody else need reach it");
+        assert_eq!(at, Ipv4Addr::LOCALHOST, "no other machine reaches it");
     }
 
     #[test]

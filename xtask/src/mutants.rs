@@ -29,7 +29,7 @@ pub(crate) struct Args {
     /// Print the sample and plant nothing
     #[arg(long)]
     list: bool,
-    /// Change the sources where they are, and put them back: nothing is built anew, and nobody may edit meanwhile
+    /// Change the sources where they are, and put them back: nothing is built anew, and no file may be edited meanwhile
     #[arg(long)]
     in_place: bool,
 }

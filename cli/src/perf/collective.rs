@@ -638,7 +638,7 @@ fn describe(report: &mut Report, args: &Args, rank: &Rank) -> Result<()> {
     }
     let waiters = stats.steps.saturating_sub(stats.thread_steps);
     notes.push(format!(
-        "work of rank 0's NIC: {waiters} steps by whoever waited, {} by the NIC's own thread; {} bytes of NIC memory",
+        "work of rank 0's NIC: {waiters} steps by waiting threads, {} by the NIC's own thread; {} bytes of NIC memory",
         stats.thread_steps, info.nic_memory
     ));
     if let Some(gbs) = meta.limits.memcpy_gbs {

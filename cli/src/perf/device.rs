@@ -42,7 +42,7 @@ pub(crate) struct LatencyArgs {
         default_value_t = 1000
     )]
     warmup: u32,
-    /// A thread of the NIC polls: a real GPU's doorbell wakes nobody
+    /// A thread of the NIC polls: a real GPU's doorbell wakes no thread
     #[arg(long)]
     dedicated: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub(crate) struct DmaArgs {
     /// Copies in flight
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     window: u32,
-    /// A thread of the NIC polls: a real GPU's doorbell wakes nobody
+    /// A thread of the NIC polls: a real GPU's doorbell wakes no thread
     #[arg(long)]
     dedicated: bool,
     #[command(flatten)]

@@ -45,7 +45,7 @@ pub enum BootstrapError {
         source: std::io::Error,
     },
     /// No process serves there.
-    #[error("nobody serves the job's bootstrap at {at}, tried for {waited:?}; check that rank 0 or the launcher runs and that the address is right")]
+    #[error("no process serves the job's bootstrap at {at}, tried for {waited:?}; check that rank 0 or the launcher runs and that the address is right")]
     Unreachable {
         /// Where.
         at: SocketAddr,

@@ -232,7 +232,7 @@ impl Server {
             self.deliver(answers);
             self.hear_of_ends(now);
             self.drop_silent_strangers(now);
-            if self.ends_with_job && (self.rounds.is_over() || self.nobody_came(now)) {
+            if self.ends_with_job && (self.rounds.is_over() || self.no_member_came(now)) {
                 return;
             }
             let ready = match self.wait(now) {
@@ -260,7 +260,7 @@ impl Server {
         }
     }
 
-    fn nobody_came(&self, now: Duration) -> bool {
+    fn no_member_came(&self, now: Duration) -> bool {
         self.rounds.here().is_empty() && now > NOBODY
     }
 

@@ -194,7 +194,7 @@ fn a_rank_that_ends_before_it_joins_is_named_at_once_with_what_its_launcher_saw(
 }
 
 #[test]
-fn a_stranger_gets_no_answer_and_disturbs_nobody() {
+fn an_unknown_client_gets_no_answer_and_disturbs_no_member() {
     let server = server();
     let mut stranger = TcpStream::connect(server.id().address()).expect("connects");
     stranger
@@ -253,7 +253,7 @@ fn survivors_learn_the_same_list_and_the_late_one_that_it_is_out() {
 }
 
 #[test]
-fn nobody_there_and_a_server_that_ends_are_errors_that_say_so() {
+fn a_missing_server_and_one_that_ends_are_errors_that_say_so() {
     let id = {
         let server = server();
         let m = Member::join(&server.id(), 0, 2, PATIENCE).expect("joins");
@@ -265,7 +265,7 @@ fn nobody_there_and_a_server_that_ends_are_errors_that_say_so() {
         assert!(matches!(e, BootstrapError::Lost { .. }), "{e}");
         id
     };
-    let e = Member::join(&id, 0, 2, SHORT).expect_err("nobody listens");
+    let e = Member::join(&id, 0, 2, SHORT).expect_err("no server");
     assert!(matches!(e, BootstrapError::Unreachable { .. }), "{e}");
     assert!(e.to_string().contains("check that rank 0"), "{e}");
 }
@@ -342,7 +342,7 @@ fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again(
 }
 
 #[test]
-fn a_rank_that_was_left_out_is_told_so_by_whoever_serves_later() {
+fn a_rank_that_was_left_out_is_told_so_by_a_later_server() {
     let server = server();
     let members = joined(&server, 3);
     let all = [0, 1, 2];

@@ -386,7 +386,7 @@ mod planted {
     }
 
     #[test]
-    fn message_to_itself_or_to_nobody() {
+    fn message_to_itself_or_to_no_rank() {
         let mut p = ring();
         p[1].steps[0].results[0] = Target::to(1);
         assert_eq!(
