@@ -1,6 +1,6 @@
 //! The NIC's network: its ports, the forwarding table, and what all its transports share of Ethernet.
 //!
-//! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection ([`Network::hop_to`]); the forwarding
+//! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection; the forwarding
 //! table chooses port and next hop, and ARP finds the hardware address. Frames that are no transport's (ARP, ICMP echo) are answered
 //! here.
 //!

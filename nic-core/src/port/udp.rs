@@ -61,7 +61,7 @@ pub struct UdpConfig {
     pub secret: Option<u64>,
     /// MAC address of the NIC.
     pub mac: MacAddr,
-    /// IP MTU inside the tunnel. `None`: what the ways to the configured peers carry, at most [`MTU_MAX`]; without such peers
+    /// IP MTU inside the tunnel. `None`: what the ways to the configured peers carry, at most [`MTU_MAX`](super::MTU_MAX); without such peers
     /// what loopback carries where `bind` is a loopback address, else [`MTU_DEFAULT`].
     pub mtu: Option<usize>,
 }
@@ -303,9 +303,9 @@ impl UdpPort {
         if mtu < self.mtu {
             tracing::warn!(peer = %to, was = self.mtu, now = mtu, "the way to a peer carries less than the port's MTU, which is lowered; what was too long is lost");
             self.mtu = mtu;
-        }
-        if most < MTU_MIN {
-            tracing::warn!(peer = %to, most, "the way to a peer carries less than the smallest MTU of a port, 576 bytes: long frames to it are lost");
+            if most < MTU_MIN {
+                tracing::warn!(peer = %to, most, "the way to a peer carries less than the smallest MTU of a port, 576 bytes: long frames to it are lost");
+            }
         }
     }
 
