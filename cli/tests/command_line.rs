@@ -39,7 +39,7 @@ fn json(output: &Output) -> serde_json::Value {
 #[test]
 fn every_command_takes_the_name_of_a_nic_and_refuses_an_unknown_one() {
     for command in [
-        "nc -l 7",
+        "nc -l 7 --ip 10.0.0.1",
         "hll Cargo.toml",
         "perf nop -n 10",
         "perf send-bw",
