@@ -57,7 +57,7 @@ fn every_command_takes_the_name_of_a_nic_and_refuses_an_unknown_one() {
         assert!(text.contains("there is soft"), "{command}: {text}");
     }
     let named = ringbell(&["perf", "nop", "-n", "10", "--nic", "soft", "--json", "-"]);
-    assert_eq!(json(&named)["nic"], "soft");
+    assert_eq!(json(&named)["meta"]["nic"], "soft");
     let variable = command(&["perf", "nop", "-n", "10"])
         .env("RINGBELL_NIC", "copper")
         .output()
