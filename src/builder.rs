@@ -15,8 +15,10 @@ use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, Stagi
 
 use crate::backend::NicKind;
 use crate::gpu::GpuChoice;
-use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
+use crate::spec::{readable, Cidr, PortSpec, SpecError, TransportSpec};
 use crate::{Nic, OpenError};
+
+readable!(GpuChoice, NicKind);
 
 /// One more port of a NIC.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
+use ringbell_nic_core::network::Route;
 use ringbell_onc_engines::stream::filter::Constant;
 use ringbell_onc_engines::stream::Registry;
 
@@ -32,6 +33,7 @@ fn survives<T: FromStr<Err: Display> + Display + PartialEq + Debug>(text: &str) 
 fuzz_target!(|text: &str| {
     survives::<id::UniqueId>(text);
     survives::<spec::PortSpec>(text);
+    survives::<Route>(text);
     survives::<spec::TransportSpec>(text);
     let _ = text.parse::<spec::Cidr>();
     if let Err(why) = Registry::builtin().make(text) {
