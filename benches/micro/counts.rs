@@ -13,15 +13,26 @@
 mod ranks;
 
 use std::hint::black_box;
+use std::net::{Ipv4Addr, SocketAddr};
 
-use ranks::nic::{connected, recv, send, send_inline, Host, Setup, TempDir};
+use ranks::nic::{connected, recv, send, send_inline, with_tcp, Host, Setup, TempDir};
 use ranks::World;
-use ringbell_nic_abi::{Algorithm, CollectiveKind, Descriptor, Status};
+use ringbell_nic_abi::{Algorithm, CollectiveKind, Descriptor, SessionId, Status};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
+use ringbell_nic_core::port::{Checksums, MacAddr};
+use ringbell_nic_core::transport::tcp::TcpConfig;
+use ringbell_nic_core::types::NicTime;
+use ringbell_nic_core::{HostQueue, QueueConfig};
 use ringbell_onc_engines::stream::hll::{HashKind, HllConfig, HllEngine};
 use ringbell_onc_engines::stream::StreamEngine;
 
 /// Rounds that are counted, after as many that are not.
 const ROUNDS: u64 = 200;
+/// The same of a path that takes a million instructions.
+const FEW_ROUNDS: u64 = 10;
+/// Queues of a NIC with several.
+const QUEUES: u32 = 8;
 
 /// Callgrind counts from here on, and no longer when this returns.
 #[inline(never)]
@@ -32,30 +43,105 @@ fn counted(work: &mut dyn FnMut()) {
 }
 
 /// Runs `work` uncounted, so that everything is grown and cached, then counted.
-fn rounds(mut work: impl FnMut()) -> u64 {
-    (0..ROUNDS).for_each(|_| work());
-    counted(&mut || (0..ROUNDS).for_each(|_| work()));
-    ROUNDS
+fn rounds(work: impl FnMut()) -> u64 {
+    repeated(ROUNDS, work)
+}
+
+fn repeated(n: u64, mut work: impl FnMut()) -> u64 {
+    (0..n).for_each(|_| work());
+    counted(&mut || (0..n).for_each(|_| work()));
+    n
+}
+
+/// What stands beside the transport that is counted.
+#[derive(Clone, Copy, PartialEq)]
+enum Beside {
+    Nothing,
+    /// More queues of each NIC.
+    Queues,
+    /// `tcp` over an in-memory switch.
+    Tcp,
+}
+
+/// Two NICs over `local` that are connected.
+struct Pair {
+    a: Host,
+    b: Host,
+    s: SessionId,
+    r: SessionId,
+    _more: Vec<HostQueue>,
+    _dir: TempDir,
+}
+
+fn pair(beside: Beside) -> Pair {
+    let dir = TempDir::new();
+    let switch = MemSwitch::private(2, 1500, Checksums::Omitted).expect("switch");
+    let host = |n: u8| {
+        let setup = Setup::new(&dir, n);
+        Host::with(&setup, |nic| {
+            let nic = nic.local(setup.local.clone());
+            if beside != Beside::Tcp {
+                return nic;
+            }
+            let port = switch.port(usize::from(n) - 1).expect("port");
+            with_tcp(&setup, nic, Box::new(port), tcp())
+        })
+    };
+    let (a, b) = (host(1), host(2));
+    let more = match beside {
+        Beside::Queues => QUEUES - 1,
+        _ => 0,
+    };
+    let queues = |h: &Host| {
+        let queue = || h.nic.create_queue(h.pd, QueueConfig::default());
+        (0..more)
+            .map(|_| queue().expect("queue"))
+            .collect::<Vec<_>>()
+    };
+    let more = [queues(&a), queues(&b)].concat();
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    Pair {
+        a,
+        b,
+        s,
+        r,
+        _more: more,
+        _dir: dir,
+    }
+}
+
+fn tcp() -> TcpConfig {
+    TcpConfig {
+        seed: 1,
+        ..TcpConfig::default()
+    }
+}
+
+/// When a receive is posted.
+#[derive(Clone, Copy, PartialEq)]
+enum Posted {
+    /// With its message, which it finds there.
+    Late,
+    /// A step before its message.
+    Early,
 }
 
 /// Post, step and complete of 8 bytes sent and received: both ends.
-fn send_receive(inline: bool) -> u64 {
-    let dir = TempDir::new();
-    let (a, b) = (
-        Host::new(&Setup::new(&dir, 1)),
-        Host::new(&Setup::new(&dir, 2)),
-    );
-    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+fn send_receive(inline: bool, posted: Posted, beside: Beside) -> u64 {
+    let Pair { a, b, s, r, .. } = &pair(beside);
     let message = *b"ringbell";
     a.poke(0, &message);
     let tx = match inline {
-        true => send_inline(s, &message),
-        false => send(s, 0, 8),
+        true => send_inline(*s, &message),
+        false => send(*s, 0, 8),
     };
-    let rx = recv(r, 64, 8);
+    let rx = recv(*r, 64, 8);
     let n = rounds(|| {
-        let tickets = (b.post(&rx), a.post(&tx));
-        let ends = [(&b, tickets.0), (&a, tickets.1)];
+        let received = b.post(&rx);
+        if posted == Posted::Early {
+            b.nic.step();
+        }
+        let ends = [(b, received), (a, a.post(&tx))];
         let mut open = [true; 2];
         while open != [false; 2] {
             a.nic.step();
@@ -69,6 +155,51 @@ fn send_receive(inline: bool) -> u64 {
         }
     });
     assert_eq!(b.peek(64, 8), message, "wrong bytes");
+    n
+}
+
+/// A message in a frame over the UDP port, in virtual time: both ends, with its acknowledgement.
+fn udp_frame() -> u64 {
+    const LEN: u32 = 1024;
+    let dir = TempDir::new();
+    let mut peers: Vec<SocketAddr> = Vec::new();
+    let mut host = |n: u8| {
+        let setup = Setup::new(&dir, n);
+        let config = UdpConfig {
+            bind: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            peers: peers.clone(),
+            vni: 5,
+            secret: Some(77),
+            mac: MacAddr::local(n.into()),
+            mtu: Some(1450),
+        };
+        let port = UdpPort::open(config).expect("a free port");
+        peers.push(port.local_addr());
+        Host::over(&setup, Box::new(port), tcp())
+    };
+    // The one that connects knows where the other is.
+    let (b, a) = (host(2), host(1));
+    let (s, r) = connected(&[&a, &b], 0, 1, 7);
+    let message: Vec<u8> = (0..LEN).map(|i| i as u8).collect();
+    a.poke(0, &message);
+    let (tx, rx) = (send(s, 0, LEN), recv(r, 4096, LEN));
+    let mut now = 1 << 40;
+    let n = rounds(|| {
+        let ends = [(&b, b.post(&rx)), (&a, a.post(&tx))];
+        let mut open = [true; 2];
+        while open != [false; 2] {
+            now += 1000;
+            a.nic.step_at(NicTime(now));
+            b.nic.step_at(NicTime(now));
+            for ((h, t), open) in ends.iter().zip(&mut open) {
+                if let Some(c) = h.queue.poll(*t) {
+                    assert_eq!(c.status, Status::Ok, "{c:?}");
+                    *open = false;
+                }
+            }
+        }
+    });
+    assert_eq!(b.peek(4096, LEN as usize), message, "wrong bytes");
     n
 }
 
@@ -90,23 +221,20 @@ fn nop() -> u64 {
 }
 
 /// A step of a NIC with a connection that finds nothing to do.
-fn idle_step() -> u64 {
-    let dir = TempDir::new();
-    let (a, b) = (
-        Host::new(&Setup::new(&dir, 1)),
-        Host::new(&Setup::new(&dir, 2)),
-    );
-    connected(&[&a, &b], 0, 1, 7);
+fn idle_step(beside: Beside) -> u64 {
+    let pair = pair(beside);
     rounds(|| {
-        a.nic.step();
+        pair.a.nic.step();
     })
 }
 
 /// An all-reduce of two ranks on the direct path: both ranks.
-fn direct_all_reduce(bytes: u64) -> u64 {
+fn direct_all_reduce(bytes: u64, n: u64) -> u64 {
     let w = World::new(2);
-    let n = rounds(|| w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4));
-    assert_eq!(w.direct(), 4 * ROUNDS, "some went over messages");
+    let n = repeated(n, || {
+        w.call(CollectiveKind::AllReduce, Algorithm::Auto, bytes / 4);
+    });
+    assert_eq!(w.direct(), 4 * n, "some went over messages");
     assert_eq!(w.wrong_sums(bytes as usize / 4), 0, "wrong sums");
     n
 }
@@ -154,13 +282,36 @@ fn hll_beat() -> u64 {
 /// A path's name, and what runs it.
 type Path = (&'static str, fn() -> u64);
 
-const PATHS: [Path; 8] = [
-    ("idle step", idle_step),
+const PATHS: [Path; 15] = [
+    ("idle step", || idle_step(Beside::Nothing)),
+    ("idle step, 8 queues", || idle_step(Beside::Queues)),
+    ("idle step, tcp beside", || idle_step(Beside::Tcp)),
     ("nop", nop),
-    ("send and receive 8 B", || send_receive(false)),
-    ("send and receive 8 B inline", || send_receive(true)),
-    ("all-reduce 1 KiB direct", || direct_all_reduce(1 << 10)),
-    ("all-reduce 64 KiB direct", || direct_all_reduce(64 << 10)),
+    ("send and receive 8 B", || {
+        send_receive(false, Posted::Late, Beside::Nothing)
+    }),
+    ("send and receive 8 B inline", || {
+        send_receive(true, Posted::Late, Beside::Nothing)
+    }),
+    ("receive 8 B posted early", || {
+        send_receive(true, Posted::Early, Beside::Nothing)
+    }),
+    ("8 B inline, 8 queues", || {
+        send_receive(true, Posted::Late, Beside::Queues)
+    }),
+    ("8 B inline, tcp beside", || {
+        send_receive(true, Posted::Late, Beside::Tcp)
+    }),
+    ("frame over UDP", udp_frame),
+    ("all-reduce 1 KiB direct", || {
+        direct_all_reduce(1 << 10, ROUNDS)
+    }),
+    ("all-reduce 64 KiB direct", || {
+        direct_all_reduce(64 << 10, ROUNDS)
+    }),
+    ("all-reduce 1 MiB direct", || {
+        direct_all_reduce(1 << 20, FEW_ROUNDS)
+    }),
     ("ring step", ring_step),
     ("hll beat", hll_beat),
 ];

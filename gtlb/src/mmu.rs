@@ -361,7 +361,7 @@ impl Mmu {
     ///
     /// # Errors
     /// As for both.
-    #[inline]
+    #[inline(always)]
     pub fn span_once(
         &mut self,
         pd: PdId,
@@ -375,7 +375,7 @@ impl Mmu {
         self.translate(start, flat, va, len)
     }
 
-    #[inline]
+    #[inline(always)]
     fn checked(
         &mut self,
         pd: PdId,
@@ -464,7 +464,7 @@ impl Mmu {
     }
 
     /// The span at an address of a region that begins at `start`.
-    #[inline]
+    #[inline(always)]
     fn translate(
         &mut self,
         start: u64,

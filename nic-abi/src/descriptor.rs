@@ -281,7 +281,7 @@ impl WorkQueueEntry {
     }
 
     /// The entry as an inline `SEND`, which it must be by its [kind](WorkQueueEntry::kind).
-    #[inline]
+    #[inline(always)]
     pub const fn inline_send(&self) -> InlineSend {
         let w = &self.0;
         let saved = W_SAVED.of(w[7]);
@@ -313,7 +313,7 @@ impl WorkQueueEntry {
     }
 
     /// The entry as a `RECV`, or a `SEND` from memory, which it must be by its [kind](WorkQueueEntry::kind).
-    #[inline]
+    #[inline(always)]
     pub const fn transfer(&self) -> Transfer {
         let w = &self.0;
         let saved = W_SAVED.of(w[7]);

@@ -20,7 +20,7 @@ use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 use crate::copy;
 use crate::engine::{Delivered, Direction, EngineFailed, Engines, PIECE};
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
-use crate::types::{Buffer, ConnId, Owner};
+use crate::types::{Buffer, ConnId, Owner, Small};
 pub use access::{
     CopyError, CopyStart, CopyStatus, DmaAccess, Foreign, ReadOutcome, ReadStatus, StageRoom,
 };
@@ -149,7 +149,7 @@ impl DmaState {
     }
 
     /// The bytes of a span, little-endian, when it has as many and the CPU can read them at once: at most [`INLINE_MAX`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_small(&self, span: BusSpan, len: usize) -> Option<[u64; INLINE_MAX / 8]> {
         let from = self.direct(span)?;
         if span.len < len as u64 || len > INLINE_MAX {
@@ -159,6 +159,21 @@ impl DmaState {
         // SAFETY: the span is mapped for `len` bytes (checked above); the words have room for them.
         unsafe { copy::copy(words.as_mut_ptr().cast(), from, len) };
         Some(words.map(u64::from_le))
+    }
+
+    /// Writes a small payload to a span, if that has room and the CPU can write it.
+    #[inline(always)]
+    pub(crate) fn write_small(&mut self, span: BusSpan, small: &Small) -> bool {
+        let Some(to) = self
+            .direct(span)
+            .filter(|_| u64::from(small.len) <= span.len)
+        else {
+            return false;
+        };
+        // SAFETY: the span is mapped (checked by `direct`), and no shorter than the payload.
+        unsafe { copy::copy(to, small.words.as_ptr().cast(), small.len.into()) };
+        self.copied += u64::from(small.len);
+        true
     }
 
     /// The CPU address of a span that it can reach.

@@ -19,7 +19,7 @@
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{fence, AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use ringbell_nic_abi::queue::{WAIT_IDLE, WAIT_PROGRESS};
@@ -258,7 +258,7 @@ impl Progress {
 
     /// As [`try_step`](Progress::try_step); after an idle step looks for news that often, and steps
     /// again when there are some. `fresh` reads the clock whenever it was read last.
-    #[inline]
+    #[inline(always)]
     fn try_steps(&self, looks: u32, who: Who, fresh: bool) -> Option<bool> {
         let mut core = match self.core.try_lock() {
             Ok(core) => core,
@@ -274,32 +274,22 @@ impl Progress {
         });
         let since = self.clock.since_read.load(Ordering::Relaxed);
         let fresh = fresh || since >= CLOCK_EVERY;
-        let mut steps = (false, false);
         if fresh || !core.is_quiet() {
-            steps = self.step_locked(&mut core, fresh);
-        } else {
-            core.count_step();
-            self.clock.since_read.store(since + 1, Ordering::Relaxed);
+            return Some(self.step_locked(core, fresh));
         }
-        if !steps.0 {
-            for _ in 0..looks {
-                if !core.is_quiet() {
-                    steps = self.step_locked(&mut core, false);
-                    break;
-                }
+        core.count_step();
+        self.clock.since_read.store(since + 1, Ordering::Relaxed);
+        for _ in 0..looks {
+            if !core.is_quiet() {
+                return Some(self.step_locked(core, false));
             }
         }
-        drop(core);
-        let (moved, retired) = steps;
-        if retired {
-            self.notify();
-        }
-        Some(moved)
+        Some(false)
     }
 
-    /// A step that finds something, or reads the clock. Returns whether anything moved, and whether anything retired.
+    /// A step that finds something, or reads the clock. Returns whether anything moved.
     #[inline(never)]
-    fn step_locked(&self, core: &mut Core, fresh: bool) -> (bool, bool) {
+    fn step_locked(&self, mut core: MutexGuard<'_, Core>, fresh: bool) -> bool {
         let (since, now) = if fresh || core.time.is_wanted {
             (0, Some(self.now()))
         } else {
@@ -309,7 +299,12 @@ impl Progress {
         self.clock.since_read.store(since, Ordering::Relaxed);
         let retired = core.report.counters.retired;
         let moved = core.step(now);
-        (moved, core.report.counters.retired != retired)
+        let notify = core.report.counters.retired != retired;
+        drop(core);
+        if notify {
+            self.notify();
+        }
+        moved
     }
 
     /// Something retired: sleepers look at their words. The unlock just before is a full barrier

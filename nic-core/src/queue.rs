@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use ringbell_gtlb::{CompletionWrite, DmaMemory, Exposed};
 use ringbell_nic_abi::completion::{COMPLETION_BYTES, C_SCATTERED, SCATTER_MAX};
-use ringbell_nic_abi::descriptor::DESCRIPTOR_BYTES;
+use ringbell_nic_abi::descriptor::{DESCRIPTOR_BYTES, LAP};
 use ringbell_nic_abi::{
     bar as layout, Completion, Descriptor, Flags, GpuVa, PdId, QueueId, Status, WorkQueueEntry,
 };
@@ -283,6 +283,9 @@ pub(crate) struct SendQueue {
     pub(crate) scatter: Option<ScatterSlots>,
     default_timeout_us: u32,
     next: u32,
+    /// Slot of that ticket, and the lap bit of its entry.
+    next_slot: usize,
+    next_lap: u64,
     seen_doorbell: u32,
     may_have_more: bool,
     /// The doorbell names entries that were not there at the last look: a producer's stores may arrive in any order.
@@ -310,6 +313,9 @@ impl SendQueue {
             scatter: None,
             default_timeout_us: config.default_timeout_us,
             next: config.first_ticket,
+            // The first ticket is a multiple of twice the depth.
+            next_slot: 0,
+            next_lap: LAP,
             seen_doorbell: config.first_ticket,
             may_have_more: false,
             pending: false,
@@ -322,7 +328,7 @@ impl SendQueue {
         Owner::queue(self.queue.0)
     }
 
-    /// A copy of the next entry when there is one and its completion line is free. Costs one load
+    /// Ticket and copy of the next entry when there is one and its completion line is free. Costs one load
     /// while the doorbell does not change, two while it names an entry that has not come.
     #[inline]
     pub(crate) fn peek(&mut self) -> Option<(u32, WorkQueueEntry)> {
@@ -332,19 +338,17 @@ impl SendQueue {
             self.seen_doorbell = rung;
             self.may_have_more = true;
         }
-        if !self.is_pending() || self.busy[self.slot(self.next)] {
+        if !self.is_pending() || self.busy[self.next_slot] {
             return None;
         }
-        match self.slots.peek(self.next) {
-            Some(e) => Some((self.next, e)),
-            None => {
-                self.may_have_more = false;
-                // The doorbell holds some producer's ticket plus one; 0 here means that no producer is ahead.
-                let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
-                self.pending = ahead < self.busy.len() as u32;
-                None
-            }
+        if let Some(entry) = self.slots.peek_at(self.next_slot, self.next_lap) {
+            return Some((self.next, entry));
         }
+        self.may_have_more = false;
+        // The doorbell holds some producer's ticket plus one; 0 here means that no producer is ahead.
+        let ahead = rung.wrapping_sub(self.next).wrapping_sub(1);
+        self.pending = ahead < self.busy.len() as u32;
+        None
     }
 
     /// Whether the doorbell was rung since [`peek`](SendQueue::peek) saw it, or more may lie behind the entry that it
@@ -353,6 +357,13 @@ impl SendQueue {
     pub(crate) fn is_rung(&self) -> bool {
         // Relaxed: `peek` loads it again with Acquire before it looks at entries.
         self.may_have_more || self.slots.doorbell.load(Relaxed) != self.seen_doorbell
+    }
+
+    /// Whether the doorbell was rung since `peek` saw it. One load.
+    #[inline]
+    pub(crate) fn is_rung_anew(&self) -> bool {
+        // Relaxed: as above.
+        self.slots.doorbell.load(Relaxed) != self.seen_doorbell
     }
 
     /// Whether `peek` is to look although the doorbell does not change.
@@ -383,9 +394,17 @@ impl SendQueue {
     /// Consumes the entry that `peek` has shown; its line is reserved from now on.
     #[inline]
     pub(crate) fn consume(&mut self) {
-        let slot = self.slot(self.next);
-        self.busy[slot] = true;
+        self.busy[self.next_slot] = true;
+        self.advance();
+    }
+
+    #[inline]
+    fn advance(&mut self) {
         self.next = self.next.wrapping_add(1);
+        self.next_slot += 1;
+        if self.next_slot == self.busy.len() {
+            (self.next_slot, self.next_lap) = (0, self.next_lap ^ LAP);
+        }
     }
 
     /// An operation for a descriptor of the queue, with its time-out.
@@ -411,6 +430,14 @@ impl SendQueue {
             0 => self.default_timeout_us,
             us => us,
         }
+    }
+
+    /// Consumes the entry that `peek` has shown and completes it at once.
+    #[inline]
+    pub(crate) fn complete_next(&mut self, c: &Completion, memory: &dyn DmaMemory) {
+        let ticket = self.next;
+        self.advance();
+        self.write_completion(ticket, c.encode(ticket), memory);
     }
 
     /// Retires a descriptor: publishes its completion.
@@ -473,7 +500,6 @@ mod tests {
 
     use ringbell_gtlb::testing::HostMemory;
     use ringbell_gtlb::{BusError, DmaId, DmaOp, Submitted};
-    use ringbell_nic_abi::descriptor::LAP;
     use ringbell_nic_abi::{Descriptor, Opcode};
 
     use super::*;

@@ -119,8 +119,13 @@ impl Slots<'_> {
     /// NIC: a copy of the entry of `ticket` when all of it was written.
     #[inline]
     pub(crate) fn peek(&self, ticket: u32) -> Option<WorkQueueEntry> {
-        let line = self.entry(ticket);
-        let lap = self.lap(ticket);
+        self.peek_at(self.slot(ticket), self.lap(ticket))
+    }
+
+    /// NIC: the same for the slot and the lap bit of a ticket.
+    #[inline(always)]
+    pub(crate) fn peek_at(&self, slot: usize, lap: u64) -> Option<WorkQueueEntry> {
+        let line: &[AtomicU64; LINE_WORDS] = self.sq[slot * LINE_WORDS..].first_chunk()?;
         // Most polls find an entry that was not written: one word shows it.
         if (line[0].load(Ordering::Relaxed) ^ lap) & LAP != 0 {
             return None;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ringbell_nic_abi::{GpuVa, SessionId};
+use ringbell_nic_abi::{GpuVa, SessionId, INLINE_MAX};
 
 /// NIC time: nanoseconds since the NIC was made. Given as an argument, never read from a clock here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -53,6 +53,27 @@ pub struct Buffer {
     pub va: GpuVa,
     /// Bytes.
     pub len: u32,
+}
+
+/// A payload of up to 40 bytes at the head of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Small {
+    /// Bytes.
+    pub len: u8,
+    /// The bytes, as they lie in memory; those beyond `len` are undefined.
+    pub words: [u64; INLINE_MAX / 8],
+}
+
+impl Small {
+    /// The bytes in order; those beyond `len` are undefined.
+    #[inline]
+    pub fn bytes(&self) -> [u8; INLINE_MAX] {
+        let mut bytes = [0; INLINE_MAX];
+        for (to, word) in bytes.chunks_exact_mut(8).zip(self.words) {
+            to.copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
 }
 
 /// Owner of an operation: engines are attached to queues and communicators as well as to streams.

@@ -4,6 +4,8 @@
 //! under callgrind. A count above the recorded one by more than the tolerance fails; a lower one is for `--update` to record.
 //! Only instructions count: the simulated caches and branches are no real machine's.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,9 +49,14 @@ pub(crate) fn compare() -> Result<Outcome> {
         );
         TOLERANCE_OTHER_COMPILER
     };
-    let verdict = judge(&recorded.counts, &count()?, tolerance);
+    let counted = count()?;
+    let verdict = judge(&recorded.counts, &counted.counts, tolerance);
     print!("{}", verdict.table);
     if verdict.worse.is_empty() {
+        // Another compiler may inline another file's functions.
+        if compiler == recorded.compiler {
+            files::check(&counted.files)?;
+        }
         return Ok(Outcome::Passed);
     }
     bail!(
@@ -63,13 +70,26 @@ pub(crate) fn update() -> Result<()> {
     if let Some(why) = unable() {
         bail!("{why}");
     }
-    let counts = count()?;
+    let Counted { counts, files } = count()?;
+    files::update(&files)?;
     let before = read().map(|r| r.counts).unwrap_or_default();
     print!("{}", judge(&before, &counts, TOLERANCE).table);
     let text = json!({ "compiler": compiler()?, "instructions": counts });
     let file = root().join(RECORDED);
     std::fs::write(&file, format!("{text:#}\n"))
         .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Prints the files that a path crosses.
+pub(crate) fn print_files(path: &str) -> Result<()> {
+    if let Some(why) = unable() {
+        bail!("{why}");
+    }
+    let (profile, operations) = profile(&build()?, path)?;
+    let files = files::crossed(&profile, operations);
+    files.iter().for_each(|f| println!("{f}"));
+    println!("{} files", files.len());
+    Ok(())
 }
 
 /// Why this machine cannot count.
@@ -143,33 +163,46 @@ fn judge(recorded: &Counts, now: &Counts, tolerance: f64) -> Verdict {
     Verdict { table, worse }
 }
 
-fn count() -> Result<Counts> {
+/// What was counted of all paths.
+struct Counted {
+    counts: Counts,
+    files: files::Files,
+}
+
+fn count() -> Result<Counted> {
     let program = build()?;
     let list = run(Command::new(&program).arg("--list"))?;
+    let (mut counts, mut files) = (Counts::new(), files::Files::new());
+    for path in list.lines() {
+        let (profile, operations) = profile(&program, path)?;
+        let n = instructions(&profile)
+            .with_context(|| format!("no instructions were counted of {path}"))?;
+        counts.insert(path.into(), (n / operations * 10.0).round() / 10.0);
+        files.insert(path.into(), files::crossed(&profile, operations));
+    }
+    Ok(Counted { counts, files })
+}
+
+/// Runs a path under callgrind. Its profile, and the number of operations in that.
+fn profile(program: &Path, path: &str) -> Result<(String, f64)> {
     let dir = target().join("counts");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    let mut counts = Counts::new();
-    for path in list.lines() {
-        let file = dir.join(format!("{}.callgrind", path.replace(' ', "-")));
-        let mut out = std::ffi::OsString::from("--callgrind-out-file=");
-        out.push(&file);
-        let said = run(Command::new("valgrind")
-            .args(["--tool=callgrind", "--toggle-collect=counts::counted*"])
-            .arg(out)
-            .arg(&program)
-            .arg(path))?;
-        let by: f64 = said
-            .trim()
-            .strip_prefix(&format!("{path}: "))
-            .and_then(|n| n.parse().ok())
-            .with_context(|| format!("{path} said {said:?} instead of a number"))?;
-        let profile = std::fs::read_to_string(&file)
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        let n = instructions(&profile)
-            .with_context(|| format!("{} has no instructions", file.display()))?;
-        counts.insert(path.into(), (n / by * 10.0).round() / 10.0);
-    }
-    Ok(counts)
+    let file = dir.join(format!("{}.callgrind", path.replace([' ', ','], "-")));
+    let mut out = std::ffi::OsString::from("--callgrind-out-file=");
+    out.push(&file);
+    let said = run(Command::new("valgrind")
+        .args(["--tool=callgrind", "--toggle-collect=counts::counted*"])
+        .arg(out)
+        .arg(program)
+        .arg(path))?;
+    let operations = said
+        .trim()
+        .strip_prefix(&format!("{path}: "))
+        .and_then(|n| n.parse().ok())
+        .with_context(|| format!("{path} said {said:?} instead of a number"))?;
+    let profile = std::fs::read_to_string(&file)
+        .with_context(|| format!("cannot read {}", file.display()))?;
+    Ok((profile, operations))
 }
 
 /// The sum that a callgrind profile ends with, unless nothing was counted.

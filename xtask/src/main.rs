@@ -62,9 +62,12 @@ enum Task {
     User,
     /// Instructions of the paths of small operations, under callgrind, against the recorded counts
     Counts {
-        /// Record what is counted now in benches/micro/counts.json
-        #[arg(long)]
+        /// Record what is counted now in benches/micro/counts.json, and the lists of files in docs/architecture.md
+        #[arg(long, conflicts_with = "files")]
         update: bool,
+        /// Print the workspace's files that this path crosses
+        #[arg(long, value_name = "PATH")]
+        files: Option<String>,
     },
     /// The fuzz targets, each for 30 s; guided by coverage where nightly and cargo-fuzz are
     Fuzz(fuzz::Args),
@@ -114,8 +117,11 @@ fn run(task: Task) -> Result<bool> {
         Task::Install(args) => install::run(&args).map(|()| true),
         Task::Kernels => Ok(steps::run(&[("kernels", kernels::compile)])),
         Task::User => Ok(steps::run(&[("user", unprivileged::tests)])),
-        Task::Counts { update: true } => counts::update().map(|()| true),
-        Task::Counts { update: false } => Ok(steps::run(&[("counts", counts::compare)])),
+        Task::Counts {
+            files: Some(path), ..
+        } => counts::print_files(&path).map(|()| true),
+        Task::Counts { update: true, .. } => counts::update().map(|()| true),
+        Task::Counts { .. } => Ok(steps::run(&[("counts", counts::compare)])),
         Task::Fuzz(args) => fuzz::run(&args).map(|()| true),
         Task::Mutants(args) => mutants::run(&args).map(|()| true),
         Task::Peers(args) => peers::run(&args).map(|()| true),

@@ -7,6 +7,7 @@ use crate::dma::{Dma, DmaState};
 use crate::memory::exports::Exports;
 use crate::memory::nic_memory::{Block, NIC_BUS, NIC_VA};
 use crate::queue::ScatterSlots;
+use crate::types::Small;
 
 /// See the module text.
 pub(crate) struct Memory {
@@ -36,7 +37,7 @@ impl Memory {
 
     /// The bytes of a small send from memory, when the CPU can read them at once. They count as copied when the caller
     /// has used them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn read_small(&mut self, pd: PdId, d: &Transfer) -> Option<InlineSend> {
         if d.len as usize > INLINE_MAX {
             return None;
@@ -48,6 +49,16 @@ impl Memory {
             len: d.len as u8,
             words: self.dma.read_small(span, d.len as usize)?,
         })
+    }
+
+    /// Writes a small payload where a receive wants it, when the CPU can at once.
+    #[inline(always)]
+    pub(super) fn write_small(&mut self, pd: PdId, d: &Transfer, small: &Small) -> bool {
+        let (va, len) = (d.local_va, u64::from(d.len));
+        match self.mmu.span_once(pd, d.lkey, va, len, Need::Write) {
+            Ok(span) => self.dma.write_small(span, small),
+            Err(_) => false,
+        }
     }
 
     /// `len` bytes of NIC memory, registered in a protection domain of their own; `None` when memory, domains or regions

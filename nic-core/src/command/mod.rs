@@ -153,8 +153,7 @@ impl Core {
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         !self.is_due
-            && !self.time.is_wanted
-            && !self.queues.iter().any(SendQueue::is_rung)
+            && !self.queues.iter().any(SendQueue::is_rung_anew)
             && self.streams.transports.iter().all(|t| t.is_quiet())
             && (!self.collectives.exists() || self.collectives.is_quiet())
     }
@@ -168,6 +167,7 @@ impl Core {
     /// Moves what can be moved: steps the parts that have something to do, all of them when the time is given or the
     /// last step has left work. `now` is given at least every few steps; in between, steps cost no clock reading.
     /// Returns whether anything moved.
+    #[inline(always)]
     pub(crate) fn step(&mut self, now: Option<NicTime>) -> bool {
         self.count_step();
         self.time.fresh = now.is_some();
@@ -229,7 +229,8 @@ impl Core {
         moved |= !self.copies.is_empty() && self.step_copies();
         self.is_due = self.queues.iter().any(SendQueue::is_pending)
             || !self.copies.is_empty()
-            || !self.memory.dma.is_quiet();
+            || !self.memory.dma.is_quiet()
+            || self.time.is_wanted;
         moved
     }
 
@@ -256,15 +257,16 @@ impl Core {
                     break;
                 };
                 let done = match entry.kind() {
-                    EntryKind::InlineSend => self.send_now(q, ticket, &entry, true),
-                    EntryKind::Send => self.send_now(q, ticket, &entry, false),
+                    EntryKind::InlineSend => self.send_now(q, &entry, true),
+                    EntryKind::Send => self.send_now(q, &entry, false),
                     EntryKind::Receive => {
-                        self.receive(q, ticket, &entry);
+                        if !self.receive_now(q, &entry) {
+                            self.receive(q, ticket, &entry);
+                        }
                         true
                     }
                     EntryKind::Nop if !self.stopping => {
-                        let permit = self.take(q, ticket, Opcode::Nop, &entry);
-                        self.finish(permit, Status::Ok, 0, 0);
+                        self.complete_next(q, Opcode::Nop, &entry, 0);
                         true
                     }
                     EntryKind::Nop | EntryKind::Other => false,

@@ -2,7 +2,9 @@
 
 use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::completion::SCATTER_MAX;
-use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status, WorkQueueEntry};
+use ringbell_nic_abi::{
+    Completion, Descriptor, Flags, GpuVa, Opcode, PdId, SessionId, Status, WorkQueueEntry,
+};
 
 use super::Core;
 use crate::engine::{Direction, EngineFailed};
@@ -16,30 +18,31 @@ use crate::types::{Buffer, ConnId, Owner};
 type Refusal = (Status, u64);
 
 impl Core {
-    /// Consumes the entry that a queue has shown.
-    #[inline]
-    pub(super) fn take(
+    /// Executes the entry that a queue has shown to its end, with success.
+    #[inline(always)]
+    pub(super) fn complete_next(
         &mut self,
         q: usize,
-        ticket: u32,
         opcode: Opcode,
         entry: &WorkQueueEntry,
-    ) -> Permit {
-        self.queues[q].consume();
+        bytes: u64,
+    ) {
+        let completion = Completion {
+            status: Status::Ok,
+            opcode: opcode.code(),
+            wr_id: entry.wr_id(),
+            bytes,
+            detail: 0,
+        };
+        self.queues[q].complete_next(&completion, &*self.memory.dma.memory);
         self.report.counters.accepted += 1;
-        Permit::new(q as u32, ticket, opcode.code(), entry.wr_id())
+        self.report.counters.retired += 1;
     }
 
     /// Sends up to 40 bytes at once, inline or from memory that the CPU can read: without operation record,
     /// deadline or event. `false`: nothing happened; the general path also reports faults.
     #[inline(never)]
-    pub(super) fn send_now(
-        &mut self,
-        q: usize,
-        ticket: u32,
-        entry: &WorkQueueEntry,
-        is_inline: bool,
-    ) -> bool {
+    pub(super) fn send_now(&mut self, q: usize, entry: &WorkQueueEntry, is_inline: bool) -> bool {
         let (pd, by) = (self.queues[q].pd, self.queues[q].mover());
         let Some(session) = self.sessions.get(entry.session(), pd) else {
             return false;
@@ -74,33 +77,75 @@ impl Core {
         }
         session.tx_bytes += bytes;
         self.report.counters.tx_bytes += bytes;
-        let permit = self.take(q, ticket, Opcode::Send, entry);
-        self.finish(permit, Status::Ok, bytes, 0);
+        self.complete_next(q, Opcode::Send, entry, bytes);
+        true
+    }
+
+    /// Receives up to 40 bytes at once that have arrived, into memory that the CPU can write. `false`: nothing happened.
+    #[inline(never)]
+    pub(super) fn receive_now(&mut self, q: usize, entry: &WorkQueueEntry) -> bool {
+        let queue = &self.queues[q];
+        let (pd, by) = (queue.pd, queue.mover());
+        let Some(session) = self.sessions.get(entry.session(), pd) else {
+            return false;
+        };
+        let (transport, conn) = match &session.state {
+            State::Stream(s) if !s.reset && session.chain.is_none() => (s.transport, s.conn),
+            _ => return false,
+        };
+        let engines = &self.memory.dma.engines;
+        if self.stopping
+            || queue.scatter.is_some()
+            || engines.is_on((transport, conn, Direction::Receive))
+            || engines.is_watched(by, Direction::Receive)
+        {
+            return false;
+        }
+        let transport = &mut self.streams.transports[transport];
+        let Some(small) = transport.next_small(conn) else {
+            return false;
+        };
+        let (d, n) = (entry.transfer(), u32::from(small.len));
+        let fits = n == d.len || (d.flags.contains(Flags::SOME) && n < d.len);
+        if n == 0 || !fits || !self.memory.write_small(pd, &d, &small) {
+            return false;
+        }
+        transport.take_small(conn, &small);
+        session.rx_bytes += u64::from(n);
+        self.report.counters.rx_bytes += u64::from(n);
+        self.complete_next(q, Opcode::Recv, entry, n.into());
         true
     }
 
     /// A `RECV`: at once when its bytes have arrived, else posted.
     #[inline(never)]
     pub(super) fn receive(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) {
-        let permit = self.take(q, ticket, Opcode::Recv, entry);
         let d = entry.transfer();
-        if self.stopping {
-            return self.finish(permit, Status::ShuttingDown, 0, 0);
-        }
         let (pd, by) = (self.queues[q].pd, self.queues[q].mover());
-        let stream = match self.stream(pd, d.session, d.flags) {
-            Ok(ok) => ok,
-            Err((status, detail)) => return self.finish(permit, status, 0, detail),
+        let permit = |c: &mut Core| c.take(q, ticket, Opcode::Recv, entry);
+        let stream = match self.stopping {
+            true => Err((Status::ShuttingDown, 0)),
+            false => self.stream(pd, d.session, d.flags),
+        };
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err((status, detail)) => {
+                let permit = permit(self);
+                return self.finish(permit, status, 0, detail);
+            }
         };
         if d.len == 0 {
-            return self.finish(permit, Status::Ok, 0, 0);
+            return self.complete_next(q, Opcode::Recv, entry, 0);
         }
         self.show_watcher(by, Direction::Receive, d.session, stream);
         let need = Need::Write;
         let mmu = &mut self.memory.mmu;
         let region = match mmu.check(pd, d.lkey, d.local_va, d.len.into(), need) {
             Ok(region) => region,
-            Err(fault) => return self.refuse_buffer(permit, fault, d.flags, d.session),
+            Err(fault) => {
+                let permit = permit(self);
+                return self.refuse_buffer(permit, fault, d.flags, d.session);
+            }
         };
         let buffer = Buffer {
             region,
@@ -119,11 +164,13 @@ impl Core {
             if let Some(s) = self.sessions.at(Core::slot(d.session)) {
                 s.rx_bytes += bytes;
             }
-            return match in_line {
-                true => self.finish_in_line(permit, d.local_va, Status::Ok, bytes, 0),
-                false => self.finish(permit, Status::Ok, bytes, 0),
-            };
+            if in_line {
+                let permit = permit(self);
+                return self.finish_in_line(permit, d.local_va, Status::Ok, bytes, 0);
+            }
+            return self.complete_next(q, Opcode::Recv, entry, bytes);
         }
+        let permit = permit(self);
         let token = self.outstanding.insert(Operation {
             permit,
             in_line,
@@ -142,7 +189,15 @@ impl Core {
             buffer,
             some,
         };
-        transport.post_recv(conn, work);
+        self.streams.transports[t].post_recv(conn, work);
+    }
+
+    /// Consumes the entry that a queue has shown.
+    #[inline]
+    fn take(&mut self, q: usize, ticket: u32, opcode: Opcode, entry: &WorkQueueEntry) -> Permit {
+        self.queues[q].consume();
+        self.report.counters.accepted += 1;
+        Permit::new(q as u32, ticket, opcode.code(), entry.wr_id())
     }
 
     /// The stream of a descriptor's session.

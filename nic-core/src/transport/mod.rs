@@ -24,7 +24,7 @@ use ringbell_nic_abi::{InlineSend, Status, INLINE_MAX};
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
 use crate::network::Network;
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, Small, WorkToken};
 
 /// What a send carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,6 +201,17 @@ pub trait Transport: Sharer + Send {
 
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
+
+    /// The payload that is the next to be received, when no receive is queued before it and it has arrived as a whole.
+    fn next_small(&self, conn: ConnId) -> Option<Small> {
+        let _ = conn;
+        None
+    }
+
+    /// Takes the payload that [`next_small`](Transport::next_small) has just shown: it was received.
+    fn take_small(&mut self, conn: ConnId, small: &Small) {
+        let _ = (conn, small);
+    }
 
     /// Receives at once when nothing is queued before it and enough has already arrived. `Some(bytes)`:
     /// it has ended, there will be no event. `None`: the stream is as before, queue it instead.

@@ -74,6 +74,12 @@ impl Conn {
         }
     }
 
+    /// Whether a receive may take bytes before it is queued.
+    #[inline]
+    pub(super) fn may_receive_now(&self) -> bool {
+        self.phase == Phase::Open && !self.reset && !self.closing && self.rx.recvs.is_empty()
+    }
+
     /// Whether the peer has our id, so that it can be notified of an end.
     pub(super) fn peer_knows(&self) -> bool {
         matches!(self.phase, Phase::Open | Phase::Zombie)

@@ -4,6 +4,7 @@ use super::conn::Phase;
 use super::*;
 
 impl LocalTransport {
+    #[inline(never)]
     pub(super) fn take_packets(&mut self, link: usize, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
         for _ in 0..BATCH {
@@ -14,8 +15,9 @@ impl LocalTransport {
             l.advance();
             moved = true;
             // The most frequent packet, without decoding it into a `Packet`.
-            if let Some((dst, payload)) = packet::inline_of(&words) {
-                self.on_inline(link, dst, payload.bytes(), dma);
+            if let Some((dst, small)) = packet::inline_of(&words) {
+                let bytes = small.bytes();
+                self.on_inline(link, dst, &bytes[..usize::from(small.len)], dma);
                 continue;
             }
             match Packet::decode(&words) {

@@ -219,7 +219,7 @@ impl Link {
     }
 
     /// Sends a line unless the ring is full or the link is not up.
-    #[inline]
+    #[inline(always)]
     pub(super) fn push_line(&mut self, line: &[u64; WORDS]) -> bool {
         let Some(rings) = self.rings.as_ref().filter(|_| self.state == LinkState::Up) else {
             return false;
@@ -239,14 +239,35 @@ impl Link {
         self.rx.peek(self.rings.as_ref()?.received)
     }
 
-    /// Whether there is nothing to read and nothing that waits to be written.
+    /// Whether a packet can be read.
+    #[inline]
+    pub(super) fn has_packets(&self) -> bool {
+        let rings = self.rings.as_ref();
+        rings.is_some_and(|r| self.rx.is_there(r.received))
+    }
+
+    /// Whether there is nothing to read and nothing that waits to be written. Only the sockets advance a link that is
+    /// not up, and those are polled by time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
-        // Only the sockets advance a link that is not up, and those are polled by time.
         let Some(rings) = &self.rings else {
             return true;
         };
         !self.pushed && self.control.is_empty() && !self.rx.is_there(rings.received)
+    }
+
+    /// Sends packets that have waited for room. Returns whether any has left.
+    #[inline(never)]
+    pub(super) fn push_control(&mut self) -> bool {
+        let mut moved = false;
+        while let Some(p) = self.control.front().copied() {
+            if !self.push(&p) {
+                break;
+            }
+            self.control.pop_front();
+            moved = true;
+        }
+        moved
     }
 
     /// Gives the line back that `peek` has shown.

@@ -61,7 +61,7 @@ use crate::dma::DmaAccess;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
 use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase};
 use endpoint::Endpoint;
@@ -339,7 +339,15 @@ impl LocalTransport {
         (true, false)
     }
 
+    /// What is looked at by time: the sockets, and memory that engines copy from.
+    #[inline(never)]
+    fn step_sockets(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+        self.sockets_at = now.plus(SOCKETS_EVERY);
+        self.look_at_sockets(now) | self.advance_allocations(dma)
+    }
+
     /// Moves those connections on that have something to do.
+    #[inline(never)]
     fn step_active(&mut self, dma: &mut dyn DmaAccess) -> bool {
         let (mut moved, mut budget) = (false, receive::STEP_BYTES);
         for _ in 0..self.table.active.len() {
@@ -358,6 +366,7 @@ impl LocalTransport {
         moved
     }
 
+    #[inline(never)]
     fn look_for_early(&mut self, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
         for id in std::mem::take(&mut self.table.waiting) {
@@ -460,29 +469,50 @@ impl Transport for LocalTransport {
 
     #[inline]
     fn send_now(&mut self, conn: ConnId, payload: &InlineSend) -> bool {
-        let Some(c) = self.conn(conn.0) else {
+        let Some(c) = self.table.get_mut(conn.0) else {
             return false;
         };
         let free = c.phase == Phase::Open && c.tx.sends.is_empty();
         if !free || c.reset || c.peer_closed || c.tx.shut {
             return false;
         }
-        let (link, peer_id, len) = (c.link, c.peer_id, u64::from(payload.len));
-        let on_the_way = c.tx.inline_sent - c.tx.inline_acked + len;
-        let Some(link) = &mut self.links[link] else {
+        let on_the_way = c.tx.inline_sent - c.tx.inline_acked + u64::from(payload.len);
+        let Some(link) = &mut self.links[c.link] else {
             return false;
         };
-        if on_the_way > link.peer_window {
-            return false;
-        }
+        let line = packet::inline_line(c.peer_id, payload.len, &payload.words);
         // The peer is woken by the flush at the end of this step.
-        if !link.push_line(&packet::inline_line(peer_id, payload.len, &payload.words)) {
+        if on_the_way > link.peer_window || !link.push_line(&line) {
             return false;
         }
-        if let Some(c) = self.conn(conn.0) {
-            c.tx.inline_sent += len;
-        }
+        c.tx.inline_sent += u64::from(payload.len);
         true
+    }
+
+    #[inline]
+    fn next_small(&self, conn: ConnId) -> Option<Small> {
+        let c = self.table.get(conn.0)?;
+        let link = self.links[c.link].as_ref()?;
+        let (dst, small) = packet::inline_of(&link.peek()?)?;
+        let is_next = c.may_receive_now() && c.rx.segs.is_empty() && dst == conn.0;
+        is_next.then_some(small)
+    }
+
+    #[inline]
+    fn take_small(&mut self, conn: ConnId, small: &Small) {
+        let quarter = self.config.inline_window as u64 / 4;
+        let Some(c) = self.table.get_mut(conn.0) else {
+            return;
+        };
+        let Some(link) = &mut self.links[c.link] else {
+            return;
+        };
+        link.advance();
+        c.rx.inline_taken += u64::from(small.len);
+        // The window that this opens is announced in a step of its own.
+        if c.rx.inline_taken - c.rx.inline_told >= quarter {
+            self.activate(conn.0);
+        }
     }
 
     fn recv_now(
@@ -494,13 +524,10 @@ impl Transport for LocalTransport {
     ) -> Option<u32> {
         let quarter = self.config.inline_window as u64 / 4;
         let c = self.table.get_mut(conn.0)?;
-        if c.reset || c.closing || c.phase != Phase::Open || !c.rx.recvs.is_empty() {
+        if c.rx.segs.is_empty() || !c.may_receive_now() {
             return None;
         }
-        let n = match c.rx.segs.is_empty() {
-            false => receive::take_staged(c, buffer, some, dma)?,
-            true => receive::take_line(c, self.links[c.link].as_mut()?, buffer, some, dma)?,
-        };
+        let n = receive::take_staged(c, buffer, some, dma)?;
         // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
@@ -641,14 +668,11 @@ impl Transport for LocalTransport {
     }
 
     fn step(&mut self, now: NicTime, _: &mut Network, dma: &mut dyn DmaAccess) -> bool {
-        let mut moved = false;
-        if now >= self.sockets_at {
-            self.sockets_at = now.plus(SOCKETS_EVERY);
-            moved |= self.look_at_sockets(now);
-            moved |= self.advance_allocations(dma);
-        }
+        let mut moved = now >= self.sockets_at && self.step_sockets(now, dma);
         for i in 0..self.links.len() {
-            moved |= self.take_packets(i, dma);
+            if self.links[i].as_ref().is_some_and(Link::has_packets) {
+                moved |= self.take_packets(i, dma);
+            }
         }
         if !self.table.active.is_empty() {
             moved |= self.step_active(dma);
@@ -664,12 +688,8 @@ impl Transport for LocalTransport {
         }
         self.rooms.trim(dma);
         for l in self.links.iter_mut().flatten() {
-            while let Some(p) = l.control.front().copied() {
-                if !l.push(&p) {
-                    break;
-                }
-                l.control.pop_front();
-                moved = true;
+            if !l.control.is_empty() {
+                moved |= l.push_control();
             }
             l.flush();
         }

@@ -3,6 +3,8 @@
 //! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
 //! bit on top. The rest depends on the kind.
 
+use crate::types::Small;
+
 /// Payload bytes that travel inside a line.
 pub(super) const INLINE: usize = 40;
 /// Bus spans that one `Ref` names.
@@ -48,32 +50,15 @@ pub(super) fn inline_line(dst: u32, len: u8, payload: &[u64; INLINE / 8]) -> [u6
     [head(4, len.into(), dst), 0, 0, p[0], p[1], p[2], p[3], p[4]]
 }
 
-/// The payload of an `Inline` packet as it arrives.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InlinePayload {
-    bytes: [u8; INLINE],
-    len: u8,
-}
-
-impl InlinePayload {
-    #[inline]
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.len)]
-    }
-}
-
 /// Receiver and payload of a line that is an `Inline` packet in order; `None` for all others.
 #[inline]
-pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, InlinePayload)> {
+pub(super) fn inline_of(w: &[u64; 8]) -> Option<(u32, Small)> {
     let len = (w[0] >> 8) as u8;
     if w[0] as u8 != 4 || len as usize > INLINE {
         return None;
     }
-    let mut bytes = [0; INLINE];
-    for i in 0..INLINE / 8 {
-        bytes[i * 8..i * 8 + 8].copy_from_slice(&w[3 + i].to_ne_bytes());
-    }
-    Some(((w[0] >> 16) as u32, InlinePayload { bytes, len }))
+    let words = [w[3], w[4], w[5], w[6], w[7]];
+    Some(((w[0] >> 16) as u32, Small { len, words }))
 }
 
 impl Packet {
@@ -142,7 +127,8 @@ impl Packet {
             },
             3 => Packet::Refuse { dst, status: small },
             4 => {
-                let (dst, InlinePayload { bytes, len }) = inline_of(w)?;
+                let (dst, small) = inline_of(w)?;
+                let (len, bytes) = (small.len, small.bytes());
                 Packet::Inline { dst, len, bytes }
             }
             5 if small as usize <= SPANS => Packet::Ref {

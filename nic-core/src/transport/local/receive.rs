@@ -6,8 +6,6 @@ use ringbell_nic_abi::Status;
 
 use super::conn::Conn;
 use super::io::{fail_front, recv_done, wants_streaming, Fill, In};
-use super::link::Link;
-use super::packet;
 use super::pending_copy;
 use super::receive_transform;
 use super::rx::{RxRecv, Seg};
@@ -95,29 +93,6 @@ pub(super) fn take_staged(
     if *len == 0 {
         c.rx.segs.pop_front();
     }
-    Some(n)
-}
-
-/// Fills a receive that is not queued from the next line of the ring, if that holds enough for it.
-#[inline]
-pub(super) fn take_line(
-    c: &mut Conn,
-    link: &mut Link,
-    buffer: &Buffer,
-    some: bool,
-    dma: &mut dyn DmaAccess,
-) -> Option<u32> {
-    let (dst, payload) = packet::inline_of(&link.peek()?)?;
-    let bytes = payload.bytes();
-    let n = bytes.len() as u32;
-    let fits = n == buffer.len || (some && n != 0 && n < buffer.len);
-    if dst != c.id.0 || !fits || dma.on_path(c.id, Direction::Receive) {
-        return None;
-    }
-    // A fault leaves the line where it is: the queued receive reports it.
-    dma.write(buffer, 0, bytes).ok()?;
-    link.advance();
-    c.rx.inline_taken += u64::from(n);
     Some(n)
 }
 

@@ -90,7 +90,7 @@ impl Consumer {
     }
 
     /// A copy of the next line, when it is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&self, memory: &[AtomicU64]) -> Option<[u64; WORDS]> {
         let line: &[AtomicU64; WORDS] = memory[self.at..].first_chunk()?;
         // Acquire: pairs with the Release in `Producer::push`; it also orders what the line
