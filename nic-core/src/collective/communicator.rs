@@ -141,6 +141,17 @@ impl Life {
     }
 }
 
+/// What the communicators of a NIC wait for, counted.
+#[derive(Debug, Default)]
+pub(crate) struct Lives {
+    /// Communicators that have ended and are not gone.
+    pub(crate) ending: usize,
+    /// Some may not be ready, or have ended and not retired their operations.
+    pub(crate) unsettled: bool,
+    /// Ranks ever recorded as gone: usually none.
+    pub(crate) gone: u64,
+}
+
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Comm {

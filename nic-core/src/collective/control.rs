@@ -140,7 +140,7 @@ impl Collectives {
         });
         let id = CommId(slot as u32 | u32::from(s.generation) << 16);
         self.by_ctx.insert(c.ctx, slot as u32);
-        self.unsettled = true;
+        self.lives.unsettled = true;
         tracing::info!(
             ctx = c.ctx,
             rank = c.rank,
@@ -233,7 +233,8 @@ impl Collectives {
             self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
             self.fabric.retire(ctx);
             let until = io.now;
-            self.ending += 1;
+            self.lives.ending += 1;
+            self.lives.unsettled = true;
             if let Some(c) = self.comm_mut(slot) {
                 c.life.end = Some(super::End {
                     rank,

@@ -27,8 +27,8 @@ impl Collectives {
             reaped: false,
         });
         let (ctx, n) = (c.ctx, c.peers.len());
-        self.ending += 1;
-        self.unsettled = true;
+        self.lives.ending += 1;
+        self.lives.unsettled = true;
         tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
         self.abort_direct(io, slot);
         self.fabric.kill(io, ctx, |from| Frame::Abort {
@@ -62,7 +62,7 @@ impl Collectives {
     /// Retires the operations of communicators that have ended, once nothing touches their memory.
     #[inline]
     pub(super) fn reap(&mut self, io: &mut Io<'_>) -> bool {
-        self.ending > 0 && self.reap_ended(io)
+        self.lives.ending > 0 && self.reap_ended(io)
     }
 
     #[inline(never)]
@@ -115,7 +115,7 @@ impl Collectives {
     pub(super) fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
         let s = &mut self.comms[slot as usize];
         if let Some(c) = s.comm.take() {
-            self.ending -= usize::from(c.life.end.is_some());
+            self.lives.ending -= usize::from(c.life.end.is_some());
             io.dma.nic_memory.free(c.scratch);
             // Its engines stay, so that they can still be queried.
             for by in [Owner::communicator(slot), Owner::operands(slot)] {

@@ -181,7 +181,7 @@ impl Collectives {
             return self.end(io, slot, gone.blame, gone.status);
         }
         c.life.gone.push(gone);
-        self.gone += 1;
+        self.lives.gone += 1;
     }
 
     /// Ends the communicators that need a rank that sends nothing more. Called when all

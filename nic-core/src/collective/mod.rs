@@ -44,6 +44,7 @@ mod settings;
 mod slab;
 mod streams;
 mod taps;
+mod task;
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -58,8 +59,8 @@ use crate::memory::nic_memory::Block;
 use crate::transport::TransportEvent;
 use crate::types::{NicTime, WorkToken};
 use channel::Channel;
-use combine::{Combine, Held};
-use communicator::{Comm, Dispute, End, GRACE};
+use combine::Combine;
+use communicator::{Comm, Dispute, End, Lives, GRACE};
 use cut::Cut;
 use executor::{Job, Op, Progress};
 use fabric::{Fabric, RecvRequest, SendRequest, USER_TAG};
@@ -79,6 +80,7 @@ pub use settings::{
 use slab::Slab;
 pub(crate) use taps::Seen;
 use taps::Tap;
+pub(crate) use task::{After, ChannelTask, LocalPass, Task};
 
 /// A user's program that was refused, with rank, step and reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,81 +89,6 @@ pub struct ProgramError(pub ringbell_onc_engines::program::CheckError);
 
 /// Elements that one step reduces before the NIC looks at everything else again.
 const STEP_ELEMENTS: u64 = 128 << 10;
-
-/// What an operation waits for before it begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum After {
-    /// Nothing.
-    Nothing,
-    /// A ticket of a queue.
-    Ticket { queue: u32, ticket: u32 },
-    /// Every ticket of a queue before this one.
-    Fence { queue: u32, ticket: u32 },
-}
-
-/// What an operation does.
-#[derive(Debug)]
-pub(crate) enum Task {
-    /// Nothing.
-    Nop,
-    /// A message to a rank.
-    Send { to: u32, tag: u32, pieces: Pieces },
-    /// A message from a rank, or any.
-    Recv {
-        from: Option<u32>,
-        tag: Option<u32>,
-        pieces: Pieces,
-    },
-    /// One pass over this rank's memory.
-    Local(Box<Combine>),
-    /// Elements to or from a peer, in messages of a stream's size.
-    Channel(ChannelTask),
-    /// A program.
-    Program(Box<Prepared>),
-}
-
-/// See [`Task::Channel`].
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ChannelTask {
-    pub(crate) sends: bool,
-    pub(crate) peer: u32,
-    pub(crate) tag: u32,
-    /// Type and count.
-    pub(crate) elements: (ringbell_nic_abi::DataType, u64),
-    /// The memory, when there is no stream.
-    pub(crate) side: Side,
-}
-
-/// One pass over this rank's memory: a copy, or destination = destination op source.
-#[derive(Debug)]
-pub(crate) struct LocalPass {
-    pub(crate) dtype: ringbell_nic_abi::DataType,
-    pub(crate) op: ringbell_nic_abi::ReduceOp,
-    pub(crate) source: Pieces,
-    pub(crate) result: Pieces,
-    pub(crate) combine: bool,
-    pub(crate) count: u64,
-}
-
-impl Task {
-    /// A pass over this rank's memory.
-    pub(crate) fn local(p: LocalPass) -> Task {
-        let mut sources = vec![(p.source, false)];
-        if p.combine {
-            sources.insert(0, (p.result.clone(), false));
-        }
-        Task::Local(Box::new(Combine {
-            dtype: p.dtype,
-            op: p.op,
-            wire: ringbell_nic_abi::WireType::Same,
-            sources,
-            results: vec![(p.result, false)],
-            count: p.count,
-            done: 0,
-            held: Held::default(),
-        }))
-    }
-}
 
 #[derive(Debug)]
 enum State {
@@ -264,12 +191,7 @@ pub(crate) struct Collectives {
     pub(crate) plans: Plans,
     pd: Option<PdId>,
     retired: Vec<Retired>,
-    /// Communicators that have ended and are not gone.
-    ending: usize,
-    /// Some may not be ready, or have ended and not retired their operations.
-    unsettled: bool,
-    /// Ranks ever recorded as gone: usually none.
-    gone: u64,
+    lives: Lives,
     /// Operations on the direct path.
     direct_active: usize,
     outcomes: Vec<direct::Ended>,
@@ -291,9 +213,7 @@ impl Collectives {
             plans: Plans::default(),
             pd: None,
             retired: Vec::new(),
-            ending: 0,
-            unsettled: false,
-            gone: 0,
+            lives: Lives::default(),
             direct_active: 0,
             outcomes: Vec::new(),
             areas: direct::AreaPool::default(),
@@ -351,7 +271,7 @@ impl Collectives {
     /// Whether something waits for a reading of the clock.
     #[inline]
     pub(crate) fn wants_clock(&self) -> bool {
-        self.unsettled && self.some_wait_for_clock()
+        self.lives.unsettled && self.some_wait_for_clock()
     }
 
     fn some_wait_for_clock(&self) -> bool {
@@ -387,7 +307,7 @@ impl Collectives {
             && self.streams.is_quiet()
             && self.is_direct_quiet()
             && self.fabric.is_quiet()
-            && (self.ending == 0
+            && (self.lives.ending == 0
                 || !self.by_ctx.values().any(|s| {
                     let end = self.comm(*s).and_then(|c| c.life.end);
                     end.is_some_and(|e| !e.reaped)
@@ -749,9 +669,9 @@ impl Collectives {
         }
         self.show_messages(io);
         let mut moved = self.take_events(io);
-        if fresh && self.unsettled {
+        if fresh && self.lives.unsettled {
             moved |= self.look_at_clock(io);
-            self.unsettled = self.some_wait_for_clock();
+            self.lives.unsettled = self.some_wait_for_clock();
         }
         moved |= self.waiting > 0 && self.begin(io, ended);
         if !self.streams.is_quiet() {
@@ -771,7 +691,7 @@ impl Collectives {
             moved |= self.fabric.step(io, fresh);
             moved |= self.take_events(io);
         }
-        moved | (self.gone > 0 && self.look_at_gone(io))
+        moved | (self.lives.gone > 0 && self.look_at_gone(io))
     }
 
     fn run(&mut self, io: &mut Io<'_>, id: u32, budget: &mut u64) {

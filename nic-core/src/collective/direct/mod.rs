@@ -33,11 +33,13 @@
 mod area;
 mod bounce;
 pub(crate) mod guard;
+mod operation;
 mod pages;
 mod pass;
 mod plan;
 mod ranges;
 mod record;
+mod run;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -46,19 +48,20 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::Params;
-use crate::memory::nic_memory::{Block, NicMemory};
+use crate::memory::nic_memory::NicMemory;
 pub(crate) use crate::sync;
-
 use crate::transport::PeerWindow;
 use crate::types::NicTime;
 pub(crate) use area::AreaPool;
 use area::{Area, Flag};
-use bounce::{Bounce, Windows, NO_WINDOWS};
+use bounce::{Bounce, Windows};
+use operation::Form;
+pub(crate) use operation::{DirectOp, DirectStats, Ended, Outcome};
 pub(crate) use pages::{Access, Pages};
-use pass::{Cursor, Found, PassError};
+use pass::{Cursor, Found};
 use plan::Plans;
-use ranges::Ranges;
 use record::{flag, Record, Shape, INLINE_BYTES};
+use run::Looked;
 
 /// Most ranks of a communicator that uses the direct path: one bit each.
 pub(crate) const MAX_DIRECT_RANKS: u32 = 64;
@@ -78,105 +81,6 @@ pub(crate) const DRAIN_GRACE: Duration = Duration::from_secs(2);
 pub(crate) trait Peers {
     /// The memory of a rank; `None` when it is gone.
     fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
-}
-
-/// How a record carries its operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// The input is in the record's line.
-    Inline,
-    /// The input follows it.
-    Eager,
-    /// The record says where the buffers are.
-    Placed,
-}
-
-/// An operation of this rank as the path runs it: prepared once, posted as often as its buffers are pinned.
-#[derive(Debug)]
-pub(crate) struct DirectOp {
-    params: Params,
-    /// The source buffer; empty where this rank has none.
-    input: Pages,
-    /// The destination buffer; empty where this rank has none.
-    output: Pages,
-    form: Form,
-    shape: Shape,
-    push: Ranges,
-    pull: Ranges,
-    /// Words of an eager record.
-    head: [u64; 3],
-    /// The operands of an eager operation, where they can be found beforehand.
-    found: Option<Found>,
-    /// Tables of pages that peers read during a call.
-    tables: [Option<Block>; 2],
-}
-
-impl DirectOp {
-    /// Bytes that it occupies between calls, about.
-    pub(crate) fn footprint(&self) -> usize {
-        size_of::<DirectOp>() + (self.input.len() + self.output.len()) * size_of::<(u64, u64)>()
-    }
-}
-
-/// An operation that has ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    /// The caller's name for it.
-    pub(crate) token: u64,
-    pub(crate) outcome: Outcome,
-    pub(crate) op: Box<DirectOp>,
-}
-
-/// How an operation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// Well.
-    Done,
-    /// Not started: a rank needs messages, or has no NIC memory for windows. All ranks conclude the same.
-    Fallback,
-    /// A rank gave other parameters; nothing was moved.
-    Mismatch {
-        /// The first that differs from this one.
-        rank: u32,
-    },
-    /// A rank is gone, or published addresses that it does not export; no rank accesses the buffers any more.
-    PeerFailed {
-        /// Which.
-        rank: u32,
-    },
-    /// A rank has aborted the communicator; no rank accesses the buffers any more.
-    PeerAborted {
-        /// Which.
-        rank: u32,
-    },
-    /// After [`Direct::abort`]: no rank accesses the buffers any more.
-    Aborted,
-    /// As the three above, but a stopped peer may still write the buffers when it resumes.
-    Unsafe {
-        /// Which.
-        rank: u32,
-    },
-}
-
-/// Counts of the path; they only grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct DirectStats {
-    /// Operations with inputs inside the records.
-    pub(crate) eager: u64,
-    /// Operations that stored to peers' memory.
-    pub(crate) push: u64,
-    /// Operations that only read it.
-    pub(crate) pull: u64,
-    /// Operations through windows in NIC memory.
-    pub(crate) bounced: u64,
-    /// Operations handed back.
-    pub(crate) fallback: u64,
-    /// Steps of programs run by this NIC.
-    pub(crate) steps: u64,
-    /// Elements that this NIC has reduced.
-    pub(crate) reduced: u64,
-    /// Payload bytes stored by this NIC.
-    pub(crate) stored: u64,
 }
 
 /// How an operation runs: the same on all ranks.
@@ -199,14 +103,6 @@ enum Phase {
     Flags { missing: u64 },
     /// Goes through windows.
     Bounce(Box<Bounce>),
-}
-
-/// What one look at an operation in windows has done.
-enum Looked {
-    Ended(Outcome),
-    Moved,
-    /// It waits for these ranks.
-    Waits(u64),
 }
 
 #[derive(Debug)]
@@ -724,240 +620,6 @@ impl Direct {
         }
         None
     }
-
-    /// All of the front operation, from the inputs in this rank's area.
-    fn run_eager(&mut self, peers: &dyn Peers) -> Result<Outcome, Outcome> {
-        let Some(op) = self.ops.front() else {
-            return Ok(Outcome::Done);
-        };
-        let (d, eager) = (&*op.op, (&self.area, op.seq));
-        if let Some(found) = &d.found {
-            pass::run_found(found, &d.pull, &d.params, eager, &mut self.stats);
-            return Ok(Outcome::Done);
-        }
-        let job = pass::Job {
-            plan: &d.pull,
-            params: &d.params,
-            rank: self.rank,
-            input: &d.input,
-            output: &d.output,
-            records: &self.records,
-            peers,
-            eager: Some(eager),
-            streaming: false,
-        };
-        match pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats) {
-            Ok(_) => Ok(Outcome::Done),
-            Err(PassError { rank }) => Err(Outcome::PeerFailed { rank }),
-        }
-    }
-
-    /// One batch of the front operation. Returns whether its pass is over.
-    fn run_pass(&mut self, peers: &dyn Peers) -> Result<bool, Outcome> {
-        let Some(op) = self.ops.front_mut() else {
-            return Ok(false);
-        };
-        let Phase::Pass { way, .. } = op.phase else {
-            return Ok(false);
-        };
-        let op = &op.op;
-        let plan = match way {
-            Way::Push => &op.push,
-            _ => &op.pull,
-        };
-        let in_place = |r: u32| {
-            if r == self.rank {
-                op.input.is_same(&op.output)
-            } else {
-                self.records[r as usize].has(flag::IN_PLACE)
-            }
-        };
-        // Past the cache when not all outputs would stay in it; in place the lines are there anyway.
-        let all_outputs = plan.output_bytes.saturating_mul(self.ranks.into());
-        let streaming =
-            all_outputs >= 2 * crate::copy::streaming_bytes() && !(0..self.ranks).any(in_place);
-        // Peers that this rank writes to: all, in a push.
-        let entered = match way {
-            Way::Push => self.enter(peers)?,
-            _ => 0,
-        };
-        let Some(Op {
-            op,
-            phase: Phase::Pass { cursor, .. },
-            ..
-        }) = self.ops.front_mut()
-        else {
-            return Ok(false);
-        };
-        let plan = match way {
-            Way::Push => &op.push,
-            _ => &op.pull,
-        };
-        let job = pass::Job {
-            plan,
-            params: &op.params,
-            rank: self.rank,
-            input: &op.input,
-            output: &op.output,
-            records: &self.records,
-            peers,
-            eager: None,
-            streaming,
-        };
-        let result = pass::run(&job, cursor, BATCH_BYTES, &mut self.stats);
-        leave(&self.area, &self.peers, peers, self.rank, entered);
-        result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })
-    }
-
-    /// Announces that this rank writes the memory of all others. They are left by [`leave`].
-    fn enter(&self, peers: &dyn Peers) -> Result<u64, Outcome> {
-        let mut entered = 0u64;
-        let refuse = |entered: u64, outcome: Outcome| {
-            leave(&self.area, &self.peers, peers, self.rank, entered);
-            Err(outcome)
-        };
-        for rank in self.others() {
-            match self.area_of(peers, rank) {
-                None => return refuse(entered, Outcome::PeerFailed { rank }),
-                Some((_, remote)) => guard::announce(remote.busy(self.rank)),
-            }
-            entered |= 1 << rank;
-        }
-        guard::fence();
-        for rank in self.others() {
-            let remote = self.area_of(peers, rank);
-            if remote.is_none_or(|(_, a)| guard::is_revoked(a.revoked())) {
-                return refuse(entered, Outcome::PeerAborted { rank });
-            }
-        }
-        Ok(entered)
-    }
-
-    /// The other ranks whose flag is below `n`.
-    fn lack(&self, flag: Flag, n: u64) -> u64 {
-        let lack = |r: &u32| !self.area.has(*r, flag, n);
-        self.others().filter(lack).fold(0, |all, r| all | 1 << r)
-    }
-
-    /// Stores a flag at every other rank, and wakes them.
-    fn tell(&self, peers: &dyn Peers, flag: Flag, n: u64) {
-        for r in self.others() {
-            if let Some((window, remote)) = self.area_of(peers, r) {
-                remote.set(self.rank, flag, n);
-                window.wake();
-            }
-        }
-    }
-
-    /// Tells the peers where this rank's windows are.
-    fn show_windows(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) {
-        if self.windows.is_none() {
-            self.windows = Windows::new(nic_memory);
-        }
-        let bus = self.windows.as_ref().map_or(NO_WINDOWS, Windows::bus);
-        for r in self.others() {
-            if let Some((_, remote)) = self.area_of(peers, r) {
-                remote.show_windows(self.rank, bus);
-            }
-        }
-    }
-
-    /// Moves the front operation, which goes through windows, by one copy and one pass at most.
-    fn run_bounce(&mut self, peers: &dyn Peers) -> Result<Looked, Outcome> {
-        let Some(Op { op, phase, .. }) = self.ops.front_mut() else {
-            return Ok(Looked::Waits(0));
-        };
-        let Phase::Bounce(b) = phase else {
-            return Ok(Looked::Waits(0));
-        };
-        let mut moved = false;
-        if b.taken < b.passed {
-            let n = b.number(b.taken + 1);
-            let others = (self.rank + 1..self.ranks).chain(0..self.rank);
-            if others
-                .into_iter()
-                .all(|r| self.area.has(r, Flag::Passed, n))
-            {
-                if let Some(w) = &self.windows {
-                    self.stats.stored += b.copy(op, w, b.taken, true);
-                }
-                b.taken += 1;
-                moved = true;
-                if b.taken == b.slices {
-                    self.slices += b.slices;
-                    return Ok(Looked::Ended(Outcome::Done));
-                }
-            }
-        }
-        let mut filled = None;
-        if b.can_fill() {
-            if let Some(w) = &self.windows {
-                self.stats.stored += b.copy(op, w, b.filled, false);
-            }
-            b.filled += 1;
-            filled = Some(b.number(b.filled));
-        }
-        let (slice, may_pass, slices) = (b.passed, b.passed < b.filled, b.slices);
-        let (number, last) = (b.number(slice), b.number(slices));
-        if let Some(n) = filled {
-            self.tell(peers, Flag::Filled, n);
-            moved = true;
-        }
-        if may_pass && self.lack(Flag::Filled, number + 1) == 0 {
-            if !self.pass_windows(peers, slice, number)? {
-                self.slices += slices;
-                return Ok(Looked::Ended(Outcome::Fallback));
-            }
-            moved = true;
-        }
-        Ok(match moved {
-            true => Looked::Moved,
-            false => Looked::Waits(self.lack(Flag::Passed, last)),
-        })
-    }
-
-    /// Runs this rank's steps for a slice, between the windows of all ranks. `false`: some rank has none.
-    fn pass_windows(
-        &mut self,
-        peers: &dyn Peers,
-        slice: u64,
-        number: u64,
-    ) -> Result<bool, Outcome> {
-        let Some(windows) = &self.windows else {
-            return Ok(false);
-        };
-        for r in self.others() {
-            match self.area.windows_of(r) {
-                NO_WINDOWS => return Ok(false),
-                bus => self.records[r as usize] = bounce::record(bus, number),
-            }
-        }
-        let Some(Phase::Bounce(b)) = self.ops.front().map(|op| &op.phase) else {
-            return Ok(false);
-        };
-        let (params, plan) = b.shape(slice);
-        let [input, output] = b.bytes(slice);
-        let job = pass::Job {
-            plan,
-            params,
-            rank: self.rank,
-            input: &windows.buffer(number, false, input),
-            output: &windows.buffer(number, true, output),
-            records: &self.records,
-            peers,
-            eager: None,
-            streaming: false,
-        };
-        let entered = self.enter(peers)?;
-        let result = pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats);
-        leave(&self.area, &self.peers, peers, self.rank, entered);
-        result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })?;
-        if let Some(Phase::Bounce(b)) = self.ops.front_mut().map(|op| &mut op.phase) {
-            b.passed += 1;
-        }
-        self.tell(peers, Flag::Passed, number + 1);
-        Ok(true)
-    }
 }
 
 /// Whether a peer's record, which has come, is of the same operation as this rank's. One with places is kept.
@@ -972,19 +634,6 @@ fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut R
                 kept.agrees(&d.params)
             }
         }
-}
-
-/// Ends the batch in the areas of these ranks.
-fn leave(area: &Area, addresses: &[u64], peers: &dyn Peers, me: u32, entered: u64) {
-    let mut left = entered;
-    while left != 0 {
-        let r = left.trailing_zeros();
-        left &= left - 1;
-        let window = peers.window(r);
-        if let Some(remote) = window.and_then(|w| area.of_peer(w, addresses[r as usize])) {
-            guard::leave(remote.busy(me));
-        }
-    }
 }
 
 /// What all ranks conclude from the records.

@@ -178,7 +178,7 @@ pub(super) fn run_found(
     stats.reduced += found.stats.reduced;
 }
 
-fn as_const<'a>(of: &'a [*mut u8]) -> &'a [*const u8] {
+fn as_const(of: &[*mut u8]) -> &[*const u8] {
     // SAFETY: both pointers have one representation, and the slice is only read.
     unsafe { std::slice::from_raw_parts(of.as_ptr().cast(), of.len()) }
 }

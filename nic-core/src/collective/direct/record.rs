@@ -92,7 +92,10 @@ impl Shape {
 
     /// The same of a rank whose engine is to see messages.
     pub(super) fn with_messages(self, messages: bool) -> Shape {
-        Shape(self.0 | u32::from(messages) * Shape::MESSAGES)
+        match messages {
+            true => Shape(self.0 | Shape::MESSAGES),
+            false => self,
+        }
     }
 }
 
