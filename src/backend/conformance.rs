@@ -199,18 +199,20 @@ fn collectives(a: &Nic, b: &Nic) {
     let sent = comms[0]
         .attach_engines(Place::Sent, checksum)
         .expect("a place");
-    std::thread::scope(|scope| {
-        for comm in &comms {
-            scope.spawn(move || {
-                let x = comm.nic().alloc::<u32>(3000).expect("room");
-                x.write(0, &[comm.rank() + 1; 3000]).expect("inside");
-                comm.all_reduce::<u32>(&x, &x, 3000, ReduceOp::Sum)
-                    .expect("both came");
-                assert_eq!(x.to_vec().expect("a copy"), [3; 3000]);
-                comm.settle().expect("nothing is left");
-            });
-        }
-    });
+    let buffers = [a, b].map(|nic| nic.alloc::<u32>(3000).expect("room"));
+    let sums: Vec<_> = (0..2)
+        .map(|rank| {
+            let x = &buffers[rank];
+            x.write(0, &[rank as u32 + 1; 3000]).expect("inside");
+            let sum = Operation::all_reduce::<u32>(x, x, 3000, ReduceOp::Sum);
+            (&comms[rank], sum)
+        })
+        .collect();
+    Communicator::group(&sums).expect("both ranks are here");
+    for (x, comm) in buffers.iter().zip(&comms) {
+        assert_eq!(x.to_vec().expect("a copy"), [3; 3000]);
+        comm.settle().expect("nothing is left");
+    }
     assert_eq!(seen(&a.engine_result(output).expect("a result")), 12_000);
     assert!(seen(&a.engine_result_of_rank(sent, 1).expect("a result")) > 0);
     assert!(a.engine_result_of_rank(sent, 5).is_err(), "no such rank");
