@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_want_of_descriptors_or_of_memory_is_counted() {
+    fn only_a_shortage_of_descriptors_or_memory_is_counted() {
         let before = shortages();
         note(&std::io::ErrorKind::NotFound.into());
         note(&std::io::Error::from_raw_os_error(11));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_is_removed_and_nothing_else() {
+    fn only_folders_without_a_holder_are_removed() {
         let base = fresh("sweep");
         let job = |c: char| base.join(format!("ringbell-job-{}", c.to_string().repeat(32)));
         let (held, left) = (job('a'), job('b'));

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_peers_are_given_cannot_be_cut() {
+    fn memory_given_to_peers_cannot_be_resized() {
         let m = Mapping::memfd("t", 8192).expect("memfd");
         let fd = m.fd().expect("there").try_clone_to_owned().expect("copy");
         rustix::fs::ftruncate(fd.as_fd(), 4096).expect_err("sealed against shrinking");

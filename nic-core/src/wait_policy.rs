@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_is_lost_at_every_yield_is_shared_and_one_never_lost_is_ours() {
+    fn a_core_lost_at_every_yield_is_shared_and_one_never_lost_is_not() {
         let p = WaitPolicy::new(2);
         assert!(WaitPolicy::is_alone(p.spin()));
         p.learn(true, 2);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn more_waiters_than_cores_yield_from_the_start_and_may_learn_better() {
+    fn more_waiters_than_cores_yield_until_a_yield_loses_no_core() {
         let p = WaitPolicy::new(2);
         p.expect(2);
         assert!(WaitPolicy::is_alone(p.spin()));

@@ -45,7 +45,7 @@ fn all_reduce(count: u64) -> Call {
 }
 
 #[test]
-fn the_default_is_direct_on_one_host_and_says_so() {
+fn the_default_is_direct_on_one_host_and_is_reported() {
     let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
     for (i, count) in [3u64, 900, 1023, 1025, 200_003].into_iter().enumerate() {
         let len = count as usize * 4;
@@ -270,7 +270,7 @@ fn ranks_that_disagree_are_named() {
 /// The algorithm that messages would use, asked for by one rank, is not what the others run: they store to each
 /// other's memory. Some of these programs send nothing to a rank of the others.
 #[test]
-fn a_rank_that_insists_on_messages_is_named() {
+fn a_rank_that_requests_messages_is_named() {
     for (call, same) in [
         (all_reduce(10), Algorithm::RecursiveDoubling),
         (all_reduce(10_000), Algorithm::Pairwise),
@@ -302,7 +302,7 @@ fn a_rank_that_insists_on_messages_is_named() {
 
 /// The program of messages is the same for every caller, where there are only messages.
 #[test]
-fn without_the_ranks_memory_what_auto_takes_may_be_asked_for() {
+fn without_peer_memory_the_algorithm_that_auto_takes_may_be_requested() {
     let settings = CollectiveSettings {
         direct: false,
         ..CollectiveSettings::default()
@@ -317,7 +317,7 @@ fn without_the_ranks_memory_what_auto_takes_may_be_asked_for() {
 }
 
 #[test]
-fn a_rank_that_dies_is_named_whenever_it_dies() {
+fn a_rank_that_fails_at_any_step_is_named() {
     for steps in 0..40 {
         let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
         let call = all_reduce(900_000);

@@ -598,7 +598,7 @@ fn a_hostile_peer_breaks_its_own_connection_and_nothing_else() {
 }
 
 #[test]
-fn a_rank_that_lies_ends_its_communicator_and_no_other() {
+fn a_rank_that_sends_false_frames_ends_its_communicator_and_no_other() {
     use collective_support::nic;
     let mut w = World::unjoined(3, Wire::Local, 16 << 20);
     let good = w.communicator(7, &[1, 2], &small());
@@ -691,7 +691,7 @@ fn a_rank_that_lies_ends_its_communicator_and_no_other() {
 }
 
 #[test]
-fn too_little_scratch_is_said_on_every_rank_and_costs_nothing_else() {
+fn too_little_scratch_is_reported_on_every_rank_and_costs_nothing_else() {
     let settings = CollectiveSettings {
         segment_bytes: 64,
         scratch_bytes: 2048,

@@ -11,7 +11,7 @@ use ringbell_nic_abi::{
 };
 
 #[test]
-fn whatever_peers_say_every_operation_ends_and_memory_comes_back() {
+fn every_operation_ends_and_frees_its_memory_for_any_frames_of_peers() {
     let rounds = std::env::var("RINGBELL_FUZZ_ROUNDS");
     let rounds = rounds.ok().and_then(|r| r.parse().ok()).unwrap_or(300);
     for round in 0..rounds {
@@ -32,7 +32,7 @@ fn whatever_peers_say_every_operation_ends_and_memory_comes_back() {
 
 /// Host 1 is rank 2 of one communicator; in another, rank 2 is host 3, which sends us a message.
 #[test]
-fn a_member_of_one_communicator_has_no_hand_in_the_messages_of_another() {
+fn a_member_of_one_communicator_cannot_send_into_another() {
     let mut p = Play::new();
     p.join(7, &[1, 2, 3]);
     p.join(8, &[3, 2, 1]);

@@ -63,7 +63,7 @@ fn a_rank_sends_to_itself() {
 }
 
 #[test]
-fn a_message_to_oneself_keeps_its_order_and_ends_as_others_do() {
+fn a_message_to_the_own_rank_keeps_its_order_and_ends_as_others_do() {
     let mut w = World::new(2, Wire::Local, &small());
     let send = |tag, at| {
         Call::new(K::Send, 4)

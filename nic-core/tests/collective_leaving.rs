@@ -104,7 +104,7 @@ fn over_the_network() {
 }
 
 #[test]
-fn idle_ranks_hear_of_a_nic_that_ends_only_when_they_need_it() {
+fn idle_ranks_detect_a_nic_that_ended_at_their_next_operation() {
     let mut w = World::new(3, Wire::Local, &CollectiveSettings::default());
     w.hosts[2] = None;
     for _ in 0..200 {

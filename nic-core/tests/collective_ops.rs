@@ -71,7 +71,7 @@ fn messages_of_all_sizes_meet_receives_posted_before_and_after() {
 }
 
 #[test]
-fn any_takes_the_oldest_and_tags_tell_messages_apart() {
+fn any_takes_the_oldest_and_tags_distinguish_messages() {
     let mut w = World::new(3, Wire::Local, &small());
     let word = |k| Call::new(k, 1).of(DataType::U64, ReduceOp::Sum);
     for (rank, tag) in [(1usize, 5u32), (2, 6)] {
@@ -437,7 +437,7 @@ fn compressed_on_the_wire_all_ranks_hold_the_same_bits_near_the_sum() {
 }
 
 #[test]
-fn bad_operations_are_refused_and_hurt_nobody() {
+fn bad_operations_are_refused_and_affect_no_other() {
     let mut w = World::new(2, Wire::Local, &small());
     let comm = w.comms[0];
     let one = |w: &mut World, d: &Descriptor| {
@@ -660,7 +660,7 @@ fn operations_posted_before_the_ranks_have_met_wait_for_them() {
 }
 
 #[test]
-fn what_nobody_counts_on_can_be_cancelled() {
+fn operations_that_no_rank_depends_on_can_be_cancelled() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::new(2, wire, &small());
         let byte = |k, n| Call::new(k, n).of(DataType::U8, ReduceOp::Sum);
@@ -710,7 +710,7 @@ fn what_nobody_counts_on_can_be_cancelled() {
 
 /// Messages whose tags differ in one high bit are different messages, in either order of arrival.
 #[test]
-fn tags_that_differ_in_high_bits_only_are_told_apart() {
+fn tags_that_differ_in_high_bits_only_are_distinguished() {
     let tags = [7u32, 7 | 1 << 8, 7 | 1 << 16, 7 | 1 << 24, 7 | 1 << 31];
     for (sends, takes) in [(K::Send, K::Recv), (K::StreamSend, K::StreamRecv)] {
         for (len, early) in [(4u64, true), (4, false), (1000, true), (1000, false)] {

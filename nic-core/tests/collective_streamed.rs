@@ -251,7 +251,7 @@ fn operations_on_the_same_streams_follow_each_other() {
 }
 
 #[test]
-fn a_program_of_ones_own_may_use_streams_step_by_step() {
+fn a_user_program_may_use_streams_step_by_step() {
     let text = "ringbell program 1\ncollective all-reduce\nranks 2\nblock 2\norder ring\n\
                 rank 0 scratch 2\n0: stream[1] -> net 1\n1: stream[1] -> scratch[1]\n2: net 1 + scratch[1] -> output[1], net 1\n3: net 1 -> output[0]\n\
                 rank 1 scratch 2\n0: stream[1] -> scratch[0]\n1: stream[1] -> net 0\n2: net 0 + scratch[0] -> output[0], net 0\n3: net 0 -> output[1]\n";
@@ -277,7 +277,7 @@ fn a_program_of_ones_own_may_use_streams_step_by_step() {
 }
 
 #[test]
-fn ranks_that_do_not_all_stream_are_told() {
+fn ranks_that_do_not_all_stream_get_a_mismatch() {
     let mut w = World::new(2, Wire::Local, &settings());
     let a = Ring::new(&w, 0, RINGS, 6, 0);
     a.push(&w, &[1; 64]);
@@ -351,7 +351,7 @@ fn a_slow_kernel_ends_the_operation_on_all_ranks_and_wakes_all_kernels() {
 }
 
 #[test]
-fn a_rank_that_dies_ends_streamed_operations_of_the_others() {
+fn a_failed_rank_ends_streamed_operations_of_the_others() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::new(3, wire, &settings());
         let rings: Vec<_> = (0..3).map(|r| Ring::new(&w, r, RINGS, 6, 0)).collect();

@@ -337,7 +337,7 @@ fn a_kernel_that_pushes_too_little_gets_its_deadline_and_so_does_the_peer() {
 }
 
 #[test]
-fn ranks_that_disagree_on_the_count_are_told() {
+fn ranks_that_disagree_on_the_count_get_a_mismatch() {
     for first in [0, 1] {
         let mut w = World::new(2, Wire::Local, &settings(64));
         let (a, b) = (Ring::new(&w, 0, 4096, 6, 0), Ring::new(&w, 1, 4096, 6, 0));
@@ -360,7 +360,7 @@ fn ranks_that_disagree_on_the_count_are_told() {
 }
 
 #[test]
-fn the_death_of_the_peer_wakes_kernels_on_both_kinds_of_ends() {
+fn the_end_of_the_peer_wakes_kernels_that_send_or_receive() {
     for wire in [Wire::Local, Wire::Tcp] {
         for sends in [true, false] {
             let mut w = World::new(2, wire, &settings(64));
@@ -498,7 +498,7 @@ fn a_descriptor_that_cannot_be_read_wakes_the_kernels_of_its_streams() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_says_why() {
+fn invalid_streams_are_refused_with_the_reason() {
     let mut w = World::new(2, Wire::Local, &settings(1024));
     let small = Ring::new(&w, 0, 4096, 9, 0);
     let good = Ring::new(&w, 0, 8192, 10, 0);

@@ -172,7 +172,7 @@ fn one_streams_engine_starves_no_other() {
 }
 
 #[test]
-fn the_end_of_a_stream_is_told_to_the_engine_and_a_cut_item_to_the_host() {
+fn an_engine_gets_the_end_of_a_stream_and_the_host_an_event_for_a_cut_item() {
     for t in all() {
         let (s, r) = connected(&t.hosts(), 0, 1, 7);
         let nic = &t.hosts[1].nic;
@@ -224,7 +224,7 @@ fn engines_come_and_go_between_two_bytes() {
 }
 
 #[test]
-fn what_an_engine_has_made_and_nobody_received_comes_before_what_follows() {
+fn unreceived_output_of_a_detached_engine_comes_before_the_bytes_that_follow() {
     for t in all() {
         let hosts = &t.hosts();
         let (s, r) = connected(hosts, 0, 1, 7);
@@ -591,7 +591,7 @@ fn an_engine_that_is_slower_than_it_says_is_reported_once() {
 }
 
 #[test]
-fn what_cannot_be_attached_is_refused_with_a_reason() {
+fn impossible_attachments_are_refused_with_a_reason() {
     let t = local();
     let (s, _r) = connected(&t.hosts(), 0, 1, 7);
     let nic = &t.hosts[0].nic;

@@ -544,7 +544,7 @@ fn a_kernel_attaches_to_a_communicator_and_sees_only_its_own_tenants_operations(
 }
 
 #[test]
-fn what_cannot_be_at_a_communicator_is_refused_with_a_reason() {
+fn engines_that_a_communicator_cannot_take_are_refused_with_a_reason() {
     let w = World::new(2, Wire::Local, &settings());
     let h = w.host(0);
     let (pd, comm) = (h.pd, w.comms[0]);

@@ -37,7 +37,7 @@ fn on(queue: &HostQueue, hosts: &[&Host], d: &Descriptor) -> Completion {
 }
 
 #[test]
-fn a_queues_engine_sees_what_its_operations_move_whatever_the_session() {
+fn a_queues_engine_sees_the_bytes_of_its_operations_on_every_session() {
     for t in all() {
         let hosts = &t.hosts();
         let conns = [7, 8].map(|port| connected(hosts, 0, 1, port));
@@ -169,7 +169,7 @@ fn sessions_share_a_state_by_whole_items_or_have_one_each() {
 }
 
 #[test]
-fn it_stands_between_memory_and_the_sessions_own_engine() {
+fn a_queues_engine_runs_between_memory_and_the_sessions_engine() {
     for t in all() {
         let hosts = &t.hosts();
         let (s, r) = connected(hosts, 0, 1, 7);
@@ -200,7 +200,7 @@ fn it_stands_between_memory_and_the_sessions_own_engine() {
 }
 
 #[test]
-fn it_comes_and_goes_between_two_bytes_and_finds_what_is_posted() {
+fn a_queues_engine_attaches_between_two_bytes_with_receives_posted() {
     for t in [local(), over("tcp", None)] {
         let hosts = &t.hosts();
         let (s, r) = connected(hosts, 0, 1, 7);
@@ -265,7 +265,7 @@ fn a_byte_enters_an_engine_once_though_it_is_on_queue_and_session() {
 }
 
 #[test]
-fn what_cannot_be_on_a_queue_is_refused_with_a_reason() {
+fn engines_that_a_queue_cannot_take_are_refused_with_a_reason() {
     let t = local();
     let (_s, r) = connected(&t.hosts(), 0, 1, 7);
     let (nic, queue) = (&t.hosts[1].nic, t.hosts[1].queue.id());

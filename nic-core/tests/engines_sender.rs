@@ -66,7 +66,7 @@ fn an_engine_at_the_sender_changes_what_leaves() {
 }
 
 #[test]
-fn a_send_completes_with_the_bytes_of_its_buffer_whatever_the_engine_makes_of_them() {
+fn a_send_completes_with_the_bytes_of_its_buffer_for_every_engine() {
     let nothing = "filter:record=8,at=0,type=u32,op=ne,value=16843009";
     for t in all() {
         let hosts = &t.hosts();
@@ -132,7 +132,7 @@ impl StreamEngine for Hoarder {
 }
 
 #[test]
-fn what_an_engine_at_the_sender_keeps_for_the_end_leaves_before_the_end() {
+fn bytes_that_a_senders_engine_holds_back_leave_before_the_end() {
     for t in all() {
         let hosts = &t.hosts();
         // A half-close, and a whole one: what was sent before either arrives.

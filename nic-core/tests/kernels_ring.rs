@@ -303,7 +303,7 @@ fn an_engine_at_the_queue_sees_what_both_of_its_rings_receive() {
 }
 
 #[test]
-fn malformed_entries_of_kernels_are_told_by_the_queues_number() {
+fn malformed_entries_of_kernels_are_reported_by_queue_number() {
     let mut p = pair();
     // A second queue, so that numbers of rings and of queues are not the same.
     let host = &p.hosts[1];

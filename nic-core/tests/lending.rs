@@ -616,7 +616,7 @@ fn a_peer_that_is_gone_holds_nothing() {
 }
 
 #[test]
-fn memory_of_another_gpu_is_staged_and_said_to_be() {
+fn memory_of_another_gpu_is_staged_and_reported() {
     let dir = TempDir::new();
     let memories = [1, 2].map(|seed| DelayedMemory::new(MEMORY, seed).expect("memory"));
     let [first, second] = memories;

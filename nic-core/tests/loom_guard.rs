@@ -39,7 +39,7 @@ fn batch(o: &Owner, value: u64) -> bool {
 }
 
 #[test]
-fn nobody_writes_after_a_revocation_that_saw_the_writer_outside() {
+fn no_thread_writes_after_a_revocation_that_saw_the_writer_outside() {
     loom::model(|| {
         let o = Arc::new(Owner {
             busy: AtomicU64::new(0),

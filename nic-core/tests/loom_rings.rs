@@ -97,7 +97,7 @@ fn bounded() -> loom::model::Builder {
 }
 
 #[test]
-fn a_descriptor_brings_its_payload_and_a_completion_its_answer() {
+fn a_descriptor_is_seen_with_its_payload_and_a_completion_with_its_answer() {
     bounded().check(|| {
         let q = Queue::new(1);
         let producer = {
@@ -153,7 +153,7 @@ fn a_waiter_that_sees_the_completion_sees_the_data() {
 }
 
 #[test]
-fn who_takes_a_released_slot_meets_nothing_of_its_last_user() {
+fn a_released_slot_holds_no_data_of_its_last_user() {
     bounded().check(|| {
         let q = Queue::new(0);
         let t = q.slots().try_take().expect("free");

@@ -164,7 +164,7 @@ fn every_kind_to_every_kind_over_tcp() {
 }
 
 #[test]
-fn an_address_says_what_it_is() {
+fn pointer_info_reports_kind_and_offset_of_an_address() {
     let dir = TempDir::new();
     let h = Host::new(&Setup::new(&dir, 1));
     let host = h.nic.alloc_host(h.pd, 10_000, Access::LOCAL).expect("host");

@@ -99,7 +99,7 @@ fn what_was_sent_before_a_close_or_a_half_close_arrives_after_the_nic_is_gone() 
 }
 
 #[test]
-fn what_was_not_delivered_in_time_is_named_with_its_peer() {
+fn undelivered_bytes_are_reported_with_their_peer() {
     // The second NIC is not stepped any more once both are connected.
     let linger = Duration::from_millis(50);
     let ([a, b], _dir) = pair(Some(0.0), linger, ProgressMode::Manual);

@@ -145,7 +145,7 @@ fn length_zero_completes_and_touches_nothing() {
 }
 
 #[test]
-fn nobody_there_is_refused_at_once() {
+fn a_connect_without_a_listener_or_host_fails_at_once() {
     let dir = TempDir::new();
     let (a, b) = pair(&dir);
     let hosts = [&a, &b];
@@ -341,7 +341,7 @@ fn half_close_lets_the_other_direction_go_on() {
 }
 
 #[test]
-fn close_delivers_what_was_sent_and_partial_receives_tell_how_much() {
+fn close_delivers_sent_bytes_and_partial_receives_report_their_length() {
     let dir = TempDir::new();
     let (a, b) = pair(&dir);
     let hosts = [&a, &b];
@@ -625,7 +625,7 @@ fn reset_retires_everything_with_aborted() {
 }
 
 #[test]
-fn a_queue_that_outlives_its_nic_says_so_and_the_address_is_free() {
+fn a_queue_that_outlives_its_nic_reports_it_and_the_address_is_free() {
     let dir = TempDir::new();
     let a = Host::new(&Setup::new(&dir, 1));
     let l = listener(&[&a], 0, 7);

@@ -66,7 +66,7 @@ fn ok(q: &HostQueue, t: u32) -> u64 {
 }
 
 #[test]
-fn a_message_in_steady_state_allocates_nothing_and_wakes_nobody() {
+fn a_message_in_steady_state_allocates_nothing_and_wakes_no_thread() {
     let dir = TempDir::new();
     let (a, b) = hosts(&dir, ProgressMode::Manual);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
@@ -288,7 +288,7 @@ fn the_hook_in_the_handle_moves_the_nic() {
 }
 
 #[test]
-fn strangers_at_the_door_are_dropped_and_hold_nobody_up() {
+fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
     let dir = TempDir::new();
     let (a, b) = hosts(&dir, ProgressMode::Manual);
     let path = dir.path().join("10.0.0.2.sock");

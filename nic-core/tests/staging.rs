@@ -40,7 +40,7 @@ fn at(d: Descriptor, va: GpuVa, offset: u64) -> Descriptor {
 }
 
 #[test]
-fn each_side_copies_once_whatever_the_pieces() {
+fn each_side_copies_once_for_every_piece_size() {
     let mut rng = Rng::new(77);
     for (chunk, depth) in [(4096, 2), (5000, 3), (64 << 10, 4), (1 << 20, 2)] {
         let dir = TempDir::new();
@@ -348,7 +348,7 @@ fn an_engine_at_the_sender_sees_each_staged_byte_once() {
 
 /// A read that was cancelled with its connection must not answer for a later one of the same bytes.
 #[test]
-fn a_cancelled_read_is_nobodys_answer() {
+fn a_cancelled_read_answers_no_later_one() {
     let mut aborted = 0;
     // Staged, and so small that it is read line by line.
     for (seed, len) in (0..20).flat_map(|seed| [(seed, 40_000_u32), (seed, 100)]) {

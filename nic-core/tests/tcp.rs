@@ -81,7 +81,7 @@ fn loss_and_reordering_cost_time_but_no_byte() {
 /// Several losses in a window are repaired one a round trip; without `recovery` each but the first waits for
 /// a time-out. `--nocapture` shows the goodput in virtual time.
 #[test]
-fn the_holes_of_a_window_are_mended_one_after_another() {
+fn the_holes_of_a_window_are_repaired_one_after_another() {
     for loss in [0.01, 0.05] {
         let faults = Faults {
             loss,
@@ -133,7 +133,7 @@ fn duplicates_are_taken_once() {
 }
 
 #[test]
-fn corrupted_frames_are_not_believed() {
+fn corrupted_frames_are_dropped() {
     let mut p = impaired(
         1500,
         Faults {
@@ -283,7 +283,7 @@ fn abort_resets_the_peer() {
 }
 
 #[test]
-fn refused_unreachable_and_timed_out_are_told_apart() {
+fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
     let mut p = Pair::mem(1500, Checksums::Software);
     let failed = |p: &mut Pair, conn| {
         p.until(2 * MINUTE, |p| {
@@ -675,7 +675,7 @@ fn a_thousand_connections_take_turns() {
 }
 
 #[test]
-fn a_full_table_says_so_and_time_wait_gives_way() {
+fn a_full_table_is_reported_and_time_wait_gives_way() {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let ports: (Box<dyn Port>, Box<dyn Port>) =
         (Box::new(sw.port(0).unwrap()), Box::new(sw.port(1).unwrap())); // free ports

@@ -341,7 +341,7 @@ fn a_reset_counts_at_the_exact_number_only() {
 }
 
 #[test]
-fn a_reset_is_told_at_once_when_the_peer_has_closed_its_side() {
+fn a_reset_is_reported_at_once_when_the_peer_has_closed_its_side() {
     for unread in [0, 4, 256 << 10] {
         let mut w = Raw::new();
         let mut hand = w.connect(4000, 77);
@@ -440,7 +440,7 @@ fn a_peer_that_starts_again_reuses_its_port() {
 }
 
 #[test]
-fn acknowledgements_of_another_life_are_challenged_and_carry_nothing() {
+fn acknowledgements_of_another_connection_are_challenged_and_carry_no_data() {
     let mut w = Raw::new();
     let mut hand = w.connect(4000, 1000);
     let room = w.nic.dma.region(vec![0; 4]);
@@ -593,7 +593,7 @@ fn events_of(w: &mut Raw, conn: ConnId) -> Vec<TransportEvent> {
 }
 
 #[test]
-fn a_reset_while_closing_is_told_once_and_in_order() {
+fn a_reset_while_closing_is_reported_once_and_in_order() {
     // (the peer's FIN came first, bytes that stay in the NIC)
     for (fin, len) in [
         (false, 0),

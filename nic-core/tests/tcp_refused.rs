@@ -92,7 +92,7 @@ fn alone(p: &mut Pair, time: u64) -> Option<u64> {
 }
 
 #[test]
-fn an_idle_peer_that_has_ended_is_noticed_within_three_seconds_where_it_is_watched() {
+fn an_idle_peer_that_has_ended_is_detected_within_three_seconds_if_watched() {
     let (mut p, refuse) = pair();
     let (a, _) = p.connect(PORT);
     p.a.tcp.watch(a);

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_named_is_enough() {
+    fn the_named_settings_are_sufficient() {
         for (segment, scratch, count, slots, streamed) in [
             (64, 128, 100, 1000, false),
             (4096, 65536, 1 << 20, 1025, false),

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_name() {
+    fn invalid_settings_are_refused_by_name() {
         let mut s = CollectiveSettings::default();
         let text = |r: Result<(), ConfigError>| r.expect_err("refused").to_string();
         let e = text(s.set("ring", 1));

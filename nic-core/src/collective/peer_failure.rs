@@ -431,7 +431,7 @@ fn at_every_call_of_a_ring_of_5_over_tcp() {
 
 /// A peer that stops sending is detected only by the missing answers: it is named when the time is up.
 #[test]
-fn over_a_tcp_that_probes_nobody() {
+fn over_tcp_without_probes() {
     for ranks in [3, 4, 5] {
         at_every_call(|_| Wire::Tcp, Algorithm::Ring, ranks, &RING, 20);
     }
@@ -439,7 +439,7 @@ fn over_a_tcp_that_probes_nobody() {
 
 /// The same when there is little time: the shortest with which answers are waited for, and one in between.
 #[test]
-fn over_a_tcp_that_probes_nobody_in_a_tenth_of_a_second() {
+fn over_tcp_without_probes_in_a_tenth_of_a_second() {
     for (ranks, deadline_us) in [(3, 100_000), (4, 400_000)] {
         let (wire, ring) = (|_| Wire::Tcp, Algorithm::Ring);
         within(deadline_us, wire, ring, ranks, &RING, 20);

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_said_before_enough_was_measured() {
+    fn no_rate_is_reported_before_enough_was_measured() {
         let mut m = Meter {
             bytes: ENOUGH - 1,
             engine_ns: 1,

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_a_few_times_then_fails_and_asks_anew_for_the_next() {
+    fn a_lookup_fails_after_a_few_requests_and_the_next_starts_anew() {
         let mut n = Neighbors::default();
         let mut resolved = Vec::new();
         let e = n.acquire(AT, None, NicTime(0), &mut Vec::new()).unwrap(); // an empty table has room

@@ -118,7 +118,7 @@ fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_is_posted_just_before_the_sleep_is_done_though_its_opcode_needs_the_clock() {
+fn an_operation_posted_just_before_the_sleep_completes_for_every_opcode() {
     let (nic, queue, hook) = nic();
     for opcode in [Opcode::Listen, Opcode::Connect, Opcode::Close, Opcode::Nop] {
         let d = Descriptor {
@@ -141,7 +141,7 @@ fn what_is_posted_just_before_the_sleep_is_done_though_its_opcode_needs_the_cloc
 }
 
 #[test]
-fn a_kernel_that_gets_its_queue_just_before_the_sleep_is_heard() {
+fn a_kernel_queue_made_just_before_the_sleep_is_polled() {
     let (nic, queue, hook) = nic();
     before_sleep(&nic, &hook, {
         let queue = queue.clone();
@@ -206,7 +206,7 @@ fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
 
 /// No nap hides it here: nothing of the receiver runs.
 #[test]
-fn what_a_peer_sends_wakes_a_nic_that_has_announced_its_sleep() {
+fn a_message_of_a_peer_wakes_a_nic_that_has_announced_its_sleep() {
     use crate::collective::peer_failure::support::nic::*;
     let dir = TempDir::new();
     let [a, b] = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));

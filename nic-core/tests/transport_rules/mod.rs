@@ -15,7 +15,7 @@ pub struct Subject<H> {
     pub keep: Box<dyn std::any::Any>,
 }
 
-pub fn bytes_arrive_exactly_whatever_the_cut<H: Driven>(t: &Subject<H>) {
+pub fn bytes_arrive_exactly_for_every_cut<H: Driven>(t: &Subject<H>) {
     let hosts = &[&t.hosts[0], &t.hosts[1]];
     let (s, r) = connected(hosts, 0, 1, 7);
     let mut rng = Rng::new(21);
@@ -148,7 +148,7 @@ pub fn an_abort_is_a_reset_at_the_peer<H: Driven>(t: &Subject<H>) {
     assert_eq!(call(hosts, 1, &close(r)).status, Status::Ok);
 }
 
-pub fn nobody_listens<H: Driven>(t: &Subject<H>) {
+pub fn a_connect_without_a_listener_is_refused<H: Driven>(t: &Subject<H>) {
     let hosts = &[&t.hosts[0], &t.hosts[1]];
     let ip = hosts[1].nic().config().ip;
     for _ in 0..3 {
@@ -216,13 +216,13 @@ macro_rules! conformance {
     ($($over:ident => $make:path),+ $(,)?) => {
         $(mod $over {
             $crate::conformance! { @rules $make:
-                bytes_arrive_exactly_whatever_the_cut
+                bytes_arrive_exactly_for_every_cut
                 receives_are_filled_in_order_and_some_takes_what_is_there
                 both_directions_at_once
                 the_end_of_the_stream_comes_after_its_bytes
                 close_still_delivers
                 an_abort_is_a_reset_at_the_peer
-                nobody_listens
+                a_connect_without_a_listener_is_refused
                 a_deadline_is_kept_and_reports_what_was_moved
                 a_hundred_connections_do_not_mix
             }

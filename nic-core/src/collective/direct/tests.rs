@@ -586,7 +586,7 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
 }
 
 #[test]
-fn a_peer_that_dies_is_named() {
+fn a_failed_peer_is_named() {
     let outcomes = ranks(3, 1, |me| {
         let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 70_000);
         let bytes = p.count * 4;
@@ -615,7 +615,7 @@ fn a_peer_that_dies_is_named() {
 }
 
 #[test]
-fn after_an_abort_nobody_writes_the_buffers() {
+fn after_an_abort_no_rank_writes_the_buffers() {
     for round in 0..20u64 {
         let barrier = Arc::new(Barrier::new(2));
         let stored = Arc::new(AtomicU64::new(0));
@@ -717,7 +717,7 @@ fn colliding(form: Form, counts: std::ops::Range<u64>) -> [u64; 2] {
 }
 
 #[test]
-fn operations_of_one_hash_are_told_apart() {
+fn operations_with_equal_hashes_are_distinguished() {
     // Counts beyond what any memory holds: the comparison comes before a byte moves.
     let counts = colliding(Form::Placed, 2000..400_000);
     let outcomes = ranks(2, 1, move |me| {

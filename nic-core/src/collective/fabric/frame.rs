@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_an_error() {
+    fn malformed_frames_are_errors() {
         let good = frames()[2].encode();
         let with = |at: usize, b: u8| {
             let mut x = good;

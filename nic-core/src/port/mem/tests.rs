@@ -199,7 +199,7 @@ fn rings(port: &MemPort) -> bool {
 }
 
 #[test]
-fn a_sleeper_is_woken_by_its_descriptor_and_nobody_else_is() {
+fn a_frame_wakes_its_receiver_by_descriptor_and_no_other_port() {
     for sw in switches(3) {
         let mut p: Vec<_> = (0..3).map(|i| sw.port(i).unwrap()).collect(); // free ports
         let quiet = NicTime(1_000 + ARM_AFTER_NS);

@@ -131,7 +131,7 @@ fn unauthenticated_datagrams_are_counted_and_dropped() {
 
 /// Without a secret a peer is known by its address; its frames of another network are not ours all the same.
 #[test]
-fn a_known_peer_speaks_for_its_own_network_alone() {
+fn a_configured_peer_is_accepted_for_its_own_network_alone() {
     let friend = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
     let from = friend.local_addr().unwrap(); // bound
     let mut b = open(2, &[from], None);
@@ -213,7 +213,7 @@ fn replays_from_elsewhere_are_refused() {
 
 /// A challenge from an unknown sender gets no answer, and a flood gets few.
 #[test]
-fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
+fn a_port_answers_challenges_of_peers_only_and_sends_few() {
     let mut a = open(1, &[], Some(5));
     let friend = Proof::new(77, 5, [9; 16]);
     let unknown = UdpSocket::bind("127.0.0.1:0").unwrap(); // loopback has free ports
@@ -237,7 +237,7 @@ fn a_port_proves_itself_to_peers_only_and_asks_seldom() {
 }
 
 #[test]
-fn without_a_secret_only_configured_peers_are_believed() {
+fn without_a_secret_only_configured_peers_are_accepted() {
     let mut b = open(2, &[], None);
     let mut a = open(1, &[b.local_addr()], None);
     let mut c = open(3, &[b.local_addr()], None);

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_are_refused() {
+    fn malformed_hellos_are_refused() {
         let (a, b) = pair();
         assert!(recv(&b, &[0; 32], true).expect("nothing yet").is_none());
         for junk in [&b"x"[..], &[0u8; 200][..], &[0xff; 5000][..]] {

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_told_is_not_waited_for() {
+    fn only_an_announced_share_is_waited_for() {
         let mut s = Shared::default();
         s.queue_share(1, info(0, 4096));
         s.queue_withdraw(1);

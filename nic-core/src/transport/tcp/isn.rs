@@ -168,7 +168,7 @@ mod tests {
     const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4000);
 
     #[test]
-    fn a_cookie_tells_what_the_syn_said_or_less() {
+    fn a_cookie_encodes_at_most_the_options_of_the_syn() {
         let keys = Keys::new(1);
         let now = NicTime(5 * COOKIE_NS);
         for mss in [1, 88, 500, 536, 1219, 1220, 1460, 8959, 8960, u16::MAX] {

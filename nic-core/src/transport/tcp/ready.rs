@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_hot_for_longer_than_a_turn() {
+    fn no_connection_is_hot_for_longer_than_a_turn() {
         let mut ready = Ready::default();
         ready.queue(0);
         ready.queue(1);

@@ -34,7 +34,7 @@ fn every_collective_gives_the_same_bits_through_windows() {
 }
 
 #[test]
-fn one_rank_with_hidden_memory_is_enough_and_ways_mix() {
+fn operations_with_and_without_hidden_memory_mix() {
     ranks(3, 1, |me| {
         for i in 0..120u64 {
             let count = [3, 100, 20_000 + i, 5_000][i as usize % 4];
@@ -116,7 +116,7 @@ fn without_nic_memory_for_windows_all_ranks_use_messages() {
 }
 
 #[test]
-fn a_rank_that_dies_or_aborts_between_slices_ends_the_others() {
+fn a_rank_that_fails_or_aborts_between_slices_ends_the_others() {
     for aborts in [false, true] {
         for after in 1..12 {
             let outcomes = ranks(3, 1, move |me| {

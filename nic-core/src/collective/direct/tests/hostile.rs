@@ -275,7 +275,7 @@ fn garbage_all_over_the_areas_ends_operations_too() {
 }
 
 #[test]
-fn a_rank_that_says_it_is_busy_for_ever_is_named() {
+fn a_rank_that_stays_busy_is_named() {
     let mut s = setup();
     let p = params(K::AllReduce, DataType::F32, ReduceOp::Sum, 0, 5000);
     for r in 0..2 {

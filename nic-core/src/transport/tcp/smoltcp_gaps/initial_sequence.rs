@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generator_goes_back_where_it_came_from() {
+    fn the_generators_step_is_inverted() {
         for s in [0, 1, u64::MAX, 0x1234_5678_9abc_def0] {
             assert_eq!((previous(next(s)), next(previous(s))), (s, s));
         }
