@@ -24,7 +24,7 @@ mod tests {
     const MAGIC: [u8; 4] = [0x50, 0xed, 0x55, 0xba];
 
     #[test]
-    fn what_nvcc_made_is_a_fat_binary_of_every_source() {
+    fn nvcc_made_a_fat_binary_of_every_source() {
         if fatbins().is_empty() {
             println!(
                 "skipped: the build found no nvcc (run `cargo xtask kernels`, then build again)"

@@ -60,6 +60,6 @@ fn a_small_send_does_so_as_well() {
 }
 
 #[test]
-fn what_an_operation_has_to_tell_beside_its_bytes_is_one_more_read() {
+fn a_completion_with_details_costs_one_more_read() {
     check(counts("t_bus_socket", |_| Vec::new()), 1);
 }

@@ -39,7 +39,7 @@ fn spec(d: &Descriptor) -> CollectiveSpec {
 }
 
 #[test]
-fn every_operation_says_in_its_descriptor_what_was_asked_for() {
+fn every_operation_has_its_parameters_in_its_descriptor() {
     let gpu = gpu();
     let nic = nic(&gpu);
     let (buffer, out) = (gpu.alloc(4096).unwrap(), gpu.alloc(24).unwrap());
@@ -135,7 +135,7 @@ fn requests_are_chained_by_distance_also_where_tickets_wrap() {
 }
 
 #[test]
-fn a_warp_and_a_block_post_once_and_every_lane_learns_the_result() {
+fn a_warp_and_a_block_post_once_and_every_lane_gets_the_result() {
     let gpu = gpu();
     let nic = nic(&gpu);
     load_selftest(&gpu);

@@ -122,8 +122,8 @@ fn kernels_come_from_nvrtc_where_the_fat_binaries_hold_none() {
 }
 
 #[test]
-fn a_gpu_that_nobody_has_kernels_for_is_an_error_with_both_reasons() {
-    let name = "a_gpu_that_nobody_has_kernels_for_is_an_error_with_both_reasons";
+fn a_gpu_without_kernels_is_an_error_with_both_reasons() {
+    let name = "a_gpu_without_kernels_is_an_error_with_both_reasons";
     under_mock(name, "no-fatbin,no-nvrtc", || {
         let text = open().unwrap_err().to_string();
         assert!(
@@ -339,9 +339,9 @@ fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
 }
 
 #[test]
-fn a_wrong_launch_is_refused_before_the_driver_sees_it() {
+fn a_wrong_launch_is_refused_before_the_driver_call() {
     on_any_driver(
-        "a_wrong_launch_is_refused_before_the_driver_sees_it",
+        "a_wrong_launch_is_refused_before_the_driver_call",
         "",
         || {
             let gpu = open().unwrap();
@@ -370,8 +370,8 @@ fn a_wrong_launch_is_refused_before_the_driver_sees_it() {
 }
 
 #[test]
-fn a_kernel_that_kills_the_context_is_told_by_every_later_call() {
-    let name = "a_kernel_that_kills_the_context_is_told_by_every_later_call";
+fn a_destroyed_context_is_reported_by_every_later_call() {
+    let name = "a_destroyed_context_is_reported_by_every_later_call";
     under_mock(name, "kill=rb_nop", || {
         let gpu = open().unwrap();
         let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
@@ -515,8 +515,8 @@ fn a_cudarc_slice_is_adopted_with_what_its_stream_has_written() {
 }
 
 #[test]
-fn pinned_memory_goes_to_the_gpu_s_node_or_the_reason_is_told() {
-    let name = "pinned_memory_goes_to_the_gpu_s_node_or_the_reason_is_told";
+fn pinned_memory_goes_to_the_gpu_s_node_or_gives_a_reason() {
+    let name = "pinned_memory_goes_to_the_gpu_s_node_or_gives_a_reason";
     under_mock(name, "", || {
         let why = open().unwrap().describe();
         assert!(

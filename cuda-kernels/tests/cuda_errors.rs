@@ -64,9 +64,9 @@ const CASES: [(&str, &[&str]); 16] = [
 ];
 
 #[test]
-fn what_is_wrong_with_a_machine_is_told_with_what_to_do() {
+fn faults_of_a_machine_are_reported_with_a_remedy() {
     for (fault, _) in CASES {
-        let name = "what_is_wrong_with_a_machine_is_told_with_what_to_do";
+        let name = "faults_of_a_machine_are_reported_with_a_remedy";
         under_mock(name, fault, || {
             let planted = std::env::var("RINGBELL_MOCK_CUDA").unwrap();
             let case = CASES.iter().find(|(fault, _)| *fault == planted);
@@ -95,8 +95,8 @@ fn a_driver_without_a_function_that_is_always_needed_is_refused() {
 }
 
 #[test]
-fn functions_that_are_used_where_they_are_there_may_lack() {
-    let name = "functions_that_are_used_where_they_are_there_may_lack";
+fn optional_driver_functions_may_be_missing() {
+    let name = "optional_driver_functions_may_be_missing";
     let all = [
         "cuDeviceGetPCIBusId",
         "cuDeviceGetUuid_v2",

@@ -95,8 +95,8 @@ fn another_process_reads_and_writes_interior_parts_of_a_buffer() {
 }
 
 #[test]
-fn what_cannot_be_shared_or_opened_says_why() {
-    let name = "what_cannot_be_shared_or_opened_says_why";
+fn memory_that_cannot_be_shared_has_a_reason() {
+    let name = "memory_that_cannot_be_shared_has_a_reason";
     under_mock(name, "", || {
         use cudarc::driver::result;
         let gpu = open();

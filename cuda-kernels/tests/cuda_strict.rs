@@ -134,8 +134,8 @@ fn a_place_whose_registration_waits_for_kernels_is_refused_in_time() {
 }
 
 #[test]
-fn what_may_wait_in_some_drivers_is_made_ahead() {
-    let name = "what_may_wait_in_some_drivers_is_made_ahead";
+fn resources_that_may_block_are_made_ahead() {
+    let name = "resources_that_may_block_are_made_ahead";
     let faults = "may-wait,lazy-launch,stack=rb_floor_flag:5000,patience=3000";
     under_mock(name, faults, || {
         let gpu = open();
@@ -218,8 +218,8 @@ fn more_launches_than_the_driver_takes_wait_outside_of_it() {
 }
 
 #[test]
-fn nothing_of_ours_waits_for_the_null_stream() {
-    let name = "nothing_of_ours_waits_for_the_null_stream";
+fn our_streams_do_not_wait_for_null_stream() {
+    let name = "our_streams_do_not_wait_for_null_stream";
     under_mock(name, "", || {
         let gpu = open();
         let out = gpu.alloc(4096).unwrap();
@@ -393,8 +393,8 @@ fn other_threads_calls_wait_behind_one_that_waits_for_kernels() {
 }
 
 #[test]
-fn a_child_process_is_told_that_it_has_no_gpu() {
-    let name = "a_child_process_is_told_that_it_has_no_gpu";
+fn a_child_process_gets_an_error_after_fork() {
+    let name = "a_child_process_gets_an_error_after_fork";
     under_mock(name, "", || {
         let _gpu = open();
         // SAFETY: the child looks at one error and ends without anything else.

@@ -30,7 +30,7 @@ fn run(gpu: &Gpu, kernel: &str, grid: u32, lanes: u32, args: &[KernelArg]) {
 }
 
 #[test]
-fn every_call_does_what_it_says() {
+fn every_call_of_the_device_api_works() {
     let gpu = gpu();
     let nic = MockNic::start(&gpu, queue(&gpu, 0));
     nic.queue.set_register(Reg::Magic.offset(), MAGIC);
@@ -150,7 +150,7 @@ fn requests_finish_in_any_order() {
 }
 
 #[test]
-fn a_full_queue_is_told_at_once_or_after_the_time_out() {
+fn a_full_queue_is_reported_at_once_or_after_the_time_out() {
     let gpu = gpu();
     for start in [0, u32::MAX - 3] {
         let nic = MockNic::start(&gpu, queue(&gpu, start));
@@ -170,7 +170,7 @@ fn a_full_queue_is_told_at_once_or_after_the_time_out() {
 }
 
 #[test]
-fn a_silent_nic_is_noticed_by_the_device_itself() {
+fn the_device_detects_a_silent_nic() {
     let gpu = gpu();
     for mute in [false, true] {
         let nic = MockNic::start(&gpu, Queue::new(&gpu, 3, 0, 1_000, 1_000));
@@ -203,7 +203,7 @@ fn a_silent_nic_is_noticed_by_the_device_itself() {
 }
 
 #[test]
-fn an_unknown_status_is_read_as_silence() {
+fn an_unknown_status_is_read_as_a_silent_nic() {
     let gpu = gpu();
     let nic = MockNic::start(&gpu, queue(&gpu, 0));
     nic.faults.garbage_status.store(true, Ordering::Relaxed);
@@ -300,7 +300,7 @@ fn warp_and_block_scope_at_every_size() {
 }
 
 #[test]
-fn a_queue_of_one_thread_takes_requests_in_any_order_and_knows_when_it_is_full() {
+fn a_queue_of_one_thread_takes_requests_in_any_order_and_reports_when_it_is_full() {
     for first in [0, 0u32.wrapping_sub(16)] {
         let gpu = gpu();
         let nic = MockNic::start(&gpu, queue(&gpu, first));

@@ -26,7 +26,7 @@ fn zeroed(gpu: &Gpu, bytes: u64) -> GpuBuffer {
 }
 
 #[test]
-fn every_block_and_lane_knows_where_it_is() {
+fn every_block_and_lane_has_its_indices() {
     let gpu = gpu();
     let out = zeroed(&gpu, 4 * 24 * 24);
     gpu.launch("t_indices", (2, 3, 4), (4, 3, 2), &[(&out).into()])
@@ -187,7 +187,7 @@ fn streams_keep_order_beside_each_other() {
 }
 
 #[test]
-fn what_follows_a_failure_fails_until_it_is_forgotten() {
+fn launches_after_a_failure_fail_until_it_is_cleared() {
     if emulated_only("a trap costs a real GPU's context, for good") {
         return;
     }
@@ -210,7 +210,7 @@ fn what_follows_a_failure_fails_until_it_is_forgotten() {
 }
 
 #[test]
-fn wrong_launches_are_refused_with_what_is_wrong() {
+fn wrong_launches_are_refused_with_the_reason() {
     if emulated_only(
         "CUDA does not tell the arguments of a user's kernel; tests/cuda.rs has the SDK's",
     ) {

@@ -114,8 +114,8 @@ fn an_old_library_maps_as_well() {
 }
 
 #[test]
-fn what_cannot_be_mapped_goes_by_the_copy_engine_with_the_reason() {
-    let name = "what_cannot_be_mapped_goes_by_the_copy_engine_with_the_reason";
+fn memory_that_cannot_be_mapped_uses_the_copy_engine() {
+    let name = "memory_that_cannot_be_mapped_uses_the_copy_engine";
     under_mock(name, "", || {
         for (fault, said) in [("pin", "gdr_pin_buffer: Invalid"), ("map", "gdr_map: ")] {
             let mock = Mock::new(fault, &[]);

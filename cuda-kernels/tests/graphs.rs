@@ -132,7 +132,7 @@ fn a_send_and_a_receive_are_captured_once_and_replayed_with_other_data() {
 }
 
 #[test]
-fn what_no_graph_can_hold_is_refused() {
+fn operations_that_no_graph_can_hold_are_refused() {
     let gpu = gpu();
     refusals(&gpu);
     let stream = gpu.stream();

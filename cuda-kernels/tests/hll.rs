@@ -219,7 +219,7 @@ fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
 }
 
 #[test]
-fn what_no_kernel_has_is_refused() {
+fn configurations_without_a_kernel_are_refused() {
     let gpu = gpu();
     let (items, registers) = (gpu.alloc(4096).unwrap(), gpu.alloc(4096).unwrap());
     let good = HllKernel {

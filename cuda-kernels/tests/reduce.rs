@@ -135,7 +135,7 @@ fn check(gpu: &Gpu, case: &Case<'_>, seed: u64) {
 }
 
 #[test]
-fn every_type_and_operation_gives_the_nics_bits_wherever_operands_lie() {
+fn every_type_and_operation_gives_the_nics_bits_at_every_alignment() {
     let gpu = gpu();
     let mut seed = 1;
     for &dtype in DataType::ALL {
@@ -202,7 +202,7 @@ fn few_elements_one_operand_and_many() {
 }
 
 #[test]
-fn in_place_it_is_an_accumulation() {
+fn a_reduction_in_place_accumulates() {
     let gpu = gpu();
     let count = 777;
     let (a, b) = (
@@ -231,7 +231,7 @@ fn in_place_it_is_an_accumulation() {
 }
 
 #[test]
-fn what_cannot_be_reduced_is_refused() {
+fn bad_operands_of_a_reduction_are_refused() {
     let gpu = gpu();
     let memory = gpu.alloc(4096).unwrap();
     let va = memory.va();

@@ -147,7 +147,7 @@ fn handle(nic: &MockNic, queue: usize) -> ringbell_nic_abi::queue::QueueHandle {
 }
 
 #[test]
-fn a_pump_leaves_when_told() {
+fn a_pump_ends_on_request() {
     let gpu = gpu();
     let nic = nic(&gpu, 2);
     let times = PumpTimes {

@@ -178,7 +178,7 @@ fn every_scope_and_size_pushes_and_pops_what_it_should_past_every_wrap() {
 }
 
 #[test]
-fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
+fn a_wait_ends_with_its_time_out_or_the_nics_status() {
     let gpu = gpu();
     let nic = nic(&gpu);
     load_selftest(&gpu);
@@ -219,7 +219,7 @@ fn a_wait_ends_with_its_time_out_or_with_what_the_nic_says() {
 }
 
 #[test]
-fn streamed_operations_say_which_operands_are_streams() {
+fn streamed_operations_flag_the_operands_that_are_streams() {
     let gpu = gpu();
     let nic = nic(&gpu);
     load_selftest(&gpu);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_read_or_the_reason_told() {
+    fn the_node_is_read_or_the_reason_given() {
         let cases = [
             ("a", "1\n", &[0, 1][..], Ok(1)),
             ("b", "-1\n", &[0], Err("one NUMA node")),

@@ -58,7 +58,7 @@ const SANITIZED: [(&str, &str, &[&str]); 7] = [
     ),
     (
         "device_api",
-        "every_call_does_what_it_says",
+        "every_call_of_the_device_api_works",
         &["memcheck", "initcheck"],
     ),
     (
@@ -68,12 +68,12 @@ const SANITIZED: [(&str, &str, &[&str]); 7] = [
     ),
     (
         "streams",
-        "a_wait_ends_with_its_time_out_or_with_what_the_nic_says",
+        "a_wait_ends_with_its_time_out_or_the_nics_status",
         &["memcheck", "synccheck"],
     ),
     (
         "collectives",
-        "a_warp_and_a_block_post_once_and_every_lane_learns_the_result",
+        "a_warp_and_a_block_post_once_and_every_lane_gets_the_result",
         &["racecheck", "synccheck"],
     ),
     (
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_under_a_sanitizer_is_a_test_of_the_suite() {
+    fn every_sanitized_test_is_in_the_suite() {
         for (program, test, tools) in SANITIZED {
             let of = PROGRAMS.iter().find(|p| p.name == program);
             let of = of.expect("a program of the suite");
