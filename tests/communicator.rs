@@ -209,7 +209,7 @@ fn streams_run_collectives_between_kernels_in_order() {
 }
 
 #[test]
-fn splitting_orders_by_key_and_leaves_out_who_has_no_colour() {
+fn splitting_orders_by_key_and_leaves_out_ranks_without_a_colour() {
     let r = ranks("split", 4);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
@@ -251,7 +251,7 @@ fn splitting_orders_by_key_and_leaves_out_who_has_no_colour() {
 }
 
 #[test]
-fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
+fn after_a_rank_has_ended_the_others_shrink_and_go_on() {
     let r = ranks("shrink", 4);
     let mut comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| c.barrier().expect("all there"));
@@ -277,7 +277,7 @@ fn after_a_rank_has_gone_the_others_learn_it_shrink_and_go_on() {
 }
 
 #[test]
-fn mistakes_are_told_apart_and_name_what_is_wrong() {
+fn each_misuse_has_a_message_of_its_own() {
     let r = ranks("mistakes", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     let b = r.nics[0].alloc::<u8>(64).expect("memory");
@@ -388,7 +388,7 @@ fn a_rank_that_does_not_come_is_an_error_and_not_a_hang() {
 }
 
 #[test]
-fn it_tells_what_it_chose_and_why() {
+fn info_reports_the_chosen_algorithm_and_the_peers() {
     let r = ranks("info", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {

@@ -102,7 +102,7 @@ fn an_all_reduce_takes_memory_of_every_kind_and_each_rank_another() {
 }
 
 #[test]
-fn a_request_is_cancelled_while_nobody_counts_on_it() {
+fn a_request_is_cancelled_while_no_rank_depends_on_it() {
     let r = ranks("cancel", 2);
     let comms = Communicator::init_all(&r.nics, &options()).expect("both come");
     let buffer = comms[0].nic().alloc::<u8>(64).expect("memory");

@@ -63,8 +63,8 @@ fn nop(nic: &Nic, queue: &HostQueue, out: &DeviceBuffer, timeout_us: u32) -> Sta
 }
 
 #[test]
-fn a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other() {
-    let name = "a_queue_that_was_left_half_written_ends_in_an_error_and_harms_no_other";
+fn a_half_written_queue_ends_in_an_error_and_no_other_queue_does() {
+    let name = "a_half_written_queue_ends_in_an_error_and_no_other_queue_does";
     under_mock(name, "", || {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
             .join(format!("cuda-half-{}", std::process::id()));
@@ -154,8 +154,8 @@ fn peer(folder: &Path) {
 }
 
 #[test]
-fn a_process_that_is_stopped_or_killed_while_kernels_wait_wedges_nobody() {
-    let name = "a_process_that_is_stopped_or_killed_while_kernels_wait_wedges_nobody";
+fn a_process_stopped_or_killed_while_kernels_wait_blocks_no_peer() {
+    let name = "a_process_stopped_or_killed_while_kernels_wait_blocks_no_peer";
     under_mock(name, "", || {
         let of = role().map_or_else(std::process::id, |_| std::os::unix::process::parent_id());
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda-stopped-{of}"));

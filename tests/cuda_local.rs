@@ -442,8 +442,8 @@ fn two_processes_copy_within_the_gpu() {
 }
 
 #[test]
-fn what_the_driver_refuses_is_staged_and_said() {
-    let name = "what_the_driver_refuses_is_staged_and_said";
+fn memory_that_the_driver_refuses_is_staged() {
+    let name = "memory_that_the_driver_refuses_is_staged";
     under_mock(name, "", || {
         if was_sender(name) {
             return;

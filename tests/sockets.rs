@@ -50,7 +50,7 @@ fn pattern(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn bytes_of_every_kind_of_memory_arrive_and_the_end_is_told() {
+fn bytes_of_every_kind_of_memory_arrive_and_the_end_is_reported() {
     for (transport, first) in [(TransportSpec::Local, 1), (TransportSpec::Tcp, 3)] {
         let (nics, _listener, [server, client]) = pair(transport, first);
         let want = pattern(300_001);
@@ -102,7 +102,7 @@ fn readers_and_writers_carry_a_programs_bytes_both_ways() {
 }
 
 #[test]
-fn what_goes_wrong_is_named_and_fits_io() {
+fn errors_name_the_cause_and_convert_to_io_errors() {
     let (nics, listener, [server, client]) = pair(TransportSpec::Local, 7);
     let status = |e: &SessionError| e.status();
     let again = nics[0].listen(7000).expect_err("taken");

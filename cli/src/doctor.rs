@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nothing_replaces_fails() {
+    fn only_a_missing_part_without_a_replacement_fails() {
         let mut f = findings();
         assert_eq!(exit(&f.checks), Exit::Ok);
         f.checks[0].verdict = Verdict::Missing;

@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_arguments_say_what_there_is() {
+    fn wrong_arguments_list_the_valid_ones() {
         let parse = |line: &[&str]| Cli::try_parse_from(["explain"].iter().chain(line));
         let error = |line: &[&str]| parse(line).err().unwrap().to_string();
         assert!(error(&["send"]).contains("the collectives are broadcast, reduce, scatter"));

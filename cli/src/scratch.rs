@@ -74,7 +74,7 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
 
     #[test]
-    fn a_folder_is_ours_alone_and_not_where_anybody_expects_it() {
+    fn a_folder_is_private_and_its_name_unpredictable() {
         let folders = [0, 1].map(|_| Folder::new("perf").expect("made"));
         let paths = folders.each_ref().map(|f| f.path().to_path_buf());
         assert_ne!(paths[0], paths[1]);

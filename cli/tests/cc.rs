@@ -80,7 +80,7 @@ fn a_program_without_the_library_is_a_clear_error() {
 }
 
 #[test]
-fn a_wrong_argument_of_launch_is_the_compilers_to_tell() {
+fn a_wrong_argument_of_launch_is_a_compile_error() {
     if !has("g++") {
         return;
     }

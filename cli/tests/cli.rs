@@ -244,7 +244,7 @@ fn doctor_says_which_function_a_driver_lacks_and_goes_on_without_it() {
 }
 
 #[test]
-fn cc_builds_a_kernel_and_names_it_and_refuses_what_is_none() {
+fn cc_builds_and_names_a_kernel_and_refuses_other_sources() {
     let dir = temporary("cc");
     std::fs::create_dir_all(&dir).expect("a folder");
     let write = |name: &str, text: &str| {

@@ -139,7 +139,7 @@ fn a_receiver_that_is_killed_is_named() {
 }
 
 #[test]
-fn what_a_killed_process_leaves_behind_goes_with_the_next_run() {
+fn files_of_a_killed_process_are_removed_by_the_next_run() {
     let tmp = temporary("left");
     let launched = [
         "run",
@@ -319,7 +319,7 @@ fn ranks_without_addresses_say_so_at_once() {
 }
 
 #[test]
-fn what_no_memory_is_there_for_is_refused_before_it_starts() {
+fn a_run_without_enough_memory_is_refused_before_it_starts() {
     let tmp = temporary("memory");
     for args in [
         &["perf", "all-reduce", "-b", "1T", "-e", "1T"][..],

@@ -73,7 +73,7 @@ fn free_udp_port() -> u16 {
 }
 
 #[test]
-fn a_peer_killed_in_the_middle_of_a_transfer_is_told() {
+fn a_peer_killed_in_the_middle_of_a_transfer_is_reported() {
     let meeting = Meeting::new("kill");
     let (a, b) = (free_udp_port(), free_udp_port());
     let (a, b) = (format!("127.0.0.1:{a}"), format!("127.0.0.1:{b}"));
@@ -162,7 +162,7 @@ fn a_missing_listener_is_an_error_of_its_own() {
 }
 
 #[test]
-fn what_is_taken_is_named() {
+fn an_address_or_port_in_use_is_named() {
     let meeting = Meeting::new("taken");
     let listen = ["nc", "-v", "-l", "5000", "--ip", "10.77.5.1/24"];
     let mut first = start(meeting.ringbell(&listen));
@@ -310,7 +310,7 @@ fn stranger(path: &Path) -> Option<OwnedFd> {
 }
 
 #[test]
-fn strangers_at_the_door_disturb_no_transfer() {
+fn unauthenticated_peers_disturb_no_transfer() {
     let meeting = Meeting::new("door");
     let mut listener = start(meeting.ringbell(&[
         "perf",

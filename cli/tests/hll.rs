@@ -282,7 +282,7 @@ fn a_line_may_be_longer_than_any_message() {
 }
 
 #[test]
-fn text_is_not_counted_in_windows_without_a_word() {
+fn text_counted_in_windows_gets_a_warning() {
     let warned = |args: &[&str], input: &[u8]| {
         let out = ringbell(args, input);
         assert_eq!(out.status.code(), Some(0));

@@ -310,7 +310,7 @@ fn nc_gets_a_page_from_pythons_http_server() {
 }
 
 #[test]
-fn a_missing_listener_is_told_in_time() {
+fn a_missing_listener_is_reported_in_time() {
     let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),
@@ -328,7 +328,7 @@ fn a_missing_listener_is_told_in_time() {
 }
 
 #[test]
-fn an_idle_connection_ends_with_w_and_lives_without() {
+fn an_idle_connection_ends_with_w_and_stays_open_without() {
     let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),

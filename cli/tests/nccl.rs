@@ -297,7 +297,7 @@ fn assert_rows(m: &Machine, faults: &str, more: &str, most: usize, why: &str) {
 }
 
 #[test]
-fn when_nccl_fails_rows_stay_and_the_reason_is_told() {
+fn when_nccl_fails_rows_stay_and_the_reason_is_reported() {
     let m = Machine::with_nccl("fails");
     for (faults, most, why) in [
         ("init-error=2", 0, "unhandled system error (2)"),
@@ -385,7 +385,7 @@ fn sizes_stay_when_only_the_end_hangs() {
 }
 
 #[test]
-fn wrong_sums_are_seen() {
+fn wrong_sums_are_detected() {
     let m = Machine::with_nccl("wrong");
     let (out, report) = m.report("wrong=40000", &format!("nccl -R 3 {QUICK}"));
     let said = text(&out);
@@ -443,7 +443,7 @@ exit 0"#,
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_anything_runs() {
+fn impossible_comparisons_are_refused_before_the_run() {
     let m = Machine::with_nccl("usage");
     for (args, exit, why) in [
         (

@@ -143,7 +143,7 @@ fn settings_of_a_communicator_are_set_by_name_and_held_against_each_other() {
 }
 
 #[test]
-fn processes_types_reductions_and_kernels_and_the_report_says_who_did_what() {
+fn processes_types_reductions_and_kernels_are_in_the_report() {
     let out = run(perf(&[
         "all-reduce",
         "-d",

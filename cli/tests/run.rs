@@ -22,7 +22,7 @@ fn shell(args: &[&str], script: &str) -> Command {
 }
 
 #[test]
-fn every_rank_knows_its_place_and_its_lines_carry_it() {
+fn every_rank_gets_its_number_and_its_lines_show_it() {
     let script =
         "echo $RINGBELL_RANK/$RINGBELL_SIZE $RINGBELL_ID; echo no newline at the end | tr -d '\\n'";
     let out = run(&mut shell(&["-n", "3"], script));
@@ -142,7 +142,7 @@ fn a_program_that_is_not_there_and_a_wiring_that_makes_no_sense_are_refused() {
 }
 
 #[test]
-fn ports_are_told_to_the_ranks() {
+fn ports_are_passed_to_the_ranks() {
     let script = "echo port=$RINGBELL_PORT switch=$RINGBELL_SWITCH; [ -z \"$RINGBELL_SWITCH\" ] || [ -e \"$RINGBELL_SWITCH\" ]";
     let out = run(&mut shell(&["-n", "2", "--transport", "tcp"], script));
     assert_eq!(out.status.code(), Some(0), "{}", text(&out));

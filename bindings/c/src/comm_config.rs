@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_with_its_name() {
+    fn invalid_fields_are_refused_by_name() {
         let mut c = config();
         c.version = VERSION + 1;
         assert!(read(&c).is_err_and(|e| e.contains("config->version")));

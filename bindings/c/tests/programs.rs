@@ -15,7 +15,7 @@ use compile::{c99, compile};
 use mock_driver::under_mock;
 
 #[test]
-fn communicators_in_c99_as_threads_and_as_processes_of_which_one_dies() {
+fn communicators_in_c99_as_threads_and_as_processes_one_of_which_is_killed() {
     if !has("gcc") {
         return;
     }

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_limits_programs_is_told_with_what_to_do() {
+    fn limits_on_programs_are_reported_with_a_remedy() {
         type Change = fn(&mut Capabilities);
         let cases: [(Change, &str, &str); 5] = [
             (|f| f.watchdog = true, "GPU sharing", "time-outs"),
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_is_said_to_be() {
+    fn a_sound_machine_passes_every_rule() {
         let mut gpu = h200();
         for swaps in [None, Some(false), Some(true)] {
             gpu.host_access.compare_and_swap = swaps;

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_told_from_numbers() {
+    fn text_is_distinguished_from_numbers() {
         assert!(looks_like_text(b"alpha\nbeta\n"));
         assert!(looks_like_text("größe\r\n".as_bytes()));
         assert!(looks_like_text(

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_and_what_is_free_are_named() {
+    fn too_large_a_need_is_named_with_the_free_memory() {
         let free = |bytes| {
             Some(memory::Free {
                 bytes,

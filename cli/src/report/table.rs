@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_and_unverified_data_are_told_apart() {
+    fn wrong_and_unverified_data_are_reported_differently() {
         assert!(render(&report(Some(3))).contains("3 FAILED"));
         assert!(render(&report(None)).contains("not verified"));
     }

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_recorded_or_is_reflected_proves_nothing() {
+    fn recorded_and_reflected_messages_prove_nothing() {
         let first = Handshake::new(hello(1), [2; NONCE_BYTES]);
         let (challenge, proof) = (first.challenge(&SECRET), first.proof(&SECRET));
         // A recorded challenge, for a member with a nonce of its own.

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_or_gone_is_named() {
+    fn late_and_departed_ranks_are_named() {
         let mut r = job(4);
         let all = [0, 1, 2, 3];
         r.contribute(at(0), 0, c(RoundKind::All, &all, 0));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_go_on_tells_all_that_wait_and_all_that_come() {
+    fn a_server_that_cannot_go_on_refuses_waiting_and_new_members() {
         let mut r = job(2);
         r.contribute(at(0), 0, c(RoundKind::All, &[0, 1], 0));
         let told = Answer::Refused("no descriptors".into());
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn survivors_go_on_without_the_dead_and_the_late() {
+    fn survivors_go_on_without_ended_and_late_ranks() {
         let mut r = job(4);
         let all = [0, 1, 2, 3];
         r.leave(at(0), 1);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_took_over_believes_who_has_found_ranks_dead_but_not_of_those_that_came() {
+    fn a_new_server_accepts_reports_of_ended_ranks_but_not_of_joined_ones() {
         let mut r = Rounds::new(Some(4), 1 << 40, Past::default());
         let all = [0, 1, 2, 3];
         for rank in [1, 3] {
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_makes_no_sense_is_refused_and_the_others_are_told_at_the_deadline() {
+    fn a_contradictory_member_is_refused_and_noted_to_the_others_at_the_deadline() {
         let mut r = job(2);
         for (h, word) in [
             (hello(0, 2), "twice"),

@@ -72,7 +72,7 @@ fn parts_of_the_job_meet_without_the_others() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_by_everybody_with_what_was_refused_meanwhile() {
+fn a_missing_rank_is_named_on_every_rank_with_the_refused_joins() {
     let server = server();
     let id = server.id();
     let errors = each(&[0, 2], |rank| {
@@ -94,7 +94,7 @@ fn a_rank_that_does_not_come_is_named_by_everybody_with_what_was_refused_meanwhi
 }
 
 #[test]
-fn who_gives_a_rank_twice_or_the_wrong_secret_is_told_so() {
+fn a_duplicate_rank_and_a_wrong_secret_are_refused_with_the_reason() {
     let server = server();
     let id = server.id();
     let _first = Member::join(&id, 0, 2, PATIENCE).expect("joins");
@@ -128,7 +128,7 @@ fn admitted(stream: &mut TcpStream, id: &UniqueId, rank: u32, ranks: u32) {
 
 /// A process that took the job's port first gets nothing that helps it to join: neither the secret, nor a proof to replay.
 #[test]
-fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
+fn a_process_on_the_port_gets_no_secret_and_a_replayed_member_is_not_admitted() {
     let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let id = UniqueId::new(squatter.local_addr().expect("bound"), *b"0123456789abcdef");
     let (e, heard) = std::thread::scope(|s| {
@@ -176,7 +176,7 @@ fn what_has_the_port_learns_no_secret_and_a_recorded_member_is_not_admitted() {
 }
 
 #[test]
-fn a_rank_that_ends_before_it_joins_is_named_at_once_with_what_its_launcher_saw() {
+fn a_rank_that_ends_before_it_joins_is_named_at_once_with_its_exit_status() {
     let server = server();
     let e = std::thread::scope(|s| {
         let waiting = s.spawn(|| {
@@ -223,7 +223,7 @@ fn an_unknown_client_gets_no_answer_and_disturbs_no_member() {
 }
 
 #[test]
-fn survivors_learn_the_same_list_and_the_late_one_that_it_is_out() {
+fn survivors_get_the_same_list_and_a_late_rank_is_excluded() {
     let server = server();
     let all = [0, 1, 2, 3];
     let late = std::sync::Barrier::new(3);
@@ -253,7 +253,7 @@ fn survivors_learn_the_same_list_and_the_late_one_that_it_is_out() {
 }
 
 #[test]
-fn a_missing_server_and_one_that_ends_are_errors_that_say_so() {
+fn a_missing_server_and_one_that_ends_are_reported() {
     let id = {
         let server = server();
         let m = Member::join(&server.id(), 0, 2, PATIENCE).expect("joins");
@@ -296,7 +296,7 @@ fn joined(server: &BootstrapServer, n: u32) -> Vec<Member> {
 }
 
 #[test]
-fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again() {
+fn the_lowest_rank_left_takes_over_each_time_the_server_ends() {
     let server = server();
     let mut members: Vec<Option<Member>> = joined(&server, 5).into_iter().map(Some).collect();
     let all = [0, 1, 2, 3, 4];
@@ -342,7 +342,7 @@ fn when_who_serves_ends_the_lowest_rank_that_is_left_takes_over_again_and_again(
 }
 
 #[test]
-fn a_rank_that_was_left_out_is_told_so_by_a_later_server() {
+fn an_excluded_rank_gets_the_reason_from_a_later_server() {
     let server = server();
     let members = joined(&server, 3);
     let all = [0, 1, 2];
@@ -360,7 +360,7 @@ fn a_rank_that_was_left_out_is_told_so_by_a_later_server() {
 }
 
 #[test]
-fn a_rank_of_this_host_that_has_ended_is_seen_without_a_round() {
+fn a_rank_of_this_host_that_has_ended_is_detected_without_a_round() {
     let server = server();
     let join = |rank| Member::join(&server.id(), rank, 3, PATIENCE).expect("joins");
     let [a, b, c] = [join(0), join(1), join(2)];

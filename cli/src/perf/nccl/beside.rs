@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_side_is_started_with_everything_but_what_concerns_both() {
+    fn our_side_is_started_without_the_options_of_the_comparison() {
         let words = "perf all-reduce --beside nccl --nccl=/x -R 2 --limit 5 -b 1K --mps --json - --dedicated --procs";
         let own = own_words(
             words.split(' ').map(str::to_owned),

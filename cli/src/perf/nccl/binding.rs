@@ -280,7 +280,7 @@ mod tests {
     /// Needs no GPU: checks that a library of NVIDIA's has the functions that we call, under these names.
     #[test]
     #[ignore = "needs NVIDIA's libnccl.so.2, named by RINGBELL_NCCL"]
-    fn a_library_of_nvidia_tells_its_version_and_makes_ids() {
+    fn a_library_of_nvidia_reports_its_version_and_makes_ids() {
         let path = std::env::var("RINGBELL_NCCL").expect("RINGBELL_NCCL names libnccl.so.2");
         let nccl = Nccl::load(Path::new(&path)).expect("it loads");
         let version = nccl.version().expect("a version");
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_library_or_no_nccl_is_said() {
+    fn a_missing_library_and_one_that_is_not_nccl_are_reported() {
         let e = Nccl::load(Path::new("/nonexistent/libnccl.so.2")).err();
         assert!(matches!(e, Some(NcclError::Open { .. })));
         let e = Nccl::load(Path::new("libc.so.6")).err().expect("no NCCL");

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_searched_is_said() {
+    fn the_error_lists_the_searched_places() {
         let e = NotFound {
             searched: vec![Passed::new("a", "is not there"), Passed::new("b", "is old")],
         };

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn channels_and_carriers_are_read_from_nccls_own_words() {
+    fn channels_and_carriers_are_read_from_nccls_log() {
         let mut told = Told::default();
         told.take(
             "h:1:2 [0] NCCL INFO Channel 00/02 : 0 1\n\

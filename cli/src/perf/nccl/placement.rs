@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_says_transport_and_permission() {
+    fn the_environment_sets_transport_and_permission() {
         let vars = environment(&setting(Carrier::Socket, 23_003, 2), &[0, 1]);
         assert_eq!(vars["NCCL_SHM_DISABLE"], "1");
         assert_eq!(vars["NCCL_P2P_DISABLE"], "1");
