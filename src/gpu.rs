@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_to_memory_are_told_apart() {
+    fn names_of_memory_paths_are_parsed() {
         use GpuMemoryChoice as C;
         for (text, choice) in [
             ("", C::Auto),

@@ -102,7 +102,7 @@ mod tests {
     const ID: &str = "rb1-000102030405060708090a0b0c0d0e0f@127.0.0.1:4711";
 
     #[test]
-    fn a_launchers_words_of_the_nic_are_heard_or_refused() {
+    fn a_launchers_nic_variables_are_applied_or_refused() {
         let job = |name: &'static str, value: &'static str| {
             let given = [
                 ("RINGBELL_RANK", "1"),
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_and_directories_are_each_ranks_and_jobs_own() {
+    fn addresses_differ_by_rank_and_directories_by_job() {
         assert_eq!(address_of(0).to_string(), "10.77.0.1/16");
         assert_eq!(address_of(255).to_string(), "10.77.1.0/16");
         let id: UniqueId = ID.parse().expect("sound");

@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_kernel_lives_until_it_has_ended() {
+    fn memory_of_a_kernel_is_kept_until_it_has_ended() {
         const LARGE: u64 = 5 << 20;
         let folder = std::env::temp_dir().join(format!("rb-kernel-{}", std::process::id()));
         let (a, b) = (nic(&folder, "10.9.9.31/24"), nic(&folder, "10.9.9.32/24"));

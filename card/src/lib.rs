@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_card_is_refused_with_the_reason() {
+    fn files_that_are_no_card_are_refused_with_the_reason() {
         let ones = std::env::temp_dir().join(format!("rb-card-ones-{}", std::process::id()));
         std::fs::write(&ones, [0xff; BAR_BYTES]).expect("a temporary file");
         assert!(matches!(open(&ones), Err(CardError::Silent { .. })));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_told_from_files() {
+    fn pci_addresses_are_distinguished_from_files() {
         for (at, whole) in [
             ("0000:3b:00.0", "0000:3b:00.0"),
             ("af:1d.3", "0000:af:1d.3"),

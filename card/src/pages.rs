@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_found_across_tables() {
+    fn pages_of_a_file_are_found_across_tables() {
         let file = FilePages::parse(&good()).expect("nothing is wrong");
         assert_eq!(file.len(), 6);
         let whole = file.pages(GpuVa(0x7000_0000_0001), 3 * PAGE_BYTES - 1);

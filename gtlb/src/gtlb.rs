@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complementary_group_that_is_handed_out_again_has_no_page_of_the_past() {
+    fn a_reused_complementary_group_has_no_page_of_its_last_owner() {
         let config = GtlbConfig {
             main_entries: 16,
             complementary_entries: GROUP_PAGES,

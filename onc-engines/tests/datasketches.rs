@@ -34,7 +34,7 @@ const SIZES: [u64; 12] = [
 ];
 
 #[test]
-fn they_read_ours_and_estimate_the_same() {
+fn datasketches_reads_our_images_and_estimates_the_same() {
     for precision in [4, 7, 11, 14, 18] {
         for n in SIZES {
             let sketch = ours(precision, 1, n);
@@ -64,7 +64,7 @@ fn they_read_ours_and_estimate_the_same() {
 }
 
 #[test]
-fn we_read_theirs_and_estimate_the_same() {
+fn datasketches_images_are_read_with_the_same_estimate() {
     for precision in [4, 7, 11, 14, 18, 21] {
         for n in SIZES {
             for kind in [HllType::Hll4, HllType::Hll6, HllType::Hll8] {
@@ -83,7 +83,7 @@ fn we_read_theirs_and_estimate_the_same() {
 }
 
 #[test]
-fn their_images_are_written_back_as_they_were() {
+fn datasketches_images_are_written_back_unchanged() {
     // In HLL mode an HLL_8 image is ours byte for byte; HLL_4 lists its exceptions in the order of
     // their hash table, so it is compared as a sketch.
     for n in [20_000, 1_000_000] {
@@ -131,7 +131,7 @@ fn merged_sketches_agree_to_a_quarter_of_the_standard_error() {
 }
 
 #[test]
-fn integers_and_bytes_are_hashed_as_theirs() {
+fn integers_and_bytes_are_hashed_as_by_datasketches() {
     let mut widened = HllSketch::new(12, HllType::Hll8).unwrap();
     let mut as_bytes = HllSketch::new(12, HllType::Hll8).unwrap();
     let values: Vec<u32> = (0..40_000u32)
@@ -172,7 +172,7 @@ const SUMS: [usize; 2] = [16, 24];
 const COUNT: usize = 32;
 
 #[test]
-fn what_contradicts_the_registers_is_refused() {
+fn sums_that_contradict_the_registers_are_refused() {
     let put = |image: &[u8], at: usize, value: f64| {
         let mut changed = image.to_vec();
         changed[at..at + 8].copy_from_slice(&value.to_le_bytes());
@@ -237,7 +237,7 @@ fn registers_that_no_items_leave_are_refused_and_give_no_infinity() {
 }
 
 #[test]
-fn sums_that_an_image_calls_stale_are_not_looked_at() {
+fn sums_that_an_image_marks_stale_are_ignored() {
     let mut image = theirs(8, HllType::Hll8, 5, 3000).serialize();
     let registers = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
     image[SUMS[0]..SUMS[0] + 8].copy_from_slice(&7.5f64.to_le_bytes());

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_stands_for_one_block_and_says_so_in_the_descriptor() {
+    fn a_stream_is_one_block_and_is_flagged_in_the_descriptor() {
         let stream = Span::of_stream(StreamRef {
             va: GpuVa(0x8000),
             log2: 12,
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn an_algorithm_is_a_default_where_it_exists_and_refused_where_it_is_asked_for() {
+    fn a_missing_algorithm_is_skipped_as_a_default_and_refused_on_request() {
         let chosen = |o: &Operation, default| {
             let d = o.descriptor(SessionId(3), 9, (default, WireType::Same, Duration::MAX));
             CollectiveSpec::decode(d.imm, d.len).expect("known").algo

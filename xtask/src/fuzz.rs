@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_closing_line_is_told() {
+    fn the_closing_line_is_summarised() {
         let said = "#2\tINITED cov: 12 ft: 13\n#9\tNEW    cov: 34 ft: 40 corp: 2/3b\nDone 900 runs in 31 second(s)\nstat::x: 1\n";
         let told = "900 runs in 31 second(s), 34 edges seen";
         assert_eq!(summary(said).as_deref(), Some(told));

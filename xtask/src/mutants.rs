@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hang_is_seen_and_what_cannot_be_built_does_not_count() {
+    fn a_hang_counts_as_caught_and_unviable_mutants_do_not_count() {
         let count = Count {
             caught: 8,
             timeout: 1,

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_and_limits_are_honest() {
+    fn exit_codes_and_time_limits_become_errors() {
         assert!(command(&mut Command::new("true")).is_ok());
         assert!(command(&mut Command::new("false")).is_err());
         assert!(command(&mut Command::new("/nonexistent/program")).is_err());

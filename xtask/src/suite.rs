@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_test_file_is_in_the_suite_or_says_why_not() {
+    fn every_test_file_is_in_the_suite_or_listed_with_a_reason() {
         let mut known: Vec<PathBuf> = PROGRAMS.iter().map(Program::source).collect();
         for (file, why) in OUTSIDE {
             assert!(!why.is_empty(), "{file}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_skip_themselves_are_known_by_number_and_have_reasons() {
+    fn tests_that_skip_themselves_are_counted_and_have_reasons() {
         let skips = skips().expect("sources");
         assert!(skips.iter().all(|s| s.why.len() > 10), "{skips:#?}");
         let others: Vec<_> = skips.iter().filter(|s| !s.fault).collect();

@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_is_there_and_nothing_else() {
+    fn an_installed_program_is_found_and_a_missing_one_is_not() {
         assert!(find("sh").is_some());
         assert!(find("no-such-program-as-this").is_none());
     }
 
     #[test]
-    fn a_user_is_told_what_is_skipped_and_nothing_that_runs() {
+    fn skipped_tests_are_listed_by_privilege() {
         let said = |root, namespaces, tun| rights(root, namespaces, tun).join("\n");
         assert!(!said(true, true, true).contains("skipped"));
         // A user with namespaces and the device runs all but what needs root itself.

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_round_trip_and_strangers_are_refused() {
+    fn messages_round_trip_and_malformed_bytes_are_refused() {
         for run in [
             Run::PingPong,
             Run::Bandwidth,

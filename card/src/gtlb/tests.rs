@@ -107,7 +107,7 @@ fn pieces_of_two_mib_take_one_entry_and_others_a_group() {
 }
 
 #[test]
-fn what_cannot_be_written_is_refused_before_anything_is() {
+fn an_invalid_map_is_refused_before_any_write() {
     let card = Card::new();
     let none = CardGtlb::new(&card, 2, GpuVa(BASE)).expect_err("two instances");
     assert!(
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(64) })]
     /// After any sequence of maps and unmaps the GTLB translates exactly as the shadow copy says.
     #[test]
-    fn the_account_is_what_the_gtlb_does(
+    fn the_shadow_copy_matches_the_gtlb(
         steps in proptest::collection::vec((any::<bool>(), 0u64..256, 1usize..70, 0u64..9), 1..12),
     ) {
         let card = Card::new();

@@ -266,7 +266,7 @@ fn eighty_gigabytes_over_three_instances_need_no_refill() {
 }
 
 #[test]
-fn the_paper_holds_sixty_four_scattered_groups_and_says_so_at_the_next() {
+fn the_papers_size_holds_64_scattered_groups_and_refuses_the_65th() {
     let scattered = |groups: u64| PageTable {
         base: GpuVa(1 << 40),
         pages: (0..groups * 32)

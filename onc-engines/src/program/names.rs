@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_found_however_they_are_spelled() {
+    fn names_are_found_in_every_spelling() {
         for name in ["all-reduce", "ALL_REDUCE", "allreduce", "AllReduce"] {
             assert_eq!(collective_named(name), Some(CollectiveKind::AllReduce));
         }

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_binaries_are_found_in_what_cargo_says() {
+    fn test_binaries_are_found_in_cargos_messages() {
         let said = r#"{"reason":"compiler-artifact","package_id":"path+file:///w/ringbell#0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-1"}
 not json
 {"reason":"compiler-artifact","package_id":"path+file:///w/x/cuda-kernels#ringbell-cuda-kernels@0.1.0","target":{"name":"cuda"},"executable":"/t/cuda-2"}

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_hangs_or_dies_harms_no_other_and_skips_are_told() {
+    fn a_hanging_or_killed_test_affects_no_other_and_skips_are_reported() {
         let script = r#"case $1 in
 good) test $RINGBELL_TEST_GPU = cuda && echo "1 passed" ;;
 skip) echo "x SKIPPED on CUDA: a reason"; echo "1 passed" ;;

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_the_same_run_and_what_lacks_is_said() {
+    fn ratios_are_of_the_same_run_and_gaps_are_reported() {
         let floor = json!({"rows": [
             {"series": "flag", "parameter": 1.0, "p50_us": 9.0, "p99_us": 9.0},
             {"series": "flag", "parameter": 50.0, "p50_us": 2.0, "p99_us": 3.0},

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ptxas_says_is_read() {
+    fn the_output_of_ptxas_is_read() {
         let mut r = Resources::default();
         r.read(
             &(said("a", "sm_90", 0, 0) + &said("a", "sm_100", 8, 0) + &said("b", "sm_90", 0, 12)),

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_no_worse_passes() {
+    fn only_unchanged_breaches_pass() {
         let one = |b: Breach| vec![("c".to_string(), b)];
         let recorded = one(cycle(&["x", "y", "z"]));
         assert!(compare(&recorded, &recorded).is_empty());

@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn floors_stand_on_what_they_use() {
+    fn floors_are_ordered_by_use_and_cycles_share_one() {
         let graph: BTreeMap<String, BTreeSet<String>> = [
             ("a", vec!["b", "c"]),
             ("b", vec!["c"]),

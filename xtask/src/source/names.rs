@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_counted_however_they_are_written() {
+    fn public_names_are_counted_in_every_syntax() {
         let text = "
             mod hidden; pub mod shown; use a::B; pub(crate) use a::C;
             pub use a::{b::D, E as F, g}; pub fn h() {} struct I; pub struct J;

@@ -448,7 +448,7 @@ mod planted {
     }
 
     #[test]
-    fn a_barrier_that_somebody_leaves_early() {
+    fn a_barrier_that_a_rank_leaves_early() {
         let mut p = generate_all(K::Barrier, A::RecursiveDoubling, 4, 0).unwrap();
         for program in &mut p {
             program.steps.truncate(2);
@@ -547,7 +547,7 @@ mod planted {
     }
 
     #[test]
-    fn what_an_executor_does_not_run() {
+    fn features_that_an_executor_lacks() {
         let limits = Limits {
             peers: false,
             streams: false,

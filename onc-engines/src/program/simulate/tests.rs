@@ -147,7 +147,7 @@ fn the_order_of_the_ring_is_kept_by_every_algorithm_that_claims_it() {
 }
 
 #[test]
-fn a_program_that_depends_on_timing_is_seen_to() {
+fn the_simulator_reveals_a_program_that_depends_on_timing() {
     // The slot of a message is used again before it must have been taken (the checker refuses it).
     let mut programs = generate_all(K::ReduceScatter, Algorithm::Ring, 4, 0).unwrap();
     programs[1].steps[2].results[0] = Target::scratch(0);
@@ -165,7 +165,7 @@ fn a_program_that_depends_on_timing_is_seen_to() {
 }
 
 #[test]
-fn what_cannot_run_says_why() {
+fn programs_that_cannot_run_are_refused_with_the_reason() {
     let mut programs = generate_all(K::AllReduce, Algorithm::Ring, 2, 0).unwrap();
     let sources = vec![vec![1u8; 3], vec![2; 2]];
     let add = |a: &u8, b: &u8| a.wrapping_add(*b);

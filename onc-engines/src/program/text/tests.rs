@@ -42,7 +42,7 @@ fn refused(text: &str) -> String {
 }
 
 #[test]
-fn what_is_no_program_is_refused_at_its_line_and_column() {
+fn malformed_programs_are_refused_at_their_line_and_column() {
     let head = "ringbell program 1\ncollective all-reduce\nranks 2\nblock 2\norder ring\n";
     for (text, message) in [
         (

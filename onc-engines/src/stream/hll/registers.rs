@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_beside_the_registers_follows_them() {
+    fn counts_and_sums_follow_the_registers() {
         let mut r = Registers::new(4);
         let mut state = 1u64;
         for _ in 0..2000 {
