@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn no_doorbell_of_nonsense_makes_the_nic_look_for_ever() {
+    fn an_invalid_doorbell_does_not_make_the_nic_poll_for_ever() {
         let memory = HostMemory::new(1 << 16).expect("memory");
         let mut q = queue(&memory, 8);
         for rung in [8, 7, 8 + DEPTH + 1, u32::MAX, 1 << 31] {

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn many_waiters_of_a_core_have_patience_with_each_other() {
+    fn the_patience_of_waiters_grows_with_the_ranks_of_a_core() {
         let p = WaitPolicy::new(2);
         assert_eq!(p.patience(), 1);
         p.expect(16);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hog_is_remembered_for_a_while() {
+    fn waiters_stop_yielding_for_a_while_beside_a_busy_thread() {
         let p = WaitPolicy::new(2);
         p.hog.store(2, Ordering::Relaxed);
         assert!(!p.may_yield() && !p.may_yield() && p.may_yield());

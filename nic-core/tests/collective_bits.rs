@@ -106,7 +106,7 @@ fn all_reduce(op: ReduceOp, dtype: DataType, count: usize, algo: Algorithm) -> C
 }
 
 #[test]
-fn special_values_have_the_bits_of_the_model_on_every_way() {
+fn special_values_have_the_bits_of_the_model_on_every_path() {
     let algos = [
         Algorithm::Auto,
         Algorithm::Ring,

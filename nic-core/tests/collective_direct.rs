@@ -342,7 +342,7 @@ fn a_rank_that_fails_at_any_step_is_named() {
 }
 
 #[test]
-fn after_a_time_out_the_buffers_are_the_users() {
+fn after_a_time_out_the_nic_leaves_the_buffers_alone() {
     for steps in 0..30 {
         let mut w = World::new(2, Wire::Local, &CollectiveSettings::default());
         let count = 900_000u64;

@@ -451,7 +451,7 @@ fn impossible_communicators_are_refused_with_a_reason() {
 
 /// The smallest NIC memory that may be set is enough for some operations, and the others say what would be.
 #[test]
-fn nic_memory_that_is_too_small_is_named_with_what_would_do() {
+fn nic_memory_that_is_too_small_is_named_with_the_required_size() {
     let mut settings = CollectiveSettings {
         direct: false,
         segment_bytes: 64,

@@ -165,7 +165,7 @@ fn every_parameter_may_change_from_call_to_call() {
 }
 
 #[test]
-fn a_rank_that_differs_after_equal_calls_is_named_with_what_differs() {
+fn a_rank_that_differs_after_equal_calls_is_named_with_the_parameter() {
     for count in COUNTS {
         let base = all_reduce(count);
         for (wrong, what) in [
@@ -227,7 +227,7 @@ fn calls_of_one_shape_may_be_under_way_together() {
 }
 
 #[test]
-fn communicators_keep_their_own() {
+fn communicators_keep_prepared_operations_of_their_own() {
     let mut w = world(3);
     let settings = CollectiveSettings::default();
     let all = [

@@ -340,7 +340,7 @@ rank 2
 ";
 
 #[test]
-fn no_message_lands_where_another_still_leaves() {
+fn no_message_overwrites_memory_that_is_still_being_sent() {
     let programs = parse(PASSED_ON).expect("a program");
     let settings = CollectiveSettings {
         // Messages wait at their sender until they are taken.

@@ -85,7 +85,7 @@ impl Stream<'_> {
 }
 
 #[test]
-fn the_window_of_small_messages_is_given_back_wherever_they_are_staged() {
+fn the_window_of_small_messages_is_given_back_at_every_staging_place() {
     for tapped in [false, true] {
         let dir = TempDir::new();
         let both = hosts(&dir);
@@ -139,7 +139,7 @@ fn the_window_of_small_messages_is_given_back_wherever_they_are_staged() {
 }
 
 #[test]
-fn the_early_window_is_given_back_however_the_receives_are_cut() {
+fn the_early_window_is_given_back_for_every_cut_of_the_receives() {
     for tapped in [false, true] {
         let dir = TempDir::new();
         let both = hosts(&dir);

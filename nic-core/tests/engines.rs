@@ -519,7 +519,7 @@ impl StreamEngine for Faulty {
 }
 
 #[test]
-fn a_users_engine_that_panics_is_passed_by_and_reported() {
+fn a_users_engine_that_panics_is_bypassed_and_reported() {
     let t = local();
     let (s, r) = connected(&t.hosts(), 0, 1, 7);
     let nic = &t.hosts[1].nic;
@@ -566,7 +566,7 @@ impl StreamEngine for Boaster {
 }
 
 #[test]
-fn an_engine_that_is_slower_than_it_says_is_reported_once() {
+fn an_engine_slower_than_its_promise_is_reported_once() {
     let t = local();
     let (s, r) = connected(&t.hosts(), 0, 1, 7);
     let nic = &t.hosts[1].nic;

@@ -165,7 +165,7 @@ fn in_place_and_for_every_collective_the_source_is_seen_as_it_was() {
 }
 
 #[test]
-fn what_a_rank_has_sent_to_each_peer_is_what_that_peer_has_received() {
+fn engines_of_each_pair_of_ranks_see_the_same_bytes_sent_and_received() {
     for wire in [Wire::Local, Wire::Tcp, Wire::Lossy(3, 8)] {
         let mut w = World::new(3, wire, &settings());
         let each = |place| -> Vec<EngineId> {

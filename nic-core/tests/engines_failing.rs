@@ -157,7 +157,7 @@ fn a_closed_session_whose_engine_fails_at_the_end_resets_the_peer() {
 }
 
 #[test]
-fn a_tap_that_fails_is_passed_by_and_answers_with_no_result() {
+fn a_failed_tap_is_bypassed_and_has_no_result() {
     for t in [local(), over("tcp", None)] {
         let hosts = &t.hosts();
         let (s, r) = connected(hosts, 0, 1, 7);

@@ -174,7 +174,7 @@ fn status(line: &[u64; 8], ticket: u32) -> Status {
 }
 
 #[test]
-fn what_a_kernel_receives_in_few_bytes_comes_in_its_completion_line() {
+fn short_receives_of_a_kernel_arrive_in_its_completion_line() {
     let mut p = pair();
     let (tx, rx) = p.connected(7);
     let mut rng = Rng::new(5);
@@ -229,7 +229,7 @@ fn the_host_posts_beside_its_kernels_and_its_bytes_lie_in_memory() {
 }
 
 #[test]
-fn a_receive_that_ends_half_way_brings_what_has_come() {
+fn a_receive_that_ends_half_way_returns_the_bytes_so_far() {
     let mut p = pair();
     let (tx, rx) = p.connected(7);
     let ticket = p.kernel.post(&within(recv(rx, 0, 8), 50_000));

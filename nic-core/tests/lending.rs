@@ -560,7 +560,7 @@ fn a_send_that_is_given_up_is_no_message() {
 }
 
 #[test]
-fn a_region_goes_when_its_borrower_has_let_go_of_it() {
+fn a_region_is_freed_once_its_importer_has_released_it() {
     let dir = TempDir::new();
     let nics = pair(&dir, 9);
     let (s, r) = open(&nics, 7);

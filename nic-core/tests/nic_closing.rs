@@ -62,7 +62,7 @@ fn wait(host: &Host, ticket: u32) -> Completion {
 }
 
 #[test]
-fn what_was_sent_before_a_close_or_a_half_close_arrives_after_the_nic_is_gone() {
+fn bytes_sent_before_a_close_or_a_half_close_arrive_after_the_nic_is_gone() {
     let ways: [&[End]; 3] = [&[shutdown, close], &[close], &[shutdown]];
     for loss in [None, Some(0.05)] {
         for (by_name, ways) in [(false, ways), (true, ways)] {
@@ -157,7 +157,7 @@ fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
 }
 
 #[test]
-fn a_send_to_a_peer_that_has_closed_ends_at_once_and_not_well() {
+fn a_send_to_a_peer_that_has_closed_ends_at_once_with_a_reset() {
     let dir = TempDir::new();
     let hosts = [1, 2].map(|n| Host::new(&Setup::new(&dir, n)));
     let hosts = &[&hosts[0], &hosts[1]];

@@ -579,7 +579,7 @@ fn copies_inside_a_domain_are_checked_and_exact() {
 }
 
 #[test]
-fn freeing_memory_retires_what_waits_on_it() {
+fn freeing_memory_retires_the_operations_that_wait_on_it() {
     let dir = TempDir::new();
     let (mut sa, sb) = (Setup::new(&dir, 1), Setup::new(&dir, 2));
     sa.register = false;

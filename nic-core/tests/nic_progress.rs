@@ -333,7 +333,7 @@ fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
 }
 
 #[test]
-fn another_job_is_not_reached() {
+fn a_nic_of_another_job_is_unreachable() {
     let dir = TempDir::new();
     let mut sa = Setup::new(&dir, 1);
     sa.local.secret = [1; 32];

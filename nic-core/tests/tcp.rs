@@ -493,7 +493,7 @@ fn acknowledgements_beyond_a_closed_window_count() {
 }
 
 #[test]
-fn cancel_takes_a_work_back() {
+fn cancel_withdraws_an_outstanding_operation() {
     let mut p = Pair::mem(1500, Checksums::Software);
     p.listen(PORT);
     let (a, b) = p.connect(PORT);
@@ -509,7 +509,7 @@ fn cancel_takes_a_work_back() {
 }
 
 #[test]
-fn recv_some_gives_what_is_there_and_empty_works_retire() {
+fn recv_some_returns_the_available_bytes_and_empty_operations_retire() {
     let mut p = Pair::mem(1500, Checksums::Software);
     p.listen(PORT);
     let (a, b) = p.connect(PORT);
@@ -721,7 +721,7 @@ fn idle_connections_stay() {
 }
 
 #[test]
-fn a_peer_that_vanishes_is_noticed() {
+fn a_peer_that_vanishes_is_detected() {
     let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let ports: (Box<dyn Port>, Box<dyn Port>) =
         (Box::new(sw.port(0).unwrap()), Box::new(sw.port(1).unwrap())); // free ports

@@ -310,7 +310,7 @@ fn two_namespaces_talk_over_udp() {
 }
 
 #[test]
-fn a_way_that_narrows_under_a_connection_lowers_the_mtu() {
+fn a_smaller_mtu_on_the_route_lowers_that_of_a_connection() {
     need!("ip");
     // A router between the two; the far link carries less than the near one.
     let (x, r, y) = (Namespace::new(), Namespace::new(), Namespace::new());

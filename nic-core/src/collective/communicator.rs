@@ -236,7 +236,7 @@ mod tests {
     use ringbell_nic_abi::{DataType, ReduceOp, WireType};
 
     #[test]
-    fn all_ranks_name_the_same_culprit_and_only_when_sure() {
+    fn all_ranks_name_the_same_differing_rank_and_only_with_a_majority() {
         let p = |count| Params {
             kind: CollectiveKind::AllReduce,
             dtype: DataType::F32,

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn each_fault_does_what_it_says_and_no_more() {
+    fn each_fault_has_its_own_effect_only() {
         let all: Vec<u16> = (0..1000).collect();
         assert_eq!(run(Faults::default(), 1000).0, all);
 

@@ -155,7 +155,7 @@ fn a_kernel_queue_made_just_before_the_sleep_is_polled() {
 }
 
 #[test]
-fn a_waiter_that_stops_while_it_leads_stops_nothing_else() {
+fn a_leading_waiter_that_stops_blocks_no_other() {
     let memory = Arc::new(HostMemory::new(1 << 16).expect("memory"));
     let core = Core::new(
         NicConfig::default(),

@@ -80,7 +80,7 @@ fn frames_to_a_nic_that_is_gone_are_dropped_in_the_end() {
 }
 
 #[test]
-fn foreign_stations_are_learned() {
+fn foreign_mac_addresses_are_learned() {
     let sw = MemSwitch::private(3, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let mut p: Vec<_> = (0..3).map(|i| sw.port(i).unwrap()).collect(); // free ports
     let foreign = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -124,7 +124,7 @@ fn another_attachment_sees_the_same_switch_and_garbage_is_refused() {
 }
 
 #[test]
-fn a_lying_peer_costs_frames_but_not_the_process() {
+fn a_peer_with_forged_ring_fields_costs_frames_but_not_the_process() {
     let sw = MemSwitch::shared(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
     let (mut a, mut b) = (sw.port(0).unwrap(), sw.port(1).unwrap()); // free ports
     sw.segment

@@ -36,7 +36,7 @@ fn an_input_travels_in_the_record_only_while_all_inputs_together_are_short() {
 }
 
 #[test]
-fn an_operation_ends_although_a_rank_died_between_its_record_and_its_arrival() {
+fn an_operation_ends_although_a_rank_failed_between_its_record_and_its_arrival() {
     ranks(MANY, 1, |me| {
         if me.rank == 0 {
             // The first operation uses slot 1 of four.

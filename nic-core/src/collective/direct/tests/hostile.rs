@@ -224,7 +224,7 @@ const CASES: [(K, DataType, u64); 5] = [
 ];
 
 #[test]
-fn forged_records_and_tables_end_operations_and_touch_only_the_liars_memory() {
+fn forged_records_and_tables_end_operations_and_change_only_the_forgers_memory() {
     let mut seen = Vec::new();
     for seed in 0..250u64 {
         let (kind, dtype, count) = CASES[seed as usize % CASES.len()];

@@ -19,7 +19,7 @@ fn open(bind: SocketAddr, peers: &[SocketAddr], mtu: Option<usize>) -> Result<Ud
 }
 
 #[test]
-fn the_way_to_the_peers_gives_the_mtu_and_a_setting_lowers_it() {
+fn the_route_to_the_peers_gives_the_mtu_and_a_setting_lowers_it() {
     let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 4789));
     let of = |bind, peers: &[_], mtu| open(bind, peers, mtu).map(|p| p.mtu()).ok();
@@ -47,7 +47,7 @@ fn the_headers_of_the_tunnel_count() {
 
 /// What a router has refused lowers the MTU, never below the smallest and never up.
 #[test]
-fn the_mtu_falls_to_what_was_refused_and_stays() {
+fn the_mtu_falls_to_the_routers_limit_and_stays() {
     let mut port = open(LOOPBACK, &[LOOPBACK], None).unwrap(); // loopback has free ports
     let mut now_is = |most| {
         port.shrink_to(most, LOOPBACK);
