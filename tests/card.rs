@@ -169,7 +169,7 @@ fn kernels_ring_in_a_file_that_is_the_cards_bar() {
 }
 
 #[test]
-fn a_thread_of_the_host_rings_when_it_is_asked_to() {
+fn a_host_thread_rings_on_request() {
     let choice = DoorbellChoice::Proxy;
     messages("proxy", GpuChoice::Emulated, choice, "it was asked for");
 }

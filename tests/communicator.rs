@@ -43,7 +43,7 @@ fn sum(ranks: u32, i: u64) -> i32 {
 }
 
 #[test]
-fn every_operation_gives_what_a_serial_model_gives_with_offsets_and_odd_counts() {
+fn every_operation_equals_a_serial_model_with_offsets_and_odd_counts() {
     let r = ranks("all", 3);
     let comms = Communicator::init_all(&r.nics, &options()).expect("all come");
     each(&comms, |c| {
@@ -406,7 +406,7 @@ fn info_reports_the_chosen_algorithm_and_the_peers() {
 }
 
 #[test]
-fn what_kernels_of_a_stream_post_has_the_communicator_s_defaults() {
+fn operations_that_kernels_post_in_a_stream_have_the_communicators_defaults() {
     communicators::defaults_in_streams("defaults");
 }
 

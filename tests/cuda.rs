@@ -240,8 +240,8 @@ fn no_completion_overtakes_its_data() {
 }
 
 #[test]
-fn a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one() {
-    let name = "a_gpu_that_cannot_pin_queues_is_an_error_or_gives_way_to_the_emulated_one";
+fn a_gpu_that_cannot_pin_queues_is_an_error_or_replaced_by_the_emulated_one() {
+    let name = "a_gpu_that_cannot_pin_queues_is_an_error_or_replaced_by_the_emulated_one";
     under_mock(name, "no-pinning", || {
         let asked = Nic::builder().gpu("cuda:0").open();
         let e = anyhow::Error::new(asked.expect_err("there is nothing to pin"));

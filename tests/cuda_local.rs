@@ -476,8 +476,8 @@ fn memory_that_the_driver_refuses_is_staged() {
 }
 
 #[test]
-fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
-    let name = "a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open";
+fn a_killed_sender_ends_the_receive_and_frees_its_open_memory() {
+    let name = "a_killed_sender_ends_the_receive_and_frees_its_open_memory";
     under_mock(name, "slow-writes", || {
         if was_sender(name) {
             return;
@@ -512,8 +512,8 @@ fn a_sender_that_is_killed_ends_the_receive_and_frees_what_it_had_open() {
 
 /// The driver may let an open wait for every kernel: one of them waits for the very message.
 #[test]
-fn to_open_memory_never_holds_up_the_message() {
-    let name = "to_open_memory_never_holds_up_the_message";
+fn opening_memory_does_not_delay_the_message() {
+    let name = "opening_memory_does_not_delay_the_message";
     under_mock(name, "may-wait", || {
         if was_sender(name) {
             return;

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_can_be_wrong_is_named() {
+    fn every_fault_of_a_file_is_named() {
         let change = |at: usize, bytes: &[u8]| {
             let mut file = good();
             file[at..at + bytes.len()].copy_from_slice(bytes);
@@ -411,7 +411,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
         /// Damaged bytes give an error or pages that could be; never a panic.
         #[test]
-        fn damage_is_survived(at in 0usize..good().len(), value: u8, cut in 0usize..200) {
+        fn damaged_bytes_cause_no_panic(at in 0usize..good().len(), value: u8, cut in 0usize..200) {
             let mut file = good();
             file[at] = value;
             file.truncate(cut);

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn naps_grow_and_only_a_fresh_doorbell_keeps_it_awake() {
+    fn naps_grow_and_only_a_fresh_doorbell_prevents_them() {
         let p = ProxyPolicy::default();
         let nap = |us| p.nap_after(Duration::from_micros(us));
         assert_eq!(nap(0), None);

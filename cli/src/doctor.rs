@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_check_says_what_was_found_what_is_used_and_why() {
+    fn every_check_reports_the_finding_the_choice_and_the_reason() {
         let mut checks = gpu::gpu();
         checks.extend([gpu::nvcc(), gpu::host_compiler()]);
         checks.extend(host::checks());

@@ -96,7 +96,7 @@ mod tests {
     use anyhow::Context as _;
 
     #[test]
-    fn an_error_says_what_where_and_what_to_do() {
+    fn an_error_has_a_cause_a_place_and_a_remedy() {
         let io = std::io::Error::other("busy");
         let error = Err::<(), _>(io)
             .context(Problem::new(

@@ -56,7 +56,7 @@ fn files_are_written_and_a_failure_names_the_file() {
 }
 
 #[test]
-fn wrong_usage_ends_with_2_and_says_what_to_do() {
+fn wrong_usage_ends_with_2_and_a_message() {
     for args in [
         &["no-such-command"][..],
         &["perf", "limits", "-b", "8X"],

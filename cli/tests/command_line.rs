@@ -338,7 +338,7 @@ fn ranks_are_named_alike_by_all_commands() {
 }
 
 #[test]
-fn help_leaves_out_what_a_benchmark_refuses() {
+fn help_leaves_out_flags_that_a_benchmark_refuses() {
     for (benchmark, flag, shown) in [
         ("send-bw", "--minbytes", true),
         ("send-rate", "--minbytes", false),

@@ -55,14 +55,14 @@ fn child() {
 }
 
 #[test]
-fn ranks_that_run_out_of_descriptors_say_so_at_once() {
+fn ranks_that_run_out_of_descriptors_report_it_at_once() {
     if std::env::var_os(CHILD).is_some() {
         return child();
     }
     let mut again = Command::new(std::env::current_exe().expect("this program"));
     again.env(CHILD, "1").args([
         "--exact",
-        "ranks_that_run_out_of_descriptors_say_so_at_once",
+        "ranks_that_run_out_of_descriptors_report_it_at_once",
         "--nocapture",
     ]);
     let out = run(&mut again);

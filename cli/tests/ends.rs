@@ -227,7 +227,7 @@ fn limited(limit: &str, args: &str, program: &str, tmp: &Path) -> Command {
 
 /// Ranks wait for each other for minutes: an immediate error comes within the limit of `run`.
 #[test]
-fn ranks_without_descriptors_say_so_at_once() {
+fn ranks_without_descriptors_report_it_at_once() {
     if !common::has("prlimit") {
         return;
     }
@@ -257,7 +257,7 @@ fn ranks_without_descriptors_say_so_at_once() {
 }
 
 #[test]
-fn ranks_without_threads_say_so_at_once() {
+fn ranks_without_threads_report_it_at_once() {
     if !rustix::process::getuid().is_root() || !common::has("setpriv") || !common::has("prlimit") {
         eprintln!("SKIPPED: only root can become a user without other processes");
         return;
@@ -295,7 +295,7 @@ fn ranks_without_threads_say_so_at_once() {
 
 /// At each limit another allocation fails first: the GPU's memory, a NIC's, or another rank's.
 #[test]
-fn ranks_without_addresses_say_so_at_once() {
+fn ranks_without_addresses_report_it_at_once() {
     if !common::has("prlimit") {
         return;
     }

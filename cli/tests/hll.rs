@@ -131,7 +131,7 @@ fn sketches_merge_and_speak_datasketches() {
 }
 
 #[test]
-fn bad_input_says_what_to_do() {
+fn bad_input_is_reported_with_a_remedy() {
     let cut = ringbell(&["hll", "--width", "4"], b"12345");
     assert_eq!(cut.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&cut.stderr).contains("ends inside an item"));

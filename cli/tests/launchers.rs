@@ -152,7 +152,7 @@ fn ranks_in_the_environment_of_srun_find_each_other() {
 }
 
 #[test]
-fn a_transport_that_is_asked_for_is_not_passed_over_under_a_launcher() {
+fn a_requested_transport_is_kept_or_refused_under_a_launcher() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringbell"));
     clean(&mut command)
         .args(PERF)

@@ -222,7 +222,7 @@ fn without_permission_two_ranks_on_a_gpu_are_refused() {
 }
 
 #[test]
-fn a_missing_nccl_is_an_error_that_says_what_was_searched_or_a_remark() {
+fn a_missing_nccl_is_an_error_with_the_searched_places_or_a_remark() {
     let m = Machine::new("missing");
     m.script("python3", &format!("echo {}/nothing", m.folder.display()));
     let (out, report) = m.report("", &beside(""));

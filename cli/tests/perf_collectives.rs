@@ -199,7 +199,7 @@ fn ranks_of_a_launcher_measure_over_tcp_and_one_of_them_reports() {
 }
 
 #[test]
-fn a_launcher_that_started_another_number_of_ranks_is_contradicted() {
+fn a_launcher_with_another_number_of_ranks_is_refused() {
     let ranks = |asked: &str| {
         let program = env!("CARGO_BIN_EXE_ringbell");
         let mut c = Command::new(program);
@@ -216,7 +216,7 @@ fn a_launcher_that_started_another_number_of_ranks_is_contradicted() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_with_advice() {
+fn impossible_measurements_are_refused_with_advice() {
     for args in [
         &["all-reduce", "-d", "f8"][..],
         &["all-reduce", "-o", "avg"],

@@ -43,7 +43,7 @@ fn every_rank_gets_its_number_and_its_lines_show_it() {
 }
 
 #[test]
-fn one_that_fails_ends_all_and_is_named() {
+fn a_failed_rank_ends_all_and_is_named() {
     let script = "if [ $RINGBELL_RANK = 1 ]; then exit 42; fi; sleep 60";
     let start = Instant::now();
     let out = run(&mut shell(&["-n", "3"], script));
@@ -114,7 +114,7 @@ fn a_rank_that_does_not_end_is_ended_at_the_deadline() {
 }
 
 #[test]
-fn a_program_that_is_not_there_and_a_wiring_that_makes_no_sense_are_refused() {
+fn a_missing_program_and_an_impossible_wiring_are_refused() {
     let out = run(launcher(&["-n", "2", "--", "/no/such/program"]).stdin(Stdio::null()));
     assert_eq!(out.status.code(), Some(4));
     assert!(

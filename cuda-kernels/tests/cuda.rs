@@ -495,8 +495,8 @@ fn memory_of_others_is_adopted_or_refused_with_the_reason() {
 }
 
 #[test]
-fn a_cudarc_slice_is_adopted_with_what_its_stream_has_written() {
-    let name = "a_cudarc_slice_is_adopted_with_what_its_stream_has_written";
+fn a_cudarc_slice_is_adopted_with_the_writes_of_its_stream() {
+    let name = "a_cudarc_slice_is_adopted_with_the_writes_of_its_stream";
     on_any_driver(name, "slow-writes", || {
         let gpu = open().unwrap();
         let stream = gpu.context().default_stream();

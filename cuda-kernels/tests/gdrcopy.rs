@@ -137,8 +137,8 @@ fn memory_that_cannot_be_mapped_uses_the_copy_engine() {
 }
 
 #[test]
-fn without_library_or_kernel_driver_the_error_says_what_to_do() {
-    let name = "without_library_or_kernel_driver_the_error_says_what_to_do";
+fn without_library_or_kernel_driver_the_error_has_a_remedy() {
+    let name = "without_library_or_kernel_driver_the_error_has_a_remedy";
     under_mock(name, "", || {
         let none = GdrMapper::open_from("/nonexistent/libgdrapi.so.2");
         let text = none.expect_err("there is none").to_string();

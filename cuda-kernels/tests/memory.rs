@@ -62,7 +62,7 @@ fn contiguous_groups_coalesce_and_scattered_ones_do_not() {
 }
 
 #[test]
-fn page_tables_cover_unaligned_ranges_and_refuse_what_is_not_allocated() {
+fn page_tables_cover_unaligned_ranges_and_refuse_unallocated_ones() {
     let gpu = gpu(0.25);
     let buffer = gpu.alloc(3 * PAGE_BYTES + 1).unwrap();
     let at = GpuVa(buffer.va().0 + PAGE_BYTES - 1);

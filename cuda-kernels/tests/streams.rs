@@ -129,7 +129,7 @@ fn run(gpu: &Gpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuResult; 2]
 }
 
 #[test]
-fn every_scope_and_size_pushes_and_pops_what_it_should_past_every_wrap() {
+fn every_scope_and_size_pushes_and_pops_its_elements_past_every_wrap() {
     let gpu = gpu();
     let nic = nic(&gpu);
     load_selftest(&gpu);

@@ -196,7 +196,7 @@ fn quarantine_stops_translation_and_keeps_the_memory() {
 }
 
 #[test]
-fn regions_are_found_by_what_they_share() {
+fn regions_are_found_by_overlap() {
     let (mut mmu, pd) = mmu();
     let other = mmu.alloc_pd().unwrap();
     let wide = mmu.register(pd, va(0), 1 << 20, Access::LOCAL).unwrap();

@@ -565,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_fill_in_what_was_not_asked_for() {
+    fn defaults_fill_in_unset_parameters() {
         let defaults = (Algorithm::Tree, WireType::Bf16, Duration::from_millis(5));
         let o = Operation::all_reduce::<f32>(span(1), span(1), 1, ReduceOp::Max);
         let d = o.descriptor(SessionId(3), 9, defaults);

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_callgrind_and_update_write() {
+    fn outputs_of_callgrind_and_of_update_are_read() {
         assert_eq!(instructions("fn=(1)\n1 2\n\ntotals: 4321\n"), Some(4321.0));
         assert_eq!(instructions("totals: 0\n"), None, "nothing was counted");
         assert_eq!(instructions("fn=(1)\n"), None);

@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measures_each_size_and_skips_what_cannot_be_copied() {
+    fn each_size_is_measured_and_impossible_ones_are_skipped() {
         let limits = measure(&[0, 64, 4096, u64::MAX]);
         let sizes: Vec<u64> = limits.memcpy_gbs_by_size.keys().copied().collect();
         assert_eq!(sizes, [64, 4096]);

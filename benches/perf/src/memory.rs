@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_above_counts_less_what_it_holds() {
+    fn the_tightest_parent_group_counts_minus_its_used_memory() {
         let free = left(&[
             ("proc/self/cgroup", "0::/a/b\n"),
             ("sys/fs/cgroup/a/b/memory.max", "max\n"),

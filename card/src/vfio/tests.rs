@@ -207,7 +207,7 @@ fn what_is_missing_is_named_with_what_to_do() {
 }
 
 #[test]
-fn answers_that_cannot_be_are_refused() {
+fn impossible_answers_of_the_kernel_are_refused() {
     let text = |p: Played| try_open(&p).expect_err("it is refused").to_string();
     let played = Played::default;
     let short = text(Played {

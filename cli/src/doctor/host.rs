@@ -311,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_what_the_kernel_prints() {
+    fn values_of_proc_files_are_parsed() {
         assert_eq!(capabilities("CapEff:\t0000000000003000\n"), Some(0x3000));
         assert_eq!(capabilities("Name: x\n"), None);
         let meminfo = "MemTotal: 100 kB\nHugePages_Total:      12\nHugePages_Free: 3\n";

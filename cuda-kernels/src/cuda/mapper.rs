@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_can_is_named_with_the_reasons_against_those_before_it() {
+    fn the_first_working_mapper_is_named_with_the_reasons_against_earlier_ones() {
         let map = |m: &FirstOf| m.map(GpuVa(0), 1).map(drop);
         let first = of(&[Ok(("a", true)), Ok(("b", true))]);
         assert_eq!(first.name(), "a or b");

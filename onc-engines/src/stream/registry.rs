@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_engine_the_option_and_what_would_do() {
+    fn errors_name_the_engine_the_option_and_the_valid_values() {
         for (spec, parts) in [
             ("", &["place 1"][..]),
             ("hll||cast:f32-f16", &["place 2"]),

@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_comes_from_where_it_is_defined_not_from_where_it_is_imported() {
+    fn a_name_belongs_to_the_module_that_defines_it_not_to_an_importer() {
         let modules = [
             module(&[], "mod a; mod b; mod c;"),
             module(&["a"], "use crate::b::B; use super::c::*; fn f(b: B) {}"),

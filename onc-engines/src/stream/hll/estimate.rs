@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_never_fall_below_what_is_certain() {
+    fn bounds_never_fall_below_the_certain_count() {
         let b = Bounds::of(100.0, 0.25, 90.0);
         assert_eq!((b.lower, b.upper), (90.0, 100.0 / 0.75));
         assert_eq!(Bounds::of(5.0, 1.5, 1.0).upper, f64::INFINITY);

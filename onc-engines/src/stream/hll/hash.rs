@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_of_any_length_is_hashed_as_one_of_its_width_however_it_is_cut() {
+    fn an_item_in_pieces_is_hashed_as_a_whole_one() {
         let bytes: Vec<u8> = (0..100u32).map(|i| (i * 37 + 5) as u8).collect();
         for kind in [HashKind::Murmur3, HashKind::DataSketchesBytes] {
             for width in [1usize, 2, 4, 8, 16] {

@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn folding_is_what_a_lower_precision_would_have_counted(
+    fn a_folded_sketch_equals_one_of_the_lower_precision(
         (hash, width, seed, items) in (any_hash(), any_width(), any::<u64>(), 0usize..5000),
         (from, to) in (4u8..=12, 4u8..=12),
     ) {
