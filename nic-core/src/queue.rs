@@ -556,7 +556,7 @@ mod tests {
             ring(&q, first);
             assert!(q.is_rung());
             assert_eq!(take(&mut q), None, "rung, and not there");
-            assert!(!q.is_rung(), "it keeps nobody awake");
+            assert!(!q.is_rung(), "it keeps no thread awake");
             assert_eq!(take(&mut q), None);
             store(&q, first);
             assert_eq!(take(&mut q), Some(first));

@@ -165,7 +165,7 @@ enum Way {
 fn hosts(way: Way, mode: ProgressMode, dir: &TempDir) -> Vec<Host> {
     let switch = MemSwitch::private(RANKS, 9000, Checksums::Omitted).expect("switch");
     let mut opened: Vec<SocketAddr> = Vec::new();
-    // The last rank first: lower ranks connect to higher ones and must know where they are.
+    // The last rank first: lower ranks connect to higher ones and need their addresses.
     let mut all: Vec<Host> = (0..RANKS)
         .rev()
         .map(|r| {

@@ -138,7 +138,7 @@ fn all_end(done: &[Completion], status: Status, rank: u64) {
     }
 }
 
-/// Host memory that was allocated for the NIC is mapped by peers, who may need a moment for it.
+/// Host memory that was allocated for the NIC is mapped by peers, which may need a moment for it.
 #[test]
 fn host_memory_of_the_nic_is_reached_without_messages() {
     for access in [Access::COLLECTIVE, Access::LOCAL] {
@@ -333,7 +333,7 @@ fn a_rank_that_fails_at_any_step_is_named() {
         tickets.clear();
         for c in &done {
             let well = c.status == Status::Ok && steps % 2 == 0;
-            // A NIC that is shut down in order says so; what is cut off is noticed.
+            // A NIC that is shut down in order reports it; a broken link is detected.
             let status = matches!(c.status, Status::PeerFailed | Status::CommAborted);
             let named = status && c.detail == 2;
             assert!(well || named, "after {steps} steps: {c:?}");

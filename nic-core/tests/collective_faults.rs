@@ -242,7 +242,7 @@ fn end_at(wire: Wire, steps: u32, seed: u64) {
         let named =
             matches!(c.status, Status::PeerFailed | Status::CommAborted) && c.detail < n as u64;
         let late = c.status == Status::TimedOut;
-        // Who had all it needed may have ended well.
+        // A rank that had all it needed may have ended well.
         let well = c.status == Status::Ok;
         assert!(named || late || well, "{wire:?} step {steps}: {c:?}");
         if done.is_none() && matches!(c.status, Status::PeerFailed) {
@@ -478,7 +478,7 @@ fn nic_memory_that_is_too_small_is_named_with_the_required_size() {
         why.contains("`scratch_bytes` is 128 bytes") && why.contains(&needed.to_string()),
         "{why}"
     );
-    // Nothing was begun on any rank.
+    // No operation has started on any rank.
     w.run(&Call::new(K::Barrier, 0));
     settings.scratch_bytes = needed;
     w.comms = w.communicator(8, &(0..12).collect::<Vec<_>>(), &settings);

@@ -70,7 +70,11 @@ fn a_member_of_one_communicator_cannot_send_into_another() {
     };
     p.say(liar, &data(8, 0xee));
     p.steps(8);
-    assert_eq!(p.queue.poll(ticket), None, "taken from a stranger");
+    assert_eq!(
+        p.queue.poll(ticket),
+        None,
+        "taken from a host of the other communicator"
+    );
     p.say(sound, &data(7, 0x5a));
     p.steps(8);
     let done = p.queue.poll(ticket).expect("ended");

@@ -1,5 +1,5 @@
 //! A rank that frees its communicator and its NIC right after its last operation: the others
-//! finish theirs with the data it has sent and stored, and only then learn of its end.
+//! finish theirs with the data it has sent and stored, and only then detect its end.
 
 mod collective_support;
 

@@ -449,9 +449,17 @@ fn bad_operations_are_refused_and_affect_no_other() {
     let d = Call { root: 2, ..ok }.descriptor(comm);
     assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 2), "root");
     let d = Call::new(K::Send, 4).root(7).descriptor(comm);
-    assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 7), "to nobody");
+    assert_eq!(
+        one(&mut w, &d),
+        (Status::InvalidArgument, 7),
+        "to a missing rank"
+    );
     let d = Call::new(K::Recv, 4).root(7).descriptor(comm);
-    assert_eq!(one(&mut w, &d), (Status::InvalidArgument, 7), "from nobody");
+    assert_eq!(
+        one(&mut w, &d),
+        (Status::InvalidArgument, 7),
+        "from a missing rank"
+    );
     let d = ok.algo(Algorithm::Pairwise).descriptor(comm);
     assert_eq!(
         one(&mut w, &d),
@@ -486,7 +494,7 @@ fn bad_operations_are_refused_and_affect_no_other() {
     let mut d = Call::new(K::AllReduce, 4).descriptor(comm);
     d.local_va = GpuVa(0x10_0000_0000);
     assert_eq!(one(&mut w, &d), (Status::NotRegistered, 0x10_0000_0000));
-    // None of these has begun: the next one works.
+    // None of these has started: the next one works.
     w.run(&Call::new(K::AllReduce, 100).at(0, 1 << 20));
     // Memory that grants no writing.
     let h = w.host(0);

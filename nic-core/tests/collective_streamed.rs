@@ -395,7 +395,7 @@ fn a_failed_rank_ends_streamed_operations_of_the_others() {
             assert!(told && c.detail == 1, "{wire:?}: {c:?}");
         }
         for r in [0, 2] {
-            assert_ne!(rings[r].get(&w, STATE_AT), 0, "the kernel is told");
+            assert_ne!(rings[r].get(&w, STATE_AT), 0, "the kernel got a status");
         }
     }
 }

@@ -530,7 +530,7 @@ fn invalid_streams_are_refused_with_the_reason() {
             Status::InvalidArgument,
             u64::MAX,
         ),
-        // A ring, and no rank would know that the order is that of streams.
+        // A ring, and nothing on any rank shows that the order is that of streams.
         (
             Call::new(K::AllReduce, 1).of_ring(&good),
             Status::InvalidArgument,

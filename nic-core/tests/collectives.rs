@@ -318,8 +318,8 @@ fn elements_lie_across_the_end_of_pages() {
     }
 }
 
-/// Rank 0 passes a block on from where another one lands later. Its program knows that the first has left from what
-/// rank 1 sends back, and not from the order of what rank 2 sends.
+/// Rank 0 passes a block on from memory that another one overwrites later. The message that rank 1 sends back shows that
+/// the first has left; the order of rank 2's messages does not.
 const PASSED_ON: &str = "ringbell program 1
 collective all-gather
 ranks 3

@@ -130,7 +130,7 @@ fn the_window_of_small_messages_is_given_back_at_every_staging_place() {
         let c = call(&hosts, 1, &recv(r, 1 << 20, rest as u32));
         assert_eq!((c.status, c.bytes), (Status::Ok, rest));
         stream.check(rest);
-        // Nothing is owed but what need not be told yet, a quarter: so much leaves without a receive.
+        // All credit is returned but the quarter that may still be unannounced: so much leaves without a receive.
         let whole = 3 * INLINE / 4;
         (0..whole / 32).for_each(|_| stream.send(32));
         let c = call(&hosts, 1, &recv(r, 1 << 20, whole as u32));

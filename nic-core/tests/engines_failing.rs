@@ -36,7 +36,7 @@ fn run_to_the_end(
     };
     let all: Vec<_> = sends.iter().map(|ticket| (0, *ticket)).collect();
     let sent = settle(hosts, &all);
-    // What has arrived with an end says nothing to the sender: that is for the receiver's own bytes.
+    // Bytes that arrived with an end send no status back: that is for the receiver's own bytes.
     if end.status == Status::EndOfStream {
         call(hosts, 1, &close(r));
     }
@@ -86,7 +86,7 @@ fn a_stream_ends_with_an_error_at_both_sides_when_its_engine_fails() {
                     let sent = sent.expect("a send that failed");
                     assert_eq!((sent.status, sent.detail), expect(0), "{what}");
                 }
-                // Told by its result, to the host and to kernels, and by an event.
+                // Reported by its result, to the host and to kernels, and by an event.
                 let failed = EngineUseError::Failed { id };
                 assert_eq!(nic.engine_result(id), Err(failed.clone()), "{what}");
                 assert!(nic.engines()[0].failed, "{what}");
@@ -172,7 +172,7 @@ fn a_failed_tap_is_bypassed_and_has_no_result() {
         let data = Rng::new(92).bytes(100_000);
         assert!(t.transfer((s, r), &data, data.len(), 4) == data);
         assert_eq!(nic.engine_result(id), Err(EngineUseError::Failed { id }));
-        // Who waits for the answer learns that there is none.
+        // A wait for the answer ends with the error.
         nic.return_engine(r, Return::Result).expect("NIC memory");
         let back = hosts[0].post(&recv(s, 0, 8));
         assert_eq!(call(hosts, 0, &shutdown(s)).status, Status::Ok);

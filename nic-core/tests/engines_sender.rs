@@ -1,4 +1,4 @@
-//! Engines at the sender that change the stream, over each transport: lengths, ends, and who comes and goes.
+//! Engines at the sender that change the stream, over each transport: lengths, ends, attaching and detaching.
 
 #![allow(clippy::disallowed_methods)] // A deadline, so that a hang fails.
 

@@ -54,7 +54,7 @@ impl DmaMemory for Apart {
     }
 }
 
-/// The producer and waiter of a kernel, without its words: one thread, which knows its tickets.
+/// The producer and waiter of a kernel, without its words: one thread, which counts its tickets.
 struct Kernel {
     h: QueueHandle,
     next: u32,

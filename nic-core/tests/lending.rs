@@ -475,8 +475,8 @@ fn a_buffer_taken_back_while_it_is_copied_is_no_message() {
     }
 }
 
-/// A receive that is given up while its bytes are on their way: what comes later is whole, and the buffer is the
-/// program's once it was told so.
+/// A receive that is given up while its bytes are on their way: later bytes are whole, and the buffer is the
+/// program's after the completion.
 #[test]
 fn a_receive_that_is_given_up_leaves_its_buffer_and_the_stream_alone() {
     let (mut late, mut in_time, mut broken) = (0, 0, 0);
@@ -612,7 +612,7 @@ fn a_peer_that_is_gone_holds_nothing() {
         a.nic.step();
         assert!(start.elapsed() < LIMIT);
     }
-    a.nic.deregister(a.region.lkey).expect("nobody holds it");
+    a.nic.deregister(a.region.lkey).expect("no peer holds it");
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn four_gib_less_one_byte_go_in_one_descriptor() {
         .peek(page(hosts[1], 0), &mut got)
         .expect("inside");
     assert!(got == data);
-    // Two bytes more are a number of 33 bits, which registers tell in two halves.
+    // Two bytes more are a number of 33 bits, which registers report in two halves.
     assert_eq!(call(hosts, 0, &send_inline(s, &[1, 2])).status, Status::Ok);
     let c = call(hosts, 1, &at(Opcode::Recv, r, WIDE, 2));
     assert_eq!((c.status, c.bytes), (Status::Ok, 2));

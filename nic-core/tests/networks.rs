@@ -75,7 +75,7 @@ fn local_is_taken_within_one_network_and_the_wire_between_two() {
             }
             let all = hosts[0].nic.sessions();
             let why = all.iter().find(|i| i.id == s).expect("open").why;
-            // It says that a port was passed by, and which was no way.
+            // The description names the port that was skipped, and the one without a route.
             let word = match expected {
                 "local" => "the port is not used",
                 _ => "no NIC of this host, user and network namespace",

@@ -118,7 +118,7 @@ fn undelivered_bytes_are_reported_with_their_peer() {
         let ticket = a.post(&d);
         assert_eq!(wait(&a, ticket).status, Status::Ok);
     }
-    let lost = a.nic.close().expect_err("nobody takes it");
+    let lost = a.nic.close().expect_err("the peer receives nothing");
     let mut found: Vec<_> = lost
         .streams
         .iter()
@@ -131,7 +131,7 @@ fn undelivered_bytes_are_reported_with_their_peer() {
     let text = lost.to_string();
     assert!(text.contains("10.0.0.2:7 lacks 60000 B"), "{text}");
     assert!(text.contains("10.0.0.2:9 lacks the end"), "{text}");
-    assert_eq!(a.nic.close(), Ok(()), "told once");
+    assert_eq!(a.nic.close(), Ok(()), "reported once");
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
             let ticket = hosts[0].post(&d);
             wait(&hosts[0], ticket);
         }
-        let lost = hosts[0].nic.close().expect_err("nobody takes it");
+        let lost = hosts[0].nic.close().expect_err("the peer receives nothing");
         assert_eq!(lost.streams[0].bytes, LEN as u64);
     }
 }

@@ -140,7 +140,7 @@ fn waiters_on_threads_exchange_messages_and_park_between_them() {
             assert_eq!(a.peek(64, 8), i.to_le_bytes());
         }
     });
-    assert!(b.nic.progress_stats().parks > 0, "somebody slept");
+    assert!(b.nic.progress_stats().parks > 0, "a waiter slept");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     let start = Instant::now();
     let (mut sent, mut got) = (None, None);
     while sent.is_none() || got.is_none() {
-        assert!(start.elapsed() < LIMIT, "nobody was woken");
+        assert!(start.elapsed() < LIMIT, "no thread was woken");
         std::thread::sleep(Duration::from_millis(1));
         sent = sent.or_else(|| a.queue.poll(ts));
         got = got.or_else(|| b.queue.poll(tr));
@@ -275,7 +275,7 @@ fn the_hook_in_the_handle_moves_the_nic() {
     };
     let mut idle = 0;
     while !done(word) {
-        // SAFETY: the context of the handle, and a completion line, as the contract says.
+        // SAFETY: the context of the handle, and a completion line, as in the contract.
         let moved = unsafe { hook(h.wait_ctx as *mut _, word, tr.wrapping_add(1), idle) };
         idle = if moved == 1 { 0 } else { idle + 1 };
         assert!(idle < 1_000_000);
@@ -298,7 +298,7 @@ fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
     let addr = rustix::net::SocketAddrUnix::new(&path).expect("path");
     let stranger = || {
         let s = rustix::net::socket_with(family, seqpacket, flags, None).expect("socket");
-        rustix::net::connect(&s, &addr).expect("the door is open");
+        rustix::net::connect(&s, &addr).expect("the NIC listens");
         s
     };
     assert!(
@@ -324,7 +324,7 @@ fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
             b.nic.step();
             match rustix::io::read(s, &mut [0u8; 16]) {
                 Err(rustix::io::Errno::AGAIN) => {
-                    assert!(start.elapsed() < LIMIT, "a stranger was kept");
+                    assert!(start.elapsed() < LIMIT, "an unauthenticated peer was kept");
                 }
                 _ => break,
             }

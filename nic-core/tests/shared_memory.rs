@@ -78,7 +78,7 @@ fn one_copy_whether_it_was_made_before_or_after_the_link() {
         let copied = [0, 1].map(|i| hosts[i].nic.counters().copied_bytes - copied[i]);
         assert_eq!(copied, [0, buffer.len() - 5], "the receiver copies, once");
     }
-    // The called side tells, too.
+    // The called side announces its memory, too.
     let back = alloc(&b, 100_000);
     let swapped = [&b, &a];
     send_and_check(&swapped, (ends.1, ends.0), &back, 9);
@@ -160,7 +160,7 @@ fn a_peer_that_does_not_answer_costs_the_pages_not_the_program() {
     let buffer = alloc(&a, 100_000);
     send_and_check(hosts, ends, &buffer, 2);
     drop(b);
-    buffer.free().expect("nobody is left to wait for");
+    buffer.free().expect("no peer is left to wait for");
 }
 
 #[test]
@@ -247,7 +247,7 @@ fn a_killed_peer_does_not_hold_memory() {
     let last = h.post(&at(send(s, 0, 300_000), buffer.va(), 0));
     child.kill().expect("kill");
     child.wait().expect("reap");
-    buffer.free().expect("the dead hold nothing");
+    buffer.free().expect("a killed peer holds nothing");
     // Taken by the peer, ended by its death, or too late for a buffer that is gone: but ended.
     let c = h.queue.wait(last, LIMIT).expect("never hangs");
     let ends = [

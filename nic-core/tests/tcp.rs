@@ -569,7 +569,7 @@ fn spied(now: NicTime) -> (Pair, Arc<Mutex<Vec<u32>>>) {
 
 #[test]
 fn sequence_numbers_wrap() {
-    // They move on by one in 4 us: the first run tells when the second one is to begin.
+    // They move on by one in 4 us: the first run gives the time at which the second one begins.
     let start = 1_000_000;
     let (mut p, seen) = spied(NicTime(start));
     p.connect(PORT);

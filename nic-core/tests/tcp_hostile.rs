@@ -414,7 +414,7 @@ fn a_peer_that_starts_again_reuses_its_port() {
             w.nic.tcp.shutdown(old.conn);
         }
         w.run(MS);
-        // The new program knows nothing of the old one, and draws a number below the old one's.
+        // The new program has no state of the old one, and draws a number below the old one's.
         let syn = Segment::new(4000, SYN, 500, 0);
         let got = w.say(&syn);
         let challenge = got

@@ -335,7 +335,7 @@ fn a_smaller_mtu_on_the_route_lowers_that_of_a_connection() {
     // At first 9,000: the server's own link refuses more, and the router names the MTU of its far link to the client.
     let set = [Some(9000), Some(9000)];
     assert_eq!(carries(ends, set, &data, |_| {}), [2000, 2000]);
-    // The kernel knows the way now. Its near link narrows while the connection is up.
+    // The kernel has a route now. The MTU of its near link falls while the connection is up.
     let narrow = |_: &mut Live| {
         for (ns, end) in [(&x, "v"), (&r, "w")] {
             let dev = format!("{end}{}", x.0);

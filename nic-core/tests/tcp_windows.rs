@@ -29,8 +29,8 @@ fn sized(ip: std::net::Ipv4Addr, rx: usize, tx: usize) -> TcpConfig {
     c
 }
 
-/// The last bytes that a sender has are those that the window's scaled edge moved back over: nothing
-/// follows them that would make anybody notice, and only a retransmission brings them.
+/// The last bytes that a sender has are those that the window's scaled edge moved back over: no
+/// later byte shows the gap, and only a retransmission brings them.
 fn last_bytes_over_the_edge(keep_alive: Option<Duration>) {
     for (capacity, starts) in [
         (100_000, 0..2),

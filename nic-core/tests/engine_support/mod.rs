@@ -153,7 +153,7 @@ pub(crate) enum How {
     After(usize),
     /// It panics at the end of the stream.
     AtTheEnd,
-    /// It says at the end of the stream that it has failed.
+    /// It reports at the end of the stream that it has failed.
     Reported,
     /// It panics when it is asked for its result.
     WhenAsked,

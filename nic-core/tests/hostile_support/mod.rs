@@ -64,7 +64,7 @@ struct Stream {
 pub struct Wire {
     streams: Vec<Stream>,
     events: VecDeque<TransportEvent>,
-    /// Hashes of the settings, as the NIC has told them, by communicator.
+    /// Hashes of the settings that the NIC has sent, by communicator.
     hashes: Vec<(u64, u64)>,
     /// Numbers of the receives that the NIC has named to senders.
     pub cleared: Vec<u32>,
@@ -419,7 +419,7 @@ impl Play {
         self.say(stream, &header(2, rank, 2, [ctx, ranks, 128, hash]));
     }
 
-    /// Host `from` connects, and says who it is.
+    /// Host `from` connects and sends its address.
     pub fn calls(&self, from: u8) -> usize {
         let stream = self.wire.with(|w| w.call(from));
         let ip = u32::from(*address(from).ip());
@@ -594,7 +594,7 @@ impl Play {
         self.view().read(GpuVa(BASE.0 + GUARD), &mut guard);
         assert!(
             guard.iter().all(|b| *b == 0x77),
-            "memory that is nobody's destination was written"
+            "memory that is no destination was written"
         );
         let mut sources = vec![0; OUT as usize];
         self.view().read(BASE, &mut sources);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, SessionId, Status};
 use ringbell_nic_core::{HostQueue, Nic};
 
-/// Where the memory of every test NIC begins, as descriptors say it. [`Driven::post`] knows where that is.
+/// Address at which descriptors place the memory of every test NIC; [`Driven::post`] translates it.
 pub const BASE: GpuVa = GpuVa(0x7_0000_0000);
 
 /// A NIC with memory behind it and a queue in front.

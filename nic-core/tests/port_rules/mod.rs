@@ -59,7 +59,7 @@ impl Run {
         (run, link.keep)
     }
 
-    /// Both ports know each other's address, and any proofs have been made.
+    /// Both ports have each other's address, and any proofs have been made.
     fn met(link: Link) -> (Run, Box<dyn std::any::Any>) {
         let (mut run, keep) = Run::new(link);
         for from in [0, 1] {

@@ -20,7 +20,7 @@ pub const NIC: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Says why a test does not run here, and ends it.
+/// Prints why a test does not run here, and ends it.
 #[macro_export]
 macro_rules! need {
     ($($tool:expr),*) => {

@@ -162,7 +162,7 @@ impl Raw {
         got
     }
 
-    /// Says this, and gives what the NIC answers within a millisecond.
+    /// Sends this, and returns the NIC's answers within a millisecond.
     pub fn say(&mut self, segment: &Segment) -> Vec<Segment> {
         assert!(
             segment.send(&mut self.wire, 1, self.now),

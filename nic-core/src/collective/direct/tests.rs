@@ -604,7 +604,7 @@ fn a_failed_peer_is_named() {
         }
         Some(me.run(p, (VA, bytes), (VA + (1 << 21), bytes), ALL))
     });
-    // One of the two may learn it from the other.
+    // One of the two may get it from the other.
     for (rank, other) in [(0, 2), (2, 0)] {
         let o = outcomes[rank];
         let named = Some(Outcome::PeerFailed { rank: 1 });
@@ -630,7 +630,7 @@ fn after_an_abort_no_rank_writes_the_buffers() {
             let op = me.comms[0].prepare(p, input, output);
             me.comms[0].post(1, op, false);
             if me.rank == 1 {
-                // Steps on until it learns of the abort.
+                // Steps on until it sees the abort.
                 let o = me.finish(0);
                 s.store(me.comms[0].stats().stored, Ordering::Relaxed);
                 b.wait();
