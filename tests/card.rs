@@ -236,7 +236,7 @@ fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
     assert_eq!(
         (idle.looks, idle.naps, idle.rings),
         (0, 0, 0),
-        "nobody may ring"
+        "no kernel can ring"
     );
 
     let queue = nic.create_queue().expect("a queue");
@@ -244,7 +244,7 @@ fn a_proxy_sleeps_until_there_is_a_handle_and_stops_when_the_card_is_gone() {
     assert_eq!(doorbells.handle(&queue), handle, "again, it is the same");
     let stats = || doorbells.proxy_stats().expect("a proxy");
     until("it looks", || stats().looks > 2 && stats().naps > 0);
-    assert_eq!(stats().rings, 0, "nobody has rung");
+    assert_eq!(stats().rings, 0, "no kernel has rung");
     // A kernel rings; no NIC answers it, because the card is a mere file.
     let out = nic.alloc::<u8>(64).expect("memory");
     let mut short = handle;

@@ -108,7 +108,7 @@ fn a_request_is_cancelled_while_no_rank_depends_on_it() {
     let buffer = comms[0].nic().alloc::<u8>(64).expect("memory");
     let recv = Operation::recv::<u8>(&buffer, 64, Some(1), Some(5));
     let mut request = comms[0].post(&recv).expect("room");
-    request.cancel().expect("nobody sends");
+    request.cancel().expect("no rank sends");
     let e = request.wait().expect_err("it was cancelled");
     assert_eq!(e.status(), Some(Status::Cancelled));
     assert!(!e.is_fatal());

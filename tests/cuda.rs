@@ -282,7 +282,7 @@ fn memory_of_others_is_sent_from_and_pinned_memory_received_into() {
         let sa = SessionId(accepted.detail as u32);
 
         // Two slices in the same page of 64 KiB; of each the NIC may reach only its own bytes.
-        let cuda = b.cuda().expect("a real GPU, as far as it knows");
+        let cuda = b.cuda().expect("a GPU by CUDA");
         let stream = cuda.context().default_stream();
         let data = [pattern(3001, 1), pattern(5003, 2)];
         let [one, two] = data.each_ref().map(|bytes| {

@@ -56,7 +56,7 @@ fn connected(name: &str) -> Ends {
     ok(&sending
         .connect(&mut socket, address, 7001)
         .expect("it is queued"));
-    let _ = accepted.wait(PATIENCE).expect("somebody connects");
+    let _ = accepted.wait(PATIENCE).expect("the client connects");
     Ends {
         ranks: r,
         contexts: [serving, sending],
@@ -300,7 +300,7 @@ fn queued_blind(name: &str) {
     let mut accepted = serving.accept(&mut listener).expect("it is queued");
     let received = serving.recv(&mut accepted, copy.va(), copy.len());
     let received = received.expect("it is queued");
-    assert!(!received.needs_no_kernel(), "nobody has connected yet");
+    assert!(!received.needs_no_kernel(), "no client has connected yet");
     let mut socket = sending.socket().expect("a cell");
     let address = r.nics[0].ip().ip;
     let _ = sending

@@ -77,7 +77,7 @@ fn lives(pid: u32) -> bool {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < PATIENCE, "in vain: {what}");
+        assert!(begin.elapsed() < PATIENCE, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -210,7 +210,7 @@ fn a_link_in_the_temporary_files_is_not_followed() {
         assert_eq!(
             mode & 0o777,
             0o755,
-            "{args} has changed a stranger's folder"
+            "{args} has changed the folder behind the link"
         );
         assert_eq!(entries(&target), [""; 0], "{args}");
     }

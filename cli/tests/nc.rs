@@ -287,7 +287,7 @@ fn nc_gets_a_page_from_pythons_http_server() {
         .args(["-u", "-m", "http.server", "8000", "--directory", text(&dir)])
         .stdout(Stdio::null());
     let _server = start(server);
-    // The server says nothing until it is asked: ask from the same namespace first.
+    // The server sends nothing before a request: send one from the same namespace first.
     let asked = net::output(n.python(
         "import socket, sys, time\nfor _ in range(2000):\n    try: socket.create_connection(('127.0.0.1', 8000), 1); sys.exit(0)\n    except OSError: time.sleep(0.01)\nsys.exit(1)",
         &[],

@@ -367,7 +367,7 @@ fn a_command_that_is_ended_reports_what_was_measured_so_far() {
         std::thread::sleep(Duration::from_millis(10));
     }
     child.kill().expect("our own child");
-    child.wait().expect("it is dead");
+    child.wait().expect("it has ended");
     let text = std::fs::read_to_string(&json).expect("our side was written");
     let report: Value = serde_json::from_str(&text).expect("whole");
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(6));

@@ -153,7 +153,7 @@ fn ports_are_passed_to_the_ranks() {
     let line = said
         .lines()
         .find(|l| l.starts_with("[1]"))
-        .expect("rank 1 speaks");
+        .expect("rank 1 has written");
     assert_eq!(line.matches("127.0.0.1:").count(), 3, "{line}");
     assert!(line.contains(",mtu=1400 "), "{line}");
 }

@@ -523,7 +523,7 @@ fn pinned_memory_goes_to_the_gpu_s_node_or_gives_a_reason() {
             why.contains("because /sys/bus/pci/devices/0000:fe:1f.7/numa_node cannot be read"),
             "{why}"
         );
-        // A system whose firmware says where the GPU is.
+        // A system whose firmware reports the GPU's node.
         let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("sysfs-of-a-gpu");
         let device = root.join("bus/pci/devices/0000:fe:1f.7");
         std::fs::create_dir_all(&device).unwrap();

@@ -1,5 +1,5 @@
-//! Machines whose CUDA is not as it should be, and drivers that lack functions: each is told in words, with what to do,
-//! and nothing panics (ADR 26).
+//! Machines whose CUDA is not as it should be, and drivers that lack functions: each error names the
+//! remedy, and nothing panics (ADR 26).
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 

@@ -1,5 +1,5 @@
 //! GPU memory of one process in another, by CUDA's handles, over the mock driver: two real processes, each
-//! with a GPU of its own as far as it knows.
+//! with a GPU of its own in its view.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Opens memory of another process.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.

@@ -1,5 +1,5 @@
 //! The CUDA backend where a real driver waits, holds its lock, or never returns (ADR 26): the mock driver does so too, and
-//! says which call waited for which kernel.
+//! names the call that waited and the kernel.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)] // Calls the driver itself, to show what the backend does not do.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.

@@ -311,7 +311,7 @@ fn a_queue_of_one_thread_takes_requests_in_any_order_and_reports_when_it_is_full
         let want = [0, Status::QueueFull as u32, Status::Ok as u32, 0];
         assert_eq!(
             words, want,
-            "failures, one too many, everybody's again, own"
+            "failures, one request too many, a call by the shared queue, own"
         );
         let posted: u32 = (0..100).map(|i| 1 + i % 8).sum::<u32>() + 8 + 1;
         assert_eq!(nic.queue.tail(), first.wrapping_add(posted));

@@ -188,7 +188,7 @@ fn streams_keep_order_beside_each_other() {
 
 #[test]
 fn launches_after_a_failure_fail_until_it_is_cleared() {
-    if emulated_only("a trap costs a real GPU's context, for good") {
+    if emulated_only("a trap destroys a real GPU's context") {
         return;
     }
     let gpu = gpu();
@@ -212,7 +212,7 @@ fn launches_after_a_failure_fail_until_it_is_cleared() {
 #[test]
 fn wrong_launches_are_refused_with_the_reason() {
     if emulated_only(
-        "CUDA does not tell the arguments of a user's kernel; tests/cuda.rs has the SDK's",
+        "CUDA does not report the arguments of a user's kernel; tests/cuda.rs has the SDK's",
     ) {
         return;
     }
@@ -220,7 +220,7 @@ fn wrong_launches_are_refused_with_the_reason() {
     let refuse = |name: &str, grid: u32, lanes: u32, args: &[KernelArg]| {
         gpu.launch(name, grid, lanes, args).unwrap_err()
     };
-    match refuse("t_nobody", 1, 1, &[]) {
+    match refuse("t_missing", 1, 1, &[]) {
         LaunchError::UnknownKernel { known, .. } => {
             assert!(known.contains("rb_send_all") && known.contains("t_api"))
         }

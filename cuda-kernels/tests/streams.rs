@@ -70,7 +70,7 @@ impl Ring {
     }
 }
 
-/// Takes from `a` and pushes into `b`, in steps of `step` bytes at most, until told to stop.
+/// Takes from `a` and pushes into `b`, in steps of `step` bytes at most, until `stop` is set.
 fn relay(a: &Ring, b: &Ring, step: u64, stop: &AtomicBool) {
     // Ours alone; the kernel's ends are read anew each time.
     let (mut tail, mut head) = (a.index(TAIL_AT), b.index(HEAD_AT));
@@ -204,7 +204,7 @@ fn a_wait_ends_with_its_time_out_or_the_nics_status() {
             8 + 64,
             "published all the same"
         );
-        // The operation has failed: both learn it, long before their own time-out.
+        // The operation has failed: both ends get its status, long before their own time-out.
         for ring in [&a, &b] {
             ring.memory
                 .store_u64(STATE_AT, state_of(Status::PeerFailed, 3))

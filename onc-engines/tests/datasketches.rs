@@ -211,7 +211,7 @@ fn sums_that_contradict_the_registers_are_refused() {
                 changed[COUNT] ^= change;
                 refused(&changed, "the number of lowest registers");
             }
-            // A register that no longer is what the sums say; the image says nothing else of it.
+            // A register that contradicts the sums; nothing else in the image shows it.
             let mut changed = image.clone();
             changed[40] ^= 1;
             assert!(Sketch::from_datasketches(&changed, HashKind::DataSketches).is_err());
@@ -242,7 +242,7 @@ fn sums_that_an_image_marks_stale_are_ignored() {
     let registers = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
     image[SUMS[0]..SUMS[0] + 8].copy_from_slice(&7.5f64.to_le_bytes());
     image[COUNT] ^= 1;
-    // Out of order, and to be rebuilt: as Java leaves a union that nobody has asked yet.
+    // Out of order, and to be rebuilt: as Java leaves a union without a query yet.
     image[5] |= 16 | 32;
     let read = Sketch::from_datasketches(&image, HashKind::DataSketches).unwrap();
     assert_eq!(read.registers(), registers.registers());

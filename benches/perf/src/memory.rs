@@ -129,7 +129,7 @@ mod tests {
         let free = left(&[]);
         assert_eq!((free.bytes, &*free.of), (8000 << 10, "of the machine"));
         assert!(free_below(Path::new("/nowhere")).is_none());
-        assert!(super::free().is_some(), "this machine tells");
+        assert!(super::free().is_some(), "this machine reports it");
     }
 
     #[test]

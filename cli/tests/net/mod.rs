@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Longest time that one program of a test may take.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// Skips the test, and says so where `cargo test` shows it.
+/// Skips the test, and prints it where `cargo test` shows it.
 #[macro_export]
 macro_rules! skip {
     ($($why:tt)*) => {{

@@ -90,7 +90,7 @@ pub fn under_mock_without(test: &str, symbols: &[&str], faults: &str, body: impl
     let copy = folder(&format!("{test}-driver"), &[], &library()).join("driver.so");
     let mut bytes = std::fs::read(library()).expect("the mock");
     for symbol in symbols {
-        // Another name in the table of names: who looks for it finds an entry of its hash, and sees that it is not it.
+        // Another name in the table of names: a look-up finds an entry of its hash, and that its name differs.
         let name = format!("\0{symbol}\0").into_bytes();
         let found: Vec<usize> = bytes
             .windows(name.len())

@@ -1,6 +1,6 @@
 //! A NIC for tests of the device header: a thread that consumes entries and writes completions.
 //!
-//! It knows only nic-abi and, of the GPU, what every NIC knows: it *exposes* its queues, so that kernels of a real
+//! It uses only nic-abi and the part of the GPU that every NIC uses: it *exposes* its queues, so that kernels of a real
 //! GPU reach them, and it reads and writes kernels' buffers through the GPU. A session below 100 is a loop-back stream: what is sent on it can be received
 //! from it. From 100 on sessions are pairs: what is sent on 100 is received from 101, and back.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.

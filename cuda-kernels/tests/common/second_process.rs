@@ -21,7 +21,7 @@ pub fn role() -> Option<&'static str> {
         .as_deref()
 }
 
-/// Says a line to the first process.
+/// Sends a line to the first process.
 pub fn say(text: &str) {
     println!("\n{MARK}{text}");
     let _ = std::io::stdout().flush();
@@ -104,23 +104,23 @@ impl Second {
         input.flush().expect("it reads");
     }
 
-    /// The next line that it says.
+    /// The next line that it sends.
     pub fn hear(&mut self) -> String {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("the second process says nothing"),
+            Err(RecvTimeoutError::Timeout) => panic!("the second process sends nothing"),
             Err(RecvTimeoutError::Disconnected) => {
                 panic!("the second process has ended: {:?}", self.child.wait())
             }
         }
     }
 
-    /// Waits until it says this.
+    /// Waits until it sends this.
     pub fn expect(&mut self, what: &str) {
         assert_eq!(self.hear(), what);
     }
 
-    /// Bytes that it says.
+    /// Bytes that it sends.
     pub fn receive(&mut self, len: usize) -> Vec<u8> {
         let line = self.hear();
         assert_eq!(line.len(), 2 * len, "{line}");

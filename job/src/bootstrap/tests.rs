@@ -111,7 +111,7 @@ fn a_duplicate_rank_and_a_wrong_secret_are_refused_with_the_reason() {
     assert!(Member::join(&id, 1, 2, PATIENCE).is_ok());
 }
 
-/// Says hello and proves the secret, byte by byte as a member does.
+/// Sends the hello and the proof of the secret, byte by byte as a member does.
 fn admitted(stream: &mut TcpStream, id: &UniqueId, rank: u32, ranks: u32) {
     let hello = message::Hello {
         rank,
@@ -149,7 +149,7 @@ fn a_process_on_the_port_gets_no_secret_and_a_replayed_member_is_not_admitted() 
     });
     assert!(matches!(e, BootstrapError::Stranger { .. }), "{e}");
     assert!(e.to_string().contains("does not know the job's secret"));
-    assert_eq!(heard.len(), message::HELLO_BYTES, "not a word more");
+    assert_eq!(heard.len(), message::HELLO_BYTES, "no byte after the hello");
     assert!(!heard.windows(4).any(|w| w == &id.secret()[..4]));
     // A replay of a real member's messages: the server's nonce is another one.
     let server = server();
@@ -364,11 +364,7 @@ fn a_rank_of_this_host_that_has_ended_is_detected_without_a_round() {
     let server = server();
     let join = |rank| Member::join(&server.id(), rank, 3, PATIENCE).expect("joins");
     let [a, b, c] = [join(0), join(1), join(2)];
-    assert_eq!(
-        a.ended_here(&[1, 2]),
-        [0; 0],
-        "it does not know where they are"
-    );
+    assert_eq!(a.ended_here(&[1, 2]), [0; 0], "no standby address is set");
     // Rank 2 has no standby address, or is on another host: its state is unknown.
     a.set_successors(vec![a.standby_address(), b.standby_address(), None]);
     assert_eq!(a.ended_here(&[1, 2]), [0; 0]);

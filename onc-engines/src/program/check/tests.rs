@@ -301,7 +301,7 @@ mod planted {
             refused(&p),
             "rank 0, step 2: overwrites chunk 0 of scratch[0], while the message to rank 1 that step 1 sends from it may not have been taken: use another slot, or receive something first that tells that it was"
         );
-        // What it sends in the very step that takes tells that it was taken.
+        // The message that it sends in the very step that takes shows that it was taken.
         let p = overwriting_after_a_message(vec![
             one(Operand::from(0), vec![Target::output(0), Target::to(0)]),
             one(Operand::input(0), vec![Target::output(1), Target::to(0)]),

@@ -261,14 +261,14 @@ fn errors_are_those_of_the_theory() {
                     "{} {width} bytes, stride {stride} n {n} {what}",
                     hash.name()
                 );
-                // 200 streams know the error to 5% and the bias to 0.07 σ: three and four times that is left.
+                // 200 streams give the error to 5% and the bias to 0.07 σ: three and four times that is left.
                 assert!(
                     square.sqrt() < 1.17 * sigma,
                     "{case}: {}",
                     square.sqrt() / sigma
                 );
-                // And what the sketch says of itself is neither too small nor too large; for few items and many
-                // registers the error is smaller than it says.
+                // And the sketch's own estimate of its error is neither too small nor too large; for few items and many
+                // registers the error is smaller than that.
                 if n > 10_000 {
                     let said = match what {
                         "history" => with_history.relative_error(),
