@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_more_is_one_more() {
+    fn each_open_descriptor_is_counted() {
         let before = open().expect("/proc");
         let files: Vec<_> = (0..100)
             .map(|_| std::fs::File::open("/dev/null").expect("open"))

@@ -93,7 +93,7 @@ fn ranks_that_disagree_are_named_on_all_ranks() {
 }
 
 #[test]
-fn another_order_or_root_is_a_mismatch_too() {
+fn another_order_or_root_is_a_mismatch() {
     let mut w = World::new(3, Wire::Local, &small());
     let a = Call::new(K::AllReduce, 2000).within(5_000_000);
     let b = Call::new(K::AllToAll, 500).within(5_000_000);

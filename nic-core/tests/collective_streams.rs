@@ -191,7 +191,7 @@ fn a_byte_is_copied_once_from_ring_to_ring() {
 }
 
 #[test]
-fn a_stream_meets_memory_on_the_other_side() {
+fn a_stream_is_sent_to_memory_and_received_from_it() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::new(2, wire, &settings(128));
         let len = 3001usize;
@@ -421,7 +421,7 @@ fn an_abort_wakes_every_kernel() {
 }
 
 #[test]
-fn a_hostile_kernel_spoils_its_own_operation_and_nothing_else() {
+fn a_hostile_kernel_breaks_its_own_operation_and_no_other() {
     let mut w = World::new(3, Wire::Local, &settings(64));
     let (a, b) = (Ring::new(&w, 0, 4096, 6, 0), Ring::new(&w, 1, 4096, 6, 0));
     // An index further ahead than the ring is long, before and while the operation runs.

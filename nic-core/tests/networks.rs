@@ -105,7 +105,7 @@ fn without_a_port_a_nic_of_another_network_is_not_reached() {
 
 /// The address of a Unix socket has 108 bytes.
 #[test]
-fn a_directory_with_a_long_name_serves_as_well() {
+fn a_directory_with_a_long_name_works() {
     let dir = TempDir::new();
     std::fs::create_dir(dir.path()).expect("a directory");
     let [a, b] = [1, 2].map(|n| {

@@ -69,7 +69,7 @@ fn stale_ids_and_wrong_states_are_refused() {
 }
 
 #[test]
-fn bad_addresses_name_themselves() {
+fn bad_addresses_are_named_in_the_completion() {
     let dir = TempDir::new();
     let mut setup = Setup::new(&dir, 1);
     setup.register = false;
@@ -199,7 +199,7 @@ fn waits_end_at_their_deadline() {
 }
 
 #[test]
-fn chained_operations_fail_as_the_first_of_them_did() {
+fn chained_operations_fail_with_the_status_of_the_first() {
     let dir = TempDir::new();
     let (a, b) = pair(&dir);
     let hosts = [&a, &b];
@@ -441,7 +441,7 @@ fn rings_and_tickets_wrap() {
 }
 
 #[test]
-fn hostile_descriptors_retire_and_harm_nothing() {
+fn hostile_descriptors_retire_and_write_nothing_at_the_peer() {
     let dir = TempDir::new();
     let (a, b) = pair(&dir);
     let hosts = [&a, &b];
@@ -502,7 +502,7 @@ fn producers_on_several_threads_get_every_completion() {
 }
 
 #[test]
-fn slots_rewritten_while_the_nic_reads_them_harm_nothing() {
+fn slots_rewritten_while_the_nic_reads_them_break_no_invariant() {
     use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     let dir = TempDir::new();
     let (a, b) = pair(&dir);
@@ -644,7 +644,7 @@ fn a_queue_that_outlives_its_nic_reports_it_and_the_address_is_free() {
 }
 
 #[test]
-fn registers_populate_nothing_by_accident_and_count() {
+fn registers_count_and_invalid_accesses_change_nothing() {
     use ringbell_nic_abi::bar::{self, Reg};
     let dir = TempDir::new();
     let a = Host::new(&Setup::new(&dir, 1));

@@ -256,7 +256,7 @@ fn a_dedicated_thread_needs_no_waiter() {
 }
 
 #[test]
-fn the_hook_in_the_handle_moves_the_nic() {
+fn the_wait_hook_in_the_handle_steps_the_nic() {
     let dir = TempDir::new();
     let (a, b) = hosts(&dir, ProgressMode::Manual);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);

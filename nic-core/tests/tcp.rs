@@ -103,7 +103,7 @@ fn the_holes_of_a_window_are_repaired_one_after_another() {
 }
 
 #[test]
-fn small_segments_survive_a_bad_cable() {
+fn small_segments_survive_loss_reordering_and_duplicates() {
     let faults = Faults {
         loss: 0.05,
         reorder: 0.1,
@@ -148,7 +148,7 @@ fn corrupted_frames_are_dropped() {
 }
 
 #[test]
-fn a_slow_long_cable_works() {
+fn a_slow_link_with_a_long_delay_works() {
     let faults = Faults {
         delay: Duration::from_millis(5),
         jitter: Duration::from_micros(300),
@@ -493,7 +493,7 @@ fn acknowledgements_beyond_a_closed_window_count() {
 }
 
 #[test]
-fn cancel_withdraws_an_outstanding_operation() {
+fn cancel_withdraws_an_outstanding_receive() {
     let mut p = Pair::mem(1500, Checksums::Software);
     p.listen(PORT);
     let (a, b) = p.connect(PORT);
@@ -710,7 +710,7 @@ fn a_full_table_is_reported_and_time_wait_gives_way() {
 }
 
 #[test]
-fn idle_connections_stay() {
+fn idle_connections_stay_open() {
     let mut p = Pair::mem(1500, Checksums::Software);
     p.listen(PORT);
     let conns = p.connect(PORT);

@@ -504,7 +504,7 @@ fn bytes_with_an_overtaken_acknowledgement_count() {
 }
 
 #[test]
-fn challenges_are_few() {
+fn challenges_are_rate_limited() {
     let mut w = Raw::new();
     let mut hand = w.connect(4000, 1000);
     let mut answers = 0;

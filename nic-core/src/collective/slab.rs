@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_go_stale() {
+    fn removed_ids_are_not_reused_at_once() {
         let mut s = Slab::default();
         let mut old = Vec::new();
         for round in 0..40_000u32 {

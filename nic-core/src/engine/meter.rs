@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_eight_pieces_is_timed_and_none_that_is_small() {
+    fn one_of_eight_pieces_is_timed_and_no_small_one() {
         let mut m = Meter::default();
         let timed = (0..64).filter(|_| m.work(4096).is_some()).count();
         assert_eq!(timed, 8);

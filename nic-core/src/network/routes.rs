@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_cannot_work_are_refused() {
+    fn contradictory_and_invalid_routes_are_refused() {
         let wrong = |texts: &[&str]| table(2, texts).unwrap_err().to_string();
         assert!(wrong(&["10.0.2.0/24=2"]).contains("ports 0 to 1"));
         assert!(wrong(&["10.0.2.0/24=0", "10.0.2.0/24=1"]).contains("twice"));

@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_faults_are_refused() {
         let sw = MemSwitch::private(2, 1500, Checksums::Omitted).unwrap(); // numbers in range
         let of = |f| Impair::new(sw.port(0).unwrap(), f).err(); // freed after each call
         assert_eq!(

@@ -327,7 +327,7 @@ pub fn counters_add_up(link: Link) {
     assert_eq!(after[1].rx_malformed, before[1].rx_malformed);
 }
 
-pub fn the_room_is_as_long_as_the_mtu_says(link: Link) {
+pub fn the_room_holds_a_frame_of_the_mtu(link: Link) {
     let (mut run, _keep) = Run::met(link);
     for (i, dst) in [
         (0, MacAddr::BROADCAST),
@@ -373,7 +373,7 @@ pub fn a_reader_that_sleeps_is_woken(link: Link) {
     assert_eq!(number(&run.recv(1)), 1);
 }
 
-pub fn a_peer_that_is_gone_stops_no_sender(link: Link) {
+pub fn an_ended_peer_stops_no_sender(link: Link) {
     let (mut run, _keep) = Run::met(link);
     let dst = run.mac(1);
     run.ports[1] = None;
@@ -409,7 +409,7 @@ pub fn a_peer_that_is_gone_stops_no_sender(link: Link) {
     );
 }
 
-pub fn what_is_malformed_is_dropped_and_counted(mut link: Link) {
+pub fn malformed_frames_are_dropped_and_counted(mut link: Link) {
     let Some(mut malform) = link.malform.take() else {
         // Its link carries whole frames alone; tests beside the port damage what it shares with its peer.
         return;
@@ -438,11 +438,11 @@ macro_rules! conformance {
                 nothing_leaves_without_a_commit_and_a_batch_leaves_with_a_flush,
                 lengths_that_no_frame_has_are_dropped_and_counted,
                 counters_add_up,
-                the_room_is_as_long_as_the_mtu_says,
+                the_room_holds_a_frame_of_the_mtu,
                 a_broadcast_arrives,
                 a_reader_that_sleeps_is_woken,
-                a_peer_that_is_gone_stops_no_sender,
-                what_is_malformed_is_dropped_and_counted,
+                an_ended_peer_stops_no_sender,
+                malformed_frames_are_dropped_and_counted,
             }
         }
     )* };

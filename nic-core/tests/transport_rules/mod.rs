@@ -55,7 +55,7 @@ pub fn bytes_arrive_exactly_for_every_cut<H: Driven>(t: &Subject<H>) {
     assert!(hosts[1].peek(5, total as usize) == data);
 }
 
-pub fn receives_are_filled_in_order_and_some_takes_what_is_there<H: Driven>(t: &Subject<H>) {
+pub fn receives_are_filled_in_order_and_some_takes_the_available_bytes<H: Driven>(t: &Subject<H>) {
     let hosts = &[&t.hosts[0], &t.hosts[1]];
     let (s, r) = connected(hosts, 0, 1, 7);
     let first = (1, hosts[1].post(&recv(r, 0, 5)));
@@ -159,7 +159,7 @@ pub fn a_connect_without_a_listener_is_refused<H: Driven>(t: &Subject<H>) {
     }
 }
 
-pub fn a_deadline_is_kept_and_reports_what_was_moved<H: Driven>(t: &Subject<H>) {
+pub fn a_deadline_is_kept_and_reports_the_moved_bytes<H: Driven>(t: &Subject<H>) {
     let hosts = &[&t.hosts[0], &t.hosts[1]];
     let (s, r) = connected(hosts, 0, 1, 7);
     let c = call(hosts, 1, &within(recv(r, 0, 10), 3000));
@@ -217,13 +217,13 @@ macro_rules! conformance {
         $(mod $over {
             $crate::conformance! { @rules $make:
                 bytes_arrive_exactly_for_every_cut
-                receives_are_filled_in_order_and_some_takes_what_is_there
+                receives_are_filled_in_order_and_some_takes_the_available_bytes
                 both_directions_at_once
                 the_end_of_the_stream_comes_after_its_bytes
                 close_still_delivers
                 an_abort_is_a_reset_at_the_peer
                 a_connect_without_a_listener_is_refused
-                a_deadline_is_kept_and_reports_what_was_moved
+                a_deadline_is_kept_and_reports_the_moved_bytes
                 a_hundred_connections_do_not_mix
             }
         })+
