@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_lie_inside() {
+    fn slices_stay_inside_their_span() {
         let all = Span::of(GpuVa(0x1000), 100);
         for (part, va, bytes) in [
             (all.slice(..), 0x1000, 100),

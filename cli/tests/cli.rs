@@ -200,7 +200,7 @@ fn help_names_the_exit_codes() {
 }
 
 #[test]
-fn doctor_says_which_function_a_driver_lacks_and_goes_on_without_it() {
+fn doctor_names_the_function_a_driver_lacks_and_goes_on_without_it() {
     let dir = temporary("driver-old");
     std::fs::create_dir_all(&dir).expect("a folder");
     let file = dir.join("driver.c");

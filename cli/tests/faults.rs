@@ -398,7 +398,7 @@ fn unauthenticated_peers_disturb_no_transfer() {
 }
 
 #[test]
-fn a_cable_that_loses_and_reorders_delivers_every_byte() {
+fn a_link_that_loses_and_reorders_delivers_every_byte() {
     let meeting = Meeting::new("cable");
     let mut command = meeting.ringbell(&[
         "perf",

@@ -162,7 +162,7 @@ fn nc_connects_to_a_linux_server_and_half_closes() {
 }
 
 #[test]
-fn a_bad_cable_loses_no_byte() {
+fn a_lossy_link_loses_no_byte() {
     let n = match Namespace::with_tap() {
         Ok(n) => n,
         Err(why) => skip!("{why}"),

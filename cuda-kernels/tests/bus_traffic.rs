@@ -50,7 +50,7 @@ fn a_command_waits_for_nothing_on_the_bus_but_its_completion() {
 }
 
 #[test]
-fn a_small_send_does_so_as_well() {
+fn a_small_send_waits_for_nothing_on_the_bus_but_its_completion() {
     let buf = std::cell::OnceCell::new();
     let of = |gpu: &Gpu| {
         let buf = buf.get_or_init(|| gpu.alloc(4096).unwrap());

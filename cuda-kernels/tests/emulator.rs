@@ -64,7 +64,7 @@ fn barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps() {
 
 /// Machines without a context switch of their own use ucontext; here it is forced.
 #[test]
-fn the_portable_context_switch_passes_too() {
+fn collectives_of_a_warp_work_with_the_portable_context_switch() {
     if emulated_only("a real GPU switches lanes by itself") || prebuilt_only() {
         return;
     }

@@ -92,8 +92,8 @@ fn mapped_memory_passes_the_conformance_suite_and_is_given_back() {
 }
 
 #[test]
-fn an_old_library_maps_as_well() {
-    under_mock("an_old_library_maps_as_well", "", || {
+fn an_old_library_maps_memory() {
+    under_mock("an_old_library_maps_memory", "", || {
         let mock = Mock::new("old", &["-DMOCK_OLD"]);
         let mapper = mock.open().expect("2.0 is enough");
         let gpu = gpu(mapper.clone());

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_wrong_variables_are_named() {
         let says = |vars: &[(&str, &str)], words: &[&str]| {
             let e = job(vars).expect_err("not complete").to_string();
             for w in words {

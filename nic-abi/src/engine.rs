@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spec_survives_the_descriptor_and_nonsense_does_not() {
+    fn a_spec_survives_the_descriptor_and_invalid_ones_are_refused() {
         let queue = EngineSpec {
             target: EngineTarget::Queue,
             sending: true,

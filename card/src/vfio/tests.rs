@@ -145,7 +145,7 @@ fn cap(id: u16, next: u32, areas: &[(u64, u64)]) -> Vec<u8> {
 }
 
 #[test]
-fn a_device_is_opened_by_its_group_and_made_to_answer() {
+fn a_device_is_opened_by_its_group_and_memory_space_enabled() {
     let played = Played::default();
     let region = try_open(&played).expect("nothing is wrong");
     assert_eq!(region.offset, BAR_AT);
@@ -164,7 +164,7 @@ fn a_device_is_opened_by_its_group_and_made_to_answer() {
 }
 
 #[test]
-fn a_kernel_without_groups_gives_the_device_alone() {
+fn without_iommu_groups_the_device_is_opened_by_its_own_file() {
     let played = Played {
         group_closed: true,
         own_file: true,
@@ -179,7 +179,7 @@ fn a_kernel_without_groups_gives_the_device_alone() {
 }
 
 #[test]
-fn what_is_missing_is_named_with_what_to_do() {
+fn a_missing_part_is_named_with_a_remedy() {
     let text = |p: Played| try_open(&p).expect_err("something is wrong").to_string();
     let no_group = text(Played {
         no_group: true,

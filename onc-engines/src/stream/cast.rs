@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_stream_engine() {
+    fn the_engine_passes_the_conformance_suite() {
         for cast in Cast::ALL {
             conformance::check(|| Box::new(CastEngine::new(cast)));
         }

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_stream_engine() {
+    fn the_engine_passes_the_conformance_suite() {
         for make in CHAINS {
             conformance::check(|| Box::new(Chain::new(make())));
         }

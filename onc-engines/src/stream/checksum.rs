@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn it_agrees_with_the_polynomial_at_every_length() {
+    fn the_checksum_agrees_with_the_polynomial_at_every_length() {
         let noise = conformance::noise(5, 3000);
         for len in (0..300).chain([1023, 1024, 2999]) {
             let mut engine = ChecksumEngine::new();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_stream_engine() {
+    fn the_engine_passes_the_conformance_suite() {
         conformance::check(|| Box::new(ChecksumEngine::new()));
     }
 }

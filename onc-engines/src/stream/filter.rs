@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_a_stream_engine() {
+    fn the_engine_passes_the_conformance_suite() {
         for (record, keep) in [(1, 0..1), (8, 0..8), (24, 3..5), (1000, 0..999)] {
             conformance::check(|| {
                 let config = FilterConfig {

@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_of_all_ranks_and_the_slowest_counts() {
+    fn a_row_combines_all_ranks_by_the_slowest() {
         let mut order = Order::look("x".into(), 0);
         order.ranks = 2;
         order.steps = vec![Step {

@@ -60,7 +60,7 @@ fn values_that_wait_for_their_receivers_are_counted() {
 }
 
 #[test]
-fn large_communicators_pass_too() {
+fn programs_of_large_communicators_pass() {
     use Algorithm as A;
     use CollectiveKind as K;
     for (kind, algo, ranks, root) in [

@@ -124,7 +124,7 @@ proptest! {
 }
 
 #[test]
-fn it_is_a_stream_engine() {
+fn the_engine_passes_the_conformance_suite() {
     for width in WIDTHS {
         for isa in Isa::available() {
             let config = HllConfig {
