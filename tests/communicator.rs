@@ -488,7 +488,7 @@ fn small_all_reduces_of_kernels_pass_through_pinned_memory() {
 }
 
 #[test]
-fn an_all_reduce_that_fails_leaves_the_result_as_it_was() {
+fn an_all_reduce_that_fails_leaves_the_result_unchanged() {
     let r = ranks("staged-fails", 2);
     let options = CommOptions {
         kernel_staging: Some(1024),

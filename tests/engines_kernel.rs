@@ -50,7 +50,7 @@ fn checksum(parts: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn a_kernel_counts_what_its_queue_moves_by_session_and_altogether() {
+fn a_kernel_counts_the_bytes_of_its_queue_by_session_and_in_total() {
     let name = format!("engines-kernel-{}", std::process::id());
     let dir = std::env::temp_dir().join(name);
     let (server, client) = (open("10.77.0.1/24", &dir), open("10.77.0.2/24", &dir));

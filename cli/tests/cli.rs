@@ -85,7 +85,7 @@ fn an_unknown_debug_level_is_refused() {
 }
 
 #[test]
-fn doctor_and_regs_speak_json() {
+fn doctor_and_regs_print_json() {
     let doctor = ringbell(&["doctor", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&stdout(&doctor)).expect("JSON");
     let checks = json["checks"].as_array().expect("a list");

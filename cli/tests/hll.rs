@@ -110,7 +110,7 @@ fn the_kernel_of_the_gpu_counts_as_the_engine_does() {
 }
 
 #[test]
-fn sketches_merge_and_speak_datasketches() {
+fn sketches_merge_and_convert_to_datasketches() {
     let names: Vec<String> = ["a", "b", "all"]
         .map(|n| temporary(&format!("merge-{n}")).display().to_string())
         .to_vec();

@@ -355,7 +355,7 @@ fn the_other_transport_and_our_side_are_measured_beside_one_that_hangs() {
 
 /// As the runner of the bundle does when a step takes too long.
 #[test]
-fn a_command_that_is_ended_reports_what_was_measured_so_far() {
+fn a_killed_command_has_written_the_rows_so_far() {
     let m = Machine::with_nccl("ended");
     let json = m.folder.join("report.json");
     let args = beside("--timeout 60 --limit 100");

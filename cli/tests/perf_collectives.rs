@@ -56,7 +56,7 @@ fn every_collective_moves_the_right_data_among_three_threads() {
 
 /// The same default for the operations that a measurement needs besides the one it measures.
 #[test]
-fn an_algorithm_and_a_wire_type_are_for_what_can_have_them() {
+fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
     for args in [
         &["all-reduce", "--algo", "tree"][..],
         &["all-reduce", "--algo", "ring", "--from-kernel"],

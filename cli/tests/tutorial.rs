@@ -105,7 +105,7 @@ impl Reader {
 }
 
 #[test]
-fn the_kernel_of_the_tutorial_adds_up_what_it_receives() {
+fn the_kernel_of_the_tutorial_adds_up_the_received_numbers() {
     if !has("g++") {
         return;
     }

@@ -228,7 +228,7 @@ fn wireshark_finds_no_malformed_frame_and_no_bad_checksum() {
 
 /// On loopback, without namespaces: the route chooses the second port, the first one leads nowhere.
 #[test]
-fn a_nic_with_two_ports_reaches_what_its_routes_name() {
+fn a_nic_with_two_ports_reaches_the_networks_of_its_routes() {
     let free: Vec<_> = (0..3)
         .map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port"))
         .collect();

@@ -94,7 +94,7 @@ fn ping_pong_of_odd_and_even_sizes() {
 }
 
 #[test]
-fn bandwidth_of_each_shape_and_a_wrong_seed_is_noticed() {
+fn bandwidth_of_each_shape_is_measured_and_a_wrong_seed_detected() {
     let gpu = gpu();
     let nic = nics(&gpu);
     let (a, b, out) = (

@@ -227,7 +227,7 @@ fn regions_are_found_by_overlap() {
 }
 
 #[test]
-fn a_right_grants_what_it_names_and_nothing_beside_it() {
+fn a_right_grants_its_own_operations_and_no_other() {
     for bits in 0..8u32 {
         let access = Access {
             local_write: bits & 1 != 0,

@@ -198,7 +198,7 @@ enum Taken {
 }
 
 #[test]
-fn a_buffer_that_was_taken_back_is_never_delivered_with_what_came_after() {
+fn a_buffer_that_was_taken_back_is_never_delivered_with_later_bytes() {
     let ways = [
         Back::Abort,
         Back::TimeOut,

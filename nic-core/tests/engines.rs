@@ -358,7 +358,7 @@ fn attach(session: SessionId, kind: u32, parameter: u64) -> Descriptor {
 }
 
 #[test]
-fn a_kernel_attaches_asks_and_detaches() {
+fn a_kernel_attaches_queries_and_detaches_an_engine() {
     for t in all() {
         let hosts = &t.hosts();
         let (s, r) = connected(hosts, 0, 1, 7);

@@ -116,7 +116,7 @@ fn engines_see_source_and_result_of_an_all_reduce_once_and_in_order() {
 }
 
 #[test]
-fn in_place_and_for_every_collective_the_source_is_seen_as_it_was() {
+fn engines_see_the_original_source_in_place_and_for_every_collective() {
     for wire in [Wire::Local, Wire::Tcp] {
         let mut w = World::new(3, wire, &settings());
         let inputs = at_all(&w, Place::Input, "checksum");

@@ -296,7 +296,7 @@ fn engines_that_a_queue_cannot_take_are_refused_with_a_reason() {
 }
 
 #[test]
-fn a_kernel_puts_engines_on_its_queue_and_asks_for_each_session() {
+fn a_kernel_attaches_engines_to_its_queue_and_queries_each_session() {
     for t in all() {
         let hosts = &t.hosts();
         let conns = [7, 8].map(|port| connected(hosts, 0, 1, port));

@@ -27,7 +27,7 @@ fn drain(hosts: &[&Host], r: SessionId) -> Vec<u8> {
 }
 
 #[test]
-fn an_engine_at_the_sender_changes_what_leaves() {
+fn an_engine_at_the_sender_changes_the_sent_bytes() {
     let specs = [
         "cast:bf16-f32",
         "cast:f32-bf16",

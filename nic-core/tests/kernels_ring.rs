@@ -277,7 +277,7 @@ fn nothing_is_stored_in_a_region_that_was_freed() {
 }
 
 #[test]
-fn an_engine_at_the_queue_sees_what_both_of_its_rings_receive() {
+fn an_engine_at_the_queue_sees_the_bytes_received_by_both_rings() {
     let mut p = pair();
     let (tx, rx) = p.connected(7);
     let host = &p.hosts[1];

@@ -300,7 +300,7 @@ fn a_window_of_messages_stays_a_stream() {
 }
 
 #[test]
-fn bytes_that_come_early_and_receives_of_what_is_there() {
+fn early_bytes_and_receives_of_available_bytes() {
     for seed in 0..4 {
         let dir = TempDir::new();
         let nics = pair(&dir, seed);
@@ -402,7 +402,7 @@ fn an_engine_at_either_end_sees_every_byte() {
 
 /// What was read early into the NIC is given back to the byte: the whole window is used again and again.
 #[test]
-fn the_window_of_what_is_read_early_is_given_back() {
+fn the_window_of_early_reads_is_given_back() {
     let dir = TempDir::new();
     let nics = pair(&dir, 3);
     let (s, r) = open(&nics, 7);

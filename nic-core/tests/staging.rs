@@ -83,7 +83,7 @@ fn each_side_copies_once_for_every_piece_size() {
 
 /// The last piece ends the receive, although more would have fitted.
 #[test]
-fn a_receive_of_what_is_there_ends_with_the_pieces() {
+fn a_receive_of_available_bytes_ends_with_the_pieces() {
     let dir = TempDir::new();
     let staging = StagingConfig {
         chunk: 4096,

@@ -218,7 +218,7 @@ fn half_close_in_both_directions() {
 }
 
 #[test]
-fn close_delivers_what_was_queued() {
+fn close_delivers_queued_bytes() {
     let mut p = Pair::mem(1500, Checksums::Software);
     p.listen(PORT);
     let (a, b) = p.connect(PORT);

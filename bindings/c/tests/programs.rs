@@ -89,7 +89,7 @@ fn calls_of_more_than_four_gib_are_split_or_refused() {
 }
 
 #[test]
-fn a_c99_program_gets_what_the_header_promises() {
+fn a_c99_program_gets_the_documented_results() {
     if !has("gcc") {
         return;
     }

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_error_of_a_rank_is_kept_with_what_belongs_to_it() {
+    fn the_last_error_of_a_rank_is_kept_with_its_following_lines() {
         let said = Said::default();
         for line in [
             "loading\n",

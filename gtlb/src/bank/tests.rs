@@ -293,7 +293,7 @@ fn the_papers_size_holds_64_scattered_groups_and_refuses_the_65th() {
 }
 
 #[test]
-fn refill_counts_what_it_costs() {
+fn misses_and_refills_are_counted() {
     let config = GtlbConfig {
         main_entries: 4,
         complementary_entries: 32,

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_share_nic_memory_and_fewer_are_under_way_where_it_is_scarce() {
+    fn segments_share_nic_memory_and_scarce_memory_lowers_their_number() {
         let s = CollectiveSettings {
             segment_bytes: 4096,
             scratch_bytes: 65536,

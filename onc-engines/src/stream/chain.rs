@@ -277,7 +277,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_chain_does_what_its_engines_do_one_after_the_other() {
+    fn a_chain_equals_its_engines_one_after_the_other() {
         let stream = conformance::noise(1, 100_001);
         for (i, make) in CHAINS.into_iter().enumerate() {
             let (data, results) = model(make(), &stream);

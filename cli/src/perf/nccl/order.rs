@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_as_they_were_written() {
+    fn events_survive_their_lines() {
         let row = Event::Row {
             rank: 1,
             bytes: 4096,

@@ -84,7 +84,7 @@ fn programs_of_large_communicators_pass() {
 }
 
 #[test]
-fn the_proof_counts_what_the_programs_take() {
+fn the_proof_counts_the_resources_of_programs() {
     let ring = generate_all(CollectiveKind::AllReduce, Algorithm::Ring, 4, 0).unwrap();
     let proof = check(&ring, &Limits::default()).unwrap();
     // 2 (n - 1) messages of one chunk from each rank (FpgaNIC Table 8), over eight columns.
