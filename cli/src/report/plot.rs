@@ -106,7 +106,7 @@ impl Axis {
 /// Microseconds in the unit that fits.
 fn time_text(us: f64) -> String {
     match us.abs() {
-        v if v == 0.0 => "0".into(),
+        0.0 => "0".into(),
         v if v < 0.9995 => format!("{} ns", short(us * 1e3)),
         v if v < 999.5 => format!("{} µs", short(us)),
         v if v < 999.5e3 => format!("{} ms", short(us / 1e3)),

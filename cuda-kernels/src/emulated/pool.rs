@@ -81,6 +81,7 @@ impl Pool {
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)] // A test waits for threads.
 mod tests {
     use super::*;
     use std::sync::mpsc::channel;
