@@ -82,9 +82,11 @@ impl World {
                 return Host::new(&setup);
             };
             let port = sw.port(r).expect("port");
-            let mut config = TcpConfig::default();
-            config.seed = r as u64;
-            config.rto_min = Duration::from_millis(20);
+            let mut config = TcpConfig {
+                seed: r as u64,
+                rto_min: Duration::from_millis(20),
+                ..TcpConfig::default()
+            };
             if matches!(wire, Wire::Probed(..)) {
                 config.keep_alive = Some(Duration::from_millis(20));
                 config.user_timeout = Some(Duration::from_millis(100));

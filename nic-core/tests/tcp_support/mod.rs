@@ -227,9 +227,10 @@ pub struct Pair {
 }
 
 pub fn config(ip: Ipv4Addr) -> TcpConfig {
-    let mut c = TcpConfig::default();
-    c.seed = u64::from(u32::from(ip)) * 77;
-    c
+    TcpConfig {
+        seed: u64::from(u32::from(ip)) * 77,
+        ..TcpConfig::default()
+    }
 }
 
 impl Pair {
