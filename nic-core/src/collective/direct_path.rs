@@ -5,7 +5,7 @@ use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
 use super::direct::{Access, Direct, Ended, Outcome, Pages, Peers};
-use super::{taps, Collectives, CommunicatorConfig, Io, Side, State, Task};
+use super::{taps, Collectives, CommunicatorConfig, Io, Reach, Side, State, Task};
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
@@ -15,17 +15,6 @@ use crate::types::ConnId;
 const AREA_UNIT: u64 = 128;
 /// Polls of a path that is aborted together with its NIC before its operations are given up.
 const LAST_LOOKS: u32 = 1 << 16;
-
-/// Whether an operation may take the direct path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reach {
-    /// It goes over messages.
-    Messages,
-    /// When there is one.
-    MayDirect,
-    /// It fails when there is none.
-    MustDirect,
-}
 
 /// The direct path of a communicator.
 #[derive(Debug)]

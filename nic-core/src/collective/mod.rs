@@ -66,11 +66,11 @@ use executor::{Job, Op, Progress};
 use fabric::{Fabric, RecvRequest, SendRequest, USER_TAG};
 
 pub use cancel::CancelError;
+pub(crate) use direct_path::reach;
 use direct_path::Begun;
-pub(crate) use direct_path::{reach, Reach};
 pub(crate) use fabric::{Io, Pieces};
 pub(crate) use kernel_stream::StreamSide;
-pub(crate) use params::{Params, Side};
+pub(crate) use params::{Params, Reach, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
 pub(crate) use prepared::{Key, Prepared};
 pub use settings::{

@@ -26,6 +26,17 @@ pub(crate) struct Params {
     pub(crate) direct: bool,
 }
 
+/// Whether an operation may take the direct path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// It goes over messages.
+    Messages,
+    /// When there is one.
+    MayDirect,
+    /// It fails when there is none.
+    MustDirect,
+}
+
 /// FNV-1a over words, folded to 32 bits: it detects mistakes, not attacks.
 pub(crate) fn fold(words: impl IntoIterator<Item = u64>) -> u32 {
     let mut h = 0xcbf2_9ce4_8422_2325u64;

@@ -55,12 +55,11 @@ use crate::types::NicTime;
 pub(crate) use area::AreaPool;
 use area::{Area, Flag};
 use bounce::{Bounce, Windows};
-use operation::Form;
 pub(crate) use operation::{DirectOp, DirectStats, Ended, Outcome};
 pub(crate) use pages::{Access, Pages};
 use pass::{Cursor, Found};
 use plan::Plans;
-use record::{flag, Record, Shape, INLINE_BYTES};
+use record::{flag, Form, Record, Shape, INLINE_BYTES};
 use run::Looked;
 
 /// Most ranks of a communicator that uses the direct path: one bit each.

@@ -3,20 +3,9 @@
 use super::pages::Pages;
 use super::pass::Found;
 use super::ranges::Ranges;
-use super::record::Shape;
+use super::record::{Form, Shape};
 use super::Params;
 use crate::memory::nic_memory::Block;
-
-/// How a record carries its operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
-    /// The input is in the record's line.
-    Inline,
-    /// The input follows it.
-    Eager,
-    /// The record says where the buffers are.
-    Placed,
-}
 
 /// An operation of this rank as the path runs it: prepared once, posted as often as its buffers are pinned.
 #[derive(Debug)]

@@ -22,9 +22,20 @@
 use ringbell_gtlb::PAGE_BYTES;
 
 use super::pages::{Pages, INLINE_PAGES};
-use super::{Form, Params};
+use super::Params;
 use crate::collective::params::fold;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
+
+/// How a record carries its operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The input is in the record's line.
+    Inline,
+    /// The input follows it.
+    Eager,
+    /// The record says where the buffers are.
+    Placed,
+}
 
 /// Words of a record, the control word included.
 pub(super) const WORDS: usize = 8;
