@@ -65,32 +65,11 @@ pub(crate) enum Outcome {
         /// Which.
         rank: u32,
     },
-    /// After [`Direct::abort`]: no rank accesses the buffers any more.
+    /// After [`Direct::abort`](super::Direct::abort): no rank accesses the buffers any more.
     Aborted,
     /// As the three above, but a stopped peer may still write the buffers when it resumes.
     Unsafe {
         /// Which.
         rank: u32,
     },
-}
-
-/// Counts of the path; they only grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct DirectStats {
-    /// Operations with inputs inside the records.
-    pub(crate) eager: u64,
-    /// Operations that stored to peers' memory.
-    pub(crate) push: u64,
-    /// Operations that only read it.
-    pub(crate) pull: u64,
-    /// Operations through windows in NIC memory.
-    pub(crate) bounced: u64,
-    /// Operations handed back.
-    pub(crate) fallback: u64,
-    /// Steps of programs run by this NIC.
-    pub(crate) steps: u64,
-    /// Elements that this NIC has reduced.
-    pub(crate) reduced: u64,
-    /// Payload bytes stored by this NIC.
-    pub(crate) stored: u64,
 }

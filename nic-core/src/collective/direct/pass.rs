@@ -12,7 +12,7 @@ use super::pages::{Pages, INLINE_PAGES};
 use super::ranges::{Ranges, Run, Step};
 use super::record::{Place, Record};
 use super::sync::{AtomicU64, Ordering};
-use super::{DirectStats, Params, Peers, MAX_DIRECT_RANKS};
+use super::{Params, Peers, MAX_DIRECT_RANKS};
 
 const MAX: usize = MAX_DIRECT_RANKS as usize;
 /// Operands of a step that most communicators have at most: arrays for more cost more to clear than
@@ -92,6 +92,27 @@ enum At {
 
 // SAFETY: own addresses; their user has pinned the regions, and copies raw bytes only.
 unsafe impl Send for At {}
+
+/// Counts of the path; they only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct DirectStats {
+    /// Operations with inputs inside the records.
+    pub(crate) eager: u64,
+    /// Operations that stored to peers' memory.
+    pub(crate) push: u64,
+    /// Operations that only read it.
+    pub(crate) pull: u64,
+    /// Operations through windows in NIC memory.
+    pub(crate) bounced: u64,
+    /// Operations handed back.
+    pub(crate) fallback: u64,
+    /// Steps of programs run by this NIC.
+    pub(crate) steps: u64,
+    /// Elements that this NIC has reduced.
+    pub(crate) reduced: u64,
+    /// Payload bytes stored by this NIC.
+    pub(crate) stored: u64,
+}
 
 /// An eager operation, every operand checked and found beforehand: for few ranks and own buffers that lie together.
 #[derive(Debug)]
