@@ -650,6 +650,37 @@ fn a_reset_while_closing_is_reported_once_and_in_order() {
 }
 
 #[test]
+fn a_reset_behind_the_last_byte_takes_nothing_from_the_reader() {
+    // The peer had the NIC's FIN first, so that its end is gone when its own FIN is acknowledged. A later window update
+    // meets a reset (RFC 1337), which may be received together with the FIN.
+    let mut w = Raw::new();
+    let mut hand = w.connect(4000, 1000);
+    w.nic.tcp.shutdown(hand.conn);
+    let got = w.run(MS);
+    assert!(got.iter().any(|s| s.flags & FIN != 0), "{got:?}");
+    hand.expected = hand.expected.wrapping_add(1);
+    let data = hand.data(&[7; 1000]);
+    let fin = hand.segment(FIN | ACK, 0, 0);
+    hand.next = hand.next.wrapping_add(1);
+    for segment in [data, fin, hand.segment(RST, 0, 0)] {
+        assert!(segment.send(&mut w.wire, 1, w.now), "the wire is full");
+    }
+    w.run(MS);
+    let reset = TransportEvent::Reset { conn: hand.conn };
+    assert!(!w.nic.events.contains(&reset), "{:?}", w.nic.events);
+    for (token, want) in [(1, (Status::Ok, 1000)), (2, (Status::EndOfStream, 0))] {
+        let room = w.nic.dma.region(vec![0; 1000]);
+        w.nic.recv(hand.conn, token, room, false);
+        w.run(MS);
+        let ended = w.nic.take(|e| match *e {
+            TransportEvent::RecvDone { status, bytes, .. } => Some((status, bytes)),
+            _ => None,
+        });
+        assert_eq!(ended, Some(want), "receive {token}");
+    }
+}
+
+#[test]
 fn a_segment_after_its_connection_was_removed_reaches_no_other() {
     let mut w = Raw::new();
     let mut first = w.connect(4000, 1000);

@@ -466,7 +466,10 @@ impl TcpTransport {
                 if c.peer_closed && c.tcp.socket().recv_queue() == 0 && !c.held {
                     c.fail_recvs(Status::EndOfStream, events);
                 }
-                c.last_state = state;
+                if !closed {
+                    // The way in which it closed stays known for later looks.
+                    c.last_state = state;
+                }
             }
             Phase::Dead => {
                 c.fail_recvs(Status::ConnectionReset, events);

@@ -105,12 +105,17 @@ impl TcpTransport {
                         Verdict::Drop => After::Nothing,
                         Verdict::Take | Verdict::TakeWithoutAck => {
                             c.timing.heard = true;
-                            let resets = seg.rst && c.tcp.state() != State::Closed;
+                            let before = c.tcp.state();
+                            let resets = seg.rst && before != State::Closed;
                             let packet = &frame[ETHERNET_HEADER..seg.end];
                             let packet =
                                 as_shown(&mut c.tcp, verdict, &seg, packet, &mut self.scratch);
                             self.stack.receive(&mut c.tcp, now, packet);
                             c.tcp.reset |= resets && c.tcp.state() == State::Closed;
+                            if resets && before == State::TimeWait {
+                                // Both sides had ended, perhaps in segments received just now: no byte is missing.
+                                c.last_state = before;
+                            }
                             if leaves_a_hole(&mut c.tcp, &seg) {
                                 hole = Some(index);
                             }
