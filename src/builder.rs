@@ -77,7 +77,7 @@ impl Default for NicOptions {
             gpu_choice: GpuChoice::Auto,
             gpu: EmulatedGpuConfig::default(),
             mmu: MmuConfig::default(),
-            progress: ProgressMode::Rescue,
+            progress: ProgressMode::Waiter,
             queue: QueueConfig::default(),
             local: LocalConfig::default(),
             limits: NicConfig::default(),

@@ -56,7 +56,7 @@ fn all_reduce(comm: CommId, algo: Algorithm, n: u64, out: u64) -> Descriptor {
 fn hosts(ranks: usize, bytes: u64, dir: &TempDir) -> Vec<(Host, CommId)> {
     let make = |r: usize| {
         let mut setup = Setup::new(dir, r as u8 + 1);
-        setup.nic.progress = ProgressMode::Rescue;
+        setup.nic.progress = ProgressMode::Waiter;
         setup.memory_bytes = bytes;
         setup.layout = Layout::Mixed(r as u64 + 1);
         setup.access.remote_write = true;

@@ -102,7 +102,7 @@ fn pair(bytes: u64) -> Pair {
     let dir = TempDir::new();
     let make = |n| {
         let mut setup = Setup::new(&dir, n);
-        setup.nic.progress = ProgressMode::Rescue;
+        setup.nic.progress = ProgressMode::Waiter;
         setup.memory_bytes = bytes;
         setup.layout = Layout::Mixed(n.into());
         Host::new(&setup)

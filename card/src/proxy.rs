@@ -41,7 +41,7 @@ pub struct ProxyPolicy {
 }
 
 impl Default for ProxyPolicy {
-    /// 20 µs, 50 µs, 10 ms, 1 ms, 100 ms: about as the rescue thread of a software NIC does.
+    /// 20 µs, 50 µs, 10 ms, 1 ms, 100 ms: about as the progress thread of a software NIC does.
     fn default() -> ProxyPolicy {
         ProxyPolicy {
             eager: Duration::from_micros(20),

@@ -14,13 +14,13 @@ pub struct ConfigError {
     pub why: String,
 }
 
-/// The thread that steps the NIC when no waiting thread does.
+/// Which threads step the NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ProgressMode {
-    /// A parked thread that wakes for timers, peers and at most once a millisecond for doorbells.
+    /// Threads that wait. When none does, a parked thread that wakes for timers, peers and at most once a millisecond for doorbells.
     #[default]
-    Rescue,
-    /// A thread that polls all the time: for a machine with a core to spare.
+    Waiter,
+    /// Besides these a thread that polls all the time: for a machine with a core to spare.
     Dedicated,
     /// None: the application calls `Nic::step` itself (virtual time, tests).
     Manual,
@@ -52,7 +52,7 @@ pub struct NicConfig {
     pub nic_memory_bytes: u64,
     /// The thread that steps the NIC.
     pub progress: ProgressMode,
-    /// Longest nap of the rescue thread while a kernel may ring a doorbell unseen.
+    /// Longest nap of the progress thread while a kernel may ring a doorbell unseen.
     pub idle_nap: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Default for NicConfig {
             linger: Duration::from_secs(5),
             deregister_timeout: Duration::from_secs(2),
             nic_memory_bytes: 1 << 30,
-            progress: ProgressMode::Rescue,
+            progress: ProgressMode::Waiter,
             idle_nap: Duration::from_millis(2),
         }
     }

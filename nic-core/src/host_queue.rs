@@ -87,7 +87,7 @@ impl HostQueue {
 
     /// What a kernel holds. Valid while this queue, or the NIC, lives.
     pub fn handle(&self) -> QueueHandle {
-        // Before the kernel can ring; and the rescue thread starts to look for that.
+        // Before the kernel can ring; and the progress thread starts to look for that.
         self.progress.exposed.store(true, Ordering::SeqCst);
         self.progress.tell();
         let mut h = self.kernels.handle(self.id.0, &self.config);

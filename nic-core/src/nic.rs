@@ -189,7 +189,7 @@ impl NicBuilder {
                 .map_err(system("a thread"))
         };
         let thread = match mode {
-            ProgressMode::Rescue => Some(spawn("ringbell-rescue", Progress::rescue)?),
+            ProgressMode::Waiter => Some(spawn("ringbell-progress", Progress::run_parked)?),
             ProgressMode::Dedicated => Some(spawn("ringbell-nic", Progress::dedicated)?),
             ProgressMode::Manual => None,
         };

@@ -31,7 +31,7 @@ pub(crate) struct Operation {
     /// Local address, for the detail word when its region is freed.
     pub(crate) va: u64,
     /// Its received bytes travel in its completion line.
-    pub(crate) in_line: bool,
+    pub(crate) scatter_to_cqe: bool,
     pub(crate) timeout_us: u32,
     /// Added to that once, after the other ranks were probed.
     pub(crate) extra_us: u32,
@@ -245,7 +245,7 @@ mod tests {
             conn: None,
             pins: [None, None],
             va: 0,
-            in_line: false,
+            scatter_to_cqe: false,
             timeout_us,
             extra_us: 0,
         }

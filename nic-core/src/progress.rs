@@ -3,7 +3,7 @@
 //! A waiting thread steps the NIC; the lock is only ever tried, so a second waiter does not block. A
 //! waiter spins, then yields, then parks. Parked waiters have one *leader*, which sleeps in `poll` on
 //! the NIC's wake descriptor and the transports' own; the others sleep on a futex that every retired
-//! operation bumps. When no other thread steps, the rescue thread does.
+//! operation bumps. When no other thread steps, the progress thread does.
 //!
 //! A sleep without end is announced before the last poll: `deep` for work that this process posts or changes
 //! (`tell`), `parked` for peers. The poll reads the clock, and the work that it leaves under way decides how long
@@ -43,14 +43,14 @@ const SPIN_SERVANT: u32 = 50;
 const YIELDS: u32 = 400;
 /// Longest sleep of a waiter that is not the leader.
 const FOLLOWER_NAP: Duration = Duration::from_millis(1);
-/// "Forever": the rescue thread's sleep while every possible event notifies it.
+/// "Forever": the progress thread's sleep while every possible event notifies it.
 const DEEP_SLEEP: Duration = Duration::from_secs(3600);
 /// Sleep of a thread that could not poll because another was stepping: the work left by that one is polled soon.
 const SECOND_LOOK: Duration = Duration::from_micros(100);
-/// Nap of the rescue thread while no queue exists: making one wakes it.
+/// Nap of the progress thread while no queue exists: making one wakes it.
 const NO_QUEUE_NAP: Duration = Duration::from_secs(1);
-/// How often the rescue thread looks whether others still step.
-const RESCUE_PERIOD: Duration = Duration::from_millis(1);
+/// How often the progress thread looks whether others still step.
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 /// Steps, and how often the slow paths were taken.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ struct Counts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ProgressStats {
-    /// Times a waiter or the rescue thread slept.
+    /// Times a waiter or the progress thread slept.
     pub parks: u64,
     /// Times a sleeper was woken by a system call of this process.
     pub wakes: u64,
@@ -75,13 +75,13 @@ pub struct ProgressStats {
     pub spin: u32,
     /// Steps of the NIC, by any thread.
     pub steps: u64,
-    /// Those that a thread of the NIC made, rescue or dedicated; the others were waiters'.
+    /// Those that a thread of the NIC made, parked or polling; the others were waiters'.
     pub thread_steps: u64,
 }
 
 const NO_LEADER: u32 = 0;
 const WAITER_LEADS: u32 = 1;
-const RESCUE_LEADS: u32 = 2;
+const PROGRESS_THREAD_LEADS: u32 = 2;
 
 /// Result of a round of waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub(crate) enum Round {
 enum Who {
     /// A waiter, or a caller of the control path.
     Waiter,
-    /// The NIC's own thread, rescue or dedicated.
+    /// The NIC's own thread, parked or polling.
     Thread,
 }
 
@@ -138,7 +138,7 @@ struct Sleepers {
     followers: AtomicU32,
     /// Counts retired operations; the followers' futex.
     retire_seq: AtomicU32,
-    /// The rescue thread sleeps until it is notified: a thread that adds work must notify it.
+    /// The progress thread sleeps until it is notified: a thread that adds work must notify it.
     deep: AtomicBool,
 }
 
@@ -212,7 +212,7 @@ impl Progress {
         r
     }
 
-    /// The NIC may have got work: wakes the rescue thread from a sleep without end.
+    /// The NIC may have got work: wakes the progress thread from a sleep without end.
     #[inline]
     pub(crate) fn tell(&self) {
         // SeqCst: orders the doorbell, or what was changed under the lock, before the look at `deep`;
@@ -328,11 +328,11 @@ impl Progress {
             rustix::thread::futex::wake(&self.sleepers.retire_seq, flags, n.min(i32::MAX as u32));
     }
 
-    /// A thread of the application steps now: peers need not wake the rescue thread. It looks again
+    /// A thread of the application steps now: peers need not wake the progress thread. It looks again
     /// by itself after its nap, and sees then whether the NIC is still being stepped.
     #[inline]
     pub(crate) fn take_over(&self) {
-        if self.sleepers.leader.load(Ordering::Relaxed) == RESCUE_LEADS {
+        if self.sleepers.leader.load(Ordering::Relaxed) == PROGRESS_THREAD_LEADS {
             self.wake.stand_down();
             // SeqCst: pairs with the fence in `lead`. Either `deep` is seen here, or the sleeper sees that its
             // `parked` was taken back, and does not sleep for long.
@@ -406,8 +406,8 @@ impl Progress {
                 moved
             }
             Err(who) => {
-                if who == RESCUE_LEADS {
-                    // The rescue thread releases the lead, and then wakes us: a thread that waits for an
+                if who == PROGRESS_THREAD_LEADS {
+                    // The progress thread releases the lead, and then wakes us: a thread that waits for an
                     // answer wakes sooner by itself.
                     self.wake.signal();
                 }
@@ -517,14 +517,14 @@ impl Progress {
         self.wake.signal();
     }
 
-    /// Body of the rescue thread.
-    pub(crate) fn rescue(&self) {
+    /// Body of the progress thread.
+    pub(crate) fn run_parked(&self) {
         let mut seen = self.counts.waiter_steps.load(Ordering::Relaxed);
         let mut stepped = Instant::now();
         while !self.stop.load(Ordering::Acquire) {
             // Where many waiters share a core, one that has not stepped for a while may wait for its turn.
             let patience = self.policy.patience();
-            let period = RESCUE_PERIOD.saturating_mul(patience);
+            let period = LOOK_PERIOD.saturating_mul(patience);
             // A waiter that leads steps after each of its naps. One that has not for this long is stopped.
             let stopped = 2 * self.idle_nap + period;
             // Steps of all other threads.
@@ -549,7 +549,7 @@ impl Progress {
             }
             if self.sleepers.leader.compare_exchange(
                 NO_LEADER,
-                RESCUE_LEADS,
+                PROGRESS_THREAD_LEADS,
                 Ordering::Acquire,
                 Ordering::Relaxed,
             ) == Ok(NO_LEADER)

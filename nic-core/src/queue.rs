@@ -324,7 +324,7 @@ impl SendQueue {
 
     /// Owner of this ring's operations, for engines: the queue.
     #[inline]
-    pub(crate) fn mover(&self) -> Owner {
+    pub(crate) fn owner(&self) -> Owner {
         Owner::queue(self.queue.0)
     }
 
@@ -416,7 +416,7 @@ impl SendQueue {
             conn: None,
             pins: [None, None],
             va: d.local_va.0,
-            in_line: false,
+            scatter_to_cqe: false,
             timeout_us: self.timeout_us(d.timeout_us),
             extra_us: 0,
             permit,
@@ -463,7 +463,7 @@ impl SendQueue {
     }
 
     /// The same for a receive whose bytes travel in the line, as many as the completion says; kernels store them at `va`.
-    pub(crate) fn complete_in_line(
+    pub(crate) fn complete_scattered(
         &mut self,
         ticket: u32,
         c: &Completion,

@@ -86,7 +86,7 @@ impl WaitPolicy {
     }
 
     /// How much longer than on a core of its own a thread waits for its turn: 1 unless many waiters share each core.
-    /// The rescue thread waits for a silent waiter that much longer, or it would step the NIC of each
+    /// The progress thread waits for a silent waiter that much longer, or it would step the NIC of each
     /// waiter that only waits for its turn.
     pub(crate) fn patience(&self) -> u32 {
         self.share.load(Ordering::Relaxed).div_ceil(FEW).max(1)

@@ -205,11 +205,11 @@ fn hosts(way: Way, mode: ProgressMode, dir: &TempDir) -> Vec<Host> {
 fn every_port_and_progress_mode_gives_the_bits_of_the_model() {
     const COUNTS: [usize; 4] = [3, 700, 5003, 70_001];
     for (way, mode) in [
-        (Way::Local, ProgressMode::Rescue),
+        (Way::Local, ProgressMode::Waiter),
         (Way::Local, ProgressMode::Dedicated),
-        (Way::Switch, ProgressMode::Rescue),
+        (Way::Switch, ProgressMode::Waiter),
         (Way::Switch, ProgressMode::Dedicated),
-        (Way::Udp, ProgressMode::Rescue),
+        (Way::Udp, ProgressMode::Waiter),
         (Way::Udp, ProgressMode::Dedicated),
     ] {
         let dir = TempDir::new();

@@ -80,14 +80,14 @@ fn ranks(mode: ProgressMode, n: usize, algo: Algorithm, calls: u32, counts: [u64
 #[test]
 fn waiting_threads_step_and_park() {
     ranks(
-        ProgressMode::Rescue,
+        ProgressMode::Waiter,
         3,
         Algorithm::Auto,
         150,
         [1, 1000, 40_000],
     );
     ranks(
-        ProgressMode::Rescue,
+        ProgressMode::Waiter,
         3,
         Algorithm::Ring,
         150,

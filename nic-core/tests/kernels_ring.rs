@@ -191,9 +191,9 @@ fn short_receives_of_a_kernel_arrive_in_its_completion_line() {
         let ticket = ticket.unwrap_or_else(|| p.kernel.post(&recv(rx, at, len)));
         let line = p.kernel.wait(&p.hosts(), ticket);
         assert_eq!(status(&line, ticket), Status::Ok);
-        let in_line = C_SCATTERED.of(line[0]) == 1;
-        assert_eq!(in_line, len as usize <= SCATTER_MAX, "{len}");
-        if in_line {
+        let scattered = C_SCATTERED.of(line[0]) == 1;
+        assert_eq!(scattered, len as usize <= SCATTER_MAX, "{len}");
+        if scattered {
             assert_eq!(C_LINE_VA.of(line[4]), BASE.0 + at);
             assert_eq!(payload(&line), bytes);
             assert_eq!(p.hosts[1].peek(at, 64), before, "the kernel stores it");

@@ -17,11 +17,11 @@ use ringbell_nic_core::{
     FreeError, HostBuffer, HostRegion, MemoryError, MemoryKind, Nic, NicBuffer, ProgressMode,
 };
 
-/// The rescue threads answer when memory is freed, independent of what the test's own thread waits for.
+/// The progress threads answer when memory is freed, independent of what the test's own thread waits for.
 fn local(dir: &TempDir) -> [Host; 2] {
     [1, 2].map(|n| {
         let mut setup = Setup::new(dir, n);
-        setup.nic.progress = ProgressMode::Rescue;
+        setup.nic.progress = ProgressMode::Waiter;
         Host::new(&setup)
     })
 }

@@ -45,7 +45,7 @@ fn pair(loss: Option<f64>, linger: Duration, second: ProgressMode) -> ([Host; 2]
         };
         Host::over(&setup, Box::new(port), config)
     };
-    ([host(1, ProgressMode::Rescue), host(2, second)], dir)
+    ([host(1, ProgressMode::Waiter), host(2, second)], dir)
 }
 
 /// Waits for a completion at a host that steps by itself.
@@ -69,7 +69,7 @@ fn bytes_sent_before_a_close_or_a_half_close_arrive_after_the_nic_is_gone() {
             for end in ways {
                 let what = format!("loss {loss:?}, {} ends, by name: {by_name}", end.len());
                 let linger = Duration::from_secs(60);
-                let ([a, b], _dir) = pair(loss, linger, ProgressMode::Rescue);
+                let ([a, b], _dir) = pair(loss, linger, ProgressMode::Waiter);
                 let (s, r) = connected(&[&a, &b], 0, 1, 7);
                 let data = Rng::new(31).bytes(LEN);
                 a.poke(0, &data);
@@ -136,7 +136,7 @@ fn undelivered_bytes_are_reported_with_their_peer() {
 
 #[test]
 fn a_linger_of_zero_and_a_nic_that_the_program_steps_end_at_once() {
-    for (linger, first) in [(0, ProgressMode::Rescue), (3600, ProgressMode::Manual)] {
+    for (linger, first) in [(0, ProgressMode::Waiter), (3600, ProgressMode::Manual)] {
         let dir = TempDir::new();
         let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
         let hosts = [1, 2].map(|n: u8| {

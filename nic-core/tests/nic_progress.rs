@@ -118,7 +118,7 @@ fn a_message_in_steady_state_allocates_nothing_and_wakes_no_thread() {
 #[test]
 fn waiters_on_threads_exchange_messages_and_park_between_them() {
     let dir = TempDir::new();
-    let (a, b) = hosts(&dir, ProgressMode::Rescue);
+    let (a, b) = hosts(&dir, ProgressMode::Waiter);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
     std::thread::scope(|scope| {
         let b = &b;
@@ -144,9 +144,9 @@ fn waiters_on_threads_exchange_messages_and_park_between_them() {
 }
 
 #[test]
-fn the_rescue_thread_serves_a_program_that_computes() {
+fn the_progress_thread_serves_a_program_that_computes() {
     let dir = TempDir::new();
-    let (a, b) = hosts(&dir, ProgressMode::Rescue);
+    let (a, b) = hosts(&dir, ProgressMode::Waiter);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
     let data = Rng::new(1).bytes(1 << 20);
     a.poke(0, &data);
@@ -168,11 +168,11 @@ fn the_rescue_thread_serves_a_program_that_computes() {
     assert!(b.peek(0, 1 << 20) == data);
 }
 
-/// Without a kernel that could ring unnoticed, the rescue thread sleeps until it is notified of work.
+/// Without a kernel that could ring unnoticed, the progress thread sleeps until it is notified of work.
 #[test]
 fn an_idle_nic_sleeps_until_a_kernel_has_its_queue() {
     let dir = TempDir::new();
-    let (a, b) = hosts(&dir, ProgressMode::Rescue);
+    let (a, b) = hosts(&dir, ProgressMode::Waiter);
     let (s, r) = connected(&[&a, &b], 0, 1, 7);
     let naps = |of: &Host, at_least: u64| {
         // Long enough for fifty naps; a slow machine only makes fewer.
@@ -211,7 +211,7 @@ fn an_idle_nic_on_a_memory_port_sleeps_until_a_frame_comes() {
     let switch = MemSwitch::shared(2, 1500, Checksums::Omitted).expect("switch");
     let [a, b] = [1u8, 2].map(|n| {
         let mut setup = Setup::new(&dir, n);
-        setup.nic.progress = ProgressMode::Rescue;
+        setup.nic.progress = ProgressMode::Waiter;
         let port = switch.port(usize::from(n) - 1).expect("port");
         Host::over(&setup, Box::new(port), TcpConfig::default())
     });
@@ -476,7 +476,7 @@ fn child_that_is_killed() {
     let shared = TempDir::new();
     let mut setup = Setup::new(&shared, 1);
     setup.local.directory = Some(dir.into());
-    setup.nic.progress = ProgressMode::Rescue;
+    setup.nic.progress = ProgressMode::Waiter;
     let a = Host::new(&setup);
     let s = session_of(a.queue.call(&socket()).expect("socket"));
     let c = a.queue.call(&connect(s, Ipv4Addr::new(10, 0, 0, 2), 7));
@@ -491,7 +491,7 @@ fn child_that_is_killed() {
 fn a_peer_process_killed_in_the_middle_is_a_reset() {
     let dir = TempDir::new();
     let mut setup = Setup::new(&dir, 2);
-    setup.nic.progress = ProgressMode::Rescue;
+    setup.nic.progress = ProgressMode::Waiter;
     let b = Host::new(&setup);
     let l = listener(&[&b], 0, 7);
     let exe = std::env::current_exe().expect("own path");

@@ -104,8 +104,8 @@ fn one_copy_whether_it_was_made_before_or_after_the_link() {
 fn addresses_and_descriptors_that_are_used_again_name_the_new_memory() {
     let dir = TempDir::new();
     let (a, b) = (
-        host(&dir, 1, ProgressMode::Rescue),
-        host(&dir, 2, ProgressMode::Rescue),
+        host(&dir, 1, ProgressMode::Waiter),
+        host(&dir, 2, ProgressMode::Waiter),
     );
     let hosts = &[&a, &b];
     let ends = connected(hosts, 0, 1, 7);
@@ -169,7 +169,7 @@ fn memory_that_goes_in_the_middle_of_a_send_is_not_delivered() {
     let (a, b) = (
         // The peer has a thread that answers.
         patient_host(&dir, 1, ProgressMode::Manual, LIMIT),
-        host(&dir, 2, ProgressMode::Rescue),
+        host(&dir, 2, ProgressMode::Waiter),
     );
     let hosts = &[&a, &b];
     for round in 0..4 {
@@ -212,7 +212,7 @@ fn child_that_maps_and_is_killed() {
     let shared = TempDir::new();
     let mut setup = Setup::new(&shared, 2);
     setup.local.directory = Some(dir.into());
-    setup.nic.progress = ProgressMode::Rescue;
+    setup.nic.progress = ProgressMode::Waiter;
     let h = Host::new(&setup);
     let s = session_of(h.queue.call(&socket()).expect("socket"));
     let c = h
@@ -228,7 +228,7 @@ fn child_that_maps_and_is_killed() {
 #[test]
 fn a_killed_peer_does_not_hold_memory() {
     let dir = TempDir::new();
-    let h = host(&dir, 1, ProgressMode::Rescue);
+    let h = host(&dir, 1, ProgressMode::Waiter);
     let l = listener(&[&h], 0, 7);
     let exe = std::env::current_exe().expect("own path");
     let mut child = std::process::Command::new(exe)

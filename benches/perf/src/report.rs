@@ -35,7 +35,7 @@ pub struct Meta {
     pub port: String,
     /// Transport: `local`, `tcp`; `none`.
     pub transport: String,
-    /// Who stepped the NIC: `waiter`, `rescue`, `dedicated`; `none`.
+    /// Who stepped the NIC: `waiter`, `thread` (a parked one of the NIC), `dedicated`; `none`.
     pub progress: String,
     /// How payload went between two NICs of this machine, seen from the one that measures.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -46,7 +46,7 @@ const RESULT_BYTES: usize = 48;
 pub fn progress_for_gpu() -> ProgressMode {
     match GpuChoice::Auto.resolve() {
         Ok(GpuChoice::Cuda(_)) => ProgressMode::Dedicated,
-        _ => ProgressMode::Rescue,
+        _ => ProgressMode::Waiter,
     }
 }
 

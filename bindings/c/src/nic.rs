@@ -189,7 +189,7 @@ unsafe fn configured(config: *const Config, nic: NicBuilder) -> Result<NicBuilde
     limits.event_capacity = given(c.events).map_or(limits.event_capacity, |n| n as usize);
     let progress = match progress.as_deref() {
         None => None,
-        Some("waiter") => Some(ProgressMode::Rescue),
+        Some("waiter") => Some(ProgressMode::Waiter),
         Some("dedicated") => Some(ProgressMode::Dedicated),
         Some(other) => {
             return Err(Failure::argument(format!(

@@ -430,7 +430,7 @@ fn one_rank(
         .gpu_memory((2 * largest + (16 << 20)).next_multiple_of(2 << 20))
         .progress(match args.dedicated {
             true => ProgressMode::Dedicated,
-            false => ProgressMode::Rescue,
+            false => ProgressMode::Waiter,
         })
         .tcp_buffer(1 << 20)
         .tcp_rto_min(Duration::from_millis(20));

@@ -107,7 +107,7 @@ impl Alone {
         match self.side.nic.progress() {
             ProgressMode::Dedicated => "dedicated",
             // Kernels of a real GPU cannot.
-            _ if self.side.nic.gpu().kind() == GpuKind::Cuda => "rescue",
+            _ if self.side.nic.gpu().kind() == GpuKind::Cuda => "thread",
             _ => "waiter",
         }
     }

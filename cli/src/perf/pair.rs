@@ -62,8 +62,8 @@ pub(crate) struct WireArgs {
     /// Own NIC address with --connect [default: 10.77.0.2/24]
     #[arg(long, value_name = "IP/N", requires = "connect")]
     ip: Option<Cidr>,
-    /// Who steps the NIC: `rescue` the waiting kernel, else a parked thread; `dedicated` a thread that polls
-    #[arg(long, default_value = "rescue", value_name = "rescue|dedicated", value_parser = progress)]
+    /// Who steps the NIC: `waiter` the waiting kernel, else a parked thread; `dedicated` a thread that polls
+    #[arg(long, default_value = "waiter", value_name = "waiter|dedicated", value_parser = progress)]
     progress: ProgressMode,
     /// IP MTU of the port, in bytes [default: mem 9000; udp what the way to the other side carries; tap that of the device]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
@@ -104,10 +104,10 @@ pub(crate) struct WireArgs {
 
 fn progress(text: &str) -> Result<ProgressMode, String> {
     match text {
-        "rescue" => Ok(ProgressMode::Rescue),
+        "waiter" => Ok(ProgressMode::Waiter),
         "dedicated" => Ok(ProgressMode::Dedicated),
         _ => Err(format!(
-            "`{text}` is no way to step a NIC; write rescue or dedicated"
+            "`{text}` is no way to step a NIC; write waiter or dedicated"
         )),
     }
 }
@@ -439,7 +439,7 @@ impl WireArgs {
             .arg(if self.progress == ProgressMode::Dedicated {
                 "dedicated"
             } else {
-                "rescue"
+                "waiter"
             })
             .arg("--directory")
             .arg(folder.path())

@@ -404,8 +404,8 @@ impl Core {
             Opcode::Recv => self.report.counters.rx_bytes += bytes,
             _ => {}
         }
-        if work.in_line {
-            return self.finish_in_line(work.permit, GpuVa(work.va), status, bytes, detail);
+        if work.scatter_to_cqe {
+            return self.finish_scattered(work.permit, GpuVa(work.va), status, bytes, detail);
         }
         self.finish(work.permit, status, bytes, detail);
     }

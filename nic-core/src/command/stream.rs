@@ -43,7 +43,7 @@ impl Core {
     /// deadline or event. `false`: nothing happened; the general path also reports faults.
     #[inline(never)]
     pub(super) fn send_now(&mut self, q: usize, entry: &WorkQueueEntry, is_inline: bool) -> bool {
-        let (pd, by) = (self.queues[q].pd, self.queues[q].mover());
+        let (pd, by) = (self.queues[q].pd, self.queues[q].owner());
         let Some(session) = self.sessions.get(entry.session(), pd) else {
             return false;
         };
@@ -85,7 +85,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn receive_now(&mut self, q: usize, entry: &WorkQueueEntry) -> bool {
         let queue = &self.queues[q];
-        let (pd, by) = (queue.pd, queue.mover());
+        let (pd, by) = (queue.pd, queue.owner());
         let Some(session) = self.sessions.get(entry.session(), pd) else {
             return false;
         };
@@ -121,7 +121,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn receive(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) {
         let d = entry.transfer();
-        let (pd, by) = (self.queues[q].pd, self.queues[q].mover());
+        let (pd, by) = (self.queues[q].pd, self.queues[q].owner());
         let permit = |c: &mut Core| c.take(q, ticket, Opcode::Recv, entry);
         let stream = match self.stopping {
             true => Err((Status::ShuttingDown, 0)),
@@ -152,8 +152,8 @@ impl Core {
             va: d.local_va,
             len: d.len,
         };
-        let place = self.in_line(q, ticket, &buffer);
-        let (in_line, buffer) = (place.is_some(), place.unwrap_or(buffer));
+        let place = self.scatter_room(q, ticket, &buffer);
+        let (scatter_to_cqe, buffer) = (place.is_some(), place.unwrap_or(buffer));
         let some = d.flags.contains(Flags::SOME);
         let (t, conn) = stream;
         self.memory.dma.transport_index = t;
@@ -164,16 +164,16 @@ impl Core {
             if let Some(s) = self.sessions.at(Core::slot(d.session)) {
                 s.rx_bytes += bytes;
             }
-            if in_line {
+            if scatter_to_cqe {
                 let permit = permit(self);
-                return self.finish_in_line(permit, d.local_va, Status::Ok, bytes, 0);
+                return self.finish_scattered(permit, d.local_va, Status::Ok, bytes, 0);
             }
             return self.complete_next(q, Opcode::Recv, entry, bytes);
         }
         let permit = permit(self);
         let token = self.outstanding.insert(Operation {
             permit,
-            in_line,
+            scatter_to_cqe,
             opcode: Opcode::Recv,
             session: Core::slot(d.session),
             chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
@@ -278,7 +278,7 @@ impl Core {
             return self.finish(permit, Status::Ok, 0, 0);
         }
         let slot = Core::slot(d.session);
-        let by = self.queues[permit.queue as usize].mover();
+        let by = self.queues[permit.queue as usize].owner();
         self.show_watcher(by, Direction::Send, d.session, stream);
         let (work, payload) = if d.flags.contains(Flags::INLINE) {
             let payload = Payload::Inline {
@@ -321,7 +321,7 @@ impl Core {
 
     /// Where a receive arrives instead of in `buffer`, when that is better.
     #[inline]
-    fn in_line(&self, q: usize, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
+    fn scatter_room(&self, q: usize, ticket: u32, buffer: &Buffer) -> Option<Buffer> {
         let slots = self.queues[q].scatter.as_ref()?;
         let fits = buffer.len as usize <= SCATTER_MAX;
         (fits && !self.memory.dma.is_mapped() && !self.memory.mmu.is_flat(buffer.region))
@@ -329,7 +329,7 @@ impl Core {
     }
 
     /// Retires a receive that arrived in NIC memory and belongs at `va`.
-    pub(super) fn finish_in_line(
+    pub(super) fn finish_scattered(
         &mut self,
         permit: Permit,
         va: GpuVa,
@@ -360,7 +360,7 @@ impl Core {
         debug_assert_eq!(permit.opcode, Opcode::Recv.code());
         let completion = permit.retire(status, bytes, detail);
         let memory = &*self.memory.dma.memory;
-        queue.complete_in_line(ticket, &completion, (va, words), memory);
+        queue.complete_scattered(ticket, &completion, (va, words), memory);
         self.report.counters.retired += 1;
     }
 }

@@ -74,7 +74,7 @@ impl Transport for Asked {
     }
 }
 
-/// A NIC whose rescue thread runs `f` at its next look before a sleep.
+/// A NIC whose progress thread runs `f` at its next look before a sleep.
 fn nic() -> (Nic, HostQueue, Hook) {
     let hook = Hook::default();
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -92,7 +92,7 @@ fn nic() -> (Nic, HostQueue, Hook) {
     (nic, queue.expect("a queue"), hook)
 }
 
-/// Runs `f` between the last step and the sleep of a rescue thread that was asleep.
+/// Runs `f` between the last step and the sleep of a progress thread that was asleep.
 fn before_sleep(nic: &Nic, hook: &Hook, f: impl FnOnce() + Send + 'static) {
     asleep(nic);
     *hook.lock().expect("no panic") = Some(Box::new(f));
@@ -170,7 +170,7 @@ fn a_leading_waiter_that_stops_blocks_no_other() {
     let progress = Progress::new(core, wake, Vec::new(), nap, false, true);
     progress.has_queues.store(true, Ordering::Relaxed);
     std::thread::scope(|s| {
-        s.spawn(|| progress.rescue());
+        s.spawn(|| progress.run_parked());
         let (stopped, stops) = mpsc::channel();
         let (go, goes) = mpsc::channel::<()>();
         let p = &progress;

@@ -15,7 +15,7 @@ use super::{LocalTransport, Phase};
 use crate::descriptors;
 use crate::types::NicTime;
 
-/// How long a peer NIC may take to answer; its rescue thread does so within milliseconds.
+/// How long a peer NIC may take to answer; its progress thread does so within milliseconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl LocalTransport {
