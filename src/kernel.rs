@@ -145,7 +145,8 @@ impl Kernel {
     ) -> Result<Launch, LaunchError> {
         let (values, kept) = args.into_parts();
         let captured = stream.is_capturing();
-        let launch = stream.launch(&self.name, grid, block, &values)?;
+        // SAFETY: the caller's contract.
+        let launch = unsafe { stream.launch(&self.name, grid, block, &values) }?;
         if captured {
             stream.keep(kept);
             return Ok(launch);

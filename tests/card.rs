@@ -1,5 +1,6 @@
 //! Tests of a card's doorbells, rung by kernels. The card is a software NIC behind a file: it reads its own mapping of its BAR,
 //! and kernels ring in another one that a driver's handle opened and registered for the GPU.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 #[cfg(feature = "cuda")]
@@ -46,7 +47,8 @@ fn doorbells(nic: &Nic, choice: DoorbellChoice) -> Doorbells {
 fn run(nic: &Nic, out: &DeviceBuffer, name: &str, args: &[KernelArg]) -> (Status, u32, u64) {
     // The calls that move bytes are a warp's, the others a lane's.
     let lanes = if name.ends_with("_all") { 32 } else { 1 };
-    let launch = nic.gpu().launch(name, 1, lanes, args).expect("it starts");
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { nic.gpu().launch(name, 1, lanes, args) }.expect("it starts");
     launch.wait(PATIENCE).expect("it ends");
     let mut r = [0; 24];
     out.read(0, &mut r).expect("inside");
@@ -90,10 +92,8 @@ fn messages(test: &str, gpu: GpuChoice, choice: DoorbellChoice, way: &str) {
         (d.session, d.imm) = (SessionId(listener), 7600 | 4 << 16)
     });
     let accept = [ha.into(), listener.into(), TIMEOUT, (&oa).into()];
-    let accepting = a
-        .gpu()
-        .launch("rb_accept", 1, 1, &accept)
-        .expect("it starts");
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let accepting = unsafe { a.gpu().launch("rb_accept", 1, 1, &accept) }.expect("it starts");
     let (status, sb, _) = run(&b, &ob, "rb_socket", &[hb.into(), TIMEOUT, (&ob).into()]);
     assert_eq!(status, Status::Ok);
     let ip = u32::from(Ipv4Addr::new(10, 77, 60, 1));

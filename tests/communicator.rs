@@ -1,4 +1,5 @@
 //! Tests of communicators through the SDK: ranks as threads, a NIC and a GPU each.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
 mod communicators;
@@ -435,7 +436,8 @@ fn by_kernel(c: &Communicator, lanes: u32, (src, dst): (GpuVa, GpuVa), count: u6
         60_000_000_u32.into(),
         (&out).into(),
     ];
-    let launch = c.nic().gpu().launch("rb_collective", 1, lanes, &args);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { c.nic().gpu().launch("rb_collective", 1, lanes, &args) };
     launch.expect("it starts").wait(PATIENCE).expect("it ends");
     let mut status = [0; 1];
     out.read(0, &mut status).expect("inside");

@@ -1,5 +1,6 @@
 //! Tests of the whole path by the CUDA backend, over the mock driver: kernels that `cuLaunchKernel` starts send and receive
 //! through software NICs. Queues are pinned for the GPU, and only its copy engine reaches the buffers.
+#![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -57,7 +58,8 @@ fn run(
     lanes: u32,
     args: &[KernelArg],
 ) -> (Status, u64, u64) {
-    let launch = nic.gpu().launch(name, 1, lanes, args).expect("it starts");
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { nic.gpu().launch(name, 1, lanes, args) }.expect("it starts");
     launch.wait(PATIENCE).expect("it ends");
     let mut r = [0; 24];
     out.read(0, &mut r).expect("inside");
@@ -100,10 +102,8 @@ fn messages() {
         timeout.clone(),
         (&oa).into(),
     ];
-    let accepting = a
-        .gpu()
-        .launch("rb_accept", 1, 1, &accept_args)
-        .expect("it starts");
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let accepting = unsafe { a.gpu().launch("rb_accept", 1, 1, &accept_args) }.expect("it starts");
     let (status, ..) = {
         let args = [qb.handle().into(), timeout.clone(), (&ob).into()];
         run(b, &ob, "rb_socket", 1, &args)
@@ -151,9 +151,8 @@ fn messages() {
         // The receiver waits first, or finds the bytes there.
         let receive = || {
             let args = args(&qa, sa, &to, &oa);
-            a.gpu()
-                .launch("rb_recv_all", 1, 32, &args)
-                .expect("it starts")
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { a.gpu().launch("rb_recv_all", 1, 32, &args) }.expect("it starts")
         };
         let early = (i % 2 == 0).then(receive);
         let (status, bytes, _) = run(b, &ob, "rb_send_all", 32, &args(&qb, sb, &from, &ob));

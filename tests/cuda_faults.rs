@@ -1,5 +1,6 @@
 //! Tests of faults around a real GPU, over the mock driver: queues left half written, processes that are stopped or killed while
 //! kernels wait. Each must end with an error code, and the NIC must stay usable.
+#![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -57,7 +58,8 @@ fn nop(nic: &Nic, queue: &HostQueue, out: &DeviceBuffer, timeout_us: u32) -> Sta
         timeout_us.into(),
         out.into(),
     ];
-    let launch = nic.gpu().launch("rb_nop", 1, 1, &args).expect("it starts");
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { nic.gpu().launch("rb_nop", 1, 1, &args) }.expect("it starts");
     launch.wait(PATIENCE).expect("it ends by itself");
     status_of(out)
 }
@@ -84,7 +86,8 @@ fn a_half_written_queue_ends_in_an_error_and_no_other_queue_does() {
         // The queue after a kernel that took a ticket and was killed.
         test_gpu::load(nic.gpu(), "selftest");
         let args = [broken.handle().into(), (&out).into()];
-        let killed = nic.gpu().launch("t_half_written", 1, 1, &args);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let killed = unsafe { nic.gpu().launch("t_half_written", 1, 1, &args) };
         killed.expect("it starts").wait(PATIENCE).expect("it ends");
         assert_eq!(nop(&nic, &broken, &out, 200_000), Status::NicSilent);
         // Other queues are not affected, and closing ends it all.
@@ -119,9 +122,8 @@ fn receive(
         timeout_us.into(),
         out,
     ];
-    nic.gpu()
-        .launch("rb_recv_all", 1, 32, &args)
-        .expect("it starts")
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { nic.gpu().launch("rb_recv_all", 1, 32, &args) }.expect("it starts")
 }
 
 fn received(buffer: &DeviceBuffer) -> Status {

@@ -531,7 +531,8 @@ fn opening_memory_does_not_delay_the_message() {
             (&out).into(),
         ];
         let stream = two.end.nic.gpu().stream();
-        let kernel = stream.launch("rb_recv_all", 1, 32, &args);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let kernel = unsafe { stream.launch("rb_recv_all", 1, 32, &args) };
         let kernel = kernel.expect("it starts");
         two.tell(b'a', 200_100);
         two.tell(b's', 200_001);

@@ -1,4 +1,5 @@
 //! Tests of engines that a kernel attaches to its own queue: a state for each session, and one for all.
+#![allow(unsafe_code)] // Launches kernels.
 
 #[path = "../cuda-kernels/tests/common/test_gpu.rs"]
 mod test_gpu;
@@ -111,7 +112,8 @@ fn a_kernel_counts_the_bytes_of_its_queue_by_session_and_in_total() {
         (ROOM as u32).into(),
         (&end).into(),
     ];
-    let kernel = server.gpu().launch("count_each", 1, 32, &args);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let kernel = unsafe { server.gpu().launch("count_each", 1, 32, &args) };
     let limit = Duration::from_secs(60);
     kernel.expect("launched").wait(limit).expect("it ends");
     for ticket in under_way {

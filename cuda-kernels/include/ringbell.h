@@ -163,7 +163,8 @@ typedef struct rb_arg {
 typedef struct rb_run rb_run;
 
 /* Launches a kernel by name: one of Ringbell's own, or of a loaded module. grid and block are {x, y, z}.
- * Arguments are copied. (A program that contains its kernels uses rb::launch of ringbell.hpp.) */
+ * Arguments are copied and must have the types of the kernel's parameters; memory that they point to lives until the kernel
+ * has ended. (A program that contains its kernels uses rb::launch of ringbell.hpp.) */
 rb_result rb_launch(rb_nic *nic, const char *kernel, const uint32_t grid[3], const uint32_t block[3], const rb_arg *args,
                     uint32_t arg_count, rb_run **run);
 /* Waits for a kernel. RB_STATUS_TIMED_OUT: it still runs, wait again. Any other result ends the handle.

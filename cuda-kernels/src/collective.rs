@@ -1,4 +1,5 @@
 //! Collectives of kernels: the communicator's handle for kernels, and a kernel that runs one operation on a stream.
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{Algorithm, CollectiveSpec, GpuVa, WireType};
@@ -70,7 +71,16 @@ impl CollectiveLaunch {
     ///
     /// # Errors
     /// [`LaunchError`]: the kernel cannot be launched.
-    pub fn on(&self, stream: &Stream, comm: CommHandle, out: GpuVa) -> Result<Launch, LaunchError> {
+    ///
+    /// # Safety
+    /// `comm` is a communicator's handle, and it and the 24 bytes at `out` live until the kernel has ended, and while a graph
+    /// that captured it can be replayed.
+    pub unsafe fn on(
+        &self,
+        stream: &Stream,
+        comm: CommHandle,
+        out: GpuVa,
+    ) -> Result<Launch, LaunchError> {
         let s = &self.spec;
         // For a kernel 0 means the communicator's default.
         let (algo, wire) = (
@@ -83,28 +93,31 @@ impl CollectiveLaunch {
                 wire => u32::from(wire.code()),
             },
         );
-        stream.launch(
-            match stream.is_capturing() {
-                true => "rb_collective_replayed",
-                false => "rb_collective",
-            },
-            1,
-            1,
-            &[
-                comm.into(),
-                u32::from(s.kind.code()).into(),
-                self.src.into(),
-                self.dst.into(),
-                self.count.into(),
-                u32::from(s.dtype.code()).into(),
-                u32::from(s.op.code()).into(),
-                self.root.into(),
-                self.tag.into(),
-                algo.into(),
-                wire.into(),
-                self.timeout_us.into(),
-                out.into(),
-            ],
-        )
+        // SAFETY: the kernel's own parameters; the caller's contract. The NIC checks the buffers.
+        unsafe {
+            stream.launch(
+                match stream.is_capturing() {
+                    true => "rb_collective_replayed",
+                    false => "rb_collective",
+                },
+                1,
+                1,
+                &[
+                    comm.into(),
+                    u32::from(s.kind.code()).into(),
+                    self.src.into(),
+                    self.dst.into(),
+                    self.count.into(),
+                    u32::from(s.dtype.code()).into(),
+                    u32::from(s.op.code()).into(),
+                    self.root.into(),
+                    self.tag.into(),
+                    algo.into(),
+                    wire.into(),
+                    self.timeout_us.into(),
+                    out.into(),
+                ],
+            )
+        }
     }
 }

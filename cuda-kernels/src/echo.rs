@@ -1,4 +1,5 @@
 //! The echo server kernel of `kernels/echo.cu`: its arguments and its report.
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::{SessionId, Status};
@@ -120,7 +121,8 @@ impl EchoServer {
             config.idle_limit_us.into(),
             (&out).into(),
         ];
-        let launch = gpu.launch("rb_echo_server", 1, 1, &args)?;
+        // SAFETY: the kernel's own parameters; the server owns the memory or borrows it while it runs.
+        let launch = unsafe { gpu.launch("rb_echo_server", 1, 1, &args) }?;
         Ok(EchoServer {
             launch,
             out,

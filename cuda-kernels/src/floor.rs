@@ -144,8 +144,8 @@ pub fn flag_round_trips(
             .map_err(FloorError::Thread)?;
         // The kernel's own time-outs end it; `timeout` of each round trip bounds them all.
         let patience = timeout * 2 + Duration::from_secs(60);
-        let done = gpu
-            .launch("rb_floor_flag", 1, 1, &args)
+        // SAFETY: the kernel's own parameters, in memory that outlives it: its time-outs end it before `patience`.
+        let done = unsafe { gpu.launch("rb_floor_flag", 1, 1, &args) }
             .and_then(|launch| launch.wait(patience));
         ended.store(true, Ordering::Relaxed);
         // It returns at the latest when `timeout` has passed without a word.
@@ -272,7 +272,8 @@ mod tests {
             GpuVa(flags.va().0 + 2048).into(),
             (&result).into(),
         ];
-        let launch = gpu.launch("rb_floor_flag", 1, 1, &args).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe { gpu.launch("rb_floor_flag", 1, 1, &args) }.unwrap();
         launch.wait(Duration::from_secs(60)).unwrap();
         let end = PerfResult::read(&result, 0).unwrap();
         assert_eq!(end.status, Status::TimedOut);

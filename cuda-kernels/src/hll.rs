@@ -1,5 +1,6 @@
 //! The HyperLogLog kernels of `kernels/hll.cu`: the count on the GPU, to be compared with an engine on the path
 //! (FpgaNIC §4.5).
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::queue::QueueHandle;
 use ringbell_nic_abi::SessionId;
@@ -113,7 +114,10 @@ impl HllKernel {
     ///
     /// # Errors
     /// A configuration that no kernel has, a buffer that is too small, or a launch that is refused.
-    pub fn count(
+    ///
+    /// # Safety
+    /// The buffers live until the kernel has ended.
+    pub unsafe fn count(
         &self,
         gpu: &Gpu,
         items: &GpuBuffer,
@@ -130,7 +134,8 @@ impl HllKernel {
             self.precision.into(),
             registers.into(),
         ];
-        Ok(gpu.launch("rb_hll_count", self.blocks, self.lanes, &args)?)
+        // SAFETY: the kernel's own parameters; buffers of sufficient size (checked), alive (the caller's contract).
+        Ok(unsafe { gpu.launch("rb_hll_count", self.blocks, self.lanes, &args) }?)
     }
 
     /// Receives `total` bytes of a stream and counts them as they arrive. `work` has
@@ -138,8 +143,11 @@ impl HllKernel {
     ///
     /// # Errors
     /// As [`count`](HllKernel::count), and a ring that the kernel cannot use.
+    ///
+    /// # Safety
+    /// The buffers and the queue live until the kernel has ended.
     #[allow(clippy::too_many_arguments)] // those of the kernel
-    pub fn receive(
+    pub unsafe fn receive(
         &self,
         gpu: &Gpu,
         queue: QueueHandle,
@@ -181,7 +189,8 @@ impl HllKernel {
             timeout_us.into(),
             KernelArg::U64(work.va().0 + CONTROL_BYTES as u64),
         ];
-        Ok(gpu.launch("rb_hll_receive", self.blocks, self.lanes, &args)?)
+        // SAFETY: as for `count`.
+        Ok(unsafe { gpu.launch("rb_hll_receive", self.blocks, self.lanes, &args) }?)
     }
 
     /// How a finished [`receive`](HllKernel::receive) went; `messages` counts chunks.

@@ -1,4 +1,5 @@
 //! The host's end of a byte ring in GPU memory, whose other end is a kernel of `kernels/nc.cu`.
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use std::borrow::Borrow;
 
@@ -99,7 +100,8 @@ impl<R: Borrow<GpuBuffer>> Pump<R> {
             times.operation_us.into(),
             times.idle_limit_us.into(),
         ];
-        let launch = gpu.launch(kernel, 1, 1, &args)?;
+        // SAFETY: the kernel's own parameters; the pump owns ring and control words.
+        let launch = unsafe { gpu.launch(kernel, 1, 1, &args) }?;
         Ok(Pump {
             ring,
             control,

@@ -2,6 +2,7 @@
 //!
 //! Both give the same bits (`onc_engines::reduce`). Users' kernels call `gpu_local_reduce` of
 //! `include/ringbell_reduce.cuh`.
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use ringbell_nic_abi::{DataType, GpuVa, ReduceOp};
 
@@ -69,7 +70,10 @@ impl ReduceKernel {
     ///
     /// # Errors
     /// Too many operands or lanes, a result without room, or a launch that is refused.
-    pub fn launch(
+    ///
+    /// # Safety
+    /// `from` and `to` have room for `count` elements, which nothing else writes, and live with `result` until the kernel has ended.
+    pub unsafe fn launch(
         &self,
         gpu: &Gpu,
         to: GpuVa,
@@ -104,6 +108,7 @@ impl ReduceKernel {
             iterations.into(),
             result.into(),
         ];
-        Ok(gpu.launch("rb_local_reduce", self.blocks, self.lanes, &args)?)
+        // SAFETY: the kernel's own parameters; the caller's contract.
+        Ok(unsafe { gpu.launch("rb_local_reduce", self.blocks, self.lanes, &args) }?)
     }
 }

@@ -19,6 +19,7 @@
 //! sent.wait(std::time::Duration::from_secs(10))?;
 //! # Ok(()) }
 //! ```
+#![allow(unsafe_code)] // Launches the SDK's kernels.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -258,7 +259,8 @@ impl SocketContext {
         self.only_once("opening a socket")?;
         let cell = take(&self.sockets, "sockets")?;
         let args = [self.queue.into(), self.timeout_us.into(), cell.arg()];
-        let opened = self.stream.launch("rb_stream_socket", 1, 1, &args)?;
+        // SAFETY: the kernel's own parameters, in cells that live until it has ended.
+        let opened = unsafe { self.stream.launch("rb_stream_socket", 1, 1, &args) }?;
         cell.used_by(&opened);
         Ok(Socket::new(cell, opened))
     }
@@ -291,7 +293,8 @@ impl SocketContext {
             self.timeout_us.into(),
             cell.arg(),
         ];
-        let opened = self.stream.launch("rb_stream_accept", 1, 1, &args)?;
+        // SAFETY: the kernel's own parameters, in cells that live until it has ended.
+        let opened = unsafe { self.stream.launch("rb_stream_accept", 1, 1, &args) }?;
         cell.used_by(&opened);
         listener.cell.used_by(&opened);
         Ok(Socket::new(cell, opened))
@@ -421,7 +424,8 @@ impl SocketContext {
         let mut args = vec![self.queue.into(), socket.cell.arg()];
         args.extend_from_slice(middle);
         args.extend([self.timeout_us.into(), cell.arg()]);
-        let launch = self.stream.launch(kernel, 1, 1, &args)?;
+        // SAFETY: the kernel's own parameters, in cells that live until it has ended. The NIC checks buffers.
+        let launch = unsafe { self.stream.launch(kernel, 1, 1, &args) }?;
         cell.used_by(&launch);
         socket.cell.used_by(&launch);
         self.stream.keep((cell.clone(), socket.cell.clone()));

@@ -1,5 +1,6 @@
 //! What an operation of a kernel costs on the bus between GPU and host, counted on the emulated GPU (docs/adr/0023):
 //! round trips are what the time of a small operation is made of, and they are the same everywhere.
+#![allow(unsafe_code)] // Launches kernels.
 
 mod common;
 
@@ -22,7 +23,8 @@ fn counts(kernel: &str, args: impl Fn(&Gpu) -> Vec<KernelArg>) -> [Counts; 3] {
     let mut all = vec![nic.handle(), TIMES.into()];
     all.extend(args(&gpu));
     all.push((&out).into());
-    let launch = gpu.launch(kernel, 1, 1, &all).unwrap();
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { gpu.launch(kernel, 1, 1, &all) }.unwrap();
     launch.wait(PATIENCE).unwrap();
     std::array::from_fn(|i| std::array::from_fn(|j| out.load_u32((i * 7 + j) as u64 * 4).unwrap()))
 }

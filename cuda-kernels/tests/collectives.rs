@@ -1,5 +1,6 @@
 //! What the device API of collectives posts, against the mock NIC; what the NIC makes of it is tested
 //! where the NIC is.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
@@ -64,7 +65,8 @@ fn every_operation_has_its_parameters_in_its_descriptor() {
             tag: 9,
             timeout_us: T + 1,
         };
-        let run = launch.on(&stream, comm(&nic), out.va()).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let run = unsafe { launch.on(&stream, comm(&nic), out.va()) }.unwrap();
         run.wait(PATIENCE).unwrap();
         let r = result(&out, 0);
         use CollectiveKind as K;
@@ -104,9 +106,9 @@ fn every_operation_has_its_parameters_in_its_descriptor() {
 
 fn run(gpu: &Gpu, kernel: &str, lanes: u32, nic: &MockNic) -> Vec<common::GpuResult> {
     let out = gpu.alloc(24 * 8).unwrap();
-    let launch = gpu
-        .launch(kernel, 1, lanes, &[comm(nic).into(), (&out).into()])
-        .unwrap();
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch =
+        unsafe { gpu.launch(kernel, 1, lanes, &[comm(nic).into(), (&out).into()]) }.unwrap();
     launch.wait(PATIENCE).unwrap();
     (0..8).map(|i| result(&out, i)).collect()
 }

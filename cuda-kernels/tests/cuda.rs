@@ -322,7 +322,8 @@ fn kernels_send_and_receive_over_a_nic_made_of_a_thread() {
                     0_u32.into(),
                     (&out).into(),
                 ];
-                let launch = stream.launch(kernel, 1, lanes, &args).unwrap();
+                // SAFETY: the kernel's own parameters, and memory that outlives it.
+                let launch = unsafe { stream.launch(kernel, 1, lanes, &args) }.unwrap();
                 launch.wait(PATIENCE).unwrap();
                 assert_eq!(launch.poll(), Some(Ok(())));
                 let r = result(&out, 0);
@@ -346,7 +347,8 @@ fn a_wrong_launch_is_refused_before_the_driver_call() {
         || {
             let gpu = open().unwrap();
             let refused = |name: &str, block: u32, args: &[_]| {
-                gpu.launch(name, 1, block, args).expect_err("refused")
+                // SAFETY: the kernel's own parameters, and memory that outlives it.
+                unsafe { gpu.launch(name, 1, block, args) }.expect_err("refused")
             };
             assert!(matches!(
                 refused("no_such_kernel", 1, &[]),
@@ -380,7 +382,8 @@ fn a_destroyed_context_is_reported_by_every_later_call() {
         assert_eq!(table.pages, [out.va().0]);
         let args = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
         // The kernel may have died before its launch has returned, which then tells.
-        let launched = gpu.launch("rb_nop", 1, 1, &args);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launched = unsafe { gpu.launch("rb_nop", 1, 1, &args) };
         match launched.and_then(|launch| launch.wait(PATIENCE)) {
             Err(LaunchError::Failed { kernel, reason }) => {
                 assert_eq!(kernel, "rb_nop");
@@ -401,7 +404,8 @@ fn a_destroyed_context_is_reported_by_every_later_call() {
             Err(GpuError::Cuda(CudaError::Lost { .. }))
         ));
         assert!(matches!(
-            gpu.launch("rb_nop", 1, 1, &args),
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { gpu.launch("rb_nop", 1, 1, &args) },
             Err(LaunchError::Device {
                 source: CudaError::Lost { .. },
                 ..

@@ -1,5 +1,6 @@
 //! Machines whose CUDA is not as it should be, and drivers that lack functions: each error names the
 //! remedy, and nothing panics (ADR 26).
+#![allow(unsafe_code)] // Launches kernels.
 #![cfg(feature = "cuda")]
 #![allow(clippy::disallowed_methods)] // Tests at the edge.
 
@@ -140,7 +141,8 @@ fn optional_driver_functions_may_be_missing() {
         memory.write(0, &[5; 1000]).unwrap();
         let (m, zero) = (|| (&memory).into(), || 0_u32.into());
         let args = [m(), m(), zero(), zero(), 1000_u32.into(), m(), m()];
-        let launch = stream.launch("rb_floor_flag", 1, 1, &args).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe { stream.launch("rb_floor_flag", 1, 1, &args) }.unwrap();
         launch.wait(PATIENCE).unwrap();
         let after = stream.record();
         after.wait(PATIENCE).unwrap();

@@ -49,7 +49,8 @@ impl Waiting {
         nic.faults.asleep.store(true, Ordering::Relaxed);
         let out = gpu.alloc(64).unwrap();
         let args = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
-        let launch = stream.launch("rb_nop", 1, 1, &args).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe { stream.launch("rb_nop", 1, 1, &args) }.unwrap();
         assert_eq!(launch.poll(), None);
         Waiting { nic, out, launch }
     }
@@ -73,7 +74,8 @@ fn short(stream: &Stream, out: &GpuBuffer) -> Launch {
         out.into(),
         out.into(),
     ];
-    stream.launch("rb_floor_flag", 1, 1, &args).unwrap()
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { stream.launch("rb_floor_flag", 1, 1, &args) }.unwrap()
 }
 
 #[test]
@@ -270,7 +272,8 @@ fn kernels_that_share_a_work_queue_end_by_their_deadlines() {
                 timeout_us.into(),
                 to,
             ];
-            stream.launch(kernel, 1, 32, &args).unwrap()
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { stream.launch(kernel, 1, 32, &args) }.unwrap()
         };
         let (a, b) = (gpu.stream(), gpu.stream());
         let received = launch("rb_recv_all", &a, 3_000_000, 0);
@@ -311,13 +314,15 @@ fn blocks_that_wait_for_each_other_are_refused_when_they_do_not_fit() {
             at((1 << 19) + 4096),
         ];
         // Four blocks of 512 lanes on each of two multiprocessors.
-        let e = gpu.launch("rb_hll_receive", 9, 512, &args).unwrap_err();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let e = unsafe { gpu.launch("rb_hll_receive", 9, 512, &args) }.unwrap_err();
         let (blocks, lanes) = (9, 512);
         assert!(
             matches!(&e, LaunchError::Device { source, .. } if *source == CudaError::TooManyBlocks { blocks, lanes }),
             "{e}"
         );
-        let fits = gpu.launch("rb_hll_receive", 2, 64, &args).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let fits = unsafe { gpu.launch("rb_hll_receive", 2, 64, &args) }.unwrap();
         fits.wait(PATIENCE).unwrap();
     });
 }

@@ -1,4 +1,5 @@
 //! Every function of `ringbell.cuh` against the mock NIC, and what it does when the NIC misbehaves.
+#![allow(unsafe_code)] // Launches kernels.
 
 mod common;
 
@@ -23,7 +24,8 @@ fn queue(gpu: &Gpu, start: u32) -> Arc<Queue> {
 }
 
 fn run(gpu: &Gpu, kernel: &str, grid: u32, lanes: u32, args: &[KernelArg]) {
-    gpu.launch(kernel, grid, lanes, args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch(kernel, grid, lanes, args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();

@@ -29,7 +29,8 @@ fn zeroed(gpu: &Gpu, bytes: u64) -> GpuBuffer {
 fn every_block_and_lane_has_its_indices() {
     let gpu = gpu();
     let out = zeroed(&gpu, 4 * 24 * 24);
-    gpu.launch("t_indices", (2, 3, 4), (4, 3, 2), &[(&out).into()])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_indices", (2, 3, 4), (4, 3, 2), &[(&out).into()]) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -54,7 +55,8 @@ fn barriers_shuffles_and_votes_agree_with_cuda_for_full_and_partial_warps() {
     let gpu = gpu();
     for lanes in [2u32, 20, 32, 33, 64, 250, 1024] {
         let out = zeroed(&gpu, 4);
-        gpu.launch("t_collectives", 3, lanes, &[(&out).into()])
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("t_collectives", 3, lanes, &[(&out).into()]) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();
@@ -74,14 +76,15 @@ fn collectives_of_a_warp_work_with_the_portable_context_switch() {
     unsafe { gpu.load_module(&other) }.unwrap();
     for lanes in [2u32, 33, 128] {
         let out = zeroed(&gpu, 4);
-        gpu.launch("t_collectives", 2, lanes, &[(&out).into()])
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("t_collectives", 2, lanes, &[(&out).into()]) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();
         assert_eq!(out.load_u32(0).unwrap(), 0, "{lanes} lanes");
     }
-    assert!(gpu
-        .launch("t_divergent", 1, 64, &[])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    assert!(unsafe { gpu.launch("t_divergent", 1, 64, &[]) }
         .unwrap()
         .wait(PATIENCE)
         .is_err());
@@ -92,7 +95,8 @@ fn a_spin_lock_between_lanes_makes_progress() {
     let gpu = gpu();
     let b = zeroed(&gpu, 128);
     let args = [(&b).into(), KernelArg::U64(b.va().0 + 64)];
-    gpu.launch("t_lock", 2, 256, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_lock", 2, 256, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -105,8 +109,8 @@ fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
         return;
     }
     let gpu = gpu();
-    match gpu
-        .launch("t_divergent", 1, 64, &[])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    match unsafe { gpu.launch("t_divergent", 1, 64, &[]) }
         .unwrap()
         .wait(PATIENCE)
     {
@@ -120,7 +124,11 @@ fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
         other => panic!("{other:?}"),
     }
     for lanes in [1u32, 40] {
-        match gpu.launch("t_trap", 2, lanes, &[]).unwrap().wait(PATIENCE) {
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        match unsafe { gpu.launch("t_trap", 2, lanes, &[]) }
+            .unwrap()
+            .wait(PATIENCE)
+        {
             Err(LaunchError::Failed { reason, .. }) => {
                 assert!(reason.contains("__trap"), "{reason}")
             }
@@ -129,7 +137,8 @@ fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
     }
     // The threads that ran them are fit for the next kernel.
     let out = zeroed(&gpu, 4);
-    gpu.launch("t_collectives", 4, 128u32, &[(&out).into()])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_collectives", 4, 128u32, &[(&out).into()]) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -140,7 +149,8 @@ fn a_divergent_barrier_is_an_error_with_names_and_not_a_hang() {
 fn a_kernel_that_does_not_end_can_be_waited_for_with_a_deadline() {
     let gpu = gpu();
     let flag = zeroed(&gpu, 4);
-    let launch = gpu.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { gpu.launch("t_forever", 1, 1, &[(&flag).into()]) }.unwrap();
     assert!(matches!(
         launch.wait(Duration::from_millis(5)),
         Err(LaunchError::TimedOut { .. })
@@ -154,7 +164,8 @@ fn a_kernel_that_does_not_end_can_be_waited_for_with_a_deadline() {
 fn blocks_that_wait_for_each_other_run_together() {
     let gpu = gpu();
     let b = zeroed(&gpu, 4);
-    gpu.launch("t_meet", 24, 3, &[(&b).into()])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_meet", 24, 3, &[(&b).into()]) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -167,7 +178,8 @@ fn streams_keep_order_beside_each_other() {
     let flag = zeroed(&gpu, 4);
     let order = Arc::new(AtomicU32::new(0));
     let (a, b) = (gpu.stream(), gpu.stream());
-    let blocked = a.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let blocked = unsafe { a.launch("t_forever", 1, 1, &[(&flag).into()]) }.unwrap();
     let (o1, o2) = (order.clone(), order.clone());
     a.host(move || o1.store(7, Ordering::SeqCst));
     let event = a.record();
@@ -195,15 +207,18 @@ fn launches_after_a_failure_fail_until_it_is_cleared() {
     let flag = zeroed(&gpu, 4);
     flag.store_u32(0, 1).unwrap();
     let a = gpu.stream();
-    let failing = a.launch("t_trap", 1, 1, &[]).unwrap();
-    let after = a.launch("t_forever", 1, 1, &[(&flag).into()]).unwrap();
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let failing = unsafe { a.launch("t_trap", 1, 1, &[]) }.unwrap();
+    // SAFETY: as above.
+    let after = unsafe { a.launch("t_forever", 1, 1, &[(&flag).into()]) }.unwrap();
     assert!(failing.wait(PATIENCE).is_err());
     assert!(matches!(
         after.wait(PATIENCE),
         Err(LaunchError::StreamFailed { .. })
     ));
     a.clear_error();
-    a.launch("t_forever", 1, 1, &[(&flag).into()])
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { a.launch("t_forever", 1, 1, &[(&flag).into()]) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -218,7 +233,8 @@ fn wrong_launches_are_refused_with_the_reason() {
     }
     let gpu = gpu();
     let refuse = |name: &str, grid: u32, lanes: u32, args: &[KernelArg]| {
-        gpu.launch(name, grid, lanes, args).unwrap_err()
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch(name, grid, lanes, args) }.unwrap_err()
     };
     match refuse("t_missing", 1, 1, &[]) {
         LaunchError::UnknownKernel { known, .. } => {
@@ -272,7 +288,8 @@ fn arguments_of_every_size_arrive() {
         2.5f64.into(),
         (&out).into(),
     ];
-    gpu.launch("t_arguments", 1, 1, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_arguments", 1, 1, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -290,7 +307,10 @@ fn an_overrun_stack_ends_the_process_with_a_message() {
     if std::env::var_os(CHILD).is_some() {
         let gpu = common::gpu();
         common::load_selftest(&gpu);
-        let end = gpu.launch("t_overrun", 1, 2, &[]).unwrap().wait(PATIENCE);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let end = unsafe { gpu.launch("t_overrun", 1, 2, &[]) }
+            .unwrap()
+            .wait(PATIENCE);
         println!("it went on: {end:?}");
         return;
     }

@@ -1,4 +1,5 @@
 //! The thinnest whole path: a kernel's nop, send and receive against a NIC made of a thread.
+#![allow(unsafe_code)] // Launches kernels.
 
 mod common;
 
@@ -10,12 +11,15 @@ fn nop_send_and_receive() {
     let gpu = gpu();
     let nic = MockNic::start(&gpu, Queue::new(&gpu, 4, 0, 20_000_000, 1_000_000));
     let out = gpu.alloc(4096).unwrap();
-    gpu.launch(
-        "rb_nop",
-        1,
-        1,
-        &[nic.handle(), 100u32.into(), 0u32.into(), (&out).into()],
-    )
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe {
+        gpu.launch(
+            "rb_nop",
+            1,
+            1,
+            &[nic.handle(), 100u32.into(), 0u32.into(), (&out).into()],
+        )
+    }
     .unwrap()
     .wait(PATIENCE)
     .unwrap();
@@ -41,7 +45,8 @@ fn nop_send_and_receive() {
                 0u32.into(),
                 (&out).into(),
             ];
-            gpu.launch(kernel, 1, lanes, &args)
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { gpu.launch(kernel, 1, lanes, &args) }
                 .unwrap()
                 .wait(PATIENCE)
                 .unwrap();

@@ -1,4 +1,5 @@
 //! Graphs: what was captured once is replayed with other data.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
@@ -38,7 +39,8 @@ fn a_send_and_a_receive(gpu: &Gpu) {
             0_u32.into(),
             (&out).into(),
         ];
-        let launch = stream.launch(kernel, 1, 32, &args).unwrap();
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe { stream.launch(kernel, 1, 32, &args) }.unwrap();
         assert!(matches!(
             launch.wait(PATIENCE),
             Err(LaunchError::Captured { .. })
@@ -80,8 +82,8 @@ fn a_send_and_a_receive(gpu: &Gpu) {
     running.wait(PATIENCE).unwrap();
     // Dropped at once, or with the next thing that the stream is asked to do.
     let nop = [nic.handle(), 1_u32.into(), 0_u32.into(), (&out).into()];
-    stream
-        .launch("rb_nop", 1, 1, &nop)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { stream.launch("rb_nop", 1, 1, &nop) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -103,7 +105,8 @@ fn refusals(gpu: &Gpu) {
         Err(LaunchError::Captured { .. })
     ));
     assert!(matches!(
-        stream.launch("no_such_kernel", 1, 1, &[]),
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { stream.launch("no_such_kernel", 1, 1, &[]) },
         Err(LaunchError::UnknownKernel { .. })
     ));
     let dropped = Arc::new(AtomicU32::new(0));

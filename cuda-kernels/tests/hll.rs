@@ -1,4 +1,5 @@
 //! The GPU-side count ends with the registers of the engine on the path.
+#![allow(unsafe_code)] // Launches kernels.
 
 mod common;
 
@@ -46,7 +47,8 @@ fn every_hash_and_width_gives_the_engines_registers() {
             };
             let registers = zeroed(&gpu, kernel.register_bytes());
             let bytes = stream.len() as u64;
-            let launch = kernel.count(&gpu, &items, bytes, &registers).unwrap();
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            let launch = unsafe { kernel.count(&gpu, &items, bytes, &registers) }.unwrap();
             launch.wait(PATIENCE).unwrap();
             let sketch = sketch(&kernel, &stream);
             let got = kernel.read_registers(&registers).unwrap();
@@ -54,7 +56,8 @@ fn every_hash_and_width_gives_the_engines_registers() {
             let of_gpu = Sketch::from_registers(sketch.hash(), sketch.width(), &got).unwrap();
             assert_eq!(of_gpu.estimate(), sketch.estimate_from_registers());
             // Once more changes nothing.
-            let launch = kernel.count(&gpu, &items, bytes, &registers).unwrap();
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            let launch = unsafe { kernel.count(&gpu, &items, bytes, &registers) }.unwrap();
             launch.wait(PATIENCE).unwrap();
             assert!(kernel.read_registers(&registers).unwrap() == got);
             // From the second item on: the head is not a whole vector.
@@ -68,7 +71,8 @@ fn every_hash_and_width_gives_the_engines_registers() {
                 kernel.precision.into(),
                 (&registers).into(),
             ];
-            let launch = gpu.launch("rb_hll_count", blocks, lanes, &args).unwrap();
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            let launch = unsafe { gpu.launch("rb_hll_count", blocks, lanes, &args) }.unwrap();
             launch.wait(PATIENCE).unwrap();
             let sketch = self::sketch(&kernel, &stream[width as usize..]);
             assert!(
@@ -118,8 +122,9 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
             slot_bytes,
             slots,
         };
-        let counting = kernel
-            .receive(
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let counting = unsafe {
+            kernel.receive(
                 &gpu,
                 queue,
                 SessionId(101),
@@ -129,7 +134,8 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
                 &work,
                 T,
             )
-            .unwrap();
+        }
+        .unwrap();
         if total > 0 {
             let send = [
                 nic.handle(),
@@ -139,7 +145,8 @@ fn a_received_stream_is_counted_chunk_by_chunk() {
                 T.into(),
                 (&out).into(),
             ];
-            let sending = gpu.launch("rb_send_all", 1, 1, &send).unwrap();
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            let sending = unsafe { gpu.launch("rb_send_all", 1, 1, &send) }.unwrap();
             sending.wait(PATIENCE).unwrap();
         }
         counting.wait(PATIENCE).unwrap();
@@ -186,8 +193,9 @@ fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
         slot_bytes: 4096,
         slots: 2,
     };
-    let counting = kernel
-        .receive(
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let counting = unsafe {
+        kernel.receive(
             &gpu,
             queue,
             SessionId(101),
@@ -197,7 +205,8 @@ fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
             &work,
             200_000,
         )
-        .unwrap();
+    }
+    .unwrap();
     let send = [
         nic.handle(),
         100u32.into(),
@@ -206,7 +215,8 @@ fn a_stream_that_ends_early_times_out_and_every_block_leaves() {
         T.into(),
         (&out).into(),
     ];
-    gpu.launch("rb_send_all", 1, 1, &send)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("rb_send_all", 1, 1, &send) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -229,7 +239,8 @@ fn configurations_without_a_kernel_are_refused() {
         width: 4,
         precision: 8,
     };
-    let refused = |kernel: HllKernel| match kernel.count(&gpu, &items, 64, &registers) {
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let refused = |kernel: HllKernel| match unsafe { kernel.count(&gpu, &items, 64, &registers) } {
         Err(HllError::Config { .. }) => true,
         other => panic!("{kernel:?}: {other:?}"),
     };
@@ -240,7 +251,8 @@ fn configurations_without_a_kernel_are_refused() {
         ..good
     }));
     for lanes in [0, 513] {
-        let refused = HllKernel { lanes, ..good }.count(&gpu, &items, 64, &registers);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let refused = unsafe { HllKernel { lanes, ..good }.count(&gpu, &items, 64, &registers) };
         assert!(
             matches!(refused, Err(HllError::Lanes { .. })),
             "{refused:?}"
@@ -250,7 +262,8 @@ fn configurations_without_a_kernel_are_refused() {
         precision: 18,
         ..good
     };
-    let refused = large.count(&gpu, &items, 64, &registers);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let refused = unsafe { large.count(&gpu, &items, 64, &registers) };
     assert!(
         matches!(
             refused,
@@ -261,7 +274,8 @@ fn configurations_without_a_kernel_are_refused() {
         ),
         "{refused:?}"
     );
-    let refused = good.count(&gpu, &items, 1 << 40, &registers);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let refused = unsafe { good.count(&gpu, &items, 1 << 40, &registers) };
     assert!(
         matches!(refused, Err(HllError::Buffer { what: "items", .. })),
         "{refused:?}"

@@ -109,14 +109,17 @@ fn check(gpu: &Gpu, case: &Case<'_>, seed: u64) {
     }
     // What lies around the result must stay.
     memory.write(0, &vec![0xa5; stride as usize]).unwrap();
-    let launch = kernel.launch(
-        gpu,
-        GpuVa(memory.va().0 + to),
-        &at,
-        count as u64,
-        1,
-        &result,
-    );
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe {
+        kernel.launch(
+            gpu,
+            GpuVa(memory.va().0 + to),
+            &at,
+            count as u64,
+            1,
+            &result,
+        )
+    };
     launch.unwrap().wait(PATIENCE).unwrap();
     let done = PerfResult::read(&result, 0).unwrap();
     let what = format!("{kernel:?}: {count} elements at {to} from {from:?}");
@@ -221,7 +224,8 @@ fn a_reduction_in_place_accumulates() {
     };
     let at = [memory.va(), GpuVa(memory.va().0 + 4096)];
     // Twice: a + b + b.
-    let launch = kernel.launch(&gpu, at[0], &at, count as u64, 2, &result);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { kernel.launch(&gpu, at[0], &at, count as u64, 2, &result) };
     launch.unwrap().wait(PATIENCE).unwrap();
     let once = expected(DataType::F32, ReduceOp::Sum, &[a, b.clone()], count);
     let twice = expected(DataType::F32, ReduceOp::Sum, &[once, b], count);
@@ -242,21 +246,25 @@ fn bad_operands_of_a_reduction_are_refused() {
         op: ReduceOp::Min,
     };
     for from in [vec![], vec![va; MAX_SOURCES + 1]] {
-        let refused = good.launch(&gpu, va, &from, 1, 1, &memory);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let refused = unsafe { good.launch(&gpu, va, &from, 1, 1, &memory) };
         assert!(
             matches!(refused, Err(ReduceError::Sources { given }) if given == from.len()),
             "{refused:?}"
         );
     }
     for lanes in [0, 513] {
-        let refused = ReduceKernel { lanes, ..good }.launch(&gpu, va, &[va], 1, 1, &memory);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let refused =
+            unsafe { ReduceKernel { lanes, ..good }.launch(&gpu, va, &[va], 1, 1, &memory) };
         assert!(
             matches!(refused, Err(ReduceError::Lanes { .. })),
             "{refused:?}"
         );
     }
     let short = gpu.alloc(8).unwrap();
-    let refused = good.launch(&gpu, va, &[va], 1, 1, &short);
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let refused = unsafe { good.launch(&gpu, va, &[va], 1, 1, &short) };
     assert!(
         matches!(refused, Err(ReduceError::Result { .. })),
         "{refused:?}"
@@ -281,7 +289,8 @@ fn bad_operands_of_a_reduction_are_refused() {
             GpuVa(va.0 + 2048).into(),
         ];
         memory.write(0, &[9; 16]).unwrap();
-        gpu.launch("rb_local_reduce", 1, 4, &args)
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("rb_local_reduce", 1, 4, &args) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();

@@ -1,4 +1,5 @@
 //! Slots against the mock NIC, which reaches only the window.
+#![allow(unsafe_code)] // Launches kernels.
 
 mod common;
 
@@ -60,7 +61,8 @@ fn any_length_and_shape_through_few_and_many_slots() {
                 T.into(),
                 at.into(),
             ];
-            gpu.launch(kernel, 1, lanes, &args).unwrap()
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { gpu.launch(kernel, 1, lanes, &args) }.unwrap()
         };
         let receive = launch("rb_slots_recv", 1, GpuVa(to.va().0 + to_at));
         let send = launch("rb_slots_send", 0, GpuVa(from.va().0 + from_at));
@@ -117,12 +119,14 @@ fn a_stream_that_ends_early_gives_its_bytes_and_leaves_nothing_under_way() {
         T.into(),
         (&out).into(),
     ];
-    gpu.launch("rb_send_all", 1, 1, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("rb_send_all", 1, 1, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
     let args = [nic.handle_of(0), 100u32.into(), T.into(), (&out).into()];
-    gpu.launch("rb_shutdown", 1, 1, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("rb_shutdown", 1, 1, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -138,7 +142,8 @@ fn a_stream_that_ends_early_gives_its_bytes_and_leaves_nothing_under_way() {
             T.into(),
             (&out).into(),
         ];
-        gpu.launch("rb_slots_recv", 1, 33, &args)
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("rb_slots_recv", 1, 33, &args) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();
@@ -191,7 +196,8 @@ fn the_slot_sweep_measures_and_checks() {
                 T.into(),
                 GpuVa(out.va().0 + side * PerfResult::BYTES).into(),
             ];
-            gpu.launch(kernel, 1, lanes, &args).unwrap()
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { gpu.launch(kernel, 1, lanes, &args) }.unwrap()
         };
         let r = launch("rb_perf_slots_recv", 1, seeds.1);
         let s = launch("rb_perf_slots_send", 0, seeds.0);

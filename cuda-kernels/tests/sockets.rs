@@ -1,4 +1,5 @@
 //! Stream-ordered sockets, the pumps of netcat and the echo server, against the mock NIC.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
@@ -220,7 +221,8 @@ fn the_echo_server_serves_many_connections_beside_a_silent_one() {
                 0u32.into(),
                 (&out).into(),
             ];
-            gpu.launch(kernel, 1, 1, &args)
+            // SAFETY: the kernel's own parameters, and memory that outlives it.
+            unsafe { gpu.launch(kernel, 1, 1, &args) }
                 .unwrap()
                 .wait(PATIENCE)
                 .unwrap();
@@ -234,7 +236,8 @@ fn the_echo_server_serves_many_connections_beside_a_silent_one() {
         mine.read(len, &mut got).unwrap();
         assert!(got == bytes, "client {c}");
         let args = [nic.handle_of(4), session.into(), 0u32.into(), (&out).into()];
-        gpu.launch("rb_shutdown", 1, 1, &args)
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        unsafe { gpu.launch("rb_shutdown", 1, 1, &args) }
             .unwrap()
             .wait(PATIENCE)
             .unwrap();

@@ -1,4 +1,5 @@
 //! A kernel's ends of streams, against a thread that takes from one and pushes into the other, as NICs do.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 
 mod common;
@@ -118,7 +119,8 @@ fn run(gpu: &Gpu, nic: &MockNic, rings: [&Ring; 2], c: &Case) -> ([GpuResult; 2]
         (&out).into(),
         (&wrong).into(),
     ];
-    gpu.launch("t_stream", 2, c.lanes, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_stream", 2, c.lanes, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();
@@ -243,7 +245,8 @@ fn streamed_operations_flag_the_operands_that_are_streams() {
         (&memory).into(),
         (&out).into(),
     ];
-    gpu.launch("t_streamed", 1, 1, &args)
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    unsafe { gpu.launch("t_streamed", 1, 1, &args) }
         .unwrap()
         .wait(PATIENCE)
         .unwrap();

@@ -1,4 +1,5 @@
 //! Stream-ordered collectives: queued behind kernels, without a wait of the host.
+#![allow(unsafe_code)] // Launches kernels.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -175,7 +176,8 @@ impl Communicator {
         if stream.is_capturing() {
             out.clear()?;
         }
-        let launch = call.on(stream, self.handle(), out.va())?;
+        // SAFETY: the communicator's own handle; the kept launch holds result and communicator.
+        let launch = unsafe { call.on(stream, self.handle(), out.va()) }?;
         out.used_by(&launch);
         stream.keep((out.clone(), self.queue().clone()));
         Ok(Enqueued {

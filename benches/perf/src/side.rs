@@ -1,4 +1,5 @@
 //! One side of a measurement: a NIC, a queue, and host-driven control messages on it.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // The program: waits with a deadline.
 
 use std::net::SocketAddrV4;
@@ -224,7 +225,8 @@ impl Side {
         all.push(KernelArg::Ptr(ringbell::abi::GpuVa(
             self.control.va().0 + at,
         )));
-        let launch = self.nic.gpu().launch(kernel, 1, 1, &all)?;
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe { self.nic.gpu().launch(kernel, 1, 1, &all) }?;
         launch.wait(self.patience())?;
         let mut raw = [0; RESULT_BYTES];
         self.control.read(at, &mut raw)?;

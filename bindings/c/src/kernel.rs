@@ -58,7 +58,8 @@ unsafe extern "C" fn rb_module_load(nic: *mut c_void, path: *const c_char) -> i3
 
 /// # Safety
 /// Every pointer is null or valid, as `ringbell.h` says: `grid` and `block` for three numbers, `args` for `arg_count` structures,
-/// and the pointer in each structure for its value.
+/// and the pointer in each structure for its value. The arguments have the types of the kernel's parameters; the kernel stays within
+/// the memory that they point to, which lives until it has ended.
 #[no_mangle]
 unsafe extern "C" fn rb_launch(
     nic: *mut c_void,
@@ -76,11 +77,13 @@ unsafe extern "C" fn rb_launch(
         let nic = NICS.get(nic.addr())?;
         // SAFETY: by this function's contract.
         let call = unsafe { call(kernel, grid, block, args, arg_count)? };
-        let launch = nic
-            .nic
-            .gpu()
-            .launch(&call.kernel, call.grid, call.block, &call.args)
-            .map_err(|e| Failure::kernel(&e))?;
+        // SAFETY: by this function's contract.
+        let launch = unsafe {
+            nic.nic
+                .gpu()
+                .launch(&call.kernel, call.grid, call.block, &call.args)
+        }
+        .map_err(|e| Failure::kernel(&e))?;
         out.set(std::ptr::without_provenance_mut(RUNS.insert(launch)));
         Ok(())
     })

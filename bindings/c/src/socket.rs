@@ -160,7 +160,8 @@ impl Context {
         let mut args: Vec<KernelArg> = vec![self.queue.handle().into()];
         args.extend_from_slice(middle);
         args.extend([self.timeout(timeout_us).into(), cell.into()]);
-        let launched = stream.launch(kernel, 1, 1, &args);
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launched = unsafe { stream.launch(kernel, 1, 1, &args) };
         launched.map_err(|e| Failure::kernel(&e))
     }
 

@@ -246,9 +246,12 @@ unsafe extern "C" fn rb_stream_launch(
         // SAFETY: by this function's contract.
         let call = unsafe { kernel::call(kernel, grid, block, args, arg_count)? };
         // Its failure is the stream's: `rb_stream_synchronize` reports it.
-        let launched = stream
-            .stream
-            .launch(&call.kernel, call.grid, call.block, &call.args);
+        // SAFETY: by this function's contract.
+        let launched = unsafe {
+            stream
+                .stream
+                .launch(&call.kernel, call.grid, call.block, &call.args)
+        };
         launched.map(drop).map_err(|e| Failure::kernel(&e))
     })
 }

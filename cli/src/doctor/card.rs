@@ -1,5 +1,6 @@
 //! Check of a card's doorbells: the way by which a kernel of the used GPU rings them, tried over the BAR of a software NIC,
 //! because there need be no card.
+#![allow(unsafe_code)] // Launches kernels.
 
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ fn try_out() -> Result<(String, Doorbells, GpuKind)> {
         KernelArg::U32(5_000_000),
         (&out).into(),
     ];
-    let launch = nic.gpu().launch("rb_socket", 1, 1, &args)?;
+    // SAFETY: the kernel's own parameters, and memory that outlives it.
+    let launch = unsafe { nic.gpu().launch("rb_socket", 1, 1, &args) }?;
     launch.wait(PATIENCE)?;
     let mut status = [0];
     out.read(0, &mut status)?;

@@ -1,5 +1,6 @@
 //! HyperLogLog by a kernel of the GPU over the same stream, as it must be where the NIC has no engine (FpgaNIC §4.5: HyperLogLog
 //! without offload).
+#![allow(unsafe_code)] // Launches kernels.
 
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError};
 use std::time::Duration;
@@ -154,9 +155,9 @@ impl Kernel<'_> {
         let timeout_us = PATIENCE.as_micros() as u32;
         let (registers, work) = (&self.registers, &self.work);
         let queue = rx.queue.handle();
-        let launch = self
-            .kernel
-            .receive(
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let launch = unsafe {
+            self.kernel.receive(
                 rx.nic.gpu(),
                 queue,
                 session,
@@ -166,7 +167,8 @@ impl Kernel<'_> {
                 work,
                 timeout_us,
             )
-            .context("cannot start the HyperLogLog kernel")?;
+        }
+        .context("cannot start the HyperLogLog kernel")?;
         // Its own time-outs end it earlier.
         launch
             .wait(PATIENCE * 5 + Duration::from_micros(bytes / 4))

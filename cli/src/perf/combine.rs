@@ -1,4 +1,5 @@
 //! `perf combine`: the sum of two arrays in GPU memory, by the NIC and by kernels on few or many SMs.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // The NIC's operations are timed by the host.
 
 use std::time::{Duration, Instant};
@@ -108,7 +109,8 @@ pub(super) fn run(args: &Args) -> Result<Exit> {
             for n in [warmup, iters] {
                 let (to, from) = (arrays.sum.va(), [arrays.sum.va(), arrays.other.va()]);
                 let out = arrays.result.memory();
-                let launch = kernel.launch(nic.gpu(), to, &from, size / 4, n, out)?;
+                // SAFETY: the kernel's own parameters, and memory that outlives it.
+                let launch = unsafe { kernel.launch(nic.gpu(), to, &from, size / 4, n, out) }?;
                 launch.wait(PATIENCE)?;
                 time_ns = PerfResult::read(out, 0)?.elapsed_ns;
             }

@@ -3,6 +3,7 @@
 //!
 //! Slots copy twice more than zero-copy sends: into the slot and out of it. That is their cost where the NIC cannot reach user
 //! memory.
+#![allow(unsafe_code)] // Launches kernels.
 #![allow(clippy::disallowed_methods)] // Launches by the host are timed with the host's clock.
 
 use std::time::{Duration, Instant};
@@ -244,19 +245,22 @@ fn launched(args: &Args, client: &Client, size: u64) -> Result<Row> {
     let start = Instant::now();
     let stream = side.nic.gpu().stream();
     for i in 0..u64::from(n) {
-        let _queued = stream.launch(
-            "rb_send_all",
-            1,
-            1,
-            &[
-                side.queue.handle().into(),
-                client.pair.session.0.into(),
-                KernelArg::Ptr(GpuVa(buffer.va().0 + i * stride(size))),
-                size.into(),
-                plan.timeout_us.into(),
-                KernelArg::Ptr(GpuVa(results.va().0 + i * GPU_RESULT)),
-            ],
-        )?;
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        let _queued = unsafe {
+            stream.launch(
+                "rb_send_all",
+                1,
+                1,
+                &[
+                    side.queue.handle().into(),
+                    client.pair.session.0.into(),
+                    KernelArg::Ptr(GpuVa(buffer.va().0 + i * stride(size))),
+                    size.into(),
+                    plan.timeout_us.into(),
+                    KernelArg::Ptr(GpuVa(results.va().0 + i * GPU_RESULT)),
+                ],
+            )
+        }?;
     }
     stream.synchronize(side.patience())?;
     side.hear_word(client.pair.session)?;

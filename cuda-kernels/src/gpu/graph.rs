@@ -5,8 +5,9 @@
 //! # fn f(gpu: &Gpu, args: &[KernelArg]) -> Result<(), Box<dyn std::error::Error>> {
 //! let stream = gpu.stream();
 //! stream.begin_capture()?;
-//! let _ = stream.launch("first", 1, 32, args)?; // captured, not run
-//! let _ = stream.launch("second", 1, 32, args)?;
+//! // SAFETY: the arguments are the kernels' own, and their memory outlives the graph. Captured, not run:
+//! let _ = unsafe { stream.launch("first", 1, 32, args) }?;
+//! let _ = unsafe { stream.launch("second", 1, 32, args) }?;
 //! let graph = stream.end_capture()?;
 //! for _ in 0..1000 {
 //!     graph.launch(&stream)?.wait(std::time::Duration::from_secs(10))?;

@@ -153,13 +153,17 @@ impl Gpu {
     ///
     /// # Errors
     /// Unknown kernel, wrong arguments or shape. The [`Launch`] tells how it ends.
-    pub fn launch(
+    ///
+    /// # Safety
+    /// As [`Stream::launch`].
+    pub unsafe fn launch(
         &self,
         name: &str,
         grid: impl Into<Dim3>,
         block: impl Into<Dim3>,
         args: &[KernelArg],
     ) -> Result<Launch, LaunchError> {
-        self.stream().launch(name, grid, block, args)
+        // SAFETY: the caller's contract.
+        unsafe { self.stream().launch(name, grid, block, args) }
     }
 }

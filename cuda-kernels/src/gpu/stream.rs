@@ -66,7 +66,11 @@ impl Stream {
     ///
     /// # Errors
     /// Unknown kernel, wrong arguments or shape. The [`Launch`] tells how it ends.
-    pub fn launch(
+    ///
+    /// # Safety
+    /// It runs native code. Arguments have the types of the kernel's parameters, and the kernel stays within the memory that they
+    /// point to. That memory lives until the kernel has ended, and while a graph that captured it can be replayed.
+    pub unsafe fn launch(
         &self,
         name: &str,
         grid: impl Into<Dim3>,

@@ -520,7 +520,8 @@ unsafe fn launch(
             real.host(|| lose(LAUNCH_FAILED));
             return Ok(());
         }
-        match real.launch(&function.name, grid, block, &args) {
+        // SAFETY: the kernel's own parameters, and memory that outlives it.
+        match unsafe { real.launch(&function.name, grid, block, &args) } {
             // How it ends is seen by the events behind it.
             Ok(_launch) => {}
             Err(LaunchError::Shape { .. }) => return Err(INVALID_VALUE),
