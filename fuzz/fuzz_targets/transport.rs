@@ -14,7 +14,7 @@ use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::Transport;
+use ringbell_nic_core::transport::{deliver, Takers, Transport};
 use ringbell_nic_core::types::{Buffer, NicTime};
 
 /// No work is posted, so nothing is read or written.
@@ -62,6 +62,8 @@ fuzz_target!(|bytes: &[u8]| {
             }
             attacker.flush(now);
         }
+        let takers: &mut Takers<'_> = &mut [Some(&mut victim), None];
+        deliver(now, &mut net, takers, &mut NoMemory);
         victim.step(now, &mut net, &mut NoMemory);
         while victim.poll_event().is_some() {}
         while attacker.rx_frame(now).is_some() {}

@@ -152,11 +152,10 @@ impl NicBuilder {
             return Err(ConfigError { setting: "ip", why }.into());
         }
         let (of_ports, ports_wake) = network.poll_fds();
-        let wakes = |t: &dyn Transport| match t.uses_ports() {
-            true => ports_wake,
-            false => !t.poll_fds().is_empty(),
-        };
-        let transports_wake = transports.iter().all(|t| wakes(&**t));
+        let transports_wake = transports.iter_mut().all(|t| match t.packets() {
+            Some(_) => ports_wake,
+            None => !t.poll_fds().is_empty(),
+        });
         let of_transports = transports.iter().flat_map(|t| t.poll_fds());
         for fd in of_transports.chain(of_ports) {
             let fd = fd.try_clone_to_owned();

@@ -327,7 +327,7 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
     for _ in 0..1000 {
         // b's events are not polled: `Incoming` stays in the backlog.
         p.a.step(p.now);
-        p.b.tcp.step(p.now, &mut p.b.net, &mut p.b.dma);
+        p.b.move_on(p.now);
         p.now.0 += 10_000;
     }
     p.a.has(TransportEvent::Connected { conn: first })
@@ -339,7 +339,7 @@ fn refused_unreachable_and_timed_out_have_statuses_of_their_own() {
             .expect("an id");
     let status = loop {
         p.a.step(p.now);
-        p.b.tcp.step(p.now, &mut p.b.net, &mut p.b.dma);
+        p.b.move_on(p.now);
         p.now.0 += 1_000_000;
         if let Some(e) = p.a.events.pop_back() {
             break e;

@@ -275,7 +275,7 @@ fn the_backlog_bounds_connections_by_cookie() {
         s.send(&mut w.wire, 1, w.now);
     }
     for _ in 0..20 {
-        w.nic.tcp.step(w.now, &mut w.nic.net, &mut w.nic.dma);
+        w.nic.move_on(w.now);
         w.now.0 += MS;
     }
     drain(&mut w.wire, w.now);

@@ -8,7 +8,9 @@ use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::transport::{
+    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent,
+};
 use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 
 /// One region of memory.
@@ -103,7 +105,11 @@ impl Ours {
     fn step(&mut self) {
         self.now = NicTime(self.start.elapsed().as_nanos() as u64);
         let [a, b] = &mut self.nets;
+        let takers: &mut Takers<'_> = &mut [Some(&mut self.a), None];
+        deliver(self.now, a, takers, &mut self.src);
         self.a.step(self.now, a, &mut self.src);
+        let takers: &mut Takers<'_> = &mut [Some(&mut self.b), None];
+        deliver(self.now, b, takers, &mut self.dst);
         self.b.step(self.now, b, &mut self.dst);
     }
 

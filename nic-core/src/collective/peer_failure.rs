@@ -22,7 +22,9 @@ use super::CollectiveSettings;
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
 use crate::network::Network;
-use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
+use crate::transport::{
+    PacketTransport, PeerWindow, RecvWork, SendWork, Transport, TransportEvent,
+};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, WorkToken};
 
 const MS: u64 = 1_000_000;
@@ -134,6 +136,9 @@ impl Transport for Failing {
     fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
         let moved = self.alive().is_some_and(|t| t.step(now, net, dma));
         moved && !self.countdown.burn()
+    }
+    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
+        self.alive()?.packets()
     }
     fn poll_event(&mut self) -> Option<TransportEvent> {
         self.alive()?.poll_event()

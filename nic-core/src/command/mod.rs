@@ -29,12 +29,12 @@ use crate::collective::Collectives;
 use crate::config::NicConfig;
 use crate::dma::DmaState;
 use crate::memory::nic_memory::NicMemory;
-use crate::network::Network;
+use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
 use crate::session::Sessions;
-use crate::transport::Transport;
+use crate::transport::{deliver, Takers, Transport};
 use crate::types::{Buffer, NicTime, WorkToken};
 use copy_op::Copies;
 use engine_return::Returns;
@@ -181,6 +181,9 @@ impl Core {
         if is_due {
             moved |= self.memory.dma.poll();
         }
+        if self.streams.has_ports() {
+            moved |= self.deliver();
+        }
         for i in 0..self.streams.transports.len() {
             if is_due || !self.streams.transports[i].is_quiet() {
                 moved |= self.step_transport(i);
@@ -204,6 +207,27 @@ impl Core {
         let moved = self.expire();
         self.keep_status_fresh();
         moved
+    }
+
+    /// Passes what has arrived at the ports to the transports.
+    fn deliver(&mut self) -> bool {
+        let Streams {
+            transports,
+            network,
+            ..
+        } = &mut self.streams;
+        let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
+        for (i, transport) in transports.iter_mut().enumerate() {
+            if let Some(taker) = transport.packets() {
+                let protocol = taker.protocol();
+                // The one that writes to memory as it receives.
+                if protocol == Protocol::Roce {
+                    self.memory.dma.transport_index = i;
+                }
+                takers[protocol as usize] = Some(taker);
+            }
+        }
+        deliver(self.time.now, network, &mut takers, &mut self.memory.dma())
     }
 
     fn step_transport(&mut self, i: usize) -> bool {

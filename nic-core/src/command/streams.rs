@@ -58,6 +58,12 @@ impl Streams {
         }
     }
 
+    /// Whether frames may arrive.
+    #[inline]
+    pub(super) fn has_ports(&self) -> bool {
+        !self.network.ports().is_empty()
+    }
+
     /// Records that a stream ends before the peer has everything. To be called before the transport drops it.
     pub(super) fn note_loss(&mut self, t: usize, conn: ConnId, why: &'static str) {
         let transport = &self.transports[t];

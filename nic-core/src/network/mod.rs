@@ -1,8 +1,8 @@
 //! The NIC's network: its ports, the forwarding table, and what all its transports share of Ethernet.
 //!
 //! A transport emits and accepts packets. It asks for a *hop* towards a peer once per connection; the forwarding
-//! table chooses port and next hop, and ARP finds the hardware address. Frames that are no transport's (ARP, ICMP echo) are answered
-//! here.
+//! table chooses port and next hop, and ARP finds the hardware address. A frame that arrives is classified once, for the transport of its
+//! [`Protocol`]; those that are no transport's (ARP, ICMP echo) are answered here.
 //!
 //! The NIC has one address, which it answers for on every port.
 
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
-pub(crate) use self::neighbor::Resolved;
+pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
 use crate::port::{MacAddr, Port};
 use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
-use crate::wire::frame::{classify, Dropped, Frame, TcpFrame};
+use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Most ports of a NIC.
@@ -107,15 +107,58 @@ pub struct NetworkCounters {
 
 /// A port and a hardware address on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) port: usize,
-    pub(crate) mac: MacAddr,
+pub struct Link {
+    /// The port's number.
+    pub port: usize,
+    /// The address.
+    pub mac: MacAddr,
+}
+
+/// What the packets of a transport carry. A NIC has one transport of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP over IPv4.
+    Tcp,
+    /// RoCEv2 over UDP and IPv4.
+    Roce,
+}
+
+/// How many protocols there are.
+pub const PROTOCOLS: usize = 2;
+
+/// A connection that waits for a hop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waiter {
+    /// Its transport.
+    pub protocol: Protocol,
+    /// Its number there.
+    pub index: usize,
+}
+
+/// A packet for our address, with the frame that carries it.
+#[derive(Debug)]
+pub struct Packet<'a> {
+    /// Where it came from.
+    pub from: Link,
+    /// Its headers.
+    pub headers: Headers,
+    /// From the Ethernet header on.
+    pub frame: &'a [u8],
+}
+
+/// What the headers of a packet say.
+#[derive(Debug)]
+pub enum Headers {
+    /// A TCP segment.
+    Tcp(TcpFrame),
+    /// A datagram for the port of RoCEv2.
+    Roce(RoceFrame),
 }
 
 /// A frame that has arrived.
 pub(crate) enum Received<'a> {
-    /// A TCP segment for our address, with the whole frame.
-    Tcp(TcpFrame, &'a [u8]),
+    /// One for the transport of this protocol.
+    Packet(Protocol, Packet<'a>),
     /// One that was answered or dropped here.
     Handled,
 }
@@ -131,7 +174,7 @@ pub struct Network {
     /// An answer to the last frame, which leaves when the port has its buffer back.
     answer: Option<(Link, usize)>,
     scratch: Box<[u8]>,
-    resolved: Vec<(usize, Resolved)>,
+    resolved: Vec<(Waiter, Resolved)>,
 }
 
 impl std::fmt::Debug for Network {
@@ -244,14 +287,14 @@ impl Network {
         Ok(hop)
     }
 
-    /// One user of a hop less; `conn` no longer waits for it.
-    pub(crate) fn release(&mut self, hop: usize, conn: usize) {
-        self.neighbors.release(hop, conn);
+    /// One user of a hop less; `who` no longer waits for it.
+    pub(crate) fn release(&mut self, hop: usize, who: Waiter) {
+        self.neighbors.release(hop, who);
     }
 
-    /// Reports `conn` by [`Network::resolve`] when the hop's hardware address is known or will not be.
-    pub(crate) fn wait(&mut self, hop: usize, conn: usize, now: NicTime) {
-        self.neighbors.wait(hop, conn, now);
+    /// Reports `who` by [`Network::resolve`] when the hop's hardware address is known or will not be.
+    pub(crate) fn wait(&mut self, hop: usize, who: Waiter, now: NicTime) {
+        self.neighbors.wait(hop, who, now);
     }
 
     /// Where frames for a hop go, once that is known.
@@ -277,8 +320,14 @@ impl Network {
         }
     }
 
+    /// Whether connections wait for hardware addresses.
+    #[inline]
+    pub(crate) fn is_asking(&self) -> bool {
+        self.neighbors.is_asking() || !self.resolved.is_empty()
+    }
+
     /// Asks for hardware addresses that are due. Returns connections whose hop is known, or will not be.
-    pub(crate) fn resolve(&mut self, now: NicTime) -> Vec<(usize, Resolved)> {
+    pub(crate) fn resolve(&mut self, now: NicTime) -> Vec<(Waiter, Resolved)> {
         let mut due = Vec::new();
         self.neighbors
             .step(now, &mut self.resolved, |place| due.push(place));
@@ -318,7 +367,24 @@ impl Network {
         let (ip, mac) = (self.address.address(), self.macs[port]);
         let frame = self.ports[port].rx_frame(now)?;
         match classify(frame, mac, ip) {
-            Ok(Frame::Tcp(seg)) => return Some(Received::Tcp(seg, frame)),
+            Ok(Frame::Tcp(seg)) => {
+                let mac = seg.src_mac;
+                let packet = Packet {
+                    from: Link { port, mac },
+                    headers: Headers::Tcp(seg),
+                    frame,
+                };
+                return Some(Received::Packet(Protocol::Tcp, packet));
+            }
+            Ok(Frame::Roce(datagram)) => {
+                let mac = datagram.src_mac;
+                let packet = Packet {
+                    from: Link { port, mac },
+                    headers: Headers::Roce(datagram),
+                    frame,
+                };
+                return Some(Received::Packet(Protocol::Roce, packet));
+            }
             Ok(Frame::Arp) => match Arp::parse(frame) {
                 Some(arp) => {
                     self.neighbors.heard(port, &arp, now, &mut self.resolved);
@@ -345,6 +411,11 @@ impl Network {
             Err(_) => self.counters.dropped += 1,
         }
         Some(Received::Handled)
+    }
+
+    /// Counts a packet of a protocol that no transport of the NIC takes.
+    pub(crate) fn drop_unclaimed(&mut self) {
+        self.counters.dropped += 1;
     }
 
     fn send_answer(&mut self, now: NicTime) {

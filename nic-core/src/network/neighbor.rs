@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
-use super::Link;
+use super::{Link, Waiter};
 use crate::port::MacAddr;
 use crate::types::NicTime;
 use crate::wire::control::Arp;
@@ -46,13 +46,15 @@ struct Entry {
     confirmed: NicTime,
     probed: NicTime,
     /// Connections that wait for the answer.
-    waiting: Vec<usize>,
+    waiting: Vec<Waiter>,
 }
 
 /// The outcome for an address that was asked for.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Resolved {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resolved {
+    /// The hop has its hardware address.
     Known,
+    /// No host answers.
     Failed,
 }
 
@@ -73,7 +75,7 @@ impl Neighbors {
         at: Place,
         hint: Option<MacAddr>,
         now: NicTime,
-        resolved: &mut Vec<(usize, Resolved)>,
+        resolved: &mut Vec<(Waiter, Resolved)>,
     ) -> Option<usize> {
         let entry = match self.by_place.get(&at) {
             Some(&e) => e,
@@ -92,7 +94,7 @@ impl Neighbors {
         entry: usize,
         mac: MacAddr,
         now: NicTime,
-        resolved: &mut Vec<(usize, Resolved)>,
+        resolved: &mut Vec<(Waiter, Resolved)>,
     ) {
         self.learn(entry, mac, now, resolved);
         self.entries[entry].fixed = true;
@@ -124,11 +126,11 @@ impl Neighbors {
         Some(entry)
     }
 
-    /// One user less; `conn` no longer waits.
-    pub(super) fn release(&mut self, entry: usize, conn: usize) {
+    /// One user less; `who` no longer waits.
+    pub(super) fn release(&mut self, entry: usize, who: Waiter) {
         let e = &mut self.entries[entry];
         let before = e.waiting.len();
-        e.waiting.retain(|&c| c != conn);
+        e.waiting.retain(|&w| w != who);
         self.waiting -= before - e.waiting.len();
         e.users = e.users.saturating_sub(1);
     }
@@ -149,9 +151,9 @@ impl Neighbors {
         self.entries[entry].at.port
     }
 
-    /// Reports `conn` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there
+    /// Reports `who` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there
     /// or will not come.
-    pub(super) fn wait(&mut self, entry: usize, conn: usize, now: NicTime) {
+    pub(super) fn wait(&mut self, entry: usize, who: Waiter, now: NicTime) {
         let e = &mut self.entries[entry];
         if let State::Asking { tries, next } = &mut e.state {
             if *tries >= TRIES && *next <= now {
@@ -159,7 +161,7 @@ impl Neighbors {
                 (*tries, *next) = (0, now);
             }
         }
-        e.waiting.push(conn);
+        e.waiting.push(who);
         self.waiting += 1;
     }
 
@@ -173,7 +175,7 @@ impl Neighbors {
         entry: usize,
         mac: MacAddr,
         now: NicTime,
-        resolved: &mut Vec<(usize, Resolved)>,
+        resolved: &mut Vec<(Waiter, Resolved)>,
     ) {
         let e = &mut self.entries[entry];
         e.state = State::Known(mac);
@@ -188,7 +190,7 @@ impl Neighbors {
         port: usize,
         arp: &Arp,
         now: NicTime,
-        resolved: &mut Vec<(usize, Resolved)>,
+        resolved: &mut Vec<(Waiter, Resolved)>,
     ) {
         let at = Place {
             port,
@@ -230,16 +232,19 @@ impl Neighbors {
         Some(e.at)
     }
 
+    /// Whether anything waits for an answer: a step has work only then.
+    #[inline]
+    pub(super) fn is_asking(&self) -> bool {
+        self.waiting > 0
+    }
+
     /// Asks for what is due through `ask`, and gives up what was asked for too often.
     pub(super) fn step(
         &mut self,
         now: NicTime,
-        resolved: &mut Vec<(usize, Resolved)>,
+        resolved: &mut Vec<(Waiter, Resolved)>,
         mut ask: impl FnMut(Place),
     ) {
-        if self.waiting == 0 {
-            return;
-        }
         for e in &mut self.entries {
             let State::Asking { tries, next } = &mut e.state else {
                 continue;
@@ -273,9 +278,15 @@ impl Neighbors {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Protocol;
 
     const IP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
     const AT: Place = Place { port: 0, ip: IP };
+
+    fn waiter(index: usize) -> Waiter {
+        let protocol = Protocol::Tcp;
+        Waiter { protocol, index }
+    }
 
     fn answer(mac: MacAddr) -> Arp {
         Arp {
@@ -295,7 +306,7 @@ mod tests {
         for round in 0..2 {
             n.wait(
                 e,
-                7,
+                waiter(7),
                 n.next_timer().unwrap_or(NicTime(round * 10_000_000_000)),
             );
             let mut asked = 0;
@@ -307,12 +318,12 @@ mod tests {
             }
             assert_eq!(
                 (asked, resolved.pop()),
-                (TRIES, Some((7, Resolved::Failed)))
+                (TRIES, Some((waiter(7), Resolved::Failed)))
             );
         }
-        n.wait(e, 8, NicTime(u64::MAX / 2));
+        n.wait(e, waiter(8), NicTime(u64::MAX / 2));
         n.heard(0, &answer(MacAddr::local(2)), NicTime(0), &mut resolved);
-        assert_eq!(resolved.pop(), Some((8, Resolved::Known)));
+        assert_eq!(resolved.pop(), Some((waiter(8), Resolved::Known)));
         assert_eq!((n.link(e), n.next_timer()), (link(0, 2), None));
         n.heard(0, &answer(MacAddr::local(3)), NicTime(0), &mut resolved);
         assert_eq!(n.link(e), link(0, 3));
@@ -354,7 +365,7 @@ mod tests {
                 .is_some());
         }
         assert_eq!(n.acquire(AT, None, NicTime(0), &mut Vec::new()), None);
-        n.release(5, 0);
+        n.release(5, waiter(0));
         assert_eq!(n.acquire(AT, None, NicTime(0), &mut Vec::new()), Some(5));
     }
 }

@@ -23,7 +23,7 @@ use ringbell_nic_abi::{InlineSend, Status, INLINE_MAX};
 
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
-use crate::network::Network;
+use crate::network::{Link, Network, Packet, Protocol, Received, Resolved, PROTOCOLS};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, Small, WorkToken};
 
 /// What a send carries.
@@ -260,7 +260,7 @@ pub trait Transport: Sharer + Send {
     /// `Closed` follows.
     fn abort(&mut self, conn: ConnId);
 
-    /// Moves what can be moved. Packets come from `net` and leave by it. Returns whether anything was moved.
+    /// Moves what can be moved. Packets have come by [`deliver`] and leave by `net`. Returns whether anything was moved.
     fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool;
 
     /// The next thing that happened.
@@ -285,9 +285,9 @@ pub trait Transport: Sharer + Send {
         Some(false)
     }
 
-    /// Whether packets of the NIC's ports are for this transport: what wakes the ports wakes it.
-    fn uses_ports(&self) -> bool {
-        false
+    /// The part that takes packets of the NIC's ports, if the transport sends some. What wakes the ports wakes it.
+    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
+        None
     }
 
     /// File descriptors that become readable when `step` has something to do (a socket, a TAP
@@ -300,6 +300,74 @@ pub trait Transport: Sharer + Send {
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
+}
+
+/// The part of a transport that takes packets of the NIC's ports; [`deliver`] calls it.
+pub trait PacketTransport {
+    /// The protocol of its packets.
+    fn protocol(&self) -> Protocol;
+
+    /// Takes a packet, which lies in the port until the call returns. `true`: [`answer`](PacketTransport::answer) is
+    /// called before the next packet.
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, dma: &mut dyn DmaAccess) -> bool;
+
+    /// Does what the last packet asks for beside the packet itself, such as an answer to its sender.
+    fn answer(&mut self, now: NicTime, net: &mut Network);
+
+    /// A connection that waited for its hop has it, or will not have it.
+    fn resolved(&mut self, index: usize, outcome: Resolved);
+
+    /// A host has refused a packet; see [`Port::next_refused`](crate::port::Port::next_refused).
+    fn refused(&mut self, now: NicTime, by: Link, net: &Network);
+}
+
+/// The transports that take packets, by their protocol.
+pub type Takers<'a> = [Option<&'a mut dyn PacketTransport>; PROTOCOLS];
+
+/// Frames taken from each port per step: enough to acknowledge many at once, few enough to serve others soon.
+const RX_BUDGET: usize = 128;
+
+/// Passes what has arrived at the ports to the transports, before they are stepped. Returns whether there was anything.
+pub fn deliver(
+    now: NicTime,
+    net: &mut Network,
+    takers: &mut Takers<'_>,
+    dma: &mut dyn DmaAccess,
+) -> bool {
+    let mut any = false;
+    for port in 0..net.ports().len() {
+        for _ in 0..RX_BUDGET {
+            let Some(received) = net.rx(port, now) else {
+                break;
+            };
+            any = true;
+            let Received::Packet(protocol, packet) = received else {
+                continue;
+            };
+            match &mut takers[protocol as usize] {
+                Some(taker) => {
+                    if taker.receive(now, &packet, dma) {
+                        taker.answer(now, net);
+                    }
+                }
+                None => net.drop_unclaimed(),
+            }
+        }
+    }
+    while let Some(by) = net.next_refused() {
+        for taker in takers.iter_mut().flatten() {
+            taker.refused(now, by, net);
+        }
+    }
+    if net.is_asking() {
+        for (who, outcome) in net.resolve(now) {
+            any = true;
+            if let Some(taker) = &mut takers[who.protocol as usize] {
+                taker.resolved(who.index, outcome);
+            }
+        }
+    }
+    any
 }
 
 /// Why transport number `t` carries an outgoing connection, as text for users.

@@ -3,7 +3,7 @@
 //! Only as many checks as it takes to find the connection; smoltcp checks the rest (lengths,
 //! checksums, flags) when the packet is handed to the connection's socket.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -49,6 +49,19 @@ struct TcpHeader {
     checksum: U16,
     urgent: U16,
 }
+
+/// UDP header (RFC 768).
+#[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct UdpHeader {
+    src_port: U16,
+    dst_port: U16,
+    len: U16,
+    checksum: U16,
+}
+
+/// UDP port of RoCEv2 (IANA `roce`; InfiniBand Architecture, annex 17 §17.2.1).
+pub const ROCE_PORT: u16 = 4791;
 
 const FLAG_FIN: u8 = 0x01;
 const FLAG_SYN: u8 = 0x02;
@@ -101,11 +114,30 @@ pub struct TcpFrame {
     pub end: usize,
 }
 
+/// A UDP datagram for the port of RoCEv2.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoceFrame {
+    /// Ethernet source.
+    pub src_mac: MacAddr,
+    /// IPv4 source and source port.
+    pub src: SocketAddrV4,
+    /// The two ECN bits (RFC 3168 §5).
+    pub ecn: u8,
+    /// Identification, flags and fragment offset of the IPv4 header, which the ICRC covers.
+    pub fragment: u32,
+    /// Where the payload begins in the frame.
+    pub payload_at: usize,
+    /// And where it ends; padding may follow.
+    pub end: usize,
+}
+
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frame {
     /// A TCP segment for our address.
     Tcp(TcpFrame),
+    /// A RoCEv2 packet for our address.
+    Roce(RoceFrame),
     /// An ARP packet; [`super::control`] looks further.
     Arp,
     /// An ICMP packet for our address.
@@ -155,8 +187,7 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 return Err(Dropped::Malformed);
             }
             let src = Ipv4Addr::from(hdr.src.get());
-            // A source that names no host cannot be answered.
-            if src.is_unspecified() || src.is_broadcast() || src.is_multicast() || src == ip {
+            if !is_answerable(src) || src == ip {
                 return Err(Dropped::Malformed);
             }
             Ok(Frame::Tcp(TcpFrame {
@@ -176,9 +207,44 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 rst: tcp.flags & FLAG_RST != 0,
             }))
         }
+        17 => roce(eth.src, hdr, header_len, payload),
         1 => Ok(Frame::Icmp { src_mac: eth.src }),
         _ => Err(Dropped::NotOurs),
     }
+}
+
+/// Whether a source names one host: another cannot be answered.
+fn is_answerable(src: Ipv4Addr) -> bool {
+    !(src.is_unspecified() || src.is_broadcast() || src.is_multicast())
+}
+
+/// A UDP datagram: RoCEv2 alone is known. A checksum is not verified, as the ICRC covers what it covers and more.
+fn roce(
+    src_mac: MacAddr,
+    hdr: &Ipv4Header,
+    header_len: usize,
+    payload: &[u8],
+) -> Result<Frame, Dropped> {
+    let (udp, _) = UdpHeader::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
+    if udp.dst_port.get() != ROCE_PORT {
+        return Err(Dropped::NotOurs);
+    }
+    let src = Ipv4Addr::from(hdr.src.get());
+    let len = usize::from(udp.len.get());
+    // The ICRC of a header with options is not defined.
+    let valid = header_len == 20 && (8..=payload.len()).contains(&len);
+    if !valid || !is_answerable(src) || src == Ipv4Addr::from(hdr.dst.get()) {
+        return Err(Dropped::Malformed);
+    }
+    let udp_at = ETHERNET_HEADER + header_len;
+    Ok(Frame::Roce(RoceFrame {
+        src_mac,
+        src: SocketAddrV4::new(src, udp.src_port.get()),
+        ecn: hdr.tos & 3,
+        fragment: u32::from(hdr.ident.get()) << 16 | u32::from(hdr.flags_fragment.get()),
+        payload_at: udp_at + 8,
+        end: udp_at + len,
+    }))
 }
 
 /// Replaces the sequence number of the TCP header at the start of `tcp` and adjusts its checksum
@@ -275,6 +341,44 @@ mod tests {
                 "cut at {cut}"
             );
         }
+    }
+
+    #[test]
+    fn takes_datagrams_for_the_port_of_roce_alone_and_within_their_lengths() {
+        let frame = |to: u16, udp_len: u16| {
+            let mut f = tcp_frame(0);
+            f[15] = 0xff;
+            f[18..22].copy_from_slice(&[0x12, 0x34, 0x40, 0]);
+            f[23] = 17;
+            f[36..38].copy_from_slice(&to.to_be_bytes());
+            f[38..40].copy_from_slice(&udp_len.to_be_bytes());
+            f
+        };
+        for len in 8..=20 {
+            let got = classify(&frame(ROCE_PORT, len), MAC, IP);
+            let Ok(Frame::Roce(d)) = got else {
+                panic!("{got:?}")
+            };
+            let end = 34 + usize::from(len);
+            assert_eq!((d.payload_at, d.end), (42, end));
+            assert_eq!((d.ecn, d.fragment), (3, 0x1234_4000));
+            assert_eq!(d.src, SocketAddrV4::new([10, 0, 0, 9].into(), 4000));
+        }
+        for len in [0, 7, 21, u16::MAX] {
+            let got = classify(&frame(ROCE_PORT, len), MAC, IP);
+            assert_eq!(got, Err(Dropped::Malformed), "{len}");
+        }
+        let got = classify(&frame(ROCE_PORT + 1, 20), MAC, IP);
+        assert_eq!(got, Err(Dropped::NotOurs));
+        for src in [[0; 4], [224, 0, 0, 1], [255; 4], IP.octets()] {
+            let mut f = frame(ROCE_PORT, 20);
+            f[26..30].copy_from_slice(&src);
+            assert_eq!(classify(&f, MAC, IP), Err(Dropped::Malformed), "{src:?}");
+        }
+        let mut options = frame(ROCE_PORT, 16);
+        options[14] = 0x46;
+        options.copy_within(34..50, 38);
+        assert_eq!(classify(&options, MAC, IP), Err(Dropped::Malformed));
     }
 
     #[test]

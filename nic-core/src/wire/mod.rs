@@ -1,7 +1,7 @@
 //! Wire formats that this NIC reads by itself.
 //!
 //! The TCP segment is parsed and emitted by smoltcp; here is only what comes before it: which
-//! connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), and the VXLAN header
+//! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), and the VXLAN header
 //! that wraps a frame on the UDP port ([`vxlan`]). Everything in this module takes untrusted
 //! bytes: it returns an error, it never panics.
 

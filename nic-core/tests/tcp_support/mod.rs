@@ -14,7 +14,9 @@ use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
-use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
+use ringbell_nic_core::transport::{
+    deliver, Payload, RecvWork, SendWork, Takers, Transport, TransportEvent,
+};
 use ringbell_nic_core::types::{Buffer, ConnId, ListenerId, NicTime, Owner, WorkToken};
 
 pub const IP_A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -146,11 +148,17 @@ impl Side {
         }
     }
     pub fn step(&mut self, now: NicTime) -> bool {
-        let moved = self.tcp.step(now, &mut self.net, &mut self.dma);
+        let moved = self.move_on(now);
         while let Some(e) = self.tcp.poll_event() {
             self.events.push_back(e);
         }
         moved
+    }
+    /// A step that leaves the events with the transport.
+    pub fn move_on(&mut self, now: NicTime) -> bool {
+        let takers: &mut Takers<'_> = &mut [Some(&mut self.tcp), None];
+        let arrived = deliver(now, &mut self.net, takers, &mut self.dma);
+        self.tcp.step(now, &mut self.net, &mut self.dma) || arrived
     }
     pub fn next_timer(&self) -> Option<NicTime> {
         let timers = [self.tcp.next_timer(), self.net.next_timer()];

@@ -59,12 +59,13 @@ use self::isn::Keys;
 use self::key::Key;
 use self::listener::Listener;
 use self::ready::Ready;
+use self::receive::After;
 use self::smoltcp_gaps::stack::Stack;
 use self::timers::Timers;
-use super::{RecvWork, SendWork, Transport, TransportEvent};
+use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::dma::DmaAccess;
 use crate::memory::Sharer;
-use crate::network::{is_host, Network, Routes};
+use crate::network::{is_host, Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// First ephemeral port (RFC 6335 §6).
@@ -179,6 +180,8 @@ pub struct TcpTransport {
     counters: TcpCounters,
     /// For segments that a socket gets with another number.
     scratch: Box<[u8]>,
+    /// What the last segment asks for.
+    after: Option<After>,
 }
 
 /// Which connections are served next, and what this step has left behind.
@@ -213,7 +216,9 @@ impl TcpTransport {
     /// [`TcpConfigError`] names the setting that cannot work.
     pub fn new(net: &Network, config: TcpConfig) -> Result<TcpTransport, TcpConfigError> {
         check(&config)?;
-        let stack = Stack::new(&config, net);
+        let mut stack = Stack::new(&config, net);
+        // Segments may arrive before the first step.
+        stack.follow_ports(net, NicTime(0));
         let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
         Ok(TcpTransport {
             ip: net.ip(),
@@ -230,6 +235,7 @@ impl TcpTransport {
             events: VecDeque::new(),
             counters: TcpCounters::default(),
             scratch: vec![0; 2048].into(),
+            after: None,
             config,
         })
     }
@@ -276,9 +282,15 @@ impl TcpTransport {
     /// Gives the network the hops back that connections have ended with.
     fn release_hops(&mut self, net: &mut Network) {
         for (hop, conn) in self.released.drain(..) {
-            net.release(hop, conn);
+            net.release(hop, waiter(conn));
         }
     }
+}
+
+/// A connection as the network knows it.
+fn waiter(index: usize) -> Waiter {
+    let protocol = Protocol::Tcp;
+    Waiter { protocol, index }
 }
 
 fn check(config: &TcpConfig) -> Result<(), TcpConfigError> {
@@ -474,10 +486,9 @@ impl Transport for TcpTransport {
 
     fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
         self.stack.follow_ports(net, now);
-        self.release_hops(net);
-        let mut moved = self.ingress(now, net);
-        self.take_refusals(now, net);
-        moved |= self.resolve(now, net);
+        if !self.released.is_empty() {
+            self.release_hops(net);
+        }
         while let Some(index) = self.timers.pop(now) {
             match self.table.at(index).and_then(|c| c.wake_at(&self.config)) {
                 Some(at) if at > now => self.timers.set(index, at),
@@ -485,7 +496,7 @@ impl Transport for TcpTransport {
                 None => {}
             }
         }
-        moved |= self.serve_ready(now, net, dma);
+        let moved = self.serve_ready(now, net, dma);
         net.flush(now);
         moved
     }
@@ -510,8 +521,8 @@ impl Transport for TcpTransport {
             .map(|c| (c.tcp.local, c.tcp.peer))
     }
 
-    fn uses_ports(&self) -> bool {
-        true
+    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
+        Some(self)
     }
 }
 

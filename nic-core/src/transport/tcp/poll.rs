@@ -14,7 +14,7 @@ use super::smoltcp_gaps::keep_alive::mind_keep_alive;
 use super::smoltcp_gaps::lost_timer;
 use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed};
 use super::smoltcp_gaps::stack::PortInterface;
-use super::TcpTransport;
+use super::{waiter, TcpTransport};
 use crate::dma::DmaAccess;
 use crate::network::Network;
 use crate::transport::TransportEvent;
@@ -55,22 +55,6 @@ enum Sent {
 }
 
 impl TcpTransport {
-    /// Records which peers' hosts have refused segments.
-    pub(super) fn take_refusals(&mut self, now: NicTime, net: &mut Network) {
-        while let Some(by) = net.next_refused() {
-            for index in 0..self.table.slots() {
-                let Some(c) = self.table.at(index) else {
-                    continue;
-                };
-                let link = c.hop.and_then(|hop| net.link(hop));
-                if link == Some(by) && is_synchronized(c.tcp.state()) {
-                    c.tcp.probes.refused(now);
-                    self.mark(index);
-                }
-            }
-        }
-    }
-
     /// Serves each connection that has something to do once. Returns whether anything moved.
     pub(super) fn serve_ready(
         &mut self,
@@ -352,7 +336,7 @@ impl TcpTransport {
         c.hop = Some(hop);
         c.tcp.port = net.port_of(hop);
         if net.link(hop).is_none() {
-            net.wait(hop, index, now);
+            net.wait(hop, waiter(index), now);
             if let Some(deadline) = c.timing.deadline {
                 self.timers.set(index, deadline);
             }

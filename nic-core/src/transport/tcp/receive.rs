@@ -20,16 +20,14 @@ use super::smoltcp_gaps::acceptance::{challenge, judge, Verdict};
 use super::smoltcp_gaps::closed_window::sequence_of_ack;
 use super::smoltcp_gaps::forged::replay_syn;
 use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
-use super::smoltcp_gaps::socket::TcpSocket;
-use super::TcpTransport;
-use crate::network::{Link, Network, Received, Resolved};
-use crate::transport::TransportEvent;
+use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
+use super::{waiter, TcpTransport};
+use crate::dma::DmaAccess;
+use crate::network::{Headers, Link, Network, Packet, Protocol, Resolved};
+use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
 use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
 use crate::wire::ETHERNET_HEADER;
-
-/// Frames taken from each port per step: enough to acknowledge many at once, few enough to serve others soon.
-const RX_BUDGET: usize = 128;
 
 /// A handshake that is not over after this long is dropped: 10 s.
 const HANDSHAKE_NS: u64 = 10_000_000_000;
@@ -46,9 +44,19 @@ struct Door {
     from: Link,
 }
 
-/// Remaining work for a frame once the port has its buffer back.
-enum After {
-    Nothing,
+/// Remaining work for a segment once the port has its buffer back.
+pub(super) struct After {
+    from: Link,
+    /// The hop of its connection.
+    known: Option<usize>,
+    /// A connection whose peer still misses a segment.
+    hole: Option<usize>,
+    what: Rest,
+}
+
+enum Rest {
+    /// At most the answer that lies in the reply buffer.
+    Answer,
     /// A SYN that may open a connection.
     Opens(TcpFrame, Vec<u8>),
     /// A segment that may complete a handshake by a cookie.
@@ -57,126 +65,145 @@ enum After {
     Challenge(usize),
 }
 
-impl TcpTransport {
-    /// Takes the frames that have arrived. Returns whether there were any.
-    pub(super) fn ingress(&mut self, now: NicTime, net: &mut Network) -> bool {
-        let mut any = false;
-        for port in 0..net.ports().len() {
-            any |= self.ingress_of(port, now, net);
-        }
-        any
+impl PacketTransport for TcpTransport {
+    fn protocol(&self) -> Protocol {
+        Protocol::Tcp
     }
 
-    fn ingress_of(&mut self, port: usize, now: NicTime, net: &mut Network) -> bool {
-        for taken in 0..RX_BUDGET {
-            let Some(received) = net.rx(port, now) else {
-                return taken > 0;
-            };
-            let Received::Tcp(seg, frame) = received else {
-                continue;
-            };
-            let from = Link {
-                port,
-                mac: seg.src_mac,
-            };
-            self.stack.reply.len = 0;
-            let (mut hole, mut known) = (None, None);
-            let found = self
-                .table
-                .find(Key::new(seg.src, seg.src_port, seg.dst_port));
-            let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
-            let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
-            // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
-            let is_new = |c: &Conn| {
-                c.tcp
-                    .next_expected()
-                    .is_some_and(|n| !is_before(seg.seq, n))
-            };
-            let reopens = |c: &Conn| {
-                listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c)
-            };
-            let after = match conn {
-                Some((_, c)) if c.tcp.broken => After::Nothing,
-                Some((index, c)) if !reopens(c) => {
-                    known = c.hop;
-                    let verdict = judge(&c.tcp, &seg);
-                    match verdict {
-                        Verdict::Challenge => After::Challenge(index),
-                        Verdict::Drop => After::Nothing,
-                        Verdict::Take | Verdict::TakeWithoutAck => {
-                            c.timing.heard = true;
-                            let before = c.tcp.state();
-                            let resets = seg.rst && before != State::Closed;
-                            let packet = &frame[ETHERNET_HEADER..seg.end];
-                            let packet =
-                                as_shown(&mut c.tcp, verdict, &seg, packet, &mut self.scratch);
-                            self.stack.receive(&mut c.tcp, now, packet);
-                            c.tcp.reset |= resets && c.tcp.state() == State::Closed;
-                            if resets && before == State::TimeWait {
-                                // Both sides had ended, perhaps in segments received just now: no byte is missing.
-                                c.last_state = before;
-                            }
-                            if leaves_a_hole(&mut c.tcp, &seg) {
-                                hole = Some(index);
-                            }
-                            self.turns.ready.resume(index);
-                            After::Nothing
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, _: &mut dyn DmaAccess) -> bool {
+        let Packet {
+            from,
+            headers: Headers::Tcp(seg),
+            frame,
+        } = packet
+        else {
+            return false;
+        };
+        self.stack.reply.len = 0;
+        let (mut hole, mut known) = (None, None);
+        let found = self
+            .table
+            .find(Key::new(seg.src, seg.src_port, seg.dst_port));
+        let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
+        let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
+        // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
+        let is_new = |c: &Conn| {
+            c.tcp
+                .next_expected()
+                .is_some_and(|n| !is_before(seg.seq, n))
+        };
+        let reopens =
+            |c: &Conn| listening && c.is_orphan() && c.tcp.state() == State::TimeWait && is_new(c);
+        let what = match conn {
+            Some((_, c)) if c.tcp.broken => return false,
+            Some((index, c)) if !reopens(c) => {
+                known = c.hop;
+                let verdict = judge(&c.tcp, seg);
+                match verdict {
+                    Verdict::Challenge => Rest::Challenge(index),
+                    Verdict::Drop => return false,
+                    Verdict::Take | Verdict::TakeWithoutAck => {
+                        c.timing.heard = true;
+                        let before = c.tcp.state();
+                        let resets = seg.rst && before != State::Closed;
+                        let packet = &frame[ETHERNET_HEADER..seg.end];
+                        let packet = as_shown(&mut c.tcp, verdict, seg, packet, &mut self.scratch);
+                        self.stack.receive(&mut c.tcp, now, packet);
+                        c.tcp.reset |= resets && c.tcp.state() == State::Closed;
+                        if resets && before == State::TimeWait {
+                            // Both sides had ended, perhaps in segments received just now: no byte is missing.
+                            c.last_state = before;
                         }
-                    }
-                }
-                _ if listening => After::Opens(seg, frame[ETHERNET_HEADER..].to_vec()),
-                _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
-                    let listener = self.listeners.get(&seg.dst_port);
-                    listener.is_some_and(|l| l.expects_cookies(now))
-                } =>
-                {
-                    After::Completes(seg, frame[ETHERNET_HEADER..seg.end].to_vec())
-                }
-                _ => {
-                    let packet = &frame[ETHERNET_HEADER..];
-                    let refused = self.stack.refuse(port, now, packet);
-                    self.counters.refused += u64::from(refused);
-                    After::Nothing
-                }
-            };
-            match after {
-                After::Nothing => {}
-                After::Opens(seg, packet) => self.open(now, net, from, seg, &packet),
-                After::Completes(seg, packet) => self.complete(now, net, from, seg, &packet),
-                After::Challenge(index) => {
-                    if let Some(c) = self.table.at(index) {
-                        let sent = challenge(&mut self.stack, &mut c.tcp, now);
-                        self.counters.challenged += u64::from(sent);
+                        if leaves_a_hole(&mut c.tcp, seg) {
+                            hole = Some(index);
+                        }
+                        self.turns.ready.resume(index);
+                        if hole.is_none() && self.stack.reply.len == 0 {
+                            return false;
+                        }
+                        Rest::Answer
                     }
                 }
             }
-            if self.stack.reply.len > 0 {
-                // Numbers of a connection go to its peer, not to the sender of the frame.
-                let peer = known.and_then(|hop| net.link(hop));
-                let Reply { bytes, len } = &self.stack.reply;
-                net.reply(now, peer.unwrap_or(from), &bytes[..*len]);
+            _ if listening => Rest::Opens(*seg, frame[ETHERNET_HEADER..].to_vec()),
+            _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
+                let listener = self.listeners.get(&seg.dst_port);
+                listener.is_some_and(|l| l.expects_cookies(now))
+            } =>
+            {
+                Rest::Completes(*seg, frame[ETHERNET_HEADER..seg.end].to_vec())
             }
-            if let Some(c) = hole.and_then(|i| self.table.at(i)) {
-                self.counters.partial_acks += 1;
-                recover(&mut self.stack, &mut c.tcp, now);
+            _ => {
+                let packet = &frame[ETHERNET_HEADER..];
+                self.refuse(from.port, now, packet);
+                Rest::Answer
             }
-        }
+        };
+        self.after = Some(After {
+            from: *from,
+            known,
+            hole,
+            what,
+        });
         true
     }
 
-    /// Asks for hardware addresses that are due and goes on with connections that have theirs.
-    pub(super) fn resolve(&mut self, now: NicTime, net: &mut Network) -> bool {
-        let resolved = net.resolve(now);
-        let moved = !resolved.is_empty();
-        for (index, what) in resolved {
-            match what {
-                Resolved::Known => self.mark(index),
-                Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
+    fn answer(&mut self, now: NicTime, net: &mut Network) {
+        let Some(After {
+            from,
+            known,
+            hole,
+            what,
+        }) = self.after.take()
+        else {
+            return;
+        };
+        match what {
+            Rest::Answer => {}
+            Rest::Opens(seg, packet) => self.open(now, net, from, seg, &packet),
+            Rest::Completes(seg, packet) => self.complete(now, net, from, seg, &packet),
+            Rest::Challenge(index) => {
+                if let Some(c) = self.table.at(index) {
+                    let sent = challenge(&mut self.stack, &mut c.tcp, now);
+                    self.counters.challenged += u64::from(sent);
+                }
             }
         }
-        moved
+        if self.stack.reply.len > 0 {
+            // Numbers of a connection go to its peer, not to the sender of the frame.
+            let peer = known.and_then(|hop| net.link(hop));
+            let Reply { bytes, len } = &self.stack.reply;
+            net.reply(now, peer.unwrap_or(from), &bytes[..*len]);
+        }
+        if let Some(c) = hole.and_then(|i| self.table.at(i)) {
+            self.counters.partial_acks += 1;
+            recover(&mut self.stack, &mut c.tcp, now);
+        }
     }
 
+    fn resolved(&mut self, index: usize, outcome: Resolved) {
+        match outcome {
+            Resolved::Known => self.mark(index),
+            Resolved::Failed => self.fail_connect(index, Status::HostUnreachable),
+        }
+    }
+
+    /// Records which peers' hosts have refused segments.
+    fn refused(&mut self, now: NicTime, by: Link, net: &Network) {
+        for index in 0..self.table.slots() {
+            let Some(c) = self.table.at(index) else {
+                continue;
+            };
+            let link = c.hop.and_then(|hop| net.link(hop));
+            if link == Some(by) && is_synchronized(c.tcp.state()) {
+                c.tcp.probes.refused(now);
+                self.mark(index);
+            }
+        }
+    }
+}
+
+impl TcpTransport {
     /// An outgoing connection failed: its operations retire, its id is free.
     pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
         let Some(c) = self.table.at(index) else {
@@ -285,7 +312,7 @@ impl TcpTransport {
             c
         });
         let Some((index, c)) = made.and_then(|i| Some((i, self.table.at(i)?))) else {
-            net.release(hop, usize::MAX);
+            net.release(hop, waiter(usize::MAX));
             return None;
         };
         let here = IpListenEndpoint {
