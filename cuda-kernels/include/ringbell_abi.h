@@ -314,6 +314,94 @@ typedef uint64_t rb_u64;
 /** Rounded to binary16. */
 #define RB_WIRE_F16 3u
 
+/* RoCEv2. */
+/** UDP destination port of RoCEv2. */
+#define RB_ROCE_UDP_PORT 4791u
+/** Partition key of the default partition, with full membership. */
+#define RB_ROCE_PKEY_DEFAULT 65535u
+/** Bits of a packet sequence number. */
+#define RB_ROCE_PSN_BITS 24u
+/** Bits of a queue pair number. */
+#define RB_ROCE_QPN_BITS 24u
+/** Queue pair of the communication management's datagrams. */
+#define RB_ROCE_QPN_GSI 1u
+/** Queue key of that queue pair. */
+#define RB_ROCE_QKEY_GSI 2147549184u
+/** Bits of a syndrome that give its kind. */
+#define RB_ROCE_SYNDROME_KIND 224u
+/** Kind of a syndrome: acknowledgement; the low five bits are credits. */
+#define RB_ROCE_SYNDROME_ACK 0u
+/** Kind of a syndrome: receiver not ready; the low five bits are a timer. */
+#define RB_ROCE_SYNDROME_RNR 32u
+/** Kind of a syndrome: negative acknowledgement; the low five bits are a ROCE_NAK_ code. */
+#define RB_ROCE_SYNDROME_NAK 96u
+/** Credit count of a responder that states no credits. */
+#define RB_ROCE_CREDITS_INVALID 31u
+
+/* RoCEv2 operations. */
+/** Reliable connection: first packet of a SEND. */
+#define RB_ROCE_SEND_FIRST 0u
+/** Reliable connection: a packet inside a SEND. */
+#define RB_ROCE_SEND_MIDDLE 1u
+/** Reliable connection: last packet of a SEND. */
+#define RB_ROCE_SEND_LAST 2u
+/** Reliable connection: last packet of a SEND with immediate data. */
+#define RB_ROCE_SEND_LAST_IMM 3u
+/** Reliable connection: the only packet of a SEND. */
+#define RB_ROCE_SEND_ONLY 4u
+/** Reliable connection: the only packet of a SEND with immediate data. */
+#define RB_ROCE_SEND_ONLY_IMM 5u
+/** Reliable connection: first packet of an RDMA WRITE. */
+#define RB_ROCE_WRITE_FIRST 6u
+/** Reliable connection: a packet inside an RDMA WRITE. */
+#define RB_ROCE_WRITE_MIDDLE 7u
+/** Reliable connection: last packet of an RDMA WRITE. */
+#define RB_ROCE_WRITE_LAST 8u
+/** Reliable connection: last packet of an RDMA WRITE with immediate data. */
+#define RB_ROCE_WRITE_LAST_IMM 9u
+/** Reliable connection: the only packet of an RDMA WRITE. */
+#define RB_ROCE_WRITE_ONLY 10u
+/** Reliable connection: the only packet of an RDMA WRITE with immediate data. */
+#define RB_ROCE_WRITE_ONLY_IMM 11u
+/** Reliable connection: request of an RDMA READ. */
+#define RB_ROCE_READ_REQUEST 12u
+/** Reliable connection: first packet of the answer to a READ. */
+#define RB_ROCE_READ_RESPONSE_FIRST 13u
+/** Reliable connection: a packet inside the answer to a READ. */
+#define RB_ROCE_READ_RESPONSE_MIDDLE 14u
+/** Reliable connection: last packet of the answer to a READ. */
+#define RB_ROCE_READ_RESPONSE_LAST 15u
+/** Reliable connection: the only packet of the answer to a READ. */
+#define RB_ROCE_READ_RESPONSE_ONLY 16u
+/** Reliable connection: acknowledgement, positive or negative. */
+#define RB_ROCE_ACKNOWLEDGE 17u
+/** Reliable connection: answer to an atomic operation. */
+#define RB_ROCE_ATOMIC_ACKNOWLEDGE 18u
+/** Reliable connection: compares a word and swaps it when equal. */
+#define RB_ROCE_COMPARE_SWAP 19u
+/** Reliable connection: adds to a word. */
+#define RB_ROCE_FETCH_ADD 20u
+/** Reliable connection: last packet of a SEND that invalidates a key of the receiver. */
+#define RB_ROCE_SEND_LAST_INVALIDATE 22u
+/** Reliable connection: the only packet of a SEND that invalidates a key of the receiver. */
+#define RB_ROCE_SEND_ONLY_INVALIDATE 23u
+/** Unreliable datagram: the only packet of a SEND. */
+#define RB_ROCE_DATAGRAM_SEND 100u
+/** Unreliable datagram: the only packet of a SEND with immediate data. */
+#define RB_ROCE_DATAGRAM_SEND_IMM 101u
+/** Congestion notification (annex A17 §A17.9.3). */
+#define RB_ROCE_CONGESTION_NOTIFICATION 129u
+
+/* RoCEv2 reasons of a refusal. */
+/** A packet is missing: its sequence number is not the expected one. */
+#define RB_ROCE_NAK_SEQUENCE 0u
+/** The request is malformed, out of order within its message, or longer than the receiver's buffer. */
+#define RB_ROCE_NAK_INVALID_REQUEST 1u
+/** The key, the bounds or the rights of remote memory do not allow the request. */
+#define RB_ROCE_NAK_REMOTE_ACCESS 2u
+/** The responder cannot complete the request for a reason of its own. */
+#define RB_ROCE_NAK_REMOTE_OPERATION 3u
+
 /* Work queue entry: fields of its 64-bit words. */
 /** Operation code. */
 #define RB_WQE_OPCODE_WORD 0u

@@ -1,4 +1,4 @@
-//! Ethernet, ARP, IPv4, ICMP, TCP and VXLAN headers of any shape: an error, never a panic.
+//! Ethernet, ARP, IPv4, ICMP, TCP, VXLAN and RoCEv2 headers, and messages of connection management, of any shape: an error, never a panic.
 #![no_main]
 
 use std::net::Ipv4Addr;
@@ -7,10 +7,26 @@ use libfuzzer_sys::fuzz_target;
 use ringbell_nic_core::port::MacAddr;
 use ringbell_nic_core::wire::control::{echo_reply, Arp};
 use ringbell_nic_core::wire::frame::{classify, set_sequence, Frame};
+use ringbell_nic_core::wire::roce::{cm, mad, packet, Packet};
 use ringbell_nic_core::wire::vxlan;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = vxlan::parse(bytes);
+    // Whatever is read as a packet is written with the same length.
+    if let Ok(p) = packet::open(bytes, None).and_then(Packet::parse) {
+        let head = packet::Head {
+            bth: p.bth,
+            extended: p.extended,
+        };
+        let len = head.emit(&mut vec![0; bytes.len()], p.payload.len());
+        assert_eq!(len + packet::ICRC_BYTES, bytes.len());
+    }
+    if let Some(datagram) = bytes.first_chunk::<{ mad::MAD_BYTES }>() {
+        if let Some((message, transaction)) = cm::Message::parse(datagram) {
+            let again = cm::Message::parse(&message.emit(transaction));
+            assert_eq!(again, Some((message, transaction)));
+        }
+    }
     let _ = Arp::parse(bytes);
     let _ = echo_reply(bytes, MacAddr::local(1), &mut [0; 2048]);
     // Addressed to whomever the bytes say, so that the checks behind the addresses are reached.

@@ -60,6 +60,28 @@ package ringbell_abi_pkg;
   localparam logic [31:0] STREAM_DATA_AT = 32'h180;
   // A kernel's stream begins at a multiple of this; the address word holds log2 of the ring's bytes below.
   localparam logic [31:0] STREAM_ALIGN = 32'h80;
+  // UDP destination port of RoCEv2.
+  localparam logic [31:0] ROCE_UDP_PORT = 32'h12b7;
+  // Partition key of the default partition, with full membership.
+  localparam logic [31:0] ROCE_PKEY_DEFAULT = 32'hffff;
+  // Bits of a packet sequence number.
+  localparam logic [31:0] ROCE_PSN_BITS = 32'h18;
+  // Bits of a queue pair number.
+  localparam logic [31:0] ROCE_QPN_BITS = 32'h18;
+  // Queue pair of the communication management's datagrams.
+  localparam logic [31:0] ROCE_QPN_GSI = 32'h1;
+  // Queue key of that queue pair.
+  localparam logic [31:0] ROCE_QKEY_GSI = 32'h80010000;
+  // Bits of a syndrome that give its kind.
+  localparam logic [31:0] ROCE_SYNDROME_KIND = 32'he0;
+  // Kind of a syndrome: acknowledgement; the low five bits are credits.
+  localparam logic [31:0] ROCE_SYNDROME_ACK = 32'h0;
+  // Kind of a syndrome: receiver not ready; the low five bits are a timer.
+  localparam logic [31:0] ROCE_SYNDROME_RNR = 32'h20;
+  // Kind of a syndrome: negative acknowledgement; the low five bits are a ROCE_NAK_ code.
+  localparam logic [31:0] ROCE_SYNDROME_NAK = 32'h60;
+  // Credit count of a responder that states no credits.
+  localparam logic [31:0] ROCE_CREDITS_INVALID = 32'h1f;
 
   typedef enum logic [7:0] {
     // Does nothing and completes: measures the empty command.
@@ -291,6 +313,72 @@ package ringbell_abi_pkg;
     // Rounded to binary16.
     WIRE_F16 = 8'd3
   } wire_type_e;
+
+  typedef enum logic [7:0] {
+    // Reliable connection: first packet of a SEND.
+    ROCE_SEND_FIRST = 8'd0,
+    // Reliable connection: a packet inside a SEND.
+    ROCE_SEND_MIDDLE = 8'd1,
+    // Reliable connection: last packet of a SEND.
+    ROCE_SEND_LAST = 8'd2,
+    // Reliable connection: last packet of a SEND with immediate data.
+    ROCE_SEND_LAST_IMM = 8'd3,
+    // Reliable connection: the only packet of a SEND.
+    ROCE_SEND_ONLY = 8'd4,
+    // Reliable connection: the only packet of a SEND with immediate data.
+    ROCE_SEND_ONLY_IMM = 8'd5,
+    // Reliable connection: first packet of an RDMA WRITE.
+    ROCE_WRITE_FIRST = 8'd6,
+    // Reliable connection: a packet inside an RDMA WRITE.
+    ROCE_WRITE_MIDDLE = 8'd7,
+    // Reliable connection: last packet of an RDMA WRITE.
+    ROCE_WRITE_LAST = 8'd8,
+    // Reliable connection: last packet of an RDMA WRITE with immediate data.
+    ROCE_WRITE_LAST_IMM = 8'd9,
+    // Reliable connection: the only packet of an RDMA WRITE.
+    ROCE_WRITE_ONLY = 8'd10,
+    // Reliable connection: the only packet of an RDMA WRITE with immediate data.
+    ROCE_WRITE_ONLY_IMM = 8'd11,
+    // Reliable connection: request of an RDMA READ.
+    ROCE_READ_REQUEST = 8'd12,
+    // Reliable connection: first packet of the answer to a READ.
+    ROCE_READ_RESPONSE_FIRST = 8'd13,
+    // Reliable connection: a packet inside the answer to a READ.
+    ROCE_READ_RESPONSE_MIDDLE = 8'd14,
+    // Reliable connection: last packet of the answer to a READ.
+    ROCE_READ_RESPONSE_LAST = 8'd15,
+    // Reliable connection: the only packet of the answer to a READ.
+    ROCE_READ_RESPONSE_ONLY = 8'd16,
+    // Reliable connection: acknowledgement, positive or negative.
+    ROCE_ACKNOWLEDGE = 8'd17,
+    // Reliable connection: answer to an atomic operation.
+    ROCE_ATOMIC_ACKNOWLEDGE = 8'd18,
+    // Reliable connection: compares a word and swaps it when equal.
+    ROCE_COMPARE_SWAP = 8'd19,
+    // Reliable connection: adds to a word.
+    ROCE_FETCH_ADD = 8'd20,
+    // Reliable connection: last packet of a SEND that invalidates a key of the receiver.
+    ROCE_SEND_LAST_INVALIDATE = 8'd22,
+    // Reliable connection: the only packet of a SEND that invalidates a key of the receiver.
+    ROCE_SEND_ONLY_INVALIDATE = 8'd23,
+    // Unreliable datagram: the only packet of a SEND.
+    ROCE_DATAGRAM_SEND = 8'd100,
+    // Unreliable datagram: the only packet of a SEND with immediate data.
+    ROCE_DATAGRAM_SEND_IMM = 8'd101,
+    // Congestion notification (annex A17 §A17.9.3).
+    ROCE_CONGESTION_NOTIFICATION = 8'd129
+  } roce_opcode_e;
+
+  typedef enum logic [4:0] {
+    // A packet is missing: its sequence number is not the expected one.
+    ROCE_NAK_SEQUENCE = 5'd0,
+    // The request is malformed, out of order within its message, or longer than the receiver's buffer.
+    ROCE_NAK_INVALID_REQUEST = 5'd1,
+    // The key, the bounds or the rights of remote memory do not allow the request.
+    ROCE_NAK_REMOTE_ACCESS = 5'd2,
+    // The responder cannot complete the request for a reason of its own.
+    ROCE_NAK_REMOTE_OPERATION = 5'd3
+  } nak_code_e;
 
   // Flags of a descriptor, one bit each.
   // The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes).

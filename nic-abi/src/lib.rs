@@ -3,7 +3,7 @@
 //! All data between GPU and NIC is defined here, once: the BAR map ([`bar`]), the 64-byte work queue entry
 //! ([`descriptor`]), the completion line ([`completion`]), the event ([`event`]), operation and status
 //! codes, the plain-data queue handle of a kernel ([`queue`]), and the stream between a kernel and the NIC
-//! ([`kernel_stream`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the
+//! ([`kernel_stream`]), and the numbers of RoCEv2 ([`roce`]). `cargo xtask gen` writes the CUDA header, the SystemVerilog package and the
 //! register reference from the tables in [`describe`]; a test fails when they are stale.
 //!
 //! The crate is `no_std`, has no dependencies and contains no `unsafe`.
@@ -21,6 +21,7 @@ pub mod ids;
 pub mod kernel_stream;
 pub mod opcode;
 pub mod queue;
+pub mod roce;
 pub mod status;
 
 pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, ReduceOp, WireType};
@@ -33,6 +34,7 @@ pub use event::{Event, EventKind};
 pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
 pub use kernel_stream::StreamRef;
 pub use opcode::{Flags, Opcode};
+pub use roce::{NakCode, RoceOpcode};
 pub use status::Status;
 
 /// Version of this contract; read from [`bar::Reg::AbiVersion`] and checked by the host library

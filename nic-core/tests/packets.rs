@@ -5,13 +5,13 @@ mod tcp_support;
 use std::collections::VecDeque;
 
 use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
 use ringbell_nic_core::types::{Buffer, NicTime};
-use ringbell_nic_core::wire::frame::ROCE_PORT;
 use tcp_support::{Rng, IP_A, IP_B};
 
 struct NoMemory;
@@ -127,7 +127,7 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
             let mut payload = vec![0; rng.below(1400) as usize];
             rng.fill(&mut payload);
             let kind = rng.below(2) as usize;
-            let (number, port) = [(6, 7), (17, ROCE_PORT)][kind];
+            let (number, port) = [(6, 7), (17, ROCE_UDP_PORT)][kind];
             send(&mut far, &frame(number, port, &payload));
             sent[kind].push(payload);
         }
@@ -152,7 +152,7 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
 fn a_packet_without_a_transport_is_dropped_and_counted() {
     let (mut far, mut net) = pair();
     let mut tcp = Taker::new(Protocol::Tcp);
-    send(&mut far, &frame(17, ROCE_PORT, b"for no transport"));
+    send(&mut far, &frame(17, ROCE_UDP_PORT, b"for no transport"));
     send(&mut far, &frame(6, 7, b"for tcp"));
     let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None];
     assert!(deliver(NicTime(1), &mut net, takers, &mut NoMemory));
@@ -194,7 +194,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     let mut far = switch.port(0).expect("a free port");
     let ports: Vec<Box<dyn Port>> = vec![
         Box::new(Flood {
-            frame: frame(17, ROCE_PORT, b"flood"),
+            frame: frame(17, ROCE_UDP_PORT, b"flood"),
         }),
         Box::new(switch.port(1).expect("a free port")),
     ];
@@ -212,7 +212,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
 /// Every truncation and every damaged header byte of a datagram is refused or delivered within its frame.
 #[test]
 fn damaged_datagrams_stay_within_their_frame() {
-    let whole = frame(17, ROCE_PORT, &[7; 32]);
+    let whole = frame(17, ROCE_UDP_PORT, &[7; 32]);
     let (mut far, mut net) = pair();
     let mut rng = Rng(9);
     let mut counted = 0;

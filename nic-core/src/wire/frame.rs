@@ -5,6 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -59,9 +60,6 @@ struct UdpHeader {
     len: U16,
     checksum: U16,
 }
-
-/// UDP port of RoCEv2 (IANA `roce`; InfiniBand Architecture, annex 17 §17.2.1).
-pub const ROCE_PORT: u16 = 4791;
 
 const FLAG_FIN: u8 = 0x01;
 const FLAG_SYN: u8 = 0x02;
@@ -226,7 +224,7 @@ fn roce(
     payload: &[u8],
 ) -> Result<Frame, Dropped> {
     let (udp, _) = UdpHeader::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
-    if udp.dst_port.get() != ROCE_PORT {
+    if udp.dst_port.get() != ROCE_UDP_PORT {
         return Err(Dropped::NotOurs);
     }
     let src = Ipv4Addr::from(hdr.src.get());
@@ -355,7 +353,7 @@ mod tests {
             f
         };
         for len in 8..=20 {
-            let got = classify(&frame(ROCE_PORT, len), MAC, IP);
+            let got = classify(&frame(ROCE_UDP_PORT, len), MAC, IP);
             let Ok(Frame::Roce(d)) = got else {
                 panic!("{got:?}")
             };
@@ -365,17 +363,17 @@ mod tests {
             assert_eq!(d.src, SocketAddrV4::new([10, 0, 0, 9].into(), 4000));
         }
         for len in [0, 7, 21, u16::MAX] {
-            let got = classify(&frame(ROCE_PORT, len), MAC, IP);
+            let got = classify(&frame(ROCE_UDP_PORT, len), MAC, IP);
             assert_eq!(got, Err(Dropped::Malformed), "{len}");
         }
-        let got = classify(&frame(ROCE_PORT + 1, 20), MAC, IP);
+        let got = classify(&frame(ROCE_UDP_PORT + 1, 20), MAC, IP);
         assert_eq!(got, Err(Dropped::NotOurs));
         for src in [[0; 4], [224, 0, 0, 1], [255; 4], IP.octets()] {
-            let mut f = frame(ROCE_PORT, 20);
+            let mut f = frame(ROCE_UDP_PORT, 20);
             f[26..30].copy_from_slice(&src);
             assert_eq!(classify(&f, MAC, IP), Err(Dropped::Malformed), "{src:?}");
         }
-        let mut options = frame(ROCE_PORT, 16);
+        let mut options = frame(ROCE_UDP_PORT, 16);
         options[14] = 0x46;
         options.copy_within(34..50, 38);
         assert_eq!(classify(&options, MAC, IP), Err(Dropped::Malformed));

@@ -1,12 +1,13 @@
 //! Wire formats that this NIC reads by itself.
 //!
 //! The TCP segment is parsed and emitted by smoltcp; here is only what comes before it: which
-//! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), and the VXLAN header
-//! that wraps a frame on the UDP port ([`vxlan`]). Everything in this module takes untrusted
+//! transport and connection a frame belongs to ([`frame`]), ARP and ICMP echo ([`control`]), the VXLAN header
+//! that wraps a frame on the UDP port ([`vxlan`]), and RoCEv2 ([`roce`]). Everything in this module takes untrusted
 //! bytes: it returns an error, it never panics.
 
 pub mod control;
 pub mod frame;
+pub mod roce;
 pub mod vxlan;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
+    WireType,
 };
 
 use super::one_line;
@@ -61,6 +62,9 @@ pub(super) fn header() -> String {
     consts(&mut out, "Reductions", ReduceOp::TABLE);
     consts(&mut out, "Algorithms", Algorithm::TABLE);
     consts(&mut out, "Types on the wire", WireType::TABLE);
+    consts(&mut out, "RoCEv2", roce::TABLE);
+    consts(&mut out, "RoCEv2 operations", RoceOpcode::TABLE);
+    consts(&mut out, "RoCEv2 reasons of a refusal", NakCode::TABLE);
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
     fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
     fields(&mut out, "ENGINE_ATTACH descriptor", engine::ATTACH_FIELDS);

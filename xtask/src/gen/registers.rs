@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
+    WireType,
 };
 
 use super::one_line;
@@ -71,6 +72,9 @@ pub(super) fn reference() -> String {
     codes(&mut out, "Reductions", ReduceOp::TABLE);
     codes(&mut out, "Algorithms", Algorithm::TABLE);
     codes(&mut out, "Types on the wire", WireType::TABLE);
+    codes(&mut out, "RoCEv2", roce::TABLE);
+    codes(&mut out, "RoCEv2 operations", RoceOpcode::TABLE);
+    codes(&mut out, "RoCEv2 reasons of a refusal", NakCode::TABLE);
     codes(&mut out, "Constants", constants::TABLE);
     out
 }

@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
+    WireType,
 };
 
 use super::one_line;
@@ -23,7 +24,7 @@ pub(super) fn package() -> String {
          package ringbell_abi_pkg;\n",
     );
     out.push_str("\n  // Constants.\n");
-    for c in constants::TABLE {
+    for c in constants::TABLE.iter().chain(roce::TABLE) {
         comment(&mut out, c.doc);
         let bits = if c.value > u64::from(u32::MAX) {
             64
@@ -47,6 +48,8 @@ pub(super) fn package() -> String {
     enumeration(&mut out, "redop_e", 8, ReduceOp::TABLE);
     enumeration(&mut out, "algorithm_e", 8, Algorithm::TABLE);
     enumeration(&mut out, "wire_type_e", 8, WireType::TABLE);
+    enumeration(&mut out, "roce_opcode_e", 8, RoceOpcode::TABLE);
+    enumeration(&mut out, "nak_code_e", 5, NakCode::TABLE);
     out.push_str("\n  // Flags of a descriptor, one bit each.\n");
     for c in Flags::TABLE {
         comment(&mut out, c.doc);

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, Opcode, ReduceOp, Status, WireType,
+    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
+    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
+    WireType,
 };
 
 use super::stale;
@@ -37,6 +38,9 @@ fn expected() -> Vec<(String, u64)> {
         ReduceOp::TABLE,
         Algorithm::TABLE,
         WireType::TABLE,
+        roce::TABLE,
+        RoceOpcode::TABLE,
+        NakCode::TABLE,
     ];
     for c in consts.into_iter().flatten() {
         rows.push((format!("RB_{}", c.name), c.value));

@@ -1,0 +1,469 @@
+//! RoCEv2 packets judged by scapy (headers, invariant CRC) and tshark (every field). A missing tool is skipped, visibly.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use ringbell_gtlb::testing::Rng;
+use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
+use ringbell_nic_abi::{NakCode, RoceOpcode};
+use ringbell_nic_core::wire::roce::aeth::RnrTimer;
+use ringbell_nic_core::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
+use ringbell_nic_core::wire::roce::icrc::{icrc, Flow};
+use ringbell_nic_core::wire::roce::packet::{open, Head};
+use ringbell_nic_core::wire::roce::{
+    ip, Aeth, AtomicEth, Bth, Deth, Extended, Invalid, Packet, Psn, Qpn, Reth, Syndrome,
+};
+use ringbell_nic_core::wire::{emit_ethernet, MacAddr, ETHERTYPE_IPV4};
+
+const A: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 50_000);
+const B: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), ROCE_UDP_PORT);
+const FLOW: Flow = Flow {
+    from: SocketAddr::V4(A),
+    to: SocketAddr::V4(B),
+    fragment: Flow::DF,
+};
+
+fn random_extended(opcode: RoceOpcode, rng: &mut Rng) -> Extended {
+    use RoceOpcode as Op;
+    let n = rng.below(1 << 32) as u32;
+    let reth = Reth {
+        address: rng.below(u64::MAX),
+        key: rng.below(1 << 32) as u32,
+        length: n,
+    };
+    let syndrome = match rng.below(3) {
+        0 => Syndrome::Ack {
+            credits: rng.below(32) as u8,
+        },
+        1 => Syndrome::ReceiverNotReady(RnrTimer::new(rng.below(32) as u8)),
+        _ => Syndrome::Nak(NakCode::ALL[rng.below(4) as usize]),
+    };
+    let aeth = Aeth {
+        syndrome,
+        msn: n & 0xff_ffff,
+    };
+    let deth = Deth {
+        key: n,
+        source: Qpn::new(rng.below(1 << 24) as u32),
+    };
+    match opcode {
+        Op::SendLastImm | Op::SendOnlyImm | Op::WriteLastImm => Extended::Immediate(n),
+        Op::SendLastInvalidate | Op::SendOnlyInvalidate => Extended::Invalidate(n),
+        Op::WriteFirst | Op::WriteOnly | Op::ReadRequest => Extended::Reth(reth),
+        Op::WriteOnlyImm => Extended::RethImmediate(reth, n),
+        Op::ReadResponseFirst | Op::ReadResponseLast | Op::ReadResponseOnly | Op::Acknowledge => {
+            Extended::Aeth(aeth)
+        }
+        Op::AtomicAcknowledge => Extended::AtomicAck(aeth, rng.below(u64::MAX)),
+        Op::CompareSwap | Op::FetchAdd => Extended::Atomic(AtomicEth {
+            address: rng.below(u64::MAX),
+            key: n,
+            swap_or_add: rng.below(u64::MAX),
+            compare: rng.below(u64::MAX),
+        }),
+        Op::DatagramSend => Extended::Datagram(deth),
+        Op::DatagramSendImm => Extended::DatagramImmediate(deth, n),
+        _ => Extended::None,
+    }
+}
+
+fn random_head(opcode: RoceOpcode, rng: &mut Rng) -> (Head, Vec<u8>) {
+    use RoceOpcode as Op;
+    let mut number = || rng.below(1 << 24) as u32;
+    let (destination, psn) = (Qpn::new(number()), Psn::new(number()));
+    let len = match opcode {
+        Op::Acknowledge | Op::AtomicAcknowledge | Op::ReadRequest => 0,
+        Op::CompareSwap | Op::FetchAdd => 0,
+        Op::CongestionNotification => 16,
+        _ => rng.below(300) as usize,
+    };
+    let mut payload = rng.bytes(len);
+    if opcode == Op::CongestionNotification {
+        payload.fill(0);
+    }
+    let head = Head {
+        bth: Bth {
+            solicited: rng.below(2) == 1,
+            fecn: rng.below(2) == 1,
+            becn: rng.below(2) == 1,
+            acknowledge: rng.below(2) == 1,
+            ..Bth::new(opcode, destination, psn)
+        },
+        extended: random_extended(opcode, rng),
+    };
+    (head, payload)
+}
+
+/// The packet without its CRC.
+fn packet(head: &Head, payload: &[u8]) -> Vec<u8> {
+    let mut p = vec![0; head.len() + payload.len() + 3];
+    p[head.len()..][..payload.len()].copy_from_slice(payload);
+    let len = head.emit(&mut p, payload.len());
+    p.truncate(len);
+    p
+}
+
+fn frame(packet: &[u8]) -> Vec<u8> {
+    let mut f = vec![0; 14 + ip::IP_UDP_BYTES];
+    emit_ethernet(&mut f, MacAddr::local(2), MacAddr::local(1), ETHERTYPE_IPV4);
+    let len = ip::IP_UDP_BYTES + packet.len() + 4;
+    ip::emit(&mut f[14..], A, *B.ip(), len);
+    f.extend(packet);
+    f.extend(icrc(&FLOW, packet).expect("a packet"));
+    f
+}
+
+/// A Python that finds scapy: the one below `target/`, or the system's.
+fn python() -> Option<PathBuf> {
+    let here = std::env::current_exe().ok()?;
+    let ours = here.ancestors().map(|a| a.join("venv/bin/python3"));
+    let mut candidates = ours.filter(|p| p.exists()).chain(["python3".into()]);
+    candidates.find(|p| {
+        let tried = Command::new(p).args(["-c", "import scapy"]).output();
+        tried.is_ok_and(|o| o.status.success())
+    })
+}
+
+/// Gives frames to scapy, which checks them and writes a pcap file. `None`: there is no scapy.
+fn judged_by_scapy(name: &str, frames: &[Vec<u8>]) -> Option<PathBuf> {
+    let Some(python) = python() else {
+        eprintln!(
+            "SKIPPED {name}: there is no scapy; `cargo xtask test` installs it below target/venv"
+        );
+        return None;
+    };
+    let pcap = std::env::temp_dir().join(format!("ringbell-{name}-{}.pcap", std::process::id()));
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roce_scapy.py");
+    let mut child = Command::new(python)
+        .arg(script)
+        .arg(&pcap)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("python runs");
+    let hex = |f: &Vec<u8>| f.iter().map(|b| format!("{b:02x}")).collect::<String>();
+    let lines: Vec<String> = frames.iter().map(hex).collect();
+    let mut stdin = child.stdin.take().expect("piped");
+    writeln!(stdin, "{}", lines.join("\n")).expect("scapy reads");
+    drop(stdin);
+    let out = child.wait_with_output().expect("our child");
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{err}");
+    let count = String::from_utf8_lossy(&out.stdout);
+    assert_eq!(count.trim(), frames.len().to_string());
+    Some(pcap)
+}
+
+/// What tshark shows of each frame: the named fields, as numbers. `None`: there is no tshark.
+fn judged_by_tshark(name: &str, pcap: &Path, fields: &[&str]) -> Option<Vec<Vec<Option<u64>>>> {
+    let mut command = Command::new("tshark");
+    command.args(["-n", "-o", "ip.check_checksum:TRUE", "-T", "fields"]);
+    // Random payloads look like those of other protocols now and then.
+    for guessed in ["rpcordma", "smb_direct", "iser", "nvme-rdma"] {
+        command.args(["--disable-protocol", guessed]);
+    }
+    command.args([
+        "-E",
+        "separator=;",
+        "-e",
+        "_ws.malformed",
+        "-e",
+        "_ws.expert",
+    ]);
+    for f in fields {
+        command.args(["-e", f]);
+    }
+    let Ok(out) = command.arg("-r").arg(pcap).output() else {
+        eprintln!("SKIPPED {name}: there is no tshark");
+        return None;
+    };
+    assert!(out.status.success());
+    let number = |text: &str| match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None if text == "True" => Some(1),
+        None if text == "False" => Some(0),
+        None => text.parse().ok(),
+    };
+    let text = String::from_utf8_lossy(&out.stdout);
+    let rows = text.lines().enumerate().map(|(i, line)| {
+        let mut cells = line.split(';');
+        let (malformed, expert) = (cells.next(), cells.next());
+        assert_eq!((malformed, expert), (Some(""), Some("")), "frame {}", i + 1);
+        cells.map(number).collect()
+    });
+    Some(rows.collect())
+}
+
+fn samples() -> Vec<(Head, Vec<u8>)> {
+    let mut rng = Rng::new(4791);
+    let all = RoceOpcode::ALL.iter().cycle().take(800);
+    all.map(|&op| random_head(op, &mut rng)).collect()
+}
+
+#[test]
+fn every_packet_comes_back_and_no_cut_or_flipped_bit_does() {
+    for (head, payload) in samples() {
+        let bytes = packet(&head, &payload);
+        let pad = (bytes.len() - head.len() - payload.len()) as u8;
+        let read = Packet::parse(&bytes).expect("a packet of ours");
+        let bth = Bth { pad, ..head.bth };
+        assert_eq!((read.bth, read.extended), (bth, head.extended));
+        assert_eq!(read.payload, payload);
+        let mut closed = bytes.clone();
+        closed.extend(icrc(&FLOW, &bytes).expect("a packet"));
+        assert_eq!(open(&closed, Some(&FLOW)), Ok(&bytes[..]));
+        for cut in 0..closed.len() {
+            assert!(open(&closed[..cut], Some(&FLOW)).is_err());
+        }
+        for at in (0..closed.len()).filter(|&at| at != 4) {
+            closed[at] ^= 0x10;
+            assert_eq!(open(&closed, Some(&FLOW)), Err(Invalid::Icrc), "byte {at}");
+            closed[at] ^= 0x10;
+        }
+        // The byte of the congestion marks is not covered.
+        closed[4] ^= 0xc0;
+        assert!(open(&closed, Some(&FLOW)).is_ok());
+        for flow in [
+            Flow {
+                fragment: 1 << 16 | Flow::DF,
+                ..FLOW
+            },
+            Flow {
+                from: FLOW.to,
+                ..FLOW
+            },
+            Flow {
+                to: FLOW.from,
+                ..FLOW
+            },
+        ] {
+            assert_eq!(open(&closed, Some(&flow)), Err(Invalid::Icrc));
+        }
+        assert!(open(&closed, None).is_ok(), "not looked at");
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let mut rng = Rng::new(1);
+    for _ in 0..200_000 {
+        let len = rng.below(80) as usize;
+        let mut bytes = rng.bytes(len);
+        if let Some(first) = bytes.first_mut() {
+            *first = RoceOpcode::ALL[rng.below(RoceOpcode::ALL.len() as u64) as usize].code();
+        }
+        if let Ok(p) = Packet::parse(&bytes) {
+            assert!(p.payload.len() <= len);
+        }
+        assert!(icrc(&FLOW, &bytes).is_some() == (len >= 12));
+    }
+}
+
+#[test]
+fn scapy_and_tshark_agree_on_every_operation() {
+    let samples = samples();
+    let frames: Vec<_> = samples.iter().map(|(h, p)| frame(&packet(h, p))).collect();
+    let Some(pcap) = judged_by_scapy("roce", &frames) else {
+        return;
+    };
+    let fields = [
+        "bth.opcode",
+        "bth.se",
+        "bth.padcnt",
+        "bth.destqp",
+        "bth.a",
+        "bth.psn",
+        "reth.va",
+        "reth.r_key",
+        "reth.dmalen",
+        "aeth.syndrome",
+        "aeth.msn",
+        "deth.q_key",
+        "deth.srcqp",
+        "atomiceth.swapdt",
+        "atomiceth.cmpdt",
+        "atomicacketh.origremdt",
+    ];
+    let fields = fields.map(|f| format!("infiniband.{f}"));
+    let names: Vec<&str> = fields.iter().map(String::as_str).collect();
+    let rows = judged_by_tshark("roce", &pcap, &names);
+    std::fs::remove_file(&pcap).expect("scapy wrote it");
+    let Some(rows) = rows else { return };
+    assert_eq!(rows.len(), samples.len());
+    for ((head, payload), row) in samples.iter().zip(rows) {
+        let b = &head.bth;
+        let pad = (payload.len().next_multiple_of(4) - payload.len()) as u64;
+        let reth = match head.extended {
+            Extended::Reth(r) | Extended::RethImmediate(r, _) => {
+                Some([r.address, r.key.into(), r.length.into()])
+            }
+            Extended::Atomic(_) => None,
+            _ => None,
+        };
+        let aeth = match head.extended {
+            Extended::Aeth(a) | Extended::AtomicAck(a, _) => {
+                Some([a.bytes()[0].into(), u64::from(a.msn)])
+            }
+            _ => None,
+        };
+        let deth = match head.extended {
+            Extended::Datagram(d) | Extended::DatagramImmediate(d, _) => {
+                Some([u64::from(d.key), d.source.value().into()])
+            }
+            _ => None,
+        };
+        let base = [
+            b.opcode.code().into(),
+            b.solicited.into(),
+            pad,
+            b.destination.value().into(),
+            b.acknowledge.into(),
+            b.psn.value().into(),
+        ];
+        assert_eq!(row[..6], base.map(Some), "{head:?}");
+        if !matches!(head.extended, Extended::Atomic(_)) {
+            assert_eq!(row[6..9], spread(reth), "{head:?}");
+        }
+        assert_eq!(row[9..11], spread(aeth), "{head:?}");
+        assert_eq!(row[11..13], spread(deth), "{head:?}");
+        match head.extended {
+            Extended::Atomic(a) => {
+                assert_eq!(row[6..8], [Some(a.address), Some(a.key.into())]);
+                assert_eq!(row[13..15], [Some(a.swap_or_add), Some(a.compare)]);
+            }
+            Extended::AtomicAck(_, old) => assert_eq!(row[15], Some(old)),
+            _ => {}
+        }
+    }
+}
+
+fn spread<const N: usize>(values: Option<[u64; N]>) -> [Option<u64>; N] {
+    std::array::from_fn(|i| values.map(|v| v[i]))
+}
+
+#[test]
+fn scapy_and_tshark_agree_on_connection_management() {
+    let from = Endpoint {
+        id: 0x1234_5678,
+        qpn: Qpn::new(0xab_cdef),
+        psn: Psn::new(0xfe_dcba),
+        responder_resources: 16,
+        initiator_depth: 8,
+        rnr_retries: 7,
+        private: [7; PRIVATE_BYTES],
+    };
+    let (to, own) = (0x9abc_def0, from.id);
+    let messages = [
+        Message::Request(Request {
+            from,
+            port: 7000,
+            source: A,
+            destination: *B.ip(),
+            mtu: 5,
+            timeout: 14,
+            retries: 7,
+        }),
+        Message::Reply { to, from },
+        Message::Ready { to, from: own },
+        Message::Reject {
+            to,
+            from: own,
+            reason: Reason::NoService,
+        },
+        Message::Disconnect {
+            to,
+            from: own,
+            qpn: from.qpn,
+        },
+        Message::Disconnected { to, from: own },
+    ];
+    let head = Head {
+        bth: Bth::new(RoceOpcode::DatagramSend, Qpn::new(QPN_GSI), Psn::new(1)),
+        extended: Extended::Datagram(Deth {
+            key: QKEY_GSI,
+            source: Qpn::new(QPN_GSI),
+        }),
+    };
+    let frames: Vec<_> = messages
+        .iter()
+        .map(|m| frame(&packet(&head, &m.emit(9))))
+        .collect();
+    let Some(pcap) = judged_by_scapy("cm", &frames) else {
+        return;
+    };
+    let fields = [
+        "infiniband.mad.attributeid",
+        "infiniband.cm.req.serviceid.dport",
+        "infiniband.cm.req.localqpn",
+        "infiniband.cm.req.startpsn",
+        "infiniband.cm.req.pppmtu",
+        "infiniband.cm.req.retrcount",
+        "infiniband.cm.req.rnrretrcount",
+        "infiniband.cm.req.prim_localacktout",
+        "infiniband.cm.req.ip_cm.sport",
+        "infiniband.cm.rep.localqpn",
+        "infiniband.cm.rep.startpsn",
+        "infiniband.cm.rep.rnrretrcount",
+        "infiniband.cm.rep.remotecommid",
+    ];
+    let rows = judged_by_tshark("cm", &pcap, &fields);
+    std::fs::remove_file(&pcap).expect("scapy wrote it");
+    let Some(rows) = rows else { return };
+    let (qpn, psn) = (Some(from.qpn.value().into()), Some(from.psn.value().into()));
+    let n = Some;
+    assert_eq!(
+        rows[0][..9],
+        [
+            n(0x10),
+            n(7000),
+            qpn,
+            psn,
+            n(5),
+            n(7),
+            n(7),
+            n(14),
+            n(50_000)
+        ]
+    );
+    assert_eq!(rows[1][0], n(0x13));
+    assert_eq!(rows[1][9..], [qpn, psn, n(7), n(to.into())]);
+    let kinds: Vec<_> = rows[2..].iter().map(|r| r[0]).collect();
+    assert_eq!(kinds, [n(0x14), n(0x12), n(0x15), n(0x16)]);
+}
+
+#[test]
+fn the_crc_over_ipv6_is_that_of_scapy() {
+    let Some(python) = python() else {
+        eprintln!("SKIPPED the CRC over IPv6: there is no scapy");
+        return;
+    };
+    let address = |n| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n);
+    let flow = Flow {
+        from: SocketAddr::V6(SocketAddrV6::new(address(1), 50_000, 0, 0)),
+        to: SocketAddr::V6(SocketAddrV6::new(address(2), ROCE_UDP_PORT, 0, 0)),
+        fragment: 0,
+    };
+    let head = Head {
+        bth: Bth::new(RoceOpcode::SendOnly, Qpn::new(0x1234), Psn::new(0x5678)),
+        extended: Extended::None,
+    };
+    let ours = icrc(&flow, &packet(&head, b"payload!")).expect("a packet");
+    let script = "from scapy.all import *; from scapy.contrib.roce import *; \
+        p = IPv6(src='fd00::1', dst='fd00::2', tc=9, fl=77, hlim=3)/UDP(sport=50000, dport=4791)/\
+        BTH(opcode=4, migreq=1, dqpn=0x1234, psn=0x5678)/Raw(b'payload!'); print(raw(p)[-4:].hex())";
+    let out = Command::new(python)
+        .args(["-c", script])
+        .output()
+        .expect("python runs");
+    let theirs = String::from_utf8_lossy(&out.stdout);
+    let hex: String = ours.iter().map(|b| format!("{b:02x}")).collect();
+    assert_eq!(
+        theirs.trim(),
+        hex,
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
