@@ -250,7 +250,10 @@ rb_result rb_socket_close(rb_context *context, uint32_t sock, uint32_t timeout_u
 
 #define RB_ENGINE_PER_STREAM 1u /* a state for each socket of a queue, or each peer of a communicator's messages */
 
-/* An engine of the program's own: functions that see the bytes of a stream, and change nothing. The NIC calls them from its own
+/* Takes `count` bytes of an engine's output; `to` is what `transform` got. */
+typedef void (*rb_engine_emit)(void *to, const void *bytes, size_t count);
+
+/* An engine of the program's own: functions that see the bytes of a stream, or change them. The NIC calls them from its own
  * threads and from threads that wait, for one state one at a time. They must not call functions of this library, and should
  * be fast: the stream waits for them. */
 typedef struct rb_engine_callbacks {
@@ -258,13 +261,19 @@ typedef struct rb_engine_callbacks {
     void *user;  /* for `create` */
     /* A new state; NULL: there is none, and the engine fails. With RB_ENGINE_PER_STREAM once for each stream. */
     void *(*create)(void *user);
-    /* The next bytes, in order, each once, in pieces of any length. 0; any other number: the engine has failed. */
+    /* The next bytes, in order, each once, in pieces of any length. 0; any other number: the engine has failed.
+     * For an engine that changes nothing; NULL with `transform`. */
     int32_t (*process)(void *state, const void *bytes, size_t count);
     /* Stores at most `room` bytes of the result so far; returns its whole length. `room` may be 0, and `result` then NULL. */
     size_t (*result)(const void *state, void *result, size_t room);
     /* May be NULL. */
     void (*destroy)(void *state);
     double rate; /* bytes a second that it promises; a slower one is reported. 0: no promise */
+    /* In place of `process`, for an engine that changes the stream of a socket: calls `emit` with what leaves, before it returns
+     * and any number of times. `count` 0: the stream has ended, and what was held back leaves. When it fails the stream ends. */
+    int32_t (*transform)(void *state, const void *bytes, size_t count, rb_engine_emit emit, void *to);
+    double growth; /* most bytes that it emits for each of input, at most 1024; 0: one */
+    size_t extra;  /* and this many more in one call, at most 16 MiB; also those at the end */
 } rb_engine_callbacks;
 
 /* Zero-initialise, set `size = sizeof(rb_engine_config)`, and `spec` or `own`; 0 is a default. */

@@ -1,5 +1,6 @@
 /* Sockets that do not wait, events, peers' addresses, engines of the program's own and results that the NIC returns, for C99 and
  * for C++: this file is compiled as both. usage: async DIRECTORY. Run by tests/programs.rs. */
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -40,6 +41,30 @@ static int32_t sum_process(void *state, const void *bytes, size_t count) {
 static int32_t failing_process(void *state, const void *bytes, size_t count) {
     (void)state, (void)bytes, (void)count;
     return 5;
+}
+/* Emits each even byte twice, and at the end the number of odd ones, which it holds back. */
+static int32_t twice_transform(void *state, const void *bytes, size_t count, rb_engine_emit emit, void *to) {
+    struct sum *s = (struct sum *)state;
+    const unsigned char *p = (const unsigned char *)bytes;
+    size_t i;
+    if (count == 0) emit(to, &s->sum, sizeof s->sum);
+    for (i = 0; i < count; ++i) {
+        if (p[i] & 1) {
+            ++s->sum;
+        } else {
+            emit(to, p + i, 1);
+            emit(to, p + i, 1);
+        }
+    }
+    s->bytes += count;
+    return 0;
+}
+/* Emits more than it has promised. */
+static int32_t greedy_transform(void *state, const void *bytes, size_t count, rb_engine_emit emit, void *to) {
+    (void)state;
+    emit(to, bytes, count);
+    emit(to, bytes, count);
+    return 0;
 }
 static size_t sum_result(const void *state, void *result, size_t room) {
     const struct sum *s = (const struct sum *)state;
@@ -164,6 +189,72 @@ static void events(void) {
     CHECK(rb_socket_close(contexts[0], socks[0], 0) == 0);
 }
 
+/* An engine that changes the stream, at the receiver and at the sender. */
+static void own_transform(uint32_t place, uint16_t port) {
+    rb_context *contexts[2];
+    int alive = 0;
+    rb_engine_callbacks own = callbacks(&alive);
+    rb_engine_config config = config_of(&own);
+    unsigned char *bytes = (unsigned char *)malloc(BYTES), *got = (unsigned char *)malloc(2 * BYTES);
+    void *from = NULL, *to = NULL;
+    uint32_t socks[2], id = 0, i, end = place == RB_ENGINE_SENT;
+    uint64_t odd = 0, length = 0, at = 0;
+    rb_request *sent = NULL;
+    own.process = NULL;
+    own.transform = twice_transform;
+    own.growth = 2;
+    own.extra = sizeof(uint64_t);
+    config.place = place;
+    for (i = 0; i < 2; ++i) contexts[i] = context_of(nics[i]);
+    connected(contexts, port, socks);
+    CHECK(rb_mem_alloc(nics[1], BYTES, &from) == 0 && rb_mem_alloc(nics[0], 2 * BYTES, &to) == 0);
+    for (i = 0; i < BYTES; ++i) odd += (bytes[i] = pattern(i)) & 1;
+    CHECK(rb_mem_write(nics[1], from, bytes, BYTES) == 0);
+    CHECK(rb_engine_attach_socket(nics[end], socks[end], &config, &id) == 0 && alive == 1);
+    FAILS(rb_engine_attach_context(contexts[end], &config, &i), RB_ERR_INVALID_ARGUMENT, "");
+    CHECK(rb_socket_send_async(contexts[1], socks[1], from, BYTES, 0, NULL, &sent) == 0);
+    CHECK(rb_socket_recv(contexts[0], socks[0], to, 2 * (BYTES - odd), NULL, 0) == 0);
+    CHECK(rb_request_wait(sent, 0, NULL) == 0 && rb_request_free(sent) == 0);
+    CHECK(rb_mem_read(nics[0], got, to, 2 * (BYTES - odd)) == 0);
+    for (i = 0; i < BYTES; ++i) {
+        if (bytes[i] & 1) continue;
+        CHECK(got[at] == bytes[i] && got[at + 1] == bytes[i]);
+        at += 2;
+    }
+    /* What it held back leaves with the end of the stream. */
+    CHECK(rb_socket_shutdown(contexts[1], socks[1], 0) == 0);
+    CHECK(rb_socket_recv(contexts[0], socks[0], to, 100, &length, 0) == RB_STATUS_END_OF_STREAM && length == sizeof odd);
+    CHECK(rb_mem_read(nics[0], got, to, sizeof odd) == 0 && memcmp(got, &odd, sizeof odd) == 0);
+    CHECK(rb_engine_detach(nics[end], id, got, BYTES, NULL, NULL) == 0 && alive == 0);
+    for (i = 0; i < 2; ++i) CHECK(rb_socket_close(contexts[i], socks[i], 0) == 0);
+
+    /* One that breaks its promise ends the stream. */
+    connected(contexts, (uint16_t)(port + 1), socks);
+    own.transform = greedy_transform;
+    own.growth = own.extra = 0;
+    CHECK(rb_engine_attach_socket(nics[end], socks[end], &config, &id) == 0);
+    (void)rb_socket_send(contexts[1], socks[1], from, 1000, 0);
+    CHECK(rb_socket_recv(contexts[0], socks[0], to, 1000, NULL, 0) ==
+          (rb_result)(end ? RB_STATUS_CONNECTION_RESET : RB_STATUS_ENGINE_FAILED));
+    for (i = 0; i < 2; ++i) (void)rb_socket_close(contexts[i], socks[i], 0);
+    CHECK(rb_engine_detach(nics[end], id, NULL, 0, NULL, NULL) == RB_ERR_INVALID_ARGUMENT && alive == 0);
+
+    own.process = sum_process;
+    FAILS(rb_engine_attach_socket(nics[end], socks[end], &config, &id), RB_ERR_INVALID_ARGUMENT, "either process");
+    own.process = NULL;
+    own.growth = 1e9;
+    FAILS(rb_engine_attach_socket(nics[end], socks[end], &config, &id), RB_ERR_INVALID_ARGUMENT, "growth");
+    own = callbacks(&alive);
+    own.size = offsetof(rb_engine_callbacks, transform);
+    config.place = RB_ENGINE_RECEIVED;
+    connected(contexts, (uint16_t)(port + 2), socks);
+    CHECK(rb_engine_attach_socket(nics[0], socks[0], &config, &id) == 0 && alive == 1);
+    CHECK(rb_engine_detach(nics[0], id, got, BYTES, NULL, NULL) == 0 && alive == 0);
+    for (i = 0; i < 2; ++i) CHECK(rb_socket_close(contexts[i], socks[i], 0) == 0);
+    free(bytes);
+    free(got);
+}
+
 static void own_engines(void) {
     rb_context *contexts[2];
     int alive = 0;
@@ -279,6 +370,8 @@ int main(int argc, char **argv) {
     transfers();
     events();
     own_engines();
+    own_transform(RB_ENGINE_RECEIVED, 7104);
+    own_transform(RB_ENGINE_SENT, 7108);
     configs(argv[1]);
     FAILS(rb_mem_register(nics[0], memory, sizeof memory), RB_ERR_INVALID_ARGUMENT, "rb_host_register");
     FAILS(rb_mem_register(nics[0], NULL, 8), RB_ERR_INVALID_ARGUMENT, "8 bytes");
