@@ -274,7 +274,8 @@ typedef struct rb_done {
 
 /* Runs an operation to its end. `done` may be NULL. */
 rb_result rb_operation_run(const rb_operation *operation, rb_communicator *comm, rb_done *done);
-/* Starts an operation, and gives its request. */
+/* Starts an operation, and gives its request. It may overlap with earlier ones: one that uses their buffers names them in
+ * `after`. */
 rb_result rb_operation_post(const rb_operation *operation, rb_communicator *comm, rb_request **request);
 /* Queues an operation behind what the stream holds; `after` and RB_OP_FENCE have no meaning there. `request` may be
  * NULL: then rb_stream_synchronize says how it ended. */

@@ -586,7 +586,7 @@ impl Communicator {
         Arc::into_inner(self.inner).is_some()
     }
 
-    /// Starts an operation.
+    /// Starts an operation. It may overlap with earlier ones: one that uses their buffers names them by [`Operation::after`].
     ///
     /// # Errors
     /// [`CollectiveError::Misuse`] when buffers are too small; [`CollectiveError::Wait`] when the
