@@ -9,6 +9,7 @@ use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
@@ -63,8 +64,9 @@ fuzz_target!(|bytes: &[u8]| {
             attacker.flush(now);
         }
         let takers: &mut Takers<'_> = &mut [Some(&mut victim), None];
-        deliver(now, &mut net, takers, &mut NoMemory);
-        victim.step(now, &mut net, &mut NoMemory);
+        let mut data = Datapath::without_engines(&mut NoMemory);
+        deliver(now, &mut net, takers, &mut data);
+        victim.step(now, &mut net, &mut data);
         while victim.poll_event().is_some() {}
         while attacker.rx_frame(now).is_some() {}
     }

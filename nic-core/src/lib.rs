@@ -15,6 +15,8 @@ pub mod collective;
 mod command;
 mod config;
 mod copy;
+#[allow(dead_code)] // Until `local` uses all of it.
+pub mod datapath;
 pub mod descriptors;
 pub mod dma;
 pub mod engine;

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
+use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
@@ -53,7 +54,7 @@ impl PacketTransport for Taker {
     fn protocol(&self) -> Protocol {
         self.protocol
     }
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut dyn DmaAccess) -> bool {
+    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
         let payload = match &packet.headers {
             Headers::Tcp(seg) => {
                 assert_eq!(self.protocol, Protocol::Tcp);
@@ -135,8 +136,18 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
         send(&mut far, &frame(17, 4789, b"other"));
         send(&mut far, &frame(132, 1, b"other"));
         let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce)];
-        assert!(deliver(NicTime(round), &mut net, takers, &mut NoMemory));
-        assert!(!deliver(NicTime(round), &mut net, takers, &mut NoMemory));
+        assert!(deliver(
+            NicTime(round),
+            &mut net,
+            takers,
+            &mut Datapath::without_engines(&mut NoMemory)
+        ));
+        assert!(!deliver(
+            NicTime(round),
+            &mut net,
+            takers,
+            &mut Datapath::without_engines(&mut NoMemory)
+        ));
     }
     for (taker, sent) in [(&tcp, &sent[0]), (&roce, &sent[1])] {
         let from = |(link, _): &(Link, Vec<u8>)| (link.port, link.mac) == (0, mac_of(0));
@@ -155,7 +166,12 @@ fn a_packet_without_a_transport_is_dropped_and_counted() {
     send(&mut far, &frame(17, ROCE_UDP_PORT, b"for no transport"));
     send(&mut far, &frame(6, 7, b"for tcp"));
     let takers: &mut Takers<'_> = &mut [Some(&mut tcp), None];
-    assert!(deliver(NicTime(1), &mut net, takers, &mut NoMemory));
+    assert!(deliver(
+        NicTime(1),
+        &mut net,
+        takers,
+        &mut Datapath::without_engines(&mut NoMemory)
+    ));
     assert_eq!(tcp.got.len(), 1);
     assert_eq!(net.counters().dropped, 1);
 }
@@ -203,7 +219,12 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
     for step in 1..=10 {
         send(&mut far, &frame(6, 7, b"in time"));
         let takers: &mut Takers<'_> = &mut [Some(&mut tcp), Some(&mut roce)];
-        assert!(deliver(NicTime(step), &mut net, takers, &mut NoMemory));
+        assert!(deliver(
+            NicTime(step),
+            &mut net,
+            takers,
+            &mut Datapath::without_engines(&mut NoMemory)
+        ));
         assert_eq!(tcp.got.len() as u64, step);
         assert_eq!(roce.got.len() as u64 % step, 0, "as many in each step");
     }
@@ -230,7 +251,12 @@ fn damaged_datagrams_stay_within_their_frame() {
         }
         send(&mut far, &f);
         let takers: &mut Takers<'_> = &mut [None, Some(&mut roce)];
-        deliver(NicTime(1), &mut net, takers, &mut NoMemory);
+        deliver(
+            NicTime(1),
+            &mut net,
+            takers,
+            &mut Datapath::without_engines(&mut NoMemory),
+        );
         let c = net.counters();
         let refused = c.dropped + c.not_ours - counted;
         counted += refused;
@@ -248,7 +274,7 @@ impl PacketTransport for Damaged {
     fn protocol(&self) -> Protocol {
         Protocol::Roce
     }
-    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut dyn DmaAccess) -> bool {
+    fn receive(&mut self, _: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
         if let Headers::Roce(d) = &packet.headers {
             assert!(d.payload_at <= d.end && d.end <= packet.frame.len());
             self.got += 1;

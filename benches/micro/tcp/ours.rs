@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
@@ -105,12 +106,14 @@ impl Ours {
     fn step(&mut self) {
         self.now = NicTime(self.start.elapsed().as_nanos() as u64);
         let [a, b] = &mut self.nets;
+        let mut src = Datapath::without_engines(&mut self.src);
         let takers: &mut Takers<'_> = &mut [Some(&mut self.a), None];
-        deliver(self.now, a, takers, &mut self.src);
-        self.a.step(self.now, a, &mut self.src);
+        deliver(self.now, a, takers, &mut src);
+        self.a.step(self.now, a, &mut src);
+        let mut dst = Datapath::without_engines(&mut self.dst);
         let takers: &mut Takers<'_> = &mut [Some(&mut self.b), None];
-        deliver(self.now, b, takers, &mut self.dst);
-        self.b.step(self.now, b, &mut self.dst);
+        deliver(self.now, b, takers, &mut dst);
+        self.b.step(self.now, b, &mut dst);
     }
 
     fn buffer(len: usize) -> Buffer {

@@ -19,7 +19,7 @@ use ringbell_nic_abi::{
 use support::{Call, Rng, Wire, World};
 
 use super::CollectiveSettings;
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
 use crate::memory::Sharer;
 use crate::network::Network;
 use crate::transport::{
@@ -114,9 +114,9 @@ impl Transport for Failing {
         conn: ConnId,
         buffer: &Buffer,
         some: bool,
-        dma: &mut dyn DmaAccess,
+        data: &mut Datapath<'_>,
     ) -> Option<u32> {
-        self.counted()?.recv_now(conn, buffer, some, dma)
+        self.counted()?.recv_now(conn, buffer, some, data)
     }
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         self.alive()?.cancel(conn, token)
@@ -133,8 +133,8 @@ impl Transport for Failing {
     fn abort(&mut self, conn: ConnId) {
         self.alive().into_iter().for_each(|t| t.abort(conn));
     }
-    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
-        let moved = self.alive().is_some_and(|t| t.step(now, net, dma));
+    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
+        let moved = self.alive().is_some_and(|t| t.step(now, net, data));
         moved && !self.countdown.burn()
     }
     fn packets(&mut self) -> Option<&mut dyn PacketTransport> {

@@ -27,7 +27,9 @@ use ringbell_nic_abi::{
 
 use crate::collective::Collectives;
 use crate::config::NicConfig;
+use crate::datapath::Datapath;
 use crate::dma::DmaState;
+use crate::engine::Engines;
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Outstanding};
@@ -217,17 +219,23 @@ impl Core {
             ..
         } = &mut self.streams;
         let mut takers: Takers<'_> = [const { None }; PROTOCOLS];
+        let mut writes = 0;
         for (i, transport) in transports.iter_mut().enumerate() {
             if let Some(taker) = transport.packets() {
                 let protocol = taker.protocol();
                 // The one that writes to memory as it receives.
                 if protocol == Protocol::Roce {
-                    self.memory.dma.transport_index = i;
+                    writes = i;
                 }
                 takers[protocol as usize] = Some(taker);
             }
         }
-        deliver(self.time.now, network, &mut takers, &mut self.memory.dma())
+        let mut engines = std::mem::take(&mut self.memory.dma.engines);
+        let mut dma = self.memory.dma();
+        let mut data = Datapath::new(&mut dma, &mut engines, writes);
+        let any = deliver(self.time.now, network, &mut takers, &mut data);
+        self.memory.dma.engines = engines;
+        any
     }
 
     fn step_transport(&mut self, i: usize) -> bool {
@@ -237,7 +245,19 @@ impl Core {
             network,
             ..
         } = &mut self.streams;
-        let mut moved = transports[i].step(self.time.now, network, &mut self.memory.dma());
+        let transport = &mut transports[i];
+        // `local` still finds the engines behind its memory.
+        let own = transport.packets().is_some() && !self.memory.dma.engines.is_idle();
+        let mut engines = Engines::default();
+        if own {
+            std::mem::swap(&mut engines, &mut self.memory.dma.engines);
+        }
+        let mut dma = self.memory.dma();
+        let mut data = Datapath::new(&mut dma, &mut engines, i);
+        let mut moved = transport.step(self.time.now, network, &mut data);
+        if own {
+            self.memory.dma.engines = engines;
+        }
         while let Some(e) = self.streams.transports[i].poll_event() {
             self.on_transport_event(i, e);
             moved = true;

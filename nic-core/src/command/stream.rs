@@ -7,6 +7,7 @@ use ringbell_nic_abi::{
 };
 
 use super::Core;
+use crate::datapath::Datapath;
 use crate::engine::{Direction, EngineFailed};
 use crate::outstanding::Operation;
 use crate::permit::Permit;
@@ -158,7 +159,12 @@ impl Core {
         let (t, conn) = stream;
         self.memory.dma.transport_index = t;
         let transport = &mut self.streams.transports[t];
-        if let Some(n) = transport.recv_now(conn, &buffer, some, &mut self.memory.dma()) {
+        if let Some(n) = transport.recv_now(
+            conn,
+            &buffer,
+            some,
+            &mut Datapath::without_engines(&mut self.memory.dma()),
+        ) {
             let bytes = u64::from(n);
             self.report.counters.rx_bytes += bytes;
             if let Some(s) = self.sessions.at(Core::slot(d.session)) {

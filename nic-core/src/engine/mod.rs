@@ -37,8 +37,8 @@ use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 use crate::types::{CommId, Owner};
 
 pub use meter::Rates;
-pub(crate) use path::Pipeline;
 pub use path::{Delivered, EngineFailed};
+pub(crate) use path::{Pipeline, Stage};
 pub(crate) use running::Notice;
 pub(crate) use table::{Engines, Outcome, MAX_ENGINES};
 pub(crate) use watch::Sharing;

@@ -3,6 +3,7 @@
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, Status};
 
+use super::meter::Mark;
 use super::running::Running;
 use super::watch::Watching;
 use super::{PIECE, TAPPED};
@@ -283,5 +284,127 @@ impl Path {
             r.finish(&mut self.held);
             self.note_failure(r);
         }
+    }
+}
+
+/// The engines for the next bytes in one direction of one connection: that on its path, and that of the operation's owner.
+pub(crate) struct Stage<'a> {
+    path: &'a mut Path,
+    running: Option<&'a mut Running>,
+    watching: Option<Watching<'a>>,
+    piece: &'a mut Vec<u8>,
+    news: &'a mut bool,
+}
+
+/// When a tap's bytes began to move; `None`: not timed.
+pub(crate) struct Marks([Option<Mark>; 2]);
+
+impl<'a> Stage<'a> {
+    pub(super) fn new(
+        path: &'a mut Path,
+        (running, watching): (Option<&'a mut Running>, Option<Watching<'a>>),
+        piece: &'a mut Vec<u8>,
+        news: &'a mut bool,
+    ) -> Stage<'a> {
+        Stage {
+            path,
+            running,
+            watching,
+            piece,
+            news,
+        }
+    }
+
+    /// Whether the engine on the path changes the bytes: they are only [passed](Stage::pass), and go on as `held`.
+    pub(crate) fn transforms(&self) -> bool {
+        let running = self.running.as_deref();
+        running.is_some_and(|r| !r.failed && !r.is_tap)
+    }
+
+    /// The engine that changed the stream and has failed: nothing passes any more, once all that is held has gone on.
+    pub(crate) fn failed(&mut self) -> Option<EngineFailed> {
+        if let Some(r) = &self.running {
+            self.path.note_failure(r);
+        }
+        self.path.failed
+    }
+
+    /// Output of the engine that has not gone on.
+    pub(crate) fn held(&self) -> &[u8] {
+        self.path.outgoing()
+    }
+
+    /// The first `n` bytes of that have.
+    pub(crate) fn release(&mut self, n: usize) {
+        *self.news = true;
+        self.path.outgoing_gone(n);
+    }
+
+    /// Memory has got them: so does the engine of the owner.
+    pub(crate) fn received(&mut self, n: usize) {
+        if let Some(w) = &mut self.watching {
+            w.see(&self.path.outgoing()[..n]);
+        }
+        self.release(n);
+    }
+
+    /// Room for `n` bytes of the NIC's own.
+    pub(crate) fn piece(&mut self, n: usize) -> &mut [u8] {
+        if self.piece.len() < n {
+            self.piece.resize(n.max(PIECE), 0);
+        }
+        &mut self.piece[..n]
+    }
+
+    /// Before bytes move that taps will see.
+    pub(crate) fn moving(&mut self, n: usize) -> Marks {
+        let tap = self.running.as_mut().and_then(|r| r.meter.moving(n));
+        let watching = self.watching.as_mut();
+        Marks([tap, watching.and_then(|w| w.running.meter.moving(n))])
+    }
+
+    /// The next bytes that arrive.
+    pub(crate) fn pass(&mut self, bytes: &[u8], Marks([tap, watched]): Marks) {
+        *self.news = true;
+        match &mut self.running {
+            Some(r) if !r.failed && !r.is_tap => r.feed(bytes, &mut self.path.held),
+            running => {
+                if let Some(w) = &mut self.watching {
+                    w.running.meter.moved(watched, bytes.len());
+                    w.see(bytes);
+                }
+                if let Some(r) = running {
+                    r.meter.moved(tap, bytes.len());
+                    self.path.observe(r, bytes);
+                }
+            }
+        }
+    }
+
+    /// As [`pass`](Stage::pass) for the first bytes of the [piece](Stage::piece).
+    pub(crate) fn pass_piece(&mut self, n: usize, marks: Marks) {
+        let piece = std::mem::take(self.piece);
+        self.pass(&piece[..n], marks);
+        *self.piece = piece;
+    }
+
+    /// The next bytes that leave: the owner's engine sees them as they are in memory.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        *self.news = true;
+        if let Some(w) = &mut self.watching {
+            w.see(bytes);
+        }
+        match &mut self.running {
+            Some(r) if !r.is_tap => r.feed(bytes, &mut self.path.held),
+            Some(r) => self.path.observe(r, bytes),
+            None => {}
+        }
+    }
+
+    /// As [`send`](Stage::send) for the first bytes of the [piece](Stage::piece).
+    pub(crate) fn send_piece(&mut self, n: usize) {
+        let piece = std::mem::take(self.piece);
+        self.send(&piece[..n]);
+        *self.piece = piece;
     }
 }

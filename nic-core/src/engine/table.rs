@@ -7,7 +7,7 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::meter::Rates;
-use super::path::{Delivered, Path, Pipeline};
+use super::path::{Delivered, Path, Pipeline, Stage};
 use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
@@ -55,6 +55,8 @@ pub(crate) struct Engines {
     /// Engines on queues and communicators.
     watches: HashMap<(Owner, Direction), Watch>,
     kinds: HashMap<u16, Arc<Mutex<Box<Factory>>>>,
+    /// Bytes of a peer's memory, or of a send, while an engine reads them.
+    piece: Vec<u8>,
     /// An event happened that must be reported to the host.
     news: bool,
 }
@@ -363,6 +365,13 @@ impl Engines {
     fn running(slots: &mut [Slot], slot: Option<usize>) -> Option<&mut Running> {
         let entry = slots.get_mut(slot?)?.entry.as_mut()?;
         Some(&mut entry.running)
+    }
+
+    /// The engines for the next bytes of an operation of `by`; `None` when there are none.
+    pub(crate) fn stage(&mut self, key: PathKey, by: Owner) -> Option<Stage<'_>> {
+        let path = self.paths.get_mut(&key)?;
+        let both = Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
+        Some(Stage::new(path, both, &mut self.piece, &mut self.news))
     }
 
     /// See [`Path::deliver`].

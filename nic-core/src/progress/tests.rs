@@ -11,7 +11,7 @@ use rustix::event::EventfdFlags;
 
 use super::*;
 use crate::config::NicConfig;
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
 use crate::memory::nic_memory::NicMemory;
 use crate::memory::Sharer;
 use crate::network::Network;
@@ -55,7 +55,7 @@ impl Transport for Asked {
     fn shutdown(&mut self, _: ConnId) {}
     fn close(&mut self, _: ConnId) {}
     fn abort(&mut self, _: ConnId) {}
-    fn step(&mut self, _: NicTime, _: &mut Network, _: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, _: NicTime, _: &mut Network, _: &mut Datapath<'_>) -> bool {
         false
     }
     fn poll_event(&mut self) -> Option<TransportEvent> {

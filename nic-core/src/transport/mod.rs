@@ -19,135 +19,13 @@ pub mod tcp;
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use ringbell_nic_abi::{InlineSend, Status, INLINE_MAX};
+use ringbell_nic_abi::{InlineSend, Status};
 
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
+pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::memory::Sharer;
 use crate::network::{Link, Network, Packet, Protocol, Received, Resolved, PROTOCOLS};
-use crate::types::{Buffer, ConnId, ListenerId, NicTime, Owner, Small, WorkToken};
-
-/// What a send carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Payload {
-    /// Bytes that came inside the descriptor.
-    Inline {
-        /// Valid up to `len`.
-        bytes: [u8; INLINE_MAX],
-        /// Bytes.
-        len: u8,
-    },
-    /// Bytes in GPU memory; the buffer must not be reused before the send retires.
-    Memory(Buffer),
-}
-
-impl Payload {
-    /// Length in bytes.
-    pub const fn len(&self) -> u32 {
-        match self {
-            Payload::Inline { len, .. } => *len as u32,
-            Payload::Memory(b) => b.len,
-        }
-    }
-    /// Whether there is nothing to send.
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-/// A send handed to a transport. Sends of one connection leave, and retire, in order.
-#[derive(Debug, Clone, Copy)]
-pub struct SendWork {
-    /// Returned when it retires.
-    pub token: WorkToken,
-    /// Owner of the operation, for attached engines.
-    pub by: Owner,
-    /// The bytes.
-    pub payload: Payload,
-    /// No further send is expected soon.
-    pub push: bool,
-}
-
-/// A receive handed to a transport. Receives of one connection are filled, and retire, in order.
-#[derive(Debug, Clone, Copy)]
-pub struct RecvWork {
-    /// Returned when it retires.
-    pub token: WorkToken,
-    /// Owner of the operation, for attached engines.
-    pub by: Owner,
-    /// Where the bytes go.
-    pub buffer: Buffer,
-    /// Retire with the first bytes instead of waiting for all of `buffer.len`.
-    pub some: bool,
-}
-
-/// An event of a transport. Each posted operation yields exactly one `SendDone` or `RecvDone`,
-/// unless it was cancelled with [`Transport::cancel`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TransportEvent {
-    /// An outgoing connection is established.
-    Connected {
-        /// Which.
-        conn: ConnId,
-    },
-    /// An outgoing connection failed; the id is free again.
-    ConnectFailed {
-        /// Which.
-        conn: ConnId,
-        /// `ConnectionRefused`, `HostUnreachable`, `TimedOut` or `NoResources`.
-        status: Status,
-    },
-    /// A peer has connected to a listener; the connection is established and may already hold bytes.
-    Incoming {
-        /// The listener.
-        listener: ListenerId,
-        /// The new connection.
-        conn: ConnId,
-        /// The peer's address.
-        peer: SocketAddrV4,
-    },
-    /// A send retired.
-    SendDone {
-        /// The connection.
-        conn: ConnId,
-        /// The work.
-        token: WorkToken,
-        /// `Ok`, or why not all bytes went.
-        status: Status,
-        /// Bytes that the peer's NIC has taken.
-        bytes: u64,
-        /// Detail word of the completion.
-        detail: u64,
-    },
-    /// A receive retired.
-    RecvDone {
-        /// The connection.
-        conn: ConnId,
-        /// The work.
-        token: WorkToken,
-        /// `Ok`, `EndOfStream`, `ConnectionReset`, or a memory fault.
-        status: Status,
-        /// Bytes written to the buffer.
-        bytes: u64,
-        /// Detail word of the completion.
-        detail: u64,
-    },
-    /// The peer has closed its sending side (seen once, when the FIN arrived).
-    PeerClosed {
-        /// Which.
-        conn: ConnId,
-    },
-    /// The peer reset the connection or is gone. Posted operations retire with `ConnectionReset`; the id
-    /// stays until [`Transport::close`] or [`Transport::abort`].
-    Reset {
-        /// Which.
-        conn: ConnId,
-    },
-    /// A closed connection has ended in order; the id is free again.
-    Closed {
-        /// Which.
-        conn: ConnId,
-    },
-}
+use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 
 /// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.
 ///
@@ -220,9 +98,9 @@ pub trait Transport: Sharer + Send {
         conn: ConnId,
         buffer: &Buffer,
         some: bool,
-        dma: &mut dyn DmaAccess,
+        data: &mut Datapath<'_>,
     ) -> Option<u32> {
-        let _ = (conn, buffer, some, dma);
+        let _ = (conn, buffer, some, data);
         None
     }
 
@@ -261,7 +139,7 @@ pub trait Transport: Sharer + Send {
     fn abort(&mut self, conn: ConnId);
 
     /// Moves what can be moved. Packets have come by [`deliver`] and leave by `net`. Returns whether anything was moved.
-    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool;
+    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool;
 
     /// The next thing that happened.
     fn poll_event(&mut self) -> Option<TransportEvent>;
@@ -309,7 +187,7 @@ pub trait PacketTransport {
 
     /// Takes a packet, which lies in the port until the call returns. `true`: [`answer`](PacketTransport::answer) is
     /// called before the next packet.
-    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, dma: &mut dyn DmaAccess) -> bool;
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, data: &mut Datapath<'_>) -> bool;
 
     /// Does what the last packet asks for beside the packet itself, such as an answer to its sender.
     fn answer(&mut self, now: NicTime, net: &mut Network);
@@ -332,7 +210,7 @@ pub fn deliver(
     now: NicTime,
     net: &mut Network,
     takers: &mut Takers<'_>,
-    dma: &mut dyn DmaAccess,
+    data: &mut Datapath<'_>,
 ) -> bool {
     let mut any = false;
     for port in 0..net.ports().len() {
@@ -346,7 +224,7 @@ pub fn deliver(
             };
             match &mut takers[protocol as usize] {
                 Some(taker) => {
-                    if taker.receive(now, &packet, dma) {
+                    if taker.receive(now, &packet, data) {
                         taker.answer(now, net);
                     }
                 }

@@ -24,7 +24,7 @@ use ringbell_nic_abi::{
     ReduceOp, Rkey, Status,
 };
 use ringbell_nic_core::collective::{CollectiveSettings, CommStatus, CommunicatorConfig};
-use ringbell_nic_core::dma::DmaAccess;
+use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::transport::{Payload, RecvWork, SendWork, Transport, TransportEvent};
 use ringbell_nic_core::types::{CommId, ConnId, ListenerId, NicTime, WorkToken};
@@ -214,7 +214,7 @@ impl Transport for Played {
             w.retire(conn.0 as usize, Status::Aborted);
         });
     }
-    fn step(&mut self, _: NicTime, _: &mut Network, dma: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, _: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
         self.with(|w| {
             let mut moved = false;
             for i in 0..w.streams.len() {
@@ -228,7 +228,7 @@ impl Transport for Played {
                     }
                     moved = true;
                     let bytes: Vec<u8> = s.inbox.drain(..n).collect();
-                    let status = match dma.write(&r.buffer, *done, &bytes) {
+                    let status = match data.dma.write(&r.buffer, *done, &bytes) {
                         Ok(()) => Status::Ok,
                         Err(fault) => fault.status().0,
                     };

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
@@ -157,8 +158,9 @@ impl Side {
     /// A step that leaves the events with the transport.
     pub fn move_on(&mut self, now: NicTime) -> bool {
         let takers: &mut Takers<'_> = &mut [Some(&mut self.tcp), None];
-        let arrived = deliver(now, &mut self.net, takers, &mut self.dma);
-        self.tcp.step(now, &mut self.net, &mut self.dma) || arrived
+        let data = &mut Datapath::without_engines(&mut self.dma);
+        let arrived = deliver(now, &mut self.net, takers, data);
+        self.tcp.step(now, &mut self.net, data) || arrived
     }
     pub fn next_timer(&self) -> Option<NicTime> {
         let timers = [self.tcp.next_timer(), self.net.next_timer()];

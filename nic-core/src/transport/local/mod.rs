@@ -57,6 +57,7 @@ use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
 use ringbell_nic_abi::{InlineSend, Status};
 
 use crate::config::LocalConfig;
+use crate::datapath::Datapath;
 use crate::dma::DmaAccess;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
@@ -520,14 +521,14 @@ impl Transport for LocalTransport {
         conn: ConnId,
         buffer: &Buffer,
         some: bool,
-        dma: &mut dyn DmaAccess,
+        data: &mut Datapath<'_>,
     ) -> Option<u32> {
         let quarter = self.config.inline_window as u64 / 4;
         let c = self.table.get_mut(conn.0)?;
         if c.rx.segs.is_empty() || !c.may_receive_now() {
             return None;
         }
-        let n = receive::take_staged(c, buffer, some, dma)?;
+        let n = receive::take_staged(c, buffer, some, data.dma)?;
         // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
@@ -667,7 +668,8 @@ impl Transport for LocalTransport {
         self.free_conn(conn.0);
     }
 
-    fn step(&mut self, now: NicTime, _: &mut Network, dma: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, now: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
+        let dma = &mut *data.dma;
         let mut moved = now >= self.sockets_at && self.step_sockets(now, dma);
         for i in 0..self.links.len() {
             if self.links[i].as_ref().is_some_and(Link::has_packets) {

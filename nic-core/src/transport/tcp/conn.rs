@@ -8,7 +8,8 @@ use smoltcp::socket::tcp::State;
 use super::key::Key;
 use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed, TcpSocket};
 use super::TcpConfig;
-use crate::transport::{RecvWork, SendWork};
+use crate::datapath::{ReceivePath, RecvWork, SendPath};
+use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId, NicTime};
 
 /// A peer is not given up before it was sent so much without an answer: smoltcp backs off to a minute,
@@ -32,24 +33,6 @@ pub(super) enum Phase {
     Closing,
     /// The id was given back; TCP still has segments to send or TIME-WAIT to keep (FIN, RST).
     Orphan,
-}
-
-/// A send that has not retired.
-#[derive(Debug)]
-pub(super) struct Sending {
-    pub(super) work: SendWork,
-    /// Bytes in the socket's buffer, or beyond.
-    pub(super) done: u32,
-    /// Length of the DMA read that memory has not answered: it must be repeated unchanged.
-    pub(super) pending: Option<usize>,
-}
-
-/// A receive that has not retired.
-#[derive(Debug)]
-pub(super) struct Receiving {
-    pub(super) work: RecvWork,
-    /// Bytes written to the buffer.
-    pub(super) done: u32,
 }
 
 /// Timers of a connection: when to poll it without a segment, and since when its peer owes an answer.
@@ -95,8 +78,8 @@ pub(super) struct Conn {
     pub(super) tcp: TcpSocket,
     /// The hop towards the peer; `None` before the first step.
     pub(super) hop: Option<usize>,
-    pub(super) sends: VecDeque<Sending>,
-    pub(super) recvs: VecDeque<Receiving>,
+    pub(super) sends: SendPath,
+    pub(super) recvs: ReceivePath,
     /// A FIN is to follow the sends.
     pub(super) fin_wanted: bool,
     /// The socket has been closed for sending.
@@ -105,10 +88,6 @@ pub(super) struct Conn {
     pub(super) peer_closed: bool,
     /// TCP state at the end of the last service.
     pub(super) last_state: State,
-    /// An engine holds bytes for the next receive.
-    pub(super) held: bool,
-    /// Where bytes that leave lie before an engine changes them; empty without one.
-    pub(super) piece: Vec<u8>,
     /// The last service ended before all that could be moved was moved.
     pub(super) paused: bool,
     pub(super) timing: Timing,
@@ -128,14 +107,12 @@ impl Conn {
             phase,
             tcp: TcpSocket::new(local, peer, config),
             hop: None,
-            sends: VecDeque::new(),
-            recvs: VecDeque::new(),
+            sends: SendPath::new(id),
+            recvs: ReceivePath::new(id),
             fin_wanted: false,
             fin_given: false,
             peer_closed: false,
             last_state: State::Closed,
-            held: false,
-            piece: Vec::new(),
             paused: false,
             timing: Timing::default(),
         }
@@ -150,11 +127,33 @@ impl Conn {
         let socket = self.tcp.tcp();
         self.phase != Phase::Open
             || work.buffer.len == 0
-            || self.held
+            || self.recvs.holds()
             || self.peer_closed
             || socket.recv_queue() > 0
             || !is_synchronized(socket.state())
             || peer_has_closed(socket.state())
+    }
+
+    /// Whether a closed connection has ended in order: both sides have sent their last byte, and unless a reset ended it,
+    /// both have acknowledged it.
+    pub(super) fn ended_in_order(&self) -> bool {
+        match self.last_state {
+            State::LastAck | State::Closing => !self.tcp.reset,
+            State::TimeWait => true,
+            _ => false,
+        }
+    }
+
+    /// Reports that the peer has sent its last byte, once and before receives end for it. Returns whether it was now.
+    pub(super) fn note_peers_end(&mut self, events: &mut VecDeque<TransportEvent>) -> bool {
+        let state = self.tcp.state();
+        let in_order = state == State::Closed && self.ended_in_order();
+        if self.peer_closed || !(in_order || peer_has_closed(state)) {
+            return false;
+        }
+        self.peer_closed = true;
+        events.push_back(TransportEvent::PeerClosed { conn: self.id });
+        true
     }
 
     /// Whether what TCP sends now must be answered: data, FIN or a keep-alive probe.

@@ -39,7 +39,6 @@ mod poll;
 mod pump;
 mod ready;
 mod receive;
-mod send_transform;
 mod sequence;
 mod smoltcp_gaps;
 mod timers;
@@ -52,7 +51,7 @@ use std::time::Duration;
 use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
 
-use self::conn::{Conn, Phase, Receiving, Sending};
+use self::conn::{Conn, Phase};
 pub use self::demux::CONNECTIONS_MAX;
 use self::demux::{index_of, Table};
 use self::isn::Keys;
@@ -63,7 +62,7 @@ use self::receive::After;
 use self::smoltcp_gaps::stack::Stack;
 use self::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
 use crate::memory::Sharer;
 use crate::network::{is_host, Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
@@ -379,17 +378,12 @@ impl Transport for TcpTransport {
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let sending = Sending {
-            work,
-            done: 0,
-            pending: None,
-        };
         let refused = match self.table.by_id(conn) {
             None => Status::NotConnected,
             Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
             Some(c) if c.fin_wanted => Status::NotConnected,
             Some(c) => {
-                c.sends.push_back(sending);
+                c.sends.post(work);
                 return self.mark(index_of(conn));
             }
         };
@@ -409,7 +403,7 @@ impl Transport for TcpTransport {
             // A reset connection may still hold bytes: service decides.
             Some(c) => {
                 let moves = c.has_news_for(&work);
-                c.recvs.push_back(Receiving { work, done: 0 });
+                c.recvs.post(work);
                 if moves {
                     self.mark(index_of(conn));
                 }
@@ -427,11 +421,8 @@ impl Transport for TcpTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.table.by_id(conn)?;
-        if let Some(at) = c.sends.iter().position(|s| s.work.token == token) {
-            return c.sends.remove(at).map(|s| u64::from(s.done));
-        }
-        let at = c.recvs.iter().position(|r| r.work.token == token)?;
-        c.recvs.remove(at).map(|r| u64::from(r.done))
+        let sent = c.sends.cancel(token);
+        sent.or_else(|| c.recvs.cancel(token))
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {
@@ -452,7 +443,8 @@ impl Transport for TcpTransport {
             return;
         };
         c.fin_wanted = true;
-        c.fail_recvs(Status::NotConnected, &mut self.events);
+        c.recvs
+            .fail_all((Status::NotConnected, 0), &mut self.events);
         match c.phase {
             Phase::Open => {
                 c.phase = Phase::Closing;
@@ -461,7 +453,8 @@ impl Transport for TcpTransport {
             Phase::Closing => {}
             _ => {
                 // Never established, or reset: there is nothing to wait for.
-                c.fail_sends(Status::NotConnected, &mut self.events);
+                c.sends
+                    .fail_all((Status::NotConnected, 0), &mut self.events);
                 self.events.push_back(TransportEvent::Closed { conn });
                 self.reset_orphan(index_of(conn));
             }
@@ -479,12 +472,11 @@ impl Transport for TcpTransport {
         let Some(c) = self.table.by_id(conn) else {
             return;
         };
-        c.fail_sends(Status::Aborted, &mut self.events);
-        c.fail_recvs(Status::Aborted, &mut self.events);
+        c.fail_all(Status::Aborted, &mut self.events);
         self.reset_orphan(index_of(conn));
     }
 
-    fn step(&mut self, now: NicTime, net: &mut Network, dma: &mut dyn DmaAccess) -> bool {
+    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
         self.stack.follow_ports(net, now);
         if !self.released.is_empty() {
             self.release_hops(net);
@@ -496,7 +488,7 @@ impl Transport for TcpTransport {
                 None => {}
             }
         }
-        let moved = self.serve_ready(now, net, dma);
+        let moved = self.serve_ready(now, net, data);
         net.flush(now);
         moved
     }

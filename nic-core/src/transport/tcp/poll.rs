@@ -12,10 +12,10 @@ use super::device::Egress;
 use super::smoltcp_gaps::guarded;
 use super::smoltcp_gaps::keep_alive::mind_keep_alive;
 use super::smoltcp_gaps::lost_timer;
-use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed};
+use super::smoltcp_gaps::socket::is_synchronized;
 use super::smoltcp_gaps::stack::PortInterface;
 use super::{waiter, TcpTransport};
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
 use crate::network::Network;
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
@@ -60,7 +60,7 @@ impl TcpTransport {
         &mut self,
         now: NicTime,
         net: &mut Network,
-        dma: &mut dyn DmaAccess,
+        data: &mut Datapath<'_>,
     ) -> bool {
         let mut moved = false;
         (self.turns.again, self.turns.blocked, self.turns.full_way) = (None, 0, None);
@@ -69,7 +69,7 @@ impl TcpTransport {
                 break;
             };
             let blocked = self.turns.blocked;
-            moved |= self.serve(index, now, net, dma);
+            moved |= self.serve(index, now, net, data);
             // The port is full: the remaining connections keep their place, and the peer gets a turn first.
             if self.turns.blocked > blocked && self.turns.blocked >= BLOCKED_MAX {
                 break;
@@ -95,7 +95,7 @@ impl TcpTransport {
         index: usize,
         now: NicTime,
         net: &mut Network,
-        dma: &mut dyn DmaAccess,
+        data: &mut Datapath<'_>,
     ) -> bool {
         let Some(c) = self.table.at(index) else {
             return false;
@@ -134,17 +134,18 @@ impl TcpTransport {
         match c.phase {
             Phase::Resolving => return moved,
             Phase::Open => {
-                moved |= c.pump_recvs(dma, &mut self.events);
+                moved |= c.note_peers_end(&mut self.events);
+                moved |= c.pump_recvs(data, &mut self.events);
                 // Bytes that cannot leave would only evict other connections from the cache.
                 if self.turns.full_way.is_none() || self.turns.full_way != c.hop {
-                    moved |= c.pump_sends(share, dma, &mut self.events);
+                    moved |= c.pump_sends(share, data, &mut self.events);
                 }
             }
             Phase::Closing => {
                 c.tcp.discard();
-                moved |= c.pump_sends(share, dma, &mut self.events);
+                moved |= c.pump_sends(share, data, &mut self.events);
             }
-            Phase::Dead => moved |= c.pump_recvs(dma, &mut self.events),
+            Phase::Dead => moved |= c.pump_recvs(data, &mut self.events),
             Phase::Orphan => {
                 // The program no longer reads, so the peer gets a reset (RFC 1122 §4.2.2.13).
                 if c.tcp.discard() {
@@ -154,7 +155,7 @@ impl TcpTransport {
             Phase::Connecting | Phase::Incoming(_) => {}
         }
         if c.fin_wanted && !c.fin_given && c.sends.is_empty() && is_synchronized(c.tcp.state()) {
-            let (any, all) = c.end_outgoing(dma, &mut self.events);
+            let (any, all) = c.finish_sends(data, &mut self.events);
             moved |= any;
             if all {
                 c.tcp.socket().close();
@@ -202,8 +203,7 @@ impl TcpTransport {
             }
             Phase::Incoming(_) | Phase::Orphan => {}
             Phase::Open => {
-                c.fail_sends(Status::ConnectionReset, &mut self.events);
-                c.fail_recvs(Status::ConnectionReset, &mut self.events);
+                c.fail_all(Status::ConnectionReset, &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 // The id stays until it is closed, without its socket.
                 c.tcp.replace();
@@ -212,7 +212,8 @@ impl TcpTransport {
                 return;
             }
             Phase::Dead | Phase::Closing => {
-                c.fail_sends(Status::ConnectionReset, &mut self.events);
+                c.sends
+                    .fail_all((Status::ConnectionReset, 0), &mut self.events);
                 self.events.push_back(TransportEvent::Reset { conn });
                 self.events.push_back(TransportEvent::Closed { conn });
             }
@@ -420,12 +421,7 @@ impl TcpTransport {
             return false;
         };
         let state = c.tcp.state();
-        // Both sides have sent their last byte; unless a reset ended it, both have acknowledged it.
-        let ended_in_order = match c.last_state {
-            State::LastAck | State::Closing => !c.tcp.reset,
-            State::TimeWait => true,
-            _ => false,
-        };
+        let ended_in_order = c.ended_in_order();
         let closed = state == State::Closed;
         // In TIME-WAIT the peer's FIN may still lack its acknowledgement; after `Closed` the program may drop the
         // NIC.
@@ -438,29 +434,21 @@ impl TcpTransport {
         match c.phase {
             Phase::Open if closed && !ended_in_order => {
                 c.phase = Phase::Dead;
-                c.fail_sends(Status::ConnectionReset, events);
-                c.fail_recvs(Status::ConnectionReset, events);
+                c.fail_all(Status::ConnectionReset, events);
                 events.push_back(TransportEvent::Reset { conn: c.id });
             }
             Phase::Open => {
-                if (closed || peer_has_closed(state)) && !c.peer_closed {
-                    c.peer_closed = true;
-                    events.push_back(TransportEvent::PeerClosed { conn: c.id });
-                }
-                if c.peer_closed && c.tcp.socket().recv_queue() == 0 && !c.held {
-                    c.fail_recvs(Status::EndOfStream, events);
-                }
                 if !closed {
                     // The way in which it closed stays known for later looks.
                     c.last_state = state;
                 }
             }
             Phase::Dead => {
-                c.fail_recvs(Status::ConnectionReset, events);
+                c.recvs.fail_all((Status::ConnectionReset, 0), events);
             }
             Phase::Closing => {
                 if closed && !ended_in_order {
-                    c.fail_sends(Status::ConnectionReset, events);
+                    c.sends.fail_all((Status::ConnectionReset, 0), events);
                     events.push_back(TransportEvent::Reset { conn: c.id });
                 }
                 let done = closed || matches!(state, State::FinWait2 | State::TimeWait);
@@ -490,7 +478,7 @@ impl TcpTransport {
         let Some(c) = self.table.at(index) else {
             return;
         };
-        let reads_pending = c.sends.front().is_some_and(|s| s.pending.is_some());
+        let reads_pending = c.sends.pending() > 0;
         let poll_at = self.stack.poll_at(&c.tcp, now);
         let wants_now = poll_at.is_some_and(|at| at <= now);
         let again = match sent {

@@ -22,7 +22,7 @@ use super::smoltcp_gaps::forged::replay_syn;
 use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
 use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
 use super::{waiter, TcpTransport};
-use crate::dma::DmaAccess;
+use crate::datapath::Datapath;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Resolved};
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
@@ -70,7 +70,7 @@ impl PacketTransport for TcpTransport {
         Protocol::Tcp
     }
 
-    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, _: &mut dyn DmaAccess) -> bool {
+    fn receive(&mut self, now: NicTime, packet: &Packet<'_>, _: &mut Datapath<'_>) -> bool {
         let Packet {
             from,
             headers: Headers::Tcp(seg),
@@ -210,8 +210,7 @@ impl TcpTransport {
             return;
         };
         let conn = c.id;
-        c.fail_sends(status, &mut self.events);
-        c.fail_recvs(status, &mut self.events);
+        c.fail_all(status, &mut self.events);
         self.events
             .push_back(TransportEvent::ConnectFailed { conn, status });
         self.reset_orphan(index);
