@@ -412,7 +412,7 @@ impl Nic {
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.core(|c| {
             let transports = &c.streams.transports;
-            let rows = c.sessions.iter().map(|(id, s)| {
+            let rows = c.streams.sessions.iter().map(|(id, s)| {
                 let (state, t) = match &s.state {
                     State::Idle => ("idle", None),
                     State::Listening(_) => ("listening", None),

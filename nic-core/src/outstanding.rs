@@ -5,7 +5,7 @@
 //! the NIC next reads its clock never enters the wheel at all.
 
 use ringbell_gtlb::Pin;
-use ringbell_nic_abi::{Opcode, SessionId};
+use ringbell_nic_abi::{Opcode, SessionId, Status};
 
 use crate::permit::Permit;
 use crate::types::{ConnId, NicTime, WorkToken};
@@ -35,6 +35,15 @@ pub(crate) struct Operation {
     pub(crate) timeout_us: u32,
     /// Added to that once, after the other ranks were probed.
     pub(crate) extra_us: u32,
+}
+
+/// An operation that has ended, with its completion.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retired {
+    pub(crate) token: WorkToken,
+    pub(crate) status: Status,
+    pub(crate) bytes: u64,
+    pub(crate) detail: u64,
 }
 
 #[derive(Debug)]
@@ -234,7 +243,6 @@ impl Outstanding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringbell_nic_abi::Status;
 
     fn work(timeout_us: u32) -> Operation {
         Operation {

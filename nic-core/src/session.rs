@@ -9,7 +9,13 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::{PdId, SessionId, Status};
 
-use crate::types::{ConnId, ListenerId, WorkToken};
+use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
+
+/// The slot of a session's id.
+#[inline]
+pub(crate) fn slot_of(id: SessionId) -> u32 {
+    id.0 & 0xffff
+}
 
 /// A connection that a transport has accepted and no `ACCEPT` has taken yet.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +58,8 @@ pub(crate) enum State {
         work: WorkToken,
         transport: usize,
         conn: ConnId,
+        /// When the transports must have given up.
+        deadline: NicTime,
     },
     /// Bytes flow.
     Stream(Stream),
@@ -127,7 +135,7 @@ impl Sessions {
 
     /// The session of an id that a queue of domain `pd` has presented.
     pub(crate) fn get(&mut self, id: SessionId, pd: PdId) -> Option<&mut Session> {
-        let slot = self.slots.get_mut((id.0 & 0xffff) as usize)?;
+        let slot = self.slots.get_mut(slot_of(id) as usize)?;
         if u32::from(slot.generation) != id.0 >> 16 {
             return None;
         }
@@ -142,7 +150,7 @@ impl Sessions {
     /// A chained operation has failed: those behind it fail with its status.
     #[cold]
     pub(crate) fn end_chain(&mut self, id: SessionId, status: Status, detail: u64) {
-        let slot = id.0 & 0xffff;
+        let slot = slot_of(id);
         // Its session may be closed by now, and its slot another's.
         if self.id(slot) == id {
             if let Some(session) = self.at(slot) {
@@ -172,6 +180,11 @@ impl Sessions {
         all.filter(|(_, s)| s.session.is_some())
             .map(|(i, _)| i as u32)
             .collect()
+    }
+
+    /// Most sessions that may be open.
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit as u64
     }
 
     /// Number of open sessions.

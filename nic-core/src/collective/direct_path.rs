@@ -223,7 +223,8 @@ impl Collectives {
                 }
             }
         };
-        d.path.post(id.into(), op, taps::shows_messages(io, slot));
+        d.path
+            .post(id.into(), op, taps::shows_messages(&io.dma.engines, slot));
         c.count(p.params.kind, Algorithm::Direct);
         c.active.push(id);
         self.direct_active += 1;

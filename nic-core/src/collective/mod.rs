@@ -56,6 +56,7 @@ use rustc_hash::FxHashMap;
 
 use crate::dma::ReadStatus;
 use crate::memory::nic_memory::Block;
+use crate::outstanding::Retired;
 use crate::transport::TransportEvent;
 use crate::types::{NicTime, WorkToken};
 use channel::Channel;
@@ -152,15 +153,6 @@ impl Active {
 
 /// Kernels' streams that stand for source and destination, where there are any.
 pub(crate) type Rings = Option<Box<[Option<StreamSide>; 2]>>;
-
-/// A work that has ended.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Retired {
-    pub(crate) token: WorkToken,
-    pub(crate) status: Status,
-    pub(crate) bytes: u64,
-    pub(crate) detail: u64,
-}
 
 /// Outcome for an operation that must end now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -667,7 +659,7 @@ impl Collectives {
         if self.by_ctx.is_empty() && !self.fabric.is_busy() {
             return false;
         }
-        self.show_messages(io);
+        self.show_messages(&mut io.dma.engines);
         let mut moved = self.take_events(io);
         if fresh && self.lives.unsettled {
             moved |= self.look_at_clock(io);

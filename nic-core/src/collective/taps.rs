@@ -21,7 +21,7 @@ use ringbell_nic_abi::{EngineId, PdId, Status};
 use super::combine::locate;
 use super::{Collectives, Io, Pieces, Rings, Side, State, StreamSide, Task};
 use crate::dma::{DmaAccess, ReadStatus};
-use crate::engine::{Direction, Place, PIECE};
+use crate::engine::{Direction, Engines, Place, PIECE};
 use crate::types::{Buffer, Owner};
 
 /// Bytes that one operation passes before the NIC continues with other work.
@@ -183,13 +183,13 @@ impl Tap {
 
 /// Whether an engine sees the messages of a communicator.
 #[inline]
-pub(super) fn shows_messages(io: &Io<'_>, slot: u32) -> bool {
-    if !io.dma.engines.is_watching() {
+pub(super) fn shows_messages(engines: &Engines, slot: u32) -> bool {
+    if !engines.is_watching() {
         return false;
     }
     let watched = |place: Place| {
         let (by, direction) = place.at(slot);
-        io.dma.engines.is_watched(by, direction)
+        engines.is_watched(by, direction)
     };
     watched(Place::Sent) || watched(Place::Received)
 }
@@ -293,7 +293,7 @@ impl Collectives {
 
     /// Which engines see the operations that a queue of a domain posts now.
     #[inline]
-    pub(crate) fn seen(&self, engines: &crate::engine::Engines, slot: u32, pd: PdId) -> Seen {
+    pub(crate) fn seen(&self, engines: &Engines, slot: u32, pd: PdId) -> Seen {
         let of = |place: Place| {
             let (by, direction) = place.at(slot);
             let id = engines.watcher(by, direction)?;
@@ -311,15 +311,15 @@ impl Collectives {
 
     /// Puts the streams to peers before the engines that are to see messages.
     #[inline]
-    pub(crate) fn show_messages(&mut self, io: &mut Io<'_>) {
-        if io.dma.engines.is_watching() {
-            self.show_all_messages(io);
+    pub(crate) fn show_messages(&mut self, engines: &mut Engines) {
+        if engines.is_watching() {
+            self.show_all_messages(engines);
         }
     }
 
-    fn show_all_messages(&mut self, io: &mut Io<'_>) {
+    fn show_all_messages(&mut self, engines: &mut Engines) {
         for slot in 0..self.comms.len() as u32 {
-            if !shows_messages(io, slot) {
+            if !shows_messages(engines, slot) {
                 continue;
             }
             let Some(c) = self.comm(slot) else { continue };
@@ -329,7 +329,7 @@ impl Collectives {
                 };
                 for place in [Place::Sent, Place::Received] {
                     let (by, direction) = place.at(slot);
-                    io.dma.engines.show(by, (t, conn, direction), r);
+                    engines.show(by, (t, conn, direction), r);
                 }
             }
         }

@@ -1,24 +1,21 @@
 //! `COLLECTIVE`: from descriptors to operations of communicators.
 
-use ringbell_gtlb::{Need, Pin};
+use ringbell_gtlb::{Mmu, Need, Pin};
 use ringbell_nic_abi::collective::{ANY_RANK, ANY_TAG};
 use ringbell_nic_abi::{
-    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, Flags, GpuVa, Opcode, PdId, Status,
-    StreamRef, WireType,
+    Algorithm, CollectiveKind, CollectiveSpec, Descriptor, GpuVa, Lkey, PdId, Status, StreamRef,
+    WireType,
 };
 use ringbell_onc_engines::program::{choose, Locality};
 
-use super::Core;
+use super::memory::Memory;
+use super::Refusal;
 use crate::collective::{
-    reach, After, CancelError, ChannelTask, Collectives, Fate, Io, Key, LocalPass, Params, Pieces,
-    PlanError, Prepared, Reach as Path, Rings, Shape, Side, StreamSide, Task,
+    reach, ChannelTask, Collectives, Key, LocalPass, Params, Pieces, PlanError, Prepared,
+    Reach as Path, Rings, Shape, Side, StreamSide, Task,
 };
-use crate::permit::Permit;
-use crate::transport::TransportEvent;
-use crate::types::{Buffer, WorkToken};
+use crate::types::Buffer;
 
-/// Why an operation is refused.
-type Refusal = (Status, u64);
 /// Pins of source and destination.
 type Pins = [Option<Pin>; 2];
 /// Region of a side that has no bytes.
@@ -39,7 +36,7 @@ struct Sides {
 /// How long before the end of a time-out the other ranks are asked whether they are alive: a quarter of it,
 /// but as much of 250 ms as half of it has, for a busy host or a lost frame to answer. 0: not at all,
 /// below 100 ms, where a rank that is only busy would be taken for dead.
-fn answer_us(timeout_us: u32) -> u32 {
+pub(super) fn answer_us(timeout_us: u32) -> u32 {
     match timeout_us {
         100_000.. => (timeout_us / 4)
             .max(250_000.min(timeout_us / 2))
@@ -64,271 +61,125 @@ fn pieces(region: u32, va: u64, len: u64) -> Pieces {
     out
 }
 
-impl Core {
-    /// Runs `f` with the collectives and what they work with.
-    pub(crate) fn collectives<R>(
-        &mut self,
-        f: impl FnOnce(&mut Collectives, &mut Io<'_>) -> R,
-    ) -> R {
-        let mut io = Io {
-            now: self.time.now,
-            transports: &mut self.streams.transports,
-            mmu: &mut self.memory.mmu,
-            dma: &mut self.memory.dma,
-        };
-        let r = f(&mut self.collectives, &mut io);
-        self.retire_collectives();
-        r
-    }
+/// A collective operation that has been decoded, with its memory pinned.
+pub(super) struct Decoded {
+    /// Its communicator.
+    pub(super) slot: u32,
+    pub(super) task: Task,
+    pub(super) pins: Pins,
+    pub(super) rings: Rings,
+}
 
-    #[inline]
-    fn retire_collectives(&mut self) {
-        if self.collectives.has_retired() {
-            self.retire_all_collectives();
+/// What a descriptor asks for: what an earlier one of the same shape has prepared, or by a path that checks everything.
+pub(super) fn decode(
+    collectives: &mut Collectives,
+    mmu: &mut Mmu,
+    pd: PdId,
+    d: &Descriptor,
+) -> Result<Decoded, Refusal> {
+    let slot = collectives.find(d.session.0);
+    if let Some(repeated) = slot.and_then(|slot| repeated(collectives, mmu, slot, pd, d)) {
+        return Ok(repeated);
+    }
+    let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
+    let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
+    if let Some(why) = collectives.ended(slot) {
+        return Err(why);
+    }
+    let mut decoder = Decoder {
+        collectives,
+        mmu,
+        slot,
+        pd,
+        d,
+        spec: &spec,
+    };
+    let (task, pins) = decoder.task()?;
+    let rings = streams_of(d, &spec, &pins);
+    Ok(Decoded {
+        slot,
+        task,
+        pins,
+        rings: rings.iter().any(Option::is_some).then(|| Box::new(rings)),
+    })
+}
+
+/// The operation that an earlier descriptor of the same shape has prepared, and pins of its buffers.
+fn repeated(
+    collectives: &mut Collectives,
+    mmu: &mut Mmu,
+    slot: u32,
+    pd: PdId,
+    d: &Descriptor,
+) -> Option<Decoded> {
+    let p = collectives.repeated(slot, &Key::of(pd, d), mmu.deregistrations())?;
+    let mut pins = [None, None];
+    for (i, side) in [p.input, p.output].into_iter().enumerate() {
+        if side.region == NO_REGION {
+            continue;
+        }
+        pins[i] = mmu.pin_again(side.region);
+        if pins[i].is_none() {
+            pins.into_iter().flatten().for_each(|p| mmu.unpin(p));
+            return None;
         }
     }
+    Some(Decoded {
+        slot,
+        task: Task::Program(p),
+        pins,
+        rings: None,
+    })
+}
 
-    fn retire_all_collectives(&mut self) {
-        // Before the pins go: kernels that wait at a stream are notified that it has failed.
-        self.collectives.tell_streams(&mut self.memory.dma());
-        while let Some(r) = self.collectives.take_retired() {
-            self.retire(r.token, r.status, r.bytes, r.detail);
-        }
+/// An operation was refused, perhaps because its descriptor cannot be read: kernels that push for it, or wait to
+/// pop, need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
+pub(super) fn refuse_streams(
+    memory: &mut Memory,
+    pd: PdId,
+    (src, len, dst): (GpuVa, u32, GpuVa),
+    (status, detail): Refusal,
+) {
+    let (from_stream, to_stream) = CollectiveSpec::streams(len);
+    for (is, va) in [(from_stream, src), (to_stream, dst)] {
+        let stream = StreamRef::from_word(va.0).filter(|_| is);
+        let Some(stream) = stream else { continue };
+        // Without a stream there is no kernel to notify.
+        let pinned = memory
+            .mmu
+            .pin(pd, Lkey(0), stream.va, stream.bytes(), Need::Write);
+        let Ok(pin) = pinned else { continue };
+        let region = pin.region;
+        StreamSide { region, stream }.fail(&mut memory.dma(), status, detail);
+        memory.mmu.unpin(pin);
     }
+}
 
-    /// Moves collectives on.
-    #[inline]
-    pub(super) fn step_collectives(&mut self) -> bool {
-        if !self.collectives.exists() {
-            return false;
-        }
-        let fresh = self.time.fresh;
-        let queues = &self.queues;
-        let ended = |after: After| match after {
-            After::Nothing => true,
-            After::Ticket { queue, ticket } => !queues[queue as usize].is_outstanding(ticket),
-            After::Fence { queue, ticket } => !queues[queue as usize].is_outstanding_before(ticket),
-        };
-        let mut io = Io {
-            now: self.time.now,
-            transports: &mut self.streams.transports,
-            mmu: &mut self.memory.mmu,
-            dma: &mut self.memory.dma,
-        };
-        let moved = self.collectives.step(&mut io, fresh, &ended);
-        self.retire_collectives();
-        if !fresh && self.collectives.wants_clock() {
-            self.time.is_wanted = true;
-        }
-        moved
-    }
+/// A descriptor that is being decoded.
+struct Decoder<'a> {
+    collectives: &'a mut Collectives,
+    mmu: &'a mut Mmu,
+    slot: u32,
+    pd: PdId,
+    d: &'a Descriptor,
+    spec: &'a CollectiveSpec,
+}
 
-    /// Whether an event belongs to the fabric; if so it was processed.
-    #[inline]
-    pub(super) fn is_of_fabric(&mut self, t: usize, e: &TransportEvent) -> bool {
-        if !self.collectives.exists() {
-            return false;
-        }
-        let mut io = Io {
-            now: self.time.now,
-            transports: &mut self.streams.transports,
-            mmu: &mut self.memory.mmu,
-            dma: &mut self.memory.dma,
-        };
-        self.collectives.on_event(&mut io, t, e)
-    }
-
-    /// A collective operation has used up its time except the part reserved for answers: probes the peers. `false`:
-    /// all its time is up.
-    pub(super) fn probe_peers(&mut self, token: WorkToken) -> bool {
-        let Some(w) = self.outstanding.get_mut(token) else {
-            return false;
-        };
-        let extra = std::mem::take(&mut w.extra_us);
-        if extra == 0 || !self.collectives(|c, io| c.probe_peers(io, token)) {
-            return false;
-        }
-        self.outstanding.rearm(token, extra);
-        true
-    }
-
-    /// Ends a collective operation early. `true`: it may retire now.
-    pub(super) fn give_up_collective(
-        &mut self,
-        token: WorkToken,
-        status: Status,
-        detail: u64,
-    ) -> bool {
-        let fate = self.collectives(|c, io| c.give_up(io, token, status, detail));
-        fate == Fate::Now
-    }
-
-    /// Cancels the operation of a ticket; it retires with `CANCELLED`.
-    pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
-        // A ticket of the host's.
-        let ring = self.queues.get(queue as usize).map_or(queue, |q| q.host);
-        let found = self.outstanding.tokens().into_iter().find(|t| {
-            let w = self.outstanding.get_mut(*t);
-            w.is_some_and(|w| {
-                w.opcode == Opcode::Collective
-                    && (w.permit.queue, w.permit.ticket) == (ring, ticket)
-            })
-        });
-        let token = found.ok_or(CancelError::NotUnderWay { queue, ticket })?;
-        if !self.collectives(|c, _| c.cancel(token)) {
-            return Err(CancelError::Begun { queue, ticket });
-        }
-        self.retire(token, Status::Cancelled, 0, 0);
-        Ok(())
-    }
-
-    pub(super) fn collective_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let slot = self.collectives.find(d.session.0);
-        let (slot, task, pins, rings) = match self.repeated(slot, pd, d) {
-            Some((slot, p, pins)) => (slot, Task::Program(p), pins, None),
-            None => match self.decode_collective(slot, pd, d) {
-                Ok(new) => new,
-                Err((status, detail)) => {
-                    if matches!(
-                        status,
-                        Status::NotRegistered
-                            | Status::OutOfBounds
-                            | Status::AccessDenied
-                            | Status::RegionFreed
-                    ) {
-                        self.fault(u32::MAX, detail);
-                    }
-                    return self.refuse_collective(permit, pd, d, (status, detail));
-                }
-            },
-        };
-        let (queue, ticket) = (permit.queue, permit.ticket);
-        let after = match CollectiveSpec::distance(d.len) {
-            _ if d.flags.contains(Flags::FENCE) => After::Fence { queue, ticket },
-            0 => After::Nothing,
-            distance => After::Ticket {
-                queue,
-                ticket: ticket.wrapping_sub(distance),
-            },
-        };
-        let mut work = self.operation(permit, d, u32::MAX);
-        work.pins = pins;
-        work.extra_us = answer_us(work.timeout_us);
-        work.timeout_us -= work.extra_us;
-        let token = self.outstanding.insert(work);
-        let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
-        self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
-    }
-
-    /// The operation that an earlier descriptor of the same shape has prepared, and pins of its buffers.
-    fn repeated(
-        &mut self,
-        slot: Option<u32>,
-        pd: PdId,
-        d: &Descriptor,
-    ) -> Option<(u32, Box<Prepared>, Pins)> {
-        let (slot, freed) = (slot?, self.memory.mmu.deregistrations());
-        let p = self.collectives.repeated(slot, &Key::of(pd, d), freed)?;
-        let mut pins = [None, None];
-        for (i, side) in [p.input, p.output].into_iter().enumerate() {
-            if side.region == NO_REGION {
-                continue;
-            }
-            pins[i] = self.memory.mmu.pin_again(side.region);
-            if pins[i].is_none() {
-                let pinned = pins.into_iter().flatten();
-                pinned.for_each(|p| self.memory.mmu.unpin(p));
-                return None;
-            }
-        }
-        Some((slot, p, pins))
-    }
-
-    /// What a descriptor asks for, by a path that checks everything.
-    fn decode_collective(
-        &mut self,
-        slot: Option<u32>,
-        pd: PdId,
-        d: &Descriptor,
-    ) -> Result<(u32, Task, Pins, Rings), Refusal> {
-        let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
-        let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
-        if let Some(why) = self.collectives.ended(slot) {
-            return Err(why);
-        }
-        let (task, pins) = self.task(slot, pd, d, &spec)?;
-        let rings = streams_of(d, &spec, &pins);
-        let rings = rings.iter().any(Option::is_some).then(|| Box::new(rings));
-        Ok((slot, task, pins, rings))
-    }
-
-    /// Retires an operation that never began.
-    pub(super) fn refuse_collective(
-        &mut self,
-        permit: Permit,
-        pd: PdId,
-        d: &Descriptor,
-        (status, detail): Refusal,
-    ) {
-        let operands = (d.local_va, d.len, d.remote_va);
-        self.refuse_streams(pd, operands, status, detail);
-        self.finish(permit, status, 0, detail);
-    }
-
-    /// An operation was refused, perhaps because its descriptor cannot be read: kernels that push for it, or wait to
-    /// pop, need not wait for their own time-outs. `operands` are its `local_va`, `len` and `remote_va`.
-    pub(super) fn refuse_streams(
-        &mut self,
-        pd: PdId,
-        (src, len, dst): (GpuVa, u32, GpuVa),
-        status: Status,
-        detail: u64,
-    ) {
-        let (from_stream, to_stream) = CollectiveSpec::streams(len);
-        for (is, va) in [(from_stream, src), (to_stream, dst)] {
-            let stream = StreamRef::from_word(va.0).filter(|_| is);
-            let Some(stream) = stream else { continue };
-            let key = ringbell_nic_abi::Lkey(0);
-            let (va, len) = (stream.va, stream.bytes());
-            // Without a stream there is no kernel to notify.
-            let Ok(pin) = self.memory.mmu.pin(pd, key, va, len, Need::Write) else {
-                continue;
-            };
-            let region = pin.region;
-            let mut dma = self.memory.dma();
-            StreamSide { region, stream }.fail(&mut dma, status, detail);
-            self.memory.mmu.unpin(pin);
-        }
-    }
-
+impl Decoder<'_> {
     /// Pins a buffer that has bytes.
-    fn pin_side(
-        &mut self,
-        pd: PdId,
-        va: GpuVa,
-        len: u64,
-        need: Need,
-    ) -> Result<Option<Pin>, Refusal> {
+    fn pin_side(&mut self, va: GpuVa, len: u64, need: Need) -> Result<Option<Pin>, Refusal> {
         if len == 0 {
             return Ok(None);
         }
-        let pin = self
-            .memory
-            .mmu
-            .pin(pd, ringbell_nic_abi::Lkey(0), va, len, need);
+        let pin = self.mmu.pin(self.pd, Lkey(0), va, len, need);
         pin.map(Some).map_err(|f| f.status())
     }
 
     /// What a descriptor asks for, checked and pinned.
-    fn task(
-        &mut self,
-        slot: u32,
-        pd: PdId,
-        d: &Descriptor,
-        spec: &CollectiveSpec,
-    ) -> Result<(Task, Pins), Refusal> {
+    fn task(&mut self) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
-        let (rank, ranks) = self.collectives.shape_of(slot);
+        let (d, spec) = (self.d, self.spec);
+        let (rank, ranks) = self.collectives.shape_of(self.slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
         let (root, tag) = (d.rkey.0, d.lkey.0);
         let size = spec.dtype.bytes();
@@ -348,12 +199,12 @@ impl Core {
                     return Err(invalid(d.operand));
                 }
                 if spec.kind == K::Send {
-                    let pin = self.pin_side(pd, d.local_va, bytes, Need::Read)?;
+                    let pin = self.pin_side(d.local_va, bytes, Need::Read)?;
                     let pieces = pieces(region(&pin), d.local_va.0, bytes);
                     let to = root;
                     return Ok((Task::Send { to, tag, pieces }, [pin, None]));
                 }
-                let pin = self.pin_side(pd, d.remote_va, bytes, Need::Write)?;
+                let pin = self.pin_side(d.remote_va, bytes, Need::Write)?;
                 let task = Task::Recv {
                     from: (!any).then_some(root),
                     tag: (tag != ANY_TAG).then_some(tag),
@@ -367,7 +218,7 @@ impl Core {
                 if apart < bytes && !same {
                     return Err(invalid(d.remote_va.0));
                 }
-                let [input, output] = self.pin_both(pd, d, bytes, bytes)?;
+                let [input, output] = self.pin_both(bytes)?;
                 let src = pieces(region(&input), d.local_va.0, bytes);
                 let dst = pieces(region(&output), d.remote_va.0, bytes);
                 let combine = spec.kind == K::Combine;
@@ -390,9 +241,9 @@ impl Core {
                     return Err(invalid(if tag == ANY_TAG { tag.into() } else { 0 }));
                 }
                 let pins = if sends {
-                    [self.pin_operand(slot, pd, d, spec, bytes, true)?, None]
+                    [self.pin_operand(bytes, true)?, None]
                 } else {
-                    [None, self.pin_operand(slot, pd, d, spec, bytes, false)?]
+                    [None, self.pin_operand(bytes, false)?]
                 };
                 let (pin, va) = match sends {
                     true => (&pins[0], d.local_va.0),
@@ -410,19 +261,12 @@ impl Core {
                 };
                 Ok((Task::Channel(task), pins))
             }
-            _ => self.program_task(slot, pd, d, spec, bytes),
+            _ => self.program_task(bytes),
         }
     }
 
     /// Pins source and destination of a program; a side without a block needs nothing.
-    fn pin_sides(
-        &mut self,
-        slot: u32,
-        pd: PdId,
-        d: &Descriptor,
-        spec: &CollectiveSpec,
-        sides: &Sides,
-    ) -> Result<[Option<Pin>; 2], Refusal> {
+    fn pin_sides(&mut self, sides: &Sides) -> Result<Pins, Refusal> {
         let mut pins = [None, None];
         for (i, (has, len)) in [sides.has_input, sides.has_output]
             .into_iter()
@@ -432,11 +276,11 @@ impl Core {
             if !has {
                 continue;
             }
-            match self.pin_operand(slot, pd, d, spec, len, i == 0) {
+            match self.pin_operand(len, i == 0) {
                 Ok(pin) => pins[i] = pin,
                 Err(e) => {
                     for p in pins.into_iter().flatten() {
-                        self.memory.mmu.unpin(p);
+                        self.mmu.unpin(p);
                     }
                     return Err(e);
                 }
@@ -446,60 +290,43 @@ impl Core {
     }
 
     /// Pins source or destination, be it a buffer of `len` bytes or a stream.
-    fn pin_operand(
-        &mut self,
-        slot: u32,
-        pd: PdId,
-        d: &Descriptor,
-        spec: &CollectiveSpec,
-        len: u64,
-        source: bool,
-    ) -> Result<Option<Pin>, Refusal> {
+    fn pin_operand(&mut self, len: u64, source: bool) -> Result<Option<Pin>, Refusal> {
+        let (d, spec) = (self.d, self.spec);
         let (streams, va, need) = match source {
             true => (spec.from_stream, d.local_va, Need::Read),
             false => (spec.to_stream, d.remote_va, Need::Write),
         };
         if !streams {
-            return self.pin_side(pd, va, len, need);
+            return self.pin_side(va, len, need);
         }
         let s = StreamRef::from_word(va.0).ok_or((Status::InvalidArgument, va.0))?;
-        let least = self.collectives.stream_bytes(slot);
+        let least = self.collectives.stream_bytes(self.slot);
         if s.capacity() < least {
             return Err((Status::NoResources, least));
         }
         // Its indices and its state are written in either case.
-        self.pin_side(pd, s.va, s.bytes(), Need::Write)
+        self.pin_side(s.va, s.bytes(), Need::Write)
     }
 
-    fn pin_both(
-        &mut self,
-        pd: PdId,
-        d: &Descriptor,
-        input: u64,
-        output: u64,
-    ) -> Result<[Option<Pin>; 2], Refusal> {
-        let first = self.pin_side(pd, d.local_va, input, Need::Read)?;
-        match self.pin_side(pd, d.remote_va, output, Need::Write) {
+    /// Pins source and destination of this rank's own pass.
+    fn pin_both(&mut self, bytes: u64) -> Result<Pins, Refusal> {
+        let d = self.d;
+        let first = self.pin_side(d.local_va, bytes, Need::Read)?;
+        match self.pin_side(d.remote_va, bytes, Need::Write) {
             Ok(second) => Ok([first, second]),
             Err(e) => {
                 if let Some(p) = first {
-                    self.memory.mmu.unpin(p);
+                    self.mmu.unpin(p);
                 }
                 Err(e)
             }
         }
     }
 
-    fn program_task(
-        &mut self,
-        slot: u32,
-        pd: PdId,
-        d: &Descriptor,
-        spec: &CollectiveSpec,
-        bytes: u64,
-    ) -> Result<(Task, Pins), Refusal> {
+    fn program_task(&mut self, bytes: u64) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
-        let (rank, ranks) = self.collectives.shape_of(slot);
+        let (d, spec) = (self.d, self.spec);
+        let (rank, ranks) = self.collectives.shape_of(self.slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
         let rooted = matches!(spec.kind, K::Broadcast | K::Reduce | K::Scatter | K::Gather);
         let root = if rooted { d.rkey.0 } else { 0 };
@@ -509,7 +336,7 @@ impl Core {
         let algo = match spec.algo {
             // The direct path falls back to messages.
             Algorithm::Auto | Algorithm::Direct => {
-                let t = self.collectives.thresholds(slot);
+                let t = self.collectives.thresholds(self.slot);
                 choose(spec.kind, bytes, ranks, Locality::Network, &t)
             }
             a => a,
@@ -569,8 +396,8 @@ impl Core {
             shape.in_place = true;
             plan = self.collectives.plans.of(shape).map_err(refuse)?;
         }
-        let freed = self.memory.mmu.deregistrations();
-        let pins = self.pin_sides(slot, pd, d, spec, &sides)?;
+        let freed = self.mmu.deregistrations();
+        let pins = self.pin_sides(&sides)?;
         let params = Params {
             kind: spec.kind,
             dtype: spec.dtype,
@@ -586,7 +413,7 @@ impl Core {
             direct: false,
         };
         let task = Task::Program(Box::new(Prepared {
-            key: Key::of(pd, d),
+            key: Key::of(self.pd, d),
             freed,
             params,
             input: Side {

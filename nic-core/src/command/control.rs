@@ -2,12 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use ringbell_nic_abi::{Descriptor, Flags, PdId, SessionId, Status};
+use ringbell_nic_abi::{Descriptor, Flags, Opcode, PdId, SessionId, Status};
 
-use super::{Core, Lingering};
-use crate::permit::Permit;
-use crate::session::{Incoming, Listening, State, Stream};
-use crate::types::WorkToken;
+use super::streams::{forget_engines, Streams};
+use super::{Answer, Env, Refusal};
+use crate::session::{slot_of, Incoming, Listening, State, Stream};
+use crate::types::{NicTime, WorkToken};
 
 /// Backlog when the descriptor gives none.
 const DEFAULT_BACKLOG: usize = 16;
@@ -22,53 +22,43 @@ fn remote_of(d: &Descriptor) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::from(d.operand as u32), d.imm as u16)
 }
 
-impl Core {
-    pub(super) fn socket(&mut self, permit: Permit, pd: PdId) {
+impl Streams {
+    pub(super) fn socket(&mut self, pd: PdId) -> Answer {
         match self.sessions.open(pd) {
-            Some(id) => self.finish(permit, Status::Ok, 0, id.0.into()),
-            None => {
-                let limit = self.config.max_sessions as u64;
-                self.finish(permit, Status::NoResources, 0, limit);
-            }
+            Some(id) => Ok((0, id.0.into())),
+            None => Err((Status::NoResources, self.sessions.limit())),
         }
     }
 
-    pub(super) fn listen(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+    pub(super) fn listen(&mut self, pd: PdId, d: &Descriptor) -> Answer {
         let id = d.session;
-        let Some(session) = self.sessions.get(id, pd) else {
-            return self.finish(permit, Status::BadSession, 0, id.0.into());
-        };
-        if !matches!(session.state, State::Idle) {
-            return self.finish(permit, Status::BadState, 0, id.0.into());
-        }
+        self.idle(pd, id)?;
         let port = d.imm as u16;
         if port == 0 {
-            return self.finish(permit, Status::BadDescriptor, 0, 4);
+            return Err((Status::BadDescriptor, 4));
         }
         let backlog = match (d.imm >> 16) as usize {
             0 => DEFAULT_BACKLOG,
             n => n,
         };
         let mut listeners = Vec::new();
-        for i in 0..self.streams.transports.len() {
-            match self.streams.transports[i].listen(port, backlog) {
+        for (i, transport) in self.transports.iter_mut().enumerate() {
+            match transport.listen(port, backlog) {
                 Ok(l) => listeners.push((i, l)),
                 Err(status) => {
                     for (i, l) in listeners {
-                        self.streams.transports[i].unlisten(l);
+                        self.transports[i].unlisten(l);
                     }
-                    return self.finish(permit, status, 0, port.into());
+                    return Err((status, port.into()));
                 }
             }
         }
         if listeners.is_empty() {
-            return self.finish(permit, Status::Unsupported, 0, permit_opcode(d));
+            return Err((Status::Unsupported, d.opcode.code().into()));
         }
-        let slot = Core::slot(id);
-        for l in &listeners {
-            self.streams.listeners.insert(*l, slot);
-        }
-        let local = SocketAddrV4::new(self.config.ip, port);
+        let slot = slot_of(id);
+        self.listeners.extend(listeners.iter().map(|l| (*l, slot)));
+        let local = SocketAddrV4::new(self.network.ip(), port);
         if let Some(session) = self.sessions.at(slot) {
             session.local = Some(local);
             session.why = "listens on every transport";
@@ -79,20 +69,36 @@ impl Core {
             });
         }
         tracing::info!(session = id.0, %local, "listening");
-        self.finish(permit, Status::Ok, 0, 0);
+        Ok((0, 0))
     }
 
-    pub(super) fn accept_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let id = d.session;
-        let slot = Core::slot(id);
-        let Some(session) = self.sessions.get(id, pd) else {
-            return self.finish(permit, Status::BadSession, 0, id.0.into());
-        };
-        if !matches!(session.state, State::Listening(_)) {
-            return self.finish(permit, Status::BadState, 0, id.0.into());
+    /// Checks that a session of this domain has no state yet.
+    fn idle(&mut self, pd: PdId, id: SessionId) -> Result<(), Refusal> {
+        match self.sessions.get(id, pd).map(|s| &s.state) {
+            None => Err((Status::BadSession, id.0.into())),
+            Some(State::Idle) => Ok(()),
+            Some(_) => Err((Status::BadState, id.0.into())),
         }
-        let work = self.operation(permit, d, slot);
-        let token = self.outstanding.insert(work);
+    }
+
+    /// Whether an `ACCEPT` or a `CONNECT` may begin.
+    pub(super) fn may_begin(&mut self, pd: PdId, d: &Descriptor) -> Result<(), Refusal> {
+        let id = d.session;
+        if d.opcode == Opcode::Accept {
+            return match self.sessions.get(id, pd).map(|s| &s.state) {
+                None => Err((Status::BadSession, id.0.into())),
+                Some(State::Listening(_)) => Ok(()),
+                Some(_) => Err((Status::BadState, id.0.into())),
+            };
+        }
+        self.idle(pd, id)?;
+        match remote_of(d).port() {
+            0 => Err((Status::BadDescriptor, 4)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn accept(&mut self, slot: u32, token: WorkToken) {
         if let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) {
             l.accepts.push_back(token);
         }
@@ -120,22 +126,21 @@ impl Core {
                 if let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) {
                     l.pending.push_front(incoming);
                 }
-                let limit = self.config.max_sessions as u64;
-                self.retire(token, Status::NoResources, 0, limit);
+                self.end(token, Status::NoResources, 0, self.sessions.limit());
                 continue;
             };
             self.adopt(id, incoming, "accepted; the peer chose the transport");
             let from = address_word(incoming.peer);
-            self.retire(token, Status::Ok, from, id.0.into());
+            self.end(token, Status::Ok, from, id.0.into());
         }
     }
 
     /// Sets a connection as the stream of a session.
     pub(super) fn adopt(&mut self, id: SessionId, c: Incoming, why: &'static str) {
-        let slot = Core::slot(id);
-        let ends = self.streams.transports[c.transport].endpoints(c.conn);
-        self.streams.conns.insert((c.transport, c.conn), slot);
-        let name = self.streams.transports[c.transport].name();
+        let slot = slot_of(id);
+        let ends = self.transports[c.transport].endpoints(c.conn);
+        self.conns.insert((c.transport, c.conn), slot);
+        let name = self.transports[c.transport].name();
         tracing::info!(session = id.0, transport = name, peer = %c.peer, why, "established");
         if let Some(session) = self.sessions.at(slot) {
             session.local = ends.map(|e| e.0);
@@ -151,48 +156,41 @@ impl Core {
         }
     }
 
-    pub(super) fn connect(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let id = d.session;
-        let slot = Core::slot(id);
-        let Some(session) = self.sessions.get(id, pd) else {
-            return self.finish(permit, Status::BadSession, 0, id.0.into());
-        };
-        if !matches!(session.state, State::Idle) {
-            return self.finish(permit, Status::BadState, 0, id.0.into());
+    pub(super) fn connect(
+        &mut self,
+        now: NicTime,
+        d: &Descriptor,
+        token: WorkToken,
+        deadline: NicTime,
+    ) {
+        let (slot, remote) = (slot_of(d.session), remote_of(d));
+        if let Some(session) = self.sessions.at(slot) {
+            session.peer = Some(remote);
         }
-        let remote = remote_of(d);
-        if remote.port() == 0 {
-            return self.finish(permit, Status::BadDescriptor, 0, 4);
-        }
-        session.peer = Some(remote);
-        let deadline = self.deadline_of(permit.queue, d);
-        let work = self.operation(permit, d, slot);
-        let token = self.outstanding.insert(work);
-        self.try_transports(slot, token, remote, 0, deadline, Status::HostUnreachable);
+        let unreachable = Status::HostUnreachable;
+        self.try_transports(slot, token, remote, 0, (now, deadline), unreachable);
     }
 
-    /// Tries transports in policy order from number `first`; retires the operation when none is left.
+    /// Tries transports in policy order from number `first`; ends the operation when none is left.
     pub(super) fn try_transports(
         &mut self,
         slot: u32,
         token: WorkToken,
         remote: SocketAddrV4,
         first: usize,
-        deadline: crate::types::NicTime,
+        (now, deadline): (NicTime, NicTime),
         mut last: Status,
     ) {
-        for i in first..self.streams.transports.len() {
-            match self.streams.transports[i].connect(self.time.now, remote, deadline) {
+        for i in first..self.transports.len() {
+            match self.transports[i].connect(now, remote, deadline) {
                 Ok(conn) => {
-                    self.streams.conns.insert((i, conn), slot);
-                    if let Some(w) = self.outstanding.get_mut(token) {
-                        w.conn = Some((i, conn));
-                    }
+                    self.conns.insert((i, conn), slot);
                     if let Some(s) = self.sessions.at(slot) {
                         s.state = State::Connecting {
                             work: token,
                             transport: i,
                             conn,
+                            deadline,
                         };
                     }
                     return;
@@ -203,40 +201,40 @@ impl Core {
         if let Some(s) = self.sessions.at(slot) {
             s.state = State::Idle;
         }
-        self.retire(token, last, 0, address_word(remote));
+        self.end(token, last, 0, address_word(remote));
     }
 
-    pub(super) fn shutdown_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+    pub(super) fn shutdown(&mut self, pd: PdId, d: &Descriptor) -> Answer {
         let id = d.session;
         let Some(session) = self.sessions.get(id, pd) else {
-            return self.finish(permit, Status::BadSession, 0, id.0.into());
+            return Err((Status::BadSession, id.0.into()));
         };
-        if let (true, Some((status, detail))) = (d.flags.contains(Flags::CHAIN), session.chain) {
-            return self.finish(permit, status, 0, detail);
+        if let (true, Some(failed)) = (d.flags.contains(Flags::CHAIN), session.chain) {
+            return Err(failed);
         }
         let State::Stream(s) = &mut session.state else {
-            return self.finish(permit, Status::BadState, 0, id.0.into());
+            return Err((Status::BadState, id.0.into()));
         };
         let (shut, transport, conn) = (s.shut || s.reset, s.transport, s.conn);
         s.shut = true;
         if !shut {
-            self.streams.transports[transport].shutdown(conn);
+            self.transports[transport].shutdown(conn);
         }
-        self.finish(permit, Status::Ok, 0, 0);
+        Ok((0, 0))
     }
 
-    pub(super) fn close_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor, abort: bool) {
+    pub(super) fn close(&mut self, pd: PdId, d: &Descriptor, env: &mut Env<'_>) -> Answer {
         let id = d.session;
         if self.sessions.get(id, pd).is_none() {
-            return self.finish(permit, Status::BadSession, 0, id.0.into());
+            return Err((Status::BadSession, id.0.into()));
         }
-        self.close_slot(Core::slot(id), abort);
-        self.finish(permit, Status::Ok, 0, 0);
+        self.close_slot(slot_of(id), d.opcode == Opcode::Abort, env);
+        Ok((0, 0))
     }
 
     /// Ends a session: its id is stale afterwards. A stream that is closed, not aborted, lingers
     /// until its queued sends are delivered.
-    pub(crate) fn close_slot(&mut self, slot: u32, abort: bool) {
+    pub(super) fn close_slot(&mut self, slot: u32, abort: bool, env: &mut Env<'_>) {
         let Some(session) = self.sessions.close(slot) else {
             return;
         };
@@ -244,43 +242,38 @@ impl Core {
             State::Idle | State::Broken => {}
             State::Listening(l) => {
                 for (t, listener) in l.listeners {
-                    self.streams.listeners.remove(&(t, listener));
-                    self.streams.transports[t].unlisten(listener);
+                    self.listeners.remove(&(t, listener));
+                    self.transports[t].unlisten(listener);
                 }
                 for c in l.pending {
-                    self.streams.conns.remove(&(c.transport, c.conn));
-                    self.streams.transports[c.transport].abort(c.conn);
+                    self.conns.remove(&(c.transport, c.conn));
+                    self.transports[c.transport].abort(c.conn);
                 }
                 for token in l.accepts {
-                    self.retire(token, Status::Aborted, 0, 0);
+                    self.end(token, Status::Aborted, 0, 0);
                 }
             }
             State::Connecting {
                 work,
                 transport,
                 conn,
+                ..
             } => {
-                self.streams.conns.remove(&(transport, conn));
-                self.streams.transports[transport].abort(conn);
-                self.retire(work, Status::Aborted, 0, 0);
+                self.conns.remove(&(transport, conn));
+                self.transports[transport].abort(conn);
+                self.end(work, Status::Aborted, 0, 0);
             }
             State::Stream(s) => {
-                self.streams.conns.remove(&(s.transport, s.conn));
-                self.forget_engines(s.transport, s.conn, abort || s.reset);
+                let conn = (s.transport, s.conn);
+                self.conns.remove(&conn);
                 if abort || s.reset {
-                    self.streams.transports[s.transport].abort(s.conn);
+                    self.abort(conn, env);
                 } else {
-                    let deadline = self.time.now.plus(self.config.linger);
-                    self.streams
-                        .lingering
-                        .insert((s.transport, s.conn), Lingering { deadline });
-                    self.streams.transports[s.transport].close(s.conn);
+                    forget_engines(env, conn, false);
+                    self.lingering.insert(conn, env.now.plus(self.linger));
+                    self.transports[s.transport].close(s.conn);
                 }
             }
         }
     }
-}
-
-fn permit_opcode(d: &Descriptor) -> u64 {
-    d.opcode.code().into()
 }

@@ -2,16 +2,16 @@
 
 use std::collections::VecDeque;
 
-use ringbell_gtlb::{Fault, Need};
-use ringbell_nic_abi::{Descriptor, GpuVa, PdId, Status};
+use ringbell_gtlb::{Fault, Need, Pin};
+use ringbell_nic_abi::{Descriptor, GpuVa, Lkey, PdId, Status};
 
-use super::Core;
+use super::memory::Memory;
+use super::Refusal;
 use crate::dma::{CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus};
-use crate::permit::Permit;
 use crate::types::{Buffer, WorkToken};
 
 /// Bytes copied before the NIC looks at its queues again.
-const STEP_BYTES: u64 = 256 << 10;
+pub(super) const STEP_BYTES: u64 = 256 << 10;
 
 /// A copy under way.
 #[derive(Debug)]
@@ -25,67 +25,12 @@ struct CopyJob {
     pending: Option<(u64, u64)>,
 }
 
-impl Core {
-    pub(super) fn copy_op(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        if d.len == 0 {
-            return self.finish(permit, Status::Ok, 0, 0);
-        }
-        let apart = d.local_va.0.abs_diff(d.remote_va.0) >= u64::from(d.len);
-        if !apart {
-            // A copy in bursts onto itself would read what it wrote.
-            return self.finish(permit, Status::BadDescriptor, 0, 3);
-        }
-        let none = u32::MAX;
-        let Some((permit, from, src)) =
-            self.pin(permit, pd, d.lkey.0, (d.local_va, d.len), Need::Read, none)
-        else {
-            return;
-        };
-        let queue = permit.queue;
-        let second = self.pin(permit, pd, 0, (d.remote_va, d.len), Need::Write, none);
-        let Some((permit, to, dst)) = second else {
-            self.memory.mmu.unpin(from);
-            return;
-        };
-        debug_assert_eq!(queue, permit.queue);
-        let mut work = self.operation(permit, d, none);
-        work.pins = [Some(from), Some(to)];
-        let token = self.outstanding.insert(work);
-        self.copies.0.push_back(CopyJob {
-            token,
-            src,
-            dst,
-            burst: if d.imm == 0 { u64::MAX } else { d.imm.into() },
-            done: 0,
-            pending: None,
-        });
-    }
-
-    /// Moves the oldest copies on. Returns whether any byte moved.
-    #[inline]
-    pub(super) fn step_copies(&mut self) -> bool {
-        let mut budget = STEP_BYTES;
-        let mut moved = false;
-        while budget > 0 {
-            match self.copies.step(&mut self.memory.dma(), &mut budget) {
-                Step::Waits => break,
-                Step::Moved => moved = true,
-                Step::Ended(token, status, bytes, detail) => {
-                    moved = true;
-                    self.retire(token, status, bytes, detail);
-                }
-            }
-        }
-        moved
-    }
-}
-
 /// The copies under way, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Copies(VecDeque<CopyJob>);
 
 /// Result of a step of the oldest copy.
-enum Step {
+pub(super) enum Step {
     /// There is none, or its memory has not answered.
     Waits,
     Moved,
@@ -99,13 +44,46 @@ impl Copies {
         self.0.is_empty()
     }
 
+    /// Pins source and destination of a copy of at least one byte.
+    pub(super) fn pin(
+        memory: &mut Memory,
+        pd: PdId,
+        d: &Descriptor,
+    ) -> Result<([Option<Pin>; 2], [Buffer; 2]), Refusal> {
+        if d.local_va.0.abs_diff(d.remote_va.0) < u64::from(d.len) {
+            // A copy in bursts onto itself would read what it wrote.
+            return Err((Status::BadDescriptor, 3));
+        }
+        let (from, src) = memory.pin(pd, d.lkey, (d.local_va, d.len), Need::Read)?;
+        match memory.pin(pd, Lkey(0), (d.remote_va, d.len), Need::Write) {
+            Ok((to, dst)) => Ok(([Some(from), Some(to)], [src, dst])),
+            Err(refusal) => {
+                memory.mmu.unpin(from);
+                Err(refusal)
+            }
+        }
+    }
+
+    /// Takes a copy on. `burst`: bytes at once, 0 for as many as possible.
+    pub(super) fn begin(&mut self, token: WorkToken, [src, dst]: [Buffer; 2], burst: u32) {
+        self.0.push_back(CopyJob {
+            token,
+            src,
+            dst,
+            burst: if burst == 0 { u64::MAX } else { burst.into() },
+            done: 0,
+            pending: None,
+        });
+    }
+
     /// Bytes of a copy that were moved, and the end of the copy: for its time-out.
     pub(super) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
         let i = self.0.iter().position(|c| c.token == token)?;
         self.0.remove(i).map(|c| c.done)
     }
 
-    fn step(&mut self, dma: &mut Dma<'_>, budget: &mut u64) -> Step {
+    /// Moves the oldest copy on.
+    pub(super) fn step(&mut self, dma: &mut Dma<'_>, budget: &mut u64) -> Step {
         let Some(job) = self.0.front_mut() else {
             return Step::Waits;
         };

@@ -1,12 +1,13 @@
-//! Early ends of operations: time-outs, lingering connections, reset and shutdown.
+//! Early ends of operations: time-outs, cancellation, regions that are freed, reset and shutdown.
 
 use std::collections::HashSet;
 
 use ringbell_nic_abi::{Opcode, Status};
 
+use super::streams::Conn;
 use super::{Core, Undelivered};
-use crate::session::State;
-use crate::types::{ConnId, WorkToken};
+use crate::collective::{CancelError, Fate};
+use crate::types::WorkToken;
 
 impl Core {
     /// Retires what is past its deadline. Returns whether anything was.
@@ -18,89 +19,80 @@ impl Core {
             self.time_out(token);
         }
         self.expired = expired;
-        if !self.streams.lingering.is_empty() {
-            moved |= self.end_lingering();
+        if self.is_lingering() {
+            moved |= self.streams(|s, env| s.end_lingering(env));
         }
         moved
     }
 
-    fn end_lingering(&mut self) -> bool {
-        let now = self.time.now;
-        let late = self
-            .streams
-            .lingering
-            .iter()
-            .filter(|(_, l)| l.deadline <= now);
-        let late: Vec<_> = late.map(|(k, _)| *k).collect();
-        for (t, conn) in &late {
-            self.streams.lingering.remove(&(*t, *conn));
-            self.streams
-                .note_loss(*t, *conn, "the time of `linger` was up");
-            self.forget_engines(*t, *conn, true);
-            self.streams.transports[*t].abort(*conn);
+    fn time_out(&mut self, token: WorkToken) {
+        if self.probe_peers(token) {
+            return;
         }
-        !late.is_empty()
+        match self.take_back(token, Status::TimedOut, 0) {
+            Some(bytes) => {
+                self.report.counters.timed_out += 1;
+                self.retire(token, Status::TimedOut, bytes, 0);
+            }
+            // The part that works on it retires it soon.
+            None => self.outstanding.postpone(token),
+        }
     }
 
-    fn time_out(&mut self, token: WorkToken) {
-        let Some(work) = self.outstanding.get_mut(token) else {
-            return;
+    /// A collective operation has used up its time except the part reserved for answers: probes the peers. `false`:
+    /// all its time is up.
+    fn probe_peers(&mut self, token: WorkToken) -> bool {
+        let Some(w) = self.outstanding.get_mut(token) else {
+            return false;
         };
+        let extra = std::mem::take(&mut w.extra_us);
+        if extra == 0 || !self.collectives(|c, io| c.probe_peers(io, token)) {
+            return false;
+        }
+        self.outstanding.rearm(token, extra);
+        true
+    }
+
+    /// Takes an operation back from the part that works on it, to be retired. The bytes that it has moved; `None`: it
+    /// has retired, or that part is about to retire it.
+    fn take_back(&mut self, token: WorkToken, status: Status, detail: u64) -> Option<u64> {
+        let work = self.outstanding.get_mut(token)?;
         let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
-        let mut bytes = 0;
         match opcode {
             Opcode::Send | Opcode::Recv => {
-                let Some((t, c)) = conn else { return };
-                let Some(n) = self.streams.transports[t].cancel(c, token) else {
-                    // The transport is retiring it at this moment: its event decides.
-                    self.outstanding.postpone(token);
-                    return;
-                };
-                bytes = n;
-                // A stream cannot recover lost bytes. A send may have left in frames that the
-                // peer has not acknowledged, so it always ends the stream; a receive only when it
-                // took bytes.
-                if opcode == Opcode::Send || n > 0 {
-                    self.break_stream(t, c);
-                }
+                self.streams(|s, env| s.withdraw(conn?, token, opcode, env))
             }
-            Opcode::Accept => {
-                if let Some(State::Listening(l)) = self.sessions.at(slot).map(|s| &mut s.state) {
-                    l.accepts.retain(|a| *a != token);
-                }
+            Opcode::Accept | Opcode::Connect => {
+                self.streams.give_up(slot, token);
+                Some(0)
             }
-            Opcode::Connect => {
-                if let Some((t, c)) = conn {
-                    self.streams.conns.remove(&(t, c));
-                    self.streams.transports[t].abort(c);
-                }
-                if let Some(s) = self.sessions.at(slot) {
-                    s.state = State::Idle;
-                }
-            }
-            Opcode::Copy => bytes = self.copies.cancel(token).unwrap_or(0),
-            Opcode::Collective if self.probe_peers(token) => return,
-            Opcode::Collective if !self.give_up_collective(token, Status::TimedOut, 0) => {
-                self.outstanding.postpone(token);
-                return;
+            Opcode::Copy => Some(self.copies.cancel(token).unwrap_or(0)),
+            Opcode::Collective => {
+                let fate = self.collectives(|c, io| c.give_up(io, token, status, detail));
+                (fate == Fate::Now).then_some(0)
             }
             // These retire in the step that accepts them.
-            _ => {}
+            _ => Some(0),
         }
-        self.report.counters.timed_out += 1;
-        self.retire(token, Status::TimedOut, bytes, 0);
     }
 
-    /// Ends the stream over a connection; its session stays until it is closed.
-    pub(super) fn break_stream(&mut self, t: usize, conn: ConnId) {
-        self.streams.transports[t].abort(conn);
-        self.forget_engines(t, conn, true);
-        self.streams.lingering.remove(&(t, conn));
-        if let Some(slot) = self.streams.conns.remove(&(t, conn)) {
-            if let Some(s) = self.sessions.at(slot) {
-                s.state = State::Broken;
-            }
+    /// Cancels the operation of a ticket; it retires with `CANCELLED`.
+    pub(crate) fn cancel_collective(&mut self, queue: u32, ticket: u32) -> Result<(), CancelError> {
+        // A ticket of the host's.
+        let ring = self.queues.get(queue as usize).map_or(queue, |q| q.host);
+        let found = self.outstanding.tokens().into_iter().find(|t| {
+            let w = self.outstanding.get_mut(*t);
+            w.is_some_and(|w| {
+                w.opcode == Opcode::Collective
+                    && (w.permit.queue, w.permit.ticket) == (ring, ticket)
+            })
+        });
+        let token = found.ok_or(CancelError::NotUnderWay { queue, ticket })?;
+        if !self.collectives(|c, _| c.cancel(token)) {
+            return Err(CancelError::Begun { queue, ticket });
         }
+        self.retire(token, Status::Cancelled, 0, 0);
+        Ok(())
     }
 
     /// Retires the operations that wait on a region being freed. Copies under way continue
@@ -113,26 +105,10 @@ impl Core {
             if !work.pins.iter().flatten().any(|p| p.region == region) {
                 continue;
             }
-            let (opcode, conn, va) = (work.opcode, work.conn, work.va);
-            let mut bytes = 0;
-            if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
-                let Some(n) = self.streams.transports[t].cancel(c, token) else {
-                    continue;
-                };
-                bytes = n;
-                if opcode == Opcode::Send || n > 0 {
-                    self.break_stream(t, c);
-                }
+            let va = work.va;
+            if let Some(bytes) = self.take_back(token, Status::RegionFreed, va) {
+                self.retire(token, Status::RegionFreed, bytes, va);
             }
-            if opcode == Opcode::Copy {
-                bytes = self.copies.cancel(token).unwrap_or(0);
-            }
-            if opcode == Opcode::Collective
-                && !self.give_up_collective(token, Status::RegionFreed, va)
-            {
-                continue;
-            }
-            self.retire(token, Status::RegionFreed, bytes, va);
         }
     }
 
@@ -147,65 +123,25 @@ impl Core {
 
     /// As [`abort_all`](Core::abort_all), except for collectives. Sends on streams in `keep` continue, and these
     /// streams are closed in order.
-    pub(super) fn abort_streams(&mut self, status: Status, keep: &HashSet<(usize, ConnId)>) {
-        let kept = |conn: Option<(usize, ConnId)>| conn.is_some_and(|c| keep.contains(&c));
+    fn abort_streams(&mut self, status: Status, keep: &HashSet<Conn>) {
         for token in self.outstanding.tokens() {
             let Some(work) = self.outstanding.get_mut(token) else {
                 continue;
             };
-            let (conn, opcode) = (work.conn, work.opcode);
-            if opcode == Opcode::Send && kept(conn) {
-                continue;
-            }
-            let mut bytes = 0;
-            if let (Some((t, c)), Opcode::Send | Opcode::Recv) = (conn, opcode) {
-                bytes = self.streams.transports[t].cancel(c, token).unwrap_or(0);
-            }
-            if opcode == Opcode::Copy {
-                bytes = self.copies.cancel(token).unwrap_or(0);
-            }
-            if let Opcode::Connect = opcode {
-                // Closing its session below aborts the connection and would retire it with another
-                // status.
-                continue;
-            }
-            self.retire(token, status, bytes, 0);
-        }
-        for slot in self.sessions.open_slots() {
-            if let Some(s) = self.sessions.at(slot) {
-                if let State::Connecting {
-                    work,
-                    transport,
-                    conn,
-                } = s.state
-                {
-                    s.state = State::Idle;
-                    self.streams.conns.remove(&(transport, conn));
-                    self.streams.transports[transport].abort(conn);
-                    self.retire(work, status, 0, 0);
+            let bytes = match (work.opcode, work.conn) {
+                (Opcode::Send, Some(conn)) if keep.contains(&conn) => continue,
+                (Opcode::Send | Opcode::Recv, Some((t, conn))) => {
+                    self.streams.transports[t].cancel(conn, token)
                 }
-            }
-            let stream = self.sessions.at(slot).and_then(|s| match &s.state {
-                State::Stream(s) => Some((s.transport, s.conn)),
+                (Opcode::Copy, _) => self.copies.cancel(token),
+                // It ends with its session below.
+                (Opcode::Connect, _) => continue,
                 _ => None,
-            });
-            if let (Some((t, conn)), true) = (stream, self.stopping && !kept(stream)) {
-                if self.streams.transports[t].undelivered(conn) > 0 {
-                    self.streams
-                        .note_loss(t, conn, "its session was not closed before the NIC");
-                }
-            }
-            self.close_slot(slot, !kept(stream));
+            };
+            self.retire(token, status, bytes.unwrap_or(0), 0);
         }
-        let rest: Vec<_> = self.streams.lingering.keys().copied().collect();
-        for (t, conn) in rest.into_iter().filter(|k| !keep.contains(k)) {
-            self.streams.lingering.remove(&(t, conn));
-            if self.stopping {
-                self.streams.note_loss(t, conn, "the NIC has ended");
-            }
-            self.forget_engines(t, conn, true);
-            self.streams.transports[t].abort(conn);
-        }
+        let stopping = self.stopping;
+        self.streams(|s, env| s.close_all(status, keep, stopping, env));
     }
 
     /// Starts the shutdown: waiting operations retire with `SHUTTING_DOWN`, open sessions are reset. Those that were closed
@@ -215,14 +151,7 @@ impl Core {
         if self.collectives.exists() {
             self.collectives(|c, io| c.abort_all(io, Status::ShuttingDown, true));
         }
-        let mut keep: HashSet<_> = self.streams.lingering.keys().copied().collect();
-        for slot in self.sessions.open_slots() {
-            if let Some(State::Stream(s)) = self.sessions.at(slot).map(|s| &s.state) {
-                if s.shut && !s.reset {
-                    keep.insert((s.transport, s.conn));
-                }
-            }
-        }
+        let keep = self.streams.delivering();
         self.abort_streams(Status::ShuttingDown, &keep);
     }
 

@@ -8,10 +8,10 @@ use std::collections::HashMap;
 
 use ringbell_nic_abi::{EngineId, GpuVa, Lkey, PdId, SessionId, Status};
 
-use super::Core;
+use super::streams::Streams;
+use super::Env;
 use crate::engine::{Direction, EngineUseError, Outcome, Return};
 use crate::memory::nic_memory::{Block, NIC_VA};
-use crate::session::State;
 use crate::transport::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::types::{Buffer, ConnId, Owner, WorkToken};
 
@@ -49,24 +49,24 @@ impl Returns {
         self.last += 1;
         WorkToken(RETURN_TOKEN | self.last)
     }
-}
 
-impl Core {
     /// Starts to receive the stream of a session, and to answer. An engine must be on its path.
-    pub(crate) fn start_return(
+    pub(super) fn start(
         &mut self,
+        streams: &mut Streams,
+        env: &mut Env<'_>,
         session: SessionId,
         what: Return,
     ) -> Result<(), EngineUseError> {
         let no_stream = EngineUseError::NoStream { session };
-        let Some((stream, _)) = self.stream_for_engine(session, None) else {
+        let Some((stream, _)) = streams.for_engine(session, None) else {
             return Err(no_stream);
         };
         let key = (stream.transport, stream.conn, Direction::Receive);
-        let engine = self.memory.dma.engines.on(key).ok_or(no_stream)?;
+        let engine = env.memory.dma.engines.on(key).ok_or(no_stream)?;
         let full = || EngineUseError::NoMemory { bytes: BUFFER };
-        let (pd, lkey, block) = self.memory.own_region(BUFFER.into()).ok_or_else(full)?;
-        self.return_next(Returning {
+        let (pd, lkey, block) = env.memory.own_region(BUFFER.into()).ok_or_else(full)?;
+        let r = Returning {
             t: stream.transport,
             conn: stream.conn,
             engine,
@@ -77,18 +77,19 @@ impl Core {
             ended: false,
             rest: Vec::new(),
             rest_from: 0,
-        });
+        };
+        self.next(streams, env, r);
         Ok(())
     }
 
     /// Receives more, or sends the last.
-    fn return_next(&mut self, mut r: Returning) {
+    fn next(&mut self, streams: &mut Streams, env: &mut Env<'_>, mut r: Returning) {
         let buffer = |len| Buffer {
             region: r.lkey.0,
             va: GpuVa(NIC_VA + r.block.at),
             len,
         };
-        let token = self.returns.token();
+        let token = self.token();
         if !r.ended {
             let work = RecvWork {
                 token,
@@ -96,33 +97,33 @@ impl Core {
                 buffer: buffer(BUFFER),
                 some: true,
             };
-            self.streams.transports[r.t].post_recv(r.conn, work);
+            streams.transports[r.t].post_recv(r.conn, work);
         } else {
             let left = &r.rest[r.rest_from..];
             if left.is_empty() {
-                return self.end_return(r, true);
+                return r.end(streams, env, true);
             }
             let n = left.len().min(BUFFER as usize);
-            self.memory.dma.nic_memory.write(r.block.at, &left[..n]);
+            env.memory.dma.nic_memory.write(r.block.at, &left[..n]);
             let payload = Payload::Memory(buffer(n as u32));
             r.rest_from += n;
-            self.return_send(token, &r, payload);
+            r.send(streams, token, payload);
         }
-        self.returns.by_work.insert(token, r);
-    }
-
-    fn return_send(&mut self, token: WorkToken, r: &Returning, payload: Payload) {
-        let work = SendWork {
-            token,
-            by: Owner::NIC,
-            payload,
-            push: true,
-        };
-        self.streams.transports[r.t].post_send(r.conn, work);
+        self.by_work.insert(token, r);
     }
 
     /// Whether an event ends one of our operations; if so it was processed.
-    pub(super) fn is_of_return(&mut self, event: &TransportEvent) -> bool {
+    #[inline]
+    pub(super) fn on_event(
+        &mut self,
+        streams: &mut Streams,
+        env: &mut Env<'_>,
+        event: &TransportEvent,
+    ) -> bool {
+        !self.by_work.is_empty() && self.on_own(streams, env, event)
+    }
+
+    fn on_own(&mut self, streams: &mut Streams, env: &mut Env<'_>, event: &TransportEvent) -> bool {
         let (token, status, received) = match *event {
             TransportEvent::SendDone { token, status, .. } => (token, status, None),
             TransportEvent::RecvDone {
@@ -133,28 +134,25 @@ impl Core {
             } => (token, status, Some(bytes)),
             _ => return false,
         };
-        if self.returns.by_work.is_empty() {
-            return false;
-        }
-        let Some(mut r) = self.returns.by_work.remove(&token) else {
+        let Some(mut r) = self.by_work.remove(&token) else {
             return false;
         };
         let fine = matches!(status, Status::Ok | Status::EndOfStream);
         if !fine {
             tracing::warn!(engine = %r.engine, %status, "the NIC no longer answers");
-            self.end_return(r, false);
+            r.end(streams, env, false);
             return true;
         }
         if status == Status::EndOfStream {
             r.ended = true;
             if r.what == Return::Result {
-                match self.memory.dma.engines.result(r.engine) {
+                match env.memory.dma.engines.result(r.engine) {
                     Some(Outcome::Result(bytes, _)) => r.rest = bytes,
                     // An empty answer would look like a result.
                     Some(Outcome::Failed) => {
                         tracing::warn!(engine = %r.engine, "it has failed: the stream is reset in place of an answer");
-                        self.break_stream(r.t, r.conn);
-                        self.end_return(r, false);
+                        streams.break_stream((r.t, r.conn), env);
+                        r.end(streams, env, false);
                         return true;
                     }
                     None => {}
@@ -163,33 +161,40 @@ impl Core {
         }
         match received {
             Some(bytes) if bytes > 0 && r.what == Return::Stream => {
-                let token = self.returns.token();
+                let token = self.token();
                 let payload = Payload::Memory(Buffer {
                     region: r.lkey.0,
                     va: GpuVa(NIC_VA + r.block.at),
                     // What was received into the buffer fits it.
                     len: bytes as u32,
                 });
-                self.return_send(token, &r, payload);
-                self.returns.by_work.insert(token, r);
+                r.send(streams, token, payload);
+                self.by_work.insert(token, r);
             }
-            _ => self.return_next(r),
+            _ => self.next(streams, env, r),
         }
         true
     }
+}
+
+impl Returning {
+    fn send(&self, streams: &mut Streams, token: WorkToken, payload: Payload) {
+        let work = SendWork {
+            token,
+            by: Owner::NIC,
+            payload,
+            push: true,
+        };
+        streams.transports[self.t].post_send(self.conn, work);
+    }
 
     /// Frees the resources of an answer; after an orderly end also half-closes the stream.
-    fn end_return(&mut self, r: Returning, in_order: bool) {
+    fn end(self, streams: &mut Streams, env: &mut Env<'_>, in_order: bool) {
         if in_order {
-            self.streams.transports[r.t].shutdown(r.conn);
-            if let Some(&slot) = self.streams.conns.get(&(r.t, r.conn)) {
-                if let Some(State::Stream(s)) = self.sessions.at(slot).map(|s| &mut s.state) {
-                    s.shut = true;
-                }
-            }
+            streams.end_sending((self.t, self.conn));
         }
-        if !self.memory.free_own_region(r.pd, r.lkey, r.block) {
-            tracing::error!(engine = %r.engine, "NIC memory is kept from reuse");
+        if !env.memory.free_own_region(self.pd, self.lkey, self.block) {
+            tracing::error!(engine = %self.engine, "NIC memory is kept from reuse");
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Memory access of the NIC's operations: translation, DMA, and exports to peers.
 
-use ringbell_gtlb::{Access, Mmu, Need};
+use ringbell_gtlb::{Access, Mmu, Need, Pin};
 use ringbell_nic_abi::{GpuVa, InlineSend, Lkey, PdId, Transfer, INLINE_MAX};
 
+use super::Refusal;
 use crate::dma::{Dma, DmaState};
 use crate::memory::exports::Exports;
 use crate::memory::nic_memory::{Block, NIC_BUS, NIC_VA};
 use crate::queue::ScatterSlots;
-use crate::types::Small;
+use crate::types::{Buffer, Small};
 
 /// See the module text.
 pub(crate) struct Memory {
@@ -33,6 +34,20 @@ impl Memory {
             mmu: &mut self.mmu,
             state: &mut self.dma,
         }
+    }
+
+    /// Checks and pins a range.
+    pub(super) fn pin(
+        &mut self,
+        pd: PdId,
+        lkey: Lkey,
+        (va, len): (GpuVa, u32),
+        need: Need,
+    ) -> Result<(Pin, Buffer), Refusal> {
+        let pinned = self.mmu.pin(pd, lkey, va, len.into(), need);
+        let pin = pinned.map_err(|fault| fault.status())?;
+        let region = pin.region;
+        Ok((pin, Buffer { region, va, len }))
     }
 
     /// The bytes of a small send from memory, when the CPU can read them at once. They count as copied when the caller

@@ -8,8 +8,8 @@ mod control;
 mod copy_op;
 mod deadline;
 mod engine_op;
+mod engine_places;
 mod engine_return;
-mod engine_watch;
 mod memory;
 mod report;
 mod status;
@@ -20,30 +20,39 @@ mod transport_events;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringbell_gtlb::{DmaMemory, Mmu, Pin};
+use ringbell_gtlb::{DmaMemory, Mmu};
+use ringbell_nic_abi::bar::{Reg, MAGIC};
 use ringbell_nic_abi::{
-    Descriptor, EntryKind, EventKind, GpuVa, Lkey, Opcode, PdId, SessionId, Status, WorkQueueEntry,
+    CollectiveSpec, Descriptor, EntryKind, EventKind, Flags, GpuVa, Opcode, PdId, SessionId,
+    Status, WorkQueueEntry, ABI_VERSION,
 };
 
-use crate::collective::Collectives;
+use crate::bar::Bar;
+use crate::collective::{After, Collectives, Io};
 use crate::config::NicConfig;
 use crate::datapath::Datapath;
 use crate::dma::DmaState;
-use crate::engine::Engines;
+use crate::engine::{EngineUseError, Engines, Return};
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Outstanding};
 use crate::permit::Permit;
 use crate::queue::SendQueue;
-use crate::session::Sessions;
-use crate::transport::{deliver, Takers, Transport};
-use crate::types::{Buffer, NicTime, WorkToken};
-use copy_op::Copies;
+use crate::session::slot_of;
+use crate::transport::{deliver, Takers, Transport, TransportEvent};
+use crate::types::{NicTime, WorkToken};
+use collective_op::Decoded;
+use copy_op::{Copies, Step};
+pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 use memory::Memory;
 use report::Report;
+use status::StatusPage;
+use streams::Streams;
 pub use streams::Undelivered;
-use streams::{Lingering, Streams};
+
+/// Value of [`Reg::Backend`] for the software NIC.
+const BACKEND_SOFT: u32 = 1;
 
 /// Numbers that only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -81,21 +90,40 @@ pub struct Counters {
     pub steps: u64,
 }
 
-/// Everything behind the NIC's lock.
+/// Why a descriptor is refused: status and detail.
+type Refusal = (Status, u64);
+/// How a descriptor ends that is executed at once: bytes and detail.
+type Answer = Result<(u64, u64), Refusal>;
+
+/// What the units work with besides their own state.
+pub(crate) struct Env<'a> {
+    now: NicTime,
+    memory: &'a mut Memory,
+    report: &'a mut Report,
+}
+
+impl Env<'_> {
+    /// Reports an event to the host.
+    fn push(&mut self, kind: EventKind, subject: u32, data: u64) {
+        self.report.events.push(self.now, kind, subject, data);
+    }
+}
+
+/// Everything behind the NIC's lock: the units, and the step that calls them in order.
 pub(crate) struct Core {
     pub(crate) config: NicConfig,
     pub(crate) time: Time,
     // Before the queues: a memory may hold announcements back, which point into the queues' lines.
     pub(crate) memory: Memory,
     pub(crate) queues: Vec<SendQueue>,
-    pub(crate) sessions: Sessions,
-    pub(crate) outstanding: Outstanding,
+    outstanding: Outstanding,
     pub(crate) streams: Streams,
     copies: Copies,
     returns: Returns,
     pub(crate) collectives: Collectives,
     pub(crate) report: Report,
-    pub(crate) stopping: bool,
+    status: StatusPage,
+    stopping: bool,
     /// The next step looks at every part: the last one has left work, or the control path may have made some.
     pub(crate) is_due: bool,
     expired: Vec<WorkToken>,
@@ -129,13 +157,13 @@ impl Core {
             },
             memory: Memory::new(mmu, DmaState::new(memory, nic_memory)),
             queues: Vec::new(),
-            sessions: Sessions::new(config.max_sessions),
             outstanding: Outstanding::new(1024),
-            streams: Streams::new(transports, network),
+            streams: Streams::new(transports, network, config.max_sessions, config.linger),
             copies: Copies::default(),
             returns: Returns::default(),
             collectives: Collectives::new(config.ip),
             report: Report::new(config.event_capacity),
+            status: StatusPage::default(),
             stopping: false,
             is_due: true,
             expired: Vec::new(),
@@ -207,7 +235,9 @@ impl Core {
         self.time.now = self.time.now.max(now);
         self.time.is_wanted = false;
         let moved = self.expire();
-        self.keep_status_fresh();
+        if self.status.is_due(self.time.now) {
+            self.refresh_status();
+        }
         moved
     }
 
@@ -265,10 +295,47 @@ impl Core {
         moved
     }
 
+    #[inline]
+    fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
+        if self.collectives.exists() {
+            let (collectives, mut io) = self.collectives_io();
+            if collectives.on_event(&mut io, t, &event) {
+                return;
+            }
+        }
+        let (streams, returns, mut env) = self.streams_env();
+        if returns.on_event(streams, &mut env, &event) {
+            return self.retire_ended();
+        }
+        match event {
+            TransportEvent::SendDone {
+                token,
+                status,
+                bytes,
+                detail,
+                conn,
+            }
+            | TransportEvent::RecvDone {
+                token,
+                status,
+                bytes,
+                detail,
+                conn,
+            } => {
+                if let Some(work) = self.outstanding.remove(token) {
+                    self.streams.count((t, conn), &work, bytes);
+                    self.retire_work(work, status, bytes, detail);
+                }
+            }
+            other => self.streams(|s, env| s.on_event(t, other, env)),
+        }
+    }
+
     /// Engines' notices, collectives and copies.
     #[inline(never)]
     fn step_others(&mut self) -> bool {
-        self.tell_engine_notices();
+        let engines = &mut self.memory.dma.engines;
+        self.report.tell_engine_notices(self.time.now, engines);
         let mut moved = self.step_collectives();
         moved |= !self.copies.is_empty() && self.step_copies();
         self.is_due = self.queues.iter().any(SendQueue::is_pending)
@@ -276,6 +343,138 @@ impl Core {
             || !self.memory.dma.is_quiet()
             || self.time.is_wanted;
         moved
+    }
+
+    /// Moves collectives on.
+    #[inline]
+    fn step_collectives(&mut self) -> bool {
+        if !self.collectives.exists() {
+            return false;
+        }
+        let fresh = self.time.fresh;
+        let queues = &self.queues;
+        let ended = |after: After| match after {
+            After::Nothing => true,
+            After::Ticket { queue, ticket } => !queues[queue as usize].is_outstanding(ticket),
+            After::Fence { queue, ticket } => !queues[queue as usize].is_outstanding_before(ticket),
+        };
+        let mut io = Io {
+            now: self.time.now,
+            transports: &mut self.streams.transports,
+            mmu: &mut self.memory.mmu,
+            dma: &mut self.memory.dma,
+        };
+        let moved = self.collectives.step(&mut io, fresh, &ended);
+        self.retire_collectives();
+        if !fresh && self.collectives.wants_clock() {
+            self.time.is_wanted = true;
+        }
+        moved
+    }
+
+    /// Moves the oldest copies on. Returns whether any byte moved.
+    fn step_copies(&mut self) -> bool {
+        let mut budget = copy_op::STEP_BYTES;
+        let mut moved = false;
+        while budget > 0 {
+            match self.copies.step(&mut self.memory.dma(), &mut budget) {
+                Step::Waits => break,
+                Step::Moved => moved = true,
+                Step::Ended(token, status, bytes, detail) => {
+                    moved = true;
+                    self.retire(token, status, bytes, detail);
+                }
+            }
+        }
+        moved
+    }
+
+    /// The collectives and what they work with.
+    #[inline]
+    fn collectives_io(&mut self) -> (&mut Collectives, Io<'_>) {
+        let io = Io {
+            now: self.time.now,
+            transports: &mut self.streams.transports,
+            mmu: &mut self.memory.mmu,
+            dma: &mut self.memory.dma,
+        };
+        (&mut self.collectives, io)
+    }
+
+    /// Runs `f` with the collectives, and retires the operations that it has ended.
+    pub(crate) fn collectives<R>(
+        &mut self,
+        f: impl FnOnce(&mut Collectives, &mut Io<'_>) -> R,
+    ) -> R {
+        let (collectives, mut io) = self.collectives_io();
+        let r = f(collectives, &mut io);
+        self.retire_collectives();
+        r
+    }
+
+    #[inline]
+    fn retire_collectives(&mut self) {
+        if self.collectives.has_retired() {
+            self.retire_all_collectives();
+        }
+    }
+
+    fn retire_all_collectives(&mut self) {
+        // Before the pins go: kernels that wait at a stream are notified that it has failed.
+        self.collectives.tell_streams(&mut self.memory.dma());
+        while let Some(r) = self.collectives.take_retired() {
+            self.retire(r.token, r.status, r.bytes, r.detail);
+        }
+    }
+
+    /// The streams and what they work with.
+    #[inline]
+    fn streams_env(&mut self) -> (&mut Streams, &mut Returns, Env<'_>) {
+        let env = Env {
+            now: self.time.now,
+            memory: &mut self.memory,
+            report: &mut self.report,
+        };
+        (&mut self.streams, &mut self.returns, env)
+    }
+
+    /// Runs `f` with the streams, and retires the operations that it has ended.
+    fn streams<R>(&mut self, f: impl FnOnce(&mut Streams, &mut Env<'_>) -> R) -> R {
+        let (streams, _, mut env) = self.streams_env();
+        let r = f(streams, &mut env);
+        self.retire_ended();
+        r
+    }
+
+    fn retire_ended(&mut self) {
+        for r in std::mem::take(&mut self.streams.ended) {
+            self.retire(r.token, r.status, r.bytes, r.detail);
+        }
+    }
+
+    /// The places of engines.
+    pub(crate) fn engine_places(&mut self) -> EnginePlaces<'_> {
+        EnginePlaces {
+            env: Env {
+                now: self.time.now,
+                memory: &mut self.memory,
+                report: &mut self.report,
+            },
+            streams: &mut self.streams,
+            queues: &self.queues,
+            outstanding: &mut self.outstanding,
+            collectives: &mut self.collectives,
+        }
+    }
+
+    /// Starts to receive the stream of a session, and to answer. An engine must be on its path.
+    pub(crate) fn start_return(
+        &mut self,
+        session: SessionId,
+        what: Return,
+    ) -> Result<(), EngineUseError> {
+        let (streams, returns, mut env) = self.streams_env();
+        returns.start(streams, &mut env, session, what)
     }
 
     /// When the NIC must be stepped although nothing arrives.
@@ -358,49 +557,105 @@ impl Core {
             .push(self.time.now, EventKind::BadDescriptor, queue, word.into());
         if Opcode::from_code(entry.0[0] as u8) == Some(Opcode::Collective) {
             let pd = self.queues[permit.queue as usize].pd;
-            self.refuse_streams(pd, entry.operands(), Status::BadDescriptor, word.into());
+            let why = (Status::BadDescriptor, word.into());
+            collective_op::refuse_streams(&mut self.memory, pd, entry.operands(), why);
         }
         self.finish(permit, Status::BadDescriptor, 0, word.into());
     }
 
     fn accept(&mut self, permit: Permit, d: &Descriptor) {
         let pd = self.queues[permit.queue as usize].pd;
-        if self.stopping {
-            let why = (Status::ShuttingDown, 0);
-            return match d.opcode {
-                Opcode::Collective => self.refuse_collective(permit, pd, d, why),
-                _ => self.finish(permit, why.0, 0, why.1),
-            };
-        }
-        match d.opcode {
-            Opcode::Nop => self.finish(permit, Status::Ok, 0, 0),
-            Opcode::Send => self.send(permit, pd, d),
+        let answer = match d.opcode {
+            _ if self.stopping => Err((Status::ShuttingDown, 0)),
+            Opcode::Nop => Ok((0, 0)),
+            Opcode::Send => return self.send(permit, pd, d),
             // `take_descriptors` has taken every well-formed one.
-            Opcode::Recv => self.finish(permit, Status::BadDescriptor, 0, 0),
-            Opcode::Socket => self.socket(permit, pd),
-            Opcode::Listen => self.listen(permit, pd, d),
-            Opcode::Accept => self.accept_op(permit, pd, d),
-            Opcode::Connect => self.connect(permit, pd, d),
-            Opcode::Shutdown => self.shutdown_op(permit, pd, d),
-            Opcode::Close => self.close_op(permit, pd, d, false),
-            Opcode::Abort => self.close_op(permit, pd, d, true),
-            Opcode::Copy => self.copy_op(permit, pd, d),
-            Opcode::Collective => self.collective_op(permit, pd, d),
-            Opcode::EngineAttach => self.engine_attach(permit, pd, d),
-            Opcode::EngineDetach => self.engine_detach(permit, pd, d),
-            Opcode::EngineResult => self.engine_result(permit, pd, d),
+            Opcode::Recv => Err((Status::BadDescriptor, 0)),
+            Opcode::Socket => self.streams.socket(pd),
+            Opcode::Listen => self.streams.listen(pd, d),
+            Opcode::Shutdown => self.streams.shutdown(pd, d),
+            Opcode::Close | Opcode::Abort => self.streams(|s, env| s.close(pd, d, env)),
+            Opcode::Accept | Opcode::Connect => match self.streams.may_begin(pd, d) {
+                Ok(()) => return self.begin_session(permit, d),
+                Err(refusal) => Err(refusal),
+            },
+            Opcode::Copy if d.len == 0 => Ok((0, 0)),
+            Opcode::Copy => match Copies::pin(&mut self.memory, pd, d) {
+                Ok((pins, sides)) => {
+                    let mut work = self.operation(permit, d, u32::MAX);
+                    work.pins = pins;
+                    let token = self.outstanding.insert(work);
+                    return self.copies.begin(token, sides, d.imm);
+                }
+                Err(refusal) => Err(refusal),
+            },
+            Opcode::Collective => {
+                match collective_op::decode(&mut self.collectives, &mut self.memory.mmu, pd, d) {
+                    Ok(decoded) => return self.begin_collective(permit, pd, d, decoded),
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            Opcode::EngineAttach => self.engine_places().execute(pd, d),
+            Opcode::EngineDetach => engine_op::detach(&mut self.memory.dma.engines, pd, d),
+            Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
+        };
+        match answer {
+            Ok((bytes, detail)) => self.finish(permit, Status::Ok, bytes, detail),
+            Err((status, detail)) => {
+                if is_fault(status) {
+                    let none = SessionId(u32::MAX);
+                    self.report.fault(self.time.now, none, detail);
+                }
+                if d.opcode == Opcode::Collective {
+                    let operands = (d.local_va, d.len, d.remote_va);
+                    collective_op::refuse_streams(&mut self.memory, pd, operands, (status, detail));
+                }
+                self.finish(permit, status, 0, detail);
+            }
         }
+    }
+
+    /// A collective operation that has been decoded.
+    fn begin_collective(&mut self, permit: Permit, pd: PdId, d: &Descriptor, decoded: Decoded) {
+        let (queue, ticket) = (permit.queue, permit.ticket);
+        let after = match CollectiveSpec::distance(d.len) {
+            _ if d.flags.contains(Flags::FENCE) => After::Fence { queue, ticket },
+            0 => After::Nothing,
+            distance => After::Ticket {
+                queue,
+                ticket: ticket.wrapping_sub(distance),
+            },
+        };
+        let Decoded {
+            slot,
+            task,
+            pins,
+            rings,
+        } = decoded;
+        let mut work = self.operation(permit, d, u32::MAX);
+        work.pins = pins;
+        work.extra_us = collective_op::answer_us(work.timeout_us);
+        work.timeout_us -= work.extra_us;
+        let token = self.outstanding.insert(work);
+        let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
+        self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
+    }
+
+    /// An `ACCEPT` or a `CONNECT` that may begin.
+    fn begin_session(&mut self, permit: Permit, d: &Descriptor) {
+        let us = self.queues[permit.queue as usize].timeout_us(d.timeout_us);
+        let deadline = self.time.now.plus(Duration::from_micros(us.into()));
+        let slot = slot_of(d.session);
+        let token = self.outstanding.insert(self.operation(permit, d, slot));
+        self.streams(|s, env| match d.opcode {
+            Opcode::Connect => s.connect(env.now, d, token, deadline),
+            _ => s.accept(slot, token),
+        });
     }
 
     /// An operation for a descriptor, with its time-out.
     fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
         self.queues[permit.queue as usize].operation(permit, d, slot)
-    }
-
-    /// When a descriptor that is being accepted now times out.
-    fn deadline_of(&self, queue: u32, d: &Descriptor) -> NicTime {
-        let us = self.queues[queue as usize].timeout_us(d.timeout_us);
-        self.time.now.plus(Duration::from_micros(us.into()))
     }
 
     /// Retires a descriptor that never became an operation.
@@ -429,19 +684,12 @@ impl Core {
                 self.memory.mmu.unpin(pin);
             }
         }
-        let is_fault = matches!(
-            status,
-            Status::NotRegistered
-                | Status::OutOfBounds
-                | Status::AccessDenied
-                | Status::NoTranslation
-                | Status::RegionFreed
-        );
-        if is_fault {
-            self.fault(work.session, detail);
+        if is_fault(status) {
+            let id = self.streams.sessions.id(work.session);
+            self.report.fault(self.time.now, id, detail);
         }
         if let (Some(id), false) = (work.chain, status == Status::Ok) {
-            self.sessions.end_chain(id, status, detail);
+            self.streams.sessions.end_chain(id, status, detail);
         }
         match work.opcode {
             Opcode::Send => self.report.counters.tx_bytes += bytes,
@@ -452,49 +700,6 @@ impl Core {
             return self.finish_scattered(work.permit, GpuVa(work.va), status, bytes, detail);
         }
         self.finish(work.permit, status, bytes, detail);
-    }
-
-    fn fault(&mut self, session: u32, va: u64) {
-        let id = self.sessions.id(session);
-        self.report.fault(self.time.now, id, va);
-    }
-
-    /// Checks and pins a range; on a fault the permit retires with it.
-    fn pin(
-        &mut self,
-        permit: Permit,
-        pd: PdId,
-        lkey: u32,
-        range: (ringbell_nic_abi::GpuVa, u32),
-        need: ringbell_gtlb::Need,
-        slot: u32,
-    ) -> Option<(Permit, Pin, Buffer)> {
-        match self
-            .memory
-            .mmu
-            .pin(pd, Lkey(lkey), range.0, u64::from(range.1), need)
-        {
-            Ok(pin) => {
-                let buffer = Buffer {
-                    region: pin.region,
-                    va: range.0,
-                    len: range.1,
-                };
-                Some((permit, pin, buffer))
-            }
-            Err(fault) => {
-                self.refuse_pin(permit, fault, slot);
-                None
-            }
-        }
-    }
-
-    /// Retires a descriptor whose buffer may not be used.
-    #[cold]
-    fn refuse_pin(&mut self, permit: Permit, fault: ringbell_gtlb::Fault, slot: u32) {
-        let (status, detail) = fault.status();
-        self.fault(slot, detail);
-        self.finish(permit, status, 0, detail);
     }
 
     /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of work.
@@ -510,9 +715,67 @@ impl Core {
             || self.collectives.is_active()
     }
 
-    fn slot(id: SessionId) -> u32 {
-        id.0 & 0xffff
+    /// Shows the status registers in this BAR from now on.
+    pub(crate) fn show_status_in(&mut self, bar: Bar) {
+        self.status.show_in(bar);
+        self.refresh_status();
     }
+
+    fn refresh_status(&mut self) {
+        let mut page = std::mem::take(&mut self.status);
+        page.refresh(self.time.now, |reg| self.register_value(reg));
+        self.status = page;
+    }
+
+    /// The numbers that only grow, those of other modules included.
+    pub(crate) fn counters(&self) -> Counters {
+        Counters {
+            copied_bytes: self.memory.dma.copied,
+            staged_bytes: self.memory.dma.staged,
+            direct_bytes: self.memory.dma.direct,
+            events_lost: self.report.events.lost(),
+            ..self.report.counters
+        }
+    }
+
+    /// The value of a register now; none when it has none besides what was last written.
+    pub(crate) fn register_value(&self, reg: Reg) -> Option<u32> {
+        let counters = self.counters();
+        let mac = self.config.mac;
+        Some(match reg {
+            Reg::Magic => MAGIC,
+            Reg::AbiVersion => ABI_VERSION,
+            Reg::Backend => BACKEND_SOFT,
+            Reg::Queues => self.queue_count(),
+            Reg::Ipv4 => u32::from(self.config.ip),
+            Reg::MacLo => u32::from_be_bytes([mac[2], mac[3], mac[4], mac[5]]),
+            Reg::MacHi => u32::from(u16::from_be_bytes([mac[0], mac[1]])),
+            Reg::Faults => counters.faults as u32,
+            Reg::Accepted => counters.accepted as u32,
+            Reg::Retired => counters.retired as u32,
+            Reg::TxBytesLo => counters.tx_bytes as u32,
+            Reg::TxBytesHi => (counters.tx_bytes >> 32) as u32,
+            Reg::RxBytesLo => counters.rx_bytes as u32,
+            Reg::RxBytesHi => (counters.rx_bytes >> 32) as u32,
+            Reg::EventsLost => counters.events_lost as u32,
+            Reg::Sessions => self.streams.sessions.len() as u32,
+            Reg::BadDescriptor => self.report.last_bad,
+            Reg::Heartbeat => counters.steps as u32,
+            other => return self.memory.mmu.read_register(other),
+        })
+    }
+}
+
+/// Whether a status reports memory that may not be used.
+fn is_fault(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NotRegistered
+            | Status::OutOfBounds
+            | Status::AccessDenied
+            | Status::NoTranslation
+            | Status::RegionFreed
+    )
 }
 
 /// Operations that tell a transport a point in time.

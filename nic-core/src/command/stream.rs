@@ -8,15 +8,12 @@ use ringbell_nic_abi::{
 
 use super::Core;
 use crate::datapath::Datapath;
-use crate::engine::{Direction, EngineFailed};
+use crate::engine::Direction;
 use crate::outstanding::Operation;
 use crate::permit::Permit;
-use crate::session::State;
+use crate::session::{slot_of, State};
 use crate::transport::{Payload, RecvWork, SendWork};
 use crate::types::{Buffer, ConnId, Owner};
-
-/// Why a stream operation cannot be posted.
-type Refusal = (Status, u64);
 
 impl Core {
     /// Executes the entry that a queue has shown to its end, with success.
@@ -45,7 +42,7 @@ impl Core {
     #[inline(never)]
     pub(super) fn send_now(&mut self, q: usize, entry: &WorkQueueEntry, is_inline: bool) -> bool {
         let (pd, by) = (self.queues[q].pd, self.queues[q].owner());
-        let Some(session) = self.sessions.get(entry.session(), pd) else {
+        let Some(session) = self.streams.sessions.get(entry.session(), pd) else {
             return false;
         };
         let (transport, conn) = match &session.state {
@@ -87,7 +84,7 @@ impl Core {
     pub(super) fn receive_now(&mut self, q: usize, entry: &WorkQueueEntry) -> bool {
         let queue = &self.queues[q];
         let (pd, by) = (queue.pd, queue.owner());
-        let Some(session) = self.sessions.get(entry.session(), pd) else {
+        let Some(session) = self.streams.sessions.get(entry.session(), pd) else {
             return false;
         };
         let (transport, conn) = match &session.state {
@@ -126,7 +123,10 @@ impl Core {
         let permit = |c: &mut Core| c.take(q, ticket, Opcode::Recv, entry);
         let stream = match self.stopping {
             true => Err((Status::ShuttingDown, 0)),
-            false => self.stream(pd, d.session, d.flags),
+            false => {
+                let engines = &self.memory.dma.engines;
+                self.streams.established(pd, d.session, d.flags, engines)
+            }
         };
         let stream = match stream {
             Ok(stream) => stream,
@@ -167,7 +167,7 @@ impl Core {
         ) {
             let bytes = u64::from(n);
             self.report.counters.rx_bytes += bytes;
-            if let Some(s) = self.sessions.at(Core::slot(d.session)) {
+            if let Some(s) = self.streams.sessions.at(slot_of(d.session)) {
                 s.rx_bytes += bytes;
             }
             if scatter_to_cqe {
@@ -181,7 +181,7 @@ impl Core {
             permit,
             scatter_to_cqe,
             opcode: Opcode::Recv,
-            session: Core::slot(d.session),
+            session: slot_of(d.session),
             chain: d.flags.contains(Flags::CHAIN).then_some(d.session),
             conn: Some(stream),
             pins: [self.memory.mmu.hold(region), None],
@@ -206,48 +206,12 @@ impl Core {
         Permit::new(q as u32, ticket, opcode.code(), entry.wr_id())
     }
 
-    /// The stream of a descriptor's session.
-    #[inline]
-    fn stream(
-        &mut self,
-        pd: PdId,
-        id: SessionId,
-        flags: Flags,
-    ) -> Result<(usize, ConnId), Refusal> {
-        let Some(session) = self.sessions.get(id, pd) else {
-            return Err((Status::BadSession, id.0.into()));
-        };
-        let chained = flags.contains(Flags::CHAIN);
-        if let (true, Some(failed)) = (chained, session.chain) {
-            return Err(failed);
-        }
-        let refusal = match &session.state {
-            State::Stream(s) if s.reset => {
-                let failed = self.memory.dma.engines.failure_on(s.transport, s.conn);
-                failed.map_or((Status::ConnectionReset, 0), EngineFailed::status)
-            }
-            State::Stream(s) => return Ok((s.transport, s.conn)),
-            State::Broken => (Status::NotConnected, 0),
-            _ => (Status::BadState, id.0.into()),
-        };
-        if chained {
-            session.chain = Some(refusal);
-        }
-        Err(refusal)
-    }
-
-    /// Whether the sending side of a session has been closed.
-    fn is_shut(&mut self, id: SessionId) -> bool {
-        let session = self.sessions.at(Core::slot(id));
-        session.is_some_and(|s| matches!(&s.state, State::Stream(s) if s.shut))
-    }
-
     /// Retires an operation whose buffer may not be used.
     #[cold]
     fn refuse_buffer(&mut self, permit: Permit, fault: Fault, flags: Flags, id: SessionId) {
         let (status, detail) = fault.status();
         if flags.contains(Flags::CHAIN) {
-            self.sessions.end_chain(id, status, detail);
+            self.streams.sessions.end_chain(id, status, detail);
         }
         self.report.fault(self.time.now, id, detail);
         self.finish(permit, status, 0, detail);
@@ -270,10 +234,13 @@ impl Core {
 
     /// A `SEND` that cannot leave at once.
     pub(super) fn send(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let stream = match self.stream(pd, d.session, d.flags) {
-            Ok(_) if self.is_shut(d.session) => {
+        let engines = &self.memory.dma.engines;
+        let stream = match self.streams.established(pd, d.session, d.flags, engines) {
+            Ok(_) if self.streams.is_shut(d.session) => {
                 if d.flags.contains(Flags::CHAIN) {
-                    self.sessions.end_chain(d.session, Status::NotConnected, 0);
+                    self.streams
+                        .sessions
+                        .end_chain(d.session, Status::NotConnected, 0);
                 }
                 return self.finish(permit, Status::NotConnected, 0, 0);
             }
@@ -283,7 +250,7 @@ impl Core {
         if d.len == 0 {
             return self.finish(permit, Status::Ok, 0, 0);
         }
-        let slot = Core::slot(d.session);
+        let slot = slot_of(d.session);
         let by = self.queues[permit.queue as usize].owner();
         self.show_watcher(by, Direction::Send, d.session, stream);
         let (work, payload) = if d.flags.contains(Flags::INLINE) {

@@ -1,17 +1,18 @@
-//! The transports and their connections: their sessions, pending deliveries, and losses.
+//! Sessions and the transports below them: connections, listeners, pending deliveries, and losses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddrV4;
+use std::time::Duration;
 
+use ringbell_nic_abi::{Flags, Opcode, PdId, SessionId, Status};
+
+use super::{Env, Refusal};
+use crate::engine::{Direction, EngineFailed, Engines};
 use crate::network::Network;
+use crate::outstanding::{Operation, Retired};
+use crate::session::{slot_of, Sessions, State, Stream};
 use crate::transport::Transport;
-use crate::types::{ConnId, ListenerId, NicTime};
-
-/// A connection whose session is closed and which still delivers.
-#[derive(Debug)]
-pub(crate) struct Lingering {
-    pub(crate) deadline: NicTime,
-}
+use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
 /// Most losses that are kept to be reported; each is logged.
 const LOST_MAX: usize = 1024;
@@ -32,29 +33,258 @@ pub struct Undelivered {
     pub why: &'static str,
 }
 
-/// See the module text. Connections and listeners are named by their transport's index and their id there.
+/// A connection: the index of its transport, and its id there.
+pub(crate) type Conn = (usize, ConnId);
+
+/// See the module text.
 pub(crate) struct Streams {
+    pub(crate) sessions: Sessions,
     pub(crate) transports: Vec<Box<dyn Transport>>,
     /// What carries their packets.
     pub(crate) network: Network,
-    /// Slots of their sessions.
-    pub(crate) conns: HashMap<(usize, ConnId), u32>,
-    /// Likewise.
-    pub(crate) listeners: HashMap<(usize, ListenerId), u32>,
-    pub(crate) lingering: HashMap<(usize, ConnId), Lingering>,
+    /// Slots of the sessions of connections.
+    pub(super) conns: HashMap<Conn, u32>,
+    /// Likewise of listeners.
+    pub(super) listeners: HashMap<(usize, ListenerId), u32>,
+    /// Connections whose sessions are closed and which still deliver: until when.
+    pub(super) lingering: HashMap<Conn, NicTime>,
+    /// How long they may.
+    pub(super) linger: Duration,
     /// Streams that were reported as sent but have not arrived.
     lost: Vec<Undelivered>,
+    /// Operations that have ended and are to be retired.
+    pub(super) ended: Vec<Retired>,
 }
 
 impl Streams {
-    pub(super) fn new(transports: Vec<Box<dyn Transport>>, network: Network) -> Streams {
+    pub(super) fn new(
+        transports: Vec<Box<dyn Transport>>,
+        network: Network,
+        max_sessions: usize,
+        linger: Duration,
+    ) -> Streams {
         Streams {
+            sessions: Sessions::new(max_sessions),
             transports,
             network,
             conns: HashMap::new(),
             listeners: HashMap::new(),
             lingering: HashMap::new(),
+            linger,
             lost: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// An operation has ended.
+    pub(super) fn end(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
+        self.ended.push(Retired {
+            token,
+            status,
+            bytes,
+            detail,
+        });
+    }
+
+    /// The connection of a descriptor's session.
+    #[inline]
+    pub(super) fn established(
+        &mut self,
+        pd: PdId,
+        id: SessionId,
+        flags: Flags,
+        engines: &Engines,
+    ) -> Result<Conn, Refusal> {
+        let Some(session) = self.sessions.get(id, pd) else {
+            return Err((Status::BadSession, id.0.into()));
+        };
+        let chained = flags.contains(Flags::CHAIN);
+        if let (true, Some(failed)) = (chained, session.chain) {
+            return Err(failed);
+        }
+        let refusal = match &session.state {
+            State::Stream(s) if s.reset => {
+                let failed = engines.failure_on(s.transport, s.conn);
+                failed.map_or((Status::ConnectionReset, 0), EngineFailed::status)
+            }
+            State::Stream(s) => return Ok((s.transport, s.conn)),
+            State::Broken => (Status::NotConnected, 0),
+            _ => (Status::BadState, id.0.into()),
+        };
+        if chained {
+            session.chain = Some(refusal);
+        }
+        Err(refusal)
+    }
+
+    /// The established stream of a session, with its domain. `pd` is none for the host, which owns all.
+    pub(super) fn for_engine(&mut self, id: SessionId, pd: Option<PdId>) -> Option<(Stream, PdId)> {
+        let session = match pd {
+            Some(pd) => self.sessions.get(id, pd),
+            None if self.sessions.id(slot_of(id)) == id => self.sessions.at(slot_of(id)),
+            None => None,
+        }?;
+        match &session.state {
+            State::Stream(s) if !s.reset => Some((*s, session.pd)),
+            _ => None,
+        }
+    }
+
+    /// The stream of a session, whatever became of it.
+    pub(super) fn stream_at(&mut self, slot: u32) -> Option<&mut Stream> {
+        match &mut self.sessions.at(slot)?.state {
+            State::Stream(s) => Some(s),
+            _ => None,
+        }
+    }
+
+    /// Whether the sending side of a session has been closed.
+    pub(super) fn is_shut(&mut self, id: SessionId) -> bool {
+        self.stream_at(slot_of(id)).is_some_and(|s| s.shut)
+    }
+
+    /// Half-closes a stream.
+    pub(super) fn end_sending(&mut self, (t, conn): Conn) {
+        self.transports[t].shutdown(conn);
+        let slot = self.conns.get(&(t, conn)).copied();
+        if let Some(s) = slot.and_then(|slot| self.stream_at(slot)) {
+            s.shut = true;
+        }
+    }
+
+    /// Counts bytes for the session of an operation, when it is still the session of that connection.
+    #[inline]
+    pub(super) fn count(&mut self, (t, conn): Conn, work: &Operation, bytes: u64) {
+        let Some(s) = self.sessions.at(work.session) else {
+            return;
+        };
+        if matches!(&s.state, State::Stream(x) if x.transport == t && x.conn == conn) {
+            match work.opcode {
+                Opcode::Send => s.tx_bytes += bytes,
+                _ => s.rx_bytes += bytes,
+            }
+        }
+    }
+
+    /// Takes a send or a receive back from its transport. The bytes that it has moved; `None`: the transport is retiring
+    /// it at this moment.
+    pub(super) fn withdraw(
+        &mut self,
+        (t, conn): Conn,
+        token: WorkToken,
+        opcode: Opcode,
+        env: &mut Env<'_>,
+    ) -> Option<u64> {
+        let bytes = self.transports[t].cancel(conn, token)?;
+        // A stream cannot recover lost bytes. A send may have left in frames that the
+        // peer has not acknowledged, so it always ends the stream; a receive only when it
+        // took bytes.
+        if opcode == Opcode::Send || bytes > 0 {
+            self.break_stream((t, conn), env);
+        }
+        Some(bytes)
+    }
+
+    /// Ends the stream over a connection; its session stays until it is closed.
+    pub(super) fn break_stream(&mut self, (t, conn): Conn, env: &mut Env<'_>) {
+        self.abort((t, conn), env);
+        if let Some(slot) = self.conns.remove(&(t, conn)) {
+            if let Some(s) = self.sessions.at(slot) {
+                s.state = State::Broken;
+            }
+        }
+    }
+
+    /// Ends a connection at once: its engines see no more.
+    pub(super) fn abort(&mut self, (t, conn): Conn, env: &mut Env<'_>) {
+        self.lingering.remove(&(t, conn));
+        self.transports[t].abort(conn);
+        forget_engines(env, (t, conn), true);
+    }
+
+    /// Ends an `ACCEPT` or a `CONNECT` that waits.
+    pub(super) fn give_up(&mut self, slot: u32, token: WorkToken) {
+        let connecting = match self.sessions.at(slot).map(|s| &mut s.state) {
+            Some(State::Listening(l)) => return l.accepts.retain(|a| *a != token),
+            Some(State::Connecting {
+                work,
+                transport,
+                conn,
+                ..
+            }) if *work == token => (*transport, *conn),
+            _ => return,
+        };
+        self.drop_attempt(slot, connecting);
+    }
+
+    /// A connection attempt of a session ends.
+    fn drop_attempt(&mut self, slot: u32, (t, conn): Conn) {
+        self.conns.remove(&(t, conn));
+        self.transports[t].abort(conn);
+        if let Some(s) = self.sessions.at(slot) {
+            s.state = State::Idle;
+        }
+    }
+
+    /// Gives up deliveries whose time is up. Returns whether there were any.
+    pub(super) fn end_lingering(&mut self, env: &mut Env<'_>) -> bool {
+        let late = self
+            .lingering
+            .iter()
+            .filter(|(_, until)| **until <= env.now);
+        let late: Vec<_> = late.map(|(k, _)| *k).collect();
+        for conn in &late {
+            self.note_loss(*conn, "the time of `linger` was up");
+            self.abort(*conn, env);
+        }
+        !late.is_empty()
+    }
+
+    /// The connections that deliver the rest of a closed or half-closed stream.
+    pub(super) fn delivering(&mut self) -> HashSet<Conn> {
+        let mut all: HashSet<_> = self.lingering.keys().copied().collect();
+        for slot in self.sessions.open_slots() {
+            let stream = self.stream_at(slot).filter(|s| s.shut && !s.reset);
+            all.extend(stream.map(|s| (s.transport, s.conn)));
+        }
+        all
+    }
+
+    /// Closes every session: in order where its connection is in `keep`. `CONNECT`s end with `status`. With `stopping`,
+    /// undelivered bytes of the others are recorded.
+    pub(super) fn close_all(
+        &mut self,
+        status: Status,
+        keep: &HashSet<Conn>,
+        stopping: bool,
+        env: &mut Env<'_>,
+    ) {
+        for slot in self.sessions.open_slots() {
+            if let Some(&State::Connecting {
+                work,
+                transport,
+                conn,
+                ..
+            }) = self.sessions.at(slot).map(|s| &s.state)
+            {
+                self.drop_attempt(slot, (transport, conn));
+                self.end(work, status, 0, 0);
+            }
+            let stream = self.stream_at(slot).map(|s| (s.transport, s.conn));
+            let kept = stream.is_some_and(|c| keep.contains(&c));
+            if let (Some((t, conn)), true) = (stream, stopping && !kept) {
+                if self.transports[t].undelivered(conn) > 0 {
+                    self.note_loss((t, conn), "its session was not closed before the NIC");
+                }
+            }
+            self.close_slot(slot, !kept, env);
+        }
+        let rest: Vec<_> = self.lingering.keys().copied().collect();
+        for conn in rest.into_iter().filter(|k| !keep.contains(k)) {
+            if stopping {
+                self.note_loss(conn, "the NIC has ended");
+            }
+            self.abort(conn, env);
         }
     }
 
@@ -65,7 +295,7 @@ impl Streams {
     }
 
     /// Records that a stream ends before the peer has everything. To be called before the transport drops it.
-    pub(super) fn note_loss(&mut self, t: usize, conn: ConnId, why: &'static str) {
+    pub(super) fn note_loss(&mut self, (t, conn): Conn, why: &'static str) {
         let transport = &self.transports[t];
         let Some((local, peer)) = transport.endpoints(conn) else {
             return;
@@ -92,10 +322,18 @@ impl Streams {
     #[inline]
     pub(super) fn next_timer(&self) -> Option<NicTime> {
         let transports = self.transports.iter().filter_map(|t| t.next_timer());
-        let lingering = self.lingering.values().map(|l| l.deadline);
         transports
-            .chain(lingering)
+            .chain(self.lingering.values().copied())
             .chain(self.network.next_timer())
             .min()
+    }
+}
+
+/// A connection's bytes pass no engine any more, except those queued to be sent before an orderly end.
+pub(super) fn forget_engines(env: &mut Env<'_>, (t, conn): Conn, at_once: bool) {
+    let engines = &mut env.memory.dma.engines;
+    engines.forget((t, conn, Direction::Receive));
+    if at_once {
+        engines.forget((t, conn, Direction::Send));
     }
 }

@@ -8,6 +8,7 @@ use super::Nic;
 use crate::collective::{
     CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
+use crate::command::On;
 use crate::engine::{
     Direction, EngineInfo, EngineUseError, Outcome, Place, Return, Sharing, MAX_ENGINES,
 };
@@ -50,7 +51,8 @@ impl Nic {
         direction: Direction,
         engine: Box<dyn StreamEngine>,
     ) -> Result<EngineId, EngineUseError> {
-        self.core(|c| c.attach_new_engine(session, None, direction, engine))
+        let on = On::Session((session, None), direction, 1);
+        self.core(|c| c.engine_places().put_new(None, engine, on))
     }
 
     /// Makes a place for an engine, on no path yet, for streams of a protection domain to
@@ -79,7 +81,8 @@ impl Nic {
         direction: Direction,
         item: usize,
     ) -> Result<(), EngineUseError> {
-        self.core(|c| c.attach_engine(session, None, direction, id, item))
+        let on = On::Session((session, None), direction, item);
+        self.core(|c| c.engine_places().put(id, on))
     }
 
     /// Puts a tap on a queue, from the next byte on that one of its operations moves: it sees what its descriptors
@@ -101,7 +104,8 @@ impl Nic {
         item: usize,
     ) -> Result<EngineId, EngineUseError> {
         let how = Sharing::Items(item.max(1));
-        self.core(|c| c.watch_queue_with(queue, direction, engine, how))
+        let on = On::Queue(queue, direction, how);
+        self.core(|c| c.engine_places().put_new(None, engine, on))
     }
 
     /// As [`attach_queue_engine`](Nic::attach_queue_engine) with a state for each session: `make` gives an engine
@@ -119,7 +123,8 @@ impl Nic {
     ) -> Result<EngineId, EngineUseError> {
         let pattern = make();
         let how = Sharing::Nothing(Box::new(move || Some(make())));
-        self.core(|c| c.watch_queue_with(queue, direction, pattern, how))
+        let on = On::Queue(queue, direction, how);
+        self.core(|c| c.engine_places().put_new(None, pattern, on))
     }
 
     /// Puts a tap that is somewhere already on a queue as well. Where a session that it is on itself is used by
@@ -135,7 +140,8 @@ impl Nic {
         item: usize,
     ) -> Result<(), EngineUseError> {
         let how = Sharing::Items(item.max(1));
-        self.core(|c| c.watch_queue(queue, direction, id, how))
+        let on = On::Queue(queue, direction, how);
+        self.core(|c| c.engine_places().put(id, on))
     }
 
     /// Puts a tap at a communicator: it sees what the operations take in or give out that the NIC takes from queues of `pd` from
@@ -161,7 +167,8 @@ impl Nic {
         item: usize,
     ) -> Result<EngineId, EngineUseError> {
         let how = Sharing::Items(item.max(1));
-        self.core(|c| c.watch_communicator_with((pd, comm, place), engine, how))
+        let on = On::Communicator(comm, place, how);
+        self.core(|c| c.engine_places().put_new(Some(pd), engine, on))
     }
 
     /// As [`attach_communicator_engine`](Nic::attach_communicator_engine) for messages, with a state for each peer:
@@ -178,7 +185,8 @@ impl Nic {
     ) -> Result<EngineId, EngineUseError> {
         let pattern = make();
         let how = Sharing::Nothing(Box::new(move || Some(make())));
-        self.core(|c| c.watch_communicator_with((pd, comm, place), pattern, how))
+        let on = On::Communicator(comm, place, how);
+        self.core(|c| c.engine_places().put_new(Some(pd), pattern, on))
     }
 
     /// Puts a tap that is somewhere already at a communicator as well.
@@ -193,7 +201,8 @@ impl Nic {
         item: usize,
     ) -> Result<(), EngineUseError> {
         let how = Sharing::Items(item.max(1));
-        self.core(|c| c.watch_communicator(comm, place, id, how))
+        let on = On::Communicator(comm, place, how);
+        self.core(|c| c.engine_places().put(id, on))
     }
 
     /// The result so far for one peer of an engine that has a [state for
