@@ -53,6 +53,8 @@ typedef uint64_t rb_u64;
 #define RB_EVENT_BYTES 32u
 /** Most payload bytes of an inline SEND: words 1 to 5. */
 #define RB_INLINE_MAX 40u
+/** Most payload bytes of an inline PUT: word 1. */
+#define RB_PUT_INLINE_MAX 8u
 /** Most received bytes in a completion line: words 5 to 7. */
 #define RB_SCATTER_MAX 24u
 /** First address of the NIC's own memory, which kernels name but cannot read. */
@@ -111,9 +113,17 @@ typedef uint64_t rb_u64;
 #define RB_OP_ENGINE_DETACH 14u
 /** Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant. */
 #define RB_OP_ENGINE_RESULT 15u
+/** Writes `len` bytes at `local_va` (or up to PUT_INLINE_MAX inline) to `remote_va` of the peer of `session`, under its key `rkey`; completes when the bytes are in place there. With SIGNAL, `operand` is then added to the 64-bit word number `imm` of the region. With SYMMETRIC, `session` is a communicator, `rkey` a WINDOW_RANK and WINDOW_ID, and `remote_va` an offset into the window. */
+#define RB_OP_PUT 16u
+/** Reads `len` bytes at `remote_va` of the peer, under its key `rkey`, to `local_va`; SYMMETRIC as for PUT. */
+#define RB_OP_GET 17u
+/** Adds `operand` to the aligned 64-bit word at `remote_va` of the peer; detail = the value before. SYMMETRIC as for PUT. */
+#define RB_OP_FETCH_ADD 18u
+/** Replaces the aligned 64-bit word at `remote_va` of the peer by `local_va` if it is equal to `operand`; detail = the value before. SYMMETRIC as for PUT. */
+#define RB_OP_COMPARE_SWAP 19u
 
 /* Flags of a descriptor. */
-/** The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes). */
+/** The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes; PUT, at most PUT_INLINE_MAX). */
 #define RB_FLAG_INLINE 1u
 /** RECV completes as soon as at least one byte has arrived. */
 #define RB_FLAG_SOME 2u
@@ -123,6 +133,12 @@ typedef uint64_t rb_u64;
 #define RB_FLAG_FENCE 8u
 /** SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status. */
 #define RB_FLAG_CHAIN 16u
+/** PUT, GET, FETCH_ADD, COMPARE_SWAP: the peer is a rank of communicator `session`, the address an offset into a window. */
+#define RB_FLAG_SYMMETRIC 32u
+/** PUT: adds `operand` to 64-bit word number `imm` of the region once the bytes are visible there. */
+#define RB_FLAG_SIGNAL 64u
+/** PUT with SIGNAL: stores `operand` there instead. */
+#define RB_FLAG_SIGNAL_SET 128u
 
 /* Completion status. */
 /** Success. */
@@ -520,6 +536,18 @@ typedef uint64_t rb_u64;
 #define RB_COLL_AFTER_SHIFT 8u
 #define RB_COLL_AFTER_BITS 24u
 #define RB_COLL_AFTER_MASK 0x00000000ffffff00ull
+
+/* One-sided descriptor: fields of its 64-bit words. */
+/** With SYMMETRIC, in place of the remote key: the rank. */
+#define RB_WQE_WINDOW_RANK_WORD 4u
+#define RB_WQE_WINDOW_RANK_SHIFT 32u
+#define RB_WQE_WINDOW_RANK_BITS 16u
+#define RB_WQE_WINDOW_RANK_MASK 0x0000ffff00000000ull
+/** With SYMMETRIC, in place of the remote key: the window. */
+#define RB_WQE_WINDOW_ID_WORD 4u
+#define RB_WQE_WINDOW_ID_SHIFT 48u
+#define RB_WQE_WINDOW_ID_BITS 16u
+#define RB_WQE_WINDOW_ID_MASK 0xffff000000000000ull
 
 /* ENGINE_ATTACH descriptor: fields of its 64-bit words. */
 /** Kind that the host has registered; 0: share the engine whose id is `operand`. */

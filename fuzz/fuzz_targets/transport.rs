@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
@@ -20,6 +20,8 @@ use ringbell_nic_core::types::{Buffer, NicTime};
 
 /// No work is posted, so nothing is read or written.
 struct NoMemory;
+
+impl RemoteMemory for NoMemory {}
 
 impl DmaAccess for NoMemory {
     fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {

@@ -59,6 +59,17 @@ impl RemoteKeys {
         }
         Rkey((left as u32) << 16 | right as u32)
     }
+
+    /// The local key of a remote key: the rounds, backwards. Any number has one.
+    #[inline]
+    pub(crate) fn local(&self, rkey: Rkey) -> Lkey {
+        let (mut left, mut right) = ((rkey.0 >> 16) as u16, rkey.0 as u16);
+        for key in self.rounds.into_iter().rev() {
+            let mixed = (key ^ left as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            (left, right) = (right ^ (mixed >> 48) as u16, left);
+        }
+        Lkey((left as u32) << 16 | right as u32)
+    }
 }
 
 #[cfg(test)]
@@ -75,6 +86,7 @@ mod tests {
             let mut lkey = first(slot);
             for _ in 0..3 {
                 assert!(seen.insert(a.of(lkey)), "{lkey}");
+                assert_eq!(a.local(a.of(lkey)), lkey);
                 same += usize::from(a.of(lkey) == b.of(lkey));
                 lkey = next(lkey);
             }

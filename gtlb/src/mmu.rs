@@ -6,7 +6,7 @@
 //! pins, [`Mmu::finish_deregister`] succeeds when the last pin is gone, and then no entry is left.
 
 use ringbell_nic_abi::bar::Reg;
-use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId, Rkey};
 
 use crate::bank::{Bank, GtlbStats, MapError, VA_END};
 use crate::bus::{BusAddr, BusSpan};
@@ -73,8 +73,8 @@ pub enum RegisterError {
         /// First byte without a page.
         va: GpuVa,
     },
-    /// IBTA vol. 1 §10.6.3.1: remote write needs local write.
-    #[error("remote write access needs local write access")]
+    /// IBTA vol. 1 §10.6.3.1: remote write and remote atomic need local write.
+    #[error("remote write or atomic access needs local write access")]
     RemoteWriteWithoutLocal,
     /// The region table is full.
     #[error("all {limit} memory regions are in use; deregister some, or register larger ranges")]
@@ -283,7 +283,7 @@ impl Mmu {
             Some(end) if end.0 <= VA_END => end.0,
             _ => return Err(RegisterError::OutOfSpace { va, len }),
         };
-        if access.remote_write && !access.local_write {
+        if (access.remote_write || access.remote_atomic) && !access.local_write {
             return Err(RegisterError::RemoteWriteWithoutLocal);
         }
         if flat.is_none() {
@@ -373,6 +373,29 @@ impl Mmu {
         let region = self.checked(pd, lkey, va, len, need)?;
         let (start, flat) = (region.start, region.flat);
         self.translate(start, flat, va, len)
+    }
+
+    /// Checks an access of a peer by the remote key, for bytes that are moved before the MMU is called again, or until
+    /// [`hold`](Mmu::hold) pins the region: the region must be of one of these domains. Returns its handle and its first
+    /// byte.
+    ///
+    /// # Errors
+    /// The [`Fault`] that the peer's completion reports.
+    pub fn check_remote(
+        &self,
+        domains: &[PdId],
+        rkey: Rkey,
+        va: GpuVa,
+        len: u64,
+        need: Need,
+    ) -> Result<(u32, GpuVa), Fault> {
+        let lkey = self.remote.local(rkey).0;
+        let found = self.regions.find(lkey);
+        let region = found
+            .filter(|r| domains.contains(&r.pd))
+            .ok_or(Fault::BadKey { key: rkey.0 })?;
+        check(region, va, va.0.saturating_add(len), need)?;
+        Ok((lkey, GpuVa(region.start)))
     }
 
     #[inline(always)]

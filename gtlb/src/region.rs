@@ -15,6 +15,8 @@ pub struct Access {
     pub remote_read: bool,
     /// Peers that hold the remote key may write; needs `local_write`.
     pub remote_write: bool,
+    /// Peers that hold the remote key may update words atomically; needs `local_write`.
+    pub remote_atomic: bool,
 }
 
 impl Access {
@@ -23,12 +25,14 @@ impl Access {
         local_write: false,
         remote_read: false,
         remote_write: false,
+        remote_atomic: false,
     };
     /// Send and receive buffers.
     pub const LOCAL: Access = Access {
         local_write: true,
         remote_read: false,
         remote_write: false,
+        remote_atomic: false,
     };
 
     /// Send and receive buffers into which the NICs of a communicator's other ranks store results:
@@ -37,14 +41,26 @@ impl Access {
         local_write: true,
         remote_read: false,
         remote_write: true,
+        remote_atomic: false,
     };
 
-    /// Whether an operation of the region's own queues may do this.
+    /// Memory for all one-sided operations of peers that hold its key.
+    pub const REMOTE: Access = Access {
+        local_write: true,
+        remote_read: true,
+        remote_write: true,
+        remote_atomic: true,
+    };
+
+    /// Whether an operation may do this.
     #[inline]
     pub const fn grants(self, need: Need) -> bool {
         match need {
             Need::Read => true,
             Need::Write => self.local_write,
+            Need::RemoteRead => self.remote_read,
+            Need::RemoteWrite => self.remote_write,
+            Need::RemoteAtomic => self.remote_atomic,
         }
     }
 }
@@ -56,6 +72,12 @@ pub enum Need {
     Read,
     /// The NIC writes (receive).
     Write,
+    /// The NIC reads for a peer (`GET`).
+    RemoteRead,
+    /// The NIC writes for a peer (`PUT`, signals).
+    RemoteWrite,
+    /// The NIC updates a word for a peer (`FETCH_ADD`, `COMPARE_SWAP`).
+    RemoteAtomic,
 }
 
 /// A registered range of GPU memory.

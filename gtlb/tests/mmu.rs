@@ -1,7 +1,7 @@
 //! Regions, keys, rights and the life of a region, through the public interface.
 
 use ringbell_gtlb::*;
-use ringbell_nic_abi::{GpuVa, Lkey, PdId};
+use ringbell_nic_abi::{GpuVa, Lkey, PdId, Rkey};
 
 const BASE: u64 = 0x7f00_0000_0000;
 const KIB64: u64 = 64 << 10;
@@ -228,15 +228,16 @@ fn regions_are_found_by_overlap() {
 
 #[test]
 fn a_right_grants_its_own_operations_and_no_other() {
-    for bits in 0..8u32 {
+    for bits in 0..16u32 {
         let access = Access {
             local_write: bits & 1 != 0,
             remote_read: bits & 2 != 0,
             remote_write: bits & 4 != 0,
+            remote_atomic: bits & 8 != 0,
         };
         let (mut mmu, pd) = mmu();
         let registered = mmu.register(pd, va(0), KIB64, access);
-        if access.remote_write && !access.local_write {
+        if (access.remote_write || access.remote_atomic) && !access.local_write {
             assert_eq!(registered, Err(RegisterError::RemoteWriteWithoutLocal));
             continue;
         }
@@ -247,11 +248,66 @@ fn a_right_grants_its_own_operations_and_no_other() {
         // Not by the right to read, nor by the region's own right to write.
         let by_peers = mmu.grants_remote_write(read.region);
         assert_eq!(by_peers, access.remote_write, "{access:?}");
+        for (need, right) in [
+            (Need::RemoteRead, access.remote_read),
+            (Need::RemoteWrite, access.remote_write),
+            (Need::RemoteAtomic, access.remote_atomic),
+        ] {
+            let found = mmu.check_remote(&[pd], mr.rkey, va(8), 8, need);
+            let denied = Err(Fault::AccessDenied { va: va(8) });
+            let granted = Ok((mr.lkey.0, va(0)));
+            assert_eq!(found, if right { granted } else { denied }, "{access:?}");
+        }
         mmu.unpin(read);
         if let Ok(pin) = write {
             mmu.unpin(pin);
         }
     }
+}
+
+#[test]
+fn a_remote_key_reaches_its_region_and_nothing_else() {
+    let (mut mmu, pd) = mmu();
+    let other = mmu.alloc_pd().unwrap();
+    let mr = mmu
+        .register(pd, va(0x1000), 0x1000, Access::REMOTE)
+        .unwrap();
+    let need = Need::RemoteWrite;
+    let check = |mmu: &Mmu, rkey, at, len| mmu.check_remote(&[other, pd], rkey, va(at), len, need);
+    assert_eq!(
+        check(&mmu, mr.rkey, 0x1000, 0x1000),
+        Ok((mr.lkey.0, va(0x1000)))
+    );
+    let bounds = Err(Fault::OutOfBounds {
+        va: va(0x1001),
+        end: va(0x2000),
+    });
+    assert_eq!(check(&mmu, mr.rkey, 0x1001, 0x1000), bounds);
+    let before = check(&mmu, mr.rkey, 0xfff, 1);
+    assert!(
+        matches!(before, Err(Fault::OutOfBounds { .. })),
+        "{before:?}"
+    );
+    assert!(check(&mmu, mr.rkey, 0x1001, u64::MAX).is_err());
+    let bad = |key: u32| Err(Fault::BadKey { key });
+    // Of a domain that was not granted, one that names the local key, and guesses.
+    let foreign = mmu.check_remote(&[other], mr.rkey, va(0x1000), 1, need);
+    assert_eq!(foreign, bad(mr.rkey.0));
+    assert_eq!(
+        mmu.check_remote(&[], mr.rkey, va(0x1000), 1, need),
+        bad(mr.rkey.0)
+    );
+    let wrong = (0..32)
+        .map(|bit| mr.rkey.0 ^ 1 << bit)
+        .chain([0, mr.lkey.0, u32::MAX]);
+    for key in wrong.filter(|key| *key != mr.rkey.0) {
+        assert_eq!(check(&mmu, Rkey(key), 0x1000, 1), bad(key));
+    }
+    mmu.begin_deregister(mr.lkey).unwrap();
+    let freed = Err(Fault::RegionFreed { va: va(0x1000) });
+    assert_eq!(check(&mmu, mr.rkey, 0x1000, 1), freed);
+    mmu.finish_deregister(mr.lkey).unwrap();
+    assert_eq!(check(&mmu, mr.rkey, 0x1000, 1), freed);
 }
 
 #[test]

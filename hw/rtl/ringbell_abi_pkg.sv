@@ -34,6 +34,8 @@ package ringbell_abi_pkg;
   localparam logic [31:0] EVENT_BYTES = 32'h20;
   // Most payload bytes of an inline SEND: words 1 to 5.
   localparam logic [31:0] INLINE_MAX = 32'h28;
+  // Most payload bytes of an inline PUT: word 1.
+  localparam logic [31:0] PUT_INLINE_MAX = 32'h8;
   // Most received bytes in a completion line: words 5 to 7.
   localparam logic [31:0] SCATTER_MAX = 32'h18;
   // First address of the NIC's own memory, which kernels name but cannot read.
@@ -113,7 +115,15 @@ package ringbell_abi_pkg;
     // Takes engine `operand` off every path and ends it; its id is refused from then on.
     OP_ENGINE_DETACH = 8'd14,
     // Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant.
-    OP_ENGINE_RESULT = 8'd15
+    OP_ENGINE_RESULT = 8'd15,
+    // Writes `len` bytes at `local_va` (or up to PUT_INLINE_MAX inline) to `remote_va` of the peer of `session`, under its key `rkey`; completes when the bytes are in place there. With SIGNAL, `operand` is then added to the 64-bit word number `imm` of the region. With SYMMETRIC, `session` is a communicator, `rkey` a WINDOW_RANK and WINDOW_ID, and `remote_va` an offset into the window.
+    OP_PUT = 8'd16,
+    // Reads `len` bytes at `remote_va` of the peer, under its key `rkey`, to `local_va`; SYMMETRIC as for PUT.
+    OP_GET = 8'd17,
+    // Adds `operand` to the aligned 64-bit word at `remote_va` of the peer; detail = the value before. SYMMETRIC as for PUT.
+    OP_FETCH_ADD = 8'd18,
+    // Replaces the aligned 64-bit word at `remote_va` of the peer by `local_va` if it is equal to `operand`; detail = the value before. SYMMETRIC as for PUT.
+    OP_COMPARE_SWAP = 8'd19
   } opcode_e;
 
   typedef enum logic [7:0] {
@@ -381,7 +391,7 @@ package ringbell_abi_pkg;
   } nak_code_e;
 
   // Flags of a descriptor, one bit each.
-  // The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes).
+  // The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes; PUT, at most PUT_INLINE_MAX).
   localparam logic [7:0] FLAG_INLINE = 8'h1;
   // RECV completes as soon as at least one byte has arrived.
   localparam logic [7:0] FLAG_SOME = 8'h2;
@@ -391,6 +401,12 @@ package ringbell_abi_pkg;
   localparam logic [7:0] FLAG_FENCE = 8'h8;
   // SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status.
   localparam logic [7:0] FLAG_CHAIN = 8'h10;
+  // PUT, GET, FETCH_ADD, COMPARE_SWAP: the peer is a rank of communicator `session`, the address an offset into a window.
+  localparam logic [7:0] FLAG_SYMMETRIC = 8'h20;
+  // PUT: adds `operand` to 64-bit word number `imm` of the region once the bytes are visible there.
+  localparam logic [7:0] FLAG_SIGNAL = 8'h40;
+  // PUT with SIGNAL: stores `operand` there instead.
+  localparam logic [7:0] FLAG_SIGNAL_SET = 8'h80;
 
   // Work queue entry: fields of its 64-bit words.
   // Operation code.
@@ -487,6 +503,16 @@ package ringbell_abi_pkg;
   localparam int unsigned COLL_AFTER_WORD = 2;
   localparam int unsigned COLL_AFTER_SHIFT = 8;
   localparam int unsigned COLL_AFTER_BITS = 24;
+
+  // One-sided descriptor: fields of its 64-bit words.
+  // With SYMMETRIC, in place of the remote key: the rank.
+  localparam int unsigned WQE_WINDOW_RANK_WORD = 4;
+  localparam int unsigned WQE_WINDOW_RANK_SHIFT = 32;
+  localparam int unsigned WQE_WINDOW_RANK_BITS = 16;
+  // With SYMMETRIC, in place of the remote key: the window.
+  localparam int unsigned WQE_WINDOW_ID_WORD = 4;
+  localparam int unsigned WQE_WINDOW_ID_SHIFT = 48;
+  localparam int unsigned WQE_WINDOW_ID_BITS = 16;
 
   // ENGINE_ATTACH descriptor: fields of its 64-bit words.
   // Kind that the host has registered; 0: share the engine whose id is `operand`.

@@ -73,6 +73,11 @@ pub const TABLE: &[Const] = &[
         "Most payload bytes of an inline SEND: words 1 to 5.",
     ),
     row(
+        "PUT_INLINE_MAX",
+        descriptor::PUT_INLINE_MAX as u64,
+        "Most payload bytes of an inline PUT: word 1.",
+    ),
+    row(
         "SCATTER_MAX",
         completion::SCATTER_MAX as u64,
         "Most received bytes in a completion line: words 5 to 7.",

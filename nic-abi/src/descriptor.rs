@@ -18,6 +18,9 @@ pub const NIC_VA: u64 = (1 << 57) - (1 << 40);
 /// Bytes of payload an inline `SEND` carries: words 1–5.
 pub const INLINE_MAX: usize = 40;
 
+/// Bytes of payload that an inline `PUT` carries: word 1. The words behind it have the address and the signal.
+pub const PUT_INLINE_MAX: usize = 8;
+
 /// Bytes of one entry, and the stride of the send queue.
 pub const DESCRIPTOR_BYTES: usize = 64;
 
@@ -202,7 +205,8 @@ impl Descriptor {
             | W_FLAGS.put(self.flags.0 as u64)
             | W_INLINE_LEN.put(self.inline_len as u64)
             | W_SESSION.put(self.session.0 as u64);
-        if self.flags.contains(Flags::INLINE) {
+        let inline = self.flags.contains(Flags::INLINE);
+        if inline {
             for (i, chunk) in self.inline.chunks_exact(8).enumerate() {
                 let mut b = [0u8; 8];
                 b.copy_from_slice(chunk);
@@ -210,6 +214,8 @@ impl Descriptor {
             }
         } else {
             w[1] = self.local_va.0;
+        }
+        if !inline || self.opcode.is_one_sided() {
             w[2] = W_LEN.put(self.len as u64) | W_LKEY.put(self.lkey.0 as u64);
             w[3] = self.remote_va.0;
             w[4] = W_IMM.put(self.imm as u64) | W_RKEY.put(self.rkey.0 as u64);
@@ -263,7 +269,7 @@ impl WorkQueueEntry {
         const SEND: u64 = Opcode::Send as u64;
         const RECEIVE: u64 = Opcode::Recv as u64;
         const NOP: u64 = Opcode::Nop as u64;
-        const BAD_0: u64 = (RESERVED_0 & !LAP) | W_FLAGS.put(!Flags::KNOWN.0 as u64);
+        const BAD_0: u64 = (RESERVED_0 & !LAP) | W_FLAGS.put(!Flags::of(Opcode::Send).0 as u64);
         // The first saved bit belongs to word 0, of which bit 63 is reserved.
         const BAD_7: u64 = RESERVED_7 | W_SAVED.put(1);
         let w = &self.0;
@@ -342,12 +348,15 @@ impl WorkQueueEntry {
         let opcode = Opcode::from_code(code).ok_or(DescriptorError::UnknownOpcode(code))?;
         let flags = Flags(W_FLAGS.of(w[0]) as u8);
         let inline_len = W_INLINE_LEN.of(w[0]) as u8;
-        let inline_ok = if flags.contains(Flags::INLINE) {
-            matches!(opcode, Opcode::Send) && inline_len as usize <= INLINE_MAX
-        } else {
-            inline_len == 0
+        let inline_ok = match (flags.contains(Flags::INLINE), opcode) {
+            (true, Opcode::Send) => inline_len as usize <= INLINE_MAX,
+            (true, Opcode::Put) => inline_len as usize <= PUT_INLINE_MAX,
+            (true, _) => false,
+            (false, _) => inline_len == 0,
         };
-        if w[0] & (RESERVED_0 | LAP) != 0 || flags.0 & !Flags::KNOWN.0 != 0 || !inline_ok {
+        let set_alone = flags.contains(Flags::SIGNAL_SET) && !flags.contains(Flags::SIGNAL);
+        let flags_ok = flags.0 & !Flags::of(opcode).0 == 0 && !set_alone;
+        if w[0] & (RESERVED_0 | LAP) != 0 || !flags_ok || !inline_ok {
             return Err(DescriptorError::Malformed { word: 0 });
         }
         if w[7] & RESERVED_7 != 0 {
@@ -358,16 +367,20 @@ impl WorkQueueEntry {
         d.session = SessionId(W_SESSION.of(w[0]) as u32);
         d.wr_id = w[6];
         d.timeout_us = W_TIMEOUT_US.of(w[7]) as u32;
-        if flags.contains(Flags::INLINE) {
+        let inline = flags.contains(Flags::INLINE);
+        if inline {
             d.inline_len = inline_len;
             d.len = inline_len as u32;
-            for i in 0..5 {
+            let words = if opcode.is_one_sided() { 1 } else { 5 };
+            for i in 0..words {
                 d.inline[i * 8..i * 8 + 8].copy_from_slice(&w[1 + i].to_le_bytes());
             }
         } else {
             d.local_va = GpuVa(w[1]);
             d.len = W_LEN.of(w[2]) as u32;
             d.lkey = Lkey(W_LKEY.of(w[2]) as u32);
+        }
+        if !inline || opcode.is_one_sided() {
             d.remote_va = GpuVa(w[3]);
             d.imm = W_IMM.of(w[4]) as u32;
             d.rkey = Rkey(W_RKEY.of(w[4]) as u32);
@@ -413,6 +426,35 @@ mod tests {
             d.len = len as u32;
             d.inline = [0xff; INLINE_MAX];
             assert_eq!(d.encode(0).decode(), Ok(d));
+        }
+    }
+
+    #[test]
+    fn one_sided_entries_keep_every_field_and_refuse_flags_of_others() {
+        let mut d = Descriptor::new(Opcode::Put);
+        d.flags = Flags(Flags::of(Opcode::Put).0);
+        d.session = SessionId(0xabcdef);
+        d.remote_va = GpuVa(1 << 63 | 5);
+        d.rkey = Rkey(u32::MAX);
+        (d.imm, d.operand, d.wr_id) = (u32::MAX, u64::MAX, u64::MAX);
+        for len in 0..=PUT_INLINE_MAX {
+            (d.inline_len, d.len) = (len as u8, len as u32);
+            d.inline[..8].copy_from_slice(&u64::MAX.to_le_bytes());
+            assert_eq!(d.encode(LAP).decode(), Ok(d));
+        }
+        d.inline_len = PUT_INLINE_MAX as u8 + 1;
+        let word0 = Err(DescriptorError::Malformed { word: 0 });
+        assert_eq!(d.encode(0).decode(), word0);
+        for opcode in (0..=255).filter_map(Opcode::from_code) {
+            for bit in 0..8 {
+                let mut d = Descriptor::new(opcode);
+                d.flags = Flags(1 << bit);
+                let allowed = Flags::of(opcode).contains(d.flags)
+                    && d.flags != Flags::SIGNAL_SET
+                    && (d.flags != Flags::INLINE || matches!(opcode, Opcode::Send | Opcode::Put));
+                let decoded = d.encode(0).decode();
+                assert_eq!(decoded.is_ok(), allowed, "{opcode:?} bit {bit}");
+            }
         }
     }
 

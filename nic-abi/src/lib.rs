@@ -19,6 +19,7 @@ pub mod engine;
 pub mod event;
 pub mod ids;
 pub mod kernel_stream;
+pub mod one_sided;
 pub mod opcode;
 pub mod queue;
 pub mod roce;
@@ -28,11 +29,13 @@ pub use collective::{Algorithm, CollectiveKind, CollectiveSpec, DataType, Reduce
 pub use completion::Completion;
 pub use descriptor::{
     Descriptor, DescriptorError, EntryKind, InlineSend, Transfer, WorkQueueEntry, INLINE_MAX,
+    PUT_INLINE_MAX,
 };
 pub use engine::{EngineSpec, EngineTarget};
 pub use event::{Event, EventKind};
 pub use ids::{EngineId, GpuVa, Lkey, PdId, QueueId, Rkey, SessionId};
 pub use kernel_stream::StreamRef;
+pub use one_sided::WindowPart;
 pub use opcode::{Flags, Opcode};
 pub use roce::{NakCode, RoceOpcode};
 pub use status::Status;

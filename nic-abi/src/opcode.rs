@@ -35,6 +35,24 @@ coded_enum! {
         EngineDetach = 14 => "ENGINE_DETACH",
         /// Writes the result so far of engine `operand` to `local_va` (`len` bytes of room); bytes = its length, detail = bytes of an item that the end of a stream has cut (0: none). `imm`: 0, or 1 for an engine that has a state for each stream; `session` is then the session, or the rank, whose state is meant.
         EngineResult = 15 => "ENGINE_RESULT",
+        /// Writes `len` bytes at `local_va` (or up to PUT_INLINE_MAX inline) to `remote_va` of the peer of `session`, under its key `rkey`; completes when the bytes are in place there. With SIGNAL, `operand` is then added to the 64-bit word number `imm` of the region. With SYMMETRIC, `session` is a communicator, `rkey` a WINDOW_RANK and WINDOW_ID, and `remote_va` an offset into the window.
+        Put = 16 => "PUT",
+        /// Reads `len` bytes at `remote_va` of the peer, under its key `rkey`, to `local_va`; SYMMETRIC as for PUT.
+        Get = 17 => "GET",
+        /// Adds `operand` to the aligned 64-bit word at `remote_va` of the peer; detail = the value before. SYMMETRIC as for PUT.
+        FetchAdd = 18 => "FETCH_ADD",
+        /// Replaces the aligned 64-bit word at `remote_va` of the peer by `local_va` if it is equal to `operand`; detail = the value before. SYMMETRIC as for PUT.
+        CompareSwap = 19 => "COMPARE_SWAP",
+    }
+}
+
+impl Opcode {
+    /// Whether the operation names memory of the peer, which takes no part in it.
+    pub const fn is_one_sided(self) -> bool {
+        matches!(
+            self,
+            Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap
+        )
     }
 }
 
@@ -43,7 +61,8 @@ coded_enum! {
 pub struct Flags(pub u8);
 
 impl Flags {
-    /// The payload travels inside the descriptor (`SEND`, at most [`crate::INLINE_MAX`] bytes).
+    /// The payload travels inside the descriptor (`SEND`, at most [`crate::INLINE_MAX`] bytes; `PUT`, at most
+    /// [`crate::PUT_INLINE_MAX`]).
     pub const INLINE: Flags = Flags(1);
     /// `RECV` completes as soon as at least one byte has arrived.
     pub const SOME: Flags = Flags(2);
@@ -53,12 +72,18 @@ impl Flags {
     pub const FENCE: Flags = Flags(8);
     /// `SEND`, `RECV`, `SHUTDOWN`: once one with this bit has failed, those behind it on the session fail with its status.
     pub const CHAIN: Flags = Flags(16);
+    /// One-sided operations: the peer is a rank of communicator `session`, and the address an offset into a window.
+    pub const SYMMETRIC: Flags = Flags(32);
+    /// `PUT`: adds `operand` to a word of the region once the bytes are visible.
+    pub const SIGNAL: Flags = Flags(64);
+    /// `PUT` with `SIGNAL`: stores `operand` there instead.
+    pub const SIGNAL_SET: Flags = Flags(128);
     /// Rows for the generators.
     pub const TABLE: &'static [crate::describe::Const] = &[
         crate::describe::Const {
             name: "FLAG_INLINE",
             value: 1,
-            doc: "The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes).",
+            doc: "The payload travels inside the descriptor (SEND, at most INLINE_MAX bytes; PUT, at most PUT_INLINE_MAX).",
         },
         crate::describe::Const {
             name: "FLAG_SOME",
@@ -80,9 +105,35 @@ impl Flags {
             value: 16,
             doc: "SEND, RECV, SHUTDOWN: once one with this bit has failed, those behind it on the session fail with its status.",
         },
+        crate::describe::Const {
+            name: "FLAG_SYMMETRIC",
+            value: 32,
+            doc: "PUT, GET, FETCH_ADD, COMPARE_SWAP: the peer is a rank of communicator `session`, the address an offset into a window.",
+        },
+        crate::describe::Const {
+            name: "FLAG_SIGNAL",
+            value: 64,
+            doc: "PUT: adds `operand` to 64-bit word number `imm` of the region once the bytes are visible there.",
+        },
+        crate::describe::Const {
+            name: "FLAG_SIGNAL_SET",
+            value: 128,
+            doc: "PUT with SIGNAL: stores `operand` there instead.",
+        },
     ];
     /// All defined bits; a descriptor with any other is refused.
-    pub const KNOWN: Flags = Flags(31);
+    pub const KNOWN: Flags = Flags(255);
+    /// Those that only a one-sided operation may have.
+    pub const ONE_SIDED: Flags = Flags(32 | 64 | 128);
+
+    /// Those that a descriptor of this operation may have.
+    pub const fn of(opcode: Opcode) -> Flags {
+        match opcode {
+            Opcode::Put => Flags(1 | 32 | 64 | 128),
+            Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => Flags::SYMMETRIC,
+            _ => Flags(Flags::KNOWN.0 & !Flags::ONE_SIDED.0),
+        }
+    }
 
     /// Whether every bit of `other` is set.
     pub const fn contains(self, other: Flags) -> bool {

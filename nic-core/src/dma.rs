@@ -9,6 +9,7 @@
 mod access;
 mod pending_copy;
 mod pipeline;
+mod remote;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +27,7 @@ pub use access::{
 };
 use pending_copy::PendingCopy;
 use pipeline::{Own, Peers};
+pub use remote::{RemoteMemory, WordUpdate};
 
 /// Reads of an asynchronous memory that were not repeated after this many polls are
 /// dropped: their operation was cancelled.

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
@@ -16,6 +16,8 @@ use ringbell_nic_core::types::{Buffer, NicTime};
 use tcp_support::{Rng, IP_A, IP_B};
 
 struct NoMemory;
+
+impl RemoteMemory for NoMemory {}
 
 impl DmaAccess for NoMemory {
     fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -16,6 +16,8 @@ use ringbell_nic_core::types::{Buffer, ConnId, NicTime, Owner, WorkToken};
 
 /// One region of memory.
 struct Memory(Vec<u8>);
+
+impl RemoteMemory for Memory {}
 
 impl DmaAccess for Memory {
     fn read(&mut self, b: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {

@@ -465,6 +465,9 @@ impl Engine {
             Opcode::EngineAttach => self.finish(queue, ticket, &d, Status::Ok, 0, 0x1_0007),
             Opcode::EngineDetach => self.finish(queue, ticket, &d, Status::Ok, 0, 0),
             Opcode::EngineResult => self.finish(queue, ticket, &d, Status::Ok, d.len.into(), 3),
+            Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
+                self.finish(queue, ticket, &d, Status::Ok, d.len.into(), d.operand);
+            }
             Opcode::Copy => {
                 let mut bytes = vec![0u8; d.len as usize];
                 let copied = self.gpu.read(d.local_va, &mut bytes);

@@ -143,6 +143,7 @@ impl Streams {
         let name = self.transports[c.transport].name();
         tracing::info!(session = id.0, transport = name, peer = %c.peer, why, "established");
         if let Some(session) = self.sessions.at(slot) {
+            self.transports[c.transport].grant(c.conn, session.pd);
             session.local = ends.map(|e| e.0);
             session.peer = Some(c.peer);
             session.why = why;

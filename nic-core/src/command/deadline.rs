@@ -59,9 +59,7 @@ impl Core {
         let work = self.outstanding.get_mut(token)?;
         let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
         match opcode {
-            Opcode::Send | Opcode::Recv => {
-                self.streams(|s, env| s.withdraw(conn?, token, opcode, env))
-            }
+            op if uses_stream(op) => self.streams(|s, env| s.withdraw(conn?, token, opcode, env)),
             Opcode::Accept | Opcode::Connect => {
                 self.streams.give_up(slot, token);
                 Some(0)
@@ -130,7 +128,7 @@ impl Core {
             };
             let bytes = match (work.opcode, work.conn) {
                 (Opcode::Send, Some(conn)) if keep.contains(&conn) => continue,
-                (Opcode::Send | Opcode::Recv, Some((t, conn))) => {
+                (op, Some((t, conn))) if uses_stream(op) => {
                     self.streams.transports[t].cancel(conn, token)
                 }
                 (Opcode::Copy, _) => self.copies.cancel(token),
@@ -166,4 +164,9 @@ impl Core {
         self.abort_all(Status::ShuttingDown);
         self.streams.take_lost()
     }
+}
+
+/// Whether an operation is handed to the transport of a stream.
+const fn uses_stream(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::Send | Opcode::Recv) || opcode.is_one_sided()
 }

@@ -11,6 +11,7 @@ mod engine_op;
 mod engine_places;
 mod engine_return;
 mod memory;
+mod one_sided;
 mod report;
 mod status;
 mod stream;
@@ -297,7 +298,7 @@ impl Core {
 
     #[inline]
     fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
-        if self.collectives.exists() {
+        if self.collectives.exists() && !matches!(event, TransportEvent::RemoteDone { .. }) {
             let (collectives, mut io) = self.collectives_io();
             if collectives.on_event(&mut io, t, &event) {
                 return;
@@ -316,6 +317,13 @@ impl Core {
                 conn,
             }
             | TransportEvent::RecvDone {
+                token,
+                status,
+                bytes,
+                detail,
+                conn,
+            }
+            | TransportEvent::RemoteDone {
                 token,
                 status,
                 bytes,
@@ -598,6 +606,12 @@ impl Core {
             Opcode::EngineAttach => self.engine_places().execute(pd, d),
             Opcode::EngineDetach => engine_op::detach(&mut self.memory.dma.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
+            Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
+                match one_sided::prepare(&mut self.streams, &mut self.memory, pd, d) {
+                    Ok(ready) => return self.begin_one_sided(permit, d, ready),
+                    Err(refusal) => Err(refusal),
+                }
+            }
         };
         match answer {
             Ok((bytes, detail)) => self.finish(permit, Status::Ok, bytes, detail),
@@ -639,6 +653,17 @@ impl Core {
         let token = self.outstanding.insert(work);
         let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
         self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
+    }
+
+    /// A one-sided operation that has been checked.
+    fn begin_one_sided(&mut self, permit: Permit, d: &Descriptor, mut ready: one_sided::Ready) {
+        let mut work = self.operation(permit, d, slot_of(d.session));
+        (work.pins[0], work.conn) = (ready.pin.take(), Some(ready.conn));
+        let token = self.outstanding.insert(work);
+        let (t, conn) = ready.conn;
+        if let Err(status) = self.streams.transports[t].post_remote(conn, ready.work(token)) {
+            self.retire(token, status, 0, d.opcode.code().into());
+        }
     }
 
     /// An `ACCEPT` or a `CONNECT` that may begin.
@@ -692,8 +717,8 @@ impl Core {
             self.streams.sessions.end_chain(id, status, detail);
         }
         match work.opcode {
-            Opcode::Send => self.report.counters.tx_bytes += bytes,
-            Opcode::Recv => self.report.counters.rx_bytes += bytes,
+            Opcode::Send | Opcode::Put => self.report.counters.tx_bytes += bytes,
+            Opcode::Recv | Opcode::Get => self.report.counters.rx_bytes += bytes,
             _ => {}
         }
         if work.scatter_to_cqe {

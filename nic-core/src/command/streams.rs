@@ -160,13 +160,14 @@ impl Streams {
         };
         if matches!(&s.state, State::Stream(x) if x.transport == t && x.conn == conn) {
             match work.opcode {
-                Opcode::Send => s.tx_bytes += bytes,
+                Opcode::Send | Opcode::Put => s.tx_bytes += bytes,
+                Opcode::FetchAdd | Opcode::CompareSwap => {}
                 _ => s.rx_bytes += bytes,
             }
         }
     }
 
-    /// Takes a send or a receive back from its transport. The bytes that it has moved; `None`: the transport is retiring
+    /// Takes a send, a receive or a one-sided operation back from its transport. The bytes that it has moved; `None`: the transport is retiring
     /// it at this moment.
     pub(super) fn withdraw(
         &mut self,
@@ -178,8 +179,8 @@ impl Streams {
         let bytes = self.transports[t].cancel(conn, token)?;
         // A stream cannot recover lost bytes. A send may have left in frames that the
         // peer has not acknowledged, so it always ends the stream; a receive only when it
-        // took bytes.
-        if opcode == Opcode::Send || bytes > 0 {
+        // took bytes. The peer may be at work on a one-sided operation.
+        if opcode != Opcode::Recv || bytes > 0 {
             self.break_stream((t, conn), env);
         }
         Some(bytes)

@@ -9,10 +9,12 @@ use crate::session::{Incoming, State};
 use crate::transport::{why_chosen, TransportEvent};
 
 impl Streams {
-    /// An event of a transport, except the end of a send or a receive.
+    /// An event of a transport, except the end of an operation.
     pub(super) fn on_event(&mut self, t: usize, event: TransportEvent, env: &mut Env<'_>) {
         match event {
-            TransportEvent::SendDone { .. } | TransportEvent::RecvDone { .. } => {}
+            TransportEvent::SendDone { .. }
+            | TransportEvent::RecvDone { .. }
+            | TransportEvent::RemoteDone { .. } => {}
             TransportEvent::Connected { conn } => self.on_connected((t, conn)),
             TransportEvent::ConnectFailed { conn, status } => {
                 self.on_connect_failed((t, conn), status, env);

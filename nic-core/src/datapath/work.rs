@@ -60,7 +60,7 @@ pub struct RecvWork {
     pub some: bool,
 }
 
-/// An event of a transport. Each posted operation yields exactly one `SendDone` or `RecvDone`,
+/// An event of a transport. Each posted operation yields exactly one `SendDone`, `RecvDone` or `RemoteDone`,
 /// unless it was cancelled with `Transport::cancel`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportEvent {
@@ -107,6 +107,19 @@ pub enum TransportEvent {
         /// `Ok`, `EndOfStream`, `ConnectionReset`, or a memory fault.
         status: Status,
         /// Bytes written to the buffer.
+        bytes: u64,
+        /// Detail word of the completion.
+        detail: u64,
+    },
+    /// A one-sided operation retired.
+    RemoteDone {
+        /// The connection.
+        conn: ConnId,
+        /// The work.
+        token: WorkToken,
+        /// `Ok`, a fault of the memory here or there, or `ConnectionReset`.
+        status: Status,
+        /// Bytes in place.
         bytes: u64,
         /// Detail word of the completion.
         detail: u64,

@@ -2,6 +2,7 @@
 
 use ringbell_gtlb::{BusError, BusSpan, Fault};
 
+use super::RemoteMemory;
 use crate::engine::{Delivered, Direction, EngineFailed};
 use crate::types::{Buffer, ConnId, Owner};
 
@@ -85,7 +86,7 @@ pub struct StageRoom {
 }
 
 /// A transport's access to GPU memory: through the GTLB, inside a pinned buffer.
-pub trait DmaAccess {
+pub trait DmaAccess: RemoteMemory {
     /// Reads `dst.len()` bytes at `offset` of the buffer.
     ///
     /// # Errors

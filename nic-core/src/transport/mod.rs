@@ -14,18 +14,20 @@
 //! [`cancel`]: Transport::cancel
 
 pub mod local;
+mod one_sided;
 pub mod tcp;
 
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
 
-use ringbell_nic_abi::{InlineSend, Status};
+use ringbell_nic_abi::{InlineSend, PdId, Status};
 
 use crate::datapath::Datapath;
 pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::memory::Sharer;
 use crate::network::{Link, Network, Packet, Protocol, Received, Resolved, PROTOCOLS};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
+pub use one_sided::{RemoteOp, RemoteWork, Signal};
 
 /// The memory of a peer NIC, mapped here: what it exports of GPU memory, and its NIC memory.
 ///
@@ -80,6 +82,21 @@ pub trait Transport: Sharer + Send {
     /// Queues a receive.
     fn post_recv(&mut self, conn: ConnId, work: RecvWork);
 
+    /// Queues a one-sided operation; its `RemoteDone` follows.
+    ///
+    /// # Errors
+    /// `Unsupported` when the transport has none, or not with that peer; nothing happened.
+    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
+        let _ = (conn, work);
+        Err(Status::Unsupported)
+    }
+
+    /// Lets the peer's one-sided operations on a connection reach regions of a domain, those that grant peers access.
+    /// Operations that come before wait for it.
+    fn grant(&mut self, conn: ConnId, pd: PdId) {
+        let _ = (conn, pd);
+    }
+
     /// The payload that is the next to be received, when no receive is queued before it and it has arrived as a whole.
     fn next_small(&self, conn: ConnId) -> Option<Small> {
         let _ = conn;
@@ -112,7 +129,7 @@ pub trait Transport: Sharer + Send {
 
     /// Cancels a posted operation. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by
-    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it.
+    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a one-sided operation.
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
 
     /// Bytes of sends that have retired with `OK` and that the peer has not confirmed to have.

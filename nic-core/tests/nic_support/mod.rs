@@ -156,6 +156,12 @@ impl Host {
         v
     }
 
+    /// The remote key of the memory.
+    pub fn rkey(&self) -> ringbell_nic_abi::Rkey {
+        let info = self.nic.pointer_info(self.pd, BASE);
+        info.expect("registered").region.rkey
+    }
+
     /// Posts a descriptor.
     pub fn post(&self, d: &Descriptor) -> u32 {
         self.queue.try_post(d).expect("room in the queue")

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus};
+use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -72,6 +72,8 @@ impl MockDma {
         &self.regions[b.region as usize][b.va.0 as usize..][..b.len as usize]
     }
 }
+
+impl RemoteMemory for MockDma {}
 
 impl DmaAccess for MockDma {
     fn read(&mut self, b: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
-    WireType,
+    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
+    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
+    RoceOpcode, Status, WireType,
 };
 
 use super::one_line;
@@ -67,6 +67,11 @@ pub(super) fn header() -> String {
     consts(&mut out, "RoCEv2 reasons of a refusal", NakCode::TABLE);
     fields(&mut out, "Work queue entry", descriptor::DESCRIPTOR_FIELDS);
     fields(&mut out, "Collective descriptor", collective::SPEC_FIELDS);
+    fields(
+        &mut out,
+        "One-sided descriptor",
+        one_sided::ONE_SIDED_FIELDS,
+    );
     fields(&mut out, "ENGINE_ATTACH descriptor", engine::ATTACH_FIELDS);
     fields(&mut out, "Completion line", completion::COMPLETION_FIELDS);
     registers(&mut out);

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use ringbell_nic_abi::bar::{self, Access, Reg};
 use ringbell_nic_abi::describe::{BitField, Const, Struct};
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
-    WireType,
+    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
+    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
+    RoceOpcode, Status, WireType,
 };
 
 use super::one_line;
@@ -40,13 +40,17 @@ pub(super) fn reference() -> String {
         "\n## Work queue entry\n\n\
          64 bytes, eight 64-bit words. Bit 63 of every word is the lap bit: 1 in even laps of the ring,\n\
          0 in odd ones. Bits 63 of words 0 to 6 that a value needs travel in `WQE_SAVED`. With\n\
-         `FLAG_INLINE` words 1 to 5 hold payload instead of their fields.\n",
+         `FLAG_INLINE` words 1 to 5 hold payload instead of their fields, of a PUT word 1.\n",
     );
     fields(&mut out, descriptor::DESCRIPTOR_FIELDS);
     out.push_str(
         "\n## Collective descriptor\n\nWhat words 2 and 4 hold when the opcode is OP_COLLECTIVE.\n",
     );
     fields(&mut out, collective::SPEC_FIELDS);
+    out.push_str(
+        "\n## One-sided descriptor\n\nWhat word 4 holds above WQE_IMM when a one-sided operation has FLAG_SYMMETRIC.\n",
+    );
+    fields(&mut out, one_sided::ONE_SIDED_FIELDS);
     out.push_str(
         "\n## ENGINE_ATTACH descriptor\n\nWhat word 4 holds when the opcode is OP_ENGINE_ATTACH.\n",
     );

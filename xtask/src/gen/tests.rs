@@ -6,9 +6,9 @@ use std::process::Command;
 
 use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::{
-    collective, completion, constants, descriptor, engine, queue, roce, Algorithm, CollectiveKind,
-    DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp, RoceOpcode, Status,
-    WireType,
+    collective, completion, constants, descriptor, engine, one_sided, queue, roce, Algorithm,
+    CollectiveKind, DataType, EngineTarget, Event, EventKind, Flags, NakCode, Opcode, ReduceOp,
+    RoceOpcode, Status, WireType,
 };
 
 use super::stale;
@@ -48,6 +48,7 @@ fn expected() -> Vec<(String, u64)> {
     for f in [
         descriptor::DESCRIPTOR_FIELDS,
         collective::SPEC_FIELDS,
+        one_sided::ONE_SIDED_FIELDS,
         engine::ATTACH_FIELDS,
         completion::COMPLETION_FIELDS,
     ]

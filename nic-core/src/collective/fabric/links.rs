@@ -365,6 +365,7 @@ impl Fabric {
     /// Whether an event belongs to the fabric; if so it was processed.
     pub(crate) fn on_event(&mut self, io: &mut Io<'_>, t: usize, e: &TransportEvent) -> bool {
         match *e {
+            TransportEvent::RemoteDone { .. } => false,
             TransportEvent::SendDone {
                 conn,
                 token,

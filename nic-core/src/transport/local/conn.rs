@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 
 use ringbell_nic_abi::Status;
 
+use super::one_sided::OneSided;
 use super::rx::Rx;
 use super::tx::Tx;
 use crate::engine::EngineFailed;
@@ -41,6 +42,7 @@ pub(super) struct Conn {
     pub(super) waiting: bool,
     pub(super) tx: Tx,
     pub(super) rx: Rx,
+    pub(super) one_sided: OneSided,
     pub(super) closing: bool,
     pub(super) peer_closed: bool,
     pub(super) reset: bool,
@@ -67,6 +69,7 @@ impl Conn {
             waiting: false,
             tx: Tx::default(),
             rx: Rx::default(),
+            one_sided: OneSided::default(),
             closing: false,
             peer_closed: false,
             reset: false,
@@ -97,11 +100,18 @@ impl Conn {
         let end = self.failed.map_or(reset, EngineFailed::status);
         self.tx.end(self.id, end, events);
         self.rx.end(self.id, end, events);
+        self.one_sided.end(self.id, end, events);
+    }
+
+    /// Whether the peer may be reading memory of ours.
+    pub(super) fn has_refs_out(&self) -> bool {
+        self.tx.has_refs_out() || self.one_sided.has_refs_out()
     }
 
     /// Retires all sends with a failure.
     pub(super) fn fail_sends(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
         self.tx.end(self.id, (status, 0), events);
+        self.one_sided.fail(self.id, (status, 0), events);
     }
 
     /// Retires all receives with a failure, or the end of the stream.

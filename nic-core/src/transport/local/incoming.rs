@@ -44,6 +44,25 @@ impl LocalTransport {
                 self.learn(link, &spans[..n as usize]);
                 self.on_control(link, p);
             }
+            Packet::OneSided {
+                packet: one_sided::line::OneSidedPacket::Grant { n, spans },
+                ..
+            } => {
+                self.learn(link, &spans[..n as usize]);
+                self.on_control(link, p);
+            }
+            Packet::OneSided {
+                packet:
+                    one_sided::line::OneSidedPacket::Put {
+                        bytes: one_sided::line::PutBytes::At(bus),
+                        len,
+                        ..
+                    },
+                ..
+            } => {
+                self.learn(link, &[(bus, len)]);
+                self.on_control(link, p);
+            }
             other => self.on_control(link, other),
         }
     }
@@ -57,6 +76,7 @@ impl LocalTransport {
             | Packet::Accept { dst, .. }
             | Packet::Refuse { dst, .. }
             | Packet::Fin { dst, .. }
+            | Packet::OneSided { dst, .. }
             | Packet::Rst { dst } => dst,
         };
         let mut events = std::mem::take(&mut self.events);
@@ -120,6 +140,10 @@ impl LocalTransport {
                     } else {
                         reset = true;
                     }
+                }
+                Packet::OneSided { packet, .. } if c.phase == Phase::Open && !c.reset => {
+                    reset = !c.one_sided.receive(c.id, packet, &mut events);
+                    self.violations += u64::from(reset);
                 }
                 _ => {}
             },

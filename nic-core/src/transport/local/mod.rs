@@ -31,6 +31,7 @@ mod io;
 mod link;
 mod links;
 mod note;
+mod one_sided;
 mod packet;
 mod pending_copy;
 mod receive;
@@ -54,14 +55,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_gtlb::{DmaMemory, Export, ExportRecord};
-use ringbell_nic_abi::{InlineSend, Status};
+use ringbell_nic_abi::{InlineSend, PdId, Status};
 
 use crate::config::LocalConfig;
 use crate::datapath::Datapath;
 use crate::dma::DmaAccess;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
-use crate::transport::{PeerWindow, RecvWork, SendWork, Transport, TransportEvent};
+use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
 use conn::{Conn, Phase};
@@ -97,6 +98,8 @@ pub struct LocalTransport {
     links: Vec<Option<Link>>,
     table: Table,
     rooms: Rooms,
+    /// What one-sided operations of ended connections have kept.
+    left: Vec<one_sided::Held>,
     listeners: HashMap<u16, ListenerId>,
     next_listener: u32,
     next_port: u16,
@@ -137,6 +140,7 @@ impl LocalTransport {
             links: Vec::new(),
             table: Table::default(),
             rooms: Rooms::default(),
+            left: Vec::new(),
             listeners: HashMap::new(),
             next_listener: 0,
             next_port: 49152,
@@ -175,6 +179,9 @@ impl LocalTransport {
         // Any bytes that the peer still copies from there were revoked, or belong to no connection any more.
         let room = conn.tx.stage.take().map(Stage::into_room);
         self.rooms.spare.extend(room);
+        conn.one_sided
+            .end(conn.id, (Status::Aborted, 0), &mut VecDeque::new());
+        self.left.append(&mut conn.one_sided.left);
         if let Some(l) = &mut self.links[conn.link] {
             l.users -= 1;
         }
@@ -199,7 +206,7 @@ impl LocalTransport {
         let mut events = std::mem::take(&mut self.events);
         let mut zombie = false;
         let mut revoke = None;
-        if let Some(c) = self.conn(id) {
+        if let Some(c) = self.table.get_mut(id) {
             match c.phase {
                 Phase::Calling { .. } | Phase::Waiting => {
                     events.push_back(TransportEvent::ConnectFailed {
@@ -210,10 +217,11 @@ impl LocalTransport {
                 }
                 Phase::Zombie => zombie = true,
                 Phase::Answering(_) | Phase::Open => {
-                    if c.tx.has_refs_out() {
+                    if c.has_refs_out() {
                         revoke = Some(c.link);
                     }
                     c.break_works(&mut events);
+                    self.left.append(&mut c.one_sided.left);
                     c.rx.drop_segs();
                     if !std::mem::replace(&mut c.reset, true) {
                         events.push_back(TransportEvent::Reset { conn: c.id });
@@ -257,6 +265,14 @@ impl LocalTransport {
                     Fill::Budget => again = true,
                     Fill::Broken => broken = true,
                 }
+                let one_sided = !c.one_sided.is_idle();
+                if one_sided {
+                    match one_sided::serve(&mut c, &mut io) {
+                        Fill::Done | Fill::Unmapped => {}
+                        Fill::Budget => again = true,
+                        Fill::Broken => broken = true,
+                    }
+                }
                 moved |= io.moved;
                 let mut out = Out {
                     link: l,
@@ -269,7 +285,14 @@ impl LocalTransport {
                 };
                 let window = self.config.inline_window as u64;
                 again |= transmit::pump(&mut c, &mut out, window) == Stop::Again;
+                if one_sided && !c.reset && !broken {
+                    match one_sided::pump(&mut c, &mut out) {
+                        Ok(stop) => again |= stop == Stop::Again,
+                        Err(one_sided::Broken) => broken = true,
+                    }
+                }
                 moved |= out.moved;
+                one_sided::release(&mut c.one_sided.left, dma);
             }
         }
         if !c.rx.segs.is_empty() && c.rx.recvs.is_empty() && c.rx.refs_waiting > 0 && !c.waiting {
@@ -278,7 +301,8 @@ impl LocalTransport {
         }
         // A peer that has ended in order takes no FIN any more.
         let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
-        let ended = c.closing && (c.tx.fin_sent || dead) && c.tx.sends.is_empty();
+        let done = c.tx.sends.is_empty() && c.one_sided.requester.is_done();
+        let ended = c.closing && (c.tx.fin_sent || dead) && done;
         if ended && c.phase == Phase::Open {
             c.phase = Phase::Zombie;
             self.events.push_back(TransportEvent::Closed { conn: c.id });
@@ -541,6 +565,7 @@ impl Transport for LocalTransport {
         self.table.active.is_empty()
             && self.table.waiting.is_empty()
             && self.events.is_empty()
+            && self.left.is_empty()
             && self.links.iter().flatten().all(Link::is_quiet)
     }
 
@@ -572,6 +597,33 @@ impl Transport for LocalTransport {
                 self.activate(conn.0);
             }
             None => self.events.push_back(done(Status::NotConnected)),
+        }
+    }
+
+    fn post_remote(&mut self, conn: ConnId, work: RemoteWork) -> Result<(), Status> {
+        let status = match self.conn(conn.0) {
+            Some(c) if c.reset || c.peer_closed => Status::ConnectionReset,
+            Some(c) if c.phase == Phase::Open && !c.tx.shut => {
+                c.one_sided.requester.post(work);
+                self.activate(conn.0);
+                return Ok(());
+            }
+            _ => Status::NotConnected,
+        };
+        self.events.push_back(TransportEvent::RemoteDone {
+            conn,
+            token: work.token,
+            status,
+            bytes: 0,
+            detail: 0,
+        });
+        Ok(())
+    }
+
+    fn grant(&mut self, conn: ConnId, pd: PdId) {
+        if let Some(c) = self.conn(conn.0) {
+            c.one_sided.responder.grant(pd);
+            self.activate(conn.0);
         }
     }
 
@@ -609,6 +661,9 @@ impl Transport for LocalTransport {
                 self.activate(conn.0);
             }
             return Some(r.done.into());
+        }
+        if c.one_sided.requester.cancel(token) {
+            return Some(0);
         }
         let i = c.tx.sends.iter().position(|s| s.work.token == token)?;
         let s = c.tx.sends.remove(i)?;
@@ -650,11 +705,11 @@ impl Transport for LocalTransport {
         let mut events = std::mem::take(&mut self.events);
         let mut tell = None;
         if let Some(c) = self.conn(conn.0) {
+            if c.peer_knows() {
+                tell = Some((c.link, c.peer_id, c.has_refs_out()));
+            }
             c.fail_sends(Status::Aborted, &mut events);
             c.fail_recvs(Status::Aborted, &mut events);
-            if c.peer_knows() {
-                tell = Some((c.link, c.peer_id, c.tx.has_refs_out()));
-            }
         }
         self.events = events;
         if let Some((link, peer, refs_out)) = tell {
@@ -689,6 +744,7 @@ impl Transport for LocalTransport {
             }
         }
         self.rooms.trim(dma);
+        one_sided::release(&mut self.left, dma);
         for l in self.links.iter_mut().flatten() {
             if !l.control.is_empty() {
                 moved |= l.push_control();

@@ -3,6 +3,7 @@
 //! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
 //! bit on top. The rest depends on the kind.
 
+use super::one_sided::line::OneSidedPacket;
 use crate::types::Small;
 
 /// Payload bytes that travel inside a line.
@@ -37,9 +38,11 @@ pub(super) enum Packet {
     Fin { dst: u32, closed: bool },
     /// The connection is gone.
     Rst { dst: u32 },
+    /// A request of a one-sided operation, or an answer to one.
+    OneSided { dst: u32, packet: OneSidedPacket },
 }
 
-const fn head(kind: u64, small: u64, dst: u32) -> u64 {
+pub(super) const fn head(kind: u64, small: u64, dst: u32) -> u64 {
     kind | small << 8 | (dst as u64) << 16
 }
 
@@ -107,6 +110,7 @@ impl Packet {
             }
             Packet::Fin { dst, closed } => w[0] = head(7, closed.into(), dst),
             Packet::Rst { dst } => w[0] = head(8, 0, dst),
+            Packet::OneSided { dst, ref packet } => w = packet.encode(dst),
         }
         w
     }
@@ -150,7 +154,10 @@ impl Packet {
                 closed: small != 0,
             },
             8 => Packet::Rst { dst },
-            _ => return None,
+            _ => Packet::OneSided {
+                dst,
+                packet: OneSidedPacket::decode(w)?,
+            },
         })
     }
 }
@@ -195,7 +202,7 @@ mod tests {
         }
         let payload = [u64::from_ne_bytes([0xff; 8]); INLINE / 8];
         assert_eq!(inline_line(dst, 40, &payload), all[3].encode());
-        for kind in [0u64, 9, 255] {
+        for kind in [0u64, 17, 255] {
             assert_eq!(Packet::decode(&[kind; 8]), None);
         }
         assert_eq!(Packet::decode(&[head(4, 41, 0); 8]), None);

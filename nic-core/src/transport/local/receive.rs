@@ -216,12 +216,12 @@ fn fill_one(c: &mut Conn, r: RxRecv, io: &mut In<'_>) -> Result<Fill, Fault> {
 }
 
 /// Whether a span ended in the peer's NIC memory, where the peer may wait for the room.
-fn is_staged(bus: u64) -> bool {
+pub(super) fn is_staged(bus: u64) -> bool {
     (NIC_BUS..HOST_BUS).contains(&bus)
 }
 
 /// Copies `n` bytes of the peer's memory into a buffer.
-fn copy_in(
+pub(super) fn copy_in(
     dma: &mut dyn DmaAccess,
     buffer: &Buffer,
     offset: u64,

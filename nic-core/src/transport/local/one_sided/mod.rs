@@ -1,0 +1,137 @@
+//! One-sided operations of a connection: requests to the peer's NIC, and service of its requests.
+//!
+//! The target's NIC checks key, domain, right and bounds of every line, and copies a put straight out of the initiator's
+//! memory ([`responder`]). The initiator's NIC copies a get out of the target's memory, which the target keeps for it
+//! meanwhile ([`requester`]). Short puts and gets travel inside lines. Bytes that the other side cannot map go through NIC
+//! memory ([`piece`]), which is a second copy.
+
+pub(super) mod line;
+mod piece;
+mod requester;
+mod responder;
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::Status;
+
+use super::conn::Conn;
+use super::io::{Fill, In, Out};
+use super::transmit::Stop;
+use crate::dma::DmaAccess;
+use crate::memory::nic_memory::HOST_BUS;
+use crate::transport::TransportEvent;
+use crate::types::ConnId;
+use line::OneSidedPacket;
+pub(super) use piece::Held;
+use requester::Requester;
+use responder::Responder;
+
+/// Request lines of one connection that were not answered, and spans granted to it that it has not taken.
+const WINDOW: u32 = 256;
+
+/// Both halves of a connection. See the module text.
+#[derive(Debug, Default)]
+pub(super) struct OneSided {
+    pub(super) requester: Requester,
+    pub(super) responder: Responder,
+    /// What ended operations have left: regions to release, rooms to free.
+    pub(super) left: Vec<Held>,
+}
+
+impl OneSided {
+    /// Whether there is nothing to do without another packet or call.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.requester.is_idle() && self.responder.is_idle()
+    }
+
+    /// Whether the peer may be reading memory of ours.
+    pub(super) fn has_refs_out(&self) -> bool {
+        self.requester.has_refs_out() || self.responder.has_refs_out()
+    }
+
+    /// Retires the requests of this side.
+    pub(super) fn fail(
+        &mut self,
+        conn: ConnId,
+        end: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.requester.end(conn, end, events, &mut self.left);
+    }
+
+    /// Retires the requests of this side, and drops those of the peer.
+    pub(super) fn end(
+        &mut self,
+        conn: ConnId,
+        end: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.fail(conn, end, events);
+        self.responder.end(&mut self.left);
+    }
+
+    /// Takes a packet of the peer. `false`: it breaks the protocol.
+    pub(super) fn receive(
+        &mut self,
+        conn: ConnId,
+        packet: OneSidedPacket,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> bool {
+        match packet {
+            OneSidedPacket::Put { .. }
+            | OneSidedPacket::Get { .. }
+            | OneSidedPacket::Atomic { .. } => self.responder.request(packet),
+            OneSidedPacket::Taken { spans } => self.responder.taken(spans, &mut self.left),
+            OneSidedPacket::Answer { .. } => {
+                self.requester.answer(conn, &packet, events, &mut self.left)
+            }
+            OneSidedPacket::Data { .. } | OneSidedPacket::Grant { .. } => {
+                self.requester.bytes(packet)
+            }
+        }
+    }
+}
+
+/// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for.
+pub(super) fn serve(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    match requester::pull(c, io) {
+        Fill::Done => responder::serve(c, io),
+        other => other,
+    }
+}
+
+/// Sends answers and requests, as far as there is room.
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
+    let answered = responder::pump(c, out)?;
+    let asked = requester::pump(c, out)?;
+    Ok(match (answered, asked) {
+        (Stop::Done, Stop::Done) => Stop::Done,
+        _ => Stop::Again,
+    })
+}
+
+/// The connection cannot go on: half of a get was granted, and the other half has failed.
+#[derive(Debug)]
+pub(super) struct Broken;
+
+/// Releases what operations have left.
+pub(super) fn release(left: &mut Vec<Held>, dma: &mut dyn DmaAccess) {
+    for held in left.drain(..) {
+        match held {
+            Held::Region(region) => dma.release(region),
+            Held::Room(room) => dma.stage_give(room),
+        }
+    }
+}
+
+/// Whether the peer has memory of ours mapped.
+fn reaches(out: &Out<'_>, bus: u64) -> bool {
+    if bus >= HOST_BUS {
+        return out.link.shared.reaches(bus);
+    }
+    let inside = |at: &super::rendezvous::ExportInfo| {
+        bus.checked_sub(at.bus).is_some_and(|from| from < at.len)
+    };
+    out.exports.iter().any(inside)
+}

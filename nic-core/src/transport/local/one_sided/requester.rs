@@ -1,0 +1,459 @@
+//! The initiator's half: posted operations become request lines, and answers retire them.
+
+use std::collections::VecDeque;
+
+use ringbell_gtlb::Fault;
+use ringbell_nic_abi::{GpuVa, Status};
+
+use super::super::conn::Conn;
+use super::super::io::{Fill, In, Out, Progress};
+use super::super::packet::{Packet, INLINE};
+use super::super::receive::copy_in;
+use super::super::transmit::Stop;
+use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
+use super::piece::{Held, Piece};
+use super::{reaches, Broken, WINDOW};
+use crate::copy;
+use crate::dma::ReadStatus;
+use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
+use crate::types::{Buffer, ConnId, WorkToken};
+
+/// A posted operation that was not answered.
+#[derive(Debug)]
+struct Work {
+    work: RemoteWork,
+    /// Bytes of a put that were emitted.
+    emitted: u32,
+    /// It has retired already: cancelled, failed, or a get with all its bytes.
+    retired: bool,
+}
+
+/// A get that lacks bytes.
+#[derive(Debug)]
+struct Get {
+    token: WorkToken,
+    into: Buffer,
+    done: u32,
+    /// Its bytes are dropped.
+    cancelled: bool,
+}
+
+/// Bytes for the oldest get.
+#[derive(Debug)]
+enum Pull {
+    Data { len: u8, bytes: [u8; INLINE] },
+    At { bus: u64, len: u32 },
+}
+
+/// See the module text.
+#[derive(Debug, Default)]
+pub(in super::super) struct Requester {
+    /// Not answered, oldest first.
+    works: VecDeque<Work>,
+    /// The first that was not emitted as a whole.
+    next: usize,
+    /// The piece of it that is being read.
+    piece: Option<Piece>,
+    gets: VecDeque<Get>,
+    pulls: VecDeque<Pull>,
+    /// NIC memory that the peer reads, with the number of the line that names it.
+    rooms: VecDeque<(u32, Held)>,
+    /// Running totals.
+    answered: u32,
+    lines_sent: u32,
+    lines_taken: u32,
+    spans_pulled: u64,
+    spans_told: u64,
+}
+
+impl Requester {
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.works.is_empty()
+            && self.gets.is_empty()
+            && self.pulls.is_empty()
+            && self.spans_pulled == self.spans_told
+    }
+
+    /// Whether no operation is waiting for the peer.
+    pub(in super::super) fn is_done(&self) -> bool {
+        self.works.is_empty() && self.gets.is_empty()
+    }
+
+    pub(super) fn has_refs_out(&self) -> bool {
+        self.lines_sent != self.lines_taken
+    }
+
+    pub(in super::super) fn post(&mut self, work: RemoteWork) {
+        self.works.push_back(Work {
+            work,
+            emitted: 0,
+            retired: false,
+        });
+    }
+
+    /// Ends an operation without event. `false`: it is not here, or has retired.
+    pub(in super::super) fn cancel(&mut self, token: WorkToken) -> bool {
+        if let Some(get) = self.gets.iter_mut().find(|g| g.token == token) {
+            get.cancelled = true;
+        }
+        let found = self.works.iter_mut().find(|w| w.work.token == token);
+        match found {
+            Some(w) => !std::mem::replace(&mut w.retired, true),
+            None => self.gets.iter().any(|g| g.token == token),
+        }
+    }
+
+    /// Retires everything.
+    pub(super) fn end(
+        &mut self,
+        conn: ConnId,
+        (status, detail): (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+        left: &mut Vec<Held>,
+    ) {
+        // A get that was answered is listed with those that lack bytes alone.
+        let asked = self.works.drain(..).filter(|w| !w.retired);
+        let asked: Vec<_> = asked.map(|w| w.work.token).collect();
+        let gets = self.gets.drain(..).filter(|g| !g.cancelled);
+        let gets = gets.map(|g| g.token).filter(|t| !asked.contains(t));
+        for token in gets.collect::<Vec<_>>().into_iter().chain(asked) {
+            events.push_back(TransportEvent::RemoteDone {
+                conn,
+                token,
+                status,
+                bytes: 0,
+                detail,
+            });
+        }
+        left.extend(self.rooms.drain(..).map(|(_, room)| room));
+        left.extend(self.piece.take().map(|p| Held::Room(p.room)));
+        self.pulls.clear();
+        self.next = 0;
+        self.lines_taken = self.lines_sent;
+        self.spans_told = self.spans_pulled;
+    }
+
+    /// Takes an answer. `false`: the peer broke the protocol.
+    pub(super) fn answer(
+        &mut self,
+        conn: ConnId,
+        packet: &OneSidedPacket,
+        events: &mut VecDeque<TransportEvent>,
+        left: &mut Vec<Held>,
+    ) -> bool {
+        let OneSidedPacket::Answer {
+            status,
+            operations,
+            lines,
+            detail,
+        } = *packet
+        else {
+            return false;
+        };
+        let ended = operations.wrapping_sub(self.answered) as usize;
+        let taken = lines.wrapping_sub(self.lines_taken);
+        let sent = self.lines_sent.wrapping_sub(self.lines_taken);
+        let Some(last) = Status::from_code(status).filter(|_| ended <= self.next && taken <= sent)
+        else {
+            return false;
+        };
+        (self.answered, self.lines_taken) = (operations, lines);
+        while let Some((line, _)) = self.rooms.front() {
+            if lines.wrapping_sub(*line) > WINDOW {
+                break;
+            }
+            left.extend(self.rooms.pop_front().map(|(_, room)| room));
+        }
+        self.next -= ended;
+        for i in 0..ended {
+            let Some(w) = self.works.pop_front() else {
+                return false;
+            };
+            let (status, detail) = match i + 1 == ended {
+                true => (last, detail),
+                false => (Status::Ok, 0),
+            };
+            let bytes = match w.work.op {
+                RemoteOp::Put { payload, .. } => payload.len().into(),
+                RemoteOp::Get { into } if into.len > 0 => {
+                    if status == Status::Ok {
+                        // It retires with its last byte.
+                        continue;
+                    }
+                    // Nothing of it was granted, so that what comes belongs to the next.
+                    self.gets.retain(|g| g.token != w.work.token);
+                    0
+                }
+                RemoteOp::Get { .. } => 0,
+                RemoteOp::FetchAdd { .. } | RemoteOp::CompareSwap { .. } => 8,
+            };
+            if !w.retired {
+                events.push_back(TransportEvent::RemoteDone {
+                    conn,
+                    token: w.work.token,
+                    status,
+                    bytes: if status == Status::Ok { bytes } else { 0 },
+                    detail,
+                });
+            }
+        }
+        true
+    }
+
+    /// Takes bytes, or grants, for the oldest get. `false`: there is none, or too many.
+    pub(super) fn bytes(&mut self, packet: OneSidedPacket) -> bool {
+        match packet {
+            OneSidedPacket::Data { len, bytes } => self.pulls.push_back(Pull::Data { len, bytes }),
+            OneSidedPacket::Grant { n, spans } => {
+                let spans = spans[..n as usize].iter();
+                self.pulls
+                    .extend(spans.map(|&(bus, len)| Pull::At { bus, len }));
+            }
+            _ => return false,
+        }
+        !self.gets.is_empty() && self.pulls.len() <= 2 * WINDOW as usize
+    }
+}
+
+/// Copies bytes of gets to their place.
+pub(super) fn pull(c: &mut Conn, io: &mut In<'_>) -> Fill {
+    while let Some(pull) = c.one_sided.requester.pulls.front_mut() {
+        let Some(get) = c.one_sided.requester.gets.front_mut() else {
+            return Fill::Broken;
+        };
+        let (left, at) = (get.into.len - get.done, u64::from(get.done));
+        let (n, whole, copied) = match pull {
+            Pull::Data { len, .. } if u32::from(*len) > left => return Fill::Broken,
+            Pull::Data { len, bytes } => {
+                let bytes = &bytes[..usize::from(*len)];
+                let copied = match get.cancelled {
+                    true => Ok(()),
+                    false => io.dma.write(&get.into, at, bytes),
+                };
+                (u32::from(*len), true, copied)
+            }
+            Pull::At { len, .. } if *len > left => return Fill::Broken,
+            Pull::At { bus, len } => {
+                if *io.budget == 0 {
+                    return Fill::Budget;
+                }
+                let n = u64::from(*len).min(*io.budget);
+                let copied = match io.link.resolve(*bus, n) {
+                    _ if get.cancelled => Ok(()),
+                    None => return Fill::Broken,
+                    Some(from) => {
+                        let streaming = u64::from(get.into.len) >= copy::streaming_bytes();
+                        copy_in(io.dma, &get.into, at, from, n, streaming)
+                    }
+                };
+                if io.link.is_revoked(c.peer_id) {
+                    return Fill::Broken;
+                }
+                *io.budget -= n;
+                *bus += n;
+                *len -= n as u32;
+                (n as u32, *len == 0, copied)
+            }
+        };
+        io.moved = true;
+        let requester = &mut c.one_sided.requester;
+        if whole {
+            let span = matches!(requester.pulls.pop_front(), Some(Pull::At { .. }));
+            requester.spans_pulled += u64::from(span);
+        }
+        let Some(get) = requester.gets.front_mut() else {
+            return Fill::Broken;
+        };
+        get.done += n;
+        let end = match copied {
+            Ok(()) if get.done == get.into.len => Some((Status::Ok, 0)),
+            Ok(()) => None,
+            Err(fault) => Some(fault.status()),
+        };
+        if let Some((status, detail)) = end {
+            let token = get.token;
+            if !std::mem::replace(&mut get.cancelled, true) {
+                io.events.push_back(TransportEvent::RemoteDone {
+                    conn: c.id,
+                    token,
+                    status,
+                    bytes: get.done.into(),
+                    detail,
+                });
+            }
+            // Its answer retires nothing then.
+            let asked = requester.works.iter_mut().find(|w| w.work.token == token);
+            if let Some(w) = asked {
+                w.retired = true;
+            }
+        }
+        if requester.gets.front().is_some_and(|g| g.done == g.into.len) {
+            requester.gets.pop_front();
+        }
+    }
+    Fill::Done
+}
+
+/// Sends what was taken, and requests.
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
+    let (dst, r) = (c.peer_id, &mut c.one_sided.requester);
+    let taken = r.spans_pulled - r.spans_told;
+    if taken > 0 && (r.pulls.is_empty() || taken >= u64::from(WINDOW / 4)) {
+        let packet = OneSidedPacket::Taken {
+            spans: r.spans_pulled,
+        };
+        if !out.link.push(&Packet::OneSided { dst, packet }) {
+            return Ok(Stop::Again);
+        }
+        r.spans_told = r.spans_pulled;
+        out.moved = true;
+    }
+    while r.next < r.works.len() {
+        if r.works[r.next].retired && r.works[r.next].emitted == 0 {
+            // Cancelled before it left.
+            r.works.remove(r.next);
+            continue;
+        }
+        if r.lines_sent.wrapping_sub(r.lines_taken) >= WINDOW {
+            return Ok(Stop::Done);
+        }
+        match emit(r, dst, out) {
+            Ok(Progress::Whole) => {}
+            Ok(Progress::Wait) => return Ok(Stop::Done),
+            Ok(_) => return Ok(Stop::Again),
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                let w = &mut r.works[r.next];
+                if !std::mem::replace(&mut w.retired, true) {
+                    out.events.push_back(TransportEvent::RemoteDone {
+                        conn: c.id,
+                        token: w.work.token,
+                        status,
+                        bytes: 0,
+                        detail,
+                    });
+                }
+                let room = r.piece.take().map(|p| Held::Room(p.room));
+                c.one_sided.left.extend(room);
+                if w.emitted > 0 {
+                    // The peer waits for the rest of it.
+                    return Err(Broken);
+                }
+                r.works.remove(r.next);
+            }
+        }
+    }
+    Ok(Stop::Done)
+}
+
+/// Emits a line of the next operation.
+fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Fault> {
+    let w = &mut r.works[r.next];
+    let (va, rkey) = (w.work.va, w.work.rkey);
+    let packet = match w.work.op {
+        RemoteOp::Get { into } => OneSidedPacket::Get {
+            va,
+            rkey,
+            len: into.len,
+        },
+        RemoteOp::FetchAdd { addend } => OneSidedPacket::Atomic {
+            va,
+            rkey,
+            operand: addend,
+            swap: None,
+        },
+        RemoteOp::CompareSwap { compare, swap } => OneSidedPacket::Atomic {
+            va,
+            rkey,
+            operand: compare,
+            swap: Some(swap),
+        },
+        RemoteOp::Put { payload, signal } => {
+            let left = payload.len() - w.emitted;
+            let inline = left as usize <= PUT_INLINE && w.emitted == 0;
+            let mut staged = None;
+            let (bytes, len) = match payload {
+                Payload::Inline { bytes, .. } => (inline_words(&bytes[..left as usize]), left),
+                Payload::Memory(_) if left == 0 => (inline_words(&[]), 0),
+                Payload::Memory(buffer) if inline => {
+                    let mut bytes = [0; PUT_INLINE];
+                    let to = &mut bytes[..left as usize];
+                    if out.dma.read(&buffer, 0, to)? == ReadStatus::Pending {
+                        return Ok(Progress::Again);
+                    }
+                    (inline_words(&bytes), left)
+                }
+                Payload::Memory(buffer) => {
+                    let span = out.dma.span(&buffer, w.emitted.into())?.prefix(left.into());
+                    let bus = span.addr.value();
+                    if r.piece.is_none() && reaches(out, bus) {
+                        (PutBytes::At(bus), span.len as u32)
+                    } else {
+                        let full = r.rooms.len() >= out.staging.depth as usize;
+                        if full && r.piece.is_none() {
+                            return Ok(Progress::Wait);
+                        }
+                        let Some(room) = Piece::read(&mut r.piece, &buffer, w.emitted, out)? else {
+                            return Ok(Progress::Again);
+                        };
+                        let (bus, len) = (room.bus, room.len);
+                        staged = Some(room);
+                        (PutBytes::At(bus), len)
+                    }
+                }
+            };
+            let packet = OneSidedPacket::Put {
+                va: GpuVa(va.0.wrapping_add(w.emitted.into())),
+                rkey,
+                bytes,
+                len,
+                left,
+                last: len == left,
+                signal,
+            };
+            if !out.link.push(&Packet::OneSided { dst, packet }) {
+                if let Some(room) = staged {
+                    // It is read again.
+                    out.dma.stage_give(room);
+                }
+                return Ok(Progress::Again);
+            }
+            r.lines_sent = r.lines_sent.wrapping_add(1);
+            w.emitted += len;
+            out.moved = true;
+            if let Some(room) = staged {
+                r.rooms.push_back((r.lines_sent, Held::Room(room)));
+            }
+            r.next += usize::from(len == left);
+            return Ok(Progress::Whole);
+        }
+    };
+    if !out.link.push(&Packet::OneSided { dst, packet }) {
+        return Ok(Progress::Again);
+    }
+    r.lines_sent = r.lines_sent.wrapping_add(1);
+    out.moved = true;
+    if let RemoteOp::Get { into } = w.work.op {
+        if into.len > 0 {
+            r.gets.push_back(Get {
+                token: w.work.token,
+                into,
+                done: 0,
+                cancelled: w.retired,
+            });
+        }
+    }
+    r.next += 1;
+    Ok(Progress::Whole)
+}
+
+fn inline_words(bytes: &[u8]) -> PutBytes {
+    let mut padded = [0; PUT_INLINE];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    PutBytes::Inline(std::array::from_fn(|i| {
+        let mut word = [0; 8];
+        word.copy_from_slice(&padded[i * 8..][..8]);
+        u64::from_le_bytes(word)
+    }))
+}

@@ -1,0 +1,197 @@
+//! One-sided operations over `local`: descriptors at one NIC, memory of the other.
+
+mod nic_support;
+
+use nic_support::*;
+use ringbell_gtlb::testing::Rng;
+use ringbell_gtlb::Access;
+use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, Rkey, SessionId, Status};
+use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::port::Checksums;
+use ringbell_nic_core::transport::tcp::TcpConfig;
+
+fn remote(opcode: Opcode, s: SessionId, rkey: Rkey, to: u64) -> Descriptor {
+    Descriptor {
+        session: s,
+        rkey,
+        remote_va: GpuVa(BASE.0 + to),
+        ..Descriptor::new(opcode)
+    }
+}
+
+fn put(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
+    Descriptor {
+        local_va: GpuVa(BASE.0 + from),
+        len,
+        ..remote(Opcode::Put, s, rkey, to)
+    }
+}
+
+fn get(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
+    Descriptor {
+        opcode: Opcode::Get,
+        ..put(s, rkey, to, from, len)
+    }
+}
+
+fn signal(d: Descriptor, word: u32, value: u64) -> Descriptor {
+    Descriptor {
+        flags: d.flags.union(Flags::SIGNAL),
+        imm: word,
+        operand: value,
+        ..d
+    }
+}
+
+fn add(s: SessionId, rkey: Rkey, at: u64, addend: u64) -> Descriptor {
+    Descriptor {
+        operand: addend,
+        ..remote(Opcode::FetchAdd, s, rkey, at)
+    }
+}
+
+fn swap(s: SessionId, rkey: Rkey, at: u64, compare: u64, swap: u64) -> Descriptor {
+    Descriptor {
+        operand: compare,
+        local_va: GpuVa(swap),
+        ..remote(Opcode::CompareSwap, s, rkey, at)
+    }
+}
+
+/// Two NICs; peers may do everything in the second's memory, under the key returned.
+fn pair(dir: &TempDir) -> (Host, Host, Rkey) {
+    let a = Host::new(&Setup::new(dir, 1));
+    let b = Host::new(&Setup {
+        access: Access::REMOTE,
+        ..Setup::new(dir, 2)
+    });
+    let rkey = b.rkey();
+    (a, b, rkey)
+}
+
+fn word(h: &Host, at: u64) -> u64 {
+    u64::from_le_bytes(h.peek(at, 8).try_into().expect("8 bytes"))
+}
+
+#[test]
+fn a_put_lands_and_its_signal_follows() {
+    let dir = TempDir::new();
+    let (a, b, rkey) = pair(&dir);
+    let hosts = [&a, &b];
+    let (s, _) = connected(&hosts, 0, 1, 7);
+    a.poke(0, b"12345678");
+    let done = call(&hosts, 0, &put(s, rkey, 0, 4096, 8));
+    assert_eq!((done.status, done.bytes), (Status::Ok, 8));
+    assert_eq!(b.peek(4096, 8), b"12345678");
+    let mut d = signal(remote(Opcode::Put, s, rkey, 8192), 2, 5);
+    d.flags = d.flags.union(Flags::INLINE);
+    d.inline_len = 3;
+    d.inline[..3].copy_from_slice(b"abc");
+    for round in 1..=2 {
+        let done = call(&hosts, 0, &d);
+        assert_eq!((done.status, done.bytes), (Status::Ok, 3));
+        assert_eq!(b.peek(8192, 4), b"abc\0");
+        assert_eq!(word(&b, 16), 5 * round);
+    }
+    // A signal alone, stored instead of added.
+    let mut d = signal(put(s, rkey, 0, 0, 0), 2, u64::MAX);
+    d.flags = d.flags.union(Flags::SIGNAL_SET);
+    assert_eq!(call(&hosts, 0, &d).status, Status::Ok);
+    assert_eq!(word(&b, 16), u64::MAX);
+    let c = a.nic.counters();
+    assert_eq!(c.accepted, c.retired);
+}
+
+#[test]
+fn every_size_is_put_and_got_as_in_plain_memory() {
+    let dir = TempDir::new();
+    let (a, b, rkey) = pair(&dir);
+    let hosts = [&a, &b];
+    let (s, _) = connected(&hosts, 0, 1, 7);
+    let mut rng = Rng::new(17);
+    let all = 8 << 20;
+    // Words 0 to 63 of the region are for signals.
+    let low = 512;
+    let mut model = rng.bytes(all);
+    b.poke(0, &model);
+    let sizes = [
+        0u32, 1, 7, 8, 31, 32, 33, 40, 41, 119, 120, 121, 4095, 65_535, 65_536, 65_537, 300_001,
+        3_000_000,
+    ];
+    for round in 0..60 {
+        let len = match round < sizes.len() {
+            true => sizes[round],
+            false => rng.below(200_000) as u32,
+        };
+        let room = all as u64 - low - u64::from(len);
+        let (from, to) = (rng.below(room), low + rng.below(room));
+        let data = rng.bytes(len as usize);
+        a.poke(from, &data);
+        let (n, value) = (rng.below(64) as u32, rng.below(u64::MAX));
+        let done = call(&hosts, 0, &signal(put(s, rkey, from, to, len), n, value));
+        assert_eq!((done.status, done.bytes), (Status::Ok, len.into()), "{len}");
+        model[to as usize..][..len as usize].copy_from_slice(&data);
+        let at = n as usize * 8;
+        let before = u64::from_le_bytes(model[at..at + 8].try_into().expect("8 bytes"));
+        model[at..at + 8].copy_from_slice(&before.wrapping_add(value).to_le_bytes());
+        assert!(b.peek(0, all) == model, "bytes differ after a put of {len}");
+
+        let (from, to) = (rng.below(room), rng.below(room));
+        let done = call(&hosts, 0, &get(s, rkey, from, to, len));
+        assert_eq!((done.status, done.bytes), (Status::Ok, len.into()), "{len}");
+        let got = a.peek(to, len as usize);
+        assert!(got == model[from as usize..][..len as usize], "got {len}");
+    }
+}
+
+#[test]
+fn words_are_updated_atomically_and_give_their_value_before() {
+    let dir = TempDir::new();
+    let (a, b, rkey) = pair(&dir);
+    let hosts = [&a, &b];
+    let (s, _) = connected(&hosts, 0, 1, 7);
+    let at = 4096 + 8;
+    b.poke(at, &(u64::MAX - 1).to_le_bytes());
+    let done = call(&hosts, 0, &add(s, rkey, at, 3));
+    assert_eq!(
+        (done.status, done.bytes, done.detail),
+        (Status::Ok, 8, u64::MAX - 1)
+    );
+    assert_eq!(word(&b, at), 1);
+    let done = call(&hosts, 0, &swap(s, rkey, at, 2, 9));
+    assert_eq!((done.status, done.detail, word(&b, at)), (Status::Ok, 1, 1));
+    let done = call(&hosts, 0, &swap(s, rkey, at, 1, 1 << 63));
+    assert_eq!((done.status, done.detail), (Status::Ok, 1));
+    assert_eq!(word(&b, at), 1 << 63);
+    for off in 1..8 {
+        let done = call(&hosts, 0, &add(s, rkey, at + off, 1));
+        let va = BASE.0 + at + off;
+        assert_eq!((done.status, done.detail), (Status::InvalidArgument, va));
+    }
+    assert_eq!(word(&b, at), 1 << 63);
+}
+
+#[test]
+fn a_transport_without_one_sided_operations_says_so() {
+    let dir = TempDir::new();
+    let switch = MemSwitch::private(2, 1500, Checksums::Software).expect("switch");
+    let host = |n: u8| {
+        let port = switch.port(usize::from(n) - 1).expect("port");
+        Host::over(&Setup::new(&dir, n), Box::new(port), TcpConfig::default())
+    };
+    let (a, b) = (host(1), host(2));
+    let hosts = [&a, &b];
+    let (s, _) = connected(&hosts, 0, 1, 7);
+    let all = [
+        put(s, Rkey(1), 0, 0, 8),
+        get(s, Rkey(1), 0, 0, 8),
+        add(s, Rkey(1), 0, 1),
+        swap(s, Rkey(1), 0, 1, 2),
+    ];
+    for d in all {
+        let done = call(&hosts, 0, &d);
+        let opcode = d.opcode.code().into();
+        assert_eq!((done.status, done.detail), (Status::Unsupported, opcode));
+    }
+    assert_eq!(call(&hosts, 0, &send_inline(s, b"x")).status, Status::Ok);
+}
