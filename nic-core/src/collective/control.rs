@@ -10,17 +10,14 @@ use super::communicator::{Comm, Life};
 use super::direct_path::DirectComm;
 use super::fabric::{Frame, Tells};
 use super::prepared::Kept;
+use super::table::MAX_COMMS;
 use super::{
-    CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, Slot,
-    MAX_RANKS,
+    CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, MAX_RANKS,
 };
 use super::{Collectives, Io};
 use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
 use crate::types::CommId;
 use crate::types::Owner;
-
-/// Most communicators of one NIC.
-const MAX_COMMS: usize = 1 << 12;
 
 /// What all ranks must be given alike.
 fn agreement(c: &CommunicatorConfig) -> u32 {
@@ -82,18 +79,12 @@ impl Collectives {
         c: &CommunicatorConfig,
     ) -> Result<CommId, CommError> {
         check(c, ip)?;
-        if self.by_ctx.contains_key(&c.ctx) {
+        if self.table.slot_of(c.ctx).is_some() {
             return Err(CommError::CtxInUse { ctx: c.ctx });
         }
         self.register_board(io)?;
-        let slot = match self.comms.iter().position(|s| s.comm.is_none()) {
-            Some(s) => s,
-            None if self.comms.len() < MAX_COMMS => {
-                self.comms.push(Slot::default());
-                self.comms.len() - 1
-            }
-            None => return Err(CommError::TooMany { limit: MAX_COMMS }),
-        };
+        let full = CommError::TooMany { limit: MAX_COMMS };
+        let slot = self.table.free_slot().ok_or(full)?;
         let needed = c.settings.scratch_bytes;
         let nic_memory = &mut io.dma.nic_memory;
         let short = CommError::Memory {
@@ -102,25 +93,25 @@ impl Collectives {
             nic_memory: nic_memory.len(),
         };
         let scratch = nic_memory.alloc(needed).ok_or(short)?;
-        let direct = self.open_direct(io, c);
+        let direct = self.direct.open(io, c);
         let area = direct.as_ref().map_or(0, DirectComm::area);
         let tells = Tells {
             hash: agreement(c),
             area,
-            by: Owner::communicator(slot as u32),
+            by: Owner::communicator(slot),
         };
         let opened = self
+            .messages
             .fabric
             .open(io, c.ctx, c.rank, &c.peers, &c.settings, tells);
         if let Err(e) = opened {
             if let Some(d) = direct {
-                d.path.free(&mut io.dma.nic_memory, &mut self.areas);
+                d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);
             }
             io.dma.nic_memory.free(scratch);
             return Err(e);
         }
-        let s = &mut self.comms[slot];
-        s.comm = Some(Comm {
+        let comm = Comm {
             ctx: c.ctx,
             rank: c.rank,
             peers: c.peers.clone(),
@@ -137,10 +128,8 @@ impl Collectives {
             chosen: Vec::new(),
             kept: Kept::default(),
             direct,
-        });
-        let id = CommId(slot as u32 | u32::from(s.generation) << 16);
-        self.by_ctx.insert(c.ctx, slot as u32);
-        self.lives.unsettled = true;
+        };
+        let id = self.table.add(slot, comm);
         tracing::info!(
             ctx = c.ctx,
             rank = c.rank,
@@ -167,22 +156,14 @@ impl Collectives {
         Ok(())
     }
 
-    /// Every communicator that is not freed.
-    pub(crate) fn ids(&self) -> Vec<CommId> {
-        let slots = self.comms.iter().enumerate();
-        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.life.freed));
-        live.map(|(i, s)| CommId(i as u32 | u32::from(s.generation) << 16))
-            .collect()
-    }
-
     fn known(&self, id: CommId) -> Result<u32, CommError> {
-        self.find(id.0).ok_or(CommError::Unknown { id })
+        self.table.find(id.0).ok_or(CommError::Unknown { id })
     }
 
     /// How far a communicator is.
     pub(crate) fn status(&self, id: CommId) -> Result<CommStatus, CommError> {
         let slot = self.known(id)?;
-        let Some(c) = self.comm(slot) else {
+        let Some(c) = self.table.comm(slot) else {
             return Err(CommError::Unknown { id });
         };
         Ok(match c.life.end {
@@ -192,7 +173,7 @@ impl Collectives {
             },
             None if c.life.ready => CommStatus::Ready,
             None => {
-                let missing = self.fabric.group(c.ctx).map(|g| g.missing());
+                let missing = self.messages.fabric.group(c.ctx).map(|g| g.missing());
                 match missing.unwrap_or_default() {
                     m if m.is_empty() => CommStatus::Ready,
                     missing => CommStatus::Connecting { missing },
@@ -204,14 +185,14 @@ impl Collectives {
     /// Operations that have not ended.
     pub(crate) fn under_way(&self, id: CommId) -> Result<usize, CommError> {
         let slot = self.known(id)?;
-        let c = self.comm(slot).ok_or(CommError::Unknown { id })?;
+        let c = self.table.comm(slot).ok_or(CommError::Unknown { id })?;
         Ok(c.active.len() + c.queue.len())
     }
 
     /// Ends a communicator on all ranks.
     pub(crate) fn abort(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
         let slot = self.known(id)?;
-        let rank = self.shape_of(slot).0;
+        let rank = self.table.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
         Ok(())
     }
@@ -220,22 +201,21 @@ impl Collectives {
     /// `COMM_ABORTED`, on all ranks.
     pub(crate) fn free(&mut self, io: &mut Io<'_>, id: CommId) -> Result<(), CommError> {
         let slot = self.known(id)?;
-        let s = &mut self.comms[slot as usize];
-        s.generation = s.generation.wrapping_add(1);
-        let Some(c) = s.comm.as_mut() else {
+        let Some(c) = self.table.free_id(slot) else {
             return Err(CommError::Unknown { id });
         };
-        c.life.freed = true;
         let (ctx, rank) = (c.ctx, c.rank);
         let idle = c.active.is_empty() && c.queue.is_empty();
         if c.life.end.is_none() && idle {
             // An orderly end: the other ranks may continue with what they have received.
-            self.fabric.tell(ctx, |from| Frame::Leave { ctx, from });
-            self.fabric.retire(ctx);
+            self.messages
+                .fabric
+                .tell(ctx, |from| Frame::Leave { ctx, from });
+            self.messages.fabric.retire(ctx);
             let until = io.now;
-            self.lives.ending += 1;
-            self.lives.unsettled = true;
-            if let Some(c) = self.comm_mut(slot) {
+            self.table.lives.ending += 1;
+            self.table.lives.unsettled = true;
+            if let Some(c) = self.table.comm_mut(slot) {
                 c.life.end = Some(super::End {
                     rank,
                     status: Status::CommAborted,
@@ -257,7 +237,7 @@ impl Collectives {
     ) -> Result<CommInfo, CommError> {
         let status = self.status(id)?;
         let slot = self.known(id)?;
-        let Some(c) = self.comm(slot) else {
+        let Some(c) = self.table.comm(slot) else {
             return Err(CommError::Unknown { id });
         };
         let mut counters = c.counters;
@@ -272,7 +252,7 @@ impl Collectives {
             counters.direct_bounced = stats.bounced;
             counters.direct_refused = stats.fallback;
         }
-        if let Some(g) = self.fabric.group(c.ctx) {
+        if let Some(g) = self.messages.fabric.group(c.ctx) {
             nic_memory += g.buffers.map_or(0, |b| b.len);
             counters.eager = g.counts.eager;
             counters.rendezvous = g.counts.rendezvous;
@@ -280,7 +260,7 @@ impl Collectives {
             counters.unexpected = g.counts.unexpected;
         }
         let peers = c.peers.iter().enumerate().map(|(r, address)| {
-            let route = self.fabric.route(c.ctx, r as u32);
+            let route = self.messages.fabric.route(c.ctx, r as u32);
             PeerInfo {
                 rank: r as u32,
                 address: *address,

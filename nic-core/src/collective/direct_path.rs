@@ -4,8 +4,11 @@
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
-use super::direct::{Access, Direct, Ended, Outcome, Pages, Peers};
-use super::{taps, Collectives, CommunicatorConfig, Io, Reach, Side, State, Task};
+use super::communicator::Comm;
+use super::direct::{Access, AreaPool, Direct, Ended, Outcome, Pages, Peers};
+use super::fabric::Fabric;
+use super::table::{News, State, Table};
+use super::{taps, Begun, CommunicatorConfig, Io, Path, Reach, Side, Task};
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
@@ -45,17 +48,6 @@ impl Peers for Routes<'_> {
         let (t, conn) = (*self.routes.get(rank as usize)?)?;
         self.transports[t].peer_window(conn)
     }
-}
-
-/// Result of starting an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begun {
-    /// It is on the direct path, or has ended.
-    Yes,
-    /// There is no direct path.
-    No,
-    /// A peer has not reported yet whether it has mapped the memory.
-    Later,
 }
 
 /// Why there are no pages.
@@ -132,13 +124,96 @@ fn pages(
     Ok(pages?)
 }
 
-impl Collectives {
+/// The direct paths of a NIC's communicators: what they have in common.
+#[derive(Debug, Default)]
+pub(super) struct DirectPaths {
+    /// Operations on them.
+    pub(super) active: usize,
+    outcomes: Vec<Ended>,
+    pub(super) areas: AreaPool,
+    /// What peers can map of this NIC's GPU memory: bus address and length.
+    exports: Vec<(u64, u64)>,
+}
+
+impl Path for DirectPaths {
+    fn start(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
+        let Some((c, a)) = table.both(slot, id) else {
+            return Begun::No;
+        };
+        let Task::Program(p) = &mut a.task else {
+            return Begun::No;
+        };
+        let Some(d) = c.direct.as_mut().filter(|d| d.ready) else {
+            return Begun::No;
+        };
+        let op = match p.direct.take() {
+            Some(op) => op,
+            None => {
+                let mut of =
+                    |side: Side, bytes: u64| pages(io, &self.exports, &d.routes, side, bytes);
+                let both = of(p.input, p.sides[0]).and_then(|i| Ok((i, of(p.output, p.sides[1])?)));
+                match both {
+                    Ok((input, output)) => d.path.prepare(p.params, input, output),
+                    Err(NoPages::Later) => return Begun::Later,
+                    Err(NoPages::Fault(fault)) => {
+                        // As in the middle of a program: the other ranks wait for this one and are notified.
+                        a.state = State::Direct;
+                        c.active.push(id);
+                        table.fail(slot, id, fault.status());
+                        return Begun::Yes;
+                    }
+                }
+            }
+        };
+        d.path
+            .post(id.into(), op, taps::shows_messages(&io.dma.engines, slot));
+        c.count(p.params.kind, Algorithm::Direct);
+        c.active.push(id);
+        self.active += 1;
+        a.state = State::Direct;
+        Begun::Yes
+    }
+
+    fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        let mut out = std::mem::take(&mut self.outcomes);
+        for slot in table.slots() {
+            let Some(c) = table.comm_mut(slot) else {
+                continue;
+            };
+            let Some(d) = c.direct.as_mut().filter(|d| d.path.is_active()) else {
+                continue;
+            };
+            let peers = Routes {
+                transports: io.transports,
+                routes: &d.routes,
+            };
+            let before = d.path.stored();
+            moved |= d
+                .path
+                .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
+            io.dma.copied += d.path.stored() - before;
+            while !out.is_empty() {
+                self.active -= 1;
+                on_ended(table, slot, out.remove(0));
+            }
+        }
+        self.outcomes = out;
+        moved
+    }
+
+    /// Revokes peers' access to the memory of the communicator.
+    fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
+        let c = table.comm_mut(slot);
+        if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
+            d.path.abort(io.now);
+        }
+    }
+}
+
+impl DirectPaths {
     /// A direct path for a communicator that is being made.
-    pub(super) fn open_direct(
-        &mut self,
-        io: &mut Io<'_>,
-        c: &CommunicatorConfig,
-    ) -> Option<DirectComm> {
+    pub(super) fn open(&mut self, io: &mut Io<'_>, c: &CommunicatorConfig) -> Option<DirectComm> {
         let ranks = c.peers.len() as u32;
         // Behind a DMA engine, neither this NIC nor peers can reach the GPU's memory.
         if !c.settings.direct || ranks < 2 || !io.dma.is_mapped() {
@@ -158,188 +233,100 @@ impl Collectives {
         })
     }
 
-    /// All ranks have joined: do they share this host?
-    pub(super) fn join_direct(&mut self, io: &mut Io<'_>, slot: u32) {
-        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
-            return;
-        };
-        let (ctx, rank, ranks) = (c.ctx, c.rank, c.ranks());
-        let Some(d) = &mut c.direct else { return };
-        for r in (0..ranks).filter(|r| *r != rank) {
-            let route = self.fabric.route(ctx, r);
-            let route = route.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
-                // Its memory is mapped here, and ours there.
-                io.transports[*t].peer_window(*conn).is_some()
-            });
-            let group = self.fabric.group(ctx);
-            let area = group
-                .and_then(|g| g.members.get(r as usize))
-                .map(|m| m.area);
-            match (route, area) {
-                (Some(route), Some(area)) if area > 0 => {
-                    d.routes[r as usize] = Some(route);
-                    let at = NIC_BUS + (u64::from(area) - 1) * AREA_UNIT;
-                    d.path.set_peer(r, at);
-                }
-                _ => return,
-            }
-        }
-        d.ready = d.path.is_ready();
-    }
-
-    /// Begins an operation on the direct path.
-    pub(super) fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
-        let Some(a) = self.ops.get_mut(id) else {
-            return Begun::No;
-        };
-        let Task::Program(p) = &mut a.task else {
-            return Begun::No;
-        };
-        let c = self.comms[slot as usize].comm.as_mut();
-        let Some(c) = c.filter(|c| c.is_direct()) else {
-            return Begun::No;
-        };
-        let Some(d) = &mut c.direct else {
-            return Begun::No;
-        };
-        let op = match p.direct.take() {
-            Some(op) => op,
-            None => {
-                let mut of =
-                    |side: Side, bytes: u64| pages(io, &self.exports, &d.routes, side, bytes);
-                let both = of(p.input, p.sides[0]).and_then(|i| Ok((i, of(p.output, p.sides[1])?)));
-                match both {
-                    Ok((input, output)) => d.path.prepare(p.params, input, output),
-                    Err(NoPages::Later) => return Begun::Later,
-                    Err(NoPages::Fault(fault)) => {
-                        // As in the middle of a program: the other ranks wait for this one and are notified.
-                        a.own_end = Some(fault.status());
-                        a.state = State::Direct;
-                        c.active.push(id);
-                        let rank = c.rank;
-                        self.end(io, slot, rank, Status::CommAborted);
-                        return Begun::Yes;
-                    }
-                }
-            }
-        };
-        d.path
-            .post(id.into(), op, taps::shows_messages(&io.dma.engines, slot));
-        c.count(p.params.kind, Algorithm::Direct);
-        c.active.push(id);
-        self.direct_active += 1;
-        a.state = State::Direct;
-        Begun::Yes
-    }
-
-    /// Moves the direct paths on.
-    pub(super) fn step_direct(&mut self, io: &mut Io<'_>) -> bool {
-        let mut moved = false;
-        let mut out = std::mem::take(&mut self.outcomes);
-        for slot in 0..self.comms.len() as u32 {
-            let Some(c) = self.comms[slot as usize].comm.as_mut() else {
-                continue;
-            };
-            let Some(d) = c.direct.as_mut().filter(|d| d.path.is_active()) else {
-                continue;
-            };
-            let peers = Routes {
-                transports: io.transports,
-                routes: &d.routes,
-            };
-            let before = d.path.stored();
-            moved |= d
-                .path
-                .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
-            io.dma.copied += d.path.stored() - before;
-            while !out.is_empty() {
-                self.direct_active -= 1;
-                self.on_ended(io, slot, out.remove(0));
-            }
-        }
-        self.outcomes = out;
-        moved
-    }
-
-    fn on_ended(&mut self, io: &mut Io<'_>, slot: u32, ended: Ended) {
-        let id = ended.token as u32;
-        let Some(a) = self.ops.get_mut(id) else {
-            return;
-        };
-        if let Task::Program(p) = &mut a.task {
-            p.direct = Some(ended.op);
-        }
-        match ended.outcome {
-            Outcome::Done => {
-                let bytes = a.bytes;
-                self.complete(slot, id, bytes, 0);
-            }
-            Outcome::Fallback => self.fall_back(slot, id),
-            Outcome::Mismatch { .. } => {
-                // All ranks have seen it; they notify each other and name the same rank.
-                if let Some(seq) = a.seq {
-                    self.dispute(io, slot, seq);
-                }
-            }
-            Outcome::PeerFailed { rank } => self.end(io, slot, rank, Status::PeerFailed),
-            // The rank that aborted sends the reason over the fabric, or this operation times out first.
-            Outcome::PeerAborted { .. } => {}
-            // Retires with its communicator.
-            Outcome::Aborted => {}
-            Outcome::Unsafe { rank } => a.own_end = Some((Status::NicSilent, rank.into())),
-        }
-    }
-
-    /// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the same operation.
-    fn fall_back(&mut self, slot: u32, id: u32) {
-        let Some(a) = self.ops.get_mut(id) else {
-            return;
-        };
-        let Task::Program(p) = &a.task else {
-            return;
-        };
-        let (kind, reach) = (p.params.kind, p.reach);
-        a.messages = true;
-        a.state = State::Waiting;
-        if reach == Reach::MustDirect {
-            let direct = u64::from(Algorithm::Direct.code());
-            return self.finish(slot, id, Status::Unsupported, 0, direct);
-        }
-        self.waiting += 1;
-        if let Some(c) = self.comm_mut(slot) {
-            c.uncount(kind, Algorithm::Direct);
-            c.active.retain(|o| *o != id);
-            c.queue.push_front(id);
-        }
-    }
-
-    /// Revokes peers' access to the memory of a communicator that has ended.
-    pub(super) fn abort_direct(&mut self, io: &mut Io<'_>, slot: u32) {
-        let c = self.comms[slot as usize].comm.as_mut();
-        if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
-            d.path.abort(io.now);
-        }
-    }
-
     /// The NIC ends: waits, for a bounded number of polls, until peers have left its memory.
-    pub(super) fn drain_direct(&mut self, io: &mut Io<'_>) {
+    pub(super) fn drain(&mut self, table: &mut Table, io: &mut Io<'_>) {
         for _ in 0..LAST_LOOKS {
-            if self.direct_active == 0 {
+            if self.active == 0 {
                 return;
             }
-            self.step_direct(io);
+            self.step(table, io);
             std::hint::spin_loop();
         }
         tracing::error!("a peer is stopped inside this NIC's memory; it may still write to it");
     }
 
     /// Whether a step would find nothing to do on the direct paths.
-    pub(super) fn is_direct_quiet(&self) -> bool {
-        self.direct_active == 0
-            || self.comms.iter().all(|s| {
-                let path = s.comm.as_ref().and_then(|c| c.direct.as_ref());
-                path.is_none_or(|d| d.path.is_quiet())
-            })
+    pub(super) fn is_quiet(&self, table: &Table) -> bool {
+        let path_is = |c: &Comm| c.direct.as_ref().is_none_or(|d| d.path.is_quiet());
+        self.active == 0 || table.comms().all(path_is)
+    }
+}
+
+/// All ranks have joined: do they share this host?
+pub(super) fn join(c: &mut Comm, fabric: &Fabric, io: &Io<'_>) {
+    let (ctx, rank, ranks) = (c.ctx, c.rank, c.ranks());
+    let Some(d) = &mut c.direct else { return };
+    for r in (0..ranks).filter(|r| *r != rank) {
+        let route = fabric.route(ctx, r);
+        let route = route.map(|(t, conn, _)| (t, conn)).filter(|(t, conn)| {
+            // Its memory is mapped here, and ours there.
+            io.transports[*t].peer_window(*conn).is_some()
+        });
+        let group = fabric.group(ctx);
+        let area = group
+            .and_then(|g| g.members.get(r as usize))
+            .map(|m| m.area);
+        match (route, area) {
+            (Some(route), Some(area)) if area > 0 => {
+                d.routes[r as usize] = Some(route);
+                let at = NIC_BUS + (u64::from(area) - 1) * AREA_UNIT;
+                d.path.set_peer(r, at);
+            }
+            _ => return,
+        }
+    }
+    d.ready = d.path.is_ready();
+}
+
+fn on_ended(table: &mut Table, slot: u32, ended: Ended) {
+    let id = ended.token as u32;
+    let Some(a) = table.ops.get_mut(id) else {
+        return;
+    };
+    if let Task::Program(p) = &mut a.task {
+        p.direct = Some(ended.op);
+    }
+    match ended.outcome {
+        Outcome::Done => {
+            let bytes = a.bytes;
+            table.complete(slot, id, bytes, 0);
+        }
+        Outcome::Fallback => fall_back(table, slot, id),
+        Outcome::Mismatch { .. } => {
+            // All ranks have seen it; they notify each other and name the same rank.
+            if let Some(seq) = a.seq {
+                table.news.push_back(News::Differs { slot, seq });
+            }
+        }
+        Outcome::PeerFailed { rank } => table.end(slot, rank, Status::PeerFailed),
+        // The rank that aborted sends the reason over the fabric, or this operation times out first.
+        Outcome::PeerAborted { .. } => {}
+        // Retires with its communicator.
+        Outcome::Aborted => {}
+        Outcome::Unsafe { rank } => a.own_end = Some((Status::NicSilent, rank.into())),
+    }
+}
+
+/// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the same operation.
+fn fall_back(table: &mut Table, slot: u32, id: u32) {
+    let Some(a) = table.ops.get_mut(id) else {
+        return;
+    };
+    let Task::Program(p) = &a.task else {
+        return;
+    };
+    let (kind, reach) = (p.params.kind, p.reach);
+    a.messages = true;
+    a.state = State::Waiting;
+    if reach == Reach::MustDirect {
+        let direct = u64::from(Algorithm::Direct.code());
+        return table.finish(slot, id, Status::Unsupported, 0, direct);
+    }
+    table.waiting += 1;
+    if let Some(c) = table.comm_mut(slot) {
+        c.uncount(kind, Algorithm::Direct);
+        c.active.retain(|o| *o != id);
+        c.queue.push_front(id);
     }
 }
 

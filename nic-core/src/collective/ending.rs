@@ -2,16 +2,19 @@
 
 use ringbell_nic_abi::Status;
 
-use super::communicator::{late, Comm, Dispute, End, GRACE};
-use super::fabric::Frame;
-use super::{Collectives, Fate, Io, State};
+use super::agree::open_dispute;
+use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
+use super::fabric::{FabricEvent, Frame};
+use super::streams::streams_need;
+use super::table::{News, State};
+use super::{direct_path, Collectives, Fate, Io, Path};
 use crate::types::{NicTime, Owner, WorkToken};
 
 impl Collectives {
     /// Ends a communicator because of `rank`, here and on all ranks.
     pub(super) fn end(&mut self, io: &mut Io<'_>, slot: u32, rank: u32, status: Status) {
         let now = io.now;
-        let Some(c) = self.comm_mut(slot) else {
+        let Some(c) = self.table.comm_mut(slot) else {
             return;
         };
         if c.life.end.is_some() {
@@ -27,76 +30,66 @@ impl Collectives {
             reaped: false,
         });
         let (ctx, n) = (c.ctx, c.peers.len());
-        self.lives.ending += 1;
-        self.lives.unsettled = true;
+        self.table.lives.ending += 1;
+        self.table.lives.unsettled = true;
         tracing::warn!(ctx, rank, %status, ranks = n, "a communicator ends");
-        self.abort_direct(io, slot);
-        self.fabric.kill(io, ctx, |from| Frame::Abort {
-            ctx,
-            from,
-            rank,
-            status,
-        });
+        self.direct.abort(&mut self.table, io, slot);
+        self.messages.abort(&mut self.table, io, slot);
     }
 
-    /// An operation has met a fault of this rank's memory.
-    pub(super) fn fault(
-        &mut self,
-        io: &mut Io<'_>,
-        slot: u32,
-        id: u32,
-        (status, detail): (Status, u64),
-    ) {
-        let Some(a) = self.ops.get_mut(id) else {
-            return;
-        };
-        if a.seq.is_none() {
-            return self.finish(slot, id, status, 0, detail);
+    /// Does what the paths of operations have found out.
+    #[inline]
+    pub(super) fn settle(&mut self, io: &mut Io<'_>) {
+        while let Some(news) = self.table.news.pop_front() {
+            match news {
+                News::Ends { slot, rank, status } => self.end(io, slot, rank, status),
+                News::Differs { slot, seq } => self.messages.dispute(&mut self.table, slot, seq),
+            }
         }
-        // The other ranks wait for this one: they are notified.
-        a.own_end = Some((status, detail));
-        let rank = self.shape_of(slot).0;
-        self.end(io, slot, rank, Status::CommAborted);
     }
 
     /// Retires the operations of communicators that have ended, once nothing touches their memory.
     #[inline]
     pub(super) fn reap(&mut self, io: &mut Io<'_>) -> bool {
-        self.lives.ending > 0 && self.reap_ended(io)
+        self.table.lives.ending > 0 && self.reap_ended(io)
     }
 
     #[inline(never)]
     fn reap_ended(&mut self, io: &mut Io<'_>) -> bool {
         let mut moved = false;
-        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
-        for slot in slots {
-            let Some(c) = self.comm(slot) else { continue };
+        for slot in self.table.used() {
+            let Some(c) = self.table.comm(slot) else {
+                continue;
+            };
             let Some(end) = c.life.end else { continue };
             let ctx = c.ctx;
             if !end.reaped {
                 if c.direct.as_ref().is_some_and(|d| d.path.is_active()) {
                     continue;
                 }
-                if self.fabric.holds(ctx) {
+                if self.messages.fabric.holds(ctx) {
                     if io.now < end.until {
                         continue;
                     }
-                    self.fabric.break_holders(io, ctx);
+                    self.messages.fabric.break_holders(io, ctx);
                 }
                 moved = true;
                 let ids: Vec<u32> = self
+                    .table
                     .comm(slot)
                     .map(|c| c.active.iter().chain(&c.queue).copied().collect())
                     .unwrap_or_default();
                 for id in ids {
-                    let Some(a) = self.ops.get(id) else { continue };
+                    let Some(a) = self.table.ops.get(id) else {
+                        continue;
+                    };
                     if matches!(a.state, State::Waiting) {
-                        self.waiting -= 1;
+                        self.table.waiting -= 1;
                     }
                     let (status, detail) = a.own_end.unwrap_or(end.of_operations());
-                    self.finish(slot, id, status, 0, detail);
+                    self.table.finish(slot, id, status, 0, detail);
                 }
-                if let Some(c) = self.comm_mut(slot) {
+                if let Some(c) = self.table.comm_mut(slot) {
                     c.queue.clear();
                     c.life.end = Some(End {
                         reaped: true,
@@ -104,7 +97,7 @@ impl Collectives {
                     });
                 }
             }
-            if self.comm(slot).is_some_and(|c| c.life.freed) {
+            if self.table.comm(slot).is_some_and(|c| c.life.freed) {
                 self.drop_comm(io, slot);
                 moved = true;
             }
@@ -113,44 +106,44 @@ impl Collectives {
     }
 
     pub(super) fn drop_comm(&mut self, io: &mut Io<'_>, slot: u32) {
-        let s = &mut self.comms[slot as usize];
-        if let Some(c) = s.comm.take() {
-            self.lives.ending -= usize::from(c.life.end.is_some());
-            io.dma.nic_memory.free(c.scratch);
-            // Its engines stay, so that they can still be queried.
-            for by in [Owner::communicator(slot), Owner::operands(slot)] {
-                io.dma.engines.unwatch(by);
-            }
-            if let Some(d) = c.direct {
-                d.path.free(&mut io.dma.nic_memory, &mut self.areas);
-            }
-            self.by_ctx.remove(&c.ctx);
-            self.fabric.forget(io, c.ctx);
+        let Some(c) = self.table.take(slot) else {
+            return;
+        };
+        io.dma.nic_memory.free(c.scratch);
+        // Its engines stay, so that they can still be queried.
+        for by in [Owner::communicator(slot), Owner::operands(slot)] {
+            io.dma.engines.unwatch(by);
         }
+        if let Some(d) = c.direct {
+            d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);
+        }
+        self.messages.fabric.forget(io, c.ctx);
     }
 
     /// Notices ranks that are ready, and those that never come.
     pub(super) fn look_at_clock(&mut self, io: &mut Io<'_>) -> bool {
         let mut moved = false;
-        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
-        for slot in slots {
+        for slot in self.table.used() {
             let now = io.now;
-            let Some(c) = self.comm(slot) else { continue };
+            let Some(c) = self.table.comm(slot) else {
+                continue;
+            };
             if c.life.ready || c.life.end.is_some() {
                 continue;
             }
             let (ctx, limit) = (c.ctx, c.settings.connect_timeout);
-            let group = self.fabric.group(ctx);
+            let group = self.messages.fabric.group(ctx);
             let ready = group.is_none_or(|g| g.is_ready());
             let missing = group.and_then(|g| g.missing().first().copied());
-            let Some(c) = self.comm_mut(slot) else {
+            let Some(c) = self.table.comm_mut(slot) else {
                 continue;
             };
             if ready {
                 c.life.ready = true;
                 moved = true;
-                self.join_direct(io, slot);
-                self.route_all(io, slot);
+                direct_path::join(c, &self.messages.fabric, io);
+                self.messages.route_all(&mut self.table, slot);
+                self.settle(io);
                 continue;
             }
             let deadline = *c.life.deadline.get_or_insert(now.plus(limit));
@@ -170,10 +163,10 @@ impl Collectives {
         status: Status,
         detail: u64,
     ) -> Fate {
-        let Some(id) = self.op_of(token) else {
+        let Some(id) = self.table.op_of(token) else {
             return Fate::Now;
         };
-        let Some(a) = self.ops.get_mut(id) else {
+        let Some(a) = self.table.ops.get_mut(id) else {
             return Fate::Now;
         };
         let slot = a.comm;
@@ -183,33 +176,21 @@ impl Collectives {
             State::ToItself(receiver) => Some(*receiver),
             _ => None,
         };
-        let gone = match &mut a.state {
-            State::FromItself(_) | State::ToItself(_) => true,
-            State::Channel(c) => c.take_back(id, &mut self.fabric),
-            State::Waiting => a.seq.is_none(),
-            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
-            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
-            State::Local(_) | State::Leaving { .. } => true,
-            State::Running(_) | State::Direct => false,
-        };
-        if gone {
-            if matches!(a.state, State::Waiting) {
-                self.waiting -= 1;
-            }
-            self.forget(id, status, detail);
-            if let Some(c) = self.comm_mut(slot) {
-                c.active.retain(|o| *o != id);
-                c.queue.retain(|o| *o != id);
+        let alone = matches!(a.state, State::Local(_) | State::Leaving { .. });
+        if alone || partner.is_some() || self.messages.take_back(a, id) {
+            self.table.forget(id, status, detail);
+            if let Some(c) = self.table.comm_mut(slot) {
                 c.counters.failed += 1;
             }
             if let Some(partner) = partner {
-                self.finish(slot, partner, status, 0, detail);
+                self.table.finish(slot, partner, status, 0, detail);
             }
-            self.wake_leaving(slot);
+            self.table.wake_leaving(slot);
             return Fate::Now;
         }
         // A rank that differs in an undecided dispute is better than no name at all.
         let suspect = self
+            .table
             .comm(slot)
             .and_then(|c| c.dispute.as_ref())
             .and_then(Dispute::suspect);
@@ -220,7 +201,7 @@ impl Collectives {
         // So is a rank that has not answered although it had time.
         let silent = self.silent(id).filter(|_| status == Status::TimedOut);
         if let Some(r) = silent {
-            if let Some(a) = self.ops.get_mut(id) {
+            if let Some(a) = self.table.ops.get_mut(id) {
                 a.own_end.get_or_insert((Status::PeerFailed, r.into()));
             }
             self.end(io, slot, r, Status::PeerFailed);
@@ -236,10 +217,10 @@ impl Collectives {
             Status::TimedOut => late(None),
             _ => detail,
         };
-        if let Some(a) = self.ops.get_mut(id) {
+        if let Some(a) = self.table.ops.get_mut(id) {
             a.own_end.get_or_insert((status, ended));
         }
-        let rank = self.shape_of(slot).0;
+        let rank = self.table.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
         Fate::Later
     }
@@ -247,10 +228,10 @@ impl Collectives {
     /// An operation has waited for most of its time: asks the other ranks whether they are alive.
     /// `false`: it has asked before, or depends on no rank, and its time is up.
     pub(crate) fn probe_peers(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
-        let Some(id) = self.op_of(token) else {
+        let Some(id) = self.table.op_of(token) else {
             return false;
         };
-        let Some(a) = self.ops.get_mut(id) else {
+        let Some(a) = self.table.ops.get_mut(id) else {
             return false;
         };
         if a.asked.is_some() {
@@ -260,11 +241,14 @@ impl Collectives {
         let (slot, seq) = (a.comm, a.seq);
         let counts = seq.is_some();
         let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
-        if let Some(ctx) = self.comm(slot).filter(asks).map(|c| c.ctx) {
-            self.fabric.tell(ctx, |from| Frame::Ask { ctx, from });
+        if let Some(ctx) = self.table.comm(slot).filter(asks).map(|c| c.ctx) {
+            self.messages
+                .fabric
+                .tell(ctx, |from| Frame::Ask { ctx, from });
             // Ranks that wait for each other without a message between them may run different things.
             if let Some(seq) = seq {
-                self.dispute(io, slot, seq);
+                self.messages.dispute(&mut self.table, slot, seq);
+                self.settle(io);
             }
         }
         true
@@ -272,9 +256,10 @@ impl Collectives {
 
     /// The first rank that has not answered since an operation has asked.
     fn silent(&self, id: u32) -> Option<u32> {
-        let a = self.ops.get(id)?;
+        let a = self.table.ops.get(id)?;
         let asked = a.asked.filter(|_| a.seq.is_some())?;
         let c = self
+            .table
             .comm(a.comm)
             .filter(|c| c.life.ready && c.life.end.is_none())?;
         let ranks = c.life.heard.iter().enumerate();
@@ -286,9 +271,9 @@ impl Collectives {
 
     /// The first rank that has answered and had not posted the operation by then.
     fn absent(&self, id: u32) -> Option<u32> {
-        let a = self.ops.get(id)?;
+        let a = self.table.ops.get(id)?;
         let (asked, seq) = (a.asked?, a.seq?);
-        let ranks = self.comm(a.comm)?.life.heard.iter().zip(0..);
+        let ranks = self.table.comm(a.comm)?.life.heard.iter().zip(0..);
         // Numbers wrap: one that is not ahead by less than half of them is behind.
         let behind = |posted: u32| posted.wrapping_sub(seq.wrapping_add(1)) >= 1 << 31;
         let is = |at: &Option<(NicTime, u32)>| at.is_some_and(|(t, n)| t >= asked && behind(n));
@@ -300,18 +285,22 @@ impl Collectives {
     /// left in order, and links are closed behind what they carry.
     pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
         if last {
-            for id in self.ids() {
+            for id in self.table.ids() {
                 let idle = |c: &Comm| c.active.is_empty() && c.queue.is_empty() && c.life.ready;
-                if self.find(id.0).and_then(|s| self.comm(s)).is_some_and(idle) {
+                if self
+                    .table
+                    .find(id.0)
+                    .and_then(|s| self.table.comm(s))
+                    .is_some_and(idle)
+                {
                     let _ = self.free(io, id);
                 }
             }
         }
-        let slots: Vec<u32> = self.by_ctx.values().copied().collect();
-        for slot in slots {
-            let rank = self.shape_of(slot).0;
+        for slot in self.table.used() {
+            let rank = self.table.shape_of(slot).0;
             self.end(io, slot, rank, Status::CommAborted);
-            let Some(c) = self.comm_mut(slot) else {
+            let Some(c) = self.table.comm_mut(slot) else {
                 continue;
             };
             let ids: Vec<u32> = c.active.iter().chain(&c.queue).copied().collect();
@@ -319,17 +308,183 @@ impl Collectives {
                 end.until = io.now;
             }
             for id in ids {
-                if let Some(a) = self.ops.get_mut(id) {
+                if let Some(a) = self.table.ops.get_mut(id) {
                     a.own_end = Some((status, 0));
                 }
             }
         }
         // Frames that can leave at once still notify the peers.
-        self.fabric.step(io, false);
-        self.drain_direct(io);
+        self.messages.fabric.step(io, false);
+        self.direct.drain(&mut self.table, io);
+        self.settle(io);
         self.reap(io);
         if last {
-            self.fabric.close(io);
+            self.messages.fabric.close(io);
+        }
+    }
+
+    /// Cancels an operation on which no other rank depends yet: a message that has met no partner, or
+    /// a waiting operation that is no collective (a collective takes its number when it is
+    /// posted, on all ranks alike). `false`: too late.
+    pub(crate) fn cancel(&mut self, token: WorkToken) -> bool {
+        let Some(id) = self.table.op_of(token) else {
+            return false;
+        };
+        let Some(a) = self.table.ops.get_mut(id) else {
+            return false;
+        };
+        let gone = self.messages.take_back(a, id);
+        if gone {
+            self.table.forget(id, Status::Cancelled, 0);
+        }
+        gone
+    }
+
+    #[inline]
+    pub(super) fn take_events(&mut self, io: &mut Io<'_>) -> bool {
+        self.messages.fabric.has_events() && self.take_all_events(io)
+    }
+
+    #[inline(never)]
+    fn take_all_events(&mut self, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        while let Some(e) = self.messages.fabric.poll_event() {
+            moved = true;
+            if let Some(e) = self.messages.on_event(&mut self.table, io, e) {
+                self.on_fabric(io, e);
+            }
+            self.settle(io);
+        }
+        self.messages.copy_own(&mut self.table);
+        moved
+    }
+
+    fn on_fabric(&mut self, io: &mut Io<'_>, e: FabricEvent) {
+        match e {
+            // Its operation has processed it.
+            FabricEvent::Sent { .. } | FabricEvent::Received { .. } => {}
+            FabricEvent::Lost { ctx, rank } => {
+                self.is_gone(io, ctx, Gone::failed(rank, rank, false));
+            }
+            // It has noticed before us that a rank is gone; messages that are here already are processed first.
+            FabricEvent::Aborted {
+                ctx,
+                from,
+                rank,
+                status: Status::PeerFailed,
+            } => self.is_gone(io, ctx, Gone::failed(from, rank, false)),
+            FabricEvent::Aborted {
+                ctx, rank, status, ..
+            } => {
+                if let Some(slot) = self.table.slot_of(ctx) {
+                    self.end(io, slot, rank, status);
+                }
+            }
+            FabricEvent::Params {
+                ctx,
+                from,
+                seq,
+                params,
+            } => {
+                let Some(slot) = self.table.slot_of(ctx) else {
+                    return;
+                };
+                open_dispute(&mut self.table, slot, seq);
+                if let Some(d) = self.table.comm_mut(slot).and_then(|c| c.dispute.as_mut()) {
+                    if d.seq == seq {
+                        if let Some(said) = d.said.get_mut(from as usize) {
+                            *said = Some(params);
+                        }
+                    }
+                }
+                self.messages.judge(&mut self.table, slot);
+            }
+            FabricEvent::Seen {
+                ctx,
+                from,
+                tag,
+                hash,
+            } => {
+                let Some(slot) = self.table.slot_of(ctx) else {
+                    return;
+                };
+                self.messages
+                    .on_seen(&mut self.table, slot, from, tag, hash);
+            }
+            FabricEvent::Asked { ctx, rank } => {
+                let slot = self.table.slot_of(ctx);
+                if let Some(posted) = slot.and_then(|s| self.table.comm(s)).map(|c| c.next_seq) {
+                    self.messages.fabric.say_here(ctx, rank, posted);
+                }
+            }
+            FabricEvent::Here { ctx, rank, posted } => {
+                let now = io.now;
+                let slot = self.table.slot_of(ctx);
+                let comm = slot.and_then(|s| self.table.comm_mut(s));
+                if let Some(at) = comm.and_then(|c| c.life.heard.get_mut(rank as usize)) {
+                    *at = Some((now, posted));
+                }
+            }
+            FabricEvent::Left { ctx, rank } => {
+                self.is_gone(io, ctx, Gone::failed(rank, rank, true));
+            }
+        }
+    }
+
+    fn is_gone(&mut self, io: &mut Io<'_>, ctx: u64, gone: Gone) {
+        let Some(slot) = self.table.slot_of(ctx) else {
+            return;
+        };
+        let Some(c) = self.table.comm_mut(slot) else {
+            return;
+        };
+        if !c.life.ready {
+            // It never begins.
+            return self.end(io, slot, gone.blame, gone.status);
+        }
+        c.life.gone.push(gone);
+        self.table.lives.gone += 1;
+    }
+
+    /// Ends the communicators that need a rank that sends nothing more. Called when all
+    /// its messages have been processed.
+    pub(super) fn look_at_gone(&mut self, io: &mut Io<'_>) -> bool {
+        let mut moved = false;
+        for slot in self.table.used() {
+            let Some(c) = self.table.comm(slot).filter(|c| c.life.end.is_none()) else {
+                continue;
+            };
+            let busy = !c.active.is_empty() || !c.queue.is_empty();
+            let ends = |g: &&Gone| match busy {
+                true => self.waits_for(c, g.rank),
+                false => !g.left,
+            };
+            if let Some(g) = c.life.gone.iter().find(ends).copied() {
+                self.end(io, slot, g.blame, g.status);
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Whether an operation under way needs more of a rank than it has sent and stored.
+    fn waits_for(&self, c: &Comm, rank: u32) -> bool {
+        let direct = c.direct.as_ref();
+        let disputed = c.dispute.as_ref().and_then(Dispute::suspect);
+        disputed.is_some()
+            || streams_need(&self.table, c, rank)
+            || self.messages.fabric.waits_for(c.ctx, rank)
+            || direct.is_some_and(|d| d.path.waits_for(rank))
+    }
+}
+
+impl Gone {
+    fn failed(rank: u32, blame: u32, left: bool) -> Gone {
+        Gone {
+            rank,
+            blame,
+            status: Status::PeerFailed,
+            left,
         }
     }
 }

@@ -4,7 +4,8 @@ use ringbell_nic_abi::{DataType, ReduceOp, Status};
 
 use super::combine::Combine;
 use super::fabric::Own;
-use super::{executor, Collectives, Io, LocalPass, Pieces, State, Task};
+use super::table::{State, Table};
+use super::{executor, Io, LocalPass, Pieces, Task};
 use crate::dma::ReadStatus;
 
 /// A message on its way from one buffer of this rank to another.
@@ -26,18 +27,9 @@ fn overlap(a: &Pieces, b: &Pieces) -> bool {
     a.iter().any(|x| b.iter().any(|y| meets(x, y)))
 }
 
-impl Collectives {
-    /// Starts the copy of matched messages. Returns whether there were any.
-    pub(super) fn copy_own(&mut self) -> bool {
-        let mut any = false;
-        while let Some(own) = self.fabric.take_own() {
-            any = true;
-            self.begin_own(own);
-        }
-        any
-    }
-
-    fn begin_own(&mut self, own: Own) {
+impl Table {
+    /// Starts the copy of a matched message.
+    pub(super) fn begin_own(&mut self, own: Own) {
         let (sender, receiver) = (executor::op_of(own.send), executor::op_of(own.recv));
         let len = own.from.len();
         let apart = !overlap(&own.from, &own.to);

@@ -345,6 +345,28 @@ pub struct CommInfo {
     pub why: Option<String>,
 }
 
+/// An operation that cannot be cancelled; it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CancelError {
+    /// No such operation: the ticket was never taken, has retired, or is no `COLLECTIVE`.
+    #[error("ticket {ticket} of queue {queue} is no collective operation under way; it may have ended: poll it")]
+    NotUnderWay {
+        /// The queue.
+        queue: u32,
+        /// The ticket.
+        ticket: u32,
+    },
+    /// Other ranks depend on it.
+    #[error("ticket {ticket} of queue {queue} has begun, and other ranks wait for it; wait for its end, or abort the communicator")]
+    Begun {
+        /// The queue.
+        queue: u32,
+        /// The ticket.
+        ticket: u32,
+    },
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,13 +8,15 @@ use super::communicator::Comm;
 use super::executor::Progress;
 use super::fabric::{STREAM_TAG, USER_TAG};
 use super::kernel_stream::{Refusal, StreamEnd, StreamSide, Way};
+use super::messages::Messages;
 use super::params::fold;
-use super::{ChannelTask, Collectives, Io, State, Task};
+use super::table::{Active, State, Table};
+use super::{ChannelTask, Io, Task};
 use crate::dma::Dma;
 
 /// See the module text.
 #[derive(Debug, Default)]
-pub(super) struct Streams {
+pub(crate) struct Streams {
     /// Streams in use, and by which operation.
     taken: Vec<(StreamSide, u32)>,
     /// Operations that may go on when a kernel has moved.
@@ -62,6 +64,13 @@ impl Streams {
         }
     }
 
+    /// Notifies kernels of failures.
+    pub(crate) fn tell(&mut self, dma: &mut Dma<'_>) {
+        for (side, status, detail) in self.failed.drain(..) {
+            side.fail(dma, status, detail);
+        }
+    }
+
     /// It goes on when a kernel has moved.
     pub(super) fn watch(&mut self, id: u32) {
         if !self.watched.contains(&id) {
@@ -70,74 +79,64 @@ impl Streams {
     }
 }
 
-impl Collectives {
-    /// Least size of a stream's ring.
-    pub(crate) fn stream_bytes(&self, slot: u32) -> u64 {
-        self.comm(slot).map_or(0, |c| c.settings.stream_bytes)
-    }
+/// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
+pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
+    let needs = |id: &u32| match table.ops.get(*id).map(|a| &a.state) {
+        Some(State::Channel(c)) => c.needs(rank),
+        _ => false,
+    };
+    c.active.iter().any(needs)
+}
 
-    /// Notifies kernels of failures.
-    pub(crate) fn tell_streams(&mut self, dma: &mut Dma<'_>) {
-        for (side, status, detail) in self.streams.failed.drain(..) {
-            side.fail(dma, status, detail);
+/// Wakes the operations whose kernels have moved.
+pub(super) fn look_at_streams(table: &mut Table, io: &mut Io<'_>) {
+    let mut i = 0;
+    while let Some(&id) = table.streams.watched.get(i) {
+        let news = match table.ops.get(id).map(|a| &a.state) {
+            Some(State::Channel(c)) => c.has_news(&mut io.dma()),
+            Some(State::Running(op)) => op.has_news(io),
+            _ => true,
+        };
+        if news {
+            table.streams.watched.swap_remove(i);
+            table.wake(id);
+        } else {
+            i += 1;
         }
     }
+}
 
-    /// An operation ends before it has begun for others.
-    pub(super) fn forget(&mut self, id: u32, status: Status, detail: u64) {
-        if let Some(a) = self.ops.remove(id) {
-            self.streams.give_back(id, a.streams(), status, detail);
-        }
-    }
+/// Whether another operation has a stream of this one, or is between the same two ranks with the same tag: messages
+/// would mix.
+pub(super) fn are_taken(table: &Table, slot: u32, id: u32) -> bool {
+    let (Some(a), Some(c)) = (table.ops.get(id), table.comm(slot)) else {
+        return false;
+    };
+    let mixes = |t: &ChannelTask, id: &u32| match table.ops.get(*id).map(|a| &a.state) {
+        Some(State::Channel(c)) => c.is_between(t.sends, t.peer, tag_of(t.tag)),
+        _ => false,
+    };
+    table.streams.are_taken(a.streams())
+        || matches!(&a.task, Task::Channel(t) if c.active.iter().any(|id| mixes(t, id)))
+}
 
-    /// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
-    pub(super) fn streams_need(&self, c: &Comm, rank: u32) -> bool {
-        let needs = |id: &u32| match self.ops.get(*id).map(|a| &a.state) {
-            Some(State::Channel(c)) => c.needs(rank),
-            _ => false,
-        };
-        c.active.iter().any(needs)
-    }
-
-    /// Wakes the operations whose kernels have moved.
-    pub(super) fn look_at_streams(&mut self, io: &mut Io<'_>) {
-        let mut i = 0;
-        while let Some(&id) = self.streams.watched.get(i) {
-            let news = match self.ops.get(id).map(|a| &a.state) {
-                Some(State::Channel(c)) => c.has_news(&mut io.dma()),
-                Some(State::Running(op)) => op.has_news(io),
-                _ => true,
-            };
-            if news {
-                self.streams.watched.swap_remove(i);
-                self.wake(id);
-            } else {
-                i += 1;
-            }
-        }
-    }
-
-    /// Whether an operation of the same two ranks and tag is under way: messages would mix.
-    pub(super) fn is_channel_taken(&self, slot: u32, task: &Task) -> bool {
-        let (Task::Channel(t), Some(c)) = (task, self.comm(slot)) else {
-            return false;
-        };
-        let same = |id: &u32| match self.ops.get(*id).map(|a| &a.state) {
-            Some(State::Channel(c)) => c.is_between(t.sends, t.peer, tag_of(t.tag)),
-            _ => false,
-        };
-        c.active.iter().any(same)
-    }
-
-    pub(super) fn start_channel(&mut self, io: &mut Io<'_>, slot: u32, id: u32, t: ChannelTask) {
-        let streams = self.ops.get(id).map_or([None; 2], super::Active::streams);
+impl Messages {
+    pub(super) fn start_channel(
+        &mut self,
+        table: &mut Table,
+        io: &mut Io<'_>,
+        slot: u32,
+        id: u32,
+        t: ChannelTask,
+    ) {
+        let streams = table.ops.get(id).map_or([None; 2], Active::streams);
         let end = match open(io, streams) {
             Ok([Some(end), _] | [None, Some(end)]) => End::Stream(end),
             Ok([None, None]) => End::Memory(t.side),
-            Err((status, detail)) => return self.finish(slot, id, status, 0, detail),
+            Err((status, detail)) => return table.finish(slot, id, status, 0, detail),
         };
-        self.streams.take(id, streams);
-        let Some(c) = self.comms[slot as usize].comm.as_mut() else {
+        table.streams.take(id, streams);
+        let Some((c, a)) = table.both(slot, id) else {
             return;
         };
         let (dtype, count) = t.elements;
@@ -150,16 +149,14 @@ impl Collectives {
             total: count * dtype.bytes(),
             piece: c.settings.stream_bytes,
         };
-        if let Some(a) = self.ops.get_mut(id) {
-            a.bytes = spec.total;
-            a.state = State::Channel(Box::new(Channel::new(spec, end)));
-            c.active.push(id);
-        }
-        self.wake(id);
+        a.bytes = spec.total;
+        a.state = State::Channel(Box::new(Channel::new(spec, end)));
+        c.active.push(id);
+        table.wake(id);
     }
 
-    pub(super) fn run_channel(&mut self, io: &mut Io<'_>, id: u32) {
-        let Some(a) = self.ops.get_mut(id) else {
+    pub(super) fn run_channel(&mut self, table: &mut Table, io: &mut Io<'_>, id: u32) {
+        let Some(a) = table.ops.get_mut(id) else {
             return;
         };
         let State::Channel(c) = &mut a.state else {
@@ -167,19 +164,25 @@ impl Collectives {
         };
         let (slot, bytes) = (a.comm, a.bytes);
         match c.run(id, &mut self.fabric, io) {
-            Ok(Progress::Done) => self.finish(slot, id, Status::Ok, bytes, 0),
+            Ok(Progress::Done) => table.finish(slot, id, Status::Ok, bytes, 0),
             Ok(Progress::Waits | Progress::More) => {
                 if c.waits_for_kernel() {
-                    self.streams.watch(id);
+                    table.streams.watch(id);
                 }
             }
-            Err((status, detail)) => self.channel_fails(io, id, status, detail),
+            Err((status, detail)) => self.channel_fails(table, id, status, detail),
         }
     }
 
     /// A channel cannot proceed. When the peer may have seen it already, both ranks are notified.
-    pub(super) fn channel_fails(&mut self, io: &mut Io<'_>, id: u32, status: Status, detail: u64) {
-        let Some(a) = self.ops.get_mut(id) else {
+    pub(super) fn channel_fails(
+        &mut self,
+        table: &mut Table,
+        id: u32,
+        status: Status,
+        detail: u64,
+    ) {
+        let Some(a) = table.ops.get_mut(id) else {
             return;
         };
         let slot = a.comm;
@@ -188,13 +191,13 @@ impl Collectives {
             return;
         };
         if status != Status::Mismatch && c.take_back(id, &mut self.fabric) {
-            return self.finish(slot, id, status, 0, detail);
+            return table.finish(slot, id, status, 0, detail);
         }
-        let (rank, _) = self.shape_of(slot);
+        let (rank, _) = table.shape_of(slot);
         match status {
             // The other rank is named, as far as this one can determine.
-            Status::Mismatch => self.end(io, slot, detail as u32, status),
-            _ => self.end(io, slot, rank, Status::CommAborted),
+            Status::Mismatch => table.end(slot, detail as u32, status),
+            _ => table.end(slot, rank, Status::CommAborted),
         }
     }
 }

@@ -19,7 +19,8 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, PdId, Status};
 
 use super::combine::locate;
-use super::{Collectives, Io, Pieces, Rings, Side, State, StreamSide, Task};
+use super::table::{State, Table};
+use super::{Io, Pieces, Rings, Side, StreamSide, Task};
 use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, Engines, Place, PIECE};
 use crate::types::{Buffer, Owner};
@@ -194,7 +195,25 @@ pub(super) fn shows_messages(engines: &Engines, slot: u32) -> bool {
     watched(Place::Sent) || watched(Place::Received)
 }
 
-impl Collectives {
+/// Which engines see the operations that a queue of a domain posts now.
+#[inline]
+pub(crate) fn seen(engines: &Engines, slot: u32, pd: PdId) -> Seen {
+    let of = |place: Place| {
+        let (by, direction) = place.at(slot);
+        let id = engines.watcher(by, direction)?;
+        // An engine must not see the bytes of another tenant's operations.
+        (engines.about(id)?.0 == pd).then_some(id)
+    };
+    match engines.is_watching() {
+        false => Seen::default(),
+        true => Seen {
+            input: of(Place::Input),
+            output: of(Place::Output),
+        },
+    }
+}
+
+impl Table {
     /// Shows the source of an operation before it begins. `false`: there is more, later.
     pub(super) fn show_source(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
         let tap = self.ops.get_mut(id).and_then(|a| a.tap.as_mut());
@@ -230,7 +249,7 @@ impl Collectives {
             tap.result = tap.result.prefix(bytes);
         }
         let state = std::mem::replace(&mut a.state, State::Leaving { bytes, detail });
-        if let Some(c) = self.comms[slot as usize].comm.as_mut() {
+        if let Some(c) = self.comm_mut(slot) {
             c.release(&state);
         }
         self.wake(id);
@@ -288,50 +307,6 @@ impl Collectives {
         let ids: Vec<u32> = c.active.iter().filter(leaves).copied().collect();
         for id in ids {
             self.wake(id);
-        }
-    }
-
-    /// Which engines see the operations that a queue of a domain posts now.
-    #[inline]
-    pub(crate) fn seen(&self, engines: &Engines, slot: u32, pd: PdId) -> Seen {
-        let of = |place: Place| {
-            let (by, direction) = place.at(slot);
-            let id = engines.watcher(by, direction)?;
-            // An engine must not see the bytes of another tenant's operations.
-            (engines.about(id)?.0 == pd).then_some(id)
-        };
-        match engines.is_watching() {
-            false => Seen::default(),
-            true => Seen {
-                input: of(Place::Input),
-                output: of(Place::Output),
-            },
-        }
-    }
-
-    /// Puts the streams to peers before the engines that are to see messages.
-    #[inline]
-    pub(crate) fn show_messages(&mut self, engines: &mut Engines) {
-        if engines.is_watching() {
-            self.show_all_messages(engines);
-        }
-    }
-
-    fn show_all_messages(&mut self, engines: &mut Engines) {
-        for slot in 0..self.comms.len() as u32 {
-            if !shows_messages(engines, slot) {
-                continue;
-            }
-            let Some(c) = self.comm(slot) else { continue };
-            for r in (0..c.ranks()).filter(|r| *r != c.rank) {
-                let Some((t, conn, _)) = self.fabric.route(c.ctx, r) else {
-                    continue;
-                };
-                for place in [Place::Sent, Place::Received] {
-                    let (by, direction) = place.at(slot);
-                    engines.show(by, (t, conn, direction), r);
-                }
-            }
         }
     }
 }

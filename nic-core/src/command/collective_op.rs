@@ -77,13 +77,13 @@ pub(super) fn decode(
     pd: PdId,
     d: &Descriptor,
 ) -> Result<Decoded, Refusal> {
-    let slot = collectives.find(d.session.0);
+    let slot = collectives.table.find(d.session.0);
     if let Some(repeated) = slot.and_then(|slot| repeated(collectives, mmu, slot, pd, d)) {
         return Ok(repeated);
     }
     let spec = CollectiveSpec::decode(d.imm, d.len).ok_or((Status::BadDescriptor, 4))?;
     let slot = slot.ok_or((Status::BadCommunicator, d.session.0.into()))?;
-    if let Some(why) = collectives.ended(slot) {
+    if let Some(why) = collectives.table.ended(slot) {
         return Err(why);
     }
     let mut decoder = Decoder {
@@ -112,7 +112,9 @@ fn repeated(
     pd: PdId,
     d: &Descriptor,
 ) -> Option<Decoded> {
-    let p = collectives.repeated(slot, &Key::of(pd, d), mmu.deregistrations())?;
+    let p = collectives
+        .table
+        .repeated(slot, &Key::of(pd, d), mmu.deregistrations())?;
     let mut pins = [None, None];
     for (i, side) in [p.input, p.output].into_iter().enumerate() {
         if side.region == NO_REGION {
@@ -179,7 +181,7 @@ impl Decoder<'_> {
     fn task(&mut self) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
         let (d, spec) = (self.d, self.spec);
-        let (rank, ranks) = self.collectives.shape_of(self.slot);
+        let (rank, ranks) = self.collectives.table.shape_of(self.slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
         let (root, tag) = (d.rkey.0, d.lkey.0);
         let size = spec.dtype.bytes();
@@ -300,7 +302,7 @@ impl Decoder<'_> {
             return self.pin_side(va, len, need);
         }
         let s = StreamRef::from_word(va.0).ok_or((Status::InvalidArgument, va.0))?;
-        let least = self.collectives.stream_bytes(self.slot);
+        let least = self.collectives.table.stream_bytes(self.slot);
         if s.capacity() < least {
             return Err((Status::NoResources, least));
         }
@@ -326,7 +328,7 @@ impl Decoder<'_> {
     fn program_task(&mut self, bytes: u64) -> Result<(Task, Pins), Refusal> {
         use CollectiveKind as K;
         let (d, spec) = (self.d, self.spec);
-        let (rank, ranks) = self.collectives.shape_of(self.slot);
+        let (rank, ranks) = self.collectives.table.shape_of(self.slot);
         let invalid = |detail: u64| (Status::InvalidArgument, detail);
         let rooted = matches!(spec.kind, K::Broadcast | K::Reduce | K::Scatter | K::Gather);
         let root = if rooted { d.rkey.0 } else { 0 };
@@ -336,7 +338,7 @@ impl Decoder<'_> {
         let algo = match spec.algo {
             // The direct path falls back to messages.
             Algorithm::Auto | Algorithm::Direct => {
-                let t = self.collectives.thresholds(self.slot);
+                let t = self.collectives.table.thresholds(self.slot);
                 choose(spec.kind, bytes, ranks, Locality::Network, &t)
             }
             a => a,

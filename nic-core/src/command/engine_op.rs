@@ -36,7 +36,7 @@ impl EnginePlaces<'_> {
             EngineTarget::Queue if self.queue_domain(QueueId(target)) != Some(pd) => {
                 Some(Status::InvalidArgument)
             }
-            EngineTarget::Communicator if self.collectives.find(target).is_none() => {
+            EngineTarget::Communicator if self.collectives.table.find(target).is_none() => {
                 Some(Status::BadCommunicator)
             }
             _ => None,

@@ -164,7 +164,7 @@ impl EnginePlaces<'_> {
         place: Place,
         how: Sharing,
     ) -> Result<(), EngineUseError> {
-        let Some(slot) = self.collectives.find(comm.0) else {
+        let Some(slot) = self.collectives.table.find(comm.0) else {
             return Err(EngineUseError::NoCommunicator { id: comm });
         };
         let what =

@@ -6,13 +6,13 @@
 mod collective_op;
 mod control;
 mod copy_op;
-mod deadline;
 mod engine_op;
 mod engine_places;
 mod engine_return;
 mod memory;
 mod one_sided;
 mod report;
+mod retire;
 mod status;
 mod stream;
 mod streams;
@@ -24,8 +24,8 @@ use std::time::Duration;
 use ringbell_gtlb::{DmaMemory, Mmu};
 use ringbell_nic_abi::bar::{Reg, MAGIC};
 use ringbell_nic_abi::{
-    CollectiveSpec, Descriptor, EntryKind, EventKind, Flags, GpuVa, Opcode, PdId, SessionId,
-    Status, WorkQueueEntry, ABI_VERSION,
+    CollectiveSpec, Descriptor, EntryKind, EventKind, Flags, Opcode, PdId, SessionId, Status,
+    WorkQueueEntry, ABI_VERSION,
 };
 
 use crate::bar::Bar;
@@ -48,6 +48,7 @@ pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 use memory::Memory;
 use report::Report;
+use retire::is_fault;
 use status::StatusPage;
 use streams::Streams;
 pub use streams::Undelivered;
@@ -422,15 +423,15 @@ impl Core {
 
     #[inline]
     fn retire_collectives(&mut self) {
-        if self.collectives.has_retired() {
+        if self.collectives.table.has_retired() {
             self.retire_all_collectives();
         }
     }
 
     fn retire_all_collectives(&mut self) {
         // Before the pins go: kernels that wait at a stream are notified that it has failed.
-        self.collectives.tell_streams(&mut self.memory.dma());
-        while let Some(r) = self.collectives.take_retired() {
+        self.collectives.table.streams.tell(&mut self.memory.dma());
+        while let Some(r) = self.collectives.table.take_retired() {
             self.retire(r.token, r.status, r.bytes, r.detail);
         }
     }
@@ -651,7 +652,7 @@ impl Core {
         work.extra_us = collective_op::answer_us(work.timeout_us);
         work.timeout_us -= work.extra_us;
         let token = self.outstanding.insert(work);
-        let seen = self.collectives.seen(&self.memory.dma.engines, slot, pd);
+        let seen = crate::collective::seen(&self.memory.dma.engines, slot, pd);
         self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
     }
 
@@ -681,50 +682,6 @@ impl Core {
     /// An operation for a descriptor, with its time-out.
     fn operation(&self, permit: Permit, d: &Descriptor, slot: u32) -> Operation {
         self.queues[permit.queue as usize].operation(permit, d, slot)
-    }
-
-    /// Retires a descriptor that never became an operation.
-    #[inline]
-    fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
-        let memory = &*self.memory.dma.memory;
-        self.queues[permit.queue as usize].retire(permit, status, bytes, detail, memory);
-        self.report.counters.retired += 1;
-    }
-
-    /// Retires an operation, unless it has retired already.
-    fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
-        if let Some(work) = self.outstanding.remove(token) {
-            self.retire_work(work, status, bytes, detail);
-        }
-    }
-
-    /// Retires an operation that is no longer outstanding.
-    #[inline]
-    fn retire_work(&mut self, mut work: Operation, status: Status, bytes: u64, detail: u64) {
-        for pin in work.pins.iter_mut() {
-            if let Some(pin) = pin.take() {
-                if status != Status::Ok {
-                    self.memory.dma.forget_reads(pin.region);
-                }
-                self.memory.mmu.unpin(pin);
-            }
-        }
-        if is_fault(status) {
-            let id = self.streams.sessions.id(work.session);
-            self.report.fault(self.time.now, id, detail);
-        }
-        if let (Some(id), false) = (work.chain, status == Status::Ok) {
-            self.streams.sessions.end_chain(id, status, detail);
-        }
-        match work.opcode {
-            Opcode::Send | Opcode::Put => self.report.counters.tx_bytes += bytes,
-            Opcode::Recv | Opcode::Get => self.report.counters.rx_bytes += bytes,
-            _ => {}
-        }
-        if work.scatter_to_cqe {
-            return self.finish_scattered(work.permit, GpuVa(work.va), status, bytes, detail);
-        }
-        self.finish(work.permit, status, bytes, detail);
     }
 
     /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of work.
@@ -789,18 +746,6 @@ impl Core {
             other => return self.memory.mmu.read_register(other),
         })
     }
-}
-
-/// Whether a status reports memory that may not be used.
-fn is_fault(status: Status) -> bool {
-    matches!(
-        status,
-        Status::NotRegistered
-            | Status::OutOfBounds
-            | Status::AccessDenied
-            | Status::NoTranslation
-            | Status::RegionFreed
-    )
 }
 
 /// Operations that tell a transport a point in time.

@@ -324,7 +324,7 @@ impl Nic {
 
     /// Every communicator of this NIC that is not freed.
     pub fn communicators(&self) -> Vec<CommId> {
-        self.core(|c| c.collectives.ids())
+        self.core(|c| c.collectives.table.ids())
     }
 
     /// Ends a communicator on all its ranks: everything under way there retires with `COMM_ABORTED`.

@@ -79,6 +79,8 @@ pub(crate) enum Rx {
         rest: VecDeque<crate::types::Buffer>,
         /// Bytes to be dropped after the pieces.
         surplus: u64,
+        /// Its owner, for engines.
+        by: Owner,
     },
 }
 

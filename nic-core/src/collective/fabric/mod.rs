@@ -17,30 +17,30 @@ mod frame;
 mod group;
 mod link;
 mod links;
-mod own;
+mod members;
 mod pieces;
 
-use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
 
 use ringbell_gtlb::Mmu;
 use ringbell_nic_abi::Status;
 use rustc_hash::FxHashMap;
 
+pub(crate) use arrive::Own;
 pub(crate) use frame::{Envelope, Frame};
 pub(crate) use group::{STREAM_TAG, USER_TAG};
 pub(crate) use link::FABRIC_TOKEN;
-pub(crate) use own::Own;
 pub(crate) use pieces::Pieces;
 
 use super::params::Params;
 use super::slab::Slab;
 use crate::dma::{Dma, DmaState};
-use crate::memory::nic_memory::Block;
 use crate::transport::Transport;
-use crate::types::{ConnId, ListenerId, NicTime, Owner};
+use crate::types::{ConnId, NicTime, Owner};
 use group::{Early, EarlyKind, Group, UserRecv};
 use link::{Link, LinkState, TxFrame, TxKey};
+use links::Links;
 
 /// What the fabric and the engine work with in one step.
 pub(crate) struct Io<'a> {
@@ -178,31 +178,16 @@ struct Met {
     arriving: bool,
 }
 
-/// Where this NIC serves collectives, once it does.
-#[derive(Debug, Default)]
-struct Served {
-    port: Option<u16>,
-    /// On each transport.
-    listeners: Vec<(usize, ListenerId)>,
-}
-
 /// See the module text.
 #[derive(Debug)]
 pub(crate) struct Fabric {
-    ip: Ipv4Addr,
-    served: Served,
-    links: Vec<Link>,
-    by_conn: FxHashMap<(usize, ConnId), usize>,
-    by_peer: HashMap<SocketAddrV4, usize>,
+    links: Links,
     /// Announcements of communicators that we have not made: by number and rank.
     strangers: VecDeque<(usize, Frame)>,
     groups: FxHashMap<u64, Group>,
     sends: Slab<Sending>,
     recvs: Slab<Receiving>,
     earlies: Slab<Early>,
-    next_token: u64,
-    /// Destination of bytes that are dropped.
-    sink: Option<Block>,
     events: VecDeque<FabricEvent>,
     done: Vec<TxKey>,
     /// Messages of this rank to itself that have met their receives.
@@ -217,18 +202,12 @@ const MAX_STRANGERS: usize = 4096;
 impl Fabric {
     pub(crate) fn new(ip: Ipv4Addr) -> Fabric {
         Fabric {
-            ip,
-            served: Served::default(),
-            links: Vec::new(),
-            by_conn: FxHashMap::default(),
-            by_peer: HashMap::new(),
+            links: Links::new(ip),
             strangers: VecDeque::new(),
             groups: FxHashMap::default(),
             sends: Slab::default(),
             recvs: Slab::default(),
             earlies: Slab::default(),
-            next_token: 0,
-            sink: None,
             events: VecDeque::new(),
             done: Vec::new(),
             own: VecDeque::new(),
@@ -249,12 +228,12 @@ impl Fabric {
 
     /// Whether messages are on their way.
     pub(crate) fn is_busy(&self) -> bool {
-        self.links.iter().any(Link::is_busy)
+        self.links.all.iter().any(Link::is_busy)
     }
 
     /// Whether the transports hold payload of a communicator: its memory is in use.
     pub(crate) fn holds(&self, ctx: u64) -> bool {
-        self.links.iter().any(|l| l.holds(ctx))
+        self.links.all.iter().any(|l| l.holds(ctx))
     }
 
     pub(crate) fn group(&self, ctx: u64) -> Option<&Group> {
@@ -264,7 +243,7 @@ impl Fabric {
     /// The transport of a rank's link, and why.
     pub(crate) fn route(&self, ctx: u64, rank: u32) -> Option<(usize, ConnId, &'static str)> {
         let l = self.groups.get(&ctx)?.members.get(rank as usize)?.link?;
-        let l = &self.links[l];
+        let l = &self.links.all[l];
         (l.state == LinkState::Up).then_some((l.transport, l.conn, l.why))
     }
 
@@ -278,7 +257,7 @@ impl Fabric {
             .get(&ctx)
             .and_then(|g| Some((g.members.get(to as usize)?.link?, g.by)));
         if let Some((l, by)) = link {
-            self.links[l].queue(TxFrame {
+            self.links.all[l].queue(TxFrame {
                 ctx,
                 by,
                 frame,
@@ -446,7 +425,12 @@ impl Fabric {
     /// The NIC ends: what is queued leaves, and the peers see an orderly end after it.
     pub(crate) fn close(&mut self, io: &mut Io<'_>) {
         self.step(io, false);
-        for l in self.links.iter_mut().filter(|l| l.state == LinkState::Up) {
+        for l in self
+            .links
+            .all
+            .iter_mut()
+            .filter(|l| l.state == LinkState::Up)
+        {
             io.transports[l.transport].close(l.conn);
             // The receive that ends with it is no reason to cut the connection.
             l.state = LinkState::Down(NicTime(u64::MAX));
@@ -462,7 +446,7 @@ impl Fabric {
 
     /// Whether a step would find nothing to do.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.events.is_empty() && !self.links.iter().any(Link::has_queued)
+        self.events.is_empty() && !self.links.all.iter().any(Link::has_queued)
     }
 
     /// Cancels a receive that has met no message. `false`: it has, and cannot be cancelled.
@@ -500,7 +484,7 @@ impl Fabric {
             .groups
             .get(&ctx)
             .and_then(|g| g.members[to as usize].link)
-            .is_some_and(|l| self.links[l].take_back(id));
+            .is_some_and(|l| self.links.all[l].take_back(id));
         if s_left_only(self.sends.get(id)) {
             // It lies in the peer's buffer already: only the answer is missing.
             self.sends.remove(id);
@@ -532,7 +516,7 @@ impl Fabric {
         };
         let from = g.rank;
         let link = g.members.get(to as usize).and_then(|m| m.link);
-        if link.is_some_and(|l| !self.links[l].answers(ctx)) {
+        if link.is_some_and(|l| !self.links.all[l].answers(ctx)) {
             self.frame(ctx, to, Frame::Here { ctx, from, posted });
         }
     }

@@ -1,15 +1,67 @@
-//! Early ends of operations: time-outs, cancellation, regions that are freed, reset and shutdown.
+//! Ends of operations: completion, time-outs, cancellation, regions that are freed, reset and shutdown.
 
 use std::collections::HashSet;
 
-use ringbell_nic_abi::{Opcode, Status};
+use ringbell_nic_abi::{GpuVa, Opcode, Status};
 
 use super::streams::Conn;
 use super::{Core, Undelivered};
 use crate::collective::{CancelError, Fate};
+use crate::outstanding::Operation;
+use crate::permit::Permit;
 use crate::types::WorkToken;
 
 impl Core {
+    /// Retires a descriptor that never became an operation.
+    #[inline]
+    pub(super) fn finish(&mut self, permit: Permit, status: Status, bytes: u64, detail: u64) {
+        let memory = &*self.memory.dma.memory;
+        self.queues[permit.queue as usize].retire(permit, status, bytes, detail, memory);
+        self.report.counters.retired += 1;
+    }
+
+    /// Retires an operation, unless it has retired already.
+    pub(super) fn retire(&mut self, token: WorkToken, status: Status, bytes: u64, detail: u64) {
+        if let Some(work) = self.outstanding.remove(token) {
+            self.retire_work(work, status, bytes, detail);
+        }
+    }
+
+    /// Retires an operation that is no longer outstanding.
+    #[inline]
+    pub(super) fn retire_work(
+        &mut self,
+        mut work: Operation,
+        status: Status,
+        bytes: u64,
+        detail: u64,
+    ) {
+        for pin in work.pins.iter_mut() {
+            if let Some(pin) = pin.take() {
+                if status != Status::Ok {
+                    self.memory.dma.forget_reads(pin.region);
+                }
+                self.memory.mmu.unpin(pin);
+            }
+        }
+        if is_fault(status) {
+            let id = self.streams.sessions.id(work.session);
+            self.report.fault(self.time.now, id, detail);
+        }
+        if let (Some(id), false) = (work.chain, status == Status::Ok) {
+            self.streams.sessions.end_chain(id, status, detail);
+        }
+        match work.opcode {
+            Opcode::Send | Opcode::Put => self.report.counters.tx_bytes += bytes,
+            Opcode::Recv | Opcode::Get => self.report.counters.rx_bytes += bytes,
+            _ => {}
+        }
+        if work.scatter_to_cqe {
+            return self.finish_scattered(work.permit, GpuVa(work.va), status, bytes, detail);
+        }
+        self.finish(work.permit, status, bytes, detail);
+    }
+
     /// Retires what is past its deadline. Returns whether anything was.
     pub(super) fn expire(&mut self) -> bool {
         let mut expired = std::mem::take(&mut self.expired);
@@ -169,4 +221,16 @@ impl Core {
 /// Whether an operation is handed to the transport of a stream.
 const fn uses_stream(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Send | Opcode::Recv) || opcode.is_one_sided()
+}
+
+/// Whether a status reports memory that may not be used.
+pub(super) fn is_fault(status: Status) -> bool {
+    matches!(
+        status,
+        Status::NotRegistered
+            | Status::OutOfBounds
+            | Status::AccessDenied
+            | Status::NoTranslation
+            | Status::RegionFreed
+    )
 }

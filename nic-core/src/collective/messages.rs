@@ -1,0 +1,360 @@
+//! The path of messages: every operation can take it, and user messages, passes over own memory and channels take no
+//! other.
+
+use std::net::Ipv4Addr;
+
+use ringbell_nic_abi::Status;
+use ringbell_onc_engines::program::Layout;
+
+use super::cut::Cut;
+use super::executor::{self, Job, Op, Progress};
+use super::fabric::{Fabric, FabricEvent, Frame, RecvRequest, SendRequest, USER_TAG};
+use super::streams::{self, look_at_streams};
+use super::table::{Active, State, Table};
+use super::{taps, Begun, Io, Params, Path, Plan, Task};
+use crate::dma::ReadStatus;
+use crate::engine::{Engines, Place};
+use crate::memory::nic_memory::Block;
+
+/// Elements that one step reduces before the NIC looks at everything else again.
+const STEP_ELEMENTS: u64 = 128 << 10;
+
+/// See the module text.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    pub(super) fabric: Fabric,
+}
+
+impl Path for Messages {
+    fn start(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
+        let Some((c, a)) = table.both(slot, id) else {
+            return Begun::Yes;
+        };
+        let streams = a.streams();
+        let key = u64::from(id) << 32;
+        match std::mem::replace(&mut a.task, Task::Nop) {
+            Task::Nop => {
+                table.finish(slot, id, Status::Ok, 0, 0);
+            }
+            Task::Send { to, tag, pieces } => {
+                a.bytes = pieces.len();
+                a.state = State::Message(None);
+                c.active.push(id);
+                let itself = to == c.rank;
+                let request = SendRequest {
+                    ctx: c.ctx,
+                    to,
+                    tag: USER_TAG | u64::from(tag),
+                    hash: 0,
+                    pieces,
+                    key,
+                };
+                match itself {
+                    false => self.fabric.send(request),
+                    true => self.fabric.send_own(request),
+                }
+                self.copy_own(table);
+            }
+            Task::Recv { from, tag, pieces } => {
+                c.active.push(id);
+                let request = RecvRequest {
+                    ctx: c.ctx,
+                    from,
+                    tag: tag.map(|t| USER_TAG | u64::from(t)),
+                    hash: 0,
+                    pieces,
+                    key,
+                };
+                a.state = State::Message(None);
+                let n = self.fabric.recv(io, request);
+                let met = self.copy_own(table);
+                match (n.filter(|_| !met), table.ops.get_mut(id)) {
+                    (Some(n), Some(a)) => a.state = State::Message(Some(n)),
+                    (None, _) if met => {}
+                    (None, _) => table.finish(slot, id, Status::NoResources, 0, 1 << 18),
+                    _ => {}
+                }
+            }
+            Task::Channel(task) => {
+                self.start_channel(table, io, slot, id, task);
+            }
+            Task::Local(combine) => {
+                a.bytes = combine.count * combine.dtype.bytes();
+                a.state = State::Local(combine);
+                c.active.push(id);
+                table.wake(id);
+            }
+            Task::Program(p) => {
+                let (plan, params) = (p.plan.clone(), p.params);
+                let (input, output, streamed) = (p.input, p.output, p.streamed);
+                a.task = Task::Program(p);
+                let layout = Layout {
+                    count: params.count,
+                    block_chunks: plan.program.block_chunks,
+                };
+                let slots = slots_of(&plan, &params);
+                let cut = Cut::of(&c.settings, &layout, params.dtype.bytes(), slots, streamed);
+                let Cut {
+                    segments,
+                    windows,
+                    slot_bytes,
+                    in_flight,
+                } = match cut {
+                    Ok(cut) => cut,
+                    Err(short) => {
+                        c.life.why = Some(short.to_string());
+                        table.finish(slot, id, Status::NoResources, 0, short.needed);
+                        return Begun::Yes;
+                    }
+                };
+                let ends = match streams::open(io, streams) {
+                    Ok(ends) => ends,
+                    Err((status, detail)) => {
+                        table.finish(slot, id, status, 0, detail);
+                        return Begun::Yes;
+                    }
+                };
+                let job = Job {
+                    hash: params.hash(),
+                    ctx: c.ctx,
+                    seq: a.seq.unwrap_or(0),
+                    plan,
+                    params,
+                    input,
+                    output,
+                    layout,
+                    segments,
+                    slot_bytes,
+                    windows,
+                    streams: streams.map(|s| s.is_some()),
+                };
+                let each = job.instance_bytes();
+                let want = segments.min(in_flight);
+                let mut blocks: Vec<Option<Block>> = Vec::new();
+                for _ in 0..want {
+                    if each == 0 {
+                        blocks.push(None);
+                        continue;
+                    }
+                    match c.arena.alloc(each) {
+                        Some(b) => blocks.push(Some(b)),
+                        None => break,
+                    }
+                }
+                if blocks.is_empty() {
+                    if c.active.is_empty() {
+                        table.finish(slot, id, Status::NoResources, 0, each);
+                        return Begun::Yes;
+                    }
+                    return Begun::Later;
+                }
+                let viewers = a.tap.as_ref().map(|t| t.viewers(slot, id, &streams));
+                let op = Op::new(job, blocks, ends, viewers.unwrap_or_default());
+                a.state = State::Running(Box::new(op));
+                c.count(params.kind, params.algo);
+                c.active.push(id);
+                table.streams.take(id, streams);
+                table.wake(id);
+            }
+        }
+        Begun::Yes
+    }
+
+    fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
+        if !table.streams.is_quiet() {
+            look_at_streams(table, io);
+        }
+        let n = table.ready();
+        let mut budget = STEP_ELEMENTS;
+        for _ in 0..n {
+            let Some(id) = table.next_ready() else { break };
+            self.run(table, io, id, &mut budget);
+        }
+        n > 0
+    }
+
+    fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
+        let Some((c, end)) = table.comm(slot).and_then(|c| Some((c, c.life.end?))) else {
+            return;
+        };
+        let (ctx, rank, status) = (c.ctx, end.rank, end.status);
+        self.fabric.kill(io, ctx, |from| Frame::Abort {
+            ctx,
+            from,
+            rank,
+            status,
+        });
+    }
+}
+
+impl Messages {
+    pub(super) fn new(ip: Ipv4Addr) -> Messages {
+        Messages {
+            fabric: Fabric::new(ip),
+        }
+    }
+
+    fn run(&mut self, table: &mut Table, io: &mut Io<'_>, id: u32, budget: &mut u64) {
+        let Some(slot) = table.ops.get(id).map(|a| a.comm) else {
+            return;
+        };
+        if table.has_ended(slot) {
+            return;
+        }
+        let Some(a) = table.ops.get_mut(id) else {
+            return;
+        };
+        let bytes = a.bytes;
+        let mut watch = false;
+        let result = match &mut a.state {
+            State::Running(op) => {
+                let ran = op.run(id, &mut self.fabric, io, budget);
+                watch = op.waits_for_kernel;
+                ran
+            }
+            State::Local(c) => match c.run(&mut io.dma(), budget) {
+                Ok(ReadStatus::Done) => Ok(Progress::Done),
+                Ok(ReadStatus::Pending) => Ok(Progress::More),
+                Err(fault) => Err(fault.status()),
+            },
+            State::FromItself(_) => return table.run_own(io, id, budget),
+            State::Channel(_) => return self.run_channel(table, io, id),
+            State::Leaving { .. } => return table.leave(io, id),
+            State::Waiting | State::Message(_) | State::ToItself(_) | State::Direct => return,
+        };
+        match result {
+            Ok(Progress::Done) => table.complete(slot, id, bytes, 0),
+            Ok(Progress::More) => table.wake(id),
+            Ok(Progress::Waits) if watch => table.streams.watch(id),
+            Ok(Progress::Waits) => {}
+            Err(why) => table.fail(slot, id, why),
+        }
+    }
+
+    /// An event of the fabric: the end of a message is processed, another one returned.
+    pub(super) fn on_event(
+        &mut self,
+        table: &mut Table,
+        io: &mut Io<'_>,
+        e: FabricEvent,
+    ) -> Option<FabricEvent> {
+        match e {
+            FabricEvent::Sent {
+                key,
+                status,
+                detail,
+            } => {
+                let id = executor::op_of(key);
+                let Some(a) = table.ops.get_mut(id) else {
+                    return None;
+                };
+                let (slot, bytes) = (a.comm, a.bytes);
+                match &mut a.state {
+                    State::Running(op) if status == Status::Ok => {
+                        op.sent(key);
+                        table.wake(id);
+                    }
+                    State::Running(_) => table.fail(slot, id, (status, detail)),
+                    State::Message(_) => {
+                        let n = if status == Status::Ok { bytes } else { 0 };
+                        table.finish(slot, id, status, n, detail);
+                    }
+                    State::Channel(c) if status == Status::Ok => {
+                        c.sent(key);
+                        table.wake(id);
+                    }
+                    State::Channel(_) => self.channel_fails(table, id, status, detail),
+                    _ => {}
+                }
+            }
+            FabricEvent::Received {
+                key,
+                status,
+                from,
+                len,
+                detail,
+            } => {
+                let id = executor::op_of(key);
+                let Some(a) = table.ops.get_mut(id) else {
+                    return None;
+                };
+                let slot = a.comm;
+                match &mut a.state {
+                    State::Running(op) if status == Status::Ok => {
+                        op.received(key);
+                        table.wake(id);
+                    }
+                    State::Running(_) => table.fail(slot, id, (status, detail)),
+                    State::Message(_) => {
+                        let detail = match status {
+                            Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),
+                            _ => detail,
+                        };
+                        match status {
+                            Status::Ok => table.complete(slot, id, len, detail),
+                            _ => table.finish(slot, id, status, len, detail),
+                        }
+                    }
+                    State::Channel(c) => {
+                        let moved = match status {
+                            Status::Ok => c.received(&mut io.dma(), len),
+                            _ => Err((status, detail)),
+                        };
+                        match moved {
+                            Ok(()) => table.wake(id),
+                            Err((status, detail)) => self.channel_fails(table, id, status, detail),
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            other => return Some(other),
+        }
+        None
+    }
+
+    /// Takes an operation back that no other rank depends on yet. `false`: too late.
+    pub(super) fn take_back(&mut self, a: &mut Active, id: u32) -> bool {
+        match &mut a.state {
+            State::Channel(c) => c.take_back(id, &mut self.fabric),
+            State::Waiting => a.seq.is_none(),
+            State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
+            State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
+            _ => false,
+        }
+    }
+
+    /// Starts the copies of messages of this rank to itself. Returns whether there were any.
+    pub(super) fn copy_own(&mut self, table: &mut Table) -> bool {
+        let mut any = false;
+        while let Some(own) = self.fabric.take_own() {
+            any = true;
+            table.begin_own(own);
+        }
+        any
+    }
+
+    /// Puts the streams to peers before the engines that are to see messages.
+    pub(super) fn show(&self, table: &Table, engines: &mut Engines) {
+        for slot in table.slots() {
+            if !taps::shows_messages(engines, slot) {
+                continue;
+            }
+            let Some(c) = table.comm(slot) else { continue };
+            for r in (0..c.ranks()).filter(|r| *r != c.rank) {
+                let Some((t, conn, _)) = self.fabric.route(c.ctx, r) else {
+                    continue;
+                };
+                for place in [Place::Sent, Place::Received] {
+                    let (by, direction) = place.at(slot);
+                    engines.show(by, (t, conn, direction), r);
+                }
+            }
+        }
+    }
+}
+
+/// Slots of NIC memory of the rank that needs most.
+fn slots_of(plan: &Plan, params: &Params) -> u64 {
+    plan.most_slots(params.converts()).max(1).into()
+}

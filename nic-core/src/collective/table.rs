@@ -1,0 +1,398 @@
+//! The communicators of a NIC, and their operations from the post to the end.
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::Status;
+use rustc_hash::FxHashMap;
+
+use super::channel::Channel;
+use super::combine::Combine;
+use super::communicator::{Comm, Dispute, Lives};
+use super::executor::Op;
+use super::prepared::{Key, Prepared};
+use super::slab::Slab;
+use super::streams::Streams;
+use super::taps::Tap;
+use super::{own, After, Params, Reach, Rings, StreamSide, Task, Thresholds};
+use crate::outstanding::Retired;
+use crate::types::{CommId, NicTime, WorkToken};
+
+/// Most communicators of one NIC.
+pub(super) const MAX_COMMS: usize = 1 << 12;
+
+/// How far an operation is.
+#[derive(Debug)]
+pub(super) enum State {
+    /// Not begun.
+    Waiting,
+    /// A user message; the receive's number.
+    Message(Option<u32>),
+    Local(Box<Combine>),
+    /// A message from this rank, as it is copied.
+    FromItself(Box<own::Copy>),
+    /// The same at its sender: the receive.
+    ToItself(u32),
+    Channel(Box<Channel>),
+    Running(Box<Op>),
+    /// On the direct path.
+    Direct,
+    /// Done, but for the engine that its result passes.
+    Leaving {
+        bytes: u64,
+        detail: u64,
+    },
+}
+
+/// An operation of a communicator.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) token: WorkToken,
+    pub(super) comm: u32,
+    pub(super) after: After,
+    /// The task: kept until it begins, and a program's until it ends.
+    pub(super) task: Task,
+    pub(super) state: State,
+    /// Number among the communicator's collective operations.
+    pub(super) seq: Option<u32>,
+    pub(super) bytes: u64,
+    /// How it ends when its communicator does, if not like the others.
+    pub(super) own_end: Option<(Status, u64)>,
+    /// When it has asked whether the other ranks are alive.
+    pub(super) asked: Option<NicTime>,
+    pub(super) queued: bool,
+    /// It has tried the direct path, and goes over messages.
+    pub(super) messages: bool,
+    pub(super) rings: Rings,
+    /// The bytes that attached engines get.
+    pub(super) tap: Option<Box<Tap>>,
+}
+
+impl Active {
+    /// What the ranks of a collective must agree on.
+    pub(super) fn params(&self) -> Option<Params> {
+        match &self.task {
+            Task::Program(p) => Some(p.params),
+            _ => None,
+        }
+    }
+
+    /// Kernels' streams that stand for source and destination.
+    pub(super) fn streams(&self) -> [Option<StreamSide>; 2] {
+        self.rings.as_deref().copied().unwrap_or_default()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    generation: u8,
+    comm: Option<Comm>,
+}
+
+/// What the paths of operations have found out, for the communicators.
+#[derive(Debug)]
+pub(super) enum News {
+    /// A communicator ends because of a rank, on all ranks.
+    Ends {
+        slot: u32,
+        rank: u32,
+        status: Status,
+    },
+    /// Ranks disagree about an operation.
+    Differs { slot: u32, seq: u32 },
+}
+
+/// See the module text. Communicators are named by their slot, operations by their number in the slab.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    comms: Vec<Slot>,
+    by_ctx: FxHashMap<u64, u32>,
+    pub(super) lives: Lives,
+    pub(super) ops: Slab<Active>,
+    /// Operations that can go on.
+    ready: VecDeque<u32>,
+    /// Operations that wait for a ticket or for their communicator.
+    pub(super) waiting: usize,
+    retired: Vec<Retired>,
+    /// The kernels' streams of operations.
+    pub(crate) streams: Streams,
+    pub(super) news: VecDeque<News>,
+}
+
+impl Table {
+    pub(super) fn comm(&self, slot: u32) -> Option<&Comm> {
+        self.comms.get(slot as usize)?.comm.as_ref()
+    }
+
+    pub(super) fn comm_mut(&mut self, slot: u32) -> Option<&mut Comm> {
+        self.comms.get_mut(slot as usize)?.comm.as_mut()
+    }
+
+    /// A communicator and an operation.
+    pub(super) fn both(&mut self, slot: u32, id: u32) -> Option<(&mut Comm, &mut Active)> {
+        let c = self.comms.get_mut(slot as usize)?.comm.as_mut()?;
+        Some((c, self.ops.get_mut(id)?))
+    }
+
+    /// All slots, used or not.
+    pub(super) fn slots(&self) -> std::ops::Range<u32> {
+        0..self.comms.len() as u32
+    }
+
+    /// A slot for one more communicator.
+    pub(super) fn free_slot(&mut self) -> Option<u32> {
+        match self.comms.iter().position(|s| s.comm.is_none()) {
+            Some(s) => Some(s as u32),
+            None if self.comms.len() < MAX_COMMS => {
+                self.comms.push(Slot::default());
+                Some(self.comms.len() as u32 - 1)
+            }
+            None => None,
+        }
+    }
+
+    /// Adds a communicator in a free slot.
+    pub(super) fn add(&mut self, slot: u32, comm: Comm) -> CommId {
+        self.by_ctx.insert(comm.ctx, slot);
+        self.lives.unsettled = true;
+        let s = &mut self.comms[slot as usize];
+        s.comm = Some(comm);
+        CommId(slot | u32::from(s.generation) << 16)
+    }
+
+    /// The id of a communicator is refused from now on.
+    pub(super) fn free_id(&mut self, slot: u32) -> Option<&mut Comm> {
+        let s = self.comms.get_mut(slot as usize)?;
+        s.generation = s.generation.wrapping_add(1);
+        let c = s.comm.as_mut()?;
+        c.life.freed = true;
+        Some(c)
+    }
+
+    /// Takes a communicator out.
+    pub(super) fn take(&mut self, slot: u32) -> Option<Comm> {
+        let c = self.comms.get_mut(slot as usize)?.comm.take()?;
+        self.lives.ending -= usize::from(c.life.end.is_some());
+        self.by_ctx.remove(&c.ctx);
+        Some(c)
+    }
+
+    /// The slot of a communicator's number.
+    pub(super) fn slot_of(&self, ctx: u64) -> Option<u32> {
+        self.by_ctx.get(&ctx).copied()
+    }
+
+    /// Whether there is no communicator.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_ctx.is_empty()
+    }
+
+    /// Slots in use.
+    pub(super) fn used(&self) -> Vec<u32> {
+        self.by_ctx.values().copied().collect()
+    }
+
+    /// Every communicator.
+    pub(super) fn comms(&self) -> impl Iterator<Item = &Comm> {
+        self.comms.iter().filter_map(|s| s.comm.as_ref())
+    }
+
+    /// Every communicator that is not freed.
+    pub(crate) fn ids(&self) -> Vec<CommId> {
+        let slots = self.comms.iter().enumerate();
+        let live = slots.filter(|(_, s)| s.comm.as_ref().is_some_and(|c| !c.life.freed));
+        live.map(|(i, s)| CommId(i as u32 | u32::from(s.generation) << 16))
+            .collect()
+    }
+
+    /// The communicator that a descriptor names: its slot.
+    pub(crate) fn find(&self, session: u32) -> Option<u32> {
+        let slot = session & 0xffff;
+        let s = self.comms.get(slot as usize)?;
+        let comm = s.comm.as_ref()?;
+        (u32::from(s.generation) == session >> 16 && !comm.life.freed).then_some(slot)
+    }
+
+    /// Rank and ranks of a communicator.
+    pub(crate) fn shape_of(&self, slot: u32) -> (u32, u32) {
+        self.comm(slot).map_or((0, 1), |c| (c.rank, c.ranks()))
+    }
+
+    /// Where a communicator changes from one algorithm to another.
+    pub(crate) fn thresholds(&self, slot: u32) -> Thresholds {
+        self.comm(slot)
+            .map_or_else(Thresholds::default, |c| c.settings.thresholds)
+    }
+
+    /// Least size of a stream's ring.
+    pub(crate) fn stream_bytes(&self, slot: u32) -> u64 {
+        self.comm(slot).map_or(0, |c| c.settings.stream_bytes)
+    }
+
+    /// The operation that was prepared for a descriptor of this shape, unless a region was freed since or the
+    /// communicator has ended.
+    #[inline]
+    pub(crate) fn repeated(&mut self, slot: u32, key: &Key, freed: u64) -> Option<Box<Prepared>> {
+        let c = self.comm_mut(slot).filter(|c| c.life.end.is_none())?;
+        c.kept.take(key, freed)
+    }
+
+    /// How a communicator has ended, if it has.
+    pub(crate) fn ended(&self, slot: u32) -> Option<(Status, u64)> {
+        Some(self.comm(slot)?.life.end?.of_operations())
+    }
+
+    /// Whether a communicator waits for a reading of the clock.
+    pub(super) fn wait_for_clock(&self) -> bool {
+        self.comms().any(|c| match c.life.end {
+            Some(e) => !e.reaped,
+            None => !c.life.ready,
+        })
+    }
+
+    /// Whether a communicator has ended and not retired its operations.
+    pub(super) fn is_ending(&self) -> bool {
+        self.lives.ending > 0 && self.comms().any(|c| c.life.end.is_some_and(|e| !e.reaped))
+    }
+
+    /// Whether operations have ended, or kernels are to be notified.
+    #[inline]
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty() || self.streams.have_failed()
+    }
+
+    /// The next operation that has ended.
+    pub(crate) fn take_retired(&mut self) -> Option<Retired> {
+        self.retired.pop()
+    }
+
+    /// Whether no operation can go on, waits, or has ended.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ready.is_empty()
+            && self.waiting == 0
+            && self.retired.is_empty()
+            && self.streams.is_quiet()
+    }
+
+    /// An operation ends that has no place here.
+    pub(super) fn refuse(&mut self, token: WorkToken, status: Status, detail: u64) {
+        self.retired.push(Retired {
+            token,
+            status,
+            bytes: 0,
+            detail,
+        });
+    }
+
+    /// The operation of a work: a search, for what happens seldom.
+    pub(super) fn op_of(&self, token: WorkToken) -> Option<u32> {
+        let mut all = self.ops.iter();
+        all.find(|(_, a)| a.token == token).map(|(id, _)| id)
+    }
+
+    /// An operation can go on.
+    pub(super) fn wake(&mut self, id: u32) {
+        if let Some(a) = self.ops.get_mut(id) {
+            if !std::mem::replace(&mut a.queued, true) {
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Records whether a waiting operation takes the direct path: messages of ranks without that flag belong
+    /// to another operation, even where the messages would be equal.
+    pub(super) fn route(&mut self, slot: u32, id: u32) {
+        let direct = self.comm(slot).is_some_and(Comm::is_direct);
+        let Some(a) = self.ops.get_mut(id).filter(|_| direct) else {
+            return;
+        };
+        if let Task::Program(p) = &mut a.task {
+            if p.reach != Reach::Messages {
+                p.params.direct = true;
+            }
+        }
+    }
+
+    /// How many operations can go on.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// The next operation that can go on.
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
+        let id = self.ready.pop_front()?;
+        if let Some(a) = self.ops.get_mut(id) {
+            a.queued = false;
+        }
+        Some(id)
+    }
+
+    /// Whether a communicator has ended, or is about to.
+    pub(super) fn has_ended(&self, slot: u32) -> bool {
+        let ends = |n: &News| matches!(n, News::Ends { slot: s, .. } if *s == slot);
+        self.comm(slot).is_none_or(|c| c.life.end.is_some()) || self.news.iter().any(ends)
+    }
+
+    /// A communicator is to end because of a rank.
+    pub(super) fn end(&mut self, slot: u32, rank: u32, status: Status) {
+        self.news.push_back(News::Ends { slot, rank, status });
+    }
+
+    /// An operation cannot go on, because of this rank's memory or a stream of it: the other ranks of a collective, which
+    /// wait for this one, are notified.
+    pub(super) fn fail(&mut self, slot: u32, id: u32, (status, detail): (Status, u64)) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        if a.seq.is_none() {
+            return self.finish(slot, id, status, 0, detail);
+        }
+        a.own_end = Some((status, detail));
+        self.end(slot, self.shape_of(slot).0, Status::CommAborted);
+    }
+
+    /// An operation ends before it has begun for others.
+    pub(super) fn forget(&mut self, id: u32, status: Status, detail: u64) {
+        let Some(a) = self.ops.remove(id) else { return };
+        self.streams.give_back(id, a.streams(), status, detail);
+        self.waiting -= usize::from(matches!(a.state, State::Waiting));
+        if let Some(c) = self.comm_mut(a.comm) {
+            c.active.retain(|o| *o != id);
+            c.queue.retain(|o| *o != id);
+        }
+    }
+
+    /// An operation has ended.
+    pub(super) fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
+        let Some(a) = self.ops.remove(id) else { return };
+        if let Some(rings) = a.rings {
+            self.streams.give_back(id, *rings, status, detail);
+        }
+        if let Some(c) = self.comm_mut(slot) {
+            c.active.retain(|o| *o != id);
+            c.release(&a.state);
+            if status == Status::Ok {
+                c.counters.completed += 1;
+            } else {
+                c.counters.failed += 1;
+            }
+            if let (Some(seq), Task::Program(p)) = (a.seq, a.task) {
+                c.remember(seq, p.params);
+                c.kept.put(p);
+                let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
+                if status == Status::Ok && c.dispute.as_ref().is_some_and(settles) {
+                    // The dispute was unfounded: some rank was late.
+                    c.dispute = None;
+                }
+            }
+        }
+        self.retired.push(Retired {
+            token: a.token,
+            status,
+            bytes,
+            detail,
+        });
+        if a.tap.is_some() {
+            self.wake_leaving(slot);
+        }
+    }
+}
