@@ -24,7 +24,7 @@ use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
     BarError, Counters, EngineResult, HostBuffer, HostQueue, HostRegion, MemoryError, NicBuffer,
-    NicError, NotDelivered, PeerExports, PointerInfo, QueueConfig, SessionInfo,
+    NicError, NotDelivered, PeerExports, PointerInfo, QueueConfig, SessionInfo, Window,
 };
 use ringbell_onc_engines::program::Program;
 use ringbell_onc_engines::stream::StreamEngine;
@@ -190,6 +190,12 @@ macro_rules! control_path {
         fn abort_communicator(id: CommId) -> Result<(), CommError>;
         /// Frees it.
         fn free_communicator(id: CommId) -> Result<(), CommError>;
+        /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant peers access.
+        fn grant_window(id: CommId, pd: PdId) -> Result<(), CommError>;
+        /// Makes memory of all ranks a window of a communicator.
+        fn create_window(id: CommId, window: Window) -> Result<u16, CommError>;
+        /// Frees a window; its memory stays.
+        fn free_window(id: CommId, window: u16) -> Result<(), CommError>;
         /// Loads a proven program of a user.
         fn load_program(programs: Vec<Program>) -> Result<(), ProgramError>;
         }

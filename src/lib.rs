@@ -46,6 +46,7 @@ pub mod job;
 mod kernel;
 pub mod nic;
 mod port;
+mod remote;
 mod socket;
 mod span;
 mod spec;
@@ -73,6 +74,7 @@ pub mod memory {
     };
 
     pub use crate::buffer::Plain;
+    pub use crate::remote::RemoteMemory;
 }
 
 /// The crates below, for functions that this crate does not offer.

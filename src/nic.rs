@@ -279,7 +279,7 @@ impl Nic {
     /// # Errors
     /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
     pub fn alloc<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
-        self.own(self.gpu.alloc(bytes_of::<T>(len))?)
+        self.alloc_with(len, Access::COLLECTIVE)
     }
 
     /// As [`Nic::alloc`], in memory of the host that a real GPU's kernels fill over the bus: for the slots of a data mover, which
@@ -288,13 +288,22 @@ impl Nic {
     /// # Errors
     /// As [`Nic::alloc`].
     pub fn alloc_pinned<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
-        self.own(self.gpu.alloc_pinned(bytes_of::<T>(len))?)
+        let memory = self.gpu.alloc_pinned(bytes_of::<T>(len))?;
+        self.own(memory, Access::COLLECTIVE)
     }
 
-    fn own<T>(&self, memory: GpuBuffer) -> Result<DeviceBuffer<T>, AllocError> {
+    /// As [`Nic::alloc`], with these rights.
+    pub(crate) fn alloc_with<T>(
+        &self,
+        len: u64,
+        access: Access,
+    ) -> Result<DeviceBuffer<T>, AllocError> {
+        self.own(self.gpu.alloc(bytes_of::<T>(len))?, access)
+    }
+
+    fn own<T>(&self, memory: GpuBuffer, access: Access) -> Result<DeviceBuffer<T>, AllocError> {
         let pages = self.gpu.page_table(memory.va(), memory.len())?;
-        let allocation =
-            Allocation::new(&self.backend, self.pd, memory, &pages, Access::COLLECTIVE)?;
+        let allocation = Allocation::new(&self.backend, self.pd, memory, &pages, access)?;
         Ok(DeviceBuffer::new(allocation))
     }
 

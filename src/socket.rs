@@ -18,7 +18,7 @@ use crate::memory::MemoryError;
 use crate::{HostBuffer, Nic, Span};
 
 /// Most bytes of one descriptor; longer calls are split. A multiple of every page.
-const PIECE: u64 = 1 << 31;
+pub(crate) const PIECE: u64 = 1 << 31;
 /// Longest wait for the completion of a close.
 const CLOSE: Duration = Duration::from_secs(1);
 
@@ -501,6 +501,17 @@ impl Socket {
             buffer: self.session.nic.alloc_host(capacity.max(1))?,
             held: 0,
         })
+    }
+}
+
+impl Socket {
+    /// Runs an operation on the session.
+    pub(crate) fn call(
+        &self,
+        operation: &'static str,
+        d: Descriptor,
+    ) -> Result<Completion, SessionError> {
+        self.session.call(operation, d)
     }
 }
 

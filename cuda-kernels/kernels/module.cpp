@@ -6,6 +6,7 @@
 #include "floor.cu"
 #include "hll.cu"
 #include "nc.cu"
+#include "one_sided.cu"
 #include "perf.cu"
 #include "reduce.cu"
 #include "slots.cu"

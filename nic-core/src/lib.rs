@@ -43,7 +43,7 @@ mod wake;
 pub mod wire;
 
 pub use bar::BarError;
-pub use command::{Counters, Undelivered};
+pub use command::{Counters, RankMemory, Undelivered, Window};
 pub use config::{ConfigError, LocalConfig, NicConfig, ProgressMode, StagingConfig};
 pub use host_queue::{HostQueue, WaitError};
 pub use memory::{

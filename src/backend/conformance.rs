@@ -221,6 +221,13 @@ fn collectives(a: &Nic, b: &Nic) {
     for comm in &comms {
         comm.load_program(program).expect("a right program");
     }
+    let alloc = |comm: &Communicator| comm.alloc_symmetric::<u64>(512).expect("same sizes");
+    let symmetric = std::thread::scope(|scope| {
+        let second = scope.spawn(|| alloc(&comms[1]));
+        [alloc(&comms[0]), second.join().expect("no panic")]
+    });
+    assert_eq!(symmetric[0].window(), symmetric[1].window());
+    drop(symmetric);
     // No rank sends: the operation ends when it is cancelled or aborted.
     let x = b.alloc::<u32>(1).expect("room");
     let receive = Operation::recv::<u32>(&x, 1, Some(0), None).timeout(Duration::from_millis(50));

@@ -460,6 +460,26 @@ impl Communicator {
         ranks
     }
 
+    /// The NIC's number of it.
+    pub(super) fn id(&self) -> CommId {
+        self.inner.id
+    }
+
+    /// Gives every rank a part of each, by rank, over the bootstrap. Every rank calls it.
+    pub(super) fn exchange(&self, tag: u64, part: &[u8]) -> Result<Vec<Vec<u8>>, CollectiveError> {
+        let i = &*self.inner;
+        let tag = i.ctx ^ tag;
+        let all = self.sorted_job_ranks();
+        let round = i
+            .member
+            .all_gather(&all, tag, part, i.options.init_timeout)?;
+        let of = |job_rank: &u32| {
+            let part = round.parts.iter().find(|(r, _)| r == job_rank);
+            part.map(|(_, part)| part.to_vec()).unwrap_or_default()
+        };
+        Ok(i.job_ranks.iter().map(of).collect())
+    }
+
     /// Own rank.
     pub fn rank(&self) -> u32 {
         self.inner.rank

@@ -43,6 +43,19 @@ pub enum CollectiveError {
         /// Ranks of the communicator.
         wanted: u32,
     },
+    /// Ranks do not have the same symmetric memory.
+    #[error("symmetric memory: rank {rank} has {has} bytes (0: none was left), this rank {wanted}; allocate the same on every rank")]
+    Symmetric {
+        /// The rank.
+        rank: u32,
+        /// Its bytes.
+        has: u64,
+        /// Bytes here.
+        wanted: u64,
+    },
+    /// GPU memory for the NIC could not be allocated.
+    #[error(transparent)]
+    Alloc(#[from] crate::AllocError),
     /// The NIC has no queue for it.
     #[error("the NIC has no queue for the communicator")]
     Queue(#[from] NicError),

@@ -15,6 +15,7 @@ mod options;
 mod request;
 mod stream;
 mod stream_queue;
+mod symmetric;
 
 pub(crate) use card::host;
 pub use communicator::Communicator;
@@ -29,3 +30,4 @@ pub use ringbell_nic_core::collective::{
     CollectiveSettings, CommInfo, CommStatus, PeerInfo, Thresholds,
 };
 pub use stream::Enqueued;
+pub use symmetric::SymmetricBuffer;

@@ -26,6 +26,7 @@ headers!(
     "ringbell_emu.h",
     "ringbell_fiber.h",
     "ringbell_move.cuh",
+    "ringbell_one_sided.cuh",
     "ringbell_platform.h",
     "ringbell_queue.h",
     "ringbell_reduce.cuh",

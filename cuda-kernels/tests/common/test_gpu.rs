@@ -90,11 +90,12 @@ pub fn files() -> PathBuf {
 }
 
 /// Kernels of tests: their names, and where the workspace has the sources. `cargo xtask` builds all of them for real GPUs.
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 4] = [
     // For the emulated GPU alone.
     ("bus_traffic", "cuda-kernels/tests/kernels/bus_traffic.cu"),
     ("selftest", "cuda-kernels/tests/kernels/selftest.cu"),
     ("count", "tests/engines_kernel/count.cu"),
+    ("puts", "tests/one_sided/puts.cu"),
 ];
 
 /// Loads kernels of tests by their name.

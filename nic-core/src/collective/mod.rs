@@ -53,7 +53,7 @@ pub use ringbell_onc_engines::program::Thresholds;
 
 use crate::engine::Engines;
 use crate::transport::TransportEvent;
-use crate::types::{NicTime, WorkToken};
+use crate::types::{ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
 use direct_path::DirectPaths;
 use messages::Messages;
@@ -139,6 +139,13 @@ impl Collectives {
     #[inline]
     pub(crate) fn exists(&self) -> bool {
         self.pd.is_some()
+    }
+
+    /// The connection to another rank.
+    pub(crate) fn conn_to(&self, slot: u32, rank: u32) -> Option<(usize, ConnId)> {
+        let ctx = self.table.comm(slot)?.ctx;
+        let (t, conn, _) = self.messages.fabric.route(ctx, rank)?;
+        Some((t, conn))
     }
 
     /// Whether something waits for a reading of the clock.

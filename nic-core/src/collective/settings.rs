@@ -207,6 +207,28 @@ pub enum CommError {
         /// The number.
         ctx: u64,
     },
+    /// A window lists another number of ranks.
+    #[error("a window of a communicator of {ranks} ranks lists {given}")]
+    WindowRanks {
+        /// Ranks given.
+        given: usize,
+        /// Ranks of the communicator.
+        ranks: u32,
+    },
+    /// No window has that number.
+    #[error("communicator {} has no window {window}; it was freed, or never made", id.0)]
+    UnknownWindow {
+        /// The communicator.
+        id: CommId,
+        /// Number given.
+        window: u16,
+    },
+    /// The numbers of windows are used up.
+    #[error("communicator {} has had 65535 windows; make a new communicator, or keep windows longer", id.0)]
+    TooManyWindows {
+        /// The communicator.
+        id: CommId,
+    },
     /// Another port already serves collectives.
     #[error(
         "this NIC serves collectives on port {port}, so rank {rank} cannot be at port {asked}"

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 
 use ringbell_gtlb::{Fault, Need, Pin};
-use ringbell_nic_abi::{Descriptor, GpuVa, Lkey, PdId, Status};
+use ringbell_nic_abi::{Descriptor, GpuVa, Lkey, PdId, Status, PUT_INLINE_MAX};
 
 use super::memory::Memory;
 use super::Refusal;
-use crate::dma::{CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus};
+use crate::dma::{
+    CopyError, CopyStart, CopyStatus, Dma, DmaAccess, ReadStatus, RemoteMemory, WordUpdate,
+};
 use crate::types::{Buffer, WorkToken};
 
 /// Bytes copied before the NIC looks at its queues again.
@@ -23,6 +25,38 @@ struct CopyJob {
     done: u64,
     /// What the memory's own engine is copying: ticket and bytes.
     pending: Option<(u64, u64)>,
+    ending: Ending,
+}
+
+/// What follows a copy that a one-sided operation is on its own rank.
+#[derive(Debug, Default)]
+pub(super) struct Ending {
+    /// Bytes that came inside the descriptor, and how many.
+    pub(super) write: Option<(Buffer, [u8; PUT_INLINE_MAX], u8)>,
+    /// A signal, or an atomic.
+    pub(super) update: Option<(Buffer, WordUpdate)>,
+    /// The value before is the answer.
+    pub(super) answers: bool,
+}
+
+impl Ending {
+    /// Bytes and detail of the completion; `copied` is the first part's.
+    fn run(&self, dma: &mut Dma<'_>, copied: u64) -> Result<(u64, u64), (Status, u64)> {
+        let mut bytes = copied;
+        if let Some((to, small, len)) = &self.write {
+            let small = &small[..usize::from(*len)];
+            dma.write(to, 0, small).map_err(Fault::status)?;
+            bytes += u64::from(*len);
+        }
+        let Some((word, update)) = &self.update else {
+            return Ok((bytes, 0));
+        };
+        let before = dma.update_word(word, *update)?;
+        Ok(match self.answers {
+            true => (8, before),
+            false => (bytes, 0),
+        })
+    }
 }
 
 /// The copies under way, oldest first.
@@ -65,7 +99,13 @@ impl Copies {
     }
 
     /// Takes a copy on. `burst`: bytes at once, 0 for as many as possible.
-    pub(super) fn begin(&mut self, token: WorkToken, [src, dst]: [Buffer; 2], burst: u32) {
+    pub(super) fn begin(
+        &mut self,
+        token: WorkToken,
+        [src, dst]: [Buffer; 2],
+        burst: u32,
+        ending: Ending,
+    ) {
         self.0.push_back(CopyJob {
             token,
             src,
@@ -73,6 +113,7 @@ impl Copies {
             burst: if burst == 0 { u64::MAX } else { burst.into() },
             done: 0,
             pending: None,
+            ending,
         });
     }
 
@@ -90,7 +131,9 @@ impl Copies {
         let n = (u64::from(job.src.len) - job.done)
             .min(job.burst)
             .min(STEP_BYTES);
-        let result = if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
+        let result = if n == 0 {
+            Ok(Some(0))
+        } else if dma.is_direct(&job.src) || dma.is_direct(&job.dst) {
             let copied = dma.copy(&job.dst, &job.src, job.done, n);
             copied.map(|status| (status == ReadStatus::Done).then_some(n))
         } else {
@@ -105,8 +148,12 @@ impl Copies {
                 if job.done < len {
                     return Step::Moved;
                 }
+                let ended = job.ending.run(dma, len);
                 self.0.pop_front();
-                Step::Ended(token, Status::Ok, len, 0)
+                match ended {
+                    Ok((bytes, detail)) => Step::Ended(token, Status::Ok, bytes, detail),
+                    Err((status, detail)) => Step::Ended(token, status, 0, detail),
+                }
             }
             Err(fault) => {
                 let done = job.done;

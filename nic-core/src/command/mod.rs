@@ -17,6 +17,7 @@ mod status;
 mod stream;
 mod streams;
 mod transport_events;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,15 +44,18 @@ use crate::session::slot_of;
 use crate::transport::{deliver, Takers, Transport, TransportEvent};
 use crate::types::{NicTime, WorkToken};
 use collective_op::Decoded;
-use copy_op::{Copies, Step};
+use copy_op::{Copies, Ending, Step};
 pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 use memory::Memory;
+use one_sided::Way;
 use report::Report;
 use retire::is_fault;
 use status::StatusPage;
 use streams::Streams;
 pub use streams::Undelivered;
+pub(crate) use windows::Windows;
+pub use windows::{RankMemory, Window};
 
 /// Value of [`Reg::Backend`] for the software NIC.
 const BACKEND_SOFT: u32 = 1;
@@ -123,6 +127,7 @@ pub(crate) struct Core {
     copies: Copies,
     returns: Returns,
     pub(crate) collectives: Collectives,
+    pub(crate) windows: Windows,
     pub(crate) report: Report,
     status: StatusPage,
     stopping: bool,
@@ -164,6 +169,7 @@ impl Core {
             copies: Copies::default(),
             returns: Returns::default(),
             collectives: Collectives::new(config.ip),
+            windows: Windows::default(),
             report: Report::new(config.event_capacity),
             status: StatusPage::default(),
             stopping: false,
@@ -594,7 +600,7 @@ impl Core {
                     let mut work = self.operation(permit, d, u32::MAX);
                     work.pins = pins;
                     let token = self.outstanding.insert(work);
-                    return self.copies.begin(token, sides, d.imm);
+                    return self.copies.begin(token, sides, d.imm, Ending::default());
                 }
                 Err(refusal) => Err(refusal),
             },
@@ -608,7 +614,8 @@ impl Core {
             Opcode::EngineDetach => engine_op::detach(&mut self.memory.dma.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
             Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
-                match one_sided::prepare(&mut self.streams, &mut self.memory, pd, d) {
+                let symmetric = (&self.collectives, &self.windows);
+                match one_sided::prepare(&mut self.streams, symmetric, &mut self.memory, pd, d) {
                     Ok(ready) => return self.begin_one_sided(permit, d, ready),
                     Err(refusal) => Err(refusal),
                 }
@@ -658,12 +665,25 @@ impl Core {
 
     /// A one-sided operation that has been checked.
     fn begin_one_sided(&mut self, permit: Permit, d: &Descriptor, mut ready: one_sided::Ready) {
-        let mut work = self.operation(permit, d, slot_of(d.session));
-        (work.pins[0], work.conn) = (ready.pin.take(), Some(ready.conn));
-        let token = self.outstanding.insert(work);
-        let (t, conn) = ready.conn;
-        if let Err(status) = self.streams.transports[t].post_remote(conn, ready.work(token)) {
-            self.retire(token, status, 0, d.opcode.code().into());
+        let slot = match d.flags.contains(Flags::SYMMETRIC) {
+            true => u32::MAX,
+            false => slot_of(d.session),
+        };
+        let mut work = self.operation(permit, d, slot);
+        work.pins = std::mem::take(&mut ready.pins);
+        match ready.way {
+            Way::Own(sides, ending) => {
+                let token = self.outstanding.insert(work);
+                self.copies.begin(token, sides, 0, ending);
+            }
+            Way::Remote((t, conn), remote) => {
+                work.conn = Some((t, conn));
+                let token = self.outstanding.insert(work);
+                let posted = self.streams.transports[t].post_remote(conn, remote.work(token));
+                if let Err(status) = posted {
+                    self.retire(token, status, 0, d.opcode.code().into());
+                }
+            }
         }
     }
 

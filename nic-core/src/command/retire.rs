@@ -9,6 +9,7 @@ use super::{Core, Undelivered};
 use crate::collective::{CancelError, Fate};
 use crate::outstanding::Operation;
 use crate::permit::Permit;
+use crate::transport::TransportEvent;
 use crate::types::WorkToken;
 
 impl Core {
@@ -111,6 +112,7 @@ impl Core {
         let work = self.outstanding.get_mut(token)?;
         let (opcode, slot, conn) = (work.opcode, work.session, work.conn);
         match opcode {
+            op if op.is_one_sided() && slot == u32::MAX => self.withdraw_symmetric(conn, token),
             op if uses_stream(op) => self.streams(|s, env| s.withdraw(conn?, token, opcode, env)),
             Opcode::Accept | Opcode::Connect => {
                 self.streams.give_up(slot, token);
@@ -124,6 +126,19 @@ impl Core {
             // These retire in the step that accepts them.
             _ => Some(0),
         }
+    }
+
+    /// Takes a one-sided operation on a communicator's window back. The bytes that it may have moved.
+    fn withdraw_symmetric(&mut self, conn: Option<Conn>, token: WorkToken) -> Option<u64> {
+        let Some((t, conn)) = conn else {
+            return Some(self.copies.cancel(token).unwrap_or(0));
+        };
+        let bytes = self.streams.transports[t].cancel(conn, token)?;
+        if bytes > 0 {
+            // The link to that rank has to end, and the communicator with it.
+            self.on_transport_event(t, TransportEvent::Reset { conn });
+        }
+        Some(bytes)
     }
 
     /// Cancels the operation of a ticket; it retires with `CANCELLED`.
@@ -183,7 +198,7 @@ impl Core {
                 (op, Some((t, conn))) if uses_stream(op) => {
                     self.streams.transports[t].cancel(conn, token)
                 }
-                (Opcode::Copy, _) => self.copies.cancel(token),
+                (op, _) if op == Opcode::Copy || op.is_one_sided() => self.copies.cancel(token),
                 // It ends with its session below.
                 (Opcode::Connect, _) => continue,
                 _ => None,

@@ -179,8 +179,8 @@ impl Streams {
         let bytes = self.transports[t].cancel(conn, token)?;
         // A stream cannot recover lost bytes. A send may have left in frames that the
         // peer has not acknowledged, so it always ends the stream; a receive only when it
-        // took bytes. The peer may be at work on a one-sided operation.
-        if opcode != Opcode::Recv || bytes > 0 {
+        // took bytes; a one-sided operation when the peer may still read its source.
+        if opcode == Opcode::Send || bytes > 0 {
             self.break_stream((t, conn), env);
         }
         Some(bytes)

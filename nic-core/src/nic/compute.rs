@@ -8,7 +8,7 @@ use super::Nic;
 use crate::collective::{
     CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
-use crate::command::On;
+use crate::command::{On, Window};
 use crate::engine::{
     Direction, EngineInfo, EngineUseError, Outcome, Place, Return, Sharing, MAX_ENGINES,
 };
@@ -344,9 +344,51 @@ impl Nic {
     /// # Errors
     /// [`CommError::Unknown`].
     pub fn free_communicator(&self, id: CommId) -> Result<(), CommError> {
-        self.core(|c| c.collectives(|x, io| x.free(io, id)))?;
+        self.core(|c| {
+            c.windows.forget(id);
+            c.collectives(|x, io| x.free(io, id))
+        })?;
         self.inner.progress.kick();
         Ok(())
+    }
+
+    /// Lets the other ranks' one-sided operations reach regions of a domain, those that grant peers access: before a key of
+    /// one is sent to them.
+    ///
+    /// # Errors
+    /// [`CommError::Unknown`].
+    pub fn grant_window(&self, id: CommId, pd: PdId) -> Result<(), CommError> {
+        self.core(|c| {
+            let unknown = CommError::Unknown { id };
+            let slot = c.collectives.table.find(id.0).ok_or(unknown)?;
+            for rank in 0..c.collectives.table.shape_of(slot).1 {
+                if let Some((t, conn)) = c.collectives.conn_to(slot, rank) {
+                    c.streams.transports[t].grant(conn, pd);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Makes memory that every rank has registered a window of the communicator, for descriptors with `SYMMETRIC`. The
+    /// number is the same on all ranks when they make their windows in the same order.
+    ///
+    /// # Errors
+    /// [`CommError`]: no such communicator, a list of another length, or no number is left.
+    pub fn create_window(&self, id: CommId, window: Window) -> Result<u16, CommError> {
+        self.core(|c| c.windows.add(&c.collectives, id, window))
+    }
+
+    /// Frees a window: its number is refused from now on. Its memory stays registered.
+    ///
+    /// # Errors
+    /// [`CommError::UnknownWindow`].
+    pub fn free_window(&self, id: CommId, window: u16) -> Result<(), CommError> {
+        let unknown = CommError::UnknownWindow { id, window };
+        match self.core(|c| c.windows.remove(id, window)) {
+            true => Ok(()),
+            false => Err(unknown),
+        }
     }
 
     /// Operations of a communicator that have not ended, from every queue; a queue in which the NIC has not

@@ -129,7 +129,8 @@ pub trait Transport: Sharer + Send {
 
     /// Cancels a posted operation. `Some(bytes)` when it was still queued: it yields no event, and
     /// after the call the transport never touches its buffer again. A send that was partly taken by
-    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a one-sided operation.
+    /// the peer, or by frames in flight, makes the stream unusable: the caller aborts it. So does a one-sided operation whose source the
+    /// peer may still read: then `Some` has a number above 0. It may be executed even so.
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64>;
 
     /// Bytes of sends that have retired with `OK` and that the peer has not confirmed to have.

@@ -662,8 +662,8 @@ impl Transport for LocalTransport {
             }
             return Some(r.done.into());
         }
-        if c.one_sided.requester.cancel(token) {
-            return Some(0);
+        if let Some(bytes) = c.one_sided.requester.cancel(token) {
+            return Some(bytes);
         }
         let i = c.tx.sends.iter().position(|s| s.work.token == token)?;
         let s = c.tx.sends.remove(i)?;

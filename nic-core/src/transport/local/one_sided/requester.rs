@@ -24,6 +24,8 @@ struct Work {
     work: RemoteWork,
     /// Bytes of a put that were emitted.
     emitted: u32,
+    /// The peer copies them out of the source itself.
+    by_ref: bool,
     /// It has retired already: cancelled, failed, or a get with all its bytes.
     retired: bool,
 }
@@ -88,19 +90,23 @@ impl Requester {
         self.works.push_back(Work {
             work,
             emitted: 0,
+            by_ref: false,
             retired: false,
         });
     }
 
-    /// Ends an operation without event. `false`: it is not here, or has retired.
-    pub(in super::super) fn cancel(&mut self, token: WorkToken) -> bool {
-        if let Some(get) = self.gets.iter_mut().find(|g| g.token == token) {
-            get.cancelled = true;
-        }
+    /// Ends an operation without event. The bytes that the peer may still read; `None`: it is not here, or has retired.
+    pub(in super::super) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
+        let get = self.gets.iter_mut().find(|g| g.token == token);
+        let pulled = get.is_some_and(|g| !std::mem::replace(&mut g.cancelled, true));
         let found = self.works.iter_mut().find(|w| w.work.token == token);
         match found {
-            Some(w) => !std::mem::replace(&mut w.retired, true),
-            None => self.gets.iter().any(|g| g.token == token),
+            Some(w) if w.retired => None,
+            Some(w) => {
+                w.retired = true;
+                Some(if w.by_ref { w.emitted.into() } else { 0 })
+            }
+            None => pulled.then_some(0),
         }
     }
 
@@ -372,7 +378,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
         RemoteOp::Put { payload, signal } => {
             let left = payload.len() - w.emitted;
             let inline = left as usize <= PUT_INLINE && w.emitted == 0;
-            let mut staged = None;
+            let (mut staged, mut by_ref) = (None, false);
             let (bytes, len) = match payload {
                 Payload::Inline { bytes, .. } => (inline_words(&bytes[..left as usize]), left),
                 Payload::Memory(_) if left == 0 => (inline_words(&[]), 0),
@@ -388,6 +394,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
                     let span = out.dma.span(&buffer, w.emitted.into())?.prefix(left.into());
                     let bus = span.addr.value();
                     if r.piece.is_none() && reaches(out, bus) {
+                        by_ref = true;
                         (PutBytes::At(bus), span.len as u32)
                     } else {
                         let full = r.rooms.len() >= out.staging.depth as usize;
@@ -421,6 +428,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
             }
             r.lines_sent = r.lines_sent.wrapping_add(1);
             w.emitted += len;
+            w.by_ref |= by_ref;
             out.moved = true;
             if let Some(room) = staged {
                 r.rooms.push_back((r.lines_sent, Held::Room(room)));
