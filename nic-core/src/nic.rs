@@ -24,6 +24,7 @@ use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, NetworkError};
+use crate::port::AnyPort;
 use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
 use crate::session::State;
@@ -145,7 +146,7 @@ impl NicBuilder {
         let mut fds = Vec::new();
         let network = match self.network {
             Some(network) => network,
-            None => Network::new(self.config.ip, 32, Vec::new(), &[])?,
+            None => Network::new(self.config.ip, 32, Vec::<AnyPort>::new(), &[])?,
         };
         if network.ip() != self.config.ip {
             let why = format!("its network is for {}", network.ip());

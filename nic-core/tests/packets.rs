@@ -8,7 +8,7 @@ use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::datapath::Datapath;
 use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
-use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Resolved};
+use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
@@ -76,7 +76,7 @@ impl PacketTransport for Taker {
         self.answers += 1;
     }
     fn resolved(&mut self, _: usize, _: Resolved) {}
-    fn refused(&mut self, _: NicTime, _: Link, _: &Network) {}
+    fn refused(&mut self, _: NicTime, _: Refused, _: &Network) {}
 }
 
 /// A frame from the other end with an IPv4 packet of this protocol number.
@@ -100,9 +100,19 @@ fn frame(number: u8, to_port: u16, payload: &[u8]) -> Vec<u8> {
         6 => f[46] = 0x50,
         _ => f[38..40].copy_from_slice(&(total - 20).to_be_bytes()),
     }
+    correct(&mut f);
     f.extend(payload);
     f.resize(f.len().max(60), 0xee);
     f
+}
+
+/// Writes the checksum of the IPv4 header (RFC 791 §3.1).
+fn correct(f: &mut [u8]) {
+    f[24..26].fill(0);
+    let words = f[14..34].chunks_exact(2);
+    let sum: u32 = words.map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    f[24..26].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
 }
 
 fn send(port: &mut MemPort, frame: &[u8]) {
@@ -251,6 +261,10 @@ fn damaged_datagrams_stay_within_their_frame() {
                 *b = rng.next() as u8;
             }
         }
+        // The checksum alone would refuse them.
+        if f.len() >= 34 && rng.below(4) > 0 {
+            correct(&mut f);
+        }
         send(&mut far, &f);
         let takers: &mut Takers<'_> = &mut [None, Some(&mut roce)];
         deliver(
@@ -285,5 +299,5 @@ impl PacketTransport for Damaged {
     }
     fn answer(&mut self, _: NicTime, _: &mut Network) {}
     fn resolved(&mut self, _: usize, _: Resolved) {}
-    fn refused(&mut self, _: NicTime, _: Link, _: &Network) {}
+    fn refused(&mut self, _: NicTime, _: Refused, _: &Network) {}
 }

@@ -8,14 +8,17 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use port_rules::packets::Wired;
 use port_rules::Link;
+use ringbell_nic_core::network::Refused;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::mem::{MemPort, MemSwitch};
+use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::tap::{TapConfig, TapPort};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::{Checksums, MacAddr, Port};
-use tcp_support::live::{missing, ok, Namespace};
+use ringbell_nic_core::port::{Batch, Checksums, DatagramPort as _, MacAddr, Port};
+use tcp_support::live::{missing, ok, run, Namespace};
 
 fn link(ports: [Box<dyn Port>; 2]) -> Option<Link> {
     Some(Link {
@@ -179,4 +182,239 @@ conformance! {
     over_tap => super::tap,
     impaired_without_faults => super::impaired,
     captured_to_a_file => super::captured,
+}
+
+/// A port of datagrams with an address of loopback that no other test has.
+fn datagrams(mtu: Option<usize>) -> RocePort {
+    let SocketAddr::V4(bind) = unused() else {
+        unreachable!("an IPv4 address");
+    };
+    RocePort::open(&RoceConfig { bind, mtu }).expect("an address of loopback")
+}
+
+fn roce(mtu: Option<usize>) -> Option<Wired> {
+    Some(Wired::datagrams(
+        [datagrams(mtu), datagrams(mtu)],
+        Box::new(()),
+    ))
+}
+
+fn roce_packet_by_packet() -> Option<Wired> {
+    let mut wired = roce(Some(4_200))?;
+    wired.segmented = false;
+    Some(wired)
+}
+
+packet_conformance! {
+    packets_over_mem_private => || super::private().map(super::Wired::frames),
+    packets_over_mem_shared => || super::shared().map(super::Wired::frames),
+    packets_over_udp => || super::udp().map(super::Wired::frames),
+    packets_over_udp_with_a_secret => || super::udp_with_a_secret().map(super::Wired::frames),
+    packets_over_tap => || super::tap().map(super::Wired::frames),
+    packets_impaired_without_faults => || super::impaired().map(super::Wired::frames),
+    packets_captured_to_a_file => || super::captured().map(super::Wired::frames),
+    packets_over_roce => || super::roce(None),
+    packets_over_roce_with_a_small_mtu => || super::roce(Some(1_500)),
+    packets_over_roce_packet_by_packet => super::roce_packet_by_packet,
+}
+
+/// Two ports of datagrams in a namespace of their own, whose loopback has this MTU.
+fn in_a_namespace(mtu: usize) -> Option<Wired> {
+    if let Some(why) = missing(&["ip", "tc"]) {
+        eprintln!("SKIPPED {}:{}: {why}", file!(), line!());
+        return None;
+    }
+    let ns = Namespace::new();
+    ns.enter();
+    loopback_carries(mtu);
+    Some(Wired::datagrams(
+        [datagrams(None), datagrams(None)],
+        Box::new(ns),
+    ))
+}
+
+fn loopback_carries(mtu: usize) {
+    ok("ip", &["link", "set", "lo", "mtu", &mtu.to_string()]);
+}
+
+fn numbered(batch: &mut Batch, sizes: &[usize]) -> Vec<Vec<u8>> {
+    let packets = sizes.iter().enumerate().map(|(n, &len)| {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 + n) as u8).collect();
+        batch.put(&bytes);
+        batch.end();
+        bytes
+    });
+    packets.collect()
+}
+
+/// Segmented and not: packets that the way no longer carries are lost and counted, the others of the batch arrive.
+#[test]
+fn an_mtu_that_falls_during_a_batch_costs_the_longer_packets_alone() {
+    for segmented in [true, false] {
+        let Some(mut w) = in_a_namespace(9_000) else {
+            return;
+        };
+        w.segmented = segmented;
+        assert_eq!(w.longest(0), 9_000 - 28);
+        loopback_carries(2_000);
+        // The known MTU lets them through to the kernel, which refuses them.
+        let sizes = [
+            8_000, 8_000, 700, 1_972, 1_973, 1_000, 1_000, 1_000, 8_972, 5,
+        ];
+        let mut batch = Batch::new();
+        let sent = numbered(&mut batch, &sizes);
+        let fits: Vec<_> = sent.into_iter().filter(|p| p.len() <= 1_972).collect();
+        assert!(w.carry(0, 2, &batch, fits.len()) == fits);
+        assert_eq!(w.counters(0).tx_dropped, 4);
+        assert_eq!(w.longest(0), 2_000 - 28);
+        assert_eq!(
+            w.nets[0].segmentation(w.hops[0]).packets,
+            64,
+            "it still cuts"
+        );
+        // It never rises.
+        loopback_carries(9_000);
+        assert_eq!(w.longest(0), 2_000 - 28);
+    }
+}
+
+/// A queue of the kernel that is full refuses part of the messages of one call: they leave later, each once.
+#[test]
+fn a_full_queue_of_the_kernel_takes_the_rest_later() {
+    let Some(mut w) = in_a_namespace(65_536) else {
+        return;
+    };
+    let slow = "qdisc add dev lo root tbf rate 2gbit burst 1m latency 10s";
+    let args: Vec<_> = slow.split(' ').collect();
+    if !run("tc", &args).is_some_and(|o| o.status.success()) {
+        eprintln!("SKIPPED {}:{}: no such qdisc", file!(), line!());
+        return;
+    }
+    let mut batch = Batch::new();
+    let sizes = [4_000; 64];
+    let (mut got, mut stops, mut within) = (0, 0, 0);
+    // In all more than the buffer of a socket holds.
+    let sent = numbered(&mut batch, &sizes);
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    for _ in 0..400 {
+        let mut at = 0;
+        while at < batch.len() {
+            let n = w.send(0, 0, &batch, at);
+            at += n;
+            if at < batch.len() {
+                stops += 1;
+                within += usize::from(n > 0);
+                std::thread::sleep(Duration::from_millis(1));
+                w.step();
+                assert!(std::time::Instant::now() < end, "no room for long");
+            }
+        }
+        w.step();
+    }
+    while got < 400 * sizes.len() {
+        w.step();
+        for (_, _, bytes) in w.takers[1].got.drain(..) {
+            assert!(bytes == sent[got % sizes.len()], "packet {got}");
+            got += 1;
+        }
+        assert!(
+            std::time::Instant::now() < end,
+            "{got} arrived, {stops} stops"
+        );
+    }
+    assert!(within > 0, "{stops} stops, none inside a batch");
+    assert_eq!(w.counters(0).tx_frames, 400 * sizes.len() as u64);
+}
+
+/// Where no process receives any more, the sender learns it and goes on; others are not disturbed.
+#[test]
+fn an_ended_peer_is_reported_and_stops_no_datagrams() {
+    let (a, b, c) = (datagrams(None), datagrams(None), datagrams(None));
+    let gone = b.local();
+    let mut w = Wired::datagrams([a, c], Box::new(()));
+    drop(b);
+    let mut batch = Batch::new();
+    let sent = numbered(&mut batch, &[100, 100, 100, 50]);
+    let to_the_living = w.at[1];
+    w.at[1] = gone;
+    for _ in 0..50 {
+        assert_eq!(w.send(0, 0, &batch, 0), batch.len());
+        w.step();
+    }
+    w.at[1] = to_the_living;
+    assert!(w.carry(0, 0, &batch, sent.len()) == sent);
+    let by = Refused::Peer {
+        port: 0,
+        peer: gone,
+    };
+    assert!(
+        w.takers[0].refused.contains(&by),
+        "{:?}",
+        w.takers[0].refused
+    );
+    assert!(w.takers[0].refused.iter().all(|r| *r == by));
+    // No port is 0; the kernel's refusal of it changes nothing for others.
+    w.at[1].set_port(0);
+    assert_eq!(w.send(0, 0, &batch, 0), batch.len());
+    w.at[1] = to_the_living;
+    assert_eq!(w.nets[0].segmentation(w.hops[0]).packets, 64);
+    // Nor does a peer that this address cannot reach.
+    w.at[1] = "255.255.255.255:9".parse().expect("an address");
+    assert_eq!(w.send(0, 0, &batch, 0), batch.len());
+    w.at[1] = to_the_living;
+    assert_eq!(w.nets[0].segmentation(w.hops[0]).packets, 64);
+    assert!(w.carry(0, 0, &batch, sent.len()) == sent);
+}
+
+/// What any process of the host may send: empty datagrams and ones of every size, in one piece and joined.
+#[test]
+fn datagrams_of_strangers_are_received_or_counted() {
+    let (a, b) = (datagrams(None), datagrams(None));
+    let to = a.local();
+    let mut w = Wired::datagrams([a, b], Box::new(()));
+    let stranger = UdpSocket::bind(unused()).expect("an address of loopback");
+    for len in [0, 1, 11, 0, 1_400, 65_507, 0] {
+        stranger
+            .send_to(&vec![7; len], to)
+            .expect("loopback takes it");
+    }
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while w.takers[0].got.len() < 4 {
+        w.step();
+        assert!(std::time::Instant::now() < end, "{}", w.takers[0].got.len());
+    }
+    w.step();
+    let lens: Vec<_> = w.takers[0].got.iter().map(|g| g.2.len()).collect();
+    assert_eq!(lens, [1, 11, 1_400, 65_507]);
+    assert_eq!(w.counters(0).rx_malformed, 3);
+}
+
+#[test]
+fn settings_of_a_port_of_datagrams_that_cannot_work_are_refused() {
+    let open = |bind: &str, mtu| {
+        let bind = bind.parse().expect("an address");
+        RocePort::open(&RoceConfig { bind, mtu }).map(|p| p.mtu())
+    };
+    for bind in ["0.0.0.0:0", "255.255.255.255:0", "224.0.0.1:0"] {
+        let refused = open(bind, None).expect_err("no host");
+        assert!(
+            refused.to_string().contains("no address of this host"),
+            "{refused}"
+        );
+    }
+    let refused = open("192.0.2.1:0", None).expect_err("another host's");
+    assert!(refused.to_string().contains("cannot receive"), "{refused}");
+    for mtu in [0, 575, 65_536, usize::MAX] {
+        let refused = open("127.0.0.1:0", Some(mtu)).expect_err("out of range");
+        assert!(refused.to_string().contains("576 to 65535"), "{refused}");
+    }
+    for mtu in [576, 65_535] {
+        assert_eq!(open("127.0.0.1:0", Some(mtu)).ok(), Some(mtu));
+    }
+    let taken = datagrams(None).local();
+    let first = RocePort::open(&RoceConfig {
+        bind: taken,
+        mtu: None,
+    });
+    assert!(open(&taken.to_string(), None).is_err(), "{first:?}");
 }

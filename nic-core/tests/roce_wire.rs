@@ -13,9 +13,9 @@ use ringbell_nic_core::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIV
 use ringbell_nic_core::wire::roce::icrc::{icrc, Flow};
 use ringbell_nic_core::wire::roce::packet::{open, Head};
 use ringbell_nic_core::wire::roce::{
-    ip, Aeth, AtomicEth, Bth, Deth, Extended, Invalid, Packet, Psn, Qpn, Reth, Syndrome,
+    Aeth, AtomicEth, Bth, Deth, Extended, Invalid, Packet, Psn, Qpn, Reth, Syndrome,
 };
-use ringbell_nic_core::wire::{emit_ethernet, MacAddr, ETHERTYPE_IPV4};
+use ringbell_nic_core::wire::{emit_ethernet, udp, MacAddr, ETHERTYPE_IPV4};
 
 const A: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 50_000);
 const B: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), ROCE_UDP_PORT);
@@ -106,10 +106,9 @@ fn packet(head: &Head, payload: &[u8]) -> Vec<u8> {
 }
 
 fn frame(packet: &[u8]) -> Vec<u8> {
-    let mut f = vec![0; 14 + ip::IP_UDP_BYTES];
+    let mut f = vec![0; 14 + udp::IP_UDP_HEADERS];
     emit_ethernet(&mut f, MacAddr::local(2), MacAddr::local(1), ETHERTYPE_IPV4);
-    let len = ip::IP_UDP_BYTES + packet.len() + 4;
-    ip::emit(&mut f[14..], A, *B.ip(), len);
+    udp::emit(&mut f[14..], A, B, 2, packet.len() + 4);
     f.extend(packet);
     f.extend(icrc(&FLOW, packet).expect("a packet"));
     f

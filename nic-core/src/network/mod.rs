@@ -9,10 +9,11 @@
 mod neighbor;
 mod routes;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
@@ -20,10 +21,11 @@ pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
-use crate::port::{MacAddr, Port};
+use crate::port::{AnyPort, Batch, MacAddr, Port, Segmentation};
 use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
 use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
+use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
 use crate::wire::{emit_ethernet, ETHERNET_HEADER, ETHERTYPE_IPV4};
 
 /// Most ports of a NIC.
@@ -61,6 +63,14 @@ pub enum NetworkError {
     /// The destination is no network.
     #[error("route {route}: the destination is no network; bits after the prefix, which has at most 32, must be 0")]
     Prefix {
+        /// As given.
+        route: Route,
+    },
+    /// A port of datagrams with a next hop.
+    #[error(
+        "route {route}: a port of datagrams takes no next hop; the host's own routes choose it"
+    )]
+    HostRoutes {
         /// As given.
         route: Route,
     },
@@ -138,12 +148,39 @@ pub struct Waiter {
 /// A packet for our address, with the frame that carries it.
 #[derive(Debug)]
 pub struct Packet<'a> {
-    /// Where it came from.
+    /// Where it came from. A port of datagrams knows no hardware address.
     pub from: Link,
     /// Its headers.
     pub headers: Headers,
-    /// From the Ethernet header on.
+    /// From the Ethernet header on; of a port of datagrams, what lies behind the UDP header.
     pub frame: &'a [u8],
+}
+
+/// A host that has refused a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// By a frame.
+    Link(Link),
+    /// By a datagram of port `port`.
+    Peer {
+        /// Our port.
+        port: usize,
+        /// Where it was sent to.
+        peer: SocketAddrV4,
+    },
+}
+
+/// How RoCEv2 packets leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Datagrams {
+    /// The UDP source port, on a port of frames; a port of datagrams has one.
+    pub src_port: u16,
+    /// The UDP destination port.
+    pub dst_port: u16,
+    /// The ECN bits.
+    pub ecn: u8,
+    /// The kernel may cut packets from larger ones: it then numbers them by their IPv4 identification, which the ICRC covers.
+    pub segmented: bool,
 }
 
 /// What the headers of a packet say.
@@ -166,7 +203,7 @@ pub(crate) enum Received<'a> {
 /// The ports of a NIC and its forwarding table. See the module text.
 pub struct Network {
     address: Ipv4Cidr,
-    ports: Vec<Box<dyn Port>>,
+    ports: Vec<AnyPort>,
     macs: Vec<MacAddr>,
     routes: Arc<Routes>,
     neighbors: Neighbors,
@@ -193,12 +230,13 @@ impl Network {
     ///
     /// # Errors
     /// [`NetworkError`] names the address, the port or the route that cannot work.
-    pub fn new(
+    pub fn new<P: Into<AnyPort>>(
         ip: Ipv4Addr,
         prefix_len: u8,
-        ports: Vec<Box<dyn Port>>,
+        ports: Vec<P>,
         routes: &[Route],
     ) -> Result<Network, NetworkError> {
+        let ports: Vec<AnyPort> = ports.into_iter().map(P::into).collect();
         if !is_host(ip) || prefix_len == 0 || prefix_len > 32 {
             return Err(NetworkError::Address { ip, prefix_len });
         }
@@ -206,16 +244,20 @@ impl Network {
             let ports = ports.len();
             return Err(NetworkError::TooManyPorts { ports });
         }
-        let macs: Vec<MacAddr> = ports.iter().map(|p| p.mac()).collect();
-        if let Some(port) = macs.iter().position(|m| !m.is_unicast()) {
+        let mac = |p: &AnyPort| p.frames().map_or(MacAddr::default(), |p| p.mac());
+        let macs: Vec<MacAddr> = ports.iter().map(mac).collect();
+        let is_group = |(p, mac): (&AnyPort, &MacAddr)| p.frames().is_some() && !mac.is_unicast();
+        if let Some(port) = ports.iter().zip(&macs).position(is_group) {
             let mac = macs[port];
             return Err(NetworkError::Mac { port, mac });
         }
         let address = Ipv4Cidr::new(ip, prefix_len);
-        let longest = ports.iter().map(|p| p.mtu()).max().unwrap_or(0);
+        let of_datagrams: Vec<bool> = ports.iter().map(|p| p.frames().is_none()).collect();
+        let frames = ports.iter().filter_map(|p| p.frames());
+        let longest = frames.map(|p| p.mtu()).max().unwrap_or(0);
         Ok(Network {
             address,
-            routes: Arc::new(Routes::new(address, ports.len(), routes)?),
+            routes: Arc::new(Routes::new(address, &of_datagrams, routes)?),
             ports,
             macs,
             neighbors: Neighbors::default(),
@@ -232,7 +274,7 @@ impl Network {
     }
 
     /// The ports, by number.
-    pub fn ports(&self) -> &[Box<dyn Port>] {
+    pub fn ports(&self) -> &[AnyPort] {
         &self.ports
     }
 
@@ -255,18 +297,22 @@ impl Network {
     ///
     /// # Errors
     /// `HostUnreachable` without a route, `NoResources` when the neighbour table is full.
-    pub(crate) fn hop_to(
+    pub fn hop_to(
         &mut self,
+        protocol: Protocol,
         peer: Ipv4Addr,
         seen: Option<Link>,
         now: NicTime,
     ) -> Result<usize, Status> {
-        let route = self.routes.to(peer).ok_or(Status::HostUnreachable)?;
+        let route = self.routes.to(protocol, peer);
+        let route = route.ok_or(Status::HostUnreachable)?;
         let port = route.port;
         if seen.is_some_and(|s| s.port != port) {
             return Err(Status::HostUnreachable);
         }
         let (ip, fixed) = match route.via {
+            // The kernel finds the hardware address.
+            Via::Link if self.ports[port].frames().is_none() => (peer, Some(MacAddr::default())),
             Via::Link => (peer, None),
             Via::Gateway(gateway) => (gateway, None),
             Via::Mac(mac) => (peer, Some(mac)),
@@ -288,24 +334,96 @@ impl Network {
     }
 
     /// One user of a hop less; `who` no longer waits for it.
-    pub(crate) fn release(&mut self, hop: usize, who: Waiter) {
+    pub fn release(&mut self, hop: usize, who: Waiter) {
         self.neighbors.release(hop, who);
     }
 
-    /// Reports `who` by [`Network::resolve`] when the hop's hardware address is known or will not be.
-    pub(crate) fn wait(&mut self, hop: usize, who: Waiter, now: NicTime) {
+    /// Reports `who` by [`PacketTransport::resolved`](crate::transport::PacketTransport::resolved) when the hop's hardware address is known or will not be.
+    pub fn wait(&mut self, hop: usize, who: Waiter, now: NicTime) {
         self.neighbors.wait(hop, who, now);
     }
 
     /// Where frames for a hop go, once that is known.
     #[inline]
-    pub(crate) fn link(&self, hop: usize) -> Option<Link> {
+    pub fn link(&self, hop: usize) -> Option<Link> {
         self.neighbors.link(hop)
     }
 
     /// The port of a hop.
-    pub(crate) fn port_of(&self, hop: usize) -> usize {
-        self.neighbors.port(hop)
+    pub fn port_of(&self, hop: usize) -> usize {
+        self.neighbors.place(hop).port
+    }
+
+    /// The sender's address of RoCEv2 packets to a hop; `src_port` on a port of frames.
+    pub fn source(&self, hop: usize, src_port: u16) -> SocketAddrV4 {
+        match &self.ports[self.port_of(hop)] {
+            AnyPort::Frames(_) => SocketAddrV4::new(self.ip(), src_port),
+            AnyPort::Datagrams(p) => p.local(),
+        }
+    }
+
+    /// Where RoCEv2 packets that have arrived at a port were sent to.
+    pub fn destination(&self, port: usize) -> SocketAddrV4 {
+        match &self.ports[port] {
+            AnyPort::Frames(_) => SocketAddrV4::new(self.ip(), ROCE_UDP_PORT),
+            AnyPort::Datagrams(p) => p.local(),
+        }
+    }
+
+    /// Longest UDP payload to the peer of a hop. It may fall, and never rises.
+    pub fn payload_to(&mut self, hop: usize) -> usize {
+        let place = self.neighbors.place(hop);
+        let mtu = match &mut self.ports[place.port] {
+            AnyPort::Frames(p) => p.mtu(),
+            AnyPort::Datagrams(p) => p.mtu_to(place.ip),
+        };
+        mtu - IP_UDP_HEADERS
+    }
+
+    /// How many packets of one size leave as one.
+    pub fn segmentation(&self, hop: usize) -> Segmentation {
+        match &self.ports[self.port_of(hop)] {
+            AnyPort::Frames(p) => Segmentation {
+                packets: 1,
+                bytes: p.mtu() - IP_UDP_HEADERS,
+            },
+            AnyPort::Datagrams(p) => p.segmentation(),
+        }
+    }
+
+    /// Sends packets `from..` of a batch, each beginning at the BTH, to a peer of the hop's address. Returns how many were taken; the others found
+    /// no room and may be sent again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames wait for [`Network::flush`].
+    pub fn send(
+        &mut self,
+        now: NicTime,
+        hop: usize,
+        peer: Ipv4Addr,
+        how: &Datagrams,
+        batch: &Batch,
+        from: usize,
+    ) -> usize {
+        let Some(link) = self.link(hop) else {
+            return 0;
+        };
+        let to = SocketAddrV4::new(peer, how.dst_port);
+        if let AnyPort::Datagrams(port) = &mut self.ports[link.port] {
+            return port.send(to, how.ecn, how.segmented, batch, from);
+        }
+        let source = SocketAddrV4::new(self.ip(), how.src_port);
+        for packet in from..batch.len() {
+            let Some(room) = self.room(now, link) else {
+                return packet - from;
+            };
+            let len = batch.len_of(packet);
+            let fits =
+                room.len() >= IP_UDP_HEADERS && batch.copy_to(packet, &mut room[IP_UDP_HEADERS..]);
+            if fits {
+                udp::emit(room, source, to, how.ecn, len);
+            }
+            // The port drops and counts what is longer than its room.
+            self.commit(now, link, IP_UDP_HEADERS + len);
+        }
+        batch.len().saturating_sub(from)
     }
 
     /// A valid packet came from there.
@@ -348,12 +466,8 @@ impl Network {
             target_ip: place.ip,
         };
         let len = request.emit(&mut frame);
-        let sent = send(
-            &mut *self.ports[place.port],
-            now,
-            MacAddr::BROADCAST,
-            &frame[..len],
-        );
+        let port = self.ports[place.port].frames_mut();
+        let sent = port.is_some_and(|p| send(&mut **p, now, MacAddr::BROADCAST, &frame[..len]));
         self.counters.replies_lost += u64::from(!sent);
     }
 
@@ -365,7 +479,26 @@ impl Network {
             self.send_answer(now);
         }
         let (ip, mac) = (self.address.address(), self.macs[port]);
-        let frame = self.ports[port].rx_frame(now)?;
+        let frame = match &mut self.ports[port] {
+            AnyPort::Frames(p) => p.rx_frame(now)?,
+            AnyPort::Datagrams(p) => {
+                let datagram = p.receive(now)?;
+                let mac = MacAddr::default();
+                let packet = Packet {
+                    from: Link { port, mac },
+                    headers: Headers::Roce(RoceFrame {
+                        src_mac: mac,
+                        src: datagram.from,
+                        ecn: datagram.ecn,
+                        fragment: UNFRAGMENTED,
+                        payload_at: 0,
+                        end: datagram.bytes.len(),
+                    }),
+                    frame: datagram.bytes,
+                };
+                return Some(Received::Packet(Protocol::Roce, packet));
+            }
+        };
         match classify(frame, mac, ip) {
             Ok(Frame::Tcp(seg)) => {
                 let mac = seg.src_mac;
@@ -420,8 +553,8 @@ impl Network {
 
     fn send_answer(&mut self, now: NicTime) {
         if let Some((to, len)) = self.answer.take() {
-            let port = &mut *self.ports[to.port];
-            let sent = send(port, now, to.mac, &self.scratch[..len]);
+            let port = self.ports[to.port].frames_mut();
+            let sent = port.is_some_and(|p| send(&mut **p, now, to.mac, &self.scratch[..len]));
             self.counters.replies_lost += u64::from(!sent);
         }
     }
@@ -430,7 +563,7 @@ impl Network {
     /// [`Network::commit`].
     #[inline]
     pub(crate) fn room(&mut self, now: NicTime, to: Link) -> Option<&mut [u8]> {
-        let frame = self.ports[to.port].tx_frame(now, to.mac)?;
+        let frame = self.ports[to.port].frames_mut()?.tx_frame(now, to.mac)?;
         emit_ethernet(frame, to.mac, self.macs[to.port], ETHERTYPE_IPV4);
         Some(&mut frame[ETHERNET_HEADER..])
     }
@@ -438,13 +571,16 @@ impl Network {
     /// Whether there is room for a packet.
     #[inline]
     pub(crate) fn has_room(&mut self, now: NicTime, to: Link) -> bool {
-        self.ports[to.port].tx_frame(now, to.mac).is_some()
+        let port = self.ports[to.port].frames_mut();
+        port.is_some_and(|p| p.tx_frame(now, to.mac).is_some())
     }
 
     /// Sends the first `len` bytes of the room.
     #[inline]
     pub(crate) fn commit(&mut self, now: NicTime, to: Link, len: usize) {
-        self.ports[to.port].tx_commit(now, ETHERNET_HEADER + len);
+        if let Some(port) = self.ports[to.port].frames_mut() {
+            port.tx_commit(now, ETHERNET_HEADER + len);
+        }
     }
 
     /// Sends a packet, or loses it when there is no room.
@@ -459,26 +595,32 @@ impl Network {
         }
     }
 
-    /// The next host that has refused a frame; see [`Port::next_refused`].
-    pub(crate) fn next_refused(&mut self) -> Option<Link> {
+    /// The next host that has refused a packet; see [`Port::next_refused`].
+    pub(crate) fn next_refused(&mut self) -> Option<Refused> {
         let mut ports = self.ports.iter_mut().enumerate();
-        ports.find_map(|(port, p)| {
-            let mac = p.next_refused()?;
-            Some(Link { port, mac })
+        ports.find_map(|(port, p)| match p {
+            AnyPort::Frames(p) => {
+                let mac = p.next_refused()?;
+                Some(Refused::Link(Link { port, mac }))
+            }
+            AnyPort::Datagrams(p) => {
+                let peer = p.next_refused()?;
+                Some(Refused::Peer { port, peer })
+            }
         })
     }
 
     /// Sends what waits for a batch.
     pub fn flush(&mut self, now: NicTime) {
         self.send_answer(now);
-        for port in &mut self.ports {
+        for port in self.ports.iter_mut().filter_map(AnyPort::frames_mut) {
             port.flush(now);
         }
     }
 
     /// When the transports must be stepped although no frame arrives.
     pub fn next_timer(&self) -> Option<NicTime> {
-        let ports = self.ports.iter().filter_map(|p| p.next_timer());
+        let ports = self.ports.iter().filter_map(|p| p.frames()?.next_timer());
         ports.chain(self.neighbors.next_timer()).min()
     }
 

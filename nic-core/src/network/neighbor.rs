@@ -147,8 +147,8 @@ impl Neighbors {
         }
     }
 
-    pub(super) fn port(&self, entry: usize) -> usize {
-        self.entries[entry].at.port
+    pub(super) fn place(&self, entry: usize) -> Place {
+        self.entries[entry].at
     }
 
     /// Reports `who` as resolved, by [`Neighbors::heard`] or the step after its last try, when the answer is there

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use smoltcp::wire::Ipv4Cidr;
 
-use super::NetworkError;
+use super::{NetworkError, Protocol};
 use crate::port::MacAddr;
 
 /// Most routes of a NIC.
@@ -114,15 +114,21 @@ impl fmt::Display for Route {
 
 /// The table, longest prefixes first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Routes(Vec<Route>);
+pub(crate) struct Routes {
+    all: Vec<Route>,
+    /// The ports that carry datagrams, which are RoCEv2's alone.
+    of_datagrams: Vec<bool>,
+}
 
 impl Routes {
-    /// The given routes, and the NIC's own network at the first port unless one of them has it.
+    /// The given routes, and the NIC's own network at the first port unless one of them has it. A port of datagrams, the first of them, leads
+    /// everywhere else: the host's routes are behind it.
     pub(super) fn new(
         own: Ipv4Cidr,
-        ports: usize,
+        of_datagrams: &[bool],
         given: &[Route],
     ) -> Result<Routes, NetworkError> {
+        let ports = of_datagrams.len();
         if given.len() > ROUTES_MAX {
             return Err(NetworkError::TooManyRoutes);
         }
@@ -133,6 +139,9 @@ impl Routes {
             }
             if route.port >= ports {
                 return Err(NetworkError::NoSuchPort { route, ports });
+            }
+            if of_datagrams[route.port] && route.via != Via::Link {
+                return Err(NetworkError::HostRoutes { route });
             }
             let usable = match route.via {
                 Via::Link => true,
@@ -148,25 +157,36 @@ impl Routes {
             all.push(route);
         }
         let own = own.network();
-        if ports > 0 && !all.iter().any(|r| r.cidr() == own) {
-            all.push(Route {
-                network: own.address(),
-                prefix_len: own.prefix_len(),
-                port: 0,
-                via: Via::Link,
-            });
+        let everywhere = Ipv4Cidr::new(Ipv4Addr::UNSPECIFIED, 0);
+        let first_of_datagrams = of_datagrams.iter().position(|d| *d);
+        let implied = [
+            (ports > 0).then_some((own, 0)),
+            first_of_datagrams.map(|port| (everywhere, port)),
+        ];
+        for (network, port) in implied.into_iter().flatten() {
+            if !all.iter().any(|r| r.cidr() == network) {
+                all.push(Route {
+                    network: network.address(),
+                    prefix_len: network.prefix_len(),
+                    port,
+                    via: Via::Link,
+                });
+            }
         }
         all.sort_by_key(|r| std::cmp::Reverse(r.prefix_len));
-        Ok(Routes(all))
+        let of_datagrams = of_datagrams.to_vec();
+        Ok(Routes { all, of_datagrams })
     }
 
-    /// The route to an address.
-    pub(crate) fn to(&self, ip: Ipv4Addr) -> Option<&Route> {
-        self.0.iter().find(|r| r.cidr().contains_addr(&ip))
+    /// The route to an address for a protocol: TCP has none by a port of datagrams.
+    pub(crate) fn to(&self, protocol: Protocol, ip: Ipv4Addr) -> Option<&Route> {
+        let carries = |r: &Route| protocol == Protocol::Roce || !self.of_datagrams[r.port];
+        let mut all = self.all.iter();
+        all.find(|r| r.cidr().contains_addr(&ip) && carries(r))
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Route> {
-        self.0.iter()
+        self.all.iter()
     }
 }
 
@@ -180,7 +200,7 @@ mod tests {
 
     fn table(ports: usize, texts: &[&str]) -> Result<Routes, NetworkError> {
         let given: Vec<Route> = texts.iter().map(|t| t.parse().unwrap()).collect(); // routes all
-        Routes::new(own(), ports, &given)
+        Routes::new(own(), &vec![false; ports], &given)
     }
 
     #[test]
@@ -215,15 +235,43 @@ mod tests {
     #[test]
     fn the_longest_prefix_decides_and_the_own_network_is_at_the_first_port() {
         let t = table(3, &["10.0.0.0/8=2", "10.0.1.9/32=1", "0.0.0.0/0=1"]).unwrap(); // sound
-        let port = |ip: [u8; 4]| t.to(ip.into()).map(|r| r.port);
+        let port = |ip: [u8; 4]| t.to(Protocol::Tcp, ip.into()).map(|r| r.port);
         assert_eq!(port([10, 0, 1, 7]), Some(0));
         assert_eq!(port([10, 0, 1, 9]), Some(1));
         assert_eq!(port([10, 9, 9, 9]), Some(2));
         assert_eq!(port([192, 168, 0, 1]), Some(1));
         let moved = table(2, &["10.0.1.0/24=1"]).unwrap(); // sound
-        assert_eq!(moved.to([10, 0, 1, 7].into()).map(|r| r.port), Some(1));
-        assert_eq!(moved.to([10, 0, 2, 7].into()), None);
-        assert_eq!(table(0, &[]).unwrap().to([10, 0, 1, 7].into()), None); // sound
+        assert_eq!(
+            moved
+                .to(Protocol::Tcp, [10, 0, 1, 7].into())
+                .map(|r| r.port),
+            Some(1)
+        );
+        assert_eq!(moved.to(Protocol::Tcp, [10, 0, 2, 7].into()), None);
+        assert_eq!(
+            table(0, &[])
+                .unwrap()
+                .to(Protocol::Tcp, [10, 0, 1, 7].into()),
+            None
+        ); // sound
+    }
+
+    #[test]
+    fn a_port_of_datagrams_leads_everywhere_and_carries_no_tcp() {
+        let given = ["10.0.3.0/24=1".parse().unwrap()]; // a route
+        let t = Routes::new(own(), &[false, true, true], &given).unwrap(); // sound
+        let port = |protocol, ip: [u8; 4]| t.to(protocol, ip.into()).map(|r| r.port);
+        for (ip, tcp, roce) in [
+            ([10, 0, 1, 7], Some(0), Some(0)),
+            ([10, 0, 3, 7], None, Some(1)),
+            ([192, 168, 0, 1], None, Some(1)),
+        ] {
+            assert_eq!(port(Protocol::Tcp, ip), tcp, "{ip:?}");
+            assert_eq!(port(Protocol::Roce, ip), roce, "{ip:?}");
+        }
+        let via = ["10.0.3.0/24=1,via=10.0.1.254".parse().unwrap()]; // a route
+        let refused = Routes::new(own(), &[false, true], &via).unwrap_err();
+        assert!(refused.to_string().contains("host's own routes"));
     }
 
     #[test]
@@ -245,7 +293,7 @@ mod tests {
         let one: Route = "10.0.2.0/24=0".parse().unwrap(); // a route
         let many = vec![one; ROUTES_MAX + 1];
         assert_eq!(
-            Routes::new(own(), 1, &many),
+            Routes::new(own(), &[false], &many),
             Err(NetworkError::TooManyRoutes)
         );
     }

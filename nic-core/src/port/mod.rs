@@ -1,7 +1,8 @@
-//! Ports: the NIC's interfaces for Ethernet frames.
+//! Ports: the NIC's interfaces to its networks.
 //!
-//! A [`Port`] carries whole Ethernet frames. Its buffers are reused, so no frame costs an
-//! allocation; the caller writes a frame in place ([`tx_frame`], [`tx_commit`]) and reads one in
+//! A [`Port`] carries whole Ethernet frames, a [`DatagramPort`] the datagrams of a UDP socket of the host.
+//!
+//! The buffers of a `Port` are reused, so no frame costs an allocation; the caller writes a frame in place ([`tx_frame`], [`tx_commit`]) and reads one in
 //! place ([`rx_frame`]). Frames handed to a port may wait for [`flush`], which sends a batch.
 //!
 //! Receiving never depends on transmitting: a port whose transmit side is full still receives, or
@@ -12,24 +13,30 @@
 //! | in-memory switch | [`mem`] | nothing; one process or several |
 //! | UDP socket, VXLAN-framed | [`udp`] | a UDP port; works between machines |
 //! | TAP device | [`tap`] | root, or a device that root made |
-//! | any of these, with faults | [`impair`] | – |
-//! | any of these, recorded | [`capture`] | a writable file |
+//! | UDP socket, datagrams for RoCEv2 | [`roce`] | an address of the host; works between machines |
+//! | any port of frames, with faults | [`impair`] | – |
+//! | any port of frames, recorded | [`capture`] | a writable file |
 //!
 //! [`tx_frame`]: Port::tx_frame
 //! [`tx_commit`]: Port::tx_commit
 //! [`rx_frame`]: Port::rx_frame
 //! [`flush`]: Port::flush
 
+mod batch;
 #[cfg(feature = "pcap")]
 pub mod capture;
 pub mod impair;
+mod kernel;
 pub mod mem;
+pub mod roce;
 #[cfg(feature = "tap")]
 pub mod tap;
 pub mod udp;
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::BorrowedFd;
 
+pub use self::batch::Batch;
 use crate::types::NicTime;
 pub use crate::wire::MacAddr;
 use crate::wire::ETHERNET_HEADER;
@@ -124,6 +131,154 @@ pub trait Port: Send {
 
     /// Counted since the port was opened.
     fn counters(&self) -> PortCounters;
+}
+
+/// How many packets of one size a port takes as one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segmentation {
+    /// Most packets; 1: it takes each by itself.
+    pub packets: usize,
+    /// Most bytes of them together.
+    pub bytes: usize,
+}
+
+/// A datagram that has arrived.
+#[derive(Debug)]
+pub struct Datagram<'a> {
+    /// The sender's address, as the network says it.
+    pub from: SocketAddrV4,
+    /// The two ECN bits (RFC 3168 §5).
+    pub ecn: u8,
+    /// What lies behind the UDP header.
+    pub bytes: &'a [u8],
+}
+
+/// A place where datagrams of the host leave and enter: the kernel does Ethernet, ARP, routes and the IP header.
+pub trait DatagramPort: Send {
+    /// Kind and address, as text for users: `roce 127.0.0.1:4791`.
+    fn describe(&self) -> String;
+
+    /// The address and UDP port that our packets carry as their sender.
+    fn local(&self) -> SocketAddrV4;
+
+    /// Largest IP packet to any peer.
+    fn mtu(&self) -> usize;
+
+    /// Largest IP packet to a peer. It may fall while the port is used, and never rises.
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize;
+
+    /// How many packets leave as one.
+    fn segmentation(&self) -> Segmentation;
+
+    /// Bytes that wait for us before the network loses some, with the kernel's bookkeeping of each packet.
+    fn receive_buffer(&self) -> usize;
+
+    /// Sends packets `from..` of a batch to a peer, with these ECN bits. `segmented`: the network may cut them from larger ones. Returns how
+    /// many were taken; the others found no room and may be sent again. A packet that is longer than the MTU is taken, dropped and counted.
+    fn send(
+        &mut self,
+        to: SocketAddrV4,
+        ecn: u8,
+        segmented: bool,
+        batch: &Batch,
+        from: usize,
+    ) -> usize;
+
+    /// The next datagram that has arrived. It stays until the next call of any method.
+    fn receive(&mut self, now: NicTime) -> Option<Datagram<'_>>;
+
+    /// Adds the file descriptors that become readable when a datagram arrives.
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>);
+
+    /// The next peer by which a datagram was refused: its host reports that no process receives there. A hint
+    /// that an attacker on the path may have forged.
+    fn next_refused(&mut self) -> Option<SocketAddrV4>;
+
+    /// Counted since the port was opened; bytes behind the UDP header.
+    fn counters(&self) -> PortCounters;
+}
+
+/// A port of either kind.
+pub enum AnyPort {
+    /// It carries Ethernet frames.
+    Frames(Box<dyn Port>),
+    /// It carries datagrams of the host.
+    Datagrams(Box<dyn DatagramPort>),
+}
+
+impl From<Box<dyn Port>> for AnyPort {
+    fn from(port: Box<dyn Port>) -> AnyPort {
+        AnyPort::Frames(port)
+    }
+}
+
+impl<P: Port + 'static> From<Box<P>> for AnyPort {
+    fn from(port: Box<P>) -> AnyPort {
+        AnyPort::Frames(port)
+    }
+}
+
+impl From<roce::RocePort> for AnyPort {
+    fn from(port: roce::RocePort) -> AnyPort {
+        AnyPort::Datagrams(Box::new(port))
+    }
+}
+
+impl AnyPort {
+    /// Kind and destination, as text for users.
+    pub fn describe(&self) -> String {
+        match self {
+            AnyPort::Frames(p) => p.describe(),
+            AnyPort::Datagrams(p) => p.describe(),
+        }
+    }
+
+    /// Largest IP packet.
+    #[inline]
+    pub fn mtu(&self) -> usize {
+        match self {
+            AnyPort::Frames(p) => p.mtu(),
+            AnyPort::Datagrams(p) => p.mtu(),
+        }
+    }
+
+    /// Counted since the port was opened.
+    pub fn counters(&self) -> PortCounters {
+        match self {
+            AnyPort::Frames(p) => p.counters(),
+            AnyPort::Datagrams(p) => p.counters(),
+        }
+    }
+
+    /// Checksum computation for frames; the kernel computes those of datagrams.
+    #[inline]
+    pub fn checksums(&self) -> Checksums {
+        self.frames().map_or(Checksums::Omitted, |p| p.checksums())
+    }
+
+    /// The port, if it carries frames.
+    #[inline]
+    pub fn frames(&self) -> Option<&dyn Port> {
+        match self {
+            AnyPort::Frames(p) => Some(&**p),
+            AnyPort::Datagrams(_) => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn frames_mut(&mut self) -> Option<&mut Box<dyn Port>> {
+        match self {
+            AnyPort::Frames(p) => Some(p),
+            AnyPort::Datagrams(_) => None,
+        }
+    }
+
+    pub(crate) fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        match self {
+            AnyPort::Frames(p) => p.poll_fds(fds),
+            AnyPort::Datagrams(p) => p.poll_fds(fds),
+        }
+    }
 }
 
 impl<P: Port + ?Sized> Port for Box<P> {

@@ -293,7 +293,7 @@ impl UdpPort {
                 self.shrink_to(most, to);
             }
         }
-        while let Some((to, path)) = self.socket.next_too_long() {
+        while let Some((to, path)) = self.socket.errors.next_too_long() {
             self.shrink_to(mtu::inside(path, &to), to);
         }
     }
@@ -580,7 +580,7 @@ impl Port for UdpPort {
         fds.push(self.socket.as_fd());
     }
     fn next_refused(&mut self) -> Option<MacAddr> {
-        while let Some(by) = self.socket.next_refused() {
+        while let Some(by) = self.socket.errors.next_refused() {
             if let Some((mac, _)) = self.peers.macs.iter().find(|(_, a)| **a == by) {
                 return Some(*mac);
             }

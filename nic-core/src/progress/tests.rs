@@ -15,6 +15,7 @@ use crate::datapath::Datapath;
 use crate::memory::nic_memory::NicMemory;
 use crate::memory::Sharer;
 use crate::network::Network;
+use crate::port::AnyPort;
 use crate::queue::QueueConfig;
 use crate::transport::{RecvWork, SendWork, Transport, TransportEvent};
 use crate::types::{ConnId, ListenerId};
@@ -163,7 +164,8 @@ fn a_leading_waiter_that_stops_blocks_no_other() {
         memory,
         NicMemory::new(1 << 20).expect("NIC memory"),
         Vec::new(),
-        Network::new([10, 0, 0, 1].into(), 24, Vec::new(), &[]).expect("a host's address"),
+        Network::new([10, 0, 0, 1].into(), 24, Vec::<AnyPort>::new(), &[])
+            .expect("a host's address"),
     );
     let wake = WakeCell::new().expect("a descriptor");
     let nap = Duration::from_millis(2);

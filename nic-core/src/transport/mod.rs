@@ -25,7 +25,7 @@ use ringbell_nic_abi::{InlineSend, PdId, Status};
 use crate::datapath::Datapath;
 pub use crate::datapath::{Payload, RecvWork, SendWork, TransportEvent};
 use crate::memory::Sharer;
-use crate::network::{Link, Network, Packet, Protocol, Received, Resolved, PROTOCOLS};
+use crate::network::{Network, Packet, Protocol, Received, Refused, Resolved, PROTOCOLS};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 pub use one_sided::{RemoteOp, RemoteWork, Signal};
 
@@ -214,7 +214,7 @@ pub trait PacketTransport {
     fn resolved(&mut self, index: usize, outcome: Resolved);
 
     /// A host has refused a packet; see [`Port::next_refused`](crate::port::Port::next_refused).
-    fn refused(&mut self, now: NicTime, by: Link, net: &Network);
+    fn refused(&mut self, now: NicTime, by: Refused, net: &Network);
 }
 
 /// The transports that take packets, by their protocol.

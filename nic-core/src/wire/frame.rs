@@ -9,6 +9,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::udp::is_intact;
 use super::{MacAddr, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4};
 
 /// Ethernet II header (IEEE 802.3 §3.2).
@@ -205,7 +206,7 @@ pub fn classify(frame: &[u8], mac: MacAddr, ip: Ipv4Addr) -> Result<Frame, Dropp
                 rst: tcp.flags & FLAG_RST != 0,
             }))
         }
-        17 => roce(eth.src, hdr, header_len, payload),
+        17 => roce(eth.src, hdr, &rest[..header_len], payload),
         1 => Ok(Frame::Icmp { src_mac: eth.src }),
         _ => Err(Dropped::NotOurs),
     }
@@ -216,11 +217,11 @@ fn is_answerable(src: Ipv4Addr) -> bool {
     !(src.is_unspecified() || src.is_broadcast() || src.is_multicast())
 }
 
-/// A UDP datagram: RoCEv2 alone is known. A checksum is not verified, as the ICRC covers what it covers and more.
+/// A UDP datagram: RoCEv2 alone is known. UDP's checksum is not verified, as the ICRC covers what it covers and more.
 fn roce(
     src_mac: MacAddr,
     hdr: &Ipv4Header,
-    header_len: usize,
+    header: &[u8],
     payload: &[u8],
 ) -> Result<Frame, Dropped> {
     let (udp, _) = UdpHeader::ref_from_prefix(payload).map_err(|_| Dropped::Malformed)?;
@@ -230,11 +231,11 @@ fn roce(
     let src = Ipv4Addr::from(hdr.src.get());
     let len = usize::from(udp.len.get());
     // The ICRC of a header with options is not defined.
-    let valid = header_len == 20 && (8..=payload.len()).contains(&len);
+    let valid = header.len() == 20 && (8..=payload.len()).contains(&len) && is_intact(header);
     if !valid || !is_answerable(src) || src == Ipv4Addr::from(hdr.dst.get()) {
         return Err(Dropped::Malformed);
     }
-    let udp_at = ETHERNET_HEADER + header_len;
+    let udp_at = ETHERNET_HEADER + header.len();
     Ok(Frame::Roce(RoceFrame {
         src_mac,
         src: SocketAddrV4::new(src, udp.src_port.get()),
@@ -341,6 +342,13 @@ mod tests {
         }
     }
 
+    /// The frame with the right checksum of its IPv4 header.
+    fn intact(mut f: Vec<u8>) -> Vec<u8> {
+        let end = 14 + usize::from(f[14] & 0xf) * 4;
+        smoltcp::wire::Ipv4Packet::new_unchecked(&mut f[14..end]).fill_checksum();
+        f
+    }
+
     #[test]
     fn takes_datagrams_for_the_port_of_roce_alone_and_within_their_lengths() {
         let frame = |to: u16, udp_len: u16| {
@@ -350,7 +358,7 @@ mod tests {
             f[23] = 17;
             f[36..38].copy_from_slice(&to.to_be_bytes());
             f[38..40].copy_from_slice(&udp_len.to_be_bytes());
-            f
+            intact(f)
         };
         for len in 8..=20 {
             let got = classify(&frame(ROCE_UDP_PORT, len), MAC, IP);
@@ -371,11 +379,16 @@ mod tests {
         for src in [[0; 4], [224, 0, 0, 1], [255; 4], IP.octets()] {
             let mut f = frame(ROCE_UDP_PORT, 20);
             f[26..30].copy_from_slice(&src);
+            let f = intact(f);
             assert_eq!(classify(&f, MAC, IP), Err(Dropped::Malformed), "{src:?}");
         }
+        let mut damaged = frame(ROCE_UDP_PORT, 20);
+        damaged[22] ^= 1;
+        assert_eq!(classify(&damaged, MAC, IP), Err(Dropped::Malformed));
         let mut options = frame(ROCE_UDP_PORT, 16);
         options[14] = 0x46;
         options.copy_within(34..50, 38);
+        let options = intact(options);
         assert_eq!(classify(&options, MAC, IP), Err(Dropped::Malformed));
     }
 

@@ -2,6 +2,9 @@
 #![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
 #![allow(unreachable_pub)] // As of any module of tests.
 
+#[macro_use]
+pub mod packets;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 

@@ -169,7 +169,7 @@ impl Side {
         timers.into_iter().flatten().min()
     }
     pub fn port(&self) -> &dyn Port {
-        &*self.net.ports()[0]
+        self.net.ports()[0].frames().unwrap() // it has one of frames
     }
     pub fn send(&mut self, conn: ConnId, token: u64, buffer: Buffer) {
         self.tcp.post_send(

@@ -6,8 +6,8 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use super::socket::path_mtu;
 use super::{UdpError, MTU_DEFAULT};
+use crate::port::kernel::path_mtu;
 use crate::port::{MTU_MAX, MTU_MIN};
 use crate::wire::vxlan::VXLAN_HEADER;
 use crate::wire::ETHERNET_HEADER;

@@ -10,18 +10,18 @@ use smoltcp::time::Instant;
 
 use super::sequence::is_before;
 use crate::network::{Link, Network};
-use crate::port::{Checksums, Port};
+use crate::port::Checksums;
 use crate::types::NicTime;
 
 /// Longest packet that smoltcp answers a packet with at once: headers, options, no payload.
 const REPLY_ROOM: usize = 256;
 
 /// A port's capabilities, for smoltcp.
-pub(super) fn capabilities(port: &dyn Port) -> DeviceCapabilities {
+pub(super) fn capabilities(mtu: usize, checksums: Checksums) -> DeviceCapabilities {
     let mut caps = DeviceCapabilities::default();
     caps.medium = Medium::Ip;
-    caps.max_transmission_unit = port.mtu();
-    if port.checksums() == Checksums::Omitted {
+    caps.max_transmission_unit = mtu;
+    if checksums == Checksums::Omitted {
         caps.checksum = ChecksumCapabilities::ignored();
         caps.checksum.ipv4 = Checksum::None;
         caps.checksum.tcp = Checksum::None;

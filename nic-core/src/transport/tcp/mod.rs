@@ -354,7 +354,11 @@ impl Transport for TcpTransport {
         deadline: NicTime,
     ) -> Result<ConnId, Status> {
         let ip = *remote.ip();
-        if !is_host(ip) || ip == self.ip || remote.port() == 0 || self.routes.to(ip).is_none() {
+        if !is_host(ip)
+            || ip == self.ip
+            || remote.port() == 0
+            || self.routes.to(Protocol::Tcp, ip).is_none()
+        {
             return Err(Status::HostUnreachable);
         }
         self.make_room();

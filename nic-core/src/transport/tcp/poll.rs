@@ -16,7 +16,7 @@ use super::smoltcp_gaps::socket::is_synchronized;
 use super::smoltcp_gaps::stack::PortInterface;
 use super::{waiter, TcpTransport};
 use crate::datapath::Datapath;
-use crate::network::Network;
+use crate::network::{Network, Protocol};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 
@@ -333,7 +333,7 @@ impl TcpTransport {
     ) -> Result<usize, Status> {
         self.release_hops(net);
         let c = self.table.at(index).ok_or(Status::NotConnected)?;
-        let hop = net.hop_to(*c.tcp.peer.ip(), None, now)?;
+        let hop = net.hop_to(Protocol::Tcp, *c.tcp.peer.ip(), None, now)?;
         c.hop = Some(hop);
         c.tcp.port = net.port_of(hop);
         if net.link(hop).is_none() {

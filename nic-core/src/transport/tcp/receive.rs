@@ -23,7 +23,7 @@ use super::smoltcp_gaps::partial_ack::{leaves_a_hole, recover};
 use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
 use super::{waiter, TcpTransport};
 use crate::datapath::Datapath;
-use crate::network::{Headers, Link, Network, Packet, Protocol, Resolved};
+use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
 use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
@@ -189,7 +189,10 @@ impl PacketTransport for TcpTransport {
     }
 
     /// Records which peers' hosts have refused segments.
-    fn refused(&mut self, now: NicTime, by: Link, net: &Network) {
+    fn refused(&mut self, now: NicTime, by: Refused, net: &Network) {
+        let Refused::Link(by) = by else {
+            return;
+        };
         for index in 0..self.table.slots() {
             let Some(c) = self.table.at(index) else {
                 continue;
@@ -298,7 +301,9 @@ impl TcpTransport {
         next: u32,
     ) -> Option<usize> {
         self.release_hops(net);
-        let hop = net.hop_to(*door.peer.ip(), Some(door.from), now).ok()?;
+        let hop = net
+            .hop_to(Protocol::Tcp, *door.peer.ip(), Some(door.from), now)
+            .ok()?;
         let phase = Phase::Incoming(door.id);
         let config = &self.config;
         let key = Key::of(door.peer, door.local.port());

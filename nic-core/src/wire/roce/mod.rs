@@ -15,7 +15,6 @@ pub mod bth;
 pub mod cm;
 pub mod extended;
 pub mod icrc;
-pub mod ip;
 pub mod mad;
 pub mod packet;
 pub mod psn;

@@ -62,7 +62,7 @@ impl Stack {
             if known.is_some_and(|i| i.caps.max_transmission_unit == port.mtu()) {
                 continue;
             }
-            let caps = capabilities(&**port);
+            let caps = capabilities(port.mtu(), port.checksums());
             let iface = interface_with(0, self.address, &caps, self.clock.instant(now));
             let fresh = PortInterface { caps, iface };
             match self.interfaces.get_mut(n) {

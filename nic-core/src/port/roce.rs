@@ -1,0 +1,469 @@
+//! A port of datagrams: a plain UDP socket, for RoCEv2 (InfiniBand Architecture, annex 17) without privileges.
+//!
+//! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host. A packet begins behind the UDP header,
+//! at the BTH.
+//!
+//! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts (`UDP_SEGMENT`), and up to [`MESSAGES`] messages leave in
+//! one system call. The kernel gathers them from the batch's pieces: no byte is copied before.
+//! **Receiving.** Several messages in one call, each of packets that the kernel has joined (`UDP_GRO`).
+//!
+//! **Identification.** Datagrams are never fragmented (DF), and the socket is not connected: the kernel then gives them the identification 0,
+//! which the ICRC covers. It numbers the packets that it cuts from one message 0, 1, 2, ...: a peer that computes the ICRC from the IP
+//! header needs packets that are sent without segmentation.
+//!
+//! **MTU.** What the way to each peer carries, as the kernel knows it, or a lower setting. It falls when a datagram was too long.
+//!
+//! Senders are not authenticated here: keys and packet numbers of the transport are.
+
+mod socket;
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use self::socket::{Message, Pieces, Received, MESSAGES, PIECES_MAX};
+use super::kernel::{failed, path_mtu, Errors};
+use super::{Batch, Datagram, DatagramPort, PortCounters, Segmentation, MTU_MIN};
+use crate::types::NicTime;
+
+/// Largest MTU of a port of datagrams: the longest IPv4 packet.
+pub const DATAGRAM_MTU_MAX: usize = 65_535;
+/// Bytes of the IPv4 header and the UDP header.
+const HEADERS: usize = 28;
+/// Bytes of a message that is received: what the kernel joins at most.
+const MESSAGE_BYTES: usize = 1 << 16;
+/// Kernel buffers asked for, each way; the kernel may give less.
+const SOCKET_BUFFER: usize = 32 << 20;
+/// MTU of a way that the kernel does not know.
+const MTU_UNKNOWN: usize = 1_500;
+/// Most ways whose MTU is remembered.
+const WAYS_MAX: usize = 4_096;
+
+/// How a port of datagrams is opened.
+#[derive(Debug, Clone)]
+pub struct RoceConfig {
+    /// An address of this host, and the UDP port; 0 lets the kernel choose.
+    pub bind: SocketAddrV4,
+    /// Largest IP packet. `None`: what the way to each peer carries.
+    pub mtu: Option<usize>,
+}
+
+/// A port of datagrams cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RoceError {
+    /// The address is not one of a host.
+    #[error("{addr} is no address of this host: packets carry the address as their sender; name one, such as 127.0.0.1 or that of an interface")]
+    Address {
+        /// As given.
+        addr: SocketAddrV4,
+    },
+    /// The socket cannot be bound.
+    #[error("cannot receive on UDP {addr}: {source}; choose another address or port")]
+    Bind {
+        /// As given.
+        addr: SocketAddrV4,
+        /// As the kernel says.
+        source: io::Error,
+    },
+    /// The socket cannot be set up.
+    #[error("cannot set up the UDP socket: {0}")]
+    Socket(#[from] io::Error),
+    /// A number is out of range.
+    #[error("a port of datagrams has an MTU of 576 to 65535 bytes, not {mtu}")]
+    Mtu {
+        /// As given.
+        mtu: usize,
+    },
+}
+
+/// Messages that were received and not yet handed on.
+#[derive(Debug)]
+struct Inbox {
+    bytes: Box<[u8]>,
+    messages: [Received; MESSAGES],
+    count: usize,
+    next: usize,
+    offset: usize,
+    /// How many messages the next call asks for: a single one while they come one by one, since a call that finds the queue empty behind
+    /// it takes longer.
+    asks: usize,
+}
+
+/// What is being sent.
+#[derive(Debug, Default)]
+struct Outbox {
+    pieces: Pieces,
+    messages: Vec<Message>,
+    /// A packet in more pieces than the kernel takes.
+    flat: Vec<u8>,
+}
+
+/// What becomes of a message that the kernel has refused.
+enum Outcome {
+    /// It is sent again, as far as it is not too long.
+    Again,
+    /// Its packets are sent one by one, to see whether the kernel cannot cut it.
+    OneByOne,
+    /// So many packets are lost, as on any network.
+    Lost(usize),
+}
+
+/// A port that carries datagrams of the host. See the module text.
+#[derive(Debug)]
+pub struct RocePort {
+    socket: UdpSocket,
+    local: SocketAddrV4,
+    asked: Option<usize>,
+    ways: HashMap<Ipv4Addr, usize>,
+    segments: usize,
+    errors: Errors,
+    inbox: Inbox,
+    outbox: Outbox,
+    counters: PortCounters,
+}
+
+impl RocePort {
+    /// Opens a socket.
+    ///
+    /// # Errors
+    /// [`RoceError`] says what is wrong with which setting.
+    pub fn open(config: &RoceConfig) -> Result<RocePort, RoceError> {
+        let RoceConfig { bind: addr, mtu } = *config;
+        if addr.ip().is_unspecified() || addr.ip().is_multicast() || addr.ip().is_broadcast() {
+            return Err(RoceError::Address { addr });
+        }
+        if let Some(mtu) = mtu.filter(|m| !(MTU_MIN..=DATAGRAM_MTU_MAX).contains(m)) {
+            return Err(RoceError::Mtu { mtu });
+        }
+        let socket = UdpSocket::bind(addr).map_err(|source| RoceError::Bind { addr, source })?;
+        let segments = socket::set_up(&socket, SOCKET_BUFFER)?;
+        let port = socket.local_addr()?.port();
+        Ok(RocePort {
+            socket,
+            local: SocketAddrV4::new(*addr.ip(), port),
+            asked: mtu,
+            ways: HashMap::new(),
+            segments,
+            errors: Errors::default(),
+            inbox: Inbox {
+                bytes: vec![0; MESSAGES * MESSAGE_BYTES].into(),
+                messages: [Received::NONE; MESSAGES],
+                count: 0,
+                next: 0,
+                offset: 0,
+                asks: 1,
+            },
+            outbox: Outbox::default(),
+            counters: PortCounters::default(),
+        })
+    }
+
+    /// What the kernel says that the way carries.
+    fn probe(&self, to: Ipv4Addr) -> usize {
+        let from = (*self.local.ip()).into();
+        let known = path_mtu(from, SocketAddr::from((to, 1)));
+        known
+            .unwrap_or(MTU_UNKNOWN)
+            .clamp(MTU_MIN, DATAGRAM_MTU_MAX)
+    }
+
+    /// Lowers the MTU of a way. Returns whether it was higher.
+    fn lower(&mut self, to: Ipv4Addr, path: usize) -> bool {
+        let was = self.mtu_to(to);
+        let now = path.max(MTU_MIN);
+        if now < was {
+            tracing::warn!(peer = %to, was, now, "the way to a peer carries less than its MTU, which is lowered; what was too long is lost");
+            self.ways.insert(to, now);
+        }
+        now < was
+    }
+
+    /// Reads what has become of earlier datagrams. Returns whether there was anything.
+    fn read_errors(&mut self) -> bool {
+        let some = self.errors.read(self.socket.as_fd());
+        while let Some((to, path)) = self.errors.next_too_long() {
+            if let SocketAddr::V4(to) = to {
+                self.lower(*to.ip(), path);
+            }
+        }
+        some
+    }
+
+    /// Gathers messages from packet `at` on, none of them longer than `longest` bytes. Returns whether there is one.
+    fn gather(&mut self, batch: &Batch, mut at: usize, longest: usize, segments: usize) -> bool {
+        let Outbox {
+            pieces,
+            messages,
+            flat,
+        } = &mut self.outbox;
+        pieces.clear();
+        messages.clear();
+        while at < batch.len() && messages.len() < MESSAGES {
+            let segment = batch.len_of(at);
+            if segment > longest {
+                break;
+            }
+            let first = pieces.len();
+            let mut message = Message {
+                pieces: first..first,
+                packets: 0,
+                bytes: 0,
+                segment,
+            };
+            if batch.pieces_of(at) > PIECES_MAX {
+                if !messages.is_empty() {
+                    break;
+                }
+                flat.resize(segment, 0);
+                batch.copy_to(at, flat);
+                pieces.add(first, flat.as_ptr(), segment);
+                (message.packets, message.bytes) = (1, segment);
+            }
+            while message.packets < segments && at + message.packets < batch.len() {
+                let packet = at + message.packets;
+                let len = batch.len_of(packet);
+                let room = message.bytes + len <= DATAGRAM_MTU_MAX - HEADERS
+                    && pieces.len() - first + batch.pieces_of(packet) <= PIECES_MAX;
+                if len > segment || !room {
+                    break;
+                }
+                for (from, len) in batch.spans(packet) {
+                    pieces.add(first, from, len);
+                }
+                message.packets += 1;
+                message.bytes += len;
+                // A shorter packet is the last one of its message.
+                if len < segment {
+                    break;
+                }
+            }
+            at += message.packets;
+            message.pieces.end = pieces.len();
+            messages.push(message);
+        }
+        !self.outbox.messages.is_empty()
+    }
+
+    /// What becomes of the first message, which the kernel has refused.
+    fn refused(&mut self, to: SocketAddrV4, error: &io::Error) -> Outcome {
+        let packets = self.outbox.messages.first().map_or(0, |m| m.packets);
+        let of_several = packets > 1;
+        let code = error.raw_os_error();
+        // Older kernels refuse a message of too long packets so, and any kernel one that it cannot cut for its device.
+        let uncut = of_several && matches!(code, Some(libc::EINVAL | libc::EIO));
+        if code == Some(libc::EMSGSIZE) || uncut {
+            let path = self.probe(*to.ip());
+            if self.lower(*to.ip(), path) {
+                return Outcome::Again;
+            }
+        }
+        if uncut {
+            return Outcome::OneByOne;
+        }
+        self.counters.tx_dropped += packets as u64;
+        Outcome::Lost(packets)
+    }
+}
+
+impl DatagramPort for RocePort {
+    fn describe(&self) -> String {
+        format!("roce {}", self.local)
+    }
+
+    fn local(&self) -> SocketAddrV4 {
+        self.local
+    }
+
+    fn mtu(&self) -> usize {
+        self.asked.unwrap_or(DATAGRAM_MTU_MAX)
+    }
+
+    fn mtu_to(&mut self, to: Ipv4Addr) -> usize {
+        let most = self.mtu();
+        if let Some(known) = self.ways.get(&to) {
+            return (*known).min(most);
+        }
+        let path = self.probe(to);
+        if self.ways.len() >= WAYS_MAX {
+            self.ways.clear();
+        }
+        self.ways.insert(to, path);
+        path.min(most)
+    }
+
+    fn segmentation(&self) -> Segmentation {
+        Segmentation {
+            packets: self.segments,
+            bytes: DATAGRAM_MTU_MAX - HEADERS,
+        }
+    }
+
+    fn receive_buffer(&self) -> usize {
+        socket::receive_buffer(&self.socket)
+    }
+
+    fn send(
+        &mut self,
+        to: SocketAddrV4,
+        ecn: u8,
+        segmented: bool,
+        batch: &Batch,
+        from: usize,
+    ) -> usize {
+        let mut next = from;
+        let (mut repeated, mut one_by_one) = (false, !segmented);
+        while next < batch.len() {
+            let longest = self.mtu_to(*to.ip()) - HEADERS;
+            let segments = if one_by_one { 1 } else { self.segments };
+            if to.port() == 0 || !self.gather(batch, next, longest, segments) {
+                // Longer than any packet on this way, or for no port.
+                self.counters.tx_dropped += 1;
+                next += 1;
+                continue;
+            }
+            let Outbox {
+                pieces, messages, ..
+            } = &self.outbox;
+            // SAFETY: the pieces are the batch's, whose filler keeps them readable, and `flat`, which the outbox keeps.
+            #[allow(unsafe_code)]
+            let sent = unsafe { socket::send(&self.socket, to, ecn & 3, messages, pieces) };
+            match sent {
+                Ok(sent) => {
+                    repeated = false;
+                    if one_by_one && segmented {
+                        tracing::warn!(%to, "the kernel does not cut messages into packets on this way; they are sent one by one");
+                        (self.segments, one_by_one) = (1, false);
+                    }
+                    for m in &messages[..sent] {
+                        self.counters.tx_frames += m.packets as u64;
+                        self.counters.tx_bytes += m.bytes as u64;
+                        next += m.packets;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                // It may be the error of an earlier datagram: once more then.
+                Err(_) if self.read_errors() && !repeated => repeated = true,
+                Err(e) => {
+                    repeated = false;
+                    match self.refused(to, &e) {
+                        Outcome::Again => {}
+                        Outcome::OneByOne => one_by_one = true,
+                        Outcome::Lost(packets) => {
+                            next += packets;
+                            one_by_one = !segmented;
+                        }
+                    }
+                }
+            }
+        }
+        next - from
+    }
+
+    fn receive(&mut self, _: NicTime) -> Option<Datagram<'_>> {
+        loop {
+            let i = &mut self.inbox;
+            if i.next == i.count {
+                let asked = &mut i.messages[..i.asks];
+                let mut got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
+                if failed(&got) && self.read_errors() {
+                    let i = &mut self.inbox;
+                    let asked = &mut i.messages[..i.asks];
+                    got = socket::receive(&self.socket, &mut i.bytes, MESSAGE_BYTES, asked);
+                }
+                let i = &mut self.inbox;
+                i.count = got.unwrap_or(0);
+                i.asks = if i.count == i.asks { MESSAGES } else { 1 };
+                (i.next, i.offset) = (0, 0);
+                if i.count == 0 {
+                    return None;
+                }
+                continue;
+            }
+            let m = i.messages[i.next];
+            let len = m.len.min(MESSAGE_BYTES);
+            if len == 0 || m.from.port() == 0 {
+                // An empty datagram, one that was cut, or one that nobody can answer.
+                self.counters.rx_malformed += 1;
+                i.next += 1;
+                continue;
+            }
+            let n = m.segment.clamp(1, len - i.offset);
+            let start = i.next * MESSAGE_BYTES + i.offset;
+            i.offset += n;
+            if i.offset >= len {
+                (i.next, i.offset) = (i.next + 1, 0);
+            }
+            self.counters.rx_frames += 1;
+            self.counters.rx_bytes += n as u64;
+            return Some(Datagram {
+                from: m.from,
+                ecn: m.ecn,
+                bytes: &self.inbox.bytes[start..start + n],
+            });
+        }
+    }
+
+    fn poll_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
+        fds.push(self.socket.as_fd());
+    }
+
+    fn next_refused(&mut self) -> Option<SocketAddrV4> {
+        loop {
+            match self.errors.next_refused()? {
+                SocketAddr::V4(by) => return Some(by),
+                SocketAddr::V6(_) => {}
+            }
+        }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How many packets each message of a batch has, whose packets are header, payload and trailer.
+    fn messages(sizes: &[usize], longest: usize, segments: usize) -> Vec<usize> {
+        let bind = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
+        let mut port = RocePort::open(&RoceConfig { bind, mtu: None }).unwrap(); // loopback has free ports
+        let (mut batch, payload) = (Batch::new(), vec![1; 1 << 16]);
+        for (n, size) in sizes.iter().enumerate() {
+            batch.put(&[n as u8; 12]);
+            // SAFETY: the payload outlives the batch.
+            #[allow(unsafe_code)]
+            unsafe {
+                batch.memory(payload.as_ptr(), size - 16)
+            };
+            batch.put(&[0xcc; 4]);
+            batch.end();
+        }
+        port.gather(&batch, 0, longest, segments);
+        let all = &port.outbox.messages;
+        for m in all {
+            // A trailer and the header behind it are one piece.
+            assert_eq!(m.pieces.len(), 2 * m.packets + 1);
+            assert!(m.bytes <= 65_507);
+        }
+        all.iter().map(|m| m.packets).collect()
+    }
+
+    #[test]
+    fn packets_of_one_size_are_one_message_and_a_shorter_one_ends_it() {
+        let of = |sizes: &[usize]| messages(sizes, 65_507, 64);
+        assert_eq!(of(&[4_112; 40]), [15, 15, 10]);
+        assert_eq!(of(&[100; 150]), [64, 64, 22]);
+        assert_eq!(of(&[100, 100, 50, 100, 50, 50, 200]), [3, 2, 1, 1]);
+        assert_eq!(of(&[65_507, 65_507, 20]), [1, 1, 1]);
+        assert_eq!(of(&[40_000, 30_000]), [1, 1]);
+        // Eight messages a call, and none behind one that is too long.
+        assert_eq!(of(&[65_000; 20]), [1; 8]);
+        assert_eq!(messages(&[100, 100, 2_000, 100], 1_000, 64), [2]);
+        assert_eq!(messages(&[2_000, 100], 1_000, 64), []);
+        assert_eq!(messages(&[100; 3], 1_000, 1), [1; 3]);
+    }
+}

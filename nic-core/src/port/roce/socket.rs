@@ -1,0 +1,312 @@
+//! System calls of a port of datagrams: many packets in one, gathered from where they lie.
+#![allow(unsafe_code)] // sendmmsg(2), recvmmsg(2), setsockopt(2): the wrappers at hand take no UDP_SEGMENT, or one slice for a packet.
+
+use std::io;
+use std::mem::{size_of, MaybeUninit};
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Most messages of one system call.
+pub(super) const MESSAGES: usize = 8;
+/// Most pieces of a message (`UIO_MAXIOV`).
+pub(super) const PIECES_MAX: usize = 1024;
+/// Room for the control messages of one message, aligned as they are.
+type Control = [u64; 8];
+
+/// Pieces of the messages of one call.
+#[derive(Debug, Default)]
+pub(super) struct Pieces(Vec<libc::iovec>);
+
+// SAFETY: the addresses are used only by the call for which they were gathered; `clear` comes before the next one.
+unsafe impl Send for Pieces {}
+
+impl Pieces {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a piece of the message that began at `first`; one that continues the piece before it becomes one with it.
+    #[inline]
+    pub(super) fn add(&mut self, first: usize, at: *const u8, len: usize) {
+        match self.0[first..].last_mut() {
+            Some(last)
+                if last.iov_base.wrapping_byte_add(last.iov_len).cast_const() == at.cast() =>
+            {
+                last.iov_len += len;
+            }
+            _ => self.0.push(libc::iovec {
+                iov_base: at.cast_mut().cast(),
+                iov_len: len,
+            }),
+        }
+    }
+}
+
+/// A message to be sent: one packet, or several that the kernel cuts.
+#[derive(Debug, Clone)]
+pub(super) struct Message {
+    pub(super) pieces: Range<usize>,
+    pub(super) packets: usize,
+    pub(super) bytes: usize,
+    /// Bytes of each packet but the last.
+    pub(super) segment: usize,
+}
+
+/// A message that was received: packets of one sender.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    pub(super) from: SocketAddrV4,
+    pub(super) len: usize,
+    /// Bytes of each packet but the last.
+    pub(super) segment: usize,
+    pub(super) ecn: u8,
+}
+
+impl Received {
+    pub(super) const NONE: Received = Received {
+        from: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+        len: 0,
+        segment: 0,
+        ecn: 0,
+    };
+}
+
+fn set(socket: RawFd, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the value lives as long as the call, and is as long as said.
+    let result = unsafe {
+        libc::setsockopt(
+            socket,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Sets the socket up: not to be fragmented, ECN and errors reported, received datagrams joined, buffers of so many bytes. Returns how many
+/// packets one message may hold.
+pub(super) fn set_up(socket: &UdpSocket, buffer: usize) -> io::Result<usize> {
+    socket.set_nonblocking(true)?;
+    let fd = socket.as_raw_fd();
+    set(
+        fd,
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_DO,
+    )?;
+    set(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, 1)?;
+    set(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+    // Best effort, each: an older kernel joins nothing, and its limit of buffers may be lower. Only a privileged process may exceed it.
+    let _ = set(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    let bytes = buffer as libc::c_int;
+    for (forced, plain) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+    ] {
+        if set(fd, libc::SOL_SOCKET, forced, bytes).is_err() {
+            let _ = set(fd, libc::SOL_SOCKET, plain, bytes);
+        }
+    }
+    // The kernel knows segmentation if it takes a size; 0 turns it off again until a message asks for it.
+    let segments = set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 1_472)
+        .and_then(|()| set(fd, libc::SOL_UDP, libc::UDP_SEGMENT, 0));
+    Ok(if segments.is_ok() { 64 } else { 1 })
+}
+
+/// Bytes that the kernel keeps of what has arrived, its own bookkeeping included.
+pub(super) fn receive_buffer(socket: &UdpSocket) -> usize {
+    let mut bytes: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length live as long as the call, and are as long as said.
+    unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw mut bytes).cast(),
+            &raw mut len,
+        );
+    }
+    usize::try_from(bytes).unwrap_or(0)
+}
+
+fn name_of(to: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: to.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(*to.ip()).to_be(),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Sends messages to one peer, at most [`MESSAGES`]. Returns how many were sent, 1 at least.
+///
+/// # Safety
+/// The pieces are mapped and readable.
+pub(super) unsafe fn send(
+    socket: &UdpSocket,
+    to: SocketAddrV4,
+    ecn: u8,
+    messages: &[Message],
+    pieces: &Pieces,
+) -> io::Result<usize> {
+    let name = name_of(to);
+    let mut controls = [[0u64; 8]; MESSAGES];
+    // SAFETY: all-zero is a valid `mmsghdr`.
+    let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
+    for ((header, control), m) in headers.iter_mut().zip(&mut controls).zip(messages) {
+        let header = &mut header.msg_hdr;
+        header.msg_name = (&raw const name).cast_mut().cast();
+        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        let iovecs = &pieces.0[m.pieces.clone()];
+        header.msg_iov = iovecs.as_ptr().cast_mut();
+        header.msg_iovlen = iovecs.len();
+        let mut used = 0;
+        if m.packets > 1 {
+            used = put(
+                control,
+                used,
+                (libc::SOL_UDP, libc::UDP_SEGMENT),
+                m.segment as u16,
+            );
+        }
+        if ecn != 0 {
+            used = put(
+                control,
+                used,
+                (libc::IPPROTO_IP, libc::IP_TOS),
+                libc::c_int::from(ecn),
+            );
+        }
+        if used > 0 {
+            header.msg_control = control.as_mut_ptr().cast();
+            header.msg_controllen = used;
+        }
+    }
+    let count = messages.len().min(MESSAGES);
+    // SAFETY: names, controls and piece lists live as long as the call and are as long as said; the caller keeps the pieces readable.
+    let sent = unsafe {
+        libc::sendmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            count as libc::c_uint,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// Writes a control message behind `used` bytes of others. Returns how many are used now.
+fn put<T>(control: &mut Control, used: usize, (level, kind): (i32, i32), value: T) -> usize {
+    let header = libc::cmsghdr {
+        // SAFETY: arithmetic alone.
+        cmsg_len: unsafe { libc::CMSG_LEN(size_of::<T>() as u32) } as usize,
+        cmsg_level: level,
+        cmsg_type: kind,
+    };
+    // SAFETY: arithmetic alone.
+    let space = unsafe { libc::CMSG_SPACE(size_of::<T>() as u32) } as usize;
+    assert!(
+        used + space <= size_of::<Control>(),
+        "room for what is sent"
+    );
+    let at = control.as_mut_ptr().cast::<u8>().wrapping_add(used);
+    // SAFETY: within the room (checked), which is aligned as control messages are, as are their lengths.
+    unsafe {
+        at.cast::<libc::cmsghdr>().write(header);
+        libc::CMSG_DATA(at.cast())
+            .cast::<T>()
+            .write_unaligned(value);
+    }
+    used + space
+}
+
+/// Receives messages, one for each of `rooms`, as many as are there, into rooms of `room` bytes each. Returns how many there were.
+pub(super) fn receive(
+    socket: &UdpSocket,
+    bytes: &mut [u8],
+    room: usize,
+    got: &mut [Received],
+) -> io::Result<usize> {
+    let count = got.len().min(bytes.len() / room).min(MESSAGES);
+    let mut controls = [MaybeUninit::<Control>::uninit(); MESSAGES];
+    let mut names = [MaybeUninit::<libc::sockaddr_in>::uninit(); MESSAGES];
+    let mut iovecs = [libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; MESSAGES];
+    // SAFETY: all-zero is a valid `mmsghdr`.
+    let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
+    let mut rooms = bytes.chunks_exact_mut(room);
+    for i in 0..count {
+        let (header, room) = (&mut headers[i].msg_hdr, rooms.next().unwrap_or_default());
+        iovecs[i].iov_base = room.as_mut_ptr().cast();
+        iovecs[i].iov_len = room.len();
+        header.msg_iov = &raw mut iovecs[i];
+        header.msg_iovlen = 1;
+        header.msg_name = names[i].as_mut_ptr().cast();
+        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        header.msg_control = controls[i].as_mut_ptr().cast();
+        header.msg_controllen = size_of::<Control>();
+    }
+    // SAFETY: names, controls and rooms live as long as the call, and are as long as said.
+    let n = unsafe {
+        libc::recvmmsg(
+            socket.as_raw_fd(),
+            headers.as_mut_ptr(),
+            count as libc::c_uint,
+            libc::MSG_DONTWAIT,
+            std::ptr::null_mut(),
+        )
+    };
+    let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
+    for i in 0..n {
+        let (header, len) = (&headers[i].msg_hdr, headers[i].msg_len as usize);
+        // SAFETY: a socket of IPv4 has filled it.
+        let name = unsafe { names[i].assume_init() };
+        let from = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+        let cut = header.msg_flags & libc::MSG_TRUNC != 0;
+        got[i] = Received {
+            from: SocketAddrV4::new(from, u16::from_be(name.sin_port)),
+            len: if cut { 0 } else { len },
+            segment: len,
+            ecn: 0,
+        };
+        read_controls(header, &mut got[i]);
+    }
+    Ok(n)
+}
+
+/// Takes the size of the joined packets and the ECN bits from the control messages.
+fn read_controls(header: &libc::msghdr, got: &mut Received) {
+    // SAFETY: the kernel has filled the control buffer and set its length.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(header) };
+    while !control.is_null() {
+        // SAFETY: a header inside the control buffer, as CMSG_FIRSTHDR and CMSG_NXTHDR give it, with a value of the kind's type.
+        unsafe {
+            match ((*control).cmsg_level, (*control).cmsg_type) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    let bytes = libc::CMSG_DATA(control)
+                        .cast::<libc::c_int>()
+                        .read_unaligned();
+                    got.segment = usize::try_from(bytes).unwrap_or(0);
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => got.ecn = libc::CMSG_DATA(control).read() & 3,
+                _ => {}
+            }
+            control = libc::CMSG_NXTHDR(header, control);
+        }
+    }
+}
