@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use libfuzzer_sys::fuzz_target;
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
@@ -37,6 +37,9 @@ impl DmaAccess for NoMemory {
         None
     }
     fn count_copied(&mut self, _: u64) {}
+    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
+        None
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {

@@ -8,7 +8,6 @@
 
 mod access;
 mod pending_copy;
-mod pipeline;
 mod remote;
 
 use std::collections::VecDeque;
@@ -19,14 +18,12 @@ use ringbell_gtlb::{BusError, BusSpan, DmaId, DmaMemory, DmaOp, Fault, Mmu, Subm
 use ringbell_nic_abi::{GpuVa, INLINE_MAX};
 
 use crate::copy;
-use crate::engine::{Delivered, Direction, EngineFailed, Engines, PIECE};
 use crate::memory::nic_memory::{host_at_bus, Block, NicMemory, HOST_BUS, NIC_BUS};
-use crate::types::{Buffer, ConnId, Owner, Small};
+use crate::types::{Buffer, Small};
 pub use access::{
-    CopyError, CopyStart, CopyStatus, DmaAccess, Foreign, ReadOutcome, ReadStatus, StageRoom,
+    CopyError, CopyStart, CopyStatus, DmaAccess, PeerDma, ReadOutcome, ReadStatus, StageRoom,
 };
 use pending_copy::PendingCopy;
-use pipeline::{Own, Peers};
 pub use remote::{RemoteMemory, WordUpdate};
 
 /// Reads of an asynchronous memory that were not repeated after this many polls are
@@ -68,12 +65,6 @@ pub(crate) struct DmaState {
     /// Last number given to one of them.
     last_ticket: u64,
     polls: u64,
-    /// Engines on the paths of streams.
-    pub(crate) engines: Engines,
-    /// Where bytes of a peer's memory lie while an engine reads them.
-    piece: Vec<u8>,
-    /// Index of the transport that is working.
-    pub(crate) transport_index: usize,
     /// Payload bytes copied.
     pub(crate) copied: u64,
     /// Those of them that were read into NIC memory for a peer.
@@ -92,9 +83,6 @@ impl DmaState {
             copies: Vec::new(),
             last_ticket: 0,
             polls: 0,
-            engines: Engines::default(),
-            piece: Vec::new(),
-            transport_index: 0,
             copied: 0,
             staged: 0,
             direct: 0,
@@ -143,11 +131,6 @@ impl DmaState {
     #[inline]
     pub(crate) fn is_mapped(&self) -> bool {
         self.window.is_some()
-    }
-
-    /// Whether polling would find nothing, and no engine has anything to report.
-    pub(crate) fn is_quiet(&self) -> bool {
-        self.window.is_some() && !self.engines.has_news()
     }
 
     /// The bytes of a span, little-endian, when it has as many and the CPU can read them at once: at most [`INLINE_MAX`].
@@ -224,11 +207,6 @@ impl Dma<'_> {
         self.state.window.is_some() || self.mmu.is_flat(buffer.region)
     }
 
-    /// The path of what a connection sends.
-    fn sending(&self, conn: ConnId) -> (usize, ConnId, Direction) {
-        (self.state.transport_index, conn, Direction::Send)
-    }
-
     /// Copies inside GPU memory. `Pending` as for a read.
     pub(crate) fn copy(
         &mut self,
@@ -270,35 +248,6 @@ impl Dma<'_> {
                 Ok(ReadStatus::Done)
             }
         }
-    }
-
-    /// Writes bytes of the NIC's own memory, around the cache when asked to.
-    fn store(
-        &mut self,
-        buffer: &Buffer,
-        offset: u64,
-        src: &[u8],
-        streaming: bool,
-    ) -> Result<(), Fault> {
-        if !streaming || !self.is_direct(buffer) {
-            return self.write(buffer, offset, src);
-        }
-        let mut done = 0;
-        while done < src.len() {
-            let span = self.span(buffer, offset + done as u64)?;
-            let part = &src[done..];
-            let span = span.prefix(part.len() as u64);
-            let Some(to) = self.direct(span) else {
-                return Err(Fault::NoTranslation {
-                    va: at(buffer, offset + done as u64)?,
-                });
-            };
-            // SAFETY: the span is mapped (checked by `direct`) and no longer than `part`.
-            unsafe { copy::copy_streaming(to, part.as_ptr(), span.len as usize) };
-            done += span.len as usize;
-        }
-        self.state.copied += src.len() as u64;
-        Ok(())
     }
 
     /// A word that a kernel shares with the NIC, with Acquire; `None` in memory that the CPU does not
@@ -490,6 +439,49 @@ impl DmaAccess for Dma<'_> {
         unsafe { self.read_direct(buffer, offset, to, len) }.map(|()| ReadStatus::Done)
     }
 
+    fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
+        if src.is_empty() {
+            return Ok(());
+        }
+        let span = self.span(buffer, offset)?;
+        let Some(to) = self.direct(span).filter(|_| src.len() as u64 <= span.len) else {
+            return self.write_spans(buffer, offset, src);
+        };
+        // SAFETY: the span is mapped (checked by `direct`) and no shorter than `src`.
+        unsafe { copy::copy(to, src.as_ptr(), src.len()) };
+        self.state.copied += src.len() as u64;
+        Ok(())
+    }
+
+    #[inline]
+    fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault> {
+        let left = u64::from(buffer.len).saturating_sub(offset);
+        self.mmu.span(buffer.region, at(buffer, offset)?, left)
+    }
+
+    #[inline]
+    fn direct(&self, span: BusSpan) -> Option<*mut u8> {
+        self.state.direct(span)
+    }
+
+    fn count_copied(&mut self, bytes: u64) {
+        self.state.copied += bytes;
+    }
+
+    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
+        Some(self)
+    }
+}
+
+impl PeerDma for Dma<'_> {
+    fn mark(&self) -> u64 {
+        self.state.memory.mark()
+    }
+
+    fn has_landed(&self, mark: u64) -> bool {
+        self.state.memory.has_landed(mark)
+    }
+
     fn stage_take(&mut self, len: u32) -> Option<StageRoom> {
         let block = self.state.nic_memory.alloc(len.into())?;
         // What rounding up has added is not used.
@@ -533,6 +525,17 @@ impl DmaAccess for Dma<'_> {
         Ok(status)
     }
 
+    fn stage_read(&mut self, from: u64, to: &mut [u8]) -> Result<(), Fault> {
+        let len = to.len() as u64;
+        let Some(from) = self.state.nic_memory.at_bus(from, len) else {
+            return Err(Fault::NoTranslation { va: GpuVa(from) });
+        };
+        // SAFETY: `from` lies in NIC memory for so many bytes (checked by `at_bus`); the slice is ours alone.
+        unsafe { copy::copy(to.as_mut_ptr(), from, to.len()) };
+        self.state.copied += len;
+        Ok(())
+    }
+
     fn start_copy(
         &mut self,
         from: BusSpan,
@@ -556,150 +559,5 @@ impl DmaAccess for Dma<'_> {
 
     fn is_reading(&self, bus: u64, len: u64) -> bool {
         self.state.reads_from(bus, len)
-    }
-
-    fn write(&mut self, buffer: &Buffer, offset: u64, src: &[u8]) -> Result<(), Fault> {
-        if src.is_empty() {
-            return Ok(());
-        }
-        let span = self.span(buffer, offset)?;
-        let Some(to) = self.direct(span).filter(|_| src.len() as u64 <= span.len) else {
-            return self.write_spans(buffer, offset, src);
-        };
-        // SAFETY: the span is mapped (checked by `direct`) and no shorter than `src`.
-        unsafe { copy::copy(to, src.as_ptr(), src.len()) };
-        self.state.copied += src.len() as u64;
-        Ok(())
-    }
-
-    fn mark(&self) -> u64 {
-        self.state.memory.mark()
-    }
-
-    fn has_landed(&self, mark: u64) -> bool {
-        self.state.memory.has_landed(mark)
-    }
-
-    #[inline]
-    fn span(&mut self, buffer: &Buffer, offset: u64) -> Result<BusSpan, Fault> {
-        let left = u64::from(buffer.len).saturating_sub(offset);
-        self.mmu.span(buffer.region, at(buffer, offset)?, left)
-    }
-
-    #[inline]
-    fn direct(&self, span: BusSpan) -> Option<*mut u8> {
-        self.state.direct(span)
-    }
-
-    #[inline]
-    fn on_path(&self, conn: ConnId, direction: Direction) -> bool {
-        let key = (self.state.transport_index, conn, direction);
-        self.state.engines.is_on(key)
-    }
-
-    #[inline]
-    fn held(&self, conn: ConnId) -> usize {
-        let key = (self.state.transport_index, conn, Direction::Receive);
-        self.state.engines.held(key)
-    }
-
-    fn deliver(
-        &mut self,
-        conn: ConnId,
-        by: Owner,
-        buffer: &Buffer,
-        offset: u64,
-        src: &[u8],
-        streaming: bool,
-    ) -> Delivered {
-        let key = (self.state.transport_index, conn, Direction::Receive);
-        let room = u64::from(buffer.len).saturating_sub(offset) as usize;
-        // Taken out for the call: the engine is the table's, and memory is ours.
-        let mut engines = std::mem::take(&mut self.state.engines);
-        let mut io = Own {
-            dma: self,
-            buffer,
-            offset,
-            streaming,
-            src,
-        };
-        let delivered = engines.deliver(key, by, room, &mut io);
-        self.state.engines = engines;
-        delivered
-    }
-
-    fn deliver_foreign(
-        &mut self,
-        conn: ConnId,
-        by: Owner,
-        buffer: &Buffer,
-        offset: u64,
-        src: &Foreign<'_>,
-        streaming: bool,
-    ) -> Delivered {
-        let key = (self.state.transport_index, conn, Direction::Receive);
-        let room = u64::from(buffer.len).saturating_sub(offset) as usize;
-        let mut engines = std::mem::take(&mut self.state.engines);
-        let mut piece = std::mem::take(&mut self.state.piece);
-        let mut io = Peers::new(self, buffer, offset, streaming, src, &mut piece);
-        let delivered = engines.deliver(key, by, room, &mut io);
-        drop(io);
-        (self.state.engines, self.state.piece) = (engines, piece);
-        delivered
-    }
-
-    fn end_of_stream(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
-        let key = (self.state.transport_index, conn, Direction::Receive);
-        self.state.engines.end(key)
-    }
-
-    #[inline]
-    fn transforms(&self, conn: ConnId) -> bool {
-        self.state.engines.transforms(self.sending(conn))
-    }
-
-    fn transform(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) -> Result<(), EngineFailed> {
-        self.state.engines.transform(self.sending(conn), by, bytes)
-    }
-
-    fn outgoing(&self, conn: ConnId) -> &[u8] {
-        self.state.engines.outgoing(self.sending(conn))
-    }
-
-    fn outgoing_gone(&mut self, conn: ConnId, n: usize) {
-        self.state.engines.outgoing_gone(self.sending(conn), n);
-        self.state.copied += n as u64;
-    }
-
-    fn end_outgoing(&mut self, conn: ConnId) -> Result<(), EngineFailed> {
-        self.state.engines.end(self.sending(conn))
-    }
-
-    fn tap_sent(&mut self, conn: ConnId, by: Owner, bytes: &[u8]) {
-        let key = (self.state.transport_index, conn, Direction::Send);
-        self.state.engines.observe(key, by, bytes);
-    }
-
-    fn tap_staged(&mut self, conn: ConnId, by: Owner, bus: u64, len: u32) {
-        // A peer may have NIC memory mapped: what the engine sees must not change under it.
-        let mut piece = [0; PIECE];
-        let mut done = 0;
-        while done < len {
-            let n = (len - done).min(PIECE as u32);
-            let from = self
-                .state
-                .nic_memory
-                .at_bus(bus + u64::from(done), u64::from(n));
-            let Some(from) = from else { return };
-            // SAFETY: `n` bytes of NIC memory (checked by `at_bus`), and no more than `piece` holds.
-            unsafe { copy::copy(piece.as_mut_ptr(), from, n as usize) };
-            self.state.copied += u64::from(n);
-            self.tap_sent(conn, by, &piece[..n as usize]);
-            done += n;
-        }
-    }
-
-    fn count_copied(&mut self, bytes: u64) {
-        self.state.copied += bytes;
     }
 }

@@ -15,7 +15,6 @@ pub mod collective;
 mod command;
 mod config;
 mod copy;
-#[allow(dead_code)] // Until `local` uses all of it.
 pub mod datapath;
 pub mod descriptors;
 pub mod dma;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
@@ -33,6 +33,9 @@ impl DmaAccess for NoMemory {
         None
     }
     fn count_copied(&mut self, _: u64) {}
+    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
+        None
+    }
 }
 
 /// Keeps the payloads that it is given, and counts its answers.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
@@ -37,6 +37,9 @@ impl DmaAccess for Memory {
         None
     }
     fn count_copied(&mut self, _: u64) {}
+    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
+        None
+    }
 }
 
 /// The pair with its connections.

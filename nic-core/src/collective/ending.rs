@@ -112,7 +112,7 @@ impl Collectives {
         io.dma.nic_memory.free(c.scratch);
         // Its engines stay, so that they can still be queried.
         for by in [Owner::communicator(slot), Owner::operands(slot)] {
-            io.dma.engines.unwatch(by);
+            io.engines.unwatch(by);
         }
         if let Some(d) = c.direct {
             d.path.free(&mut io.dma.nic_memory, &mut self.direct.areas);

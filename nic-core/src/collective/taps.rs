@@ -84,7 +84,7 @@ impl Viewer {
                 break;
             };
             // Detached or replaced: no engine is attached for this operation.
-            if io.dma.engines.watcher(self.by, self.direction) != Some(self.engine) {
+            if io.engines.watcher(self.by, self.direction) != Some(self.engine) {
                 io.dma.forget_reads(buffer.region);
                 *done = total;
                 break;
@@ -95,7 +95,7 @@ impl Viewer {
             if io.dma().read(&buffer, at, &mut piece[..n])? == ReadStatus::Pending {
                 return Ok(false);
             }
-            let engines = &mut io.dma.engines;
+            let engines = &mut io.engines;
             engines.see(self.by, self.direction, self.op, &piece[..n]);
             *done += n as u64;
         }
@@ -104,10 +104,8 @@ impl Viewer {
 
     /// The operation has shown all it has: an item that it has begun is cut.
     pub(super) fn end(&self, io: &mut Io<'_>) {
-        if io.dma.engines.watcher(self.by, self.direction) == Some(self.engine) {
-            io.dma
-                .engines
-                .end_operation(self.by, self.direction, self.op);
+        if io.engines.watcher(self.by, self.direction) == Some(self.engine) {
+            io.engines.end_operation(self.by, self.direction, self.op);
         }
     }
 }

@@ -45,7 +45,7 @@ impl EnginePlaces<'_> {
             return Err((status, target.into()));
         }
         let (kind, item) = (spec.kind, usize::from(spec.item.max(1)));
-        let engines = &self.env.memory.dma.engines;
+        let engines = &self.env.memory.engines;
         let how = match spec.apart {
             false => Sharing::Items(item),
             true => engines.makes(kind, d.operand),
@@ -100,7 +100,7 @@ pub(super) fn detach(engines: &mut Engines, pd: PdId, d: &Descriptor) -> Answer 
 
 /// `ENGINE_RESULT`.
 pub(super) fn result(memory: &mut Memory, pd: PdId, d: &Descriptor) -> Answer {
-    let engines = &mut memory.dma.engines;
+    let engines = &mut memory.engines;
     let id = engine_of(engines, pd, d)?;
     let apart = engines.is_apart(id);
     if d.imm > 1 || apart != (d.imm == 1) {

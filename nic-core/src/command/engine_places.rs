@@ -70,11 +70,11 @@ impl EnginePlaces<'_> {
             }
             (None, &On::Communicator(id, ..)) => return Err(EngineUseError::NoCommunicator { id }),
         };
-        let added = self.env.memory.dma.engines.add(pd, engine);
+        let added = self.env.memory.engines.add(pd, engine);
         let id = added.ok_or(EngineUseError::TooMany { limit: MAX_ENGINES })?;
         // Every engine that was made is in a place.
         if let Err(e) = self.put(id, on) {
-            self.env.memory.dma.engines.remove(id);
+            self.env.memory.engines.remove(id);
             return Err(e);
         }
         Ok(id)
@@ -90,7 +90,7 @@ impl EnginePlaces<'_> {
         let Some((stream, pd)) = self.streams.for_engine(session, pd) else {
             return Err(EngineUseError::NoStream { session });
         };
-        let engines = &mut self.env.memory.dma.engines;
+        let engines = &mut self.env.memory.engines;
         let Some((owner, name, is_tap)) = engines.about(engine) else {
             return Err(EngineUseError::Unknown { id: engine });
         };
@@ -131,7 +131,7 @@ impl EnginePlaces<'_> {
         if owner != pd {
             return Err(EngineUseError::QueueDomain { id: engine, queue });
         }
-        let engines = &mut self.env.memory.dma.engines;
+        let engines = &mut self.env.memory.engines;
         let by = Owner::queue(queue.0);
         if let Some(id) = engines.watcher(by, direction) {
             return Err(EngineUseError::Watched { queue, id });
@@ -174,7 +174,7 @@ impl EnginePlaces<'_> {
         if one && matches!(how, Sharing::Nothing(_)) {
             return Err(EngineUseError::OneStream { place });
         }
-        let engines = &mut self.env.memory.dma.engines;
+        let engines = &mut self.env.memory.engines;
         let (by, direction) = place.at(slot);
         if let Some(id) = engines.watcher(by, direction) {
             return Err(EngineUseError::Taken { comm, place, id });
@@ -191,7 +191,7 @@ impl EnginePlaces<'_> {
         engine: EngineId,
         what: &'static str,
     ) -> Result<(PdId, &'static str), EngineUseError> {
-        let engines = &self.env.memory.dma.engines;
+        let engines = &self.env.memory.engines;
         match engines.about(engine) {
             None => Err(EngineUseError::Unknown { id: engine }),
             Some((_, name, false)) => Err(EngineUseError::NotATap { name, what }),

@@ -63,7 +63,7 @@ impl Returns {
             return Err(no_stream);
         };
         let key = (stream.transport, stream.conn, Direction::Receive);
-        let engine = env.memory.dma.engines.on(key).ok_or(no_stream)?;
+        let engine = env.memory.engines.on(key).ok_or(no_stream)?;
         let full = || EngineUseError::NoMemory { bytes: BUFFER };
         let (pd, lkey, block) = env.memory.own_region(BUFFER.into()).ok_or_else(full)?;
         let r = Returning {
@@ -146,7 +146,7 @@ impl Returns {
         if status == Status::EndOfStream {
             r.ended = true;
             if r.what == Return::Result {
-                match env.memory.dma.engines.result(r.engine) {
+                match env.memory.engines.result(r.engine) {
                     Some(Outcome::Result(bytes, _)) => r.rest = bytes,
                     // An empty answer would look like a result.
                     Some(Outcome::Failed) => {

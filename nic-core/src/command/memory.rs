@@ -4,7 +4,9 @@ use ringbell_gtlb::{Access, Mmu, Need, Pin};
 use ringbell_nic_abi::{GpuVa, InlineSend, Lkey, PdId, Transfer, INLINE_MAX};
 
 use super::Refusal;
+use crate::datapath::Datapath;
 use crate::dma::{Dma, DmaState};
+use crate::engine::Engines;
 use crate::memory::exports::Exports;
 use crate::memory::nic_memory::{Block, NIC_BUS, NIC_VA};
 use crate::queue::ScatterSlots;
@@ -13,6 +15,8 @@ use crate::types::{Buffer, Small};
 /// See the module text.
 pub(crate) struct Memory {
     pub(crate) dma: DmaState,
+    /// Engines on the paths of streams.
+    pub(crate) engines: Engines,
     pub(crate) mmu: Mmu,
     /// Memory that local peers copy from by themselves.
     pub(crate) exports: Exports,
@@ -22,6 +26,7 @@ impl Memory {
     pub(super) fn new(mmu: Mmu, dma: DmaState) -> Memory {
         Memory {
             dma,
+            engines: Engines::default(),
             mmu,
             exports: Exports::default(),
         }
@@ -34,6 +39,25 @@ impl Memory {
             mmu: &mut self.mmu,
             state: &mut self.dma,
         }
+    }
+
+    /// What moves bytes of streams of the transport with that index, for the length of one step.
+    #[inline]
+    pub(super) fn with_datapath<R>(
+        &mut self,
+        transport: usize,
+        f: impl FnOnce(&mut Datapath<'_>) -> R,
+    ) -> R {
+        let mut dma = Dma {
+            mmu: &mut self.mmu,
+            state: &mut self.dma,
+        };
+        f(&mut Datapath::new(&mut dma, &mut self.engines, transport))
+    }
+
+    /// Whether polling would find nothing, and no engine has anything to report.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.dma.is_mapped() && !self.engines.has_news()
     }
 
     /// Checks and pins a range.

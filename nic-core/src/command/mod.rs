@@ -32,9 +32,8 @@ use ringbell_nic_abi::{
 use crate::bar::Bar;
 use crate::collective::{After, Collectives, Io};
 use crate::config::NicConfig;
-use crate::datapath::Datapath;
 use crate::dma::DmaState;
-use crate::engine::{EngineUseError, Engines, Return};
+use crate::engine::{EngineUseError, Return};
 use crate::memory::nic_memory::NicMemory;
 use crate::network::{Network, Protocol, PROTOCOLS};
 use crate::outstanding::{Operation, Outstanding};
@@ -228,7 +227,7 @@ impl Core {
             }
         }
         if self.is_due
-            || self.memory.dma.engines.has_news()
+            || self.memory.engines.has_news()
             || (self.collectives.exists() && (moved || !self.collectives.is_quiet()))
         {
             moved |= self.step_others();
@@ -268,34 +267,20 @@ impl Core {
                 takers[protocol as usize] = Some(taker);
             }
         }
-        let mut engines = std::mem::take(&mut self.memory.dma.engines);
-        let mut dma = self.memory.dma();
-        let mut data = Datapath::new(&mut dma, &mut engines, writes);
-        let any = deliver(self.time.now, network, &mut takers, &mut data);
-        self.memory.dma.engines = engines;
-        any
+        let now = self.time.now;
+        self.memory
+            .with_datapath(writes, |data| deliver(now, network, &mut takers, data))
     }
 
     fn step_transport(&mut self, i: usize) -> bool {
-        self.memory.dma.transport_index = i;
         let Streams {
             transports,
             network,
             ..
         } = &mut self.streams;
-        let transport = &mut transports[i];
-        // `local` still finds the engines behind its memory.
-        let own = transport.packets().is_some() && !self.memory.dma.engines.is_idle();
-        let mut engines = Engines::default();
-        if own {
-            std::mem::swap(&mut engines, &mut self.memory.dma.engines);
-        }
-        let mut dma = self.memory.dma();
-        let mut data = Datapath::new(&mut dma, &mut engines, i);
-        let mut moved = transport.step(self.time.now, network, &mut data);
-        if own {
-            self.memory.dma.engines = engines;
-        }
+        let (transport, now) = (&mut transports[i], self.time.now);
+        let memory = &mut self.memory;
+        let mut moved = memory.with_datapath(i, |data| transport.step(now, network, data));
         while let Some(e) = self.streams.transports[i].poll_event() {
             self.on_transport_event(i, e);
             moved = true;
@@ -349,13 +334,13 @@ impl Core {
     /// Engines' notices, collectives and copies.
     #[inline(never)]
     fn step_others(&mut self) -> bool {
-        let engines = &mut self.memory.dma.engines;
+        let engines = &mut self.memory.engines;
         self.report.tell_engine_notices(self.time.now, engines);
         let mut moved = self.step_collectives();
         moved |= !self.copies.is_empty() && self.step_copies();
         self.is_due = self.queues.iter().any(SendQueue::is_pending)
             || !self.copies.is_empty()
-            || !self.memory.dma.is_quiet()
+            || !self.memory.is_quiet()
             || self.time.is_wanted;
         moved
     }
@@ -378,6 +363,7 @@ impl Core {
             transports: &mut self.streams.transports,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
+            engines: &mut self.memory.engines,
         };
         let moved = self.collectives.step(&mut io, fresh, &ended);
         self.retire_collectives();
@@ -412,6 +398,7 @@ impl Core {
             transports: &mut self.streams.transports,
             mmu: &mut self.memory.mmu,
             dma: &mut self.memory.dma,
+            engines: &mut self.memory.engines,
         };
         (&mut self.collectives, io)
     }
@@ -611,7 +598,7 @@ impl Core {
                 }
             }
             Opcode::EngineAttach => self.engine_places().execute(pd, d),
-            Opcode::EngineDetach => engine_op::detach(&mut self.memory.dma.engines, pd, d),
+            Opcode::EngineDetach => engine_op::detach(&mut self.memory.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
             Opcode::Put | Opcode::Get | Opcode::FetchAdd | Opcode::CompareSwap => {
                 let symmetric = (&self.collectives, &self.windows);
@@ -659,7 +646,7 @@ impl Core {
         work.extra_us = collective_op::answer_us(work.timeout_us);
         work.timeout_us -= work.extra_us;
         let token = self.outstanding.insert(work);
-        let seen = crate::collective::seen(&self.memory.dma.engines, slot, pd);
+        let seen = crate::collective::seen(&self.memory.engines, slot, pd);
         self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
     }
 
@@ -706,7 +693,7 @@ impl Core {
 
     /// Whether the NIC needs no step before a thread, or a transport's descriptor, notifies it of work.
     pub(crate) fn may_sleep(&self) -> bool {
-        !self.is_active() && self.memory.dma.is_quiet() && self.next_timer().is_none()
+        !self.is_active() && self.memory.is_quiet() && self.next_timer().is_none()
     }
 
     /// Whether descriptors or connections are under way.

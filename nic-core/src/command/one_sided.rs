@@ -63,7 +63,7 @@ pub(super) fn prepare(
             windows.place(collectives, pd, d, len)?
         }
         false => {
-            let engines = &memory.dma.engines;
+            let engines = &memory.engines;
             let conn = streams.established(pd, d.session, d.flags, engines)?;
             if streams.is_shut(d.session) {
                 return Err((Status::NotConnected, 0));

@@ -7,7 +7,6 @@ use ringbell_nic_abi::{
 };
 
 use super::Core;
-use crate::datapath::Datapath;
 use crate::engine::Direction;
 use crate::outstanding::Operation;
 use crate::permit::Permit;
@@ -52,7 +51,7 @@ impl Core {
             _ => return false,
         };
         // Only the general path passes the sent bytes to an engine.
-        let engines = &self.memory.dma.engines;
+        let engines = &self.memory.engines;
         if self.stopping
             || engines.is_on((transport, conn, Direction::Send))
             || engines.is_watched(by, Direction::Send)
@@ -91,7 +90,7 @@ impl Core {
             State::Stream(s) if !s.reset && session.chain.is_none() => (s.transport, s.conn),
             _ => return false,
         };
-        let engines = &self.memory.dma.engines;
+        let engines = &self.memory.engines;
         if self.stopping
             || queue.scatter.is_some()
             || engines.is_on((transport, conn, Direction::Receive))
@@ -124,7 +123,7 @@ impl Core {
         let stream = match self.stopping {
             true => Err((Status::ShuttingDown, 0)),
             false => {
-                let engines = &self.memory.dma.engines;
+                let engines = &self.memory.engines;
                 self.streams.established(pd, d.session, d.flags, engines)
             }
         };
@@ -157,14 +156,11 @@ impl Core {
         let (scatter_to_cqe, buffer) = (place.is_some(), place.unwrap_or(buffer));
         let some = d.flags.contains(Flags::SOME);
         let (t, conn) = stream;
-        self.memory.dma.transport_index = t;
         let transport = &mut self.streams.transports[t];
-        if let Some(n) = transport.recv_now(
-            conn,
-            &buffer,
-            some,
-            &mut Datapath::without_engines(&mut self.memory.dma()),
-        ) {
+        let memory = &mut self.memory;
+        let received =
+            memory.with_datapath(t, |data| transport.recv_now(conn, &buffer, some, data));
+        if let Some(n) = received {
             let bytes = u64::from(n);
             self.report.counters.rx_bytes += bytes;
             if let Some(s) = self.streams.sessions.at(slot_of(d.session)) {
@@ -226,15 +222,15 @@ impl Core {
         id: SessionId,
         (transport, conn): (usize, ConnId),
     ) {
-        if self.memory.dma.engines.is_watched(by, direction) {
+        if self.memory.engines.is_watched(by, direction) {
             let key = (transport, conn, direction);
-            self.memory.dma.engines.show(by, key, id.0);
+            self.memory.engines.show(by, key, id.0);
         }
     }
 
     /// A `SEND` that cannot leave at once.
     pub(super) fn send(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
-        let engines = &self.memory.dma.engines;
+        let engines = &self.memory.engines;
         let stream = match self.streams.established(pd, d.session, d.flags, engines) {
             Ok(_) if self.streams.is_shut(d.session) => {
                 if d.flags.contains(Flags::CHAIN) {

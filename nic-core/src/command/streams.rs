@@ -332,7 +332,7 @@ impl Streams {
 
 /// A connection's bytes pass no engine any more, except those queued to be sent before an orderly end.
 pub(super) fn forget_engines(env: &mut Env<'_>, (t, conn): Conn, at_once: bool) {
-    let engines = &mut env.memory.dma.engines;
+    let engines = &mut env.memory.engines;
     engines.forget((t, conn, Direction::Receive));
     if at_once {
         engines.forget((t, conn, Direction::Send));

@@ -33,7 +33,7 @@ use crate::dma::DmaAccess;
 use crate::engine::{Direction, EngineFailed, Engines, Stage};
 use crate::types::{ConnId, Owner};
 
-pub(crate) use receive::{Filled, ReceivePath, Run, Source};
+pub(crate) use receive::{Filled, Mapped, ReceivePath, Run, Source};
 pub(crate) use send::{SendPath, Sent};
 pub use work::{Payload, RecvWork, SendWork, TransportEvent};
 
@@ -78,9 +78,16 @@ impl<'a> Datapath<'a> {
         self.engines.as_ref().is_some_and(|e| e.is_on(key))
     }
 
+    /// Whether what leaves a connection is changed: it is in no memory, so it cannot leave by reference.
+    #[inline]
+    pub(crate) fn transforms(&self, conn: ConnId) -> bool {
+        let key = (self.transport, conn, Direction::Send);
+        self.engines.as_ref().is_some_and(|e| e.transforms(key))
+    }
+
     /// Bytes that have left an engine and went no further.
     #[inline]
-    fn held(&self, conn: ConnId, direction: Direction) -> usize {
+    pub(crate) fn held(&self, conn: ConnId, direction: Direction) -> usize {
         let key = (self.transport, conn, direction);
         self.engines.as_ref().map_or(0, |e| e.held(key))
     }

@@ -54,11 +54,63 @@ impl Mapped {
     }
 
     /// Copies all to memory of the NIC's own.
-    fn copy_to(self, to: &mut [u8], dma: &mut dyn DmaAccess) {
+    pub(crate) fn copy_to(self, to: &mut [u8], dma: &mut dyn DmaAccess) {
         assert_eq!(self.len, to.len());
         // SAFETY: mapped for its length (`new`, or a slice); the destination is ours.
         unsafe { copy::copy(to.as_mut_ptr(), self.from, self.len) };
         dma.count_copied(self.len as u64);
+    }
+
+    /// Copies all to a buffer, and what memory gets to `kept`, too, in one pass. `streaming`: around the cache.
+    pub(crate) fn put(
+        self,
+        dma: &mut dyn DmaAccess,
+        buffer: &Buffer,
+        at: u64,
+        mut kept: Option<&mut [u8]>,
+        streaming: bool,
+    ) -> Result<(), Fault> {
+        let mut done = 0;
+        let mut unordered = false;
+        while done < self.len {
+            let offset = at + done as u64;
+            let span = dma.span(buffer, offset)?.prefix((self.len - done) as u64);
+            let n = span.len as usize;
+            let src = self.from.wrapping_add(done);
+            let kept = kept.as_deref_mut().map(|k| &mut k[done..done + n]);
+            match (dma.direct(span), kept) {
+                (Some(to), None) => {
+                    // SAFETY: the source is mapped for its length (`Mapped::new`), the destination as well (`direct`).
+                    unsafe {
+                        match streaming {
+                            true => copy::copy_streaming(to, src, n),
+                            false => copy::copy(to, src, n),
+                        }
+                    }
+                    dma.count_copied(span.len);
+                }
+                (Some(to), Some(kept)) => {
+                    // SAFETY: as above; `kept` is ours and holds `n` bytes.
+                    unsafe { copy::copy_twice(to, kept.as_mut_ptr(), src, n, streaming) };
+                    unordered |= streaming;
+                    dma.count_copied(2 * span.len);
+                }
+                (None, kept) => {
+                    let mut bounce = Vec::new();
+                    let kept = kept.unwrap_or_else(|| {
+                        bounce.resize(n, 0);
+                        &mut bounce
+                    });
+                    self.part(done, n).copy_to(kept, dma);
+                    dma.write(buffer, offset, kept)?;
+                }
+            }
+            done += n;
+        }
+        if unordered {
+            copy::fence_streaming();
+        }
+        Ok(())
     }
 }
 
@@ -137,6 +189,8 @@ struct Receiving {
     work: RecvWork,
     /// Bytes in its buffer.
     done: u32,
+    /// Bytes behind those that are on their way.
+    copying: u32,
 }
 
 /// The posted receives of a stream.
@@ -172,13 +226,19 @@ impl ReceivePath {
     /// Queues a receive. It is filled by the next [`fill`](ReceivePath::fill).
     #[inline]
     pub(crate) fn post(&mut self, work: RecvWork) {
-        self.recvs.push_back(Receiving { work, done: 0 });
+        self.recvs.push_back(Receiving {
+            work,
+            done: 0,
+            copying: 0,
+        });
     }
 
-    /// Removes a receive; gives the bytes that it has. Its buffer is not touched again.
-    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
+    /// Removes a receive; gives the bytes that it has, and whether more were on their way. The path does not touch its
+    /// buffer again.
+    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<(u64, bool)> {
         let at = self.recvs.iter().position(|r| r.work.token == token)?;
-        self.recvs.remove(at).map(|r| r.done.into())
+        let r = self.recvs.remove(at)?;
+        Some((r.done.into(), r.copying > 0))
     }
 
     /// Retires all receives with a status and its detail.
@@ -273,6 +333,47 @@ impl ReceivePath {
         }
     }
 
+    /// Where the next bytes go that a transport lets arrive by themselves, behind those that are on their way: number of
+    /// the receive, buffer and offset there.
+    pub(crate) fn next_place(&self) -> Option<(usize, Buffer, u32)> {
+        let open = |r: &Receiving| {
+            let at = r.done + r.copying;
+            at < r.work.buffer.len && !(r.work.some && at > 0)
+        };
+        let i = self.recvs.iter().position(open)?;
+        let r = &self.recvs[i];
+        Some((i, r.work.buffer, r.done + r.copying))
+    }
+
+    /// `n` bytes are on their way there. They pass no engine, so none may be on the path.
+    pub(crate) fn expect(&mut self, receive: usize, n: u32) {
+        self.recvs[receive].copying += n;
+    }
+
+    /// The first `n` of the bytes on their way have arrived, all in the first receive. Returns whether it has retired.
+    pub(crate) fn arrived(&mut self, n: u32, events: &mut VecDeque<TransportEvent>) -> bool {
+        let Some(r) = self.recvs.front_mut() else {
+            return false;
+        };
+        r.done += n;
+        r.copying -= n;
+        let whole = r.done == r.work.buffer.len || r.work.some;
+        if whole {
+            self.retire((Status::Ok, 0), events);
+        }
+        whole
+    }
+
+    /// What is on its way is not waited for any more.
+    pub(crate) fn forget_expected(&mut self) {
+        self.recvs.iter_mut().for_each(|r| r.copying = 0);
+    }
+
+    /// No bytes can be brought to the first receive.
+    pub(crate) fn fault(&mut self, fault: Fault, events: &mut VecDeque<TransportEvent>) {
+        self.retire(fault.status(), events);
+    }
+
     /// Fills a receive that is not queued, if the source has enough for it in one run. Nothing has happened otherwise.
     pub(crate) fn receive_now(
         source: &mut impl Source,
@@ -324,7 +425,7 @@ impl Receiving {
                 let n = s.held().len().min(room);
                 if n > 0 {
                     let held = Mapped::from(&s.held()[..n]);
-                    put(dma, &buffer, at, held, None, streaming)?;
+                    held.put(dma, &buffer, at, None, streaming)?;
                     s.received(n);
                     self.done += n as u32;
                     *moved = true;
@@ -367,7 +468,7 @@ impl Receiving {
                     let (mapped, kept) = (mapped.first(n), stage.as_mut().map(|s| s.piece(n)));
                     match kept {
                         Some(kept) if changed => mapped.copy_to(kept, dma),
-                        kept => put(dma, &buffer, at, mapped, kept, streaming)?,
+                        kept => mapped.put(dma, &buffer, at, kept, streaming)?,
                     }
                     // After the copy, as the reader of a sequence lock: revoked bytes are no part of the stream.
                     if source.is_revoked() {
@@ -387,56 +488,4 @@ impl Receiving {
             *moved = true;
         }
     }
-}
-
-/// Copies bytes to a buffer, and those that memory gets to `kept`, too, in one pass.
-fn put(
-    dma: &mut dyn DmaAccess,
-    buffer: &Buffer,
-    at: u64,
-    from: Mapped,
-    mut kept: Option<&mut [u8]>,
-    streaming: bool,
-) -> Result<(), Fault> {
-    let mut done = 0;
-    let mut unordered = false;
-    while done < from.len {
-        let offset = at + done as u64;
-        let span = dma.span(buffer, offset)?.prefix((from.len - done) as u64);
-        let n = span.len as usize;
-        let src = from.from.wrapping_add(done);
-        let kept = kept.as_deref_mut().map(|k| &mut k[done..done + n]);
-        match (dma.direct(span), kept) {
-            (Some(to), None) => {
-                // SAFETY: the source is mapped for its length (`Mapped::new`), the destination as well (`direct`).
-                unsafe {
-                    match streaming {
-                        true => copy::copy_streaming(to, src, n),
-                        false => copy::copy(to, src, n),
-                    }
-                }
-                dma.count_copied(span.len);
-            }
-            (Some(to), Some(kept)) => {
-                // SAFETY: as above; `kept` is ours and holds `n` bytes.
-                unsafe { copy::copy_twice(to, kept.as_mut_ptr(), src, n, streaming) };
-                unordered |= streaming;
-                dma.count_copied(2 * span.len);
-            }
-            (None, kept) => {
-                let mut bounce = Vec::new();
-                let kept = kept.unwrap_or_else(|| {
-                    bounce.resize(n, 0);
-                    &mut bounce
-                });
-                from.part(done, n).copy_to(kept, dma);
-                dma.write(buffer, offset, kept)?;
-            }
-        }
-        done += n;
-    }
-    if unordered {
-        copy::fence_streaming();
-    }
-    Ok(())
 }

@@ -10,34 +10,52 @@ use crate::dma::{DmaAccess, ReadStatus};
 use crate::engine::{Direction, EngineFailed, PIECE};
 use crate::types::{ConnId, Owner, WorkToken};
 
-/// How a call of [`SendPath::fill`] ended.
+/// How a call that moves bytes of sends ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
-    /// So many bytes lie at the beginning of the room. 0: there is no send, or no room.
+    /// So many bytes are in the room, or have left by reference. 0: there is no send, or no room.
     Bytes(usize),
     /// Memory has not answered: the same call in a later step.
     Pending,
-    /// The first send faulted and has retired. So many bytes of it had left: the stream lacks the rest.
+    /// The first unsent send faulted and has retired. So many bytes of it had left: the stream lacks the rest.
     Fault(u32),
     /// The engine that changes the stream has failed: the stream ends.
     Failed(EngineFailed),
+}
+
+/// A send that was removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cancelled {
+    /// Bytes that the peer may have taken.
+    pub(crate) bytes: u64,
+    /// References to its buffer have left.
+    pub(crate) referred: bool,
+    /// It was the first unsent one.
+    pub(crate) was_next: bool,
 }
 
 /// A send that has not retired.
 #[derive(Debug, Clone, Copy)]
 struct Sending {
     work: SendWork,
-    /// Bytes that have left memory.
+    /// Bytes that have left memory, or were announced.
     done: u32,
     /// Length of the read that memory has not answered: it is repeated unchanged.
     pending: Option<usize>,
+    /// The acknowledgement without which it does not retire: the peer reads its buffer until then.
+    until: Option<u64>,
 }
 
 /// The posted sends of a stream.
 #[derive(Debug)]
 pub(crate) struct SendPath {
     conn: ConnId,
+    /// Those that have left as a whole, and those that have not.
     sends: VecDeque<Sending>,
+    /// How many have.
+    left: usize,
+    /// The last acknowledgement.
+    acknowledged: u64,
 }
 
 impl SendPath {
@@ -45,6 +63,8 @@ impl SendPath {
         SendPath {
             conn,
             sends: VecDeque::new(),
+            left: 0,
+            acknowledged: 0,
         }
     }
 
@@ -54,10 +74,18 @@ impl SendPath {
         self.sends.is_empty()
     }
 
+    /// The first send that has not left as a whole, and its bytes that have.
+    #[inline]
+    pub(crate) fn unsent(&self) -> Option<(&SendWork, u32)> {
+        let s = self.sends.get(self.left)?;
+        Some((&s.work, s.done))
+    }
+
     /// Bytes of the read that memory has not answered; 0: there is none. The next room must not be smaller.
     #[inline]
     pub(crate) fn pending(&self) -> usize {
-        self.sends.front().and_then(|s| s.pending).unwrap_or(0)
+        let s = self.sends.get(self.left);
+        s.and_then(|s| s.pending).unwrap_or(0)
     }
 
     /// Queues a send.
@@ -67,40 +95,88 @@ impl SendPath {
             work,
             done: 0,
             pending: None,
+            until: None,
         });
     }
 
-    /// Removes a send; gives the bytes of it that have left. Its buffer is not read again.
-    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<u64> {
+    /// Removes a send. Its buffer is not read again, but by a peer that has a reference.
+    pub(crate) fn cancel(&mut self, token: WorkToken) -> Option<Cancelled> {
         let at = self.sends.iter().position(|s| s.work.token == token)?;
-        self.sends.remove(at).map(|s| s.done.into())
+        let s = self.sends.remove(at)?;
+        let was_next = at == self.left;
+        self.left -= usize::from(at < self.left);
+        Some(Cancelled {
+            bytes: s.bytes(),
+            referred: s.until.is_some(),
+            was_next,
+        })
     }
 
-    /// Retires all sends with a status and its detail.
+    /// Retires all sends with a status and its detail, but those that are acknowledged.
     pub(crate) fn fail_all(
         &mut self,
         (status, detail): (Status, u64),
         events: &mut VecDeque<TransportEvent>,
     ) {
         while !self.sends.is_empty() {
-            self.retire((status, detail), events);
+            self.retire(0, (status, detail), events);
         }
     }
 
-    /// Retires the first send.
-    fn retire(&mut self, (status, detail): (Status, u64), events: &mut VecDeque<TransportEvent>) {
-        if let Some(s) = self.sends.pop_front() {
-            events.push_back(TransportEvent::SendDone {
-                conn: self.conn,
-                token: s.work.token,
-                status,
-                bytes: s.done.into(),
-                detail,
-            });
+    /// The peer has everything that left by reference up to this mark. Returns whether a send has retired.
+    #[inline]
+    pub(crate) fn acknowledge(&mut self, mark: u64, events: &mut VecDeque<TransportEvent>) -> bool {
+        self.acknowledged = mark;
+        let mut any = false;
+        while let Some(s) = self.sends.front().filter(|_| self.left > 0) {
+            if s.until.is_some_and(|until| until > mark) {
+                break;
+            }
+            self.retire(0, (Status::Ok, 0), events);
+            any = true;
         }
+        any
     }
 
-    /// Puts the next bytes into the room: of one send at most, or what an engine has made.
+    /// Retires a send.
+    fn retire(
+        &mut self,
+        at: usize,
+        (status, detail): (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        let Some(s) = self.sends.remove(at) else {
+            return;
+        };
+        self.left -= usize::from(at < self.left);
+        events.push_back(TransportEvent::SendDone {
+            conn: self.conn,
+            token: s.work.token,
+            status,
+            bytes: match status {
+                Status::Ok => s.done.into(),
+                _ => s.bytes(),
+            },
+            detail,
+        });
+    }
+
+    /// The first unsent send cannot be read.
+    pub(crate) fn fault(&mut self, fault: Fault, events: &mut VecDeque<TransportEvent>) -> Sent {
+        let done = self.unsent().map_or(0, |(_, done)| done);
+        self.retire(self.left, fault.status(), events);
+        Sent::Fault(done)
+    }
+
+    /// The first unsent send has left as a whole.
+    #[inline]
+    fn leave(&mut self, events: &mut VecDeque<TransportEvent>) {
+        self.left += 1;
+        self.acknowledge(self.acknowledged, events);
+    }
+
+    /// Puts the next bytes into the room: of one send at most, or what an engine has made. An engine that changes the
+    /// stream gets its next bytes even if there is no room.
     pub(crate) fn fill(
         &mut self,
         room: &mut [u8],
@@ -108,7 +184,8 @@ impl SendPath {
         events: &mut VecDeque<TransportEvent>,
     ) -> Sent {
         loop {
-            let by = self.sends.front().map_or(Owner::NIC, |s| s.work.by);
+            let s = self.sends.get_mut(self.left);
+            let by = s.as_ref().map_or(Owner::NIC, |s| s.work.by);
             let (dma, mut stage) = data.stage(self.conn, Direction::Send, by);
             if let Some(stage) = &mut stage {
                 // All that an engine has made leaves before anything else does.
@@ -124,12 +201,12 @@ impl SendPath {
                     return Sent::Failed(failed);
                 }
             }
-            let Some(s) = self.sends.front_mut() else {
+            let Some(s) = s else {
                 return Sent::Bytes(0);
             };
             let left = (s.work.payload.len() - s.done) as usize;
             if left == 0 {
-                self.retire((Status::Ok, 0), events);
+                self.leave(events);
                 continue;
             }
             let changed = stage.as_ref().is_some_and(|s| s.transforms());
@@ -149,11 +226,7 @@ impl SendPath {
                     s.pending = Some(n);
                     return Sent::Pending;
                 }
-                Err(fault) => {
-                    let done = s.done;
-                    self.retire(fault.status(), events);
-                    return Sent::Fault(done);
-                }
+                Err(fault) => return self.fault(fault, events),
             }
             // n <= left <= u32::MAX
             s.done += n as u32;
@@ -165,11 +238,45 @@ impl SendPath {
             }
             if !changed {
                 if n == left {
-                    self.retire((Status::Ok, 0), events);
+                    self.leave(events);
                 }
                 return Sent::Bytes(n);
             }
         }
+    }
+
+    /// The next `n` bytes of the first unsent send have left by reference; it retires with the acknowledgement `until`.
+    /// `read` reads bytes of the payload for engines, which may only be taps.
+    pub(crate) fn refer(
+        &mut self,
+        n: u32,
+        until: u64,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+        read: impl Fn(&mut dyn DmaAccess, u32, &mut [u8]) -> Result<(), Fault>,
+    ) -> Sent {
+        let Some(s) = self.sends.get_mut(self.left) else {
+            return Sent::Bytes(0);
+        };
+        let first = s.done;
+        s.done += n;
+        s.until = Some(until);
+        if let (dma, Some(mut stage)) = data.stage(self.conn, Direction::Send, s.work.by) {
+            // Copied piece by piece: a kernel that writes the buffer meanwhile cannot change bytes under an engine.
+            let mut at = first;
+            while at < first + n {
+                let len = (first + n - at).min(PIECE as u32);
+                if let Err(fault) = read(dma, at, stage.piece(len as usize)) {
+                    return self.fault(fault, events);
+                }
+                stage.send_piece(len as usize);
+                at += len;
+            }
+        }
+        if self.sends[self.left].is_whole() {
+            self.leave(events);
+        }
+        Sent::Bytes(n as usize)
     }
 
     /// After the last send: what the engine has kept for the end still belongs to the stream, and leaves by
@@ -179,11 +286,20 @@ impl SendPath {
     /// [`EngineFailed`]: the stream ends with an error instead.
     pub(crate) fn finish(&self, data: &mut Datapath<'_>) -> Result<bool, EngineFailed> {
         data.end(self.conn, Direction::Send)?;
-        Ok(self.is_empty() && data.held(self.conn, Direction::Send) == 0)
+        Ok(self.unsent().is_none() && data.held(self.conn, Direction::Send) == 0)
     }
 }
 
 impl Sending {
+    fn is_whole(&self) -> bool {
+        self.done == self.work.payload.len()
+    }
+
+    /// Bytes that the peer may have, before an acknowledgement.
+    fn bytes(&self) -> u64 {
+        self.until.map_or(self.done.into(), |_| 0)
+    }
+
     /// Reads the next bytes.
     fn read(&self, to: &mut [u8], dma: &mut dyn DmaAccess) -> Result<ReadStatus, Fault> {
         match &self.work.payload {

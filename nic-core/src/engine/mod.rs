@@ -5,7 +5,7 @@
 //! GPU memory ─▶ [engine] ─▶ transport ─▶ network        Direction::Send
 //! ```
 //!
-//! An engine sits where a transport hands bytes to [`DmaAccess`](crate::dma::DmaAccess): behind
+//! An engine is a stage of the byte path (`datapath`), where a transport's bytes meet memory: behind
 //! TCP's reassembly, so that each byte enters once and in order, independent of loss and reordering. The transports
 //! know only that an engine is on the path; the processing is here.
 //!
@@ -37,8 +37,8 @@ use ringbell_nic_abi::{EngineId, QueueId, SessionId};
 use crate::types::{CommId, Owner};
 
 pub use meter::Rates;
-pub use path::{Delivered, EngineFailed};
-pub(crate) use path::{Pipeline, Stage};
+pub use path::EngineFailed;
+pub(crate) use path::Stage;
 pub(crate) use running::Notice;
 pub(crate) use table::{Engines, Outcome, MAX_ENGINES};
 pub(crate) use watch::Sharing;

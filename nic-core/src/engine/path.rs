@@ -1,27 +1,11 @@
 //! The path of one direction of one connection: bytes in, through the engine, bytes out.
 
-use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{EngineId, Status};
 
 use super::meter::Mark;
 use super::running::Running;
 use super::watch::Watching;
-use super::{PIECE, TAPPED};
-
-/// Result of bytes that a transport has handed over.
-#[derive(Debug)]
-pub struct Delivered {
-    /// Bytes of the stream that are taken: never to be handed over again.
-    pub taken: usize,
-    /// Bytes that the buffer has got.
-    pub written: usize,
-    /// Why it stopped.
-    pub fault: Option<Fault>,
-    /// The peer has revoked its bytes: the stream ends. The bytes written are no part of it.
-    pub revoked: bool,
-    /// The engine that changes the stream has failed: the stream ends behind what was written.
-    pub failed: Option<EngineFailed>,
-}
+use super::PIECE;
 
 /// The engine that changes a stream has panicked or failed, so the stream must end with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,57 +18,6 @@ impl EngineFailed {
     /// How operations on the stream end: status and detail.
     pub(crate) fn status(self) -> (Status, u64) {
         (Status::EngineFailed, self.0 .0.into())
-    }
-}
-
-impl Delivered {
-    /// `n` bytes are where they belong.
-    pub(crate) const fn all(n: usize) -> Delivered {
-        Delivered {
-            taken: n,
-            written: n,
-            fault: None,
-            revoked: false,
-            failed: None,
-        }
-    }
-
-    /// None is taken.
-    pub(crate) const fn fault(fault: Fault) -> Delivered {
-        Delivered {
-            taken: 0,
-            written: 0,
-            fault: Some(fault),
-            revoked: false,
-            failed: None,
-        }
-    }
-}
-
-/// Where stream bytes come from, and where they go.
-pub(crate) trait Pipeline {
-    /// Bytes that are there.
-    fn len(&self) -> usize;
-
-    /// Copies the `n` bytes from `at` on to memory, and keeps them from further change: they are put `to`
-    /// bytes behind the place where the next byte goes. `None`: the peer has revoked them.
-    ///
-    /// # Errors
-    /// Memory's.
-    fn pass(&mut self, at: usize, n: usize, to: usize) -> Result<Option<&[u8]>, Fault>;
-
-    /// The same for an engine alone.
-    fn take(&mut self, at: usize, n: usize) -> Option<&[u8]>;
-
-    /// Puts there what an engine has made.
-    ///
-    /// # Errors
-    /// Memory's.
-    fn store(&mut self, to: usize, bytes: &[u8]) -> Result<(), Fault>;
-
-    /// Most bytes that are passed to a tap at once.
-    fn most(&self) -> usize {
-        TAPPED
     }
 }
 
@@ -137,114 +70,11 @@ impl Path {
         self.held.len() - self.held_from
     }
 
-    /// Takes stream bytes for memory that has room for `room` more.
-    pub(super) fn deliver<P: Pipeline>(
-        &mut self,
-        mut running: Option<&mut Running>,
-        mut watching: Option<Watching<'_>>,
-        room: usize,
-        io: &mut P,
-    ) -> Delivered {
-        let mut d = Delivered::all(0);
-        let len = io.len();
-        loop {
-            // What was made before goes first.
-            let n = self.held().min(room - d.written);
-            if n > 0 {
-                let from = self.held_from;
-                if let Err(fault) = io.store(d.written, &self.held[from..from + n]) {
-                    d.fault = Some(fault);
-                    return d;
-                }
-                if let Some(w) = &mut watching {
-                    w.see(&self.held[from..from + n]);
-                }
-                d.written += n;
-                self.held_from += n;
-                if self.held() == 0 {
-                    self.held.clear();
-                    self.held_from = 0;
-                }
-            }
-            if let Some(r) = running.as_deref() {
-                self.note_failure(r);
-            }
-            if self.failed.is_some() {
-                d.failed = self.failed;
-                return d;
-            }
-            if d.written == room || d.taken == len {
-                return d;
-            }
-            let rest = len - d.taken;
-            match running.as_deref_mut().filter(|r| !r.failed) {
-                Some(r) if !r.is_tap => {
-                    let n = rest.min(PIECE);
-                    let Some(piece) = io.take(d.taken, n) else {
-                        d.revoked = true;
-                        return d;
-                    };
-                    r.feed(piece, &mut self.held);
-                    d.taken += n;
-                }
-                mut tap => {
-                    let n = rest.min(io.most()).min(room - d.written);
-                    // Memory first: bytes that fault have not been taken, and must not be counted.
-                    let mark = tap.as_mut().and_then(|r| r.meter.moving(n));
-                    let seen = watching.as_mut().and_then(|w| w.running.meter.moving(n));
-                    let piece = match io.pass(d.taken, n, d.written) {
-                        Ok(Some(piece)) => piece,
-                        Ok(None) => {
-                            d.revoked = true;
-                            return d;
-                        }
-                        Err(fault) => {
-                            d.fault = Some(fault);
-                            return d;
-                        }
-                    };
-                    if let Some(w) = &mut watching {
-                        w.running.meter.moved(seen, n);
-                        w.see(piece);
-                    }
-                    if let Some(r) = tap {
-                        r.meter.moved(mark, n);
-                        r.tap(&mut self.begun, self.item, piece);
-                    }
-                    d.taken += n;
-                    d.written += n;
-                }
-            }
-        }
-    }
-
     /// An engine that changes the stream ends the stream when it fails.
     pub(super) fn note_failure(&mut self, running: &Running) {
         if running.failed && !running.is_tap && self.failed.is_none() {
             self.failed = self.engine_id.map(EngineFailed);
         }
-    }
-
-    /// Takes bytes that are to leave, to be [`outgoing`](Path::outgoing) as the engine has changed them.
-    pub(super) fn transform(
-        &mut self,
-        running: Option<&mut Running>,
-        bytes: &[u8],
-    ) -> Result<(), EngineFailed> {
-        match running {
-            Some(r) if !r.is_tap => {
-                r.feed(bytes, &mut self.held);
-                self.note_failure(r);
-            }
-            tap => {
-                // Behind what an engine before has left.
-                self.held.extend_from_slice(bytes);
-                if let Some(r) = tap {
-                    r.tap(&mut self.begun, self.item, bytes);
-                }
-            }
-        }
-        self.failed.map_or(Ok(()), Err)
     }
 
     /// Output of the engine that has not left the NIC.

@@ -7,7 +7,7 @@ use ringbell_nic_abi::{EngineId, PdId, QueueId, SessionId};
 use ringbell_onc_engines::stream::StreamEngine;
 
 use super::meter::Rates;
-use super::path::{Delivered, Path, Pipeline, Stage};
+use super::path::{Path, Stage};
 use super::running::{Notice, Running, Told};
 use super::watch::{Seen, Sharing, Watch, Watching};
 use super::{Direction, EngineFailed, EngineInfo, Place};
@@ -374,23 +374,6 @@ impl Engines {
         Some(Stage::new(path, both, &mut self.piece, &mut self.news))
     }
 
-    /// See [`Path::deliver`].
-    pub(crate) fn deliver(
-        &mut self,
-        key: PathKey,
-        by: Owner,
-        room: usize,
-        io: &mut impl Pipeline,
-    ) -> Delivered {
-        let Some(path) = self.paths.get_mut(&key) else {
-            return Delivered::all(0);
-        };
-        self.news = true;
-        let (running, watching) =
-            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
-        path.deliver(running, watching, room, io)
-    }
-
     /// Whether the engine changes outgoing bytes.
     #[inline]
     pub(crate) fn transforms(&self, key: PathKey) -> bool {
@@ -404,59 +387,11 @@ impl Engines {
         path.held() > 0 || path.failed.is_some() || entry.is_some_and(|e| !e.running.is_tap)
     }
 
-    /// Bytes that are to leave: see [`outgoing`](Engines::outgoing).
-    pub(crate) fn transform(
-        &mut self,
-        key: PathKey,
-        by: Owner,
-        bytes: &[u8],
-    ) -> Result<(), EngineFailed> {
-        let Some(path) = self.paths.get_mut(&key) else {
-            return Ok(());
-        };
-        self.news = true;
-        let (running, watching) =
-            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
-        if let Some(mut w) = watching {
-            w.see(bytes);
-        }
-        path.transform(running, bytes)
-    }
-
     /// The engine whose failure has ended the stream of a connection.
     #[cold]
     pub(crate) fn failure_on(&self, transport: usize, conn: ConnId) -> Option<EngineFailed> {
         let mut both = [Direction::Receive, Direction::Send].into_iter();
         both.find_map(|d| self.paths.get(&(transport, conn, d))?.failed)
-    }
-
-    /// What an engine has made of bytes that leave.
-    pub(crate) fn outgoing(&self, key: PathKey) -> &[u8] {
-        self.paths.get(&key).map_or(&[], Path::outgoing)
-    }
-
-    /// The first `n` bytes of that have left.
-    pub(crate) fn outgoing_gone(&mut self, key: PathKey, n: usize) {
-        if let Some(path) = self.paths.get_mut(&key) {
-            self.news = true;
-            path.outgoing_gone(n);
-        }
-    }
-
-    /// Bytes that pass without a stop.
-    pub(crate) fn observe(&mut self, key: PathKey, by: Owner, bytes: &[u8]) {
-        let Some(path) = self.paths.get_mut(&key) else {
-            return;
-        };
-        self.news = true;
-        let (running, watching) =
-            Engines::both(&mut self.slots, &mut self.watches, path.engine, by, key);
-        if let Some(mut w) = watching {
-            w.see(bytes);
-        }
-        if let Some(r) = running {
-            path.observe(r, bytes);
-        }
     }
 
     /// The stream of a path has ended.

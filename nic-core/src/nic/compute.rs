@@ -66,7 +66,7 @@ impl Nic {
         engine: Box<dyn StreamEngine>,
     ) -> Result<EngineId, EngineUseError> {
         let too_many = EngineUseError::TooMany { limit: MAX_ENGINES };
-        self.core(|c| c.memory.dma.engines.add(pd, engine).ok_or(too_many))
+        self.core(|c| c.memory.engines.add(pd, engine).ok_or(too_many))
     }
 
     /// Puts a tap on the path of one more stream: all its streams are counted into one state. `item` is
@@ -232,10 +232,10 @@ impl Nic {
         session: SessionId,
     ) -> Result<EngineResult, EngineUseError> {
         self.core(|c| {
-            if c.memory.dma.engines.about(id).is_none() {
+            if c.memory.engines.about(id).is_none() {
                 return Err(EngineUseError::Unknown { id });
             }
-            let outcome = c.memory.dma.engines.result_of(id, session.0);
+            let outcome = c.memory.engines.result_of(id, session.0);
             EngineResult::of(id, outcome.ok_or(EngineUseError::NotSeen { id, session })?)
         })
     }
@@ -257,10 +257,10 @@ impl Nic {
     /// # Errors
     /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`]; [`EngineUseError::Apart`] when each stream has a state of its own.
     pub fn engine_result(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        if self.core(|c| c.memory.dma.engines.is_apart(id)) {
+        if self.core(|c| c.memory.engines.is_apart(id)) {
             return Err(EngineUseError::Apart { id });
         }
-        let outcome = self.core(|c| c.memory.dma.engines.result(id));
+        let outcome = self.core(|c| c.memory.engines.result(id));
         EngineResult::of(id, outcome.ok_or(EngineUseError::Unknown { id })?)
     }
 
@@ -272,7 +272,7 @@ impl Nic {
     /// [`EngineUseError::Unknown`]; [`EngineUseError::Failed`] when it has no result: it is detached all the same, and a
     /// stream that it changed does not go on without it.
     pub fn detach_engine(&self, id: EngineId) -> Result<EngineResult, EngineUseError> {
-        let removed = self.core(|c| c.memory.dma.engines.remove(id));
+        let removed = self.core(|c| c.memory.engines.remove(id));
         EngineResult::of(id, removed.ok_or(EngineUseError::Unknown { id })?)
     }
 
@@ -286,13 +286,13 @@ impl Nic {
         kind: u16,
         make: impl Fn(u64) -> Option<Box<dyn StreamEngine>> + Send + 'static,
     ) -> Result<(), EngineUseError> {
-        let added = self.core(|c| c.memory.dma.engines.add_kind(kind, Box::new(make)));
+        let added = self.core(|c| c.memory.engines.add_kind(kind, Box::new(make)));
         added.then_some(()).ok_or(EngineUseError::Kind { kind })
     }
 
     /// Every engine of the NIC, with its paths and speed.
     pub fn engines(&self) -> Vec<EngineInfo> {
-        self.core(|c| c.memory.dma.engines.infos())
+        self.core(|c| c.memory.engines.infos())
     }
 
     /// Makes a communicator with this NIC as one rank. Returns at once: the ranks find each other

@@ -34,7 +34,7 @@ impl Nic {
     pub fn free_pd(&self, pd: PdId) -> Result<(), PdError> {
         self.core(|c| {
             c.memory.mmu.free_pd(pd)?;
-            c.memory.dma.engines.remove_all_of(pd);
+            c.memory.engines.remove_all_of(pd);
             Ok(())
         })
     }

@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::{GpuVa, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -126,6 +126,9 @@ impl DmaAccess for MockDma {
         None
     }
     fn count_copied(&mut self, _: u64) {}
+    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
+        None
+    }
 }
 
 /// One NIC's transport with its memory and what it has reported.

@@ -36,6 +36,7 @@ pub(crate) use pieces::Pieces;
 use super::params::Params;
 use super::slab::Slab;
 use crate::dma::{Dma, DmaState};
+use crate::engine::Engines;
 use crate::transport::Transport;
 use crate::types::{ConnId, NicTime, Owner};
 use group::{Early, EarlyKind, Group, UserRecv};
@@ -48,6 +49,7 @@ pub(crate) struct Io<'a> {
     pub(crate) transports: &'a mut [Box<dyn Transport>],
     pub(crate) mmu: &'a mut Mmu,
     pub(crate) dma: &'a mut DmaState,
+    pub(crate) engines: &'a mut Engines,
 }
 
 impl Io<'_> {

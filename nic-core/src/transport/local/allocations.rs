@@ -151,7 +151,7 @@ impl Allocations {
     }
 
     /// Looks at what is being opened and what goes back; notes that are due.
-    pub(super) fn advance(&mut self, dma: &dyn DmaAccess, notes: &mut Vec<Note>) {
+    pub(super) fn advance(&mut self, dma: &mut dyn DmaAccess, notes: &mut Vec<Note>) {
         self.imported.retain(|_, b| {
             if b.reach.is_some() {
                 return true;
@@ -175,7 +175,8 @@ impl Allocations {
             }
         });
         self.returning.retain_mut(|r| {
-            if r.reading.is_some_and(|(bus, len)| dma.is_reading(bus, len)) {
+            let mut is_read = |(bus, len)| dma.peers().is_some_and(|d| d.is_reading(bus, len));
+            if r.reading.is_some_and(&mut is_read) {
                 return true;
             }
             r.import.close();

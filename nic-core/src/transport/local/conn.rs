@@ -6,8 +6,9 @@ use std::net::SocketAddrV4;
 use ringbell_nic_abi::Status;
 
 use super::one_sided::OneSided;
-use super::rx::Rx;
+use super::rx::{PendingCopies, Rx};
 use super::tx::Tx;
+use crate::datapath::{ReceivePath, SendPath};
 use crate::engine::EngineFailed;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId};
@@ -40,7 +41,9 @@ pub(super) struct Conn {
     pub(super) active: bool,
     /// Listed among those with bytes and no receive.
     pub(super) waiting: bool,
+    pub(super) sends: SendPath,
     pub(super) tx: Tx,
+    pub(super) recvs: ReceivePath,
     pub(super) rx: Rx,
     pub(super) one_sided: OneSided,
     pub(super) closing: bool,
@@ -67,7 +70,9 @@ impl Conn {
             peer,
             active: false,
             waiting: false,
+            sends: SendPath::new(id),
             tx: Tx::default(),
+            recvs: ReceivePath::new(id),
             rx: Rx::default(),
             one_sided: OneSided::default(),
             closing: false,
@@ -80,7 +85,7 @@ impl Conn {
     /// Whether a receive may take bytes before it is queued.
     #[inline]
     pub(super) fn may_receive_now(&self) -> bool {
-        self.phase == Phase::Open && !self.reset && !self.closing && self.rx.recvs.is_empty()
+        self.phase == Phase::Open && !self.reset && !self.closing && self.recvs.is_empty()
     }
 
     /// Whether the peer has our id, so that it can be notified of an end.
@@ -88,18 +93,24 @@ impl Conn {
         matches!(self.phase, Phase::Open | Phase::Zombie)
     }
 
-    /// Retires the sends whose bytes have been taken, in order.
-    #[inline]
-    pub(super) fn retire_sends(&mut self, events: &mut VecDeque<TransportEvent>) -> bool {
-        self.tx.retire(self.id, events)
+    /// Forgets what has arrived, and what is on its way.
+    pub(super) fn drop_arrived(&mut self) {
+        self.forget_copies();
+        self.rx.drop_segs();
+    }
+
+    /// Discards the copies in flight: they restart.
+    pub(super) fn forget_copies(&mut self) {
+        self.rx.copies = PendingCopies::default();
+        self.recvs.forget_expected();
     }
 
     /// Retires all operations: the stream is broken, by the peer or by an engine of ours.
     pub(super) fn break_works(&mut self, events: &mut VecDeque<TransportEvent>) {
         let reset = (Status::ConnectionReset, 0);
         let end = self.failed.map_or(reset, EngineFailed::status);
-        self.tx.end(self.id, end, events);
-        self.rx.end(self.id, end, events);
+        self.sends.fail_all(end, events);
+        self.recvs.fail_all(end, events);
         self.one_sided.end(self.id, end, events);
     }
 
@@ -110,12 +121,12 @@ impl Conn {
 
     /// Retires all sends with a failure.
     pub(super) fn fail_sends(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
-        self.tx.end(self.id, (status, 0), events);
+        self.sends.fail_all((status, 0), events);
         self.one_sided.fail(self.id, (status, 0), events);
     }
 
-    /// Retires all receives with a failure, or the end of the stream.
+    /// Retires all receives with a failure.
     pub(super) fn fail_recvs(&mut self, status: Status, events: &mut VecDeque<TransportEvent>) {
-        self.rx.end(self.id, (status, 0), events);
+        self.recvs.fail_all((status, 0), events);
     }
 }

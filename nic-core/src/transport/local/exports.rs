@@ -218,7 +218,7 @@ impl LocalTransport {
     }
 
     /// Continues imports that are being opened or released.
-    pub(super) fn advance_allocations(&mut self, dma: &dyn DmaAccess) -> bool {
+    pub(super) fn advance_allocations(&mut self, dma: &mut dyn DmaAccess) -> bool {
         let mut moved = false;
         for i in 0..self.links.len() {
             let Some(l) = &mut self.links[i] else {

@@ -5,7 +5,7 @@ use super::*;
 
 impl LocalTransport {
     #[inline(never)]
-    pub(super) fn take_packets(&mut self, link: usize, dma: &mut dyn DmaAccess) -> bool {
+    pub(super) fn take_packets(&mut self, link: usize, data: &mut Datapath<'_>) -> bool {
         let mut moved = false;
         for _ in 0..BATCH {
             let Some(l) = self.links[link].as_mut() else {
@@ -17,7 +17,7 @@ impl LocalTransport {
             // The most frequent packet, without decoding it into a `Packet`.
             if let Some((dst, small)) = packet::inline_of(&words) {
                 let bytes = small.bytes();
-                self.on_inline(link, dst, &bytes[..usize::from(small.len)], dma);
+                self.on_inline(link, dst, &bytes[..usize::from(small.len)], data);
                 continue;
             }
             match Packet::decode(&words) {
@@ -109,7 +109,7 @@ impl LocalTransport {
                     if !reset {
                         c.tx.spans_acked = c.tx.spans_acked.max(spans);
                         c.tx.inline_acked = c.tx.inline_acked.max(inline);
-                        c.retire_sends(&mut events);
+                        c.sends.acknowledge(c.tx.spans_acked, &mut events);
                     }
                 }
                 Packet::Accept { src, .. } if c.phase == Phase::Waiting => {
@@ -162,7 +162,7 @@ impl LocalTransport {
     }
 
     #[inline]
-    fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], dma: &mut dyn DmaAccess) {
+    fn on_inline(&mut self, link: usize, dst: u32, bytes: &[u8], data: &mut Datapath<'_>) {
         let window = self.config.inline_window;
         let Some(c) = self.table.get_mut(dst) else {
             return;
@@ -173,7 +173,7 @@ impl LocalTransport {
         let Some(l) = &self.links[link] else { return };
         let mut io = In {
             link: l,
-            dma,
+            data,
             events: &mut self.events,
             budget: &mut 0,
             moved: true,
@@ -181,7 +181,7 @@ impl LocalTransport {
         let ok = receive::inline(c, bytes, window, &mut io);
         let mut due = c.rx.inline_taken - c.rx.inline_told >= window as u64 / 4;
         // An engine is on the path: it takes them from the staging buffer.
-        due |= !c.rx.segs.is_empty() && !c.rx.recvs.is_empty();
+        due |= !c.rx.segs.is_empty() && !c.recvs.is_empty();
         if !ok {
             self.violations += 1;
             self.reset_conn(dst);

@@ -11,6 +11,7 @@ use super::packet::Packet;
 use super::rendezvous::{ExportInfo, Hello};
 use super::ring::{Consumer, Producer, WORDS};
 use super::shared::Shared;
+use crate::datapath::Mapped;
 use crate::memory::nic_memory::HOST_BUS;
 use crate::shmem::Mapping;
 use crate::transport::PeerWindow;
@@ -212,6 +213,13 @@ impl Link {
         Ok(())
     }
 
+    /// Whether the next packet can be sent.
+    pub(super) fn has_room(&mut self) -> bool {
+        let rings = self.rings.as_ref();
+        let up = rings.filter(|_| self.state == LinkState::Up);
+        up.is_some_and(|r| self.tx.has_room(LINES as u32, r.sent_credit))
+    }
+
     /// Sends a packet unless the ring is full or the link is not up.
     #[inline]
     pub(super) fn push(&mut self, p: &Packet) -> bool {
@@ -309,8 +317,10 @@ impl Link {
 
     /// Where a span of the peer's memory lies here; `None` when the peer does not export it.
     #[inline]
-    pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<*const u8> {
-        self.locate(bus, len).map(<*mut u8>::cast_const)
+    pub(super) fn resolve(&self, bus: u64, len: u64) -> Option<Mapped> {
+        let from = self.locate(bus, len)?;
+        // SAFETY: `locate` has found these bytes in a mapped export, which lives as long as the link.
+        Some(unsafe { Mapped::new(from, len as usize) })
     }
 
     #[inline]

@@ -35,11 +35,9 @@ mod one_sided;
 mod packet;
 mod pending_copy;
 mod receive;
-mod receive_transform;
 mod rendezvous;
 pub(crate) mod ring;
 mod rx;
-mod send_transform;
 mod shared;
 mod stage;
 mod stage_room;
@@ -59,7 +57,6 @@ use ringbell_nic_abi::{InlineSend, PdId, Status};
 
 use crate::config::LocalConfig;
 use crate::datapath::Datapath;
-use crate::dma::DmaAccess;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
 use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
@@ -72,11 +69,9 @@ use io::{Fill, In, Out};
 use link::{Link, LinkState};
 use packet::Packet;
 pub use rendezvous::LocalError;
-use rx::RxRecv;
 use stage_room::{Rooms, Stage};
 use table::Table;
 use transmit::Stop;
-use tx::TxSend;
 
 /// Most host exports of one NIC that a link announces, and most exports, so that a peer's tables stay bounded.
 /// Later ones are staged.
@@ -222,7 +217,7 @@ impl LocalTransport {
                     }
                     c.break_works(&mut events);
                     self.left.append(&mut c.one_sided.left);
-                    c.rx.drop_segs();
+                    c.drop_arrived();
                     if !std::mem::replace(&mut c.reset, true) {
                         events.push_back(TransportEvent::Reset { conn: c.id });
                     }
@@ -245,7 +240,7 @@ impl LocalTransport {
     }
 
     /// Moves one connection on. Returns (moved, wants to be called again).
-    fn step_conn(&mut self, id: u32, budget: &mut u64, dma: &mut dyn DmaAccess) -> (bool, bool) {
+    fn step_conn(&mut self, id: u32, budget: &mut u64, data: &mut Datapath<'_>) -> (bool, bool) {
         let Some(mut c) = self.table.take(id) else {
             return (false, false);
         };
@@ -255,20 +250,20 @@ impl LocalTransport {
             if c.phase == Phase::Open && !c.reset {
                 let mut io = In {
                     link: l,
-                    dma,
+                    data,
                     events: &mut self.events,
                     budget,
                     moved: false,
                 };
                 match receive::fill(&mut c, &mut io) {
-                    Fill::Done | Fill::Unmapped => {}
+                    Fill::Done => {}
                     Fill::Budget => again = true,
                     Fill::Broken => broken = true,
                 }
                 let one_sided = !c.one_sided.is_idle();
                 if one_sided {
                     match one_sided::serve(&mut c, &mut io) {
-                        Fill::Done | Fill::Unmapped => {}
+                        Fill::Done => {}
                         Fill::Budget => again = true,
                         Fill::Broken => broken = true,
                     }
@@ -276,7 +271,7 @@ impl LocalTransport {
                 moved |= io.moved;
                 let mut out = Out {
                     link: l,
-                    dma,
+                    data,
                     events: &mut self.events,
                     exports: &self.endpoint.exports,
                     staging: self.config.staging,
@@ -292,16 +287,16 @@ impl LocalTransport {
                     }
                 }
                 moved |= out.moved;
-                one_sided::release(&mut c.one_sided.left, dma);
+                one_sided::release(&mut c.one_sided.left, data.dma);
             }
         }
-        if !c.rx.segs.is_empty() && c.rx.recvs.is_empty() && c.rx.refs_waiting > 0 && !c.waiting {
+        if !c.rx.segs.is_empty() && c.recvs.is_empty() && c.rx.refs_waiting > 0 && !c.waiting {
             c.waiting = true;
             self.table.waiting.push(id);
         }
         // A peer that has ended in order takes no FIN any more.
         let dead = matches!(&self.links[c.link], Some(l) if l.state == LinkState::Dead);
-        let done = c.tx.sends.is_empty() && c.one_sided.requester.is_done();
+        let done = c.sends.is_empty() && c.one_sided.requester.is_done();
         let ended = c.closing && (c.tx.fin_sent || dead) && done;
         if ended && c.phase == Phase::Open {
             c.phase = Phase::Zombie;
@@ -366,14 +361,14 @@ impl LocalTransport {
 
     /// What is looked at by time: the sockets, and memory that engines copy from.
     #[inline(never)]
-    fn step_sockets(&mut self, now: NicTime, dma: &mut dyn DmaAccess) -> bool {
+    fn step_sockets(&mut self, now: NicTime, data: &mut Datapath<'_>) -> bool {
         self.sockets_at = now.plus(SOCKETS_EVERY);
-        self.look_at_sockets(now) | self.advance_allocations(dma)
+        self.look_at_sockets(now) | self.advance_allocations(data.dma)
     }
 
     /// Moves those connections on that have something to do.
     #[inline(never)]
-    fn step_active(&mut self, dma: &mut dyn DmaAccess) -> bool {
+    fn step_active(&mut self, data: &mut Datapath<'_>) -> bool {
         let (mut moved, mut budget) = (false, receive::STEP_BYTES);
         for _ in 0..self.table.active.len() {
             let Some(id) = self.table.active.pop_front() else {
@@ -382,7 +377,7 @@ impl LocalTransport {
             if let Some(c) = self.conn(id) {
                 c.active = false;
             }
-            let (any, again) = self.step_conn(id, &mut budget, dma);
+            let (any, again) = self.step_conn(id, &mut budget, data);
             moved |= any;
             if again {
                 self.activate(id);
@@ -392,7 +387,7 @@ impl LocalTransport {
     }
 
     #[inline(never)]
-    fn look_for_early(&mut self, dma: &mut dyn DmaAccess) -> bool {
+    fn look_for_early(&mut self, data: &mut Datapath<'_>) -> bool {
         let mut moved = false;
         for id in std::mem::take(&mut self.table.waiting) {
             let limit = self.config.early_window;
@@ -400,7 +395,7 @@ impl LocalTransport {
                 continue;
             };
             c.waiting = false;
-            if !c.rx.recvs.is_empty() || c.reset || c.phase != Phase::Open {
+            if !c.recvs.is_empty() || c.reset || c.phase != Phase::Open {
                 continue;
             }
             let Some(l) = &self.links[c.link] else {
@@ -408,7 +403,7 @@ impl LocalTransport {
             };
             let mut io = In {
                 link: l,
-                dma,
+                data,
                 events: &mut self.events,
                 budget: &mut 0,
                 moved: false,
@@ -497,7 +492,7 @@ impl Transport for LocalTransport {
         let Some(c) = self.table.get_mut(conn.0) else {
             return false;
         };
-        let free = c.phase == Phase::Open && c.tx.sends.is_empty();
+        let free = c.phase == Phase::Open && c.sends.is_empty();
         if !free || c.reset || c.peer_closed || c.tx.shut {
             return false;
         }
@@ -552,7 +547,8 @@ impl Transport for LocalTransport {
         if c.rx.segs.is_empty() || !c.may_receive_now() {
             return None;
         }
-        let n = receive::take_staged(c, buffer, some, data.dma)?;
+        let link = self.links[c.link].as_ref()?;
+        let n = receive::take_staged(c, link, buffer, some, data)?;
         // The window that this opens is announced in a step of its own.
         if c.rx.inline_taken - c.rx.inline_told >= quarter {
             self.activate(conn.0);
@@ -585,15 +581,7 @@ impl Transport for LocalTransport {
                 self.events.push_back(done(Status::NotConnected));
             }
             Some(c) => {
-                c.tx.sends.push_back(TxSend {
-                    work,
-                    emitted: 0,
-                    spans_end: 0,
-                    by_ref: false,
-                    behind: None,
-                    staged: false,
-                    started: 0,
-                });
+                c.sends.post(work);
                 self.activate(conn.0);
             }
             None => self.events.push_back(done(Status::NotConnected)),
@@ -638,12 +626,8 @@ impl Transport for LocalTransport {
         match self.conn(conn.0) {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {
-                c.rx.recvs.push_back(RxRecv {
-                    work,
-                    done: 0,
-                    copying: 0,
-                });
-                let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.rx.held;
+                c.recvs.post(work);
+                let wants_step = !c.rx.segs.is_empty() || c.rx.peer_fin || c.recvs.holds();
                 if wants_step {
                     self.activate(conn.0);
                 }
@@ -654,31 +638,25 @@ impl Transport for LocalTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.conn(conn.0)?;
-        if let Some(i) = c.rx.recvs.iter().position(|r| r.work.token == token) {
-            let r = c.rx.recvs.remove(i)?;
-            if r.copying > 0 {
-                c.rx.forget_copies();
+        if let Some((bytes, copying)) = c.recvs.cancel(token) {
+            if copying {
+                c.forget_copies();
                 self.activate(conn.0);
             }
-            return Some(r.done.into());
+            return Some(bytes);
         }
         if let Some(bytes) = c.one_sided.requester.cancel(token) {
             return Some(bytes);
         }
-        let i = c.tx.sends.iter().position(|s| s.work.token == token)?;
-        let s = c.tx.sends.remove(i)?;
-        if i < c.tx.next_send {
-            c.tx.next_send -= 1;
-        } else if let (true, Some(stage)) = (i == c.tx.next_send, &mut c.tx.stage) {
-            stage.drop_unsent();
+        let send = c.sends.cancel(token)?;
+        if send.was_next {
+            c.tx.drop_unsent();
         }
-        let (link, by_ref) = (c.link, s.by_ref);
-        if by_ref {
-            if let Some(l) = &self.links[link] {
-                l.revoke(conn.0);
-            }
+        let link = c.link;
+        if let (true, Some(l)) = (send.referred, &self.links[link]) {
+            l.revoke(conn.0);
         }
-        Some(if by_ref { 0 } else { s.emitted.into() })
+        Some(send.bytes)
     }
 
     fn shutdown(&mut self, conn: ConnId) {
@@ -695,7 +673,7 @@ impl Transport for LocalTransport {
             c.tx.fin_sent = false;
             (c.tx.shut, c.closing) = (true, true);
             c.fail_recvs(Status::NotConnected, &mut events);
-            c.rx.drop_segs();
+            c.drop_arrived();
         }
         self.events = events;
         self.activate(conn.0);
@@ -724,15 +702,14 @@ impl Transport for LocalTransport {
     }
 
     fn step(&mut self, now: NicTime, _: &mut Network, data: &mut Datapath<'_>) -> bool {
-        let dma = &mut *data.dma;
-        let mut moved = now >= self.sockets_at && self.step_sockets(now, dma);
+        let mut moved = now >= self.sockets_at && self.step_sockets(now, data);
         for i in 0..self.links.len() {
             if self.links[i].as_ref().is_some_and(Link::has_packets) {
-                moved |= self.take_packets(i, dma);
+                moved |= self.take_packets(i, data);
             }
         }
         if !self.table.active.is_empty() {
-            moved |= self.step_active(dma);
+            moved |= self.step_active(data);
         }
         if moved {
             self.since_early = 0;
@@ -740,11 +717,11 @@ impl Transport for LocalTransport {
             self.since_early += 1;
             if self.since_early >= EARLY_EVERY {
                 self.since_early = 0;
-                moved |= self.look_for_early(dma);
+                moved |= self.look_for_early(data);
             }
         }
-        self.rooms.trim(dma);
-        one_sided::release(&mut self.left, dma);
+        self.rooms.trim(data.dma);
+        one_sided::release(&mut self.left, data.dma);
         for l in self.links.iter_mut().flatten() {
             if !l.control.is_empty() {
                 moved |= l.push_control();

@@ -4,33 +4,44 @@
 //! that wait, several at a time. A segment stays queued until its bytes have arrived; only then is it acknowledged.
 //! So a cancelled copy restarts with the next receive, and the stream stays in order.
 
-use ringbell_nic_abi::Status;
-
 use super::conn::Conn;
-use super::io::{fail_front, recv_done, Fill, In};
+use super::io::{Fill, In};
 use super::rx::{PendingRead, Run, Seg};
 use crate::dma::{CopyError, CopyStart, CopyStatus, ReadOutcome};
+use crate::engine::Direction;
 
 /// Most runs of one connection in flight: an engine continues with the next while one is checked.
 const AT_ONCE: usize = 8;
 
+/// Most bytes that are read at once for an engine.
+const PIECE: usize = 256 << 10;
+
 /// Whether bytes read out of the peer's memory may be used: the memory was not revoked and the peer is not gone.
-fn still_there(c: &Conn, foreign: bool, io: &In<'_>) -> bool {
+fn still_there(c: &Conn, foreign: bool, io: &In<'_, '_>) -> bool {
     let gone = foreign && io.link.is_gone();
     !(io.link.is_revoked(c.peer_id) || gone)
 }
 
-/// Completes copies that have arrived, and starts further ones. `Done`: none is in flight, and the front is of another
-/// kind.
-pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
+/// Completes copies that have arrived, and starts further ones. `Done`: none is in flight, and the receives or what has
+/// arrived have changed.
+pub(super) fn fill(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
     if !take_finished(c, io) {
         return Fill::Broken;
     }
-    while c.rx.copies.runs.len() < AT_ONCE {
-        let (Some((i, at)), Some((bus, len))) = (c.rx.next_receive(), c.rx.next_reference()) else {
+    // An engine sees bytes, so they are read into the NIC first, behind the copies in flight.
+    let on_path = io.data.on_path(c.id, Direction::Receive);
+    if on_path && c.rx.copies.runs.is_empty() {
+        return fetch(c, 0, PIECE, io);
+    }
+    let Some(dma) = io.data.dma.peers() else {
+        return Fill::Broken;
+    };
+    while !on_path && c.rx.copies.runs.len() < AT_ONCE {
+        let (Some((i, buffer, at)), Some((bus, len))) =
+            (c.recvs.next_place(), c.rx.next_reference())
+        else {
             break;
         };
-        let buffer = c.rx.recvs[i].work.buffer;
         let len = len.min(buffer.len - at);
         let Some((from, foreign)) = io.link.shared.allocations.locate(bus, len.into()) else {
             if c.rx.copies.runs.is_empty() {
@@ -39,10 +50,10 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             // Mapped memory of the peer, behind the copies in flight.
             break;
         };
-        match io.dma.start_copy(from, &buffer, at.into()) {
+        match dma.start_copy(from, &buffer, at.into()) {
             Ok(CopyStart::Started { ticket, len }) => {
                 let len = len as u32;
-                c.rx.recvs[i].copying += len;
+                c.recvs.expect(i, len);
                 c.rx.copies.bytes += u64::from(len);
                 c.rx.copies.runs.push_back(Run {
                     ticket,
@@ -54,7 +65,7 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
             }
             Ok(CopyStart::Busy) => return Fill::Budget,
             Err(CopyError::Fault(fault)) if c.rx.copies.runs.is_empty() => {
-                fail_front(c, fault, io.events);
+                c.recvs.fault(fault, io.events);
                 io.moved = true;
                 return Fill::Done;
             }
@@ -73,10 +84,16 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_>) -> Fill {
 }
 
 /// Credits arrived bytes to the receives, in order. `false`: the stream is broken.
-fn take_finished(c: &mut Conn, io: &mut In<'_>) -> bool {
+fn take_finished(c: &mut Conn, io: &mut In<'_, '_>) -> bool {
     let mut lost = false;
+    if c.rx.copies.runs.is_empty() {
+        return true;
+    }
+    let Some(dma) = io.data.dma.peers() else {
+        return false;
+    };
     for run in c.rx.copies.runs.iter_mut().filter(|r| !r.done) {
-        match io.dma.poll_copy(run.ticket) {
+        match dma.poll_copy(run.ticket) {
             Ok(CopyStatus::Done) => run.done = true,
             Ok(CopyStatus::Pending) => {}
             Ok(CopyStatus::Lost) => lost = true,
@@ -94,34 +111,27 @@ fn take_finished(c: &mut Conn, io: &mut In<'_>) -> bool {
         if !c.rx.consume_reference(0, run.len) {
             return false;
         }
-        let Some(r) = c.rx.recvs.front_mut() else {
-            return false;
-        };
-        r.done += run.len;
-        r.copying -= run.len;
         io.moved = true;
-        if r.done == r.work.buffer.len || r.work.some {
-            let r = *r;
-            c.rx.recvs.pop_front();
-            // The sender waits for its buffer.
-            c.rx.tell_now = true;
-            io.events.push_back(recv_done(c, &r, Status::Ok, 0));
-        }
+        // The sender waits for its buffer.
+        c.rx.tell_now |= c.recvs.arrived(run.len, io.events);
     }
     if lost {
-        c.rx.forget_copies();
+        c.forget_copies();
     }
     true
 }
 
 /// Reads the first bytes of a reference into the NIC, in front of what is left of it: at most `most`. `Done`: they are
 /// there; `Budget`: ask again.
-pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fill {
+pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_, '_>) -> Fill {
     let Some(&Seg::Ref { bus, len }) = c.rx.segs.get(i) else {
         return Fill::Done;
     };
+    let Some(dma) = io.data.dma.peers() else {
+        return Fill::Broken;
+    };
     if let Some(f) = c.rx.reading.take().filter(|f| f.bus == bus) {
-        match io.dma.poll_read(f.ticket) {
+        match dma.poll_read(f.ticket) {
             ReadOutcome::Pending => c.rx.reading = Some(f),
             ReadOutcome::Lost => {}
             ReadOutcome::Bytes(bytes) => {
@@ -141,7 +151,7 @@ pub(super) fn fetch(c: &mut Conn, i: usize, most: usize, io: &mut In<'_>) -> Fil
     let Some((from, foreign)) = io.link.shared.allocations.locate(bus, n) else {
         return Fill::Broken;
     };
-    match io.dma.start_read(from) {
+    match dma.start_read(from) {
         Ok(CopyStart::Started { ticket, .. }) => {
             c.rx.reading = Some(PendingRead {
                 ticket,

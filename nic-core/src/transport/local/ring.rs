@@ -33,6 +33,16 @@ impl Producer {
         self.pos
     }
 
+    /// Whether there is room for a line. `lines` is a power of two.
+    #[inline]
+    pub(crate) fn has_room(&mut self, lines: u32, credit: &AtomicU32) -> bool {
+        if self.pos.wrapping_sub(self.credit) >= lines {
+            // Acquire: pairs with the Release in `Consumer::advance`; the line was read.
+            self.credit = credit.load(Ordering::Acquire);
+        }
+        self.pos.wrapping_sub(self.credit) < lines
+    }
+
     /// Appends a line unless the ring is full. `memory` is a power of two of lines.
     #[inline]
     pub(crate) fn push(
@@ -42,12 +52,8 @@ impl Producer {
         words: &[u64; WORDS],
     ) -> bool {
         let lines = (memory.len() / WORDS) as u32;
-        if self.pos.wrapping_sub(self.credit) >= lines {
-            // Acquire: pairs with the Release in `Consumer::advance`; the line was read.
-            self.credit = credit.load(Ordering::Acquire);
-            if self.pos.wrapping_sub(self.credit) >= lines {
-                return false;
-            }
+        if !self.has_room(lines, credit) {
+            return false;
         }
         let at = (self.pos & (lines - 1)) as usize * WORDS;
         let line = &memory[at..at + WORDS];

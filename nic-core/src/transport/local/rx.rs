@@ -1,19 +1,6 @@
-//! The receiving half of a connection: receives that have not retired, and bytes that have arrived for them.
+//! The receiving half of a connection: bytes that have arrived and wait for receives.
 
 use std::collections::VecDeque;
-
-use crate::transport::{RecvWork, TransportEvent};
-use crate::types::ConnId;
-use ringbell_nic_abi::Status;
-
-/// A receive being filled.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct RxRecv {
-    pub(super) work: RecvWork,
-    pub(super) done: u32,
-    /// Bytes behind those that are on their way.
-    pub(super) copying: u32,
-}
 
 /// Bytes that have arrived and were not taken.
 #[derive(Debug)]
@@ -39,12 +26,6 @@ impl Staging {
     /// The first contiguous run.
     pub(super) fn front(&self) -> &[u8] {
         self.bytes.as_slices().0
-    }
-    /// The first `n` bytes, in two runs.
-    pub(super) fn runs(&self, n: usize) -> (&[u8], &[u8]) {
-        let (a, b) = self.bytes.as_slices();
-        let first = n.min(a.len());
-        (&a[..first], &b[..n - first])
     }
     pub(super) fn consume(&mut self, n: usize) {
         self.bytes.drain(..n);
@@ -83,7 +64,6 @@ pub(super) struct PendingRead {
 /// See the module text.
 #[derive(Debug, Default)]
 pub(super) struct Rx {
-    pub(super) recvs: VecDeque<RxRecv>,
     pub(super) segs: VecDeque<Seg>,
     pub(super) staging: Staging,
     pub(super) refs_waiting: u32,
@@ -92,8 +72,6 @@ pub(super) struct Rx {
     pub(super) copies: PendingCopies,
     /// A read of some for what is no receive.
     pub(super) reading: Option<PendingRead>,
-    /// An engine holds bytes for the next receive.
-    pub(super) held: bool,
     pub(super) spans_taken: u64,
     pub(super) inline_taken: u64,
     pub(super) spans_told: u64,
@@ -116,49 +94,14 @@ impl Rx {
         }
     }
 
-    /// Retires all receives with a status and its detail.
-    pub(super) fn end(
-        &mut self,
-        conn: ConnId,
-        (status, detail): (Status, u64),
-        events: &mut VecDeque<TransportEvent>,
-    ) {
-        for r in self.recvs.drain(..) {
-            events.push_back(TransportEvent::RecvDone {
-                conn,
-                token: r.work.token,
-                status,
-                bytes: r.done.into(),
-                detail,
-            });
-        }
-    }
-
     /// Forgets what has arrived.
     pub(super) fn drop_segs(&mut self) {
-        self.forget_copies();
         self.reading = None;
         self.segs.clear();
         let staged = self.staging.len();
         self.staging.consume(staged);
         self.refs_waiting = 0;
         self.early_bytes = 0;
-    }
-
-    /// Discards the copies in flight: they restart.
-    pub(super) fn forget_copies(&mut self) {
-        self.copies = PendingCopies::default();
-        self.recvs.iter_mut().for_each(|r| r.copying = 0);
-    }
-
-    /// The receive whose next bytes are not on their way: index and offset there.
-    pub(super) fn next_receive(&self) -> Option<(usize, u32)> {
-        let open = |r: &RxRecv| {
-            let at = r.done + r.copying;
-            at < r.work.buffer.len && !(r.work.some && at > 0)
-        };
-        let i = self.recvs.iter().position(open)?;
-        Some((i, self.recvs[i].done + self.recvs[i].copying))
     }
 
     /// The bytes behind those that are on their way, if they are a reference.

@@ -23,7 +23,7 @@ impl Rooms {
     #[inline]
     pub(super) fn trim(&mut self, dma: &mut dyn DmaAccess) {
         while self.spare.len() > SPARE_ROOMS {
-            if let Some(room) = self.spare.pop() {
+            if let (Some(dma), Some(room)) = (dma.peers(), self.spare.pop()) {
                 dma.stage_give(room);
             }
         }

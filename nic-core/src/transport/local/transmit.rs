@@ -6,14 +6,15 @@ use super::conn::{Conn, Phase};
 use super::io::{Out, Progress};
 use super::packet::{Packet, INLINE, SPANS};
 use super::rendezvous::ExportInfo;
+use super::stage;
 use super::stage_room::Stage;
-use super::tx::SPAN_WINDOW;
-use super::{send_transform, stage};
-use crate::dma::{DmaAccess, ReadStatus};
-use crate::engine::{Direction, PIECE};
+use super::tx::{Unsent, SPAN_WINDOW};
+use crate::datapath::Sent;
+use crate::dma::DmaAccess;
+use crate::engine::Direction;
 use crate::memory::nic_memory::HOST_BUS;
 use crate::transport::{Payload, TransportEvent};
-use crate::types::{Buffer, ConnId, Owner};
+use crate::types::Buffer;
 
 /// Sends up to this size travel inside lines: fewer cache misses than a reference and its
 /// acknowledgement, and the send retires at once.
@@ -32,7 +33,7 @@ pub(super) enum Stop {
 }
 
 /// Sends acknowledgement, payload and end of the stream, in this order, as far as there is room.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>, window: u64) -> Stop {
     if !matches!(c.phase, Phase::Open) {
         return Stop::Done;
     }
@@ -53,51 +54,28 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         c.rx.tell_now = false;
         out.moved = true;
     }
-    while c.tx.next_send < c.tx.sends.len() {
+    loop {
         match emit(c, out) {
-            Ok(Progress::Whole) => {
-                c.tx.next_send += 1;
+            Progress::On => out.moved = true,
+            Progress::Idle => break,
+            Progress::Wait => return Stop::Done,
+            Progress::Again => return Stop::Again,
+            Progress::Fault(hole) => {
                 out.moved = true;
-            }
-            Ok(Progress::Wait) => {
-                c.retire_sends(out.events);
-                return Stop::Done;
-            }
-            Ok(Progress::Again) => {
-                c.retire_sends(out.events);
-                return Stop::Again;
-            }
-            Ok(Progress::Failed) => {
-                fail_stream(c, out);
-                return Stop::Done;
-            }
-            Err(fault) => {
-                // Only this send fails: nothing of it has left, or the stream ends here.
-                let at = c.tx.next_send;
-                let Some(s) = c.tx.sends.remove(at) else {
-                    break;
-                };
-                let (status, detail) = fault.status();
-                out.events.push_back(TransportEvent::SendDone {
-                    conn: c.id,
-                    token: s.work.token,
-                    status,
-                    bytes: if s.by_ref { 0 } else { s.emitted.into() },
-                    detail,
-                });
-                out.moved = true;
-                if let Some(stage) = &mut c.tx.stage {
-                    stage.drop_unsent();
-                }
-                if s.emitted > 0 {
+                c.tx.drop_unsent();
+                if hole {
                     fail_stream(c, out);
                     return Stop::Done;
                 }
             }
+            Progress::Failed(failed) => {
+                c.failed = Some(failed);
+                fail_stream(c, out);
+                return Stop::Done;
+            }
         }
     }
-    out.moved |= c.retire_sends(out.events);
-    if c.tx.sends.is_empty()
+    if c.sends.is_empty()
         && c.tx
             .stage
             .as_mut()
@@ -106,46 +84,57 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>, window: u64) -> Stop {
         let room = c.tx.stage.take().map(Stage::into_room);
         out.rooms.spare.extend(room);
     }
-    if c.tx.shut && !c.tx.fin_sent && c.tx.next_send == c.tx.sends.len() {
-        match send_transform::end(c, out) {
-            Progress::Whole => {}
-            Progress::Wait => return Stop::Done,
-            Progress::Again => return Stop::Again,
-            Progress::Failed => {
-                fail_stream(c, out);
-                return Stop::Done;
-            }
-        }
-        let fin = Packet::Fin {
-            dst: c.peer_id,
-            closed: c.closing,
-        };
-        if !out.link.push(&fin) {
-            return Stop::Again;
-        }
-        c.tx.fin_sent = true;
-        out.moved = true;
+    if c.tx.shut && !c.tx.fin_sent {
+        return finish(c, out);
     }
     Stop::Done
 }
 
+/// Sends the end of the stream, behind what an engine has kept for it.
+fn finish(c: &mut Conn, out: &mut Out<'_, '_>) -> Stop {
+    loop {
+        let kept = match c.sends.finish(out.data) {
+            Ok(true) => break,
+            Ok(false) => line(c, out),
+            Err(failed) => Progress::Failed(failed),
+        };
+        match kept {
+            Progress::On => out.moved = true,
+            Progress::Failed(failed) => {
+                c.failed = Some(failed);
+                fail_stream(c, out);
+                return Stop::Done;
+            }
+            Progress::Again => return Stop::Again,
+            Progress::Wait | Progress::Idle | Progress::Fault(_) => return Stop::Done,
+        }
+    }
+    let fin = Packet::Fin {
+        dst: c.peer_id,
+        closed: c.closing,
+    };
+    if !out.link.push(&fin) {
+        return Stop::Again;
+    }
+    c.tx.fin_sent = true;
+    out.moved = true;
+    Stop::Done
+}
+
 /// A stream cannot have a hole: both ends get a reset.
-fn fail_stream(c: &mut Conn, out: &mut Out<'_>) {
+fn fail_stream(c: &mut Conn, out: &mut Out<'_, '_>) {
     out.link.revoke(c.id.0);
     out.link.control.push_back(Packet::Rst { dst: c.peer_id });
     c.reset = true;
     c.break_works(out.events);
-    c.rx.drop_segs();
+    c.drop_arrived();
     out.events.push_back(TransportEvent::Reset { conn: c.id });
 }
 
 /// Whether the peer can reach a payload. One check is enough: a region lies in one memory. An engine at this end
 /// reads the outgoing bytes, which requires memory that is mapped here, or NIC memory.
-fn reach(payload: &Payload, watched: bool, out: &mut Out<'_>) -> Result<Reach, Fault> {
-    let Payload::Memory(buffer) = payload else {
-        return Ok(Reach::No);
-    };
-    let span = out.dma.span(buffer, 0)?;
+fn reach(buffer: &Buffer, watched: bool, out: &mut Out<'_, '_>) -> Result<Reach, Fault> {
+    let span = out.data.dma.span(buffer, 0)?;
     let bus = span.addr.value();
     let mapped = if bus >= HOST_BUS {
         out.link.shared.reaches(bus)
@@ -174,132 +163,152 @@ enum Reach {
     No,
 }
 
-/// Passes an engine the bytes that a packet announces. They lie in our GPU memory, where the peer fetches them;
-/// no kernel may write them before the send retires. Copied piece by piece, so that a kernel that breaks this rule
-/// cannot change bytes under the engine.
-fn tap(
-    (conn, by): (ConnId, Owner),
-    buffer: &Buffer,
-    range: std::ops::Range<u32>,
-    piece: &mut Vec<u8>,
-    dma: &mut dyn DmaAccess,
-) -> Result<(), Fault> {
-    piece.resize(PIECE, 0);
-    let mut at = range.start;
-    while at < range.end {
-        let n = (range.end - at).min(PIECE as u32);
-        let bytes = &mut piece[..n as usize];
-        // Exported memory is mapped, and mapped memory answers at once.
-        if dma.read(buffer, at.into(), bytes)? == ReadStatus::Done {
-            dma.tap_sent(conn, by, bytes);
-        }
-        at += n;
+/// Sends the next packet of the first unsent send.
+fn emit(c: &mut Conn, out: &mut Out<'_, '_>) -> Progress {
+    let Some((work, done)) = c.sends.unsent() else {
+        return Progress::Idle;
+    };
+    let (payload, token, len) = (work.payload, work.token, work.payload.len());
+    if c.tx.unsent.token != Some(token) {
+        c.tx.unsent = Unsent {
+            token: Some(token),
+            ..Unsent::default()
+        };
     }
-    Ok(())
+    let on_path = out.data.on_path(c.id, Direction::Send);
+    if on_path && out.data.transforms(c.id) {
+        // The output lies in no memory that the peer can reach: it travels in lines. Slower than a reference, but nothing
+        // has to outlive the send.
+        c.tx.drop_unsent();
+        if out.data.held(c.id, Direction::Send) == 0 {
+            // The engine works without room for its output: when it fails, the stream ends at once.
+            let sent = c.sends.fill(&mut [], out.data, out.events);
+            if out.data.held(c.id, Direction::Send) == 0 || sent != Sent::Bytes(0) {
+                return sent.into();
+            }
+        }
+        return line(c, out);
+    }
+    let Payload::Memory(buffer) = payload else {
+        return line(c, out);
+    };
+    let Unsent { by_ref, staged, .. } = c.tx.unsent;
+    if !by_ref && !staged {
+        if len <= INLINE_SEND {
+            return line(c, out);
+        }
+        match reach(&buffer, on_path, out) {
+            Err(fault) => return c.sends.fault(fault, out.events).into(),
+            Ok(Reach::Mapped) => {}
+            Ok(Reach::Exported) => {
+                // Our own engine may not have written yet what the peer's is to read.
+                let Some(dma) = out.data.dma.peers() else {
+                    return Progress::Again;
+                };
+                let mark = *c.tx.unsent.behind.get_or_insert_with(|| dma.mark());
+                if !dma.has_landed(mark) {
+                    return Progress::Again;
+                }
+            }
+            Ok(Reach::No) => {
+                c.tx.unsent.staged = stage::open(c, out);
+                if !c.tx.unsent.staged {
+                    // Without room in NIC memory: slow, but it proceeds.
+                    return line(c, out);
+                }
+            }
+        }
+    }
+    match c.tx.unsent.staged {
+        true => stage::emit(c, &buffer, out),
+        false => refer(c, &buffer, len - done, on_path, out),
+    }
 }
 
-fn emit(c: &mut Conn, out: &mut Out<'_>) -> Result<Progress, Fault> {
-    let on_path = out.dma.on_path(c.id, Direction::Send);
-    if on_path && out.dma.transforms(c.id) {
-        return send_transform::emit(c, out);
+/// Sends the next bytes in a line, or what an engine has made of them.
+fn line(c: &mut Conn, out: &mut Out<'_, '_>) -> Progress {
+    let on_the_way = c.tx.inline_sent - c.tx.inline_acked;
+    let free = out.link.peer_window.saturating_sub(on_the_way);
+    let waiting = match out.data.held(c.id, Direction::Send) {
+        0 => c
+            .sends
+            .unsent()
+            .map_or(0, |(w, done)| w.payload.len() - done) as usize,
+        held => held,
+    };
+    if free < waiting.min(INLINE) as u64 {
+        return Progress::Wait;
     }
-    let s = &mut c.tx.sends[c.tx.next_send];
-    let len = s.work.payload.len();
-    let mut small = matches!(s.work.payload, Payload::Inline { .. })
-        || (len <= INLINE_SEND && !s.by_ref && !s.staged);
-    if !small && !s.by_ref && !s.staged {
-        match reach(&s.work.payload, on_path, out)? {
-            Reach::Mapped => {}
-            Reach::Exported => {
-                // Our own engine may not have written yet what the peer's is to read.
-                let s = &mut c.tx.sends[c.tx.next_send];
-                let mark = *s.behind.get_or_insert_with(|| out.dma.mark());
-                if !out.dma.has_landed(mark) {
-                    return Ok(Progress::Again);
-                }
-            }
-            Reach::No => {
-                // Without room in NIC memory: in lines, which is slow but proceeds.
-                small = !stage::open(c, out);
-                c.tx.sends[c.tx.next_send].staged = !small;
-            }
-        }
+    if !out.link.has_room() {
+        return Progress::Again;
     }
-    let s = &mut c.tx.sends[c.tx.next_send];
-    if let (true, Some(buffer)) = (s.staged, stage::memory_of(&s.work.payload)) {
-        return stage::emit(c, &buffer, out);
-    }
-    while s.emitted < len {
-        let left = len - s.emitted;
-        if small {
-            let n = left.min(INLINE as u32) as usize;
-            if c.tx.inline_sent - c.tx.inline_acked + n as u64 > out.link.peer_window {
-                return Ok(Progress::Wait);
-            }
-            let mut bytes = [0u8; INLINE];
-            let from = s.emitted as usize;
-            match &s.work.payload {
-                Payload::Inline { bytes: b, .. } => bytes[..n].copy_from_slice(&b[from..from + n]),
-                Payload::Memory(buffer) => {
-                    let read = out.dma.read(buffer, from as u64, &mut bytes[..n])?;
-                    if read == ReadStatus::Pending {
-                        return Ok(Progress::Again);
-                    }
-                }
-            }
-            let p = Packet::Inline {
-                dst: c.peer_id,
-                len: n as u8,
-                bytes,
-            };
-            if !out.link.push(&p) {
-                return Ok(Progress::Again);
-            }
-            c.tx.inline_sent += n as u64;
-            s.emitted += n as u32;
-            if on_path {
-                out.dma.tap_sent(c.id, s.work.by, &bytes[..n]);
-            }
-            continue;
-        }
-        let Payload::Memory(buffer) = s.work.payload else {
-            return Ok(Progress::Whole);
-        };
-        if c.tx.spans_sent - c.tx.spans_acked + SPANS as u64 > SPAN_WINDOW {
-            return Ok(Progress::Wait);
-        }
-        let mut spans = [(0, 0); SPANS];
-        let (mut n, mut taken) = (0, 0);
-        while n < SPANS && taken < left {
-            let span = out.dma.span(&buffer, u64::from(s.emitted + taken))?;
-            let mut run = span.len.min(u64::from(left - taken)) as u32;
-            if on_path {
-                run = run.min(TAPPED_RUN);
-            }
-            spans[n] = (span.addr.value(), run);
-            taken += run;
-            n += 1;
-        }
-        let p = Packet::Ref {
+    let mut bytes = [0u8; INLINE];
+    let room = &mut bytes[..free.min(INLINE as u64) as usize];
+    let sent = c.sends.fill(room, out.data, out.events);
+    if let Sent::Bytes(n @ 1..) = sent {
+        let p = Packet::Inline {
             dst: c.peer_id,
-            n: n as u8,
-            spans,
+            len: n as u8,
+            bytes,
         };
-        if !out.link.push(&p) {
-            return Ok(Progress::Again);
-        }
-        s.by_ref = true;
-        let range = s.emitted..s.emitted + taken;
-        s.emitted += taken;
-        c.tx.spans_sent += n as u64;
-        s.spans_end = c.tx.spans_sent;
-        if on_path {
-            tap((c.id, s.work.by), &buffer, range, &mut c.tx.piece, out.dma)?;
-            if s.emitted < len {
-                // Other connections get a turn.
-                return Ok(Progress::Again);
-            }
-        }
+        // There is room.
+        out.link.push(&p);
+        c.tx.inline_sent += n as u64;
     }
-    Ok(Progress::Whole)
+    sent.into()
+}
+
+/// Announces the next bytes by reference: the peer fetches them where they lie.
+fn refer(
+    c: &mut Conn,
+    buffer: &Buffer,
+    left: u32,
+    on_path: bool,
+    out: &mut Out<'_, '_>,
+) -> Progress {
+    if c.tx.spans_sent - c.tx.spans_acked + SPANS as u64 > SPAN_WINDOW {
+        return Progress::Wait;
+    }
+    let mut spans = [(0, 0); SPANS];
+    let (mut n, mut taken) = (0, 0);
+    while n < SPANS && taken < left {
+        let span = match out
+            .data
+            .dma
+            .span(buffer, u64::from(buffer.len - left + taken))
+        {
+            Ok(span) => span,
+            Err(fault) => return c.sends.fault(fault, out.events).into(),
+        };
+        let mut run = span.len.min(u64::from(left - taken)) as u32;
+        if on_path {
+            run = run.min(TAPPED_RUN);
+        }
+        spans[n] = (span.addr.value(), run);
+        taken += run;
+        n += 1;
+    }
+    let p = Packet::Ref {
+        dst: c.peer_id,
+        n: n as u8,
+        spans,
+    };
+    if !out.link.push(&p) {
+        return Progress::Again;
+    }
+    c.tx.unsent.by_ref = true;
+    c.tx.spans_sent += n as u64;
+    let until = c.tx.spans_sent;
+    // Such memory is mapped, and mapped memory answers at once.
+    let read = |dma: &mut dyn DmaAccess, at: u32, to: &mut [u8]| {
+        dma.read(buffer, at.into(), to).map(|_| ())
+    };
+    match c.sends.refer(taken, until, out.data, out.events, read) {
+        Sent::Bytes(_) if on_path && taken < left => {
+            // Other connections get a turn.
+            out.moved = true;
+            Progress::Again
+        }
+        sent => sent.into(),
+    }
 }

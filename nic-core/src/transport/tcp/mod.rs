@@ -425,8 +425,8 @@ impl Transport for TcpTransport {
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
         let c = self.table.by_id(conn)?;
-        let sent = c.sends.cancel(token);
-        sent.or_else(|| c.recvs.cancel(token))
+        let sent = c.sends.cancel(token).map(|s| s.bytes);
+        sent.or_else(|| Some(c.recvs.cancel(token)?.0))
     }
 
     fn undelivered(&self, conn: ConnId) -> u64 {

@@ -94,7 +94,7 @@ impl OneSided {
 }
 
 /// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for.
-pub(super) fn serve(c: &mut Conn, io: &mut In<'_>) -> Fill {
+pub(super) fn serve(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
     match requester::pull(c, io) {
         Fill::Done => responder::serve(c, io),
         other => other,
@@ -102,7 +102,7 @@ pub(super) fn serve(c: &mut Conn, io: &mut In<'_>) -> Fill {
 }
 
 /// Sends answers and requests, as far as there is room.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
     let answered = responder::pump(c, out)?;
     let asked = requester::pump(c, out)?;
     Ok(match (answered, asked) {
@@ -120,13 +120,17 @@ pub(super) fn release(left: &mut Vec<Held>, dma: &mut dyn DmaAccess) {
     for held in left.drain(..) {
         match held {
             Held::Region(region) => dma.release(region),
-            Held::Room(room) => dma.stage_give(room),
+            Held::Room(room) => {
+                if let Some(dma) = dma.peers() {
+                    dma.stage_give(room);
+                }
+            }
         }
     }
 }
 
 /// Whether the peer has memory of ours mapped.
-fn reaches(out: &Out<'_>, bus: u64) -> bool {
+fn reaches(out: &Out<'_, '_>, bus: u64) -> bool {
     if bus >= HOST_BUS {
         return out.link.shared.reaches(bus);
     }

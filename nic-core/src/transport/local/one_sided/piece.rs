@@ -30,20 +30,21 @@ impl Piece {
         next: &mut Option<Piece>,
         buffer: &Buffer,
         offset: u32,
-        out: &mut Out<'_>,
+        out: &mut Out<'_, '_>,
     ) -> Result<Option<StageRoom>, Fault> {
         if next.is_none() {
             let want = (buffer.len - offset).min(out.staging.chunk);
-            let room = out.dma.stage_take(want);
+            let room = out.data.dma.peers().and_then(|d| d.stage_take(want));
             out.rooms.tickets += 1;
             let ticket = out.rooms.tickets;
             *next = room.map(|room| Piece { room, ticket });
         }
         let Some(piece) = next else { return Ok(None) };
         let (to, len) = (piece.room.bus, piece.room.len);
-        let read = out
-            .dma
-            .stage_fill(buffer, offset.into(), to, len, piece.ticket)?;
+        let Some(dma) = out.data.dma.peers() else {
+            return Ok(None);
+        };
+        let read = dma.stage_fill(buffer, offset.into(), to, len, piece.ticket)?;
         if read == ReadStatus::Pending {
             return Ok(None);
         }

@@ -8,7 +8,6 @@ use ringbell_nic_abi::{GpuVa, Status};
 use super::super::conn::Conn;
 use super::super::io::{Fill, In, Out, Progress};
 use super::super::packet::{Packet, INLINE};
-use super::super::receive::copy_in;
 use super::super::transmit::Stop;
 use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
 use super::piece::{Held, Piece};
@@ -223,7 +222,7 @@ impl Requester {
 }
 
 /// Copies bytes of gets to their place.
-pub(super) fn pull(c: &mut Conn, io: &mut In<'_>) -> Fill {
+pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
     while let Some(pull) = c.one_sided.requester.pulls.front_mut() {
         let Some(get) = c.one_sided.requester.gets.front_mut() else {
             return Fill::Broken;
@@ -235,7 +234,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 let bytes = &bytes[..usize::from(*len)];
                 let copied = match get.cancelled {
                     true => Ok(()),
-                    false => io.dma.write(&get.into, at, bytes),
+                    false => io.data.dma.write(&get.into, at, bytes),
                 };
                 (u32::from(*len), true, copied)
             }
@@ -250,7 +249,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_>) -> Fill {
                     None => return Fill::Broken,
                     Some(from) => {
                         let streaming = u64::from(get.into.len) >= copy::streaming_bytes();
-                        copy_in(io.dma, &get.into, at, from, n, streaming)
+                        from.put(io.data.dma, &get.into, at, None, streaming)
                     }
                 };
                 if io.link.is_revoked(c.peer_id) {
@@ -302,7 +301,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_>) -> Fill {
 }
 
 /// Sends what was taken, and requests.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
     let (dst, r) = (c.peer_id, &mut c.one_sided.requester);
     let taken = r.spans_pulled - r.spans_told;
     if taken > 0 && (r.pulls.is_empty() || taken >= u64::from(WINDOW / 4)) {
@@ -325,7 +324,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
             return Ok(Stop::Done);
         }
         match emit(r, dst, out) {
-            Ok(Progress::Whole) => {}
+            Ok(Progress::On) => {}
             Ok(Progress::Wait) => return Ok(Stop::Done),
             Ok(_) => return Ok(Stop::Again),
             Err(fault) => {
@@ -354,7 +353,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
 }
 
 /// Emits a line of the next operation.
-fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Fault> {
+fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, Fault> {
     let w = &mut r.works[r.next];
     let (va, rkey) = (w.work.va, w.work.rkey);
     let packet = match w.work.op {
@@ -385,13 +384,17 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
                 Payload::Memory(buffer) if inline => {
                     let mut bytes = [0; PUT_INLINE];
                     let to = &mut bytes[..left as usize];
-                    if out.dma.read(&buffer, 0, to)? == ReadStatus::Pending {
+                    if out.data.dma.read(&buffer, 0, to)? == ReadStatus::Pending {
                         return Ok(Progress::Again);
                     }
                     (inline_words(&bytes), left)
                 }
                 Payload::Memory(buffer) => {
-                    let span = out.dma.span(&buffer, w.emitted.into())?.prefix(left.into());
+                    let span = out
+                        .data
+                        .dma
+                        .span(&buffer, w.emitted.into())?
+                        .prefix(left.into());
                     let bus = span.addr.value();
                     if r.piece.is_none() && reaches(out, bus) {
                         by_ref = true;
@@ -422,7 +425,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
             if !out.link.push(&Packet::OneSided { dst, packet }) {
                 if let Some(room) = staged {
                     // It is read again.
-                    out.dma.stage_give(room);
+                    out.give(room);
                 }
                 return Ok(Progress::Again);
             }
@@ -434,7 +437,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
                 r.rooms.push_back((r.lines_sent, Held::Room(room)));
             }
             r.next += usize::from(len == left);
-            return Ok(Progress::Whole);
+            return Ok(Progress::On);
         }
     };
     if !out.link.push(&Packet::OneSided { dst, packet }) {
@@ -453,7 +456,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
         }
     }
     r.next += 1;
-    Ok(Progress::Whole)
+    Ok(Progress::On)
 }
 
 fn inline_words(bytes: &[u8]) -> PutBytes {

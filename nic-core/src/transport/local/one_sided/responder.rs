@@ -8,7 +8,7 @@ use ringbell_nic_abi::{PdId, Status};
 use super::super::conn::Conn;
 use super::super::io::{Fill, In, Out, Progress};
 use super::super::packet::{Packet, INLINE, SPANS};
-use super::super::receive::{copy_in, is_staged};
+use super::super::receive::is_staged;
 use super::super::transmit::Stop;
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
 use super::piece::{Held, Piece};
@@ -128,7 +128,7 @@ impl Responder {
 }
 
 /// Executes requests, up to the next get.
-pub(super) fn serve(c: &mut Conn, io: &mut In<'_>) -> Fill {
+pub(super) fn serve(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
     let r = &mut c.one_sided.responder;
     if r.domains.is_empty() {
         // Its session was not accepted yet.
@@ -155,7 +155,7 @@ pub(super) fn serve(c: &mut Conn, io: &mut In<'_>) -> Fill {
                 }
             }
             OneSidedPacket::Atomic { .. } => {
-                let updated = update(&r.domains, request, io.dma);
+                let updated = update(&r.domains, request, io.data.dma);
                 Some(updated.map_or_else(|why| why, |before| (Status::Ok, before)))
             }
             // What it reads is sent, which the other part does.
@@ -175,7 +175,7 @@ fn put(
     domains: &[PdId],
     request: &mut OneSidedPacket,
     peer: u32,
-    io: &mut In<'_>,
+    io: &mut In<'_, '_>,
 ) -> Result<Fill, (Status, u64)> {
     let OneSidedPacket::Put {
         va,
@@ -189,7 +189,7 @@ fn put(
     else {
         return Ok(Fill::Done);
     };
-    let dma = &mut *io.dma;
+    let dma = &mut *io.data.dma;
     let remote = dma.remote(domains, *rkey, *va, *left, Need::RemoteWrite);
     let buffer = remote.map_err(Fault::status)?;
     // Before any byte is written.
@@ -224,7 +224,8 @@ fn put(
                 return Ok(Fill::Broken);
             };
             let streaming = u64::from(*left) >= copy::streaming_bytes();
-            copy_in(dma, &buffer, 0, from, n, streaming).map_err(Fault::status)?;
+            from.put(dma, &buffer, 0, None, streaming)
+                .map_err(Fault::status)?;
             if io.link.is_revoked(peer) {
                 return Ok(Fill::Broken);
             }
@@ -275,7 +276,7 @@ fn update(
 }
 
 /// Sends bytes, or grants, of gets, and answers.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
+pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
     let (dst, r) = (c.peer_id, &mut c.one_sided.responder);
     let mut stop = Stop::Done;
     while let Some(OneSidedPacket::Get { va, rkey, len }) = r.queue.front().copied() {
@@ -283,9 +284,13 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
             break;
         }
         if r.get.is_none() && len > 0 {
-            match out.dma.remote(&r.domains, rkey, va, len, Need::RemoteRead) {
+            match out
+                .data
+                .dma
+                .remote(&r.domains, rkey, va, len, Need::RemoteRead)
+            {
                 Ok(buffer) => {
-                    out.dma.hold(buffer.region);
+                    out.data.dma.hold(buffer.region);
                     r.get = Some(Serving {
                         buffer,
                         done: 0,
@@ -299,13 +304,16 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
                 }
             }
         } else if r.get.is_none() {
-            let checked = out.dma.remote(&r.domains, rkey, va, 0, Need::RemoteRead);
+            let checked = out
+                .data
+                .dma
+                .remote(&r.domains, rkey, va, 0, Need::RemoteRead);
             r.next();
             r.ended(checked.map_or_else(Fault::status, |_| (Status::Ok, 0)));
             continue;
         }
         match show(r, dst, out) {
-            Ok(Progress::Whole) => {
+            Ok(Progress::On) => {
                 if let Some(get) = r.get.take() {
                     // Kept until the last grant was taken.
                     let region = Held::Region(get.buffer.region);
@@ -366,7 +374,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_>) -> Result<Stop, Broken> {
     })
 }
 
-fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_>) -> bool {
+fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_, '_>) -> bool {
     let packet = OneSidedPacket::Answer {
         status: a.status.code(),
         operations: a.operations,
@@ -379,9 +387,9 @@ fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_>) -> bool {
 }
 
 /// Sends the next bytes of a get, or grants.
-fn show(r: &mut Responder, dst: u32, out: &mut Out<'_>) -> Result<Progress, Fault> {
+fn show(r: &mut Responder, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, Fault> {
     let Some(get) = &mut r.get else {
-        return Ok(Progress::Whole);
+        return Ok(Progress::On);
     };
     let buffer = get.buffer;
     while get.done < buffer.len {
@@ -389,7 +397,10 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
         if buffer.len <= GET_INLINE {
             let n = (left as usize).min(INLINE);
             let mut bytes = [0; INLINE];
-            let read = out.dma.read(&buffer, get.done.into(), &mut bytes[..n])?;
+            let read = out
+                .data
+                .dma
+                .read(&buffer, get.done.into(), &mut bytes[..n])?;
             let len = n as u8;
             let packet = OneSidedPacket::Data { len, bytes };
             if read == ReadStatus::Pending || !out.link.push(&Packet::OneSided { dst, packet }) {
@@ -402,11 +413,11 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
             return Ok(Progress::Wait);
         }
         let (mut spans, mut n, mut taken) = ([(0, 0); SPANS], 0, 0);
-        let first = out.dma.span(&buffer, get.done.into())?;
+        let first = out.data.dma.span(&buffer, get.done.into())?;
         let mut room = None;
         if get.piece.is_none() && reaches(out, first.addr.value()) {
             while n < SPANS && taken < left {
-                let span = out.dma.span(&buffer, u64::from(get.done + taken))?;
+                let span = out.data.dma.span(&buffer, u64::from(get.done + taken))?;
                 let run = span.len.min(u64::from(left - taken)) as u32;
                 spans[n] = (span.addr.value(), run);
                 taken += run;
@@ -426,7 +437,7 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
         let packet = OneSidedPacket::Grant { n: n as u8, spans };
         if !out.link.push(&Packet::OneSided { dst, packet }) {
             if let Some(room) = room {
-                out.dma.stage_give(room);
+                out.give(room);
             }
             return Ok(Progress::Again);
         }
@@ -437,5 +448,5 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_>) -> Result<Progress, Faul
             r.granted.push_back((r.spans_granted, Held::Room(room)));
         }
     }
-    Ok(Progress::Whole)
+    Ok(Progress::On)
 }
