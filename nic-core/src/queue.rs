@@ -189,8 +189,8 @@ impl QueueMemory {
 
     /// The ring as atomics. Its `released` and `tail` are the host's, and mean nothing unless it [posts](Self::is_shared).
     #[inline]
-    pub(crate) fn slots(&self) -> Slots<'_> {
-        self.slots
+    pub(crate) fn slots(&self) -> &Slots<'_> {
+        &self.slots
     }
 
     /// Whether kernels can call the NIC while they wait.

@@ -29,14 +29,14 @@ pub(crate) struct Slots<'a> {
 }
 
 impl Slots<'_> {
-    #[inline]
+    #[inline(always)]
     fn slot(&self, ticket: u32) -> usize {
         // As many as there are slots, a power of two.
         ticket as usize & (self.released.len() - 1)
     }
 
     /// The words of the entry of a ticket.
-    #[inline]
+    #[inline(always)]
     fn entry(&self, ticket: u32) -> &[AtomicU64; LINE_WORDS] {
         let at = self.slot(ticket) * LINE_WORDS;
         self.sq[at..]
@@ -45,7 +45,7 @@ impl Slots<'_> {
     }
 
     /// Producer: takes the next ticket, or `None` when its slot is still in use.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn try_take(&self) -> Option<u32> {
         let mut t = self.tail.load(Ordering::Relaxed);
         loop {
@@ -71,13 +71,13 @@ impl Slots<'_> {
     }
 
     /// Producer: the lap bit that the entry of `ticket` carries.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lap(&self, ticket: u32) -> u64 {
         lap_bit(ticket, self.depth_log2)
     }
 
     /// Producer: writes the entry and rings the doorbell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish(&self, ticket: u32, entry: &WorkQueueEntry) {
         for (slot, w) in self.entry(ticket).iter().zip(&entry.0) {
             // Release: pairs with the Acquire fence in `peek`. The NIC may consume this entry on
@@ -140,7 +140,7 @@ impl Slots<'_> {
     }
 
     /// NIC: the four words of the line where the completion of `ticket` goes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn line(&self, ticket: u32) -> &[AtomicU64] {
         let at = self.slot(ticket) * LINE_WORDS;
         &self.cq[at..at + 4]
@@ -153,7 +153,7 @@ impl Slots<'_> {
     }
 
     /// Waiter: the completion of `ticket`, when it is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn completion(&self, ticket: u32) -> Option<Completion> {
         let line = self.line(ticket);
         // Acquire: pairs with the Release store of word 0 in `CompletionWrite::store`.
@@ -166,7 +166,7 @@ impl Slots<'_> {
     }
 
     /// Waiter: frees the slot after its completion was read.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn release(&self, ticket: u32) {
         // Release: pairs with the Acquire in `try_take`.
         self.released[self.slot(ticket)]

@@ -193,9 +193,9 @@ impl Path for DirectPaths {
                 .path
                 .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
             io.dma.copied += d.path.stored() - before;
-            while !out.is_empty() {
-                self.active -= 1;
-                on_ended(table, slot, out.remove(0));
+            self.active -= out.len();
+            for ended in out.drain(..) {
+                on_ended(table, slot, ended);
             }
         }
         self.outcomes = out;
@@ -279,7 +279,7 @@ pub(super) fn join(c: &mut Comm, fabric: &Fabric, io: &Io<'_>) {
 }
 
 fn on_ended(table: &mut Table, slot: u32, ended: Ended) {
-    let id = ended.token as u32;
+    let id = ended.op.token as u32;
     let Some(a) = table.ops.get_mut(id) else {
         return;
     };

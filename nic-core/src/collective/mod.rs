@@ -334,7 +334,7 @@ impl Collectives {
             self.table.lives.unsettled = self.table.wait_for_clock();
         }
         moved |= self.table.waiting > 0 && self.begin(io, ended);
-        moved |= self.messages.step(&mut self.table, io);
+        moved |= self.table.has_ready() && self.messages.step(&mut self.table, io);
         moved |= self.direct.active > 0 && self.direct.step(&mut self.table, io);
         self.settle(io);
         moved |= self.reap(io);

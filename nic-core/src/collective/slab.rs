@@ -71,12 +71,25 @@ impl<T> Slab<T> {
     /// Takes a value out; its number is stale from then on.
     pub(crate) fn remove(&mut self, id: u32) -> Option<T> {
         let i = self.index(id)?;
+        let value = self.slots[i].value.take()?;
+        self.renew(i);
+        Some(value)
+    }
+
+    /// The same for a value that is not used any more: it is dropped where it is.
+    pub(crate) fn free(&mut self, id: u32) {
+        if let Some(i) = self.index(id).filter(|i| self.slots[*i].value.is_some()) {
+            self.slots[i].value = None;
+            self.renew(i);
+        }
+    }
+
+    /// An empty slot gets its next number.
+    fn renew(&mut self, i: usize) {
         let slot = &mut self.slots[i];
-        let value = slot.value.take()?;
         // 14 bits, and never 0.
         slot.generation = slot.generation % ((1 << (32 - INDEX_BITS)) - 1) + 1;
         self.free.push(i as u32);
-        Some(value)
     }
 
     /// All values with their numbers.
@@ -108,7 +121,13 @@ mod tests {
             assert_eq!(s.get(id), Some(&round));
             assert!(!old.contains(&id), "round {round}");
             assert!(!s.is_empty());
-            assert_eq!(s.remove(id), Some(round));
+            match round % 2 {
+                0 => assert_eq!(s.remove(id), Some(round)),
+                _ => s.free(id),
+            }
+            // A second time, and for a number that is not given out yet.
+            s.free(id);
+            s.free(id.wrapping_add(1 << INDEX_BITS));
             assert!(s.is_empty());
             assert_eq!(s.get_mut(id), None);
             old.push(id);

@@ -312,6 +312,12 @@ impl Table {
         }
     }
 
+    /// Whether operations can go on, or wait for a kernel.
+    #[inline]
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.streams.is_quiet()
+    }
+
     /// How many operations can go on.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
@@ -363,19 +369,25 @@ impl Table {
 
     /// An operation has ended.
     pub(super) fn finish(&mut self, slot: u32, id: u32, status: Status, bytes: u64, detail: u64) {
-        let Some(a) = self.ops.remove(id) else { return };
-        if let Some(rings) = a.rings {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        if let Some(rings) = a.rings.take() {
             self.streams.give_back(id, *rings, status, detail);
         }
-        if let Some(c) = self.comm_mut(slot) {
-            c.active.retain(|o| *o != id);
+        let (token, seen) = (a.token, a.tap.is_some());
+        if let Some(c) = self.comms[slot as usize].comm.as_mut() {
+            if let Some(i) = c.active.iter().position(|o| *o == id) {
+                c.active.remove(i);
+            }
             c.release(&a.state);
             if status == Status::Ok {
                 c.counters.completed += 1;
             } else {
                 c.counters.failed += 1;
             }
-            if let (Some(seq), Task::Program(p)) = (a.seq, a.task) {
+            let task = std::mem::replace(&mut a.task, Task::Nop);
+            if let (Some(seq), Task::Program(p)) = (a.seq, task) {
                 c.remember(seq, p.params);
                 c.kept.put(p);
                 let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
@@ -385,13 +397,14 @@ impl Table {
                 }
             }
         }
+        self.ops.free(id);
         self.retired.push(Retired {
-            token: a.token,
+            token,
             status,
             bytes,
             detail,
         });
-        if a.tap.is_some() {
+        if seen {
             self.wake_leaving(slot);
         }
     }

@@ -531,7 +531,9 @@ impl Core {
     #[inline(never)]
     fn execute(&mut self, q: usize, ticket: u32, entry: &WorkQueueEntry) -> bool {
         let decoded = entry.decode();
-        self.is_due = true;
+        let opcode = entry.0[0] as u8;
+        // The fabric of collectives gives transports work, which makes them look; other operations may do so at once.
+        self.is_due |= opcode != Opcode::Collective.code();
         if let Ok(d) = &decoded {
             if needs_clock(d.opcode) && !self.time.fresh {
                 self.time.is_wanted = true;
@@ -540,7 +542,6 @@ impl Core {
         }
         self.queues[q].consume();
         self.report.counters.accepted += 1;
-        let opcode = entry.0[0] as u8;
         let permit = Permit::new(q as u32, ticket, opcode, entry.wr_id());
         match decoded {
             Ok(d) => self.accept(permit, &d),
@@ -591,12 +592,7 @@ impl Core {
                 }
                 Err(refusal) => Err(refusal),
             },
-            Opcode::Collective => {
-                match collective_op::decode(&mut self.collectives, &mut self.memory.mmu, pd, d) {
-                    Ok(decoded) => return self.begin_collective(permit, pd, d, decoded),
-                    Err(refusal) => Err(refusal),
-                }
-            }
+            Opcode::Collective => return self.collective(permit, pd, d),
             Opcode::EngineAttach => self.engine_places().execute(pd, d),
             Opcode::EngineDetach => engine_op::detach(&mut self.memory.engines, pd, d),
             Opcode::EngineResult => engine_op::result(&mut self.memory, pd, d),
@@ -610,22 +606,40 @@ impl Core {
         };
         match answer {
             Ok((bytes, detail)) => self.finish(permit, Status::Ok, bytes, detail),
-            Err((status, detail)) => {
-                if is_fault(status) {
-                    let none = SessionId(u32::MAX);
-                    self.report.fault(self.time.now, none, detail);
-                }
-                if d.opcode == Opcode::Collective {
-                    let operands = (d.local_va, d.len, d.remote_va);
-                    collective_op::refuse_streams(&mut self.memory, pd, operands, (status, detail));
-                }
-                self.finish(permit, status, 0, detail);
-            }
+            Err(refusal) => self.refuse_operation(permit, pd, d, refusal),
         }
     }
 
-    /// A collective operation that has been decoded.
-    fn begin_collective(&mut self, permit: Permit, pd: PdId, d: &Descriptor, decoded: Decoded) {
+    #[cold]
+    fn refuse_operation(
+        &mut self,
+        permit: Permit,
+        pd: PdId,
+        d: &Descriptor,
+        (status, detail): Refusal,
+    ) {
+        if is_fault(status) {
+            let none = SessionId(u32::MAX);
+            self.report.fault(self.time.now, none, detail);
+        }
+        if d.opcode == Opcode::Collective {
+            let operands = (d.local_va, d.len, d.remote_va);
+            collective_op::refuse_streams(&mut self.memory, pd, operands, (status, detail));
+        }
+        self.finish(permit, status, 0, detail);
+    }
+
+    fn collective(&mut self, permit: Permit, pd: PdId, d: &Descriptor) {
+        let (collectives, mmu) = (&mut self.collectives, &mut self.memory.mmu);
+        let Decoded {
+            slot,
+            task,
+            pins,
+            rings,
+        } = match collective_op::decode(collectives, mmu, pd, d) {
+            Ok(decoded) => decoded,
+            Err(refusal) => return self.refuse_operation(permit, pd, d, refusal),
+        };
         let (queue, ticket) = (permit.queue, permit.ticket);
         let after = match CollectiveSpec::distance(d.len) {
             _ if d.flags.contains(Flags::FENCE) => After::Fence { queue, ticket },
@@ -635,17 +649,20 @@ impl Core {
                 ticket: ticket.wrapping_sub(distance),
             },
         };
-        let Decoded {
-            slot,
-            task,
+        let timeout_us = self.queues[queue as usize].timeout_us(d.timeout_us);
+        let extra_us = collective_op::answer_us(timeout_us);
+        let token = self.outstanding.insert(Operation {
+            permit,
+            scatter_to_cqe: false,
+            opcode: Opcode::Collective,
+            session: u32::MAX,
+            chain: None,
+            conn: None,
             pins,
-            rings,
-        } = decoded;
-        let mut work = self.operation(permit, d, u32::MAX);
-        work.pins = pins;
-        work.extra_us = collective_op::answer_us(work.timeout_us);
-        work.timeout_us -= work.extra_us;
-        let token = self.outstanding.insert(work);
+            va: d.local_va.0,
+            timeout_us: timeout_us - extra_us,
+            extra_us,
+        });
         let seen = crate::collective::seen(&self.memory.engines, slot, pd);
         self.collectives(|c, io| c.post(io, slot, token, task, (rings, seen), after));
     }

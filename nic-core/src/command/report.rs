@@ -31,7 +31,14 @@ impl Report {
     }
 
     /// Reports the state of engines to the host.
+    #[inline]
     pub(super) fn tell_engine_notices(&mut self, now: NicTime, engines: &mut Engines) {
+        if engines.has_news() {
+            self.tell_news(now, engines);
+        }
+    }
+
+    fn tell_news(&mut self, now: NicTime, engines: &mut Engines) {
         while let Some((id, notice)) = engines.poll_notice() {
             let (kind, data) = match notice {
                 Notice::Slow(rate) => (EventKind::EngineSlow, rate),

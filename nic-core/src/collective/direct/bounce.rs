@@ -163,20 +163,25 @@ impl Bounce {
         self.blocks.map(|b| b * p.count * p.dtype.bytes())
     }
 
-    /// Copies this rank's pieces of a slice into its source window, or out of its result window. Returns how many bytes.
-    pub(super) fn copy(&self, d: &DirectOp, windows: &Windows, slice: u64, output: bool) -> u64 {
+    /// Copies this rank's pieces of a slice from `buffer` into its source window, or there from its result window. The
+    /// operation has `count` elements. Returns how many bytes.
+    pub(super) fn copy(
+        &self,
+        count: u64,
+        buffer: &Pages,
+        windows: &Windows,
+        slice: u64,
+        output: bool,
+    ) -> u64 {
         let (p, ranges) = self.shape(slice);
         let (chunks, size) = (ranges.block_chunks.max(1), p.dtype.bytes());
         let of = |count: u64| Layout {
             count,
             block_chunks: chunks,
         };
-        let (whole, part) = (of(d.params.count), of(p.count));
+        let (whole, part) = (of(count), of(p.count));
         let window = windows.at(self.base + slice, output);
-        let (buffer, blocks) = match output {
-            true => (&d.output, self.blocks[1]),
-            false => (&d.input, self.blocks[0]),
-        };
+        let blocks = self.blocks[usize::from(output)];
         let mut copied = 0;
         for i in 0..blocks as u32 * chunks {
             let piece = part.chunk(i);

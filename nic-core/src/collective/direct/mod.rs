@@ -56,6 +56,7 @@ pub(crate) use area::AreaPool;
 use area::{Area, Flag};
 use bounce::{Bounce, Windows};
 pub(crate) use operation::{DirectOp, Ended, Outcome};
+use operation::{Phase, Way};
 pub(crate) use pages::{Access, Pages};
 pub(crate) use pass::DirectStats;
 use pass::{Cursor, Found};
@@ -83,40 +84,6 @@ pub(crate) trait Peers {
     fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
 }
 
-/// How an operation runs: the same on all ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Eager,
-    Push,
-    Pull,
-    Bounce,
-    Fallback,
-}
-
-#[derive(Debug)]
-enum Phase {
-    /// Waits for the records of these ranks; those that have come and differ.
-    Records { missing: u64, differ: u64 },
-    /// Moves data.
-    Pass { way: Way, cursor: Cursor },
-    /// Waits for the flags of these ranks.
-    Flags { missing: u64 },
-    /// Goes through windows.
-    Bounce(Box<Bounce>),
-}
-
-#[derive(Debug)]
-struct Op {
-    seq: u64,
-    token: u64,
-    op: Box<DirectOp>,
-    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
-    messages: bool,
-    /// Of its record, once that is out.
-    flags: u8,
-    phase: Phase,
-}
-
 /// The direct path of one communicator on one rank.
 #[derive(Debug)]
 pub(crate) struct Direct {
@@ -128,7 +95,7 @@ pub(crate) struct Direct {
     /// Bus address of each rank's area.
     peers: Vec<u64>,
     plans: Plans,
-    ops: VecDeque<Op>,
+    ops: VecDeque<Box<DirectOp>>,
     /// How many of them, from the front, have their records out.
     published: usize,
     /// Operations ever posted, and ended. Sequence numbers count from 1.
@@ -267,7 +234,7 @@ impl Direct {
     /// Gives all memory back.
     pub(crate) fn free(mut self, nic_memory: &mut NicMemory, pool: &mut AreaPool) {
         while let Some(op) = self.ops.pop_front() {
-            let tables = op.op.tables.into_iter();
+            let tables = op.tables.into_iter();
             tables.flatten().for_each(|t| nic_memory.free(t));
         }
         if let Some(windows) = self.windows {
@@ -289,6 +256,11 @@ impl Direct {
             _ => Found::of(&pull, self.rank, &input, &output),
         };
         Box::new(DirectOp {
+            token: 0,
+            seq: 0,
+            phase: Phase::Flags { missing: 0 },
+            messages: false,
+            flags: 0,
             head: record::head(&params),
             found,
             shape: Shape::of(&params, form),
@@ -304,17 +276,12 @@ impl Direct {
 
     /// Queues an operation; it comes back from [`Direct::step`] with its outcome. `messages`: an engine of this rank
     /// needs to see messages, which this path has not.
-    pub(crate) fn post(&mut self, token: u64, op: Box<DirectOp>, messages: bool) {
+    pub(crate) fn post(&mut self, token: u64, mut op: Box<DirectOp>, messages: bool) {
         self.posted += 1;
         let missing = self.everybody_else;
-        self.ops.push_back(Op {
-            seq: self.posted,
-            token,
-            op,
-            messages,
-            flags: 0,
-            phase: Phase::Records { missing, differ: 0 },
-        });
+        (op.seq, op.token, op.messages) = (self.posted, token, messages);
+        op.phase = Phase::Records { missing, differ: 0 };
+        self.ops.push_back(op);
     }
 
     /// Ends everything: peers stop writing, then [`Direct::step`] reports the operations. The path
@@ -367,16 +334,13 @@ impl Direct {
     }
 
     fn end_front(&mut self, nic_memory: &mut NicMemory, outcome: Outcome, out: &mut Vec<Ended>) {
-        if let Some(Op {
-            seq, token, mut op, ..
-        }) = self.ops.pop_front()
-        {
-            self.ended = seq;
+        if let Some(mut op) = self.ops.pop_front() {
+            self.ended = op.seq;
             self.published = self.published.saturating_sub(1);
             for table in op.tables.iter_mut().filter_map(Option::take) {
                 nic_memory.free(table);
             }
-            out.push(Ended { token, outcome, op });
+            out.push(Ended { outcome, op });
         }
     }
 
@@ -434,16 +398,16 @@ impl Direct {
             if op.seq > self.ended + WINDOW {
                 break;
             }
-            let (seq, d) = (op.seq, &mut *op.op);
-            let shape = d.shape.with_messages(op.messages);
+            let seq = op.seq;
+            let shape = op.shape.with_messages(op.messages);
             let mut placed = None;
-            if d.form == Form::Placed {
-                let buffers = (&d.input, &d.output);
-                let record = Record::of(&d.params, buffers, &mut d.tables, nic_memory);
+            if op.form == Form::Placed {
+                let buffers = (&op.input, &op.output);
+                let record = Record::of(&op.params, buffers, &mut op.tables, nic_memory);
                 op.flags = record.flags();
                 placed = Some(record.words());
             }
-            let d = &self.ops[self.published].op;
+            let d = &self.ops[self.published];
             for r in self.others() {
                 let Some((window, remote)) = self.area_of(peers, r) else {
                     // Detected again, and reported, when its record does not come.
@@ -484,30 +448,33 @@ impl Direct {
             let op = self.ops.front_mut()?;
             let seq = op.seq;
             match &mut op.phase {
-                Phase::Records { missing, differ } => {
+                &mut Phase::Records {
+                    mut missing,
+                    mut differ,
+                } => {
                     // Now and then, independent of the arrivals: a rank may have died before its arrival.
                     let look = self.idle == 0 || self.area.may_have_all(seq);
-                    let mut left = if look { *missing } else { 0 };
+                    let mut left = if look { missing } else { 0 };
                     while left != 0 {
                         let r = left.trailing_zeros();
                         left &= left - 1;
                         let Some(theirs) = self.area.shape(r, seq) else {
                             continue;
                         };
-                        *missing &= !(1 << r);
+                        missing &= !(1 << r);
                         op.messages |= theirs.wants_messages();
                         let record = &mut self.records[r as usize];
-                        if !agrees(&op.op, theirs, |i| self.area.record_word(r, seq, i), record) {
-                            *differ |= 1 << r;
+                        if !agrees(op, theirs, |i| self.area.record_word(r, seq, i), record) {
+                            differ |= 1 << r;
                         }
                     }
-                    if *missing != 0 {
-                        let missing = *missing;
+                    if missing != 0 {
+                        op.phase = Phase::Records { missing, differ };
                         return self.wait(peers, missing).or(moved.then_some(Ok(None)));
                     }
                     self.idle = 0;
                     moved = true;
-                    if *differ != 0 {
+                    if differ != 0 {
                         let rank = differ.trailing_zeros();
                         return Some(Ok(Some(Outcome::Mismatch { rank })));
                     }
@@ -520,7 +487,7 @@ impl Direct {
                         Way::Push => self.stats.push += 1,
                         Way::Pull => self.stats.pull += 1,
                         Way::Bounce => {
-                            let b = Bounce::new(&op.op, self.slices, &mut self.plans);
+                            let b = Bounce::new(op, self.slices, &mut self.plans);
                             op.phase = Phase::Bounce(Box::new(b));
                             self.show_windows(nic_memory, peers);
                             continue;
@@ -637,11 +604,11 @@ fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut R
 }
 
 /// What all ranks conclude from the records.
-fn way(op: &Op, records: &[Record], rank: u32) -> Way {
+fn way(op: &DirectOp, records: &[Record], rank: u32) -> Way {
     if op.messages {
         return Way::Fallback;
     }
-    if op.op.form != Form::Placed {
+    if op.form != Form::Placed {
         return Way::Eager;
     }
     let (mut all, mut any) = (op.flags, op.flags);

@@ -1,15 +1,48 @@
 //! Operations of the direct path: what goes in, and what comes out.
 
+use super::bounce::Bounce;
 use super::pages::Pages;
+use super::pass::Cursor;
 use super::pass::Found;
 use super::ranges::Ranges;
 use super::record::{Form, Shape};
 use super::Params;
 use crate::memory::nic_memory::Block;
 
+/// How an operation runs: the same on all ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Eager,
+    Push,
+    Pull,
+    Bounce,
+    Fallback,
+}
+
+/// How far a posted operation is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Waits for the records of these ranks; those that have come and differ.
+    Records { missing: u64, differ: u64 },
+    /// Moves data.
+    Pass { way: Way, cursor: Cursor },
+    /// Waits for the flags of these ranks.
+    Flags { missing: u64 },
+    /// Goes through windows.
+    Bounce(Box<Bounce>),
+}
+
 /// An operation of this rank as the path runs it: prepared once, posted as often as its buffers are pinned.
 #[derive(Debug)]
 pub(crate) struct DirectOp {
+    /// The caller's name for it, since it was posted.
+    pub(crate) token: u64,
+    pub(super) seq: u64,
+    pub(super) phase: Phase,
+    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
+    pub(super) messages: bool,
+    /// Of its record, once that is out.
+    pub(super) flags: u8,
     pub(super) params: Params,
     /// The source buffer; empty where this rank has none.
     pub(super) input: Pages,
@@ -37,8 +70,6 @@ impl DirectOp {
 /// An operation that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The caller's name for it.
-    pub(crate) token: u64,
     pub(crate) outcome: Outcome,
     pub(crate) op: Box<DirectOp>,
 }

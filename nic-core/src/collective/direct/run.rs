@@ -4,7 +4,7 @@ use super::area::{Area, Flag};
 use super::bounce::{self, Windows, NO_WINDOWS};
 use super::pass::{self, Cursor, PassError};
 use super::record::flag;
-use super::{guard, Direct, Op, Outcome, Peers, Phase, Way, BATCH_BYTES};
+use super::{guard, Direct, DirectOp, Outcome, Peers, Phase, Way, BATCH_BYTES};
 use crate::memory::nic_memory::NicMemory;
 
 /// What one look at an operation in windows has done.
@@ -21,7 +21,7 @@ impl Direct {
         let Some(op) = self.ops.front() else {
             return Ok(Outcome::Done);
         };
-        let (d, eager) = (&*op.op, (&self.area, op.seq));
+        let (d, eager) = (&**op, (&self.area, op.seq));
         if let Some(found) = &d.found {
             pass::run_found(found, &d.pull, &d.params, eager, &mut self.stats);
             return Ok(Outcome::Done);
@@ -51,7 +51,6 @@ impl Direct {
         let Phase::Pass { way, .. } = op.phase else {
             return Ok(false);
         };
-        let op = &op.op;
         let plan = match way {
             Way::Push => &op.push,
             _ => &op.pull,
@@ -72,24 +71,27 @@ impl Direct {
             Way::Push => self.enter(peers)?,
             _ => 0,
         };
-        let Some(Op {
-            op,
+        let Some(DirectOp {
             phase: Phase::Pass { cursor, .. },
+            push,
+            pull,
+            params,
+            input,
+            output,
             ..
-        }) = self.ops.front_mut()
+        }) = self.ops.front_mut().map(|op| &mut **op)
         else {
             return Ok(false);
         };
-        let plan = match way {
-            Way::Push => &op.push,
-            _ => &op.pull,
-        };
         let job = pass::Job {
-            plan,
-            params: &op.params,
+            plan: match way {
+                Way::Push => push,
+                _ => pull,
+            },
+            params,
             rank: self.rank,
-            input: &op.input,
-            output: &op.output,
+            input,
+            output,
             records: &self.records,
             peers,
             eager: None,
@@ -155,10 +157,14 @@ impl Direct {
 
     /// Moves the front operation, which goes through windows, by one copy and one pass at most.
     pub(super) fn run_bounce(&mut self, peers: &dyn Peers) -> Result<Looked, Outcome> {
-        let Some(Op { op, phase, .. }) = self.ops.front_mut() else {
-            return Ok(Looked::Waits(0));
-        };
-        let Phase::Bounce(b) = phase else {
+        let Some(DirectOp {
+            phase: Phase::Bounce(b),
+            params,
+            input,
+            output,
+            ..
+        }) = self.ops.front_mut().map(|op| &mut **op)
+        else {
             return Ok(Looked::Waits(0));
         };
         let mut moved = false;
@@ -170,7 +176,7 @@ impl Direct {
                 .all(|r| self.area.has(r, Flag::Passed, n))
             {
                 if let Some(w) = &self.windows {
-                    self.stats.stored += b.copy(op, w, b.taken, true);
+                    self.stats.stored += b.copy(params.count, output, w, b.taken, true);
                 }
                 b.taken += 1;
                 moved = true;
@@ -183,7 +189,7 @@ impl Direct {
         let mut filled = None;
         if b.can_fill() {
             if let Some(w) = &self.windows {
-                self.stats.stored += b.copy(op, w, b.filled, false);
+                self.stats.stored += b.copy(params.count, input, w, b.filled, false);
             }
             b.filled += 1;
             filled = Some(b.number(b.filled));

@@ -573,7 +573,7 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
         for comm in 0..2u64 {
             let tokens: Vec<u64> = done[comm as usize]
                 .iter()
-                .map(|e: &Ended| e.token)
+                .map(|e: &Ended| e.op.token)
                 .collect();
             assert_eq!(tokens, (0..posts).collect::<Vec<_>>(), "in order");
             for i in 0..posts {
