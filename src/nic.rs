@@ -17,6 +17,7 @@ use ringbell_nic_core::port::mem::SwitchError;
 #[cfg(feature = "tap")]
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
+use ringbell_nic_core::transport::rdma::RdmaConfigError;
 use ringbell_nic_core::transport::tcp::TcpConfigError;
 use ringbell_nic_core::{Counters, HostQueue, NicError};
 pub use ringbell_nic_core::{NotDelivered, ProgressMode, QueueConfig, SessionInfo};
@@ -76,12 +77,18 @@ pub enum OpenError {
     /// TCP's settings are invalid.
     #[error("cannot start TCP")]
     Tcp(#[from] TcpConfigError),
+    /// RDMA's settings are invalid.
+    #[error("cannot start RDMA")]
+    Rdma(#[from] RdmaConfigError),
     /// The in-memory switch refused.
     #[error("cannot attach to the in-memory switch")]
     Switch(#[from] SwitchError),
-    /// `tcp` was selected, but there is no port to carry it.
-    #[error("transport tcp needs a port; open the NIC with port mem, udp or tap:NAME")]
-    NoPort,
+    /// `tcp` or `rdma` was selected, but there is no port to carry it.
+    #[error("transport {transport} needs a port; open the NIC with port mem, udp or tap:NAME")]
+    NoPort {
+        /// As selected.
+        transport: TransportSpec,
+    },
     /// More ports were added, but there is no first one.
     #[error("ports were added, but port 0 is none; give it first")]
     NoFirstPort,

@@ -192,6 +192,15 @@ pub enum TransportSpec {
     Local,
     /// Only TCP over the port.
     Tcp,
+    /// Only RDMA over the port: RoCEv2, between NICs of this kind.
+    Rdma,
+}
+
+impl TransportSpec {
+    /// Whether it was named, and cannot do without a port.
+    pub const fn needs_port(self) -> bool {
+        matches!(self, TransportSpec::Tcp | TransportSpec::Rdma)
+    }
 }
 
 impl FromStr for TransportSpec {
@@ -202,8 +211,9 @@ impl FromStr for TransportSpec {
             "auto" => Ok(TransportSpec::Auto),
             "local" => Ok(TransportSpec::Local),
             "tcp" => Ok(TransportSpec::Tcp),
+            "rdma" => Ok(TransportSpec::Rdma),
             _ => Err(SpecError(format!(
-                "`{text}` is not a transport; write auto, local or tcp"
+                "`{text}` is not a transport; write auto, local, tcp or rdma"
             ))),
         }
     }
@@ -215,6 +225,7 @@ impl fmt::Display for TransportSpec {
             TransportSpec::Auto => "auto",
             TransportSpec::Local => "local",
             TransportSpec::Tcp => "tcp",
+            TransportSpec::Rdma => "rdma",
         })
     }
 }

@@ -65,8 +65,8 @@ pub(crate) struct Args {
     /// Address that the kernel's end of the TAP device gets [default: it keeps what it has]
     #[arg(long, value_name = "A.B.C.D/N")]
     host_ip: Option<Cidr>,
-    /// `local` from memory to memory on one host, `tcp` over the port, `auto` whichever reaches the peer first
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    /// `local` from memory to memory on one host, `tcp` or `rdma` over the port, `auto` is `local` where it reaches the peer, else `tcp`
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
     /// End when connecting, or both directions being idle, lasts this long [default: 10 to connect, idle without limit]
     #[arg(short = 'w', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]

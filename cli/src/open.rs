@@ -27,7 +27,7 @@ pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
     let what = format!("cannot open a NIC at {builder}");
     builder.open().map_err(|e| {
         let (exit, advice) = match &e {
-            OpenError::NoPort => (
+            OpenError::NoPort { .. } => (
                 Exit::Usage,
                 "give --port a port that carries TCP's frames, or leave --transport away",
             ),

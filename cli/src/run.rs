@@ -37,10 +37,10 @@ pub(crate) struct Args {
     /// Let the other ranks go on when one fails: for programs that shrink their communicators
     #[arg(long)]
     keep_going: bool,
-    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp` over the port, `auto` local first
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp` or `rdma` over the port, `auto` local first, then tcp
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
-    /// What carries the frames of TCP between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
+    /// What carries the frames of TCP and RDMA between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp or rdma: mem]
     #[arg(long, value_name = "none|mem|udp")]
     port: Option<PortSpec>,
     /// IP MTU of the port, in bytes [default: mem 9000; udp what the ways to the other ranks carry]

@@ -46,7 +46,7 @@ const char *rb_version(void);
 typedef struct rb_nic_config {
     size_t size;                 /* sizeof(rb_nic_config): lets the structure grow */
     const char *ip;              /* own address and network; default "10.77.0.1/24" */
-    const char *transport;       /* "auto" (default), "local", "tcp" */
+    const char *transport;       /* "auto" (default), "local", "tcp", "rdma" */
     const char *port;            /* "none" (default: local only), "udp:BIND[,PEER...]", "tap:NAME"; ",mtu=BYTES" at the end
                                   * sets the IP MTU */
     const char *local_directory; /* where NICs of this user meet; default $XDG_RUNTIME_DIR/ringbell or /tmp/ringbell-UID */
@@ -235,7 +235,7 @@ rb_result rb_socket_send_async(rb_context *context, uint32_t sock, const void *v
                                rb_stream *stream, rb_request **request);
 rb_result rb_socket_recv_async(rb_context *context, uint32_t sock, void *va, uint64_t bytes, uint32_t timeout_us,
                                rb_stream *stream, rb_request **request);
-/* What carries a socket, now: "local", "tcp", or "none" before it is connected. The text lives for ever. */
+/* What carries a socket, now: "local", "tcp", "rdma", or "none" before it is connected. The text lives for ever. */
 rb_result rb_socket_transport(rb_context *context, uint32_t sock, const char **transport);
 /* Half-close: no more sends, receives go on. */
 rb_result rb_socket_shutdown(rb_context *context, uint32_t sock, uint32_t timeout_us);

@@ -142,7 +142,7 @@ rb_result rb_comm_user_rank(rb_communicator *comm, uint32_t *rank);
 /* A rank of a communicator. The texts end with zero. */
 typedef struct rb_comm_peer_info {
     char address[24];  /* of its NIC: "10.0.0.2:18620" */
-    char transport[8]; /* what carries its messages: "local", "tcp"; "none" for this rank, or before the first message */
+    char transport[8]; /* what carries its messages: "local", "tcp", "rdma"; "none" for this rank, or before the first message */
     char why[96];      /* why this transport */
 } rb_comm_peer_info;
 

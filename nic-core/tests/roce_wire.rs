@@ -15,6 +15,7 @@ use ringbell_nic_core::wire::roce::packet::{open, Head};
 use ringbell_nic_core::wire::roce::{
     Aeth, AtomicEth, Bth, Deth, Extended, Invalid, Packet, Psn, Qpn, Reth, Syndrome,
 };
+use ringbell_nic_core::wire::udp::UNFRAGMENTED;
 use ringbell_nic_core::wire::{emit_ethernet, udp, MacAddr, ETHERTYPE_IPV4};
 
 const A: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 50_000);
@@ -22,7 +23,7 @@ const B: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), ROCE_UDP_P
 const FLOW: Flow = Flow {
     from: SocketAddr::V4(A),
     to: SocketAddr::V4(B),
-    fragment: Flow::DF,
+    fragment: UNFRAGMENTED,
 };
 
 fn random_extended(opcode: RoceOpcode, rng: &mut Rng) -> Extended {
@@ -227,7 +228,7 @@ fn every_packet_comes_back_and_no_cut_or_flipped_bit_does() {
         assert!(open(&closed, Some(&FLOW)).is_ok());
         for flow in [
             Flow {
-                fragment: 1 << 16 | Flow::DF,
+                fragment: 1 << 16 | UNFRAGMENTED,
                 ..FLOW
             },
             Flow {

@@ -5,7 +5,9 @@ use std::net::Ipv4Addr;
 
 use ringbell_nic_core::network::{Network, NetworkError};
 use ringbell_nic_core::port::MacAddr;
+use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
+use ringbell_nic_core::transport::Transport;
 use ringbell_nic_core::Nic;
 
 use super::*;
@@ -20,7 +22,7 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     config.progress = options.progress;
     config.mac = station(ip.ip);
     let mut builder = Nic::builder(config, gpu.memory()).mmu(options.mmu.clone());
-    if options.transport != TransportSpec::Tcp {
+    if !options.transport.needs_port() {
         let mut local = options.local.clone();
         // `local` by name reaches other network namespaces; `auto` does not.
         local.across_networks |= options.transport == TransportSpec::Local;
@@ -30,24 +32,39 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
         let ports = port::open(options, MacAddr(station(ip.ip)))?;
         if !ports.is_empty() {
             let net = Network::new(ip.ip, ip.prefix, ports, &options.routes)?;
-            let tcp = TcpConfig {
-                rx_buffer: options.tcp_buffer,
-                tx_buffer: options.tcp_buffer,
-                rto_min: options.tcp_rto_min,
-                watch: options.tcp_watch,
-                connections: options.limits.max_sessions,
-                seed: seed(options)?,
-                ..TcpConfig::default()
-            };
-            let tcp = TcpTransport::new(&net, tcp)?;
-            builder = builder.transport(Box::new(tcp)).network(net);
-        } else if options.transport == TransportSpec::Tcp {
-            return Err(OpenError::NoPort);
+            let over_port = over_port(options, &net)?;
+            builder = builder.transport(over_port).network(net);
+        } else if options.transport.needs_port() {
+            let transport = options.transport;
+            return Err(OpenError::NoPort { transport });
         } else if let Some(&route) = options.routes.first() {
             return Err(NetworkError::NoSuchPort { route, ports: 0 }.into());
         }
     }
     Ok(Arc::new(Soft(builder.build()?)))
+}
+
+/// The transport that sends packets.
+fn over_port(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
+    if options.transport == TransportSpec::Rdma {
+        let config = RdmaConfig {
+            watch: options.tcp_watch,
+            connections: options.limits.max_sessions,
+            seed: seed(options)?,
+            ..RdmaConfig::default()
+        };
+        return Ok(Box::new(RdmaTransport::new(net, config)?));
+    }
+    let config = TcpConfig {
+        rx_buffer: options.tcp_buffer,
+        tx_buffer: options.tcp_buffer,
+        rto_min: options.tcp_rto_min,
+        watch: options.tcp_watch,
+        connections: options.limits.max_sessions,
+        seed: seed(options)?,
+        ..TcpConfig::default()
+    };
+    Ok(Box::new(TcpTransport::new(net, config)?))
 }
 
 fn seed(options: &NicOptions) -> Result<u64, OpenError> {

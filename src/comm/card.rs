@@ -17,6 +17,8 @@ const LOCAL: u8 = 1;
 const TCP: u8 = 2;
 /// Uses `local` between network namespaces, too.
 const ACROSS: u8 = 4;
+/// Can use `rdma`.
+const RDMA: u8 = 8;
 
 /// A rank's NIC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +56,16 @@ pub(crate) fn host() -> u64 {
 impl Card {
     pub(super) fn of(nic: &Nic, port: u16, standby: Option<SocketAddr>) -> Card {
         let (transport, frames) = (nic.transport(), nic.port());
-        let local = transport != TransportSpec::Tcp;
-        let tcp = transport != TransportSpec::Local && *frames != PortSpec::None;
+        let local = !transport.needs_port();
+        let over_port = match transport {
+            TransportSpec::Auto | TransportSpec::Tcp if *frames != PortSpec::None => TCP,
+            TransportSpec::Rdma => RDMA,
+            _ => 0,
+        };
         Card {
             address: SocketAddrV4::new(nic.ip().ip, port),
             transports: (u8::from(local) * LOCAL)
-                | (u8::from(tcp) * TCP)
+                | over_port
                 | (u8::from(transport == TransportSpec::Local) * ACROSS),
             host: host(),
             network: std::fs::metadata("/proc/thread-self/ns/net")
@@ -112,11 +118,11 @@ impl Card {
         let near = self.host == other.host
             && self.user == other.user
             && (self.network == other.network || both & ACROSS != 0);
-        if both & TCP != 0 || (both & LOCAL != 0 && near) {
+        if both & (TCP | RDMA) != 0 || (both & LOCAL != 0 && near) {
             return None;
         }
         Some(match (near, both & LOCAL != 0) {
-            (true, _) => "one offers only transport local and the other only tcp; open both with the same transport",
+            (true, _) => "each offers another transport; open both with the same transport",
             (false, true) => "they are on different hosts or in different network namespaces, or belong to different users, and have no port to a network; open their NICs with port udp or tap",
             (false, false) => "they have no transport in common; open both with transport auto or tcp and a port",
         })

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) threads: bool,
     /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` local first
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
     /// What carries the frames of TCP: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
     #[arg(long, value_name = "none|mem|udp")]

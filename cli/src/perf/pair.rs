@@ -38,10 +38,10 @@ pub(super) const START: Duration = Duration::from_secs(20);
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WireArgs {
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` whichever reaches the peer first
-    #[arg(long, default_value = "auto", value_name = "auto|local|tcp")]
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` or `rdma` (RoCEv2, between NICs of this kind) over the port, `auto` is `local` where it reaches the peer, else `tcp`
+    #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
-    /// What carries the frames of TCP: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
+    /// What carries the frames of TCP and RDMA: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]

@@ -30,13 +30,13 @@ impl Wiring {
     ) -> Result<Wiring> {
         let port = match (port, transport) {
             (Some(port), _) => port.clone(),
-            (None, TransportSpec::Tcp) => PortSpec::Mem,
+            (None, named) if named.needs_port() => PortSpec::Mem,
             (None, _) => PortSpec::None,
         };
         match port {
-            PortSpec::None if transport == TransportSpec::Tcp => Err(Problem::new(
+            PortSpec::None if transport.needs_port() => Err(Problem::new(
                 Exit::Usage,
-                "transport tcp needs a port to carry its frames",
+                format!("transport {transport} needs a port to carry its frames"),
                 "leave --port away, or give --port mem or --port udp",
             )
             .into()),

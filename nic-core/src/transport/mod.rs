@@ -4,8 +4,8 @@
 //! the time and moves what can be moved, [`poll_event`] returns what happened. Deadlines belong to
 //! the command layer above, which calls [`cancel`]; packets belong to the network below.
 //!
-//! Two implementations: `local` copies straight out of the sender's memory between NICs of one host
-//! and one user, `tcp` is smoltcp behind our own demultiplexer. Sessions are byte streams: no
+//! Three implementations: `local` copies straight out of the sender's memory between NICs of one host
+//! and one user, `tcp` is smoltcp behind our own demultiplexer, `rdma` is RoCEv2. Sessions are byte streams: no
 //! message boundaries, and flow control is the window that receiving opens, so that an ordinary TCP
 //! peer works.
 //!
@@ -15,7 +15,9 @@
 
 pub mod local;
 mod one_sided;
+pub mod rdma;
 pub mod tcp;
+mod timers;
 
 use std::net::SocketAddrV4;
 use std::os::fd::BorrowedFd;
@@ -45,7 +47,7 @@ pub trait PeerWindow {
 
 /// A stream transport. See the module text for the rules.
 pub trait Transport: Sharer + Send {
-    /// Short name: `local`, `tcp`.
+    /// Short name: `local`, `tcp`, `rdma`.
     fn name(&self) -> &'static str;
 
     /// Starts to listen on a port; `backlog` connections may wait between handshake and

@@ -14,6 +14,7 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{Descriptor, GpuVa, PdId};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::Port;
+use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::{
     HostQueue, LocalConfig, Nic, NicBuilder, NicConfig, ProgressMode, QueueConfig,
@@ -103,6 +104,18 @@ pub fn with_tcp(
     let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
     let tcp = TcpTransport::new(&net, config).expect("transport");
     nic.transport(Box::new(tcp)).network(net)
+}
+
+/// Adds RDMA over a port.
+pub fn with_rdma(
+    setup: &Setup,
+    nic: NicBuilder,
+    port: Box<dyn Port>,
+    config: RdmaConfig,
+) -> NicBuilder {
+    let net = Network::new(setup.nic.ip, 24, vec![port], &[]).expect("a host's address");
+    let rdma = RdmaTransport::new(&net, config).expect("transport");
+    nic.transport(Box::new(rdma)).network(net)
 }
 
 impl Host {

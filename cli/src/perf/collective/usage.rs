@@ -119,7 +119,7 @@ fn check_streams(kind: CollectiveKind, args: &Args) -> Result<()> {
 
 /// Refuses at once a number of ranks for which the descriptors do not suffice.
 pub(super) fn enough_descriptors(ranks: u32, transport: TransportSpec) -> Result<()> {
-    let (Some(limit), true) = (descriptors::limit(), transport != TransportSpec::Tcp) else {
+    let (Some(limit), true) = (descriptors::limit(), !transport.needs_port()) else {
         return Ok(());
     };
     let needed = descriptors::needed_in_one_process(ranks);
@@ -188,19 +188,18 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
     let own = args.port.clone().filter(|_| !launched);
     let port = own.map(|p| p.or_mtu(args.mtu));
     // A text that cannot be read is reported when the NIC is opened.
-    let tcp = |t: TransportSpec| t == TransportSpec::Tcp;
-    let needs_tcp = transport
+    let needs_port = transport
         .or(job.transport().and_then(|t| t.parse().ok()))
-        .is_some_and(tcp);
+        .is_some_and(TransportSpec::needs_port);
     let missing = match port.clone().or(job.port().and_then(|p| p.parse().ok())) {
-        None | Some(PortSpec::None) => needs_tcp,
+        None | Some(PortSpec::None) => needs_port,
         Some(PortSpec::Mem) => job.switch().is_none(),
         _ => false,
     };
     if missing {
         return Err(Problem::new(
             Exit::Usage,
-            format!("{} has started the ranks, and they have no port to carry TCP's frames: only `ringbell run` makes one", job.source()),
+            format!("{} has started the ranks, and they have no port to carry frames: only `ringbell run` makes one", job.source()),
             "give each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,..., or leave --transport and --port away",
         )
         .into());

@@ -41,7 +41,6 @@ mod ready;
 mod receive;
 mod sequence;
 mod smoltcp_gaps;
-mod timers;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -60,7 +59,7 @@ use self::listener::Listener;
 use self::ready::Ready;
 use self::receive::After;
 use self::smoltcp_gaps::stack::Stack;
-use self::timers::Timers;
+use super::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;

@@ -6,7 +6,7 @@
 //! InfiniBand's local header. The result lies in the packet with its low byte first.
 //!
 //! It covers the identification and the flags of IPv4 ([`Flow::fragment`]): on ports of datagrams the kernel sets them, and the
-//! NIC assumes [`Flow::DF`].
+//! NIC assumes [`UNFRAGMENTED`](crate::wire::udp::UNFRAGMENTED).
 
 use std::net::SocketAddr;
 
@@ -30,11 +30,6 @@ pub struct Flow {
     pub to: SocketAddr,
     /// Identification, flags and fragment offset of IPv4.
     pub fragment: u32,
-}
-
-impl Flow {
-    /// Identification 0, not to be fragmented: what the NIC sends.
-    pub const DF: u32 = 0x4000;
 }
 
 /// The headers with ones in place of what may change.

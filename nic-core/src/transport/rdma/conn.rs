@@ -1,0 +1,290 @@
+//! One connection: its queue pair, its stream, the operations posted on it, and its connection management.
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+
+use super::qp::QueuePair;
+use super::stream::{Ends, Stream, Waiting};
+use super::RdmaConfig;
+use crate::datapath::{Datapath, Filled, ReceivePath, SendPath, Sent};
+use crate::engine::{Direction, EngineFailed};
+use crate::transport::TransportEvent;
+use crate::types::{ConnId, ListenerId, NicTime};
+use crate::wire::roce::cm::Message;
+use crate::wire::roce::{Psn, Qpn};
+
+/// Time to the second try of a message of connection management; it doubles.
+const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// Tries to tell a peer that a connection ends.
+const GOODBYES: u32 = 5;
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(1);
+
+/// Phase of a connection as reported to the layer above.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits for the neighbour's hardware address.
+    Resolving,
+    /// The request is out.
+    Requesting,
+    /// A request came in for this listener; the reply is out.
+    Incoming(ListenerId),
+    /// Reported as established.
+    Open,
+    /// Reported as reset; the id stays until it is closed.
+    Dead,
+    /// `close` was called and not yet answered.
+    Closing,
+    /// The id was given back; the peer has not ended its direction.
+    Orphan,
+    /// The id was given back, and the peer was told that the connection ends.
+    Ending,
+}
+
+/// A message that is sent until it is answered.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    pub(super) message: Message,
+    pub(super) next: NicTime,
+    pub(super) tries: u32,
+}
+
+impl Ask {
+    pub(super) fn new(message: Message, now: NicTime) -> Ask {
+        Ask {
+            message,
+            next: now,
+            tries: 0,
+        }
+    }
+
+    /// It was sent often enough without an answer.
+    pub(super) fn has_failed(&self, now: NicTime) -> bool {
+        self.tries >= GOODBYES && self.next <= now
+    }
+
+    /// It was sent.
+    pub(super) fn tried(&mut self, now: NicTime) {
+        let wait = ASK_AGAIN
+            .saturating_mul(1 << self.tries.min(8))
+            .min(ASK_AGAIN_MAX);
+        self.tries += 1;
+        self.next = now.plus(wait);
+    }
+}
+
+/// Numbers by which connection management names both ends.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Names {
+    /// Ours; its low 24 bits are the number of our queue pair.
+    pub(super) own: u32,
+    /// The peer's, once it is known.
+    pub(super) peer: u32,
+    pub(super) peer_qpn: Qpn,
+    pub(super) transaction: u64,
+    /// The first number of our requests.
+    pub(super) psn: Psn,
+}
+
+/// Probes of a connection whose end is to be noticed soon.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Probes {
+    pub(super) watched: bool,
+    pub(super) next: Option<NicTime>,
+    /// How often the peer's host has refused a packet since it last answered.
+    pub(super) refused: u32,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) id: ConnId,
+    pub(super) names: Names,
+    pub(super) phase: Phase,
+    pub(super) local: SocketAddrV4,
+    pub(super) peer: SocketAddrV4,
+    pub(super) qp: QueuePair,
+    pub(super) stream: Stream,
+    pub(super) sends: SendPath,
+    pub(super) recvs: ReceivePath,
+    /// Way to the peer.
+    pub(super) hop: Option<usize>,
+    /// Bytes of a full packet, and whether its CRC counts.
+    pub(super) mtu: u32,
+    pub(super) icrc: bool,
+    pub(super) ask: Option<Ask>,
+    /// End of an attempt to connect, or of an orphan.
+    pub(super) deadline: Option<NicTime>,
+    pub(super) probes: Probes,
+    /// What the last service has seen.
+    pub(super) seen: Seen,
+}
+
+/// What was reported, and what is queued.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// Waits to be served.
+    pub(super) queued: bool,
+    /// A packet of the peer has come.
+    pub(super) heard: bool,
+    /// `PeerClosed` was reported.
+    pub(super) peer_closed: bool,
+    /// Both directions have ended, and the peer has ended the connection.
+    pub(super) finished: bool,
+    /// The last bytes were stopped by memory that has not answered.
+    pub(super) pending: bool,
+}
+
+impl Conn {
+    pub(super) fn new(
+        id: ConnId,
+        names: Names,
+        local: SocketAddrV4,
+        peer: SocketAddrV4,
+        phase: Phase,
+        config: &RdmaConfig,
+    ) -> Conn {
+        Conn {
+            id,
+            names,
+            phase,
+            local,
+            peer,
+            qp: QueuePair::new(),
+            stream: Stream::new(config.tx_buffer, config.rx_buffer),
+            sends: SendPath::new(id),
+            recvs: ReceivePath::new(id),
+            hop: None,
+            mtu: 0,
+            icrc: true,
+            ask: None,
+            deadline: None,
+            probes: Probes::default(),
+            seen: Seen::default(),
+        }
+    }
+
+    pub(super) fn qpn(&self) -> Qpn {
+        Qpn::new(self.names.own)
+    }
+
+    /// UDP source port: one for each connection, so that switches spread them (annex A17 §A17.3.1.2).
+    pub(super) fn source_port(&self) -> u16 {
+        let mixed = self.names.own ^ self.names.peer_qpn.value();
+        0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
+    }
+
+    pub(super) fn is_orphan(&self) -> bool {
+        matches!(self.phase, Phase::Orphan | Phase::Ending)
+    }
+
+    /// Tells the peer that the connection ends.
+    pub(super) fn goodbye(&self) -> Ask {
+        let end = Message::Disconnect {
+            to: self.names.peer,
+            from: self.names.own,
+            qpn: self.names.peer_qpn,
+        };
+        Ask::new(end, NicTime::default())
+    }
+
+    /// The queue pair with its client, where bytes may arrive.
+    pub(super) fn ends<'a, 'd>(
+        &'a mut self,
+        data: &'a mut Datapath<'d>,
+        events: &'a mut VecDeque<TransportEvent>,
+    ) -> (&'a mut QueuePair, Ends<'a, 'd>) {
+        let ends = Ends {
+            stream: &mut self.stream,
+            recvs: Some((&mut self.recvs, data)),
+            events,
+        };
+        (&mut self.qp, ends)
+    }
+
+    /// Ends the queue pair.
+    pub(super) fn cut(&mut self, events: &mut VecDeque<TransportEvent>) {
+        let mut ends = Ends {
+            stream: &mut self.stream,
+            recvs: None,
+            events,
+        };
+        self.qp.fail(&mut ends);
+    }
+
+    /// Retires every operation with this status.
+    pub(super) fn fail_all(
+        &mut self,
+        status: (Status, u64),
+        events: &mut VecDeque<TransportEvent>,
+    ) {
+        self.sends.fail_all(status, events);
+        self.recvs.fail_all(status, events);
+    }
+
+    /// Fills posted receives from what waits for them. Returns whether anything moved.
+    pub(super) fn pump_recvs(
+        &mut self,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> bool {
+        if self.recvs.is_empty() && !self.seen.peer_closed {
+            return false;
+        }
+        let mut waiting = Waiting {
+            rx: &mut self.stream.rx,
+            ended: self.seen.peer_closed,
+        };
+        let (moved, end) = self.recvs.fill(&mut waiting, data, events);
+        if let Filled::Failed(failed) = end {
+            self.stream.failed = Some(failed);
+        }
+        moved
+    }
+
+    /// Moves bytes of posted sends into the ring. Returns whether anything moved.
+    ///
+    /// # Errors
+    /// The engine on the path has failed.
+    pub(super) fn pump_sends(
+        &mut self,
+        data: &mut Datapath<'_>,
+        events: &mut VecDeque<TransportEvent>,
+    ) -> Result<bool, EngineFailed> {
+        let before = events.len();
+        let mut moved = false;
+        self.seen.pending = false;
+        if self.sends.is_empty() && !data.on_path(self.id, Direction::Send) {
+            return Ok(false);
+        }
+        while self.stream.tx.free() > 0 {
+            match self.sends.fill(self.stream.tx.room(), data, events) {
+                Sent::Bytes(0) => break,
+                Sent::Bytes(n) => {
+                    self.stream.tx.filled(n);
+                    moved = true;
+                }
+                Sent::Pending => {
+                    self.seen.pending = true;
+                    break;
+                }
+                Sent::Fault(_) => {}
+                Sent::Failed(failed) => return Err(failed),
+            }
+        }
+        Ok(moved || events.len() != before)
+    }
+
+    /// When this connection must be served although no packet comes.
+    pub(super) fn wake_at(&self) -> Option<NicTime> {
+        let timers = [
+            self.ask.map(|a| a.next),
+            self.deadline,
+            self.qp.next_timer(),
+            self.probes.next,
+        ];
+        timers.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,566 @@
+//! Communication management: how connections begin and end (IBTA vol. 1 §12.9, annex A11).
+//!
+//! ```text
+//! requester            listener
+//!   REQ ─────────────────▶        queue pair, first number, window, features
+//!       ◀───────────────── REP    the same; both queue pairs can send from here on
+//!   RTU ─────────────────▶
+//!  DREQ ─────────────────▶ DREP   either side, at the end
+//! ```
+//!
+//! REQ, REP and DREQ are sent until they are answered, or until their deadline.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI};
+use ringbell_nic_abi::{RoceOpcode, Status};
+
+use super::conn::{Ask, Conn, Phase};
+use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
+use super::stream::{Ends, Fin};
+use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
+use crate::network::{Link, Network, Protocol};
+use crate::port::Checksums;
+use crate::transport::TransportEvent;
+use crate::types::{ListenerId, NicTime};
+use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
+use crate::wire::roce::extended::Deth;
+use crate::wire::roce::icrc::{icrc, Flow};
+use crate::wire::roce::mad::MAD_BYTES;
+use crate::wire::roce::packet::{Head, ICRC_BYTES};
+use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES};
+use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
+use ringbell_nic_abi::roce::ROCE_UDP_PORT;
+
+/// A reply that is not confirmed after this long is dropped.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Bytes around the payload of a stream's packet: IP, UDP, base header, immediate data, CRC.
+pub(super) const AROUND: usize = IP_UDP_HEADERS + BTH_BYTES + 4 + ICRC_BYTES;
+/// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
+const ECT0: u8 = 2;
+/// Fewest packets in flight that a window allows.
+const WINDOW_PACKETS: u32 = 8;
+
+/// A message that came in.
+#[derive(Debug)]
+pub(super) struct Letter {
+    pub(super) from: Link,
+    pub(super) source: Ipv4Addr,
+    pub(super) message: Message,
+    pub(super) transaction: u64,
+}
+
+/// A port that takes connections.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) backlog: usize,
+    /// Replies that are not confirmed.
+    pub(super) half_open: usize,
+    /// Connections whose `Incoming` was not polled.
+    pub(super) ready: usize,
+}
+
+impl Listener {
+    pub(super) fn new(id: ListenerId, backlog: usize) -> Listener {
+        Listener {
+            id,
+            backlog: backlog.max(1),
+            half_open: 0,
+            ready: 0,
+        }
+    }
+}
+
+/// What a NIC of this kind says of itself in private data.
+///
+/// ```text
+/// | "RBEL" | version | features | 0 0 | window (4) | bytes of a packet (4) |
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Terms {
+    window: u32,
+    payload: u32,
+    without_icrc: bool,
+}
+
+const MAGIC: &[u8; 4] = b"RBEL";
+const VERSION: u8 = 1;
+const WITHOUT_ICRC: u8 = 1;
+
+impl Terms {
+    fn bytes(&self) -> [u8; PRIVATE_BYTES] {
+        let mut bytes = [0; PRIVATE_BYTES];
+        bytes[..4].copy_from_slice(MAGIC);
+        bytes[4] = VERSION;
+        bytes[5] = if self.without_icrc { WITHOUT_ICRC } else { 0 };
+        bytes[8..12].copy_from_slice(&self.window.to_be_bytes());
+        bytes[12..16].copy_from_slice(&self.payload.to_be_bytes());
+        bytes
+    }
+
+    /// `None`: another kind of program, or terms that cannot be met.
+    fn read(bytes: &[u8; PRIVATE_BYTES]) -> Option<Terms> {
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let terms = Terms {
+            window: word(8),
+            payload: word(12),
+            without_icrc: bytes[5] & WITHOUT_ICRC != 0,
+        };
+        let is_ours = &bytes[..4] == MAGIC && bytes[4] == VERSION;
+        (is_ours && terms.window >= 4_096 && terms.payload >= 256).then_some(terms)
+    }
+
+    fn of(config: &RdmaConfig, net: &Network, port: usize) -> Terms {
+        let port = &net.ports()[port];
+        let payload = (port.mtu().saturating_sub(AROUND) & !3).min(config.payload_max);
+        Terms {
+            // At most 64 MiB, and an MTU.
+            window: config.rx_buffer.next_power_of_two() as u32,
+            payload: payload as u32,
+            without_icrc: match config.icrc {
+                Icrc::Auto => port.checksums() == Checksums::Omitted,
+                Icrc::Always => false,
+                Icrc::Never => true,
+            },
+        }
+    }
+}
+
+/// Code of the largest standard MTU that is no larger (§12.6.5): 1 to 5 for 256 to 4,096.
+fn mtu_code(payload: u32) -> u8 {
+    (1..=5)
+        .rev()
+        .find(|code| 128 << code <= payload)
+        .unwrap_or(1)
+}
+
+/// Sends a datagram to queue pair 1 of a peer. `false`: there was no room.
+fn send_datagram(
+    net: &mut Network,
+    now: NicTime,
+    to: Link,
+    peer: Ipv4Addr,
+    datagram: &[u8; MAD_BYTES],
+) -> bool {
+    // One source port for all: they are few.
+    let from = SocketAddrV4::new(net.ip(), 0xc000);
+    let gsi = Qpn::new(QPN_GSI);
+    let head = Head {
+        bth: Bth::new(RoceOpcode::DatagramSend, gsi, Psn::new(0)),
+        extended: Extended::Datagram(Deth {
+            key: QKEY_GSI,
+            source: gsi,
+        }),
+    };
+    let total = IP_UDP_HEADERS + head.len() + MAD_BYTES + ICRC_BYTES;
+    let Some(room) = net.room(now, to).and_then(|r| r.get_mut(..total)) else {
+        return false;
+    };
+    room[IP_UDP_HEADERS + head.len()..][..MAD_BYTES].copy_from_slice(datagram);
+    head.emit(&mut room[IP_UDP_HEADERS..], MAD_BYTES);
+    seal(room, from, peer, true);
+    net.commit(now, to, total);
+    true
+}
+
+/// Writes the IP and UDP headers and the CRC of a packet that fills the room but for them.
+pub(super) fn seal(room: &mut [u8], from: SocketAddrV4, peer: Ipv4Addr, with_icrc: bool) {
+    let len = room.len();
+    let to = SocketAddrV4::new(peer, ROCE_UDP_PORT);
+    udp::emit(room, from, to, ECT0, len - IP_UDP_HEADERS);
+    let flow = Flow {
+        from: from.into(),
+        to: to.into(),
+        fragment: UNFRAGMENTED,
+    };
+    let (packet, sum) = room[IP_UDP_HEADERS..].split_at_mut(len - IP_UDP_HEADERS - ICRC_BYTES);
+    let computed = with_icrc.then(|| icrc(&flow, packet)).flatten();
+    sum.copy_from_slice(&computed.unwrap_or_default());
+}
+
+impl RdmaTransport {
+    /// Acts on the messages that came in. Returns whether there were any.
+    pub(super) fn read_letters(&mut self, now: NicTime, net: &mut Network) -> bool {
+        let any = !self.letters.is_empty();
+        while let Some(letter) = self.letters.pop_front() {
+            let (from, source, transaction) = (letter.from, letter.source, letter.transaction);
+            let answer = match letter.message {
+                Message::Request(r) => self.requested(now, net, &letter, &r),
+                Message::Reply { to, from } => self.replied(now, net, source, to, &from),
+                Message::Ready { to, from } => {
+                    if let Some(index) = self.named(to, source, |c| c.names.peer == from) {
+                        self.accept(index);
+                    }
+                    None
+                }
+                Message::Reject { to, reason, .. } => {
+                    self.rejected(source, to, reason);
+                    None
+                }
+                Message::Disconnect { to, from, qpn } => {
+                    let is_it = |c: &Conn| c.names.peer == from && c.qpn() == qpn;
+                    if let Some(index) = self.named(to, source, is_it) {
+                        self.disconnected(index);
+                    }
+                    // Of a connection that is gone, too: its answer was lost.
+                    Some(Message::Disconnected { to: from, from: to })
+                }
+                Message::Disconnected { to, from } => {
+                    if let Some(index) = self.named(to, source, |c| c.names.peer == from) {
+                        self.confirmed(index);
+                    }
+                    None
+                }
+            };
+            if let Some(answer) = answer {
+                // A lost answer is asked for again.
+                send_datagram(net, now, from, source, &answer.emit(transaction));
+            }
+        }
+        any
+    }
+
+    /// The connection of our number `id` with that peer, when it is the one meant.
+    fn named(
+        &mut self,
+        id: u32,
+        source: Ipv4Addr,
+        is_it: impl FnOnce(&Conn) -> bool,
+    ) -> Option<usize> {
+        let index = self.table.find(Qpn::new(id))?;
+        let c = self.table.at(index)?;
+        (c.names.own == id && *c.peer.ip() == source && is_it(c)).then_some(index)
+    }
+
+    /// A request for a connection. Gives an answer that refuses it.
+    fn requested(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        letter: &Letter,
+        r: &Request,
+    ) -> Option<Message> {
+        let (from, source) = (letter.from, letter.source);
+        let key = (source, r.from.id);
+        if let Some(&index) = self.requests.get(&key) {
+            // It came before: the reply was lost.
+            let c = self.table.at(index)?;
+            if let (Phase::Incoming(_), Some(ask)) = (c.phase, &mut c.ask) {
+                ask.next = now;
+                self.mark(index);
+            }
+            return None;
+        }
+        let refuse = |reason| {
+            Some(Message::Reject {
+                to: r.from.id,
+                from: 0,
+                reason,
+            })
+        };
+        let Some(listener) = self.listeners.get_mut(&r.port) else {
+            self.counters.refused += 1;
+            return refuse(Reason::NoService);
+        };
+        let terms = Terms::read(&r.from.private);
+        let (Some(theirs), true) = (terms, r.destination == self.ip && *r.source.ip() == source)
+        else {
+            self.counters.refused += 1;
+            return refuse(Reason::Consumer);
+        };
+        if listener.half_open + listener.ready >= listener.backlog {
+            // No answer: the peer tries again while the backlog drains.
+            self.counters.overflowed += 1;
+            return None;
+        }
+        let id = listener.id;
+        self.release_hops(net);
+        let hop = net.hop_to(Protocol::Roce, source, Some(from), now).ok();
+        let has_room = self.table.has_room();
+        let Some(hop) = hop.filter(|_| has_room) else {
+            if let Some(hop) = hop {
+                net.release(hop, waiter(usize::MAX));
+            }
+            self.counters.refused += 1;
+            return refuse(Reason::NoResources);
+        };
+        let names = self.names(r.from.id, r.from.qpn, Some(letter.transaction));
+        let local = SocketAddrV4::new(self.ip, r.port);
+        let peer = SocketAddrV4::new(source, r.source.port());
+        let config = &self.config;
+        let index = self.table.insert(Qpn::new(names.own), |conn| {
+            let mut c = Conn::new(conn, names, local, peer, Phase::Incoming(id), config);
+            c.hop = Some(hop);
+            c.deadline = Some(now.plus(HANDSHAKE));
+            c
+        })?;
+        let ours = Terms::of(config, net, from.port);
+        let c = self.table.at(index)?;
+        let started = start(c, config, &ours, &theirs, &r.from);
+        debug_assert!(started.is_ok(), "a fresh queue pair starts");
+        c.ask = Some(Ask::new(
+            Message::Reply {
+                to: r.from.id,
+                from: endpoint(c, &ours),
+            },
+            now,
+        ));
+        if let Some(l) = self.listeners.get_mut(&r.port) {
+            l.half_open += 1;
+        }
+        self.requests.insert(key, index);
+        self.mark(index);
+        None
+    }
+
+    /// A reply to a request of ours. Gives its confirmation.
+    fn replied(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        source: Ipv4Addr,
+        to: u32,
+        from: &Endpoint,
+    ) -> Option<Message> {
+        let reject = Some(Message::Reject {
+            to: from.id,
+            from: to,
+            reason: Reason::Consumer,
+        });
+        let Some(index) = self.named(to, source, |_| true) else {
+            return reject;
+        };
+        let config = &self.config;
+        let c = self.table.at(index)?;
+        let ready = Message::Ready {
+            to: from.id,
+            from: to,
+        };
+        if c.phase != Phase::Requesting {
+            // The confirmation was lost.
+            return (c.names.peer == from.id && c.phase != Phase::Ending).then_some(ready);
+        }
+        let (Some(theirs), Some(hop)) = (Terms::read(&from.private), c.hop) else {
+            self.fail_connect(index, Status::ConnectionRefused);
+            return reject;
+        };
+        let ours = Terms::of(config, net, net.port_of(hop));
+        (c.names.peer, c.names.peer_qpn) = (from.id, from.qpn);
+        if start(c, config, &ours, &theirs, from).is_err() {
+            self.fail_connect(index, Status::ConnectionRefused);
+            return reject;
+        }
+        (c.ask, c.deadline, c.phase) = (None, None, Phase::Open);
+        let conn = c.id;
+        self.events.push_back(TransportEvent::Connected { conn });
+        net.confirm(hop, now);
+        self.mark(index);
+        Some(ready)
+    }
+
+    /// The peer has confirmed our reply, or has begun to use the connection.
+    pub(super) fn accept(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let Phase::Incoming(listener) = c.phase else {
+            return;
+        };
+        (c.ask, c.deadline, c.phase) = (None, None, Phase::Open);
+        self.events.push_back(TransportEvent::Incoming {
+            listener,
+            conn: c.id,
+            peer: c.peer,
+        });
+        self.handshake_over(listener, true);
+        self.mark(index);
+    }
+
+    fn rejected(&mut self, source: Ipv4Addr, to: u32, reason: Reason) {
+        let Some(index) = self.named(to, source, |_| true) else {
+            return;
+        };
+        let phase = self.table.at(index).map(|c| c.phase);
+        match phase {
+            Some(Phase::Requesting) => {
+                let status = match reason {
+                    Reason::NoResources => Status::NoResources,
+                    Reason::Timeout => Status::TimedOut,
+                    Reason::NoService | Reason::Consumer => Status::ConnectionRefused,
+                };
+                self.fail_connect(index, status);
+            }
+            Some(Phase::Incoming(listener)) => {
+                self.handshake_over(listener, false);
+                self.free(index);
+            }
+            _ => {}
+        }
+    }
+
+    /// The peer has ended the connection.
+    fn disconnected(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        // It has all our bytes when it has ended after our FIN, and we have all of its bytes when we have its FIN.
+        let is_over = c.stream.peer_fin && c.stream.fin >= Fin::Posted;
+        let conn = c.id;
+        match c.phase {
+            Phase::Incoming(listener) => {
+                self.handshake_over(listener, false);
+                self.free(index);
+            }
+            Phase::Orphan | Phase::Ending => self.free(index),
+            Phase::Closing if is_over => {
+                self.events.push_back(TransportEvent::Closed { conn });
+                self.free(index);
+            }
+            Phase::Open if is_over => {
+                c.cut(&mut self.events);
+                c.seen.finished = true;
+                self.mark(index);
+            }
+            Phase::Open | Phase::Closing => {
+                c.seen.finished = true;
+                self.broken(index);
+            }
+            Phase::Dead | Phase::Resolving | Phase::Requesting => {}
+        }
+    }
+
+    /// The peer knows that the connection has ended.
+    fn confirmed(&mut self, index: usize) {
+        match self.table.at(index) {
+            Some(c) if c.phase == Phase::Ending => self.free(index),
+            Some(c) if c.phase == Phase::Dead => (c.ask, c.seen.finished) = (None, true),
+            _ => {}
+        }
+    }
+
+    /// An outgoing connection failed: its operations retire, its id is free.
+    pub(super) fn fail_connect(&mut self, index: usize, status: Status) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        if !matches!(c.phase, Phase::Resolving | Phase::Requesting) {
+            return;
+        }
+        let conn = c.id;
+        c.fail_all((status, 0), &mut self.events);
+        self.events
+            .push_back(TransportEvent::ConnectFailed { conn, status });
+        self.free(index);
+    }
+
+    /// Sends what a connection asks, when it is due. `false`: there is no room.
+    pub(super) fn ask(&mut self, index: usize, now: NicTime, net: &mut Network) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return true;
+        };
+        let (Some(link), Some(ask)) = (c.hop.and_then(|hop| net.link(hop)), &mut c.ask) else {
+            return true;
+        };
+        if now < ask.next {
+            return true;
+        }
+        let datagram = ask.message.emit(c.names.transaction);
+        if !send_datagram(net, now, link, *c.peer.ip(), &datagram) {
+            return false;
+        }
+        ask.tried(now);
+        if let Some(hop) = c.hop {
+            // The hardware address may be that of another host by now, or a wrong one.
+            net.probe_stale(hop, now);
+        }
+        true
+    }
+
+    /// The request of a connection whose way to the peer is known.
+    pub(super) fn request(&mut self, index: usize, now: NicTime, net: &Network) {
+        let (config, ip) = (&self.config, self.ip);
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let Some(hop) = c.hop else { return };
+        let ours = Terms::of(config, net, net.port_of(hop));
+        let request = Message::Request(Request {
+            from: endpoint(c, &ours),
+            port: c.peer.port(),
+            source: SocketAddrV4::new(ip, c.local.port()),
+            destination: *c.peer.ip(),
+            mtu: mtu_code(ours.payload),
+            // 4.096 µs × 2^13: 34 ms.
+            timeout: 13,
+            retries: 7,
+        });
+        c.ask = Some(Ask::new(request, now));
+        c.phase = Phase::Requesting;
+    }
+}
+
+/// Our end of a connection, for the peer.
+fn endpoint(c: &Conn, ours: &Terms) -> Endpoint {
+    Endpoint {
+        id: c.names.own,
+        qpn: c.qpn(),
+        psn: c.names.psn,
+        responder_resources: 0,
+        initiator_depth: 0,
+        rnr_retries: 7,
+        private: ours.bytes(),
+    }
+}
+
+/// Starts the queue pair of a connection on terms that both ends meet.
+///
+/// # Errors
+/// [`BadTransition`] when it was started before.
+fn start(
+    c: &mut Conn,
+    config: &RdmaConfig,
+    ours: &Terms,
+    theirs: &Terms,
+    peer: &Endpoint,
+) -> Result<(), BadTransition> {
+    c.mtu = ours.payload.min(theirs.payload);
+    c.icrc = !(ours.without_icrc && theirs.without_icrc);
+    c.stream.open(theirs.window);
+    let window = (config.window as u32 / c.mtu).max(WINDOW_PACKETS);
+    let changes = [
+        Change::Init,
+        Change::Rtr(RtrAttributes {
+            peer: peer.qpn,
+            expected: peer.psn,
+            mtu: c.mtu,
+            resources: 0,
+            // 1.28 ms.
+            rnr_timer: 14,
+        }),
+        Change::Rts(RtsAttributes {
+            first: c.names.psn,
+            depth: 0,
+            retries: 7,
+            rnr_retries: None,
+            give_up: config.give_up,
+            pace: PaceConfig {
+                window,
+                timeout_min: config.timeout,
+                timeout_max: Duration::from_secs(1),
+            },
+        }),
+    ];
+    let mut events = std::collections::VecDeque::new();
+    let mut ends = Ends {
+        stream: &mut c.stream,
+        recvs: None,
+        events: &mut events,
+    };
+    changes
+        .iter()
+        .try_for_each(|&change| c.qp.modify(change, &mut ends))
+}

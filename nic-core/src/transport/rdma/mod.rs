@@ -1,0 +1,541 @@
+//! RDMA: streams over reliable connections of RoCEv2, each a queue pair.
+//!
+//! ```text
+//! network (ports, ARP) ─▶ receive (queue pair number) ─▶ qp ─▶ stream ─▶ posted receives ─▶ memory
+//!                              │ queue pair 1               ▲
+//!                              ▼                            │ serve: timers, ready list
+//!                            manage ─▶ conn      memory ─▶ posted sends
+//! ```
+//!
+//! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC. [`qp`] is the standard's reliable
+//! connection without I/O. [`stream`] puts the bytes of a session into SENDs and has a window, so that the receiver is always
+//! ready. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
+//! the session's port, as of the RDMA connection manager of Linux; window, features and packet size travel as private data.
+//!
+//! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the invariant CRC out when both
+//! ports share memory. Its four bytes stay.
+//!
+//! **Strangers.** A packet must come from the peer's address and name a queue pair, whose number is drawn at random, and a number
+//! inside the window, which began at random. A request for a connection costs an entry of the backlog until its deadline.
+//!
+//! **Limits.** IPv4. Packet sizes are agreed once: when a port's MTU falls below, the connection ends.
+
+mod conn;
+mod manage;
+pub mod qp;
+mod random;
+mod receive;
+mod ring;
+mod serve;
+mod stream;
+mod table;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+
+use self::conn::{Conn, Names, Phase};
+use self::manage::{Letter, Listener};
+use self::random::Numbers;
+use self::stream::{Fin, WINDOW_MAX};
+pub use self::table::CONNECTIONS_MAX;
+use self::table::{index_of, Table};
+use super::timers::Timers;
+use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
+use crate::datapath::Datapath;
+use crate::memory::Sharer;
+use crate::network::{is_host, Network, Protocol, Routes, Waiter};
+use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
+use crate::wire::roce::{Psn, Qpn};
+
+/// First ephemeral port (RFC 6335 §6).
+const EPHEMERAL_FIRST: u16 = 49_152;
+
+/// Whether the invariant CRC is computed and checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Icrc {
+    /// Unless the ports of both ends share memory.
+    #[default]
+    Auto,
+    /// On every packet.
+    Always,
+    /// On none, when the peer agrees.
+    Never,
+}
+
+/// Settings of an [`RdmaTransport`].
+#[derive(Debug, Clone)]
+pub struct RdmaConfig {
+    /// Bytes that a connection may hold before the kernel receives them: its window. Rounded up to a power of two.
+    pub rx_buffer: usize,
+    /// Bytes that a connection may hold before the peer acknowledges them.
+    pub tx_buffer: usize,
+    /// Most connections, those that are ending included; at most [`CONNECTIONS_MAX`].
+    pub connections: usize,
+    /// Most payload bytes of a packet, when both ports carry more.
+    pub payload_max: usize,
+    /// Whether the invariant CRC is computed.
+    pub icrc: Icrc,
+    /// Most bytes in flight on a connection.
+    pub window: usize,
+    /// Shortest time after which a packet is sent again.
+    pub timeout: Duration,
+    /// A connection whose peer acknowledges nothing for this long is reset, after at least seven retries.
+    pub give_up: Duration,
+    /// Probe idle connections that their user watches this often: the links of communicators. A peer whose host
+    /// refuses three packets in a row is gone.
+    pub watch: Option<Duration>,
+    /// Key of queue pair numbers, first packet numbers and ids.
+    pub seed: u64,
+}
+
+impl Default for RdmaConfig {
+    /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 30 s without an answer, probes of
+    /// watched connections every 500 ms, seed 0.
+    fn default() -> RdmaConfig {
+        RdmaConfig {
+            rx_buffer: 256 << 10,
+            tx_buffer: 256 << 10,
+            connections: 4_096,
+            payload_max: 60 << 10,
+            icrc: Icrc::Auto,
+            window: 256 << 10,
+            timeout: Duration::from_millis(20),
+            give_up: Duration::from_secs(30),
+            watch: Some(Duration::from_millis(500)),
+            seed: 0,
+        }
+    }
+}
+
+/// An [`RdmaConfig`] that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RdmaConfigError {
+    /// A buffer is too small for a packet, or too large for a window.
+    #[error("a buffer of transport rdma holds 4 KiB to 64 MiB, not {bytes} bytes")]
+    Buffer {
+        /// As given.
+        bytes: usize,
+    },
+    /// A packet carries at least the smallest MTU of InfiniBand.
+    #[error("a packet of transport rdma carries at least {PAYLOAD_MIN} bytes, not {bytes}")]
+    Payload {
+        /// As given.
+        bytes: usize,
+    },
+    /// A packet would be sent again at once, or never.
+    #[error("the time-out of transport rdma is 100 µs to 1 s, not {timeout:?}")]
+    Timeout {
+        /// As given.
+        timeout: Duration,
+    },
+}
+
+/// Smallest MTU of InfiniBand (IBTA vol. 1 §7.7.8).
+const PAYLOAD_MIN: usize = 256;
+
+/// What a transport counted since it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RdmaCounters {
+    /// Packets that were malformed or had a wrong invariant CRC.
+    pub invalid: u64,
+    /// Packets of no queue pair, from an address that is not its peer's, or of another partition.
+    pub foreign: u64,
+    /// Requests for connections dropped because a backlog was full.
+    pub overflowed: u64,
+    /// Requests for connections that were refused.
+    pub refused: u64,
+    /// Packets that were sent again.
+    pub repeated: u64,
+    /// Packets behind a gap, dropped.
+    pub out_of_order: u64,
+    /// Packets that had arrived before.
+    pub duplicates: u64,
+    /// Times that a receiver was not ready, at either end.
+    pub not_ready: u64,
+    /// Times that nothing came back in time.
+    pub timeouts: u64,
+}
+
+/// The RDMA transport of a NIC. See the module text.
+pub struct RdmaTransport {
+    config: RdmaConfig,
+    ip: Ipv4Addr,
+    routes: Arc<Routes>,
+    numbers: Numbers,
+    table: Table,
+    listeners: HashMap<u16, Listener>,
+    next_listener: u32,
+    next_port: u16,
+    turns: Turns,
+    /// Messages for queue pair 1 that came in since the last step.
+    letters: VecDeque<Letter>,
+    /// Connections that peers have asked for, by their address and number.
+    requests: HashMap<(Ipv4Addr, u32), usize>,
+    /// Hops that connections have ended with, to be given back to the network.
+    released: Vec<(usize, usize)>,
+    events: VecDeque<TransportEvent>,
+    counters: RdmaCounters,
+}
+
+/// Which connections are served next.
+#[derive(Debug, Default)]
+struct Turns {
+    ready: VecDeque<usize>,
+    timers: Timers,
+    /// The last step left work behind that no timer covers.
+    again: Option<NicTime>,
+}
+
+impl std::fmt::Debug for RdmaTransport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RdmaTransport")
+            .field("ip", &self.ip)
+            .field("connections", &self.table.len())
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection as the network knows it.
+fn waiter(index: usize) -> Waiter {
+    let protocol = Protocol::Roce;
+    Waiter { protocol, index }
+}
+
+impl RdmaTransport {
+    /// A transport over a network: the one with which it is stepped.
+    ///
+    /// # Errors
+    /// [`RdmaConfigError`] names the setting that cannot work.
+    pub fn new(net: &Network, config: RdmaConfig) -> Result<RdmaTransport, RdmaConfigError> {
+        for bytes in [config.rx_buffer, config.tx_buffer, config.window] {
+            if !(4_096..=WINDOW_MAX).contains(&bytes) {
+                return Err(RdmaConfigError::Buffer { bytes });
+            }
+        }
+        let bytes = config.payload_max;
+        if bytes < PAYLOAD_MIN {
+            return Err(RdmaConfigError::Payload { bytes });
+        }
+        let timeout = config.timeout;
+        if !(Duration::from_micros(100)..=Duration::from_secs(1)).contains(&timeout) {
+            return Err(RdmaConfigError::Timeout { timeout });
+        }
+        let mut numbers = Numbers::new(config.seed);
+        let spread = (numbers.draw() >> 50) as u16;
+        Ok(RdmaTransport {
+            ip: net.ip(),
+            routes: net.table(),
+            numbers,
+            table: Table::new(config.connections),
+            listeners: HashMap::new(),
+            next_listener: 0,
+            next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
+            turns: Turns::default(),
+            letters: VecDeque::new(),
+            requests: HashMap::new(),
+            released: Vec::new(),
+            events: VecDeque::new(),
+            counters: RdmaCounters::default(),
+            config,
+        })
+    }
+
+    /// What was counted since the transport was made.
+    pub fn counters(&self) -> RdmaCounters {
+        self.counters
+    }
+
+    /// Connections in use, those that are ending included.
+    pub fn connections(&self) -> usize {
+        self.table.len()
+    }
+
+    /// The number of our first packet on a connection.
+    pub fn first_psn(&self, conn: ConnId) -> Option<Psn> {
+        Some(self.table.get_by_id(conn)?.names.psn)
+    }
+
+    /// Whether packets of a connection carry an invariant CRC that counts.
+    pub fn has_icrc(&self, conn: ConnId) -> Option<bool> {
+        Some(self.table.get_by_id(conn)?.icrc)
+    }
+
+    fn mark(&mut self, index: usize) {
+        if let Some(c) = self.table.at(index) {
+            if !std::mem::replace(&mut c.seen.queued, true) {
+                self.turns.ready.push_back(index);
+            }
+        }
+    }
+
+    /// Frees a connection that has nothing left to send.
+    fn free(&mut self, index: usize) {
+        let Some(mut c) = self.table.remove(index) else {
+            return;
+        };
+        c.cut(&mut self.events);
+        self.released.extend(c.hop.map(|hop| (hop, index)));
+        let request = (*c.peer.ip(), c.names.peer);
+        if self.requests.get(&request) == Some(&index) {
+            self.requests.remove(&request);
+        }
+        let n = c.qp.counters();
+        let all = &mut self.counters;
+        all.repeated += n.repeated;
+        all.out_of_order += n.out_of_order;
+        all.duplicates += n.duplicates;
+        all.not_ready += n.not_ready;
+        all.timeouts += n.timeouts;
+    }
+
+    fn release_hops(&mut self, net: &mut Network) {
+        for (hop, conn) in self.released.drain(..) {
+            net.release(hop, waiter(conn));
+        }
+    }
+
+    /// Numbers for a new connection.
+    fn names(&mut self, peer: u32, peer_qpn: Qpn, transaction: Option<u64>) -> Names {
+        let own = self.table.draw(&mut self.numbers);
+        Names {
+            own,
+            peer,
+            peer_qpn,
+            transaction: transaction.unwrap_or_else(|| self.numbers.draw()),
+            psn: Psn::new(self.numbers.draw() as u32),
+        }
+    }
+
+    /// Takes the id from a connection; the peer is told that it ends.
+    fn dismiss(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        if let Phase::Incoming(listener) = c.phase {
+            self.handshake_over(listener, false);
+        }
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let is_known = c.names.peer_qpn != Qpn::default() && c.hop.is_some();
+        if !is_known || c.seen.finished {
+            return self.free(index);
+        }
+        c.cut(&mut self.events);
+        c.phase = Phase::Ending;
+        c.deadline = None;
+        c.probes = conn::Probes::default();
+        // The next step sends it.
+        c.ask = Some(c.goodbye());
+        self.mark(index);
+    }
+
+    fn handshake_over(&mut self, id: ListenerId, succeeded: bool) {
+        if let Some(l) = self.listeners.values_mut().find(|l| l.id == id) {
+            l.half_open = l.half_open.saturating_sub(1);
+            l.ready += usize::from(succeeded);
+        }
+    }
+}
+
+impl Sharer for RdmaTransport {}
+
+impl Transport for RdmaTransport {
+    fn name(&self) -> &'static str {
+        "rdma"
+    }
+
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        if port == 0 {
+            return Err(Status::BadDescriptor);
+        }
+        if self.listeners.contains_key(&port) {
+            return Err(Status::AddressInUse);
+        }
+        let id = ListenerId(self.next_listener);
+        self.next_listener = self.next_listener.wrapping_add(1);
+        self.listeners.insert(port, Listener::new(id, backlog));
+        Ok(id)
+    }
+
+    fn unlisten(&mut self, listener: ListenerId) {
+        self.listeners.retain(|_, l| l.id != listener);
+        let is_half_open = |c: &Conn| c.phase == Phase::Incoming(listener);
+        let half_open: Vec<usize> = {
+            let conns = self.table.iter().filter(|(_, c)| is_half_open(c));
+            conns.map(|(i, _)| i).collect()
+        };
+        for index in half_open {
+            self.dismiss(index);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        now: NicTime,
+        remote: SocketAddrV4,
+        deadline: NicTime,
+    ) -> Result<ConnId, Status> {
+        let ip = *remote.ip();
+        if !is_host(ip)
+            || ip == self.ip
+            || remote.port() == 0
+            || self.routes.to(Protocol::Roce, ip).is_none()
+        {
+            return Err(Status::HostUnreachable);
+        }
+        let port = self.next_port;
+        self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_FIRST);
+        let names = self.names(0, Qpn::default(), None);
+        let local = SocketAddrV4::new(self.ip, port);
+        let config = &self.config;
+        let made = self.table.insert(Qpn::new(names.own), |id| {
+            let mut c = Conn::new(id, names, local, remote, Phase::Resolving, config);
+            c.deadline = Some(deadline);
+            c
+        });
+        let index = made.ok_or(Status::NoResources)?;
+        self.mark(index);
+        // No packet wakes the NIC for it.
+        self.turns.again = Some(now);
+        Ok(self.table.at(index).map_or(ConnId(0), |c| c.id))
+    }
+
+    fn post_send(&mut self, conn: ConnId, work: SendWork) {
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
+            Some(c) if c.stream.fin != Fin::Open || c.seen.finished => Status::NotConnected,
+            Some(c) => {
+                c.sends.post(work);
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events.push_back(TransportEvent::SendDone {
+            conn,
+            token: work.token,
+            status: refused,
+            bytes: 0,
+            detail: 0,
+        });
+    }
+
+    fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
+        let refused = match self.table.by_id(conn) {
+            None => Status::NotConnected,
+            Some(c) if c.phase == Phase::Closing => Status::NotConnected,
+            Some(c) if c.phase == Phase::Dead => Status::ConnectionReset,
+            Some(c) => {
+                c.recvs.post(work);
+                return self.mark(index_of(conn));
+            }
+        };
+        self.events.push_back(TransportEvent::RecvDone {
+            conn,
+            token: work.token,
+            status: refused,
+            bytes: 0,
+            detail: 0,
+        });
+    }
+
+    fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
+        let c = self.table.by_id(conn)?;
+        let sent = c.sends.cancel(token).map(|s| s.bytes);
+        sent.or_else(|| Some(c.recvs.cancel(token)?.0))
+    }
+
+    fn undelivered(&self, conn: ConnId) -> u64 {
+        let c = self.table.get_by_id(conn);
+        c.map_or(0, |c| c.stream.unacknowledged())
+    }
+
+    fn watch(&mut self, conn: ConnId) {
+        if let Some(c) = self.table.by_id(conn) {
+            c.probes.watched = true;
+            self.mark(index_of(conn));
+        }
+    }
+
+    fn shutdown(&mut self, conn: ConnId) {
+        if let Some(c) = self.table.by_id(conn) {
+            c.stream.fin = c.stream.fin.max(Fin::Wanted);
+            self.mark(index_of(conn));
+        }
+    }
+
+    fn close(&mut self, conn: ConnId) {
+        let Some(c) = self.table.by_id(conn) else {
+            return;
+        };
+        c.stream.fin = c.stream.fin.max(Fin::Wanted);
+        c.recvs
+            .fail_all((Status::NotConnected, 0), &mut self.events);
+        match c.phase {
+            Phase::Open if !c.seen.finished => {
+                c.phase = Phase::Closing;
+                self.mark(index_of(conn));
+            }
+            Phase::Closing => {}
+            _ => {
+                // Never established, reset, or over: there is nothing to wait for.
+                c.sends
+                    .fail_all((Status::NotConnected, 0), &mut self.events);
+                self.events.push_back(TransportEvent::Closed { conn });
+                self.dismiss(index_of(conn));
+            }
+        }
+    }
+
+    fn abort(&mut self, conn: ConnId) {
+        let Some(c) = self.table.by_id(conn) else {
+            return;
+        };
+        c.fail_all((Status::Aborted, 0), &mut self.events);
+        self.dismiss(index_of(conn));
+    }
+
+    fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
+        self.release_hops(net);
+        let mut moved = self.read_letters(now, net);
+        while let Some(index) = self.turns.timers.pop(now) {
+            match self.table.at(index).and_then(|c| c.wake_at()) {
+                Some(at) if at > now => self.turns.timers.set(index, at),
+                Some(_) => self.mark(index),
+                None => {}
+            }
+        }
+        moved |= self.serve_ready(now, net, data);
+        net.flush(now);
+        moved
+    }
+
+    fn poll_event(&mut self) -> Option<TransportEvent> {
+        let event = self.events.pop_front()?;
+        if let TransportEvent::Incoming { listener, .. } = event {
+            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
+                l.ready = l.ready.saturating_sub(1);
+            }
+        }
+        Some(event)
+    }
+
+    fn next_timer(&self) -> Option<NicTime> {
+        let timers = self.turns.timers.next();
+        self.turns.again.into_iter().chain(timers).min()
+    }
+
+    fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
+        self.table.get_by_id(conn).map(|c| (c.local, c.peer))
+    }
+
+    fn packets(&mut self) -> Option<&mut dyn PacketTransport> {
+        Some(self)
+    }
+}

@@ -1,0 +1,544 @@
+//! The requester of a queue pair: posted requests, their packets, and what their acknowledgements say (IBTA vol. 1 §9.7.5.2, §9.9.2).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ringbell_nic_abi::{NakCode, RoceOpcode};
+
+use super::pace::Pace;
+use super::{
+    packets_of, Client, QpCounters, Remote, Request, RtsAttributes, Transmit, Unavailable, Work,
+    WorkStatus,
+};
+use crate::types::NicTime;
+use crate::wire::roce::aeth::RnrTimer;
+use crate::wire::roce::packet::Head;
+use crate::wire::roce::{AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};
+
+/// Packets posted and not acknowledged, at most: a quarter of the numbers, so that old and new ones never meet.
+const POSTED_MAX: u32 = 1 << 22;
+
+/// A request with the numbers of its packets; those of a READ are those of its answer (§9.7.3.1.1).
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    work: Work,
+    first: Psn,
+    packets: u32,
+    /// Packets of its answer that have arrived.
+    answered: u32,
+}
+
+impl Posted {
+    /// The number behind its last packet.
+    fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    /// Whether it ends with an answer of its own, not with an acknowledgement.
+    fn fetches(&self) -> bool {
+        matches!(
+            self.work.request,
+            Request::Read(_) | Request::FetchAdd(..) | Request::CompareSwap(..)
+        )
+    }
+
+    /// Headers of packet `k`, and how many numbers it stands for.
+    fn head(&self, k: u32, mtu: u32) -> (RoceOpcode, Extended, u32) {
+        use RoceOpcode as Op;
+        let (first, last) = (k == 0, k + 1 == self.packets);
+        let reth = |at: Remote, skip: u32| Reth {
+            address: at.address.wrapping_add(skip.into()),
+            key: at.key,
+            length: self.work.len - skip,
+        };
+        let atomic = |at: Remote, swap_or_add: u64, compare: u64| {
+            Extended::Atomic(AtomicEth {
+                address: at.address,
+                key: at.key,
+                swap_or_add,
+                compare,
+            })
+        };
+        match self.work.request {
+            Request::Send(immediate) => match (first, last, immediate) {
+                (true, true, None) => (Op::SendOnly, Extended::None, 1),
+                (true, true, Some(n)) => (Op::SendOnlyImm, Extended::Immediate(n), 1),
+                (true, false, _) => (Op::SendFirst, Extended::None, 1),
+                (false, false, _) => (Op::SendMiddle, Extended::None, 1),
+                (false, true, None) => (Op::SendLast, Extended::None, 1),
+                (false, true, Some(n)) => (Op::SendLastImm, Extended::Immediate(n), 1),
+            },
+            Request::SendInvalidate(key) => match (first, last) {
+                (true, true) => (Op::SendOnlyInvalidate, Extended::Invalidate(key), 1),
+                (true, false) => (Op::SendFirst, Extended::None, 1),
+                (false, false) => (Op::SendMiddle, Extended::None, 1),
+                (false, true) => (Op::SendLastInvalidate, Extended::Invalidate(key), 1),
+            },
+            Request::Write(at, immediate) => match (first, last, immediate) {
+                (true, true, None) => (Op::WriteOnly, Extended::Reth(reth(at, 0)), 1),
+                (true, true, Some(n)) => {
+                    (Op::WriteOnlyImm, Extended::RethImmediate(reth(at, 0), n), 1)
+                }
+                (true, false, _) => (Op::WriteFirst, Extended::Reth(reth(at, 0)), 1),
+                (false, false, _) => (Op::WriteMiddle, Extended::None, 1),
+                (false, true, None) => (Op::WriteLast, Extended::None, 1),
+                (false, true, Some(n)) => (Op::WriteLastImm, Extended::Immediate(n), 1),
+            },
+            // A READ that is asked for again begins where its answer has stopped (§9.7.5.2.4).
+            Request::Read(at) => (
+                Op::ReadRequest,
+                Extended::Reth(reth(at, k * mtu)),
+                self.packets - k,
+            ),
+            Request::FetchAdd(at, add) => (Op::FetchAdd, atomic(at, add, 0), 1),
+            Request::CompareSwap(at, compare, swap) => {
+                (Op::CompareSwap, atomic(at, swap, compare), 1)
+            }
+        }
+    }
+
+    /// Bytes of packet `k`.
+    fn payload(&self, k: u32, mtu: u32) -> u32 {
+        match self.fetches() {
+            true => 0,
+            false => (self.work.len - k * mtu).min(mtu),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Requester {
+    works: VecDeque<Posted>,
+    /// Index of the request of `next`.
+    cursor: usize,
+    /// The oldest number that is not acknowledged.
+    unacknowledged: Psn,
+    /// The next packet to send; it goes back after a loss.
+    next: Psn,
+    /// Behind the last number ever sent.
+    sent: Psn,
+    /// Behind the last number of all requests.
+    end: Psn,
+    /// READs and atomic operations that were sent and not answered.
+    fetching: usize,
+    /// Packets since the last that asks for an acknowledgement.
+    unasked: u32,
+    /// The answer that went missing was asked for again: more of the same packets say nothing new.
+    rewound: bool,
+    /// How long the peer wants to be left alone.
+    wait_until: Option<NicTime>,
+    timer: Option<NicTime>,
+    /// Since when nothing was acknowledged.
+    silent_since: NicTime,
+    tries: Tries,
+    pace: Pace,
+    failed: bool,
+}
+
+/// Tries without progress, and their limits.
+#[derive(Debug)]
+struct Tries {
+    depth: usize,
+    retries: u32,
+    rnr_retries: Option<u32>,
+    give_up: Duration,
+    lost: u32,
+    not_ready: u32,
+}
+
+impl Requester {
+    pub(super) fn new(a: &RtsAttributes) -> Requester {
+        Requester {
+            works: VecDeque::new(),
+            cursor: 0,
+            unacknowledged: a.first,
+            next: a.first,
+            sent: a.first,
+            end: a.first,
+            fetching: 0,
+            unasked: 0,
+            rewound: false,
+            wait_until: None,
+            timer: None,
+            silent_since: NicTime(0),
+            tries: Tries {
+                depth: a.depth,
+                retries: a.retries,
+                rnr_retries: a.rnr_retries,
+                give_up: a.give_up,
+                lost: 0,
+                not_ready: 0,
+            },
+            pace: Pace::new(a.pace),
+            failed: false,
+        }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.works.is_empty()
+    }
+
+    pub(super) fn post(&mut self, work: Work, mtu: u32) -> bool {
+        let packets = packets_of(work.len, mtu);
+        let posted = self.end.distance(self.unacknowledged).unsigned_abs();
+        if packets > POSTED_MAX - posted.min(POSTED_MAX) {
+            return false;
+        }
+        self.works.push_back(Posted {
+            work,
+            first: self.end,
+            packets,
+            answered: 0,
+        });
+        self.end = self.end.plus(packets);
+        true
+    }
+
+    pub(super) fn room(&self) -> u32 {
+        let posted = self.end.distance(self.unacknowledged).unsigned_abs();
+        self.pace.window().saturating_sub(posted)
+    }
+
+    pub(super) fn flush(&mut self, client: &mut dyn Client) {
+        for p in self.works.drain(..) {
+            client.done(p.work.id, WorkStatus::Flushed);
+        }
+        (self.cursor, self.timer, self.wait_until) = (0, None, None);
+    }
+
+    /// The first request has failed, and with it the queue pair.
+    fn fail(&mut self, status: WorkStatus, client: &mut dyn Client) {
+        if let Some(p) = self.works.pop_front() {
+            client.done(p.work.id, status);
+        }
+        self.cursor = 0;
+        self.failed = true;
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.next.distance(self.unacknowledged).unsigned_abs()
+    }
+
+    /// Finds the request of `next` again.
+    fn seek(&mut self) {
+        let is_behind = |p: &Posted| self.next.is_before(p.end());
+        self.cursor = self
+            .works
+            .iter()
+            .position(is_behind)
+            .unwrap_or(self.works.len());
+    }
+
+    /// Sends again from the oldest packet that is not acknowledged.
+    fn rewind(&mut self, counters: &mut QpCounters) {
+        let again = self.next.distance(self.unacknowledged);
+        counters.repeated += u64::from(again.unsigned_abs());
+        self.next = self.unacknowledged;
+        self.seek();
+    }
+
+    #[allow(clippy::too_many_arguments)] // The queue pair's fields, which are not this type's.
+    pub(super) fn transmit(
+        &mut self,
+        now: NicTime,
+        peer: Qpn,
+        mtu: u32,
+        begins: bool,
+        room: &mut [u8],
+        client: &mut dyn Client,
+    ) -> Transmit {
+        if self.wait_until.is_some_and(|t| now < t) {
+            return Transmit::Nothing;
+        }
+        self.wait_until = None;
+        let Some(p) = self.works.get(self.cursor) else {
+            return Transmit::Nothing;
+        };
+        let is_new = !self.next.is_before(self.sent);
+        let k = self.next.distance(p.first).unsigned_abs();
+        // A drained queue finishes the message that it has begun.
+        if self.in_flight() >= self.pace.window() || (is_new && k == 0 && !begins) {
+            return Transmit::Nothing;
+        }
+        if p.fetches() && is_new && self.fetching >= self.tries.depth {
+            return Transmit::Nothing;
+        }
+        let (opcode, extended, numbers) = p.head(k, mtu);
+        let payload = p.payload(k, mtu) as usize;
+        let (id, fetches) = (p.work.id, p.fetches());
+        let psn = self.next;
+        let after = psn.plus(numbers);
+        let more = after != self.end
+            && after.distance(self.unacknowledged).unsigned_abs() < self.pace.window();
+        let mut head = Head {
+            bth: Bth::new(opcode, peer, psn),
+            extended,
+        };
+        head.bth.acknowledge = !more || self.unasked >= self.pace.window() / 4;
+        let at = head.len();
+        match client.gather(id, k * mtu, &mut room[at..at + payload]) {
+            Ok(()) => {}
+            Err(Unavailable::Pending) => return Transmit::Pending,
+            Err(Unavailable::Fault) => {
+                // Requests before it have not ended; they are flushed.
+                self.works.rotate_left(self.cursor);
+                self.fail(WorkStatus::LocalProtection, client);
+                return Transmit::Nothing;
+            }
+        }
+        let len = head.emit(room, payload);
+        self.unasked = match head.bth.acknowledge {
+            true => 0,
+            false => self.unasked + 1,
+        };
+        if is_new {
+            self.fetching += usize::from(fetches);
+            self.sent = after;
+            if head.bth.acknowledge {
+                self.pace.sent(psn, now);
+            }
+        }
+        self.next = after;
+        if self.next == self.works[self.cursor].end() {
+            self.cursor += 1;
+        }
+        if self.timer.is_none() {
+            if self.tries.lost == 0 {
+                self.silent_since = now;
+            }
+            self.timer = Some(now.plus(self.pace.timeout()));
+        }
+        Transmit::Packet(len)
+    }
+
+    /// Everything before `to` has arrived. Requests that are done end; one that still lacks its answer stays, and the answer is
+    /// asked for again (§9.7.5.2.4).
+    fn advance(
+        &mut self,
+        to: Psn,
+        now: NicTime,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) {
+        let before = self.unacknowledged;
+        let mut reached = to;
+        while let Some(p) = self.works.front() {
+            if p.fetches() && p.first.plus(p.answered).is_before(to) && p.answered < p.packets {
+                reached = p.first.plus(p.answered);
+                break;
+            }
+            if to.is_before(p.end()) {
+                break;
+            }
+            let id = p.work.id;
+            self.works.pop_front();
+            self.cursor = self.cursor.saturating_sub(1);
+            client.done(id, WorkStatus::Success(None));
+        }
+        if before.is_before(reached) {
+            self.progress(reached, now);
+        }
+        if reached != to && !self.rewound {
+            self.rewound = true;
+            self.rewind(counters);
+        }
+    }
+
+    /// The oldest number that is not acknowledged moves on.
+    fn progress(&mut self, to: Psn, now: NicTime) {
+        let packets = to.distance(self.unacknowledged).unsigned_abs();
+        self.unacknowledged = to;
+        if self.next.is_before(to) {
+            self.next = to;
+        }
+        self.seek();
+        self.pace.acknowledged(packets, to, now);
+        (self.tries.lost, self.tries.not_ready, self.rewound) = (0, 0, false);
+        self.silent_since = now;
+        self.timer = (to != self.sent).then(|| now.plus(self.pace.timeout()));
+    }
+
+    /// Takes an answer. Returns whether it says anything about a request in flight.
+    pub(super) fn receive(
+        &mut self,
+        now: NicTime,
+        packet: &Packet<'_>,
+        mtu: u32,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) -> bool {
+        let psn = packet.bth.psn;
+        // Ghosts of older packets, and numbers that were never sent (§9.7.5.1.3).
+        if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) {
+            counters.ignored += 1;
+            return false;
+        }
+        match (packet.bth.opcode, packet.extended) {
+            (RoceOpcode::Acknowledge, Extended::Aeth(aeth)) => match aeth.syndrome {
+                Syndrome::Ack { .. } => self.advance(psn.plus(1), now, client, counters),
+                Syndrome::ReceiverNotReady(timer) => {
+                    self.advance(psn, now, client, counters);
+                    self.not_ready(timer, now, client, counters);
+                }
+                Syndrome::Nak(code) => {
+                    self.advance(psn, now, client, counters);
+                    match code {
+                        NakCode::Sequence => self.gap(now, client, counters),
+                        code => self.fail(WorkStatus::Refused(code), client),
+                    }
+                }
+            },
+            (RoceOpcode::AtomicAcknowledge, Extended::AtomicAck(_, old)) => {
+                self.answer(psn, Answered::Word(old), now, mtu, client, counters);
+            }
+            _ => self.answer(
+                psn,
+                Answered::Bytes(packet.payload),
+                now,
+                mtu,
+                client,
+                counters,
+            ),
+        }
+        true
+    }
+
+    /// An answer to a READ or an atomic operation. It acknowledges everything before its request.
+    fn answer(
+        &mut self,
+        psn: Psn,
+        what: Answered<'_>,
+        now: NicTime,
+        mtu: u32,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) {
+        let Some(at) = self.works.iter().position(|p| psn.is_before(p.end())) else {
+            return;
+        };
+        let p = self.works[at];
+        self.advance(p.first.plus(p.answered), now, client, counters);
+        // Unless an earlier request lacks its answer, this one is the first now.
+        let Some(p) = self.works.front_mut().filter(|f| f.first == p.first) else {
+            return;
+        };
+        let k = psn.distance(p.first).unsigned_abs();
+        if !p.fetches() || k < p.answered {
+            counters.ignored += 1;
+            return;
+        }
+        if k > p.answered {
+            // A packet of the answer is missing.
+            if !self.rewound {
+                self.rewound = true;
+                self.rewind(counters);
+                self.pace.lost();
+            }
+            return;
+        }
+        let id = p.work.id;
+        let status = match (what, p.work.request) {
+            (Answered::Bytes(bytes), Request::Read(_)) => {
+                let due = (p.work.len - k * mtu).min(mtu);
+                if bytes.len() != due as usize {
+                    Err(WorkStatus::BadResponse)
+                } else {
+                    match client.scatter(id, k * mtu, bytes) {
+                        Ok(()) => Ok(None),
+                        Err(_) => Err(WorkStatus::LocalProtection),
+                    }
+                }
+            }
+            (Answered::Word(old), Request::FetchAdd(..) | Request::CompareSwap(..)) => {
+                Ok(Some(old))
+            }
+            _ => Err(WorkStatus::BadResponse),
+        };
+        match status {
+            Err(status) => self.fail(status, client),
+            Ok(old) => {
+                p.answered += 1;
+                let is_whole = p.answered == p.packets;
+                if is_whole {
+                    self.works.pop_front();
+                    self.fetching = self.fetching.saturating_sub(1);
+                    client.done(id, WorkStatus::Success(old));
+                }
+                self.progress(psn.plus(1), now);
+            }
+        }
+    }
+
+    /// The peer misses the oldest packet.
+    fn gap(&mut self, now: NicTime, client: &mut dyn Client, counters: &mut QpCounters) {
+        self.pace.lost();
+        self.tries.lost += 1;
+        if self.is_exhausted(now) {
+            return self.fail(WorkStatus::RetryExceeded, client);
+        }
+        self.rewind(counters);
+        self.timer = Some(now.plus(self.pace.timeout()));
+    }
+
+    /// The peer has no receive for the oldest message.
+    fn not_ready(
+        &mut self,
+        timer: RnrTimer,
+        now: NicTime,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) {
+        counters.not_ready += 1;
+        self.tries.not_ready += 1;
+        if self
+            .tries
+            .rnr_retries
+            .is_some_and(|max| self.tries.not_ready > max)
+        {
+            return self.fail(WorkStatus::ReceiverNotReady, client);
+        }
+        // The peer lives.
+        (self.silent_since, self.tries.lost) = (now, 0);
+        self.rewind(counters);
+        self.wait_until = Some(now.plus(timer.time()));
+        self.timer = None;
+    }
+
+    fn is_exhausted(&self, now: NicTime) -> bool {
+        self.tries.lost > self.tries.retries && now >= self.silent_since.plus(self.tries.give_up)
+    }
+
+    pub(super) fn expire(
+        &mut self,
+        now: NicTime,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) {
+        if self.timer.is_none_or(|t| now < t) {
+            return;
+        }
+        counters.timeouts += 1;
+        self.tries.lost += 1;
+        self.pace.timed_out();
+        if self.is_exhausted(now) {
+            return self.fail(WorkStatus::RetryExceeded, client);
+        }
+        self.rewind(counters);
+        self.rewound = false;
+        self.timer = Some(now.plus(self.pace.timeout()));
+    }
+
+    pub(super) fn next_timer(&self) -> Option<NicTime> {
+        self.timer.into_iter().chain(self.wait_until).min()
+    }
+}
+
+/// What an answer brings.
+enum Answered<'a> {
+    Bytes(&'a [u8]),
+    Word(u64),
+}

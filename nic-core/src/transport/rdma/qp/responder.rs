@@ -1,0 +1,444 @@
+//! The responder of a queue pair: requests of the peer in order, and the answers to them (IBTA vol. 1 §9.7.4, §9.7.5.1, §9.9.3).
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::{NakCode, RoceOpcode};
+
+use super::{packets_of, Atomic, Client, Part, QpCounters, Refusal, Remote, Right, RtrAttributes};
+use crate::wire::roce::aeth::RnrTimer;
+use crate::wire::roce::packet::Head;
+use crate::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome, BTH_BYTES};
+
+/// Largest message (§9.7.7.1.1).
+const MESSAGE_MAX: u32 = 1 << 31;
+
+/// Numbers that a peer may use next to the expected one; others say nothing about whether it lives.
+const NEAR: i32 = 1 << 16;
+
+/// A message of which more packets are to come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Send,
+    /// Where the next packet goes, and how many bytes are missing.
+    Write(Remote, u32),
+}
+
+/// An answer that waits to be sent.
+#[derive(Debug, Clone, Copy)]
+enum Answer {
+    Acknowledge(Psn, Syndrome),
+    /// A range of memory, in packets from this number on; so many of them were sent.
+    Read(Psn, Reth, u32),
+    Atomic(Psn, u64),
+}
+
+#[derive(Debug)]
+pub(super) struct Responder {
+    /// The next number.
+    expected: Psn,
+    /// Messages executed, modulo 2^24.
+    messages: u32,
+    open: Option<Open>,
+    /// The peer was told that it must go back to the expected packet.
+    told: bool,
+    answers: VecDeque<Answer>,
+    /// Atomic operations executed, for duplicates.
+    atomics: VecDeque<(Psn, u64)>,
+    resources: usize,
+    rnr_timer: RnrTimer,
+    /// The reason for which the connection ends is the last answer.
+    refused: bool,
+    failed: bool,
+}
+
+/// Why a packet is not executed.
+enum Stop {
+    Refused(Refusal),
+    /// Nothing to say.
+    Drop,
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Stop {
+        Stop::Refused(refusal)
+    }
+}
+
+const INVALID: Stop = Stop::Refused(Refusal::Nak(NakCode::InvalidRequest));
+
+impl Responder {
+    pub(super) fn new(a: &RtrAttributes) -> Responder {
+        Responder {
+            expected: a.expected,
+            messages: 0,
+            open: None,
+            told: false,
+            answers: VecDeque::new(),
+            atomics: VecDeque::new(),
+            resources: a.resources,
+            rnr_timer: RnrTimer::new(a.rnr_timer),
+            refused: false,
+            failed: false,
+        }
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: u32,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) -> bool {
+        if self.refused {
+            return false;
+        }
+        let psn = packet.bth.psn;
+        let ahead = psn.distance(self.expected);
+        if ahead > 0 {
+            counters.out_of_order += 1;
+            // Once for each gap (§9.7.5.2.8).
+            if !std::mem::replace(&mut self.told, true) {
+                self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
+            }
+            return ahead < NEAR;
+        }
+        if ahead < 0 {
+            counters.duplicates += 1;
+            self.repeat(packet, mtu);
+            return ahead > -NEAR;
+        }
+        match self.execute(packet, mtu, client) {
+            Ok(numbers) => {
+                self.told = false;
+                self.expected = psn.plus(numbers);
+                let has_answer = matches!(
+                    packet.bth.opcode,
+                    RoceOpcode::ReadRequest | RoceOpcode::FetchAdd | RoceOpcode::CompareSwap
+                );
+                if packet.bth.acknowledge && !has_answer {
+                    self.acknowledge(psn, Syndrome::ACK);
+                }
+            }
+            Err(Stop::Drop) => {}
+            Err(Stop::Refused(Refusal::NotReady)) => {
+                counters.not_ready += 1;
+                // Packets behind it are dropped without a word.
+                self.told = true;
+                self.acknowledge(psn, Syndrome::ReceiverNotReady(self.rnr_timer));
+            }
+            Err(Stop::Refused(Refusal::Nak(code))) => {
+                self.refused = true;
+                self.acknowledge(psn, Syndrome::Nak(code));
+            }
+        }
+        true
+    }
+
+    /// Queues an acknowledgement. It takes the place of the one before it when both are positive.
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        if let Some(Answer::Acknowledge(last, Syndrome::Ack { .. })) = self.answers.back_mut() {
+            if matches!(syndrome, Syndrome::Ack { .. }) {
+                *last = psn;
+                return;
+            }
+        }
+        // More than a peer has reason to ask for.
+        if self.answers.len() < 4 * self.resources.max(16) {
+            self.answers.push_back(Answer::Acknowledge(psn, syndrome));
+        }
+    }
+
+    /// Answers a request again that was executed before (§9.7.5.1.5).
+    fn repeat(&mut self, packet: &Packet<'_>, mtu: u32) {
+        let psn = packet.bth.psn;
+        let has_room = self.answers.len() < 4 * self.resources.max(16);
+        match (packet.bth.opcode, packet.extended) {
+            (RoceOpcode::ReadRequest, Extended::Reth(reth)) => {
+                let end = psn.plus(packets_of(reth.length, mtu));
+                // No more than what was asked for.
+                if has_room && end.distance(self.expected) <= 0 {
+                    self.answers.push_back(Answer::Read(psn, reth, 0));
+                }
+            }
+            (RoceOpcode::FetchAdd | RoceOpcode::CompareSwap, _) => {
+                let old = self.atomics.iter().find(|(p, _)| *p == psn);
+                if let (Some(&(psn, old)), true) = (old, has_room) {
+                    self.answers.push_back(Answer::Atomic(psn, old));
+                }
+            }
+            _ => self.acknowledge(self.expected.previous(), Syndrome::ACK),
+        }
+    }
+
+    /// Executes the expected packet. Returns how many numbers it uses.
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: u32,
+        client: &mut dyn Client,
+    ) -> Result<u32, Stop> {
+        use RoceOpcode as Op;
+        let (opcode, bytes) = (packet.bth.opcode, packet.payload);
+        let is_full = bytes.len() == mtu as usize;
+        let (first, last) = match opcode {
+            Op::SendFirst | Op::WriteFirst => (true, false),
+            Op::SendMiddle | Op::WriteMiddle => (false, false),
+            Op::SendLast | Op::SendLastImm | Op::SendLastInvalidate => (false, true),
+            Op::WriteLast | Op::WriteLastImm => (false, true),
+            _ => (true, true),
+        };
+        // Order of operations, and lengths (§9.8.2.2.1, §9.7.4.1.5): full packets but for the last, which has at least a byte.
+        let fits = match (first, last) {
+            (_, false) => is_full,
+            (true, true) => bytes.len() <= mtu as usize,
+            (false, true) => !bytes.is_empty() && bytes.len() <= mtu as usize,
+        };
+        if !fits || first != self.open.is_none() {
+            return Err(INVALID);
+        }
+        match opcode {
+            Op::SendFirst
+            | Op::SendMiddle
+            | Op::SendLast
+            | Op::SendLastImm
+            | Op::SendLastInvalidate
+            | Op::SendOnly
+            | Op::SendOnlyImm
+            | Op::SendOnlyInvalidate => self.send(packet, first, last, client),
+            Op::WriteFirst | Op::WriteMiddle | Op::WriteLast | Op::WriteLastImm => {
+                self.write(packet, first, last, client)
+            }
+            Op::WriteOnly | Op::WriteOnlyImm => self.write(packet, first, last, client),
+            Op::ReadRequest => self.read(packet, mtu, client),
+            Op::FetchAdd => self.atomic(packet, Atomic::FetchAdd, client),
+            Op::CompareSwap => self.atomic(packet, Atomic::CompareSwap, client),
+            // Of another service.
+            _ => Err(Stop::Drop),
+        }
+    }
+
+    fn completed(&mut self) {
+        self.messages = self.messages.wrapping_add(1) & 0x00ff_ffff;
+    }
+
+    fn send(
+        &mut self,
+        packet: &Packet<'_>,
+        first: bool,
+        last: bool,
+        client: &mut dyn Client,
+    ) -> Result<u32, Stop> {
+        if !first && self.open != Some(Open::Send) {
+            return Err(INVALID);
+        }
+        let immediate = match packet.extended {
+            Extended::Immediate(n) => Some(n),
+            _ => None,
+        };
+        client.receive(Part {
+            first,
+            last,
+            bytes: packet.payload,
+            immediate,
+        })?;
+        if let Extended::Invalidate(key) = packet.extended {
+            client.invalidate(key)?;
+        }
+        self.open = (!last).then_some(Open::Send);
+        if last {
+            self.completed();
+        }
+        Ok(1)
+    }
+
+    fn write(
+        &mut self,
+        packet: &Packet<'_>,
+        first: bool,
+        last: bool,
+        client: &mut dyn Client,
+    ) -> Result<u32, Stop> {
+        // The payload is at most an MTU.
+        let len = packet.payload.len() as u32;
+        let (at, left) = match (packet.extended, self.open) {
+            (Extended::Reth(r) | Extended::RethImmediate(r, _), None) if first => {
+                if r.length > MESSAGE_MAX {
+                    return Err(INVALID);
+                }
+                let at = Remote {
+                    address: r.address,
+                    key: r.key,
+                };
+                // A WRITE of nothing needs no key (§9.7.4.1.6).
+                if r.length > 0 {
+                    client.check(at, r.length, Right::Write)?;
+                }
+                (at, r.length)
+            }
+            (_, Some(Open::Write(at, left))) => (at, left),
+            _ => return Err(INVALID),
+        };
+        // The packets carry what the first has announced, no more and no less.
+        if len > left || (last != (len == left)) {
+            return Err(INVALID);
+        }
+        let immediate = match packet.extended {
+            Extended::Immediate(n) | Extended::RethImmediate(_, n) => Some(n),
+            _ => None,
+        };
+        if len > 0 {
+            client.write(at, packet.payload)?;
+        }
+        if immediate.is_some() {
+            client.receive(Part {
+                first: true,
+                last: true,
+                bytes: &[],
+                immediate,
+            })?;
+        }
+        let next = Remote {
+            address: at.address.wrapping_add(len.into()),
+            ..at
+        };
+        self.open = (!last).then_some(Open::Write(next, left - len));
+        if last {
+            self.completed();
+        }
+        Ok(1)
+    }
+
+    fn read(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: u32,
+        client: &mut dyn Client,
+    ) -> Result<u32, Stop> {
+        let Extended::Reth(reth) = packet.extended else {
+            return Err(INVALID);
+        };
+        let queued = |a: &&Answer| matches!(a, Answer::Read(..));
+        if self.answers.iter().filter(queued).count() >= self.resources || reth.length > MESSAGE_MAX
+        {
+            return Err(INVALID);
+        }
+        let at = Remote {
+            address: reth.address,
+            key: reth.key,
+        };
+        if reth.length > 0 {
+            client.check(at, reth.length, Right::Read)?;
+        }
+        self.answers
+            .push_back(Answer::Read(packet.bth.psn, reth, 0));
+        self.completed();
+        Ok(packets_of(reth.length, mtu))
+    }
+
+    fn atomic(
+        &mut self,
+        packet: &Packet<'_>,
+        operation: Atomic,
+        client: &mut dyn Client,
+    ) -> Result<u32, Stop> {
+        let Extended::Atomic(operands) = packet.extended else {
+            return Err(INVALID);
+        };
+        // An operand that is not aligned (§9.4.5.1).
+        if operands.address % 8 != 0 || self.resources == 0 {
+            return Err(INVALID);
+        }
+        let old = client.atomic(operation, &operands)?;
+        let psn = packet.bth.psn;
+        if self.atomics.len() >= self.resources {
+            self.atomics.pop_front();
+        }
+        self.atomics.push_back((psn, old));
+        self.answers.push_back(Answer::Atomic(psn, old));
+        self.completed();
+        Ok(1)
+    }
+
+    /// Writes the next answer.
+    pub(super) fn transmit(
+        &mut self,
+        peer: Qpn,
+        mtu: u32,
+        room: &mut [u8],
+        client: &mut dyn Client,
+    ) -> Option<usize> {
+        let answer = self.answers.pop_front()?;
+        let aeth = |syndrome| Aeth {
+            syndrome,
+            msn: self.messages,
+        };
+        let mut payload = 0;
+        let (opcode, psn, extended) = match answer {
+            Answer::Acknowledge(psn, syndrome) => {
+                self.failed |= self.refused && self.answers.is_empty();
+                (RoceOpcode::Acknowledge, psn, Extended::Aeth(aeth(syndrome)))
+            }
+            Answer::Atomic(psn, old) => (
+                RoceOpcode::AtomicAcknowledge,
+                psn,
+                Extended::AtomicAck(aeth(Syndrome::ACK), old),
+            ),
+            Answer::Read(first, reth, k) => {
+                let packets = packets_of(reth.length, mtu);
+                let done = k * mtu;
+                payload = (reth.length - done).min(mtu) as usize;
+                let (opcode, extended) = match (k == 0, k + 1 == packets) {
+                    (true, true) => (
+                        RoceOpcode::ReadResponseOnly,
+                        Extended::Aeth(aeth(Syndrome::ACK)),
+                    ),
+                    (true, false) => (
+                        RoceOpcode::ReadResponseFirst,
+                        Extended::Aeth(aeth(Syndrome::ACK)),
+                    ),
+                    (false, false) => (RoceOpcode::ReadResponseMiddle, Extended::None),
+                    (false, true) => (
+                        RoceOpcode::ReadResponseLast,
+                        Extended::Aeth(aeth(Syndrome::ACK)),
+                    ),
+                };
+                let at = Remote {
+                    address: reth.address.wrapping_add(done.into()),
+                    key: reth.key,
+                };
+                let head = BTH_BYTES + extended.len();
+                // The key may have gone since the request was checked, and a duplicate was not checked.
+                let read = match payload {
+                    0 => Ok(()),
+                    _ => client.read(at, &mut room[head..head + payload]),
+                };
+                if read.is_err() {
+                    self.answers.clear();
+                    (self.refused, self.failed) = (true, true);
+                    let refused = Aeth {
+                        syndrome: Syndrome::Nak(NakCode::RemoteAccess),
+                        msn: self.messages,
+                    };
+                    let head = Head {
+                        bth: Bth::new(RoceOpcode::Acknowledge, peer, first.plus(k)),
+                        extended: Extended::Aeth(refused),
+                    };
+                    return Some(head.emit(room, 0));
+                }
+                if k + 1 < packets {
+                    self.answers.push_front(Answer::Read(first, reth, k + 1));
+                }
+                (opcode, first.plus(k), extended)
+            }
+        };
+        let head = Head {
+            bth: Bth::new(opcode, peer, psn),
+            extended,
+        };
+        Some(head.emit(room, payload))
+    }
+}

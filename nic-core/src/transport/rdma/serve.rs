@@ -1,0 +1,360 @@
+//! The service of one connection: bytes in both directions, packets out, events from what has happened.
+
+use std::time::Duration;
+
+use ringbell_nic_abi::Status;
+
+use super::conn::Phase;
+use super::manage::{seal, AROUND};
+use super::qp::{State, Transmit, WorkStatus};
+use super::stream::Fin;
+use super::{waiter, RdmaTransport};
+use crate::datapath::Datapath;
+use crate::engine::EngineFailed;
+use crate::network::{Network, Protocol};
+use crate::transport::TransportEvent;
+use crate::types::NicTime;
+use crate::wire::roce::packet::ICRC_BYTES;
+use crate::wire::udp::IP_UDP_HEADERS;
+
+/// Packets that one service may send.
+const BUDGET: usize = 128;
+/// How long a connection waits for room in the port before it tries again.
+const BLOCKED: Duration = Duration::from_micros(10);
+/// How long the peer's FIN may take after a close.
+const FIN_WAIT: Duration = Duration::from_secs(60);
+/// A peer whose host has refused so many packets in a row is gone.
+const REFUSED_MAX: u32 = 3;
+
+/// How the sending of packets ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    /// There is nothing more to send now.
+    All,
+    /// The budget was used up.
+    More,
+    /// The port has no room.
+    Blocked,
+    /// The port's MTU has fallen below the size that was agreed.
+    TooSmall,
+}
+
+impl RdmaTransport {
+    /// Serves each connection that has something to do once. Returns whether anything moved.
+    pub(super) fn serve_ready(
+        &mut self,
+        now: NicTime,
+        net: &mut Network,
+        data: &mut Datapath<'_>,
+    ) -> bool {
+        let mut moved = false;
+        self.turns.again = None;
+        for _ in 0..self.turns.ready.len() {
+            let Some(index) = self.turns.ready.pop_front() else {
+                break;
+            };
+            if let Some(c) = self.table.at(index) {
+                c.seen.queued = false;
+                moved |= self.serve(index, now, net, data);
+            }
+        }
+        moved
+    }
+
+    fn serve(
+        &mut self,
+        index: usize,
+        now: NicTime,
+        net: &mut Network,
+        data: &mut Datapath<'_>,
+    ) -> bool {
+        let mut moved = self.handshake(index, now, net);
+        let Some(c) = self.table.at(index) else {
+            return moved;
+        };
+        if std::mem::take(&mut c.seen.heard) {
+            if let Some(hop) = c.hop {
+                net.confirm(hop, now);
+            }
+            self.accept(index);
+        }
+        let Some(c) = self.table.at(index) else {
+            return moved;
+        };
+        let (qp, mut ends) = c.ends(data, &mut self.events);
+        qp.expire(now, &mut ends);
+        match self.bytes(index, data) {
+            Ok(any) => moved |= any,
+            Err(failed) => {
+                self.end_by_engine(index, failed);
+                moved = true;
+            }
+        }
+        let (sent, packets) = self.send_packets(index, now, net, data);
+        moved |= packets > 0;
+        moved |= self.report(index, now, sent);
+        self.probe(index, now);
+        self.schedule(index, now, sent);
+        moved
+    }
+
+    /// Continues a handshake, or abandons it.
+    fn handshake(&mut self, index: usize, now: NicTime, net: &mut Network) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return false;
+        };
+        let late = c.deadline.is_some_and(|d| d <= now);
+        match c.phase {
+            Phase::Resolving => {
+                let known = c.hop;
+                let peer = *c.peer.ip();
+                let hop = match known {
+                    Some(hop) => hop,
+                    None => {
+                        self.release_hops(net);
+                        match net.hop_to(Protocol::Roce, peer, None, now) {
+                            Ok(hop) => hop,
+                            Err(status) => {
+                                self.fail_connect(index, status);
+                                return true;
+                            }
+                        }
+                    }
+                };
+                let Some(c) = self.table.at(index) else {
+                    return false;
+                };
+                c.hop = Some(hop);
+                if net.link(hop).is_none() {
+                    if known.is_none() {
+                        net.wait(hop, waiter(index), now);
+                    }
+                    if late {
+                        self.fail_connect(index, Status::HostUnreachable);
+                    }
+                    return late;
+                }
+                self.request(index, now, net);
+            }
+            Phase::Requesting if late => self.fail_connect(index, Status::TimedOut),
+            Phase::Incoming(listener) if late => {
+                self.handshake_over(listener, false);
+                self.free(index);
+            }
+            Phase::Orphan if late => self.dismiss(index),
+            Phase::Ending if c.ask.is_some_and(|a| a.has_failed(now)) => self.free(index),
+            Phase::Dead if c.ask.is_some_and(|a| a.has_failed(now)) => {
+                (c.ask, c.seen.finished) = (None, true);
+            }
+            _ => {}
+        }
+        if !self.ask(index, now, net) {
+            if let Some(ask) = self.table.at(index).and_then(|c| c.ask.as_mut()) {
+                ask.next = now.plus(BLOCKED);
+            }
+        }
+        false
+    }
+
+    /// Moves bytes between operations and rings.
+    ///
+    /// # Errors
+    /// An engine on the path has failed.
+    fn bytes(&mut self, index: usize, data: &mut Datapath<'_>) -> Result<bool, EngineFailed> {
+        let Some(c) = self.table.at(index) else {
+            return Ok(false);
+        };
+        let mut moved = false;
+        match c.phase {
+            Phase::Open => {
+                if c.stream.peer_fin && !c.seen.peer_closed {
+                    c.seen.peer_closed = true;
+                    let conn = c.id;
+                    self.events.push_back(TransportEvent::PeerClosed { conn });
+                    moved = true;
+                }
+                moved |= c.pump_recvs(data, &mut self.events);
+            }
+            // The program no longer reads.
+            Phase::Closing => {
+                let waiting = c.stream.rx.end() - c.stream.rx.start();
+                c.stream.rx.take(waiting as usize);
+            }
+            _ => return Ok(false),
+        }
+        if let Some(failed) = c.stream.failed.take() {
+            return Err(failed);
+        }
+        moved |= c.pump_sends(data, &mut self.events)?;
+        if c.stream.fin == Fin::Wanted && c.sends.is_empty() && !c.sends.finish(data)? {
+            // What an engine has kept for the end.
+            moved |= c.pump_sends(data, &mut self.events)?;
+        }
+        Ok(moved)
+    }
+
+    /// Sends packets while windows, port and budget allow it.
+    fn send_packets(
+        &mut self,
+        index: usize,
+        now: NicTime,
+        net: &mut Network,
+        data: &mut Datapath<'_>,
+    ) -> (Sent, usize) {
+        let Some(c) = self.table.at(index) else {
+            return (Sent::All, 0);
+        };
+        let Some(link) = c.hop.and_then(|hop| net.link(hop)) else {
+            return (Sent::All, 0);
+        };
+        let from = std::net::SocketAddrV4::new(*c.local.ip(), c.source_port());
+        let (peer, icrc, mtu) = (*c.peer.ip(), c.icrc, c.mtu);
+        let needed = AROUND + mtu as usize;
+        let mut packets = 0;
+        let sent = loop {
+            if packets == BUDGET {
+                break Sent::More;
+            }
+            // The end of the stream waits for what an engine has kept.
+            let ends_now = c.stream.fin == Fin::Wanted
+                && c.sends.is_empty()
+                && c.sends.finish(data) == Ok(true);
+            while c.qp.room() > 0 {
+                let Some(work) = c.stream.next_work(mtu, ends_now) else {
+                    break;
+                };
+                let posted = c.qp.post(work);
+                debug_assert!(posted, "a queue pair with room takes work");
+            }
+            let Some(room) = net.room(now, link) else {
+                break Sent::Blocked;
+            };
+            if room.len() < needed {
+                break Sent::TooSmall;
+            }
+            let end = room.len() - ICRC_BYTES;
+            let (qp, mut ends) = c.ends(data, &mut self.events);
+            let Transmit::Packet(len) = qp.transmit(now, &mut room[IP_UDP_HEADERS..end], &mut ends)
+            else {
+                break Sent::All;
+            };
+            let total = IP_UDP_HEADERS + len + ICRC_BYTES;
+            seal(&mut room[..total], from, peer, icrc);
+            net.commit(now, link, total);
+            packets += 1;
+        };
+        if packets > 0 {
+            if let Some(hop) = c.hop {
+                net.probe_stale(hop, now);
+            }
+        }
+        (sent, packets)
+    }
+
+    /// Events from what has happened to the queue pair and the stream.
+    fn report(&mut self, index: usize, now: NicTime, sent: Sent) -> bool {
+        let Some(c) = self.table.at(index) else {
+            return false;
+        };
+        let is_gone = c.probes.refused >= REFUSED_MAX || sent == Sent::TooSmall;
+        let is_cut = c.qp.state() == State::Err && !c.seen.finished;
+        let conn = c.id;
+        match c.phase {
+            Phase::Open | Phase::Closing if is_gone || is_cut => {
+                match c.stream.error {
+                    Some(WorkStatus::RetryExceeded) => tracing::warn!(
+                        peer = %c.peer,
+                        "the peer acknowledged nothing for {:?} (RETRY_EXC); the connection is reset",
+                        self.config.give_up
+                    ),
+                    error => tracing::debug!(peer = %c.peer, ?error, ?sent, "reset"),
+                }
+                self.broken(index);
+                true
+            }
+            Phase::Closing if c.stream.fin == Fin::Done => {
+                self.events.push_back(TransportEvent::Closed { conn });
+                c.phase = Phase::Orphan;
+                c.deadline = Some(now.plus(FIN_WAIT));
+                self.mark(index);
+                true
+            }
+            // The peer has ended its direction as well; or it still sends, and nobody reads (RFC 1122 §4.2.2.13).
+            Phase::Orphan if c.stream.peer_fin || !c.stream.rx.is_empty() || is_gone || is_cut => {
+                self.dismiss(index);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The peer is gone, or has reset the connection.
+    pub(super) fn broken(&mut self, index: usize) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        let (conn, is_closing) = (c.id, c.phase == Phase::Closing);
+        c.cut(&mut self.events);
+        c.fail_all((Status::ConnectionReset, 0), &mut self.events);
+        c.phase = Phase::Dead;
+        self.events.push_back(TransportEvent::Reset { conn });
+        if is_closing {
+            self.events.push_back(TransportEvent::Closed { conn });
+            return self.dismiss(index);
+        }
+        // The id stays until it is closed; a peer that lives hears of it now.
+        if !c.seen.finished {
+            c.ask = Some(c.goodbye());
+            self.mark(index);
+        }
+    }
+
+    /// The engine that changes this stream has failed: it ends here as by a reset, and the peer is told.
+    fn end_by_engine(&mut self, index: usize, failed: EngineFailed) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        c.fail_all(failed.status(), &mut self.events);
+        self.broken(index);
+    }
+
+    /// Asks a watched peer that owes nothing whether it lives.
+    fn probe(&mut self, index: usize, now: NicTime) {
+        let Some(every) = self.config.watch else {
+            return;
+        };
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        if !c.probes.watched || c.phase != Phase::Open {
+            return;
+        }
+        if c.probes.next.is_none_or(|at| at <= now) {
+            if c.probes.next.is_some() && c.qp.is_idle() {
+                c.stream.probe = true;
+                self.mark(index);
+            }
+            if let Some(c) = self.table.at(index) {
+                c.probes.next = Some(now.plus(every));
+            }
+        }
+    }
+
+    /// Decides when the connection is served next.
+    fn schedule(&mut self, index: usize, now: NicTime, sent: Sent) {
+        let Some(c) = self.table.at(index) else {
+            return;
+        };
+        if let Some(at) = c.wake_at() {
+            self.turns.timers.set(index, at);
+        }
+        let at = match sent {
+            Sent::Blocked => now.plus(BLOCKED),
+            Sent::More => now,
+            _ if c.seen.pending || c.seen.queued => now,
+            _ => return,
+        };
+        self.mark(index);
+        self.turns.again = Some(self.turns.again.map_or(at, |a| a.min(at)));
+    }
+}

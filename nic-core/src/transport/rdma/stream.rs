@@ -1,0 +1,251 @@
+//! A byte stream over a queue pair: SENDs with its bytes, a window, and its end.
+//!
+//! Each SEND is one packet with the next bytes of the stream. The receiver announces how many bytes it has given to its program by
+//! a SEND without bytes whose immediate data count them; the sender sends at most a window beyond that, so that a packet always
+//! finds room and RNR is for faults alone. A SEND with the immediate data of the end is a FIN.
+//!
+//! ```text
+//!  31    28 27                                    0
+//! |  kind  |  bytes taken so far, modulo 2^28      |
+//! ```
+//!
+//! **Copies.** A byte is copied from memory into the ring of what is not acknowledged, where the send retires, and from there into
+//! packets. On the other side it goes from the packet to the posted receive, or to the ring of what waits for one.
+
+use std::collections::VecDeque;
+
+use ringbell_nic_abi::NakCode;
+
+use super::qp::{Client, Part, Refusal, Request, Unavailable, Work, WorkStatus};
+use super::ring::Ring;
+use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
+use crate::engine::EngineFailed;
+use crate::transport::TransportEvent;
+
+const KIND_SHIFT: u32 = 28;
+const COUNT: u32 = (1 << KIND_SHIFT) - 1;
+const TAKEN: u32 = 0;
+const FIN: u32 = 1;
+/// Largest window: well below what a count can tell apart.
+pub(super) const WINDOW_MAX: usize = 1 << 26;
+
+/// How far the end of our direction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Fin {
+    Open,
+    /// It follows the bytes in the ring.
+    Wanted,
+    Posted,
+    /// The peer has it.
+    Done,
+}
+
+/// A SEND that is not acknowledged.
+#[derive(Debug, Clone, Copy)]
+struct Posted {
+    /// Position behind its bytes.
+    end: u64,
+    fin: bool,
+}
+
+/// Both directions of a stream. See the module text.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub(super) tx: Ring,
+    pub(super) rx: Ring,
+    /// Position behind the last byte of a SEND.
+    framed: u64,
+    posted: VecDeque<Posted>,
+    /// Positions that the peer has given to its program, and the bytes that it takes beyond.
+    peer_taken: u64,
+    peer_window: u64,
+    /// The count that was announced last.
+    announced: u64,
+    pub(super) fin: Fin,
+    /// The peer's FIN has arrived.
+    pub(super) peer_fin: bool,
+    /// A SEND without bytes is due: somebody wants to know whether the peer lives.
+    pub(super) probe: bool,
+    /// An engine on the path of arriving bytes has failed.
+    pub(super) failed: Option<EngineFailed>,
+    /// Why the queue pair has failed.
+    pub(super) error: Option<WorkStatus>,
+}
+
+impl Stream {
+    pub(super) fn new(tx: usize, rx: usize) -> Stream {
+        Stream {
+            tx: Ring::new(tx),
+            rx: Ring::new(rx),
+            framed: 0,
+            posted: VecDeque::new(),
+            peer_taken: 0,
+            peer_window: 0,
+            announced: 0,
+            fin: Fin::Open,
+            peer_fin: false,
+            probe: false,
+            failed: None,
+            error: None,
+        }
+    }
+
+    /// The peer takes so many bytes.
+    pub(super) fn open(&mut self, peer_window: u32) {
+        self.peer_window = peer_window.min(WINDOW_MAX as u32).into();
+    }
+
+    /// Bytes that the peer has not acknowledged, and those that no SEND has taken yet.
+    pub(super) fn unacknowledged(&self) -> u64 {
+        self.tx.end() - self.tx.start()
+    }
+
+    /// Whether the ring holds bytes for the next SEND that the window admits.
+    fn may_send(&self) -> u64 {
+        let limit = self.peer_taken + self.peer_window;
+        self.tx.end().min(limit).saturating_sub(self.framed)
+    }
+
+    /// Whether so much was taken that the peer must hear of it.
+    fn must_announce(&self) -> bool {
+        let window = self.rx.capacity() as u64;
+        self.rx.start() - self.announced >= window / 4
+    }
+
+    fn announce(&mut self) -> u32 {
+        self.announced = self.rx.start();
+        TAKEN << KIND_SHIFT | self.announced as u32 & COUNT
+    }
+
+    /// The next SEND. `ends`: no byte follows those in the ring, and the end may be sent.
+    pub(super) fn next_work(&mut self, mtu: u32, ends: bool) -> Option<Work> {
+        let start = self.framed;
+        let mut immediate = None;
+        let len = self.may_send().min(mtu.into()) as u32;
+        if self.must_announce() || (self.probe && len == 0) {
+            immediate = Some(self.announce());
+            self.probe = false;
+        } else if len == 0 {
+            if !ends || self.fin != Fin::Wanted || self.framed != self.tx.end() {
+                return None;
+            }
+            self.fin = Fin::Posted;
+            immediate = Some(FIN << KIND_SHIFT);
+        }
+        self.framed += u64::from(len);
+        self.posted.push_back(Posted {
+            end: self.framed,
+            fin: immediate == Some(FIN << KIND_SHIFT),
+        });
+        Some(Work {
+            id: start,
+            request: Request::Send(immediate),
+            len,
+        })
+    }
+
+    /// What immediate data say.
+    fn told(&mut self, word: u32) -> Result<(), Refusal> {
+        match word >> KIND_SHIFT {
+            TAKEN => {
+                let more = (word & COUNT).wrapping_sub(self.peer_taken as u32) & COUNT;
+                // No more than was sent.
+                if u64::from(more) > self.framed - self.peer_taken {
+                    return Err(Refusal::Nak(NakCode::InvalidRequest));
+                }
+                self.peer_taken += u64::from(more);
+                Ok(())
+            }
+            FIN if !self.peer_fin => {
+                self.peer_fin = true;
+                Ok(())
+            }
+            _ => Err(Refusal::Nak(NakCode::InvalidRequest)),
+        }
+    }
+}
+
+/// The bytes that wait for receives.
+pub(super) struct Waiting<'a> {
+    pub(super) rx: &'a mut Ring,
+    /// The end of the stream was reported.
+    pub(super) ended: bool,
+}
+
+impl Source for Waiting<'_> {
+    fn next(&mut self) -> Run<'_> {
+        match self.rx.is_empty() {
+            true => Run::Empty,
+            false => Run::Own(self.rx.head()),
+        }
+    }
+
+    fn consume(&mut self, n: usize) {
+        self.rx.take(n);
+    }
+
+    fn is_ended(&self) -> bool {
+        self.ended && self.rx.is_empty()
+    }
+}
+
+/// A stream as the client of its queue pair.
+pub(super) struct Ends<'a, 'd> {
+    pub(super) stream: &'a mut Stream,
+    /// Receives, and what they need; `None` where no bytes can arrive.
+    pub(super) recvs: Option<(&'a mut ReceivePath, &'a mut Datapath<'d>)>,
+    pub(super) events: &'a mut VecDeque<TransportEvent>,
+}
+
+impl Client for Ends<'_, '_> {
+    fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable> {
+        if !to.is_empty() {
+            self.stream.tx.copy(id + u64::from(offset), to);
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, _: u64, status: WorkStatus) {
+        match status {
+            WorkStatus::Success(_) => {
+                if let Some(p) = self.stream.posted.pop_front() {
+                    let acknowledged = p.end - self.stream.tx.start();
+                    self.stream.tx.take(acknowledged as usize);
+                    if p.fin {
+                        self.stream.fin = Fin::Done;
+                    }
+                }
+            }
+            status => {
+                self.stream.error.get_or_insert(status);
+            }
+        }
+    }
+
+    fn receive(&mut self, part: Part<'_>) -> Result<(), Refusal> {
+        let stream = &mut *self.stream;
+        // A stream's messages are of one packet, and nothing follows its end.
+        let late = stream.peer_fin && !part.bytes.is_empty();
+        if late || !(part.first && part.last) {
+            return Err(Refusal::Nak(NakCode::InvalidRequest));
+        }
+        if part.bytes.len() > stream.rx.free() {
+            return Err(Refusal::NotReady);
+        }
+        if let Some(word) = part.immediate {
+            stream.told(word)?;
+        }
+        let mut bytes = part.bytes;
+        if let Some((recvs, data)) = &mut self.recvs {
+            if stream.rx.is_empty() && !recvs.is_empty() && stream.failed.is_none() {
+                let (_, end) = recvs.fill(&mut bytes, data, self.events);
+                stream.rx.pass(part.bytes.len() - bytes.len());
+                if let Filled::Failed(failed) = end {
+                    stream.failed = Some(failed);
+                }
+            }
+        }
+        stream.rx.push(bytes);
+        Ok(())
+    }
+}

@@ -1,0 +1,235 @@
+//! Streams over RDMA in virtual time: lost, repeated, reordered and corrupted packets, ends, and limits.
+
+mod rdma_support;
+mod tcp_support;
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use rdma_support::*;
+use ringbell_nic_abi::Status;
+use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::{Checksums, Port};
+use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaConfigError, RdmaTransport};
+use ringbell_nic_core::transport::{Transport, TransportEvent};
+use ringbell_nic_core::types::NicTime;
+use tcp_support::{Rng, IP_A, IP_B, MINUTE};
+
+fn faulty(seed: u64, faults: &Faults) -> Wire {
+    let (a, b) = wire(1500, Checksums::Software);
+    let impair = |port: Box<dyn Port>, seed| -> Box<dyn Port> {
+        let faults = Faults {
+            seed,
+            ..faults.clone()
+        };
+        Box::new(Impair::new(port, faults).unwrap()) // probabilities
+    };
+    (impair(a, seed * 2), impair(b, seed * 2 + 1))
+}
+
+/// Both directions at once over a bad wire; every byte is compared.
+fn exactly_once(seed: u64, faults: &Faults, len: usize) -> Pair {
+    let mut p = Pair::new(faulty(seed, faults), seed);
+    let (a, b) = p.connect(7000);
+    let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), len, seed + 1);
+    let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), len / 3 + 1, seed + 2);
+    p.until(20 * MINUTE, |p| {
+        let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
+        done.then_some(())
+    });
+    there.check(&p.a, &p.b);
+    back.check(&p.b, &p.a);
+    // The end arrives behind all bytes, in both directions.
+    p.a.rdma.close(a);
+    p.until(MINUTE, |p| p.b.has(TransportEvent::PeerClosed { conn: b }));
+    p.b.rdma.close(b);
+    p.until(MINUTE, |p| p.a.has(TransportEvent::Closed { conn: a }));
+    p.until(MINUTE, |p| p.b.has(TransportEvent::Closed { conn: b }));
+    p.until(2 * MINUTE, |p| {
+        (p.a.rdma.connections() + p.b.rdma.connections() == 0).then_some(())
+    });
+    p
+}
+
+#[test]
+fn bytes_arrive_once_over_thousands_of_bad_wires() {
+    let mut all = [0; 4];
+    for seed in 0..10_000 {
+        let mut rng = Rng(seed);
+        let mut part = |max: u64| rng.below(max) as f64 / 1000.0;
+        let faults = Faults {
+            loss: part(60),
+            duplicate: part(60),
+            reorder: part(60),
+            corrupt: part(30),
+            reorder_by: Duration::from_micros(50),
+            ..Faults::default()
+        };
+        let p = exactly_once(seed, &faults, 60_000);
+        let n = p.a.rdma.counters();
+        all[0] += n.repeated;
+        all[1] += n.out_of_order;
+        all[2] += n.duplicates;
+        all[3] += n.invalid;
+        assert_eq!(n.not_ready, 0, "the window keeps the receiver ready");
+    }
+    assert!(all.iter().all(|&n| n > 1000), "{all:?}");
+}
+
+#[test]
+fn numbers_wrap() {
+    // 2^24 packets are many; the first number is drawn, so some seed begins close to the end.
+    let mut wrapped = 0;
+    for seed in 0..400 {
+        let faults = Faults {
+            loss: 0.01,
+            ..Faults::default()
+        };
+        let mut p = Pair::new(faulty(seed, &faults), seed);
+        let (a, b) = p.connect(7000);
+        let start = p.a.rdma.first_psn(a).unwrap(); // connected
+        if start.value() < (1 << 24) - 50_000 {
+            continue;
+        }
+        wrapped += 1;
+        let packets = (1 << 24) - start.value() as usize;
+        let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), (packets + 100) * 1452, seed);
+        p.until(100 * MINUTE, |p| {
+            there.drive(&mut p.a, &mut p.b).then_some(())
+        });
+        there.check(&p.a, &p.b);
+    }
+    assert!(wrapped > 0);
+}
+
+#[test]
+fn a_silent_peer_is_given_up_in_time() {
+    let mut p = Pair::new(wire(1500, Checksums::Software), 5);
+    let (a, _) = p.connect(7000);
+    let src = p.a.dma.region(vec![7; 1000]);
+    let recv = p.a.dma.region(vec![0; 10]);
+    p.a.recv(a, 2, recv, false);
+    p.a.send(a, 1, src);
+    let start = p.now;
+    // The peer is not stepped any more.
+    let mut now = start;
+    while p.a.has(TransportEvent::Reset { conn: a }).is_none() {
+        p.a.step(now);
+        let next = p.a.next_timer().map_or(now.0 + 1_000_000, |t| t.0);
+        now = NicTime(next.max(now.0 + 10_000));
+        assert!(now.0 < start.0 + 40_000_000_000, "{:?}", p.a.rdma);
+    }
+    assert!(now.0 >= start.0 + 30_000_000_000);
+    assert_eq!(
+        p.a.done(1),
+        Some((Status::Ok, 1000)),
+        "its buffer was free at once"
+    );
+    assert_eq!(p.a.done(2), Some((Status::ConnectionReset, 0)));
+    p.a.send(a, 3, src);
+    p.a.rdma.close(a);
+    p.a.step(now);
+    assert_eq!(p.a.done(3), Some((Status::ConnectionReset, 0)));
+    assert!(p.a.has(TransportEvent::Closed { conn: a }).is_some());
+}
+
+#[test]
+fn a_full_window_stops_the_sender_and_no_packet_is_refused() {
+    let mut p = Pair::new(wire(1500, Checksums::Software), 6);
+    let (a, b) = p.connect(7000);
+    let (tx, rx) = (
+        RdmaConfig::default().tx_buffer,
+        RdmaConfig::default().rx_buffer,
+    );
+    let mut data = vec![0; tx + rx + 50_000];
+    Rng(1).fill(&mut data);
+    let src = p.a.dma.region(data.clone());
+    p.a.send(a, 1, src);
+    p.run(1_000_000_000);
+    assert_eq!(p.a.done(1), None, "more than both buffers hold");
+    assert!(p.a.rdma.undelivered(a) >= tx as u64);
+    let dst = p.b.dma.region(vec![0; data.len()]);
+    p.b.recv(b, 2, dst, false);
+    p.until(MINUTE, |p| p.b.done(2));
+    assert_eq!(p.a.done(1), Some((Status::Ok, data.len() as u64)));
+    assert!(p.b.dma.bytes(dst) == data);
+    for side in [&p.a, &p.b] {
+        let n = side.rdma.counters();
+        assert_eq!((n.not_ready, n.repeated), (0, 0));
+    }
+}
+
+#[test]
+fn a_flood_of_requests_fills_the_backlog_and_no_more() {
+    let mut p = Pair::new(wire(1500, Checksums::Software), 7);
+    p.b.rdma.listen(7000, 4).unwrap(); // the port is free
+    let deadline = NicTime(p.now.0 + 5_000_000_000);
+    let remote = SocketAddrV4::new(IP_B, 7000);
+    for _ in 0..50 {
+        p.a.rdma.connect(p.now, remote, deadline).unwrap(); // there is room
+    }
+    p.run(1_000_000_000);
+    // Those that are not polled by the program count against the backlog; here all are.
+    assert!(p.b.rdma.connections() <= 50);
+    // Nobody answers at a port without a listener.
+    let refused =
+        p.a.rdma
+            .connect(p.now, SocketAddrV4::new(IP_B, 9), deadline)
+            .unwrap();
+    p.until(MINUTE, |p| {
+        p.a.has(TransportEvent::ConnectFailed {
+            conn: refused,
+            status: Status::ConnectionRefused,
+        })
+    });
+    let own =
+        p.a.rdma
+            .connect(p.now, SocketAddrV4::new(IP_A, 9), deadline);
+    assert_eq!(own, Err(Status::HostUnreachable));
+}
+
+#[test]
+fn the_crc_is_left_out_over_shared_memory_when_both_agree() {
+    for (checksums, a, b, left_out) in [
+        (Checksums::Omitted, Icrc::Auto, Icrc::Auto, true),
+        (Checksums::Software, Icrc::Auto, Icrc::Auto, false),
+        (Checksums::Omitted, Icrc::Always, Icrc::Auto, false),
+        (Checksums::Software, Icrc::Never, Icrc::Never, true),
+        (Checksums::Software, Icrc::Never, Icrc::Always, false),
+    ] {
+        let with = |seed, icrc| RdmaConfig {
+            icrc,
+            ..config(seed)
+        };
+        let mut p = Pair::with(wire(9000, checksums), with(1, a), with(2, b));
+        let (ca, cb) = p.connect(7000);
+        assert_eq!(p.a.rdma.has_icrc(ca), Some(!left_out));
+        assert_eq!(p.b.rdma.has_icrc(cb), Some(!left_out));
+        let mut there = Flow::new(&mut p.a, &mut p.b, (ca, cb), 300_000, 3);
+        p.until(MINUTE, |p| there.drive(&mut p.a, &mut p.b).then_some(()));
+        there.check(&p.a, &p.b);
+    }
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused() {
+    let net = Side::new(wire(1500, Checksums::Software).0, IP_A, config(1)).net;
+    let refused = |c| RdmaTransport::new(&net, c).unwrap_err();
+    let bytes = 100;
+    let c = RdmaConfig {
+        rx_buffer: bytes,
+        ..config(1)
+    };
+    assert_eq!(refused(c), RdmaConfigError::Buffer { bytes });
+    let c = RdmaConfig {
+        payload_max: bytes,
+        ..config(1)
+    };
+    assert_eq!(refused(c), RdmaConfigError::Payload { bytes });
+    let timeout = Duration::from_secs(2);
+    let c = RdmaConfig {
+        timeout,
+        ..config(1)
+    };
+    assert_eq!(refused(c), RdmaConfigError::Timeout { timeout });
+}
