@@ -5,58 +5,10 @@ mod nic_support;
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
 use ringbell_gtlb::Access;
-use ringbell_nic_abi::{Descriptor, Flags, GpuVa, Opcode, Rkey, SessionId, Status};
+use ringbell_nic_abi::{Flags, Opcode, Rkey, Status};
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
 use ringbell_nic_core::transport::tcp::TcpConfig;
-
-fn remote(opcode: Opcode, s: SessionId, rkey: Rkey, to: u64) -> Descriptor {
-    Descriptor {
-        session: s,
-        rkey,
-        remote_va: GpuVa(BASE.0 + to),
-        ..Descriptor::new(opcode)
-    }
-}
-
-fn put(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
-    Descriptor {
-        local_va: GpuVa(BASE.0 + from),
-        len,
-        ..remote(Opcode::Put, s, rkey, to)
-    }
-}
-
-fn get(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
-    Descriptor {
-        opcode: Opcode::Get,
-        ..put(s, rkey, to, from, len)
-    }
-}
-
-fn signal(d: Descriptor, word: u32, value: u64) -> Descriptor {
-    Descriptor {
-        flags: d.flags.union(Flags::SIGNAL),
-        imm: word,
-        operand: value,
-        ..d
-    }
-}
-
-fn add(s: SessionId, rkey: Rkey, at: u64, addend: u64) -> Descriptor {
-    Descriptor {
-        operand: addend,
-        ..remote(Opcode::FetchAdd, s, rkey, at)
-    }
-}
-
-fn swap(s: SessionId, rkey: Rkey, at: u64, compare: u64, swap: u64) -> Descriptor {
-    Descriptor {
-        operand: compare,
-        local_va: GpuVa(swap),
-        ..remote(Opcode::CompareSwap, s, rkey, at)
-    }
-}
 
 /// Two NICs; peers may do everything in the second's memory, under the key returned.
 fn pair(dir: &TempDir) -> (Host, Host, Rkey) {
@@ -83,7 +35,7 @@ fn a_put_lands_and_its_signal_follows() {
     let done = call(&hosts, 0, &put(s, rkey, 0, 4096, 8));
     assert_eq!((done.status, done.bytes), (Status::Ok, 8));
     assert_eq!(b.peek(4096, 8), b"12345678");
-    let mut d = signal(remote(Opcode::Put, s, rkey, 8192), 2, 5);
+    let mut d = signalled(remote(Opcode::Put, s, rkey, 8192), 2, 5);
     d.flags = d.flags.union(Flags::INLINE);
     d.inline_len = 3;
     d.inline[..3].copy_from_slice(b"abc");
@@ -94,7 +46,7 @@ fn a_put_lands_and_its_signal_follows() {
         assert_eq!(word(&b, 16), 5 * round);
     }
     // A signal alone, stored instead of added.
-    let mut d = signal(put(s, rkey, 0, 0, 0), 2, u64::MAX);
+    let mut d = signalled(put(s, rkey, 0, 0, 0), 2, u64::MAX);
     d.flags = d.flags.union(Flags::SIGNAL_SET);
     assert_eq!(call(&hosts, 0, &d).status, Status::Ok);
     assert_eq!(word(&b, 16), u64::MAX);
@@ -128,7 +80,7 @@ fn every_size_is_put_and_got_as_in_plain_memory() {
         let data = rng.bytes(len as usize);
         a.poke(from, &data);
         let (n, value) = (rng.below(64) as u32, rng.below(u64::MAX));
-        let done = call(&hosts, 0, &signal(put(s, rkey, from, to, len), n, value));
+        let done = call(&hosts, 0, &signalled(put(s, rkey, from, to, len), n, value));
         assert_eq!((done.status, done.bytes), (Status::Ok, len.into()), "{len}");
         model[to as usize..][..len as usize].copy_from_slice(&data);
         let at = n as usize * 8;
@@ -152,19 +104,19 @@ fn words_are_updated_atomically_and_give_their_value_before() {
     let (s, _) = connected(&hosts, 0, 1, 7);
     let at = 4096 + 8;
     b.poke(at, &(u64::MAX - 1).to_le_bytes());
-    let done = call(&hosts, 0, &add(s, rkey, at, 3));
+    let done = call(&hosts, 0, &fetch_add(s, rkey, at, 3));
     assert_eq!(
         (done.status, done.bytes, done.detail),
         (Status::Ok, 8, u64::MAX - 1)
     );
     assert_eq!(word(&b, at), 1);
-    let done = call(&hosts, 0, &swap(s, rkey, at, 2, 9));
+    let done = call(&hosts, 0, &compare_swap(s, rkey, at, 2, 9));
     assert_eq!((done.status, done.detail, word(&b, at)), (Status::Ok, 1, 1));
-    let done = call(&hosts, 0, &swap(s, rkey, at, 1, 1 << 63));
+    let done = call(&hosts, 0, &compare_swap(s, rkey, at, 1, 1 << 63));
     assert_eq!((done.status, done.detail), (Status::Ok, 1));
     assert_eq!(word(&b, at), 1 << 63);
     for off in 1..8 {
-        let done = call(&hosts, 0, &add(s, rkey, at + off, 1));
+        let done = call(&hosts, 0, &fetch_add(s, rkey, at + off, 1));
         let va = BASE.0 + at + off;
         assert_eq!((done.status, done.detail), (Status::InvalidArgument, va));
     }
@@ -185,8 +137,8 @@ fn a_transport_without_one_sided_operations_says_so() {
     let all = [
         put(s, Rkey(1), 0, 0, 8),
         get(s, Rkey(1), 0, 0, 8),
-        add(s, Rkey(1), 0, 1),
-        swap(s, Rkey(1), 0, 1, 2),
+        fetch_add(s, Rkey(1), 0, 1),
+        compare_swap(s, Rkey(1), 0, 1, 2),
     ];
     for d in all {
         let done = call(&hosts, 0, &d);

@@ -5,7 +5,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, SessionId, Status};
+use ringbell_nic_abi::{Completion, Descriptor, Flags, GpuVa, Opcode, Rkey, SessionId, Status};
 use ringbell_nic_core::{HostQueue, Nic};
 
 /// Address at which descriptors place the memory of every test NIC; [`Driven::post`] translates it.
@@ -136,6 +136,60 @@ pub fn abort(s: SessionId) -> Descriptor {
 /// With a time-out.
 pub fn within(d: Descriptor, timeout_us: u32) -> Descriptor {
     Descriptor { timeout_us, ..d }
+}
+
+/// A one-sided operation on an offset of the peer's memory.
+pub fn remote(opcode: Opcode, s: SessionId, rkey: Rkey, to: u64) -> Descriptor {
+    Descriptor {
+        session: s,
+        rkey,
+        remote_va: GpuVa(BASE.0 + to),
+        ..Descriptor::new(opcode)
+    }
+}
+
+/// `PUT` from memory.
+pub fn put(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
+    Descriptor {
+        local_va: GpuVa(BASE.0 + from),
+        len,
+        ..remote(Opcode::Put, s, rkey, to)
+    }
+}
+
+/// `GET` into memory.
+pub fn get(s: SessionId, rkey: Rkey, from: u64, to: u64, len: u32) -> Descriptor {
+    Descriptor {
+        opcode: Opcode::Get,
+        ..put(s, rkey, to, from, len)
+    }
+}
+
+/// With a signal.
+pub fn signalled(d: Descriptor, word: u32, value: u64) -> Descriptor {
+    Descriptor {
+        flags: d.flags.union(Flags::SIGNAL),
+        imm: word,
+        operand: value,
+        ..d
+    }
+}
+
+/// `FETCH_ADD`.
+pub fn fetch_add(s: SessionId, rkey: Rkey, at: u64, addend: u64) -> Descriptor {
+    Descriptor {
+        operand: addend,
+        ..remote(Opcode::FetchAdd, s, rkey, at)
+    }
+}
+
+/// `COMPARE_SWAP`.
+pub fn compare_swap(s: SessionId, rkey: Rkey, at: u64, compare: u64, swap: u64) -> Descriptor {
+    Descriptor {
+        operand: compare,
+        local_va: GpuVa(swap),
+        ..remote(Opcode::CompareSwap, s, rkey, at)
+    }
 }
 
 /// A session id from a completion.
