@@ -19,6 +19,16 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
+    /// Memory that a peer has named in another way than by sending this.
+    pub fn new(va: GpuVa, bytes: u64, rkey: Rkey) -> RemoteMemory {
+        RemoteMemory {
+            va: va.0,
+            bytes,
+            rkey: rkey.0,
+            reserved: 0,
+        }
+    }
+
     /// First byte, in the peer's kernels.
     pub fn va(&self) -> GpuVa {
         GpuVa(self.va)
@@ -49,22 +59,26 @@ impl<T> DeviceBuffer<T> {
     /// What a peer needs for one-sided operations on this buffer. They need a buffer of [`Nic::alloc_remote`]; one of
     /// [`Nic::alloc`] takes puts alone.
     pub fn remote(&self) -> RemoteMemory {
-        RemoteMemory {
-            va: self.va().0,
-            bytes: self.bytes(),
-            rkey: self.region().rkey.0,
-            reserved: 0,
-        }
+        RemoteMemory::new(self.va(), self.bytes(), self.region().rkey)
     }
 }
 
 impl Nic {
-    /// As [`Nic::alloc`], in memory that peers with its key ([`DeviceBuffer::remote`]) may write, read and update.
+    /// As [`Nic::alloc`], in memory that peers with its key ([`DeviceBuffer::remote`]) may write, read and update. It is zeroed by
+    /// the host: signals count from 0, and peers see no bytes of an earlier owner.
     ///
     /// # Errors
     /// As [`Nic::alloc`].
     pub fn alloc_remote<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
-        self.alloc_with(len, Access::REMOTE)
+        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        let buffer = self.alloc_with(len, Access::REMOTE)?;
+        let mut at = 0;
+        while at < buffer.bytes() {
+            let n = (buffer.bytes() - at).min(ZEROS.len() as u64);
+            buffer.memory().write(at, &ZEROS[..n as usize])?;
+            at += n;
+        }
+        Ok(buffer)
     }
 }
 

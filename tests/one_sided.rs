@@ -389,10 +389,22 @@ fn hosts_put_get_and_update_as_kernels_do() {
     assert_eq!(unaligned.status(), Some(Status::InvalidArgument));
     drop(writable);
     let freed = pair.server.alloc_remote::<u8>(64).expect("room");
+    assert_eq!(
+        freed.to_vec().expect("a copy"),
+        [0; 64],
+        "of an earlier owner"
+    );
+    freed.write(0, &[3; 64]).expect("fits");
     let key = freed.remote();
     drop(freed);
     let gone = pair.socket.put(here.slice(..8), key).expect_err("freed");
     assert_eq!(gone.status(), Some(Status::RegionFreed));
+    let again = pair.server.alloc_remote::<u8>(64).expect("room");
+    assert_eq!(
+        again.to_vec().expect("a copy"),
+        [0; 64],
+        "of an earlier owner"
+    );
     // The session has survived all of that.
     pair.socket.put(here.slice(..8), at).expect("in place");
 }

@@ -11,6 +11,7 @@ mod limits;
 mod memory;
 #[cfg(feature = "cuda")]
 mod nccl;
+mod one_sided;
 pub(super) mod pair;
 mod receiver;
 mod send;
@@ -50,6 +51,16 @@ enum Bench {
     SendLat(send::Args),
     /// Rate of 8-byte messages
     SendRate(send::Args),
+    /// Latency of a put with a signal from kernel to kernel: half a round trip. Transport local
+    WriteLat(one_sided::Args),
+    /// Bandwidth of puts into the other side's GPU memory, where no kernel runs. Transport local
+    WriteBw(one_sided::Args),
+    /// Latency of gets from the other side's GPU memory, where no kernel runs. Transport local
+    ReadLat(one_sided::Args),
+    /// Bandwidth of such gets. Transport local
+    ReadBw(one_sided::Args),
+    /// Latency of fetch-and-add and compare-and-swap on a word of the other side's. Transport local
+    AtomicLat(one_sided::Args),
     /// Slots of rising size, against zero-copy sends rung by a kernel and launched by the host
     Slots(slots::Args),
     /// A stream with and without HyperLogLog on its path, by payload size
@@ -101,6 +112,11 @@ pub(crate) fn run(args: Args) -> Result<Exit> {
         Bench::SendBw(args) => send::run(send::Kind::Bandwidth, &args),
         Bench::SendLat(args) => send::run(send::Kind::Latency, &args),
         Bench::SendRate(args) => send::run(send::Kind::Rate, &args),
+        Bench::WriteLat(args) => one_sided::run(one_sided::Kind::WriteLatency, &args),
+        Bench::WriteBw(args) => one_sided::run(one_sided::Kind::WriteBandwidth, &args),
+        Bench::ReadLat(args) => one_sided::run(one_sided::Kind::ReadLatency, &args),
+        Bench::ReadBw(args) => one_sided::run(one_sided::Kind::ReadBandwidth, &args),
+        Bench::AtomicLat(args) => one_sided::run(one_sided::Kind::AtomicLatency, &args),
         Bench::Slots(args) => slots::run(&args),
         Bench::Hll(args) => hll::run(&args),
         Bench::Staging(args) => staging::run(&args),

@@ -7,6 +7,7 @@ pub mod collective;
 pub mod limits;
 pub mod machine;
 pub mod memory;
+pub mod one_sided;
 mod report;
 pub mod send;
 pub mod serve;

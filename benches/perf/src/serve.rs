@@ -106,6 +106,9 @@ fn run(side: &Side, session: SessionId, listener: SessionId, plan: &Plan) -> Res
         }
         Run::Many => many(side, session, listener, plan),
         Run::Slots => slots(side, session, plan),
+        Run::PutPingPong | Run::Puts | Run::Gets | Run::Atomics => {
+            crate::one_sided::serve(side, session, plan)
+        }
         Run::End => Ok(KernelResult::default()),
     }
 }

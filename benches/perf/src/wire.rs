@@ -24,6 +24,14 @@ pub enum Run {
     Many,
     /// Receive through slots.
     Slots,
+    /// Answer puts with puts, with a signal each.
+    PutPingPong,
+    /// Take puts, and check the memory after them.
+    Puts,
+    /// Fill memory for gets.
+    Gets,
+    /// Have a word for atomics.
+    Atomics,
     /// End of the measurement: close.
     End,
 }
@@ -76,6 +84,10 @@ impl Plan {
             Run::Many => 4,
             Run::End => 5,
             Run::Slots => 6,
+            Run::PutPingPong => 7,
+            Run::Puts => 8,
+            Run::Gets => 9,
+            Run::Atomics => 10,
         };
         m[5] = u8::from(self.full);
         m[6..8].copy_from_slice(&self.window.to_le_bytes());
@@ -102,6 +114,10 @@ impl Plan {
                 4 => Run::Many,
                 5 => Run::End,
                 6 => Run::Slots,
+                7 => Run::PutPingPong,
+                8 => Run::Puts,
+                9 => Run::Gets,
+                10 => Run::Atomics,
                 other => bail!("the peer asks for run {other}, which this version does not know; run the same version on both sides"),
             },
             full: m[5] != 0,
@@ -186,6 +202,10 @@ mod tests {
             Run::Rate,
             Run::Many,
             Run::Slots,
+            Run::PutPingPong,
+            Run::Puts,
+            Run::Gets,
+            Run::Atomics,
             Run::End,
         ] {
             let plan = Plan {

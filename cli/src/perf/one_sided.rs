@@ -1,0 +1,99 @@
+//! `perf write-lat`, `write-bw`, `read-lat`, `read-bw` and `atomic-lat`: one-sided operations on the other side's GPU memory.
+
+use anyhow::Result;
+use ringbell_perf::one_sided::measure;
+use ringbell_perf::send::{measure as measure_send, Kind as SendKind, Settings};
+
+pub(crate) use ringbell_perf::one_sided::Kind;
+use ringbell_perf::serve::stride;
+
+use super::pair::{Role, WireArgs};
+use crate::report::{self, Axis, OutputArgs, Plot, Progress, SweepArgs};
+use crate::{Exit, Problem};
+
+/// Arguments of the benchmarks.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    sweep: SweepArgs,
+    #[command(flatten)]
+    wire: WireArgs,
+    #[command(flatten)]
+    output: OutputArgs,
+    /// Operations in flight of write-bw and read-bw, up to 256
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    window: u16,
+}
+
+/// Runs one of them.
+pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
+    let usage = |advice: &'static str| move |what| Problem::new(Exit::Usage, what, advice);
+    let sizes = match kind {
+        Kind::WriteLatency | Kind::ReadLatency => args.sweep.sizes(8, 64 << 10),
+        Kind::WriteBandwidth | Kind::ReadBandwidth => args.sweep.sizes(1 << 10, 16 << 20),
+        Kind::AtomicLatency => {
+            let sized = args.sweep.no_sizes("atomics have 8 bytes");
+            sized.map_err(usage("leave it away, or measure write-lat"))?;
+            Ok(vec![8])
+        }
+    }
+    .map_err(usage("give sizes such as -b 8 -e 16M -f 2"))?;
+    let largest = sizes.last().copied().unwrap_or(8);
+    super::memory::one_descriptor(largest)?;
+    let memory = (u64::from(args.window) + 2) * stride(largest) + (64 << 20);
+    let client = match args.wire.start(kind.name(), memory)? {
+        Role::Served => return Ok(Exit::Ok),
+        Role::Client(client) => client,
+    };
+    let mut report = client.pair.report(kind.name(), &sizes);
+    let progress = Progress::new(kind.name(), sizes.len() as u64);
+    let settings = Settings {
+        window: args.window,
+        iters: args.sweep.iters,
+        warmup: args.sweep.warmup,
+        check: args.sweep.checks(),
+        seed: args.wire.seed(),
+    };
+    for size in &sizes {
+        progress.message(report::size_text(*size));
+        match measure(kind, &settings, &client.pair, *size) {
+            Ok(row) => report.rows.push(row),
+            Err(e) => return Err(client.abandon(e)),
+        }
+        progress.step();
+    }
+    drop(progress);
+    // The message that a put with a signal replaces, in the same run.
+    let beside = match (kind, report.rows.first()) {
+        (Kind::WriteLatency, Some(row)) => {
+            let send = measure_send(SendKind::Latency, &settings, &client.pair, row.size_bytes);
+            match send {
+                Ok(send) => Some((row.size_bytes, row.p50_us, send.p50_us)),
+                Err(e) => return Err(client.abandon(e)),
+            }
+        }
+        _ => None,
+    };
+    report.meta.payload = client.pair.payload();
+    client.end()?;
+    let plot = Plot {
+        title: format!("{} of another GPU's memory", kind.name()),
+        x: Axis::Size,
+        y: match kind.is_latency() {
+            true => Axis::P50,
+            false => Axis::Bandwidth,
+        },
+    };
+    report::emit(&report, &args.output, &plot)?;
+    if let Some((size, put, send)) = beside {
+        let (put_ns, send_ns) = (put * 1e3, send * 1e3);
+        args.output.say(format!(
+            "# {size} B: median {put_ns:.0} ns half round trip, {:.2} x send-lat of the same run ({send_ns:.0} ns)",
+            put / send
+        ))?;
+    }
+    Ok(match report.wrong() {
+        0 => Exit::Ok,
+        _ => Exit::WrongData,
+    })
+}
