@@ -14,7 +14,7 @@ use crate::engine::EngineFailed;
 use crate::network::{Network, Protocol};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
-use crate::wire::roce::packet::ICRC_BYTES;
+use crate::wire::roce::icrc::ICRC_BYTES;
 use crate::wire::udp::IP_UDP_HEADERS;
 
 /// Packets that one service may send.

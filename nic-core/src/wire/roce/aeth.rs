@@ -13,8 +13,8 @@ use ringbell_nic_abi::NakCode;
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+use super::invalid::Invalid;
 use super::join;
-use super::packet::Invalid;
 
 /// The header as it lies in a packet.
 #[derive(Debug, FromBytes, Immutable, KnownLayout, Unaligned)]

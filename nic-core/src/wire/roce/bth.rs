@@ -11,7 +11,7 @@ use ringbell_nic_abi::RoceOpcode;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::packet::Invalid;
+use super::invalid::Invalid;
 use super::{join, Psn, Qpn};
 
 /// Bytes of the header.

@@ -5,7 +5,7 @@ use zerocopy::byteorder::network_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::aeth::Aeth;
-use super::packet::Invalid;
+use super::invalid::Invalid;
 use super::Qpn;
 
 /// RDMA extended transport header (§9.3.3): the remote memory of a READ or a WRITE.

@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 use crc_fast::{CrcAlgorithm, Digest};
 
 use super::bth::BTH_BYTES;
-use super::packet::ICRC_BYTES;
+
+/// Bytes of the invariant CRC.
+pub const ICRC_BYTES: usize = 4;
 
 const UDP_BYTES: usize = 8;
 /// Eight bytes of ones, an IPv6 header, UDP, base header.

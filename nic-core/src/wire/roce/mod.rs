@@ -15,6 +15,7 @@ pub mod bth;
 pub mod cm;
 pub mod extended;
 pub mod icrc;
+mod invalid;
 pub mod mad;
 pub mod packet;
 pub mod psn;
@@ -22,7 +23,9 @@ pub mod psn;
 pub use self::aeth::{Aeth, Syndrome};
 pub use self::bth::{Bth, BTH_BYTES};
 pub use self::extended::{AtomicEth, Deth, Extended, Reth};
-pub use self::packet::{Invalid, Packet, ICRC_BYTES};
+pub use self::icrc::ICRC_BYTES;
+pub use self::invalid::Invalid;
+pub use self::packet::Packet;
 pub use self::psn::{Psn, Qpn};
 
 /// Layout of a word whose low 24 bits are a number, and whose high byte has another meaning.
