@@ -35,8 +35,8 @@ pub(super) struct Conn {
     pub(super) link: usize,
     pub(super) peer_id: u32,
     pub(super) phase: Phase,
-    pub(super) local: SocketAddrV4,
-    pub(super) peer: SocketAddrV4,
+    /// Addresses of this end and of the peer's.
+    pub(super) ends: (SocketAddrV4, SocketAddrV4),
     /// Listed in the transport's active queue.
     pub(super) active: bool,
     /// Listed among those with bytes and no receive.
@@ -58,16 +58,14 @@ impl Conn {
         id: ConnId,
         link: usize,
         phase: Phase,
-        local: SocketAddrV4,
-        peer: SocketAddrV4,
+        ends: (SocketAddrV4, SocketAddrV4),
     ) -> Conn {
         Conn {
             id,
             link,
             peer_id: 0,
             phase,
-            local,
-            peer,
+            ends,
             active: false,
             waiting: false,
             sends: SendPath::new(id),

@@ -328,7 +328,7 @@ impl LocalTransport {
                 Packet::Connect {
                     src: c.id.0,
                     port: listener_port,
-                    src_port: c.local.port(),
+                    src_port: c.ends.0.port(),
                 },
                 Phase::Waiting,
             ),
@@ -352,7 +352,7 @@ impl LocalTransport {
             events.push_back(TransportEvent::Incoming {
                 listener,
                 conn: c.id,
-                peer: c.peer,
+                peer: c.ends.1,
             });
         }
         c.phase = next;
@@ -755,7 +755,7 @@ impl Transport for LocalTransport {
 
     fn endpoints(&self, conn: ConnId) -> Option<(SocketAddrV4, SocketAddrV4)> {
         let c = self.table.get(conn.0)?;
-        Some((c.local, c.peer))
+        Some(c.ends)
     }
 
     fn peer_window(&self, conn: ConnId) -> Option<&dyn PeerWindow> {

@@ -30,7 +30,7 @@ impl Table {
         limit: usize,
         link: usize,
         phase: Phase,
-        (local, peer): (SocketAddrV4, SocketAddrV4),
+        ends: (SocketAddrV4, SocketAddrV4),
     ) -> Option<ConnId> {
         let slot = if self.slots.len() < limit {
             self.slots.push(Slot::default());
@@ -40,7 +40,7 @@ impl Table {
         };
         let s = &mut self.slots[slot as usize];
         let id = ConnId(slot | u32::from(s.generation) << 16);
-        s.conn = Some(Box::new(Conn::new(id, link, phase, local, peer)));
+        s.conn = Some(Box::new(Conn::new(id, link, phase, ends)));
         Some(id)
     }
 
