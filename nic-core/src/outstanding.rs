@@ -78,6 +78,12 @@ impl Outstanding {
         }
     }
 
+    /// Whether a token is of an operation here, or was.
+    #[inline]
+    pub(crate) fn is_own(token: WorkToken) -> bool {
+        token.0 >> 62 == 0
+    }
+
     /// Operations not yet retired.
     pub(crate) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -126,8 +132,8 @@ impl Outstanding {
         let i = self.index(token)?;
         self.unlink(i);
         let e = &mut self.entries[i as usize];
-        // Bit 63 of a token is the fabric's.
-        e.generation = e.generation.wrapping_add(1) & (u32::MAX >> 1);
+        // Bit 63 of a token is the fabric's, bit 62 that of the NIC's own answers.
+        e.generation = e.generation.wrapping_add(1) & (u32::MAX >> 2);
         self.free.push(i);
         e.work.take()
     }

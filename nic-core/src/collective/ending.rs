@@ -40,6 +40,13 @@ impl Collectives {
     /// Does what the paths of operations have found out.
     #[inline]
     pub(super) fn settle(&mut self, io: &mut Io<'_>) {
+        if !self.table.news.is_empty() {
+            self.settle_all(io);
+        }
+    }
+
+    #[inline(never)]
+    fn settle_all(&mut self, io: &mut Io<'_>) {
         while let Some(news) = self.table.news.pop_front() {
             match news {
                 News::Ends { slot, rank, status } => self.end(io, slot, rank, status),
@@ -350,9 +357,7 @@ impl Collectives {
         let mut moved = false;
         while let Some(e) = self.messages.fabric.poll_event() {
             moved = true;
-            if let Some(e) = self.messages.on_event(&mut self.table, io, e) {
-                self.on_fabric(io, e);
-            }
+            self.on_fabric(io, e);
             self.settle(io);
         }
         self.messages.copy_own(&mut self.table);
@@ -361,8 +366,23 @@ impl Collectives {
 
     fn on_fabric(&mut self, io: &mut Io<'_>, e: FabricEvent) {
         match e {
-            // Its operation has processed it.
-            FabricEvent::Sent { .. } | FabricEvent::Received { .. } => {}
+            FabricEvent::Sent {
+                key,
+                status,
+                detail,
+            } => self.messages.sent(&mut self.table, key, status, detail),
+            FabricEvent::Received {
+                key,
+                status,
+                from,
+                len,
+                detail,
+            } => {
+                let how = (status, detail);
+                let message = (from, len);
+                self.messages
+                    .received(&mut self.table, io, key, how, message);
+            }
             FabricEvent::Lost { ctx, rank } => {
                 self.is_gone(io, ctx, Gone::failed(rank, rank, false));
             }

@@ -8,7 +8,7 @@ use ringbell_onc_engines::program::Layout;
 
 use super::cut::Cut;
 use super::executor::{self, Job, Op, Progress};
-use super::fabric::{Fabric, FabricEvent, Frame, RecvRequest, SendRequest, USER_TAG};
+use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
 use super::streams::{self, look_at_streams};
 use super::table::{Active, State, Table};
 use super::{taps, Begun, Io, Params, Path, Plan, Task};
@@ -167,8 +167,12 @@ impl Path for Messages {
         let n = table.ready();
         let mut budget = STEP_ELEMENTS;
         for _ in 0..n {
-            let Some(id) = table.next_ready() else { break };
-            self.run(table, io, id, &mut budget);
+            let Some((id, slot)) = table.next_ready() else {
+                break;
+            };
+            if !table.has_ended(slot) {
+                self.run(table, io, slot, id, &mut budget);
+            }
         }
         n > 0
     }
@@ -194,13 +198,7 @@ impl Messages {
         }
     }
 
-    fn run(&mut self, table: &mut Table, io: &mut Io<'_>, id: u32, budget: &mut u64) {
-        let Some(slot) = table.ops.get(id).map(|a| a.comm) else {
-            return;
-        };
-        if table.has_ended(slot) {
-            return;
-        }
+    fn run(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32, budget: &mut u64) {
         let Some(a) = table.ops.get_mut(id) else {
             return;
         };
@@ -231,86 +229,74 @@ impl Messages {
         }
     }
 
-    /// An event of the fabric: the end of a message is processed, another one returned.
-    pub(super) fn on_event(
+    /// A message has left.
+    pub(super) fn sent(&mut self, table: &mut Table, key: u64, status: Status, detail: u64) {
+        let id = executor::op_of(key);
+        let Some(a) = table.ops.get_mut(id) else {
+            return;
+        };
+        let (slot, bytes) = (a.comm, a.bytes);
+        match &mut a.state {
+            State::Running(op) if status == Status::Ok => {
+                op.sent(key);
+                table.wake(id);
+            }
+            State::Running(_) => table.fail(slot, id, (status, detail)),
+            State::Message(_) => {
+                let n = if status == Status::Ok { bytes } else { 0 };
+                table.finish(slot, id, status, n, detail);
+            }
+            State::Channel(c) if status == Status::Ok => {
+                c.sent(key);
+                table.wake(id);
+            }
+            State::Channel(_) => self.channel_fails(table, id, status, detail),
+            _ => {}
+        }
+    }
+
+    /// A message from a rank has come: its length.
+    pub(super) fn received(
         &mut self,
         table: &mut Table,
         io: &mut Io<'_>,
-        e: FabricEvent,
-    ) -> Option<FabricEvent> {
-        match e {
-            FabricEvent::Sent {
-                key,
-                status,
-                detail,
-            } => {
-                let id = executor::op_of(key);
-                let Some(a) = table.ops.get_mut(id) else {
-                    return None;
+        key: u64,
+        (status, detail): (Status, u64),
+        (from, len): (u32, u64),
+    ) {
+        let id = executor::op_of(key);
+        let Some(a) = table.ops.get_mut(id) else {
+            return;
+        };
+        let slot = a.comm;
+        match &mut a.state {
+            State::Running(op) if status == Status::Ok => {
+                op.received(key);
+                table.wake(id);
+            }
+            State::Running(_) => table.fail(slot, id, (status, detail)),
+            State::Message(_) => {
+                let detail = match status {
+                    Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),
+                    _ => detail,
                 };
-                let (slot, bytes) = (a.comm, a.bytes);
-                match &mut a.state {
-                    State::Running(op) if status == Status::Ok => {
-                        op.sent(key);
-                        table.wake(id);
-                    }
-                    State::Running(_) => table.fail(slot, id, (status, detail)),
-                    State::Message(_) => {
-                        let n = if status == Status::Ok { bytes } else { 0 };
-                        table.finish(slot, id, status, n, detail);
-                    }
-                    State::Channel(c) if status == Status::Ok => {
-                        c.sent(key);
-                        table.wake(id);
-                    }
-                    State::Channel(_) => self.channel_fails(table, id, status, detail),
-                    _ => {}
+                match status {
+                    Status::Ok => table.complete(slot, id, len, detail),
+                    _ => table.finish(slot, id, status, len, detail),
                 }
             }
-            FabricEvent::Received {
-                key,
-                status,
-                from,
-                len,
-                detail,
-            } => {
-                let id = executor::op_of(key);
-                let Some(a) = table.ops.get_mut(id) else {
-                    return None;
+            State::Channel(c) => {
+                let moved = match status {
+                    Status::Ok => c.received(&mut io.dma(), len),
+                    _ => Err((status, detail)),
                 };
-                let slot = a.comm;
-                match &mut a.state {
-                    State::Running(op) if status == Status::Ok => {
-                        op.received(key);
-                        table.wake(id);
-                    }
-                    State::Running(_) => table.fail(slot, id, (status, detail)),
-                    State::Message(_) => {
-                        let detail = match status {
-                            Status::Ok => u64::from(from) << 32 | (detail & 0xffff_ffff),
-                            _ => detail,
-                        };
-                        match status {
-                            Status::Ok => table.complete(slot, id, len, detail),
-                            _ => table.finish(slot, id, status, len, detail),
-                        }
-                    }
-                    State::Channel(c) => {
-                        let moved = match status {
-                            Status::Ok => c.received(&mut io.dma(), len),
-                            _ => Err((status, detail)),
-                        };
-                        match moved {
-                            Ok(()) => table.wake(id),
-                            Err((status, detail)) => self.channel_fails(table, id, status, detail),
-                        }
-                    }
-                    _ => {}
+                match moved {
+                    Ok(()) => table.wake(id),
+                    Err((status, detail)) => self.channel_fails(table, id, status, detail),
                 }
             }
-            other => return Some(other),
+            _ => {}
         }
-        None
     }
 
     /// Takes an operation back that no other rank depends on yet. `false`: too late.

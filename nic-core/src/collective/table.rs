@@ -323,19 +323,22 @@ impl Table {
         self.ready.len()
     }
 
-    /// The next operation that can go on.
-    pub(super) fn next_ready(&mut self) -> Option<u32> {
-        let id = self.ready.pop_front()?;
-        if let Some(a) = self.ops.get_mut(id) {
-            a.queued = false;
+    /// The next operation that can go on, and its communicator.
+    pub(super) fn next_ready(&mut self) -> Option<(u32, u32)> {
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(a) = self.ops.get_mut(id) {
+                a.queued = false;
+                return Some((id, a.comm));
+            }
         }
-        Some(id)
     }
 
     /// Whether a communicator has ended, or is about to.
     pub(super) fn has_ended(&self, slot: u32) -> bool {
         let ends = |n: &News| matches!(n, News::Ends { slot: s, .. } if *s == slot);
-        self.comm(slot).is_none_or(|c| c.life.end.is_some()) || self.news.iter().any(ends)
+        self.comm(slot).is_none_or(|c| c.life.end.is_some())
+            || (!self.news.is_empty() && self.news.iter().any(ends))
     }
 
     /// A communicator is to end because of a rank.

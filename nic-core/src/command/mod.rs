@@ -48,6 +48,7 @@ pub(crate) use engine_places::{EnginePlaces, On};
 use engine_return::Returns;
 use memory::Memory;
 use one_sided::Way;
+pub use report::Counters;
 use report::Report;
 use retire::is_fault;
 use status::StatusPage;
@@ -58,42 +59,6 @@ pub use windows::{RankMemory, Window};
 
 /// Value of [`Reg::Backend`] for the software NIC.
 const BACKEND_SOFT: u32 = 1;
-
-/// Numbers that only grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub struct Counters {
-    /// Descriptors accepted.
-    pub accepted: u64,
-    /// Descriptors retired.
-    pub retired: u64,
-    /// Malformed descriptors, a part of the accepted.
-    pub bad_descriptors: u64,
-    /// Operations that retired because their time was up.
-    pub timed_out: u64,
-    /// DMA faults.
-    pub faults: u64,
-    /// Payload bytes sent.
-    pub tx_bytes: u64,
-    /// Payload bytes received.
-    pub rx_bytes: u64,
-    /// Payload bytes copied by this NIC.
-    pub copied_bytes: u64,
-    /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
-    /// copied.
-    pub staged_bytes: u64,
-    /// Payload bytes that the memory's own engine copied, out of a peer's memory or inside it, past host and NIC memory;
-    /// a part of the copied.
-    pub direct_bytes: u64,
-    /// Times that an engine was measured slower than it declares or than its stream.
-    pub engines_slow: u64,
-    /// Streams that ended inside an item of an engine, and engines that have failed.
-    pub engine_errors: u64,
-    /// Events lost.
-    pub events_lost: u64,
-    /// Steps.
-    pub steps: u64,
-}
 
 /// Why a descriptor is refused: status and detail.
 type Refusal = (Status, u64);
@@ -290,45 +255,53 @@ impl Core {
 
     #[inline]
     fn on_transport_event(&mut self, t: usize, event: TransportEvent) {
-        if self.collectives.exists() && !matches!(event, TransportEvent::RemoteDone { .. }) {
+        if let TransportEvent::SendDone {
+            token,
+            status,
+            bytes,
+            detail,
+            conn,
+        }
+        | TransportEvent::RecvDone {
+            token,
+            status,
+            bytes,
+            detail,
+            conn,
+        }
+        | TransportEvent::RemoteDone {
+            token,
+            status,
+            bytes,
+            detail,
+            conn,
+        } = event
+        {
+            if Outstanding::is_own(token) {
+                if let Some(work) = self.outstanding.remove(token) {
+                    self.streams.count((t, conn), &work, bytes);
+                    self.retire_work(work, status, bytes, detail);
+                }
+                return;
+            }
+        }
+        self.on_other_event(t, event);
+    }
+
+    /// An event of a connection, of the fabric, or of the NIC's own answers.
+    #[inline(never)]
+    fn on_other_event(&mut self, t: usize, event: TransportEvent) {
+        if self.collectives.exists() {
             let (collectives, mut io) = self.collectives_io();
             if collectives.on_event(&mut io, t, &event) {
                 return;
             }
         }
         let (streams, returns, mut env) = self.streams_env();
-        if returns.on_event(streams, &mut env, &event) {
-            return self.retire_ended();
+        if !returns.on_event(streams, &mut env, &event) {
+            streams.on_event(t, event, &mut env);
         }
-        match event {
-            TransportEvent::SendDone {
-                token,
-                status,
-                bytes,
-                detail,
-                conn,
-            }
-            | TransportEvent::RecvDone {
-                token,
-                status,
-                bytes,
-                detail,
-                conn,
-            }
-            | TransportEvent::RemoteDone {
-                token,
-                status,
-                bytes,
-                detail,
-                conn,
-            } => {
-                if let Some(work) = self.outstanding.remove(token) {
-                    self.streams.count((t, conn), &work, bytes);
-                    self.retire_work(work, status, bytes, detail);
-                }
-            }
-            other => self.streams(|s, env| s.on_event(t, other, env)),
-        }
+        self.retire_ended();
     }
 
     /// Engines' notices, collectives and copies.
@@ -729,7 +702,8 @@ impl Core {
 
     fn refresh_status(&mut self) {
         let mut page = std::mem::take(&mut self.status);
-        page.refresh(self.time.now, |reg| self.register_value(reg));
+        let counters = self.counters();
+        page.refresh(self.time.now, |reg| self.value_of(reg, &counters));
         self.status = page;
     }
 
@@ -746,7 +720,10 @@ impl Core {
 
     /// The value of a register now; none when it has none besides what was last written.
     pub(crate) fn register_value(&self, reg: Reg) -> Option<u32> {
-        let counters = self.counters();
+        self.value_of(reg, &self.counters())
+    }
+
+    fn value_of(&self, reg: Reg, counters: &Counters) -> Option<u32> {
         let mac = self.config.mac;
         Some(match reg {
             Reg::Magic => MAGIC,

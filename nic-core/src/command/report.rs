@@ -2,10 +2,45 @@
 
 use ringbell_nic_abi::{EventKind, SessionId};
 
-use super::Counters;
 use crate::engine::{Engines, Notice};
 use crate::event::EventQueue;
 use crate::types::NicTime;
+
+/// Numbers that only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Descriptors accepted.
+    pub accepted: u64,
+    /// Descriptors retired.
+    pub retired: u64,
+    /// Malformed descriptors, a part of the accepted.
+    pub bad_descriptors: u64,
+    /// Operations that retired because their time was up.
+    pub timed_out: u64,
+    /// DMA faults.
+    pub faults: u64,
+    /// Payload bytes sent.
+    pub tx_bytes: u64,
+    /// Payload bytes received.
+    pub rx_bytes: u64,
+    /// Payload bytes copied by this NIC.
+    pub copied_bytes: u64,
+    /// Payload bytes that went through NIC memory because the peer could not reach them, a part of the
+    /// copied.
+    pub staged_bytes: u64,
+    /// Payload bytes that the memory's own engine copied, out of a peer's memory or inside it, past host and NIC memory;
+    /// a part of the copied.
+    pub direct_bytes: u64,
+    /// Times that an engine was measured slower than it declares or than its stream.
+    pub engines_slow: u64,
+    /// Streams that ended inside an item of an engine, and engines that have failed.
+    pub engine_errors: u64,
+    /// Events lost.
+    pub events_lost: u64,
+    /// Steps.
+    pub steps: u64,
+}
 
 /// See the module text.
 pub(crate) struct Report {

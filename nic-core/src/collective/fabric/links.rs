@@ -45,8 +45,8 @@ pub(super) enum LinkEvent {
     Up(usize),
     /// A frame has left.
     Left(TxKey),
-    /// A header has come; `None`: it is none.
-    Header(usize, Option<Frame>),
+    /// A header has come.
+    Header(usize),
     /// A payload has come.
     Payload(Dest),
     /// A link has ended, and is to be cut.
@@ -395,15 +395,22 @@ impl Links {
             let all = self.next_piece(io, link);
             return all.map_or(LinkEvent::Nothing, LinkEvent::Payload);
         }
+        LinkEvent::Header(link)
+    }
+
+    /// The frame whose header has come; `None`: it is none.
+    #[inline]
+    pub(super) fn header(&mut self, io: &Io<'_>, link: usize) -> Option<Frame> {
+        let l = &mut self.all[link];
         let mut bytes = [0; HEADER];
         io.dma.nic_memory.read(l.header.at, &mut bytes);
         l.rx = Rx::Idle;
-        LinkEvent::Header(
-            link,
-            Frame::decode(&bytes)
-                .inspect_err(|error| tracing::warn!(peer = ?l.peer, %error, "a connection of the fabric is cut"))
-                .ok(),
-        )
+        let frame = Frame::decode(&bytes);
+        frame
+            .inspect_err(
+                |error| tracing::warn!(peer = ?l.peer, %error, "a connection of the fabric is cut"),
+            )
+            .ok()
     }
 
     /// A header was processed: waits for the next, unless its payload comes first.

@@ -203,9 +203,9 @@ impl Fabric {
             Some(LinkEvent::Up(link)) => self.announce(link),
             Some(LinkEvent::Left(key)) => self.left(key),
             Some(LinkEvent::Payload(into)) => self.payload_is_here(io, into),
-            Some(LinkEvent::Header(link, frame)) => {
-                let sound = frame.is_some_and(|f| self.on_frame(io, link, f));
-                match sound {
+            Some(LinkEvent::Header(link)) => {
+                let frame = self.links.header(io, link);
+                match frame.is_some_and(|f| self.on_frame(io, link, f)) {
                     true => self.links.go_on(io, link),
                     false => {
                         self.violations += 1;
