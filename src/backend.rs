@@ -20,6 +20,7 @@ use ringbell_nic_core::collective::{
     CancelError, CommError, CommInfo, CommStatus, CommunicatorConfig, ProgramError,
 };
 use ringbell_nic_core::engine::{Direction, EngineInfo, EngineUseError, Place, Return};
+use ringbell_nic_core::network::PortInfo;
 use ringbell_nic_core::progress::ProgressStats;
 use ringbell_nic_core::types::CommId;
 use ringbell_nic_core::{
@@ -120,6 +121,8 @@ macro_rules! control_path {
         fn counters() -> Counters;
         /// Who has stepped it, and how often.
         fn progress_stats() -> ProgressStats;
+        /// Every port, by number, with its counters.
+        fn ports() -> Vec<PortInfo>;
         /// Every open session.
         fn sessions() -> Vec<SessionInfo>;
         /// Memory of this NIC's GPU that peers map, or copy from.

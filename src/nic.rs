@@ -31,8 +31,9 @@ use crate::gpu::GpuOpenError;
 pub use crate::spec::{Cidr, PortSpec, SpecError, TransportSpec};
 
 pub use ringbell_nic_core::descriptors;
-pub use ringbell_nic_core::network::{NetworkError, Route};
+pub use ringbell_nic_core::network::{NetworkError, PortInfo, Route};
 pub use ringbell_nic_core::port::impair::Faults;
+pub use ringbell_nic_core::port::PortCounters;
 pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
 
 pub use crate::backend::NIC_VARIABLE;
@@ -246,6 +247,11 @@ impl Nic {
         self.backend.poll_event()
     }
 
+    /// Every port, by number, with its MTU and what went through it.
+    pub fn ports(&self) -> Vec<PortInfo> {
+        self.backend.ports()
+    }
+
     /// Every open session, of host threads and of kernels.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.backend.sessions()
@@ -276,7 +282,7 @@ impl Nic {
         self.transport
     }
 
-    /// The port that carries frames.
+    /// The first port, as it was asked for; [`Nic::ports`] has all of them as they are.
     pub fn port(&self) -> &PortSpec {
         &self.port
     }

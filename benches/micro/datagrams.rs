@@ -1,15 +1,15 @@
-//! A port of datagrams against a plain UDP socket with segmentation offload: one way with the sender and the receiver on a core each, and a
-//! ping-pong of 8 bytes. Runs are interleaved and medians compared; every byte is verified.
+//! A port of datagrams against a plain UDP socket with segmentation offload: one way with the sender and the receiver on a core each and in turn
+//! on one core, and a ping-pong of 8 bytes. Runs are interleaved and medians compared; every byte is verified.
 //!
 //! The plain sockets move bytes alone; the port's packets have a header of 12 bytes and a trailer of 4 around a payload in memory, and its
 //! receiver copies each payload into place.
 //!
-//! `cargo bench -p ringbell-micro --bench datagrams`
+//! `cargo bench -p ringbell-micro --bench datagrams [-- --one-core]`
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 #![allow(unsafe_code)] // Spans of memory for batches.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
@@ -28,8 +28,11 @@ const MEMORY: usize = 16 << 20;
 const BYTES: usize = 256 << 20;
 /// Bytes under way at most: what the receiver has not confirmed.
 const WINDOW: usize = 2 << 20;
+/// Bytes that are handed over at once.
+const CALL: usize = 256 << 10;
 const HEADER: usize = 12;
 const AROUND: usize = HEADER + 4;
+const SIZES: [usize; 4] = [1_024, 4_096, 8_192, 61_440];
 const TRIPS: usize = 30_000;
 /// No run takes this long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -139,44 +142,166 @@ fn port() -> RocePort {
     RocePort::open(&RoceConfig { bind, mtu: None }).expect("loopback has free ports")
 }
 
-/// Packets of `payload` bytes by a network with a port of datagrams.
+/// Sends packets by a network with a port of datagrams.
+struct Sender {
+    net: Network,
+    ip: Ipv4Addr,
+    hop: usize,
+    how: Datagrams,
+    batch: Batch,
+}
+
+impl Sender {
+    fn new(port: RocePort, to: SocketAddr) -> Sender {
+        let ip = *port.local().ip();
+        let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
+        let hop = net.hop_to(Protocol::Roce, ip, None, NicTime(0));
+        Sender {
+            ip,
+            hop: hop.expect("a route"),
+            net,
+            how: Datagrams {
+                src_port: 0,
+                dst_port: to.port(),
+                ecn: 0,
+                segmented: true,
+            },
+            batch: Batch::new(),
+        }
+    }
+
+    /// Fills the batch with the bytes from `posted` to `end`, in packets of `payload`.
+    fn fill(&mut self, src: &[u8], mut posted: usize, end: usize, payload: usize) {
+        self.batch.clear();
+        while posted < end {
+            let at = posted % MEMORY;
+            let n = payload.min(MEMORY - at).min(end - posted);
+            self.batch.put(&(posted as u64).to_le_bytes());
+            self.batch.put(&[0; HEADER - 8]);
+            // SAFETY: the memory outlives the batch.
+            unsafe { self.batch.memory(src[at..].as_ptr(), n) };
+            self.batch.put(&[0xcc; 4]);
+            self.batch.end();
+            posted += n;
+        }
+    }
+
+    /// Sends the batch from packet `sent` on, as far as there is room.
+    fn send(&mut self, sent: usize) -> usize {
+        let Sender { net, batch, .. } = self;
+        net.send(NicTime(0), self.hop, self.ip, &self.how, batch, sent)
+    }
+}
+
 fn send_packets(port: RocePort, to: SocketAddr, src: &[u8], payload: usize) {
-    let ip = *port.local().ip();
-    let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
-    let now = NicTime(0);
-    let hop = net.hop_to(Protocol::Roce, ip, None, now).expect("a route");
-    let how = Datagrams {
-        src_port: 0,
-        dst_port: to.port(),
-        ecn: 0,
-        segmented: true,
-    };
-    let (mut batch, mut posted, mut sent) = (Batch::new(), 0, 0);
+    let mut sender = Sender::new(port, to);
+    let (mut posted, mut sent) = (0, 0);
     let start = Clock::now();
-    while posted < BYTES || sent < batch.len() {
-        if sent == batch.len() {
+    while posted < BYTES || sent < sender.batch.len() {
+        if sent == sender.batch.len() {
             if !has_window(posted, start) {
                 std::hint::spin_loop();
                 continue;
             }
-            batch.clear();
-            sent = 0;
-            // About as much as one call takes.
-            let end = BYTES.min(posted + (256 << 10));
-            while posted < end {
-                let at = posted % MEMORY;
-                let n = payload.min(MEMORY - at).min(end - posted);
-                batch.put(&(posted as u64).to_le_bytes());
-                batch.put(&[0; HEADER - 8]);
-                // SAFETY: the memory outlives the batch.
-                unsafe { batch.memory(src[at..].as_ptr(), n) };
-                batch.put(&[0xcc; 4]);
-                batch.end();
-                posted += n;
-            }
+            let end = BYTES.min(posted + CALL);
+            sender.fill(src, posted, end, payload);
+            (posted, sent) = (end, 0);
         }
-        sent += net.send(now, hop, ip, &how, &batch, sent);
+        sent += sender.send(sent);
     }
+}
+
+/// The time that this thread has had a processor: neighbours on a busy machine do not count.
+fn cpu_seconds() -> f64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    t.tv_sec as f64 + t.tv_nsec as f64 / 1e9
+}
+
+/// Sends and receives in turn on one core; processor seconds of both.
+fn in_turn(
+    mut send: impl FnMut(usize, usize),
+    mut receive: impl FnMut(usize, usize),
+) -> (f64, f64) {
+    let (mut sending, mut receiving) = (0.0, 0.0);
+    let mut at = 0;
+    while at < BYTES {
+        let end = at + CALL;
+        let start = cpu_seconds();
+        send(at, end);
+        let sent = cpu_seconds();
+        receive(at, end);
+        sending += sent - start;
+        receiving += cpu_seconds() - sent;
+        at = end;
+    }
+    (sending, receiving)
+}
+
+fn raw_in_turn(payload: usize, src: &[u8], dst: &mut [u8]) -> (f64, f64) {
+    let [a, b] = raw::pair(payload + AROUND);
+    let chunk = raw_chunk(payload);
+    in_turn(
+        |at, end| {
+            let (mut at, last) = (at % MEMORY, at % MEMORY + (end - at));
+            while at < last {
+                at += a
+                    .send(&src[at..last.min(at + chunk)])
+                    .expect("room for a window");
+            }
+        },
+        |at, end| {
+            let (mut got, start) = (at, Clock::now());
+            // Behind the window's end there is room for a message, or it is cut there.
+            while got < end {
+                let at = got % MEMORY;
+                let room = (end - got).min(MEMORY - at);
+                match b.recv(&mut dst[at..at + room]) {
+                    Ok(n) => got += n,
+                    Err(_) => assert!(start.elapsed() < PATIENCE, "lost"),
+                }
+            }
+        },
+    )
+}
+
+fn port_in_turn(payload: usize, src: &[u8], dst: &mut [u8]) -> (f64, f64) {
+    let mut receiver = port();
+    let mut sender = Sender::new(port(), receiver.local().into());
+    in_turn(
+        |at, end| {
+            sender.fill(src, at, end, payload);
+            let mut sent = 0;
+            while sent < sender.batch.len() {
+                sent += sender.send(sent);
+            }
+        },
+        |at, end| {
+            let (mut got, start) = (at, Clock::now());
+            while got < end {
+                match receiver.receive(NicTime(0)) {
+                    Some(d) => got += place(d.bytes, got, dst),
+                    None => assert!(start.elapsed() < PATIENCE, "lost"),
+                }
+            }
+        },
+    )
+}
+
+/// Bytes of one call of a plain socket: as many packets as a message holds.
+fn raw_chunk(payload: usize) -> usize {
+    let packet = payload + AROUND;
+    (65_507 / packet).min(64) * packet
+}
+
+/// Copies the payload of the packet that is to come after `got` bytes into place. Returns its length.
+fn place(packet: &[u8], got: usize, dst: &mut [u8]) -> usize {
+    let (header, rest) = packet.split_at(HEADER);
+    let offset = u64::from_le_bytes(header[..8].try_into().expect("8 bytes"));
+    assert_eq!(offset as usize, got, "in order");
+    let payload = &rest[..rest.len() - 4];
+    let at = got % MEMORY;
+    dst[at..at + payload.len()].copy_from_slice(payload);
+    payload.len()
 }
 
 /// Takes packets in order and copies their payload into place.
@@ -188,14 +313,9 @@ fn receive_packets(mut port: RocePort, dst: &mut [u8]) {
             assert!(start.elapsed() < PATIENCE, "packets were lost at {got}");
             continue;
         };
-        let (header, rest) = d.bytes.split_at(HEADER);
-        let offset = u64::from_le_bytes(header[..8].try_into().expect("8 bytes"));
-        assert_eq!(offset as usize, got, "in order");
-        let payload = &rest[..rest.len() - 4];
-        let at = got % MEMORY;
-        dst[at..at + payload.len()].copy_from_slice(payload);
-        got += payload.len();
-        if got % (256 << 10) < payload.len() {
+        let n = place(d.bytes, got, dst);
+        got += n;
+        if got % CALL < n {
             TAKEN.store(got, Ordering::Release);
         }
     }
@@ -321,6 +441,7 @@ fn port_trips() -> f64 {
 }
 
 fn main() {
+    let one_core = std::env::args().any(|a| a == "--one-core");
     let src = content();
     let mut dst = vec![0; MEMORY];
     let mut wrong = false;
@@ -328,7 +449,7 @@ fn main() {
         "{:<34} {:>8} {:>8} {:>8}",
         "GB/s of payload, medians", "raw", "port", "ratio"
     );
-    for payload in [1_024, 4_096, 8_192, 61_440] {
+    for payload in SIZES.into_iter().filter(|_| !one_core) {
         let (mut plain, mut sending, mut both) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..=ROUNDS {
             let [a, b] = raw::pair(payload + AROUND);
@@ -380,6 +501,30 @@ fn main() {
             format!("both, copied into place, {payload} B"),
             z / x
         );
+    }
+    println!("GB/s of payload by processor time, sender and receiver in turn on one core");
+    for payload in SIZES {
+        let mut all: [Vec<f64>; 4] = Default::default();
+        for round in 0..=ROUNDS {
+            dst.fill(0);
+            let x = raw_in_turn(payload, &src, &mut dst);
+            wrong |= dst != src;
+            dst.fill(0);
+            let y = port_in_turn(payload, &src, &mut dst);
+            wrong |= dst != src;
+            if round > 0 {
+                for (v, seconds) in all.iter_mut().zip([x.0, y.0, x.1, y.1]) {
+                    v.push(BYTES as f64 / seconds / 1e9);
+                }
+            }
+        }
+        let [raw_send, send, raw_receive, receive] = all.map(median);
+        let line = |what: &str, raw: f64, ours: f64| {
+            let what = format!("{what}, {payload} B packets");
+            println!("{what:<34} {raw:>8.2} {ours:>8.2} {:>8.2}", ours / raw);
+        };
+        line("send", raw_send, send);
+        line("receive into place", raw_receive, receive);
     }
     let (mut plain, mut ours) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {

@@ -708,6 +708,14 @@ typedef uint64_t rb_u64;
 #define RB_REG_BAD_DESCRIPTOR 0x854u
 /** Ro. Counts NIC steps: a live NIC moves it. */
 #define RB_REG_HEARTBEAT 0x858u
+/** Ro. Ports. */
+#define RB_REG_PORTS 0x85cu
+/** Ro. Frames and datagrams sent, by all ports. */
+#define RB_REG_FRAMES_SENT 0x860u
+/** Ro. Frames and datagrams received, by all ports. */
+#define RB_REG_FRAMES_RECEIVED 0x864u
+/** Ro. Frames and datagrams that a port could not send. */
+#define RB_REG_FRAMES_LOST 0x868u
 
 /** Device-side handle of one queue. */
 struct rb_queue {

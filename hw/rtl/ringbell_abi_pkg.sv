@@ -657,6 +657,14 @@ package ringbell_abi_pkg;
   localparam int unsigned REG_BAD_DESCRIPTOR = 533;
   // Ro. Counts NIC steps: a live NIC moves it.
   localparam int unsigned REG_HEARTBEAT = 534;
+  // Ro. Ports.
+  localparam int unsigned REG_PORTS = 535;
+  // Ro. Frames and datagrams sent, by all ports.
+  localparam int unsigned REG_FRAMES_SENT = 536;
+  // Ro. Frames and datagrams received, by all ports.
+  localparam int unsigned REG_FRAMES_RECEIVED = 537;
+  // Ro. Frames and datagrams that a port could not send.
+  localparam int unsigned REG_FRAMES_LOST = 538;
 
   // Device-side handle of one queue.
   // Fields from the last to the first: byte 0 in memory is bits 7:0.

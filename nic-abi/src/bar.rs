@@ -131,6 +131,14 @@ registers! {
     BadDescriptor = 533 [Ro] => "BAD_DESCRIPTOR",
     /// Counts NIC steps: a live NIC moves it.
     Heartbeat = 534 [Ro] => "HEARTBEAT",
+    /// Ports.
+    Ports = 535 [Ro] => "PORTS",
+    /// Frames and datagrams sent, by all ports.
+    FramesSent = 536 [Ro] => "FRAMES_SENT",
+    /// Frames and datagrams received, by all ports.
+    FramesReceived = 537 [Ro] => "FRAMES_RECEIVED",
+    /// Frames and datagrams that a port could not send.
+    FramesLost = 538 [Ro] => "FRAMES_LOST",
 }
 
 impl Reg {

@@ -23,7 +23,7 @@ use crate::command::{Core, Counters};
 use crate::config::{ConfigError, LocalConfig, NicConfig, ProgressMode};
 use crate::host_queue::HostQueue;
 use crate::memory::nic_memory::NicMemory;
-use crate::network::{Network, NetworkError};
+use crate::network::{Network, NetworkError, PortInfo};
 use crate::port::AnyPort;
 use crate::progress::{Progress, ProgressStats};
 use crate::queue::{Producers, QueueConfig, QueueMemory, SendQueue};
@@ -407,6 +407,11 @@ impl Nic {
     /// Aborts every session; every accepted descriptor retires with `ABORTED`.
     pub fn reset(&self) {
         self.core(|c| c.abort_all(Status::Aborted));
+    }
+
+    /// Every port, by number.
+    pub fn ports(&self) -> Vec<PortInfo> {
+        self.core(|c| c.streams.network.describe_ports())
     }
 
     /// Every open session.

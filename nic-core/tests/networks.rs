@@ -6,6 +6,7 @@ mod nic_support;
 
 use nic_support::*;
 use ringbell_gtlb::testing::Rng;
+use ringbell_nic_abi::bar::Reg;
 use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::Checksums;
@@ -126,4 +127,40 @@ fn a_directory_with_a_long_name_works() {
         .local(third.local.clone())
         .build();
     assert!(nic.is_err());
+}
+
+#[test]
+fn ports_and_registers_count_what_every_port_carried() {
+    let nic = |network| Nic {
+        network: Some(network),
+        across: false,
+        port: true,
+    };
+    let dir = TempDir::new();
+    let [a, b] = &hosts(&dir, [nic(4), nic(5)]);
+    let hosts = [a, b];
+    let (s, r) = connected(&hosts, 0, 1, 7);
+    let tr = b.post(&recv(r, 0, 100_000));
+    let ts = a.post(&send(s, 0, 100_000));
+    settle(&hosts, &[(0, ts), (1, tr)]);
+    for _ in 0..100 {
+        for host in hosts {
+            host.nic.step();
+        }
+    }
+    let register = |h: &Host, reg: Reg| h.nic.bar_read32(reg.offset()).expect("a register");
+    for host in hosts {
+        let ports = host.nic.ports();
+        assert_eq!((ports.len(), register(host, Reg::Ports)), (1, 1));
+        let c = ports[0].counters;
+        assert!(ports[0].name.starts_with("mem") && ports[0].mtu == 1500);
+        assert_eq!(register(host, Reg::FramesSent), c.tx_frames as u32);
+        assert_eq!(register(host, Reg::FramesReceived), c.rx_frames as u32);
+        assert_eq!(register(host, Reg::FramesLost), c.tx_dropped as u32);
+        assert_eq!(register(host, Reg::FramesDropped), 0);
+        assert!(c.tx_frames > 1 && c.rx_frames > 1);
+    }
+    let sent = a.nic.ports()[0].counters;
+    // Each segment has a header of 54 bytes at least, and there are more than 100,000 / 1,460 of them.
+    assert!(sent.tx_bytes > 100_000 + 69 * 54, "{sent:?}");
 }

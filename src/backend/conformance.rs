@@ -248,6 +248,7 @@ fn collectives(a: &Nic, b: &Nic) {
 
 fn reports(nic: &Nic) {
     assert!(nic.describe().contains(&nic.ip().ip.to_string()));
+    assert!(nic.ports().iter().all(|p| !p.name.is_empty() && p.mtu > 0));
     let counters = nic.counters();
     assert!(counters.tx_bytes >= 20_000, "{counters:?}");
     let stats = nic.backend().progress_stats();

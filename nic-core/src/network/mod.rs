@@ -21,7 +21,7 @@ pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
 pub use self::routes::{Route, RouteError, Via, ROUTES_MAX};
-use crate::port::{AnyPort, Batch, MacAddr, Port, Segmentation};
+use crate::port::{AnyPort, Batch, MacAddr, Port, PortCounters, Segmentation};
 use crate::types::NicTime;
 use crate::wire::control::{echo_reply, Arp, ARP_FRAME};
 use crate::wire::frame::{classify, Dropped, Frame, RoceFrame, TcpFrame};
@@ -113,6 +113,18 @@ pub struct NetworkCounters {
     pub not_ours: u64,
     /// Answers and ARP requests dropped because a port had no room.
     pub replies_lost: u64,
+}
+
+/// A port of a NIC, for users and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PortInfo {
+    /// Kind and destination: `mem 0 of 2`, `tap rb0`.
+    pub name: String,
+    /// Largest IP packet that it carries now.
+    pub mtu: usize,
+    /// What went through it.
+    pub counters: PortCounters,
 }
 
 /// A port and a hardware address on it.
@@ -278,6 +290,16 @@ impl Network {
         &self.ports
     }
 
+    /// The ports for users, by number.
+    pub(crate) fn describe_ports(&self) -> Vec<PortInfo> {
+        let info = |p: &AnyPort| PortInfo {
+            name: p.describe(),
+            mtu: p.mtu(),
+            counters: p.counters(),
+        };
+        self.ports.iter().map(info).collect()
+    }
+
     /// The forwarding table, longest prefixes first.
     pub fn routes(&self) -> impl Iterator<Item = &Route> {
         self.routes.iter()
@@ -286,6 +308,17 @@ impl Network {
     /// What was counted since the network was made.
     pub fn counters(&self) -> NetworkCounters {
         self.counters
+    }
+
+    /// The sum of a counter over all ports.
+    pub(crate) fn sum(&self, counter: impl Fn(&PortCounters) -> u64) -> u64 {
+        self.ports.iter().map(|p| counter(&p.counters())).sum()
+    }
+
+    /// Frames that were malformed, not authenticated, or not for this NIC.
+    pub(crate) fn refused_frames(&self) -> u64 {
+        let of_ports = self.sum(|c| c.rx_malformed + c.rx_unauthenticated);
+        of_ports + self.counters.dropped + self.counters.not_ours
     }
 
     pub(crate) fn table(&self) -> Arc<Routes> {

@@ -7,13 +7,13 @@ use super::Nic;
 use crate::network::{Network, NetworkCounters};
 
 fn describe_network(net: &Network, out: &mut String) {
-    for (n, port) in net.ports().iter().enumerate() {
-        let c = port.counters();
+    for (n, port) in net.describe_ports().iter().enumerate() {
+        let c = &port.counters;
         let _ = writeln!(
             out,
             "port {n}: {}, MTU {}; frames: {} sent ({} B), {} lost, {} received ({} B), {} malformed, {} unauthenticated",
-            port.describe(),
-            port.mtu(),
+            port.name,
+            port.mtu,
             c.tx_frames,
             c.tx_bytes,
             c.tx_dropped,

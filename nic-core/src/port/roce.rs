@@ -35,6 +35,8 @@ const HEADERS: usize = 28;
 const MESSAGE_BYTES: usize = 1 << 16;
 /// Kernel buffers asked for, each way; the kernel may give less.
 const SOCKET_BUFFER: usize = 32 << 20;
+/// Up to here a packet is copied into one piece: a piece of memory costs the kernel more than the copy costs.
+const COPIED_MAX: usize = 256;
 /// MTU of a way that the kernel does not know.
 const MTU_UNKNOWN: usize = 1_500;
 /// Most ways whose MTU is remembered.
@@ -96,8 +98,8 @@ struct Inbox {
 struct Outbox {
     pieces: Pieces,
     messages: Vec<Message>,
-    /// A packet in more pieces than the kernel takes.
-    flat: Vec<u8>,
+    /// Short packets, and those in more pieces than the kernel takes: of one call at most.
+    flat: Box<[u8]>,
 }
 
 /// What becomes of a message that the kernel has refused.
@@ -155,7 +157,10 @@ impl RocePort {
                 offset: 0,
                 asks: 1,
             },
-            outbox: Outbox::default(),
+            outbox: Outbox {
+                flat: vec![0; MESSAGES * MESSAGE_BYTES].into(),
+                ..Outbox::default()
+            },
             counters: PortCounters::default(),
         })
     }
@@ -200,6 +205,7 @@ impl RocePort {
         } = &mut self.outbox;
         pieces.clear();
         messages.clear();
+        let mut flat_len = 0;
         while at < batch.len() && messages.len() < MESSAGES {
             let segment = batch.len_of(at);
             if segment > longest {
@@ -212,25 +218,26 @@ impl RocePort {
                 bytes: 0,
                 segment,
             };
-            if batch.pieces_of(at) > PIECES_MAX {
-                if !messages.is_empty() {
-                    break;
-                }
-                flat.resize(segment, 0);
-                batch.copy_to(at, flat);
-                pieces.add(first, flat.as_ptr(), segment);
-                (message.packets, message.bytes) = (1, segment);
-            }
             while message.packets < segments && at + message.packets < batch.len() {
                 let packet = at + message.packets;
                 let len = batch.len_of(packet);
+                let count = batch.pieces_of(packet);
+                let copied = len <= COPIED_MAX || count > PIECES_MAX;
+                let more = if copied { 1 } else { count };
                 let room = message.bytes + len <= DATAGRAM_MTU_MAX - HEADERS
-                    && pieces.len() - first + batch.pieces_of(packet) <= PIECES_MAX;
+                    && pieces.len() - first + more <= PIECES_MAX;
                 if len > segment || !room {
                     break;
                 }
-                for (from, len) in batch.spans(packet) {
-                    pieces.add(first, from, len);
+                if copied {
+                    let place = &mut flat[flat_len..flat_len + len];
+                    batch.copy_to(packet, place);
+                    pieces.add(first, place.as_ptr(), len);
+                    flat_len += len;
+                } else {
+                    for (from, len) in batch.spans(packet) {
+                        pieces.add(first, from, len);
+                    }
                 }
                 message.packets += 1;
                 message.bytes += len;
@@ -446,7 +453,12 @@ mod tests {
         let all = &port.outbox.messages;
         for m in all {
             // A trailer and the header behind it are one piece.
-            assert_eq!(m.pieces.len(), 2 * m.packets + 1);
+            let pieces = if m.segment > COPIED_MAX {
+                2 * m.packets + 1
+            } else {
+                1
+            };
+            assert_eq!(m.pieces.len(), pieces);
             assert!(m.bytes <= 65_507);
         }
         all.iter().map(|m| m.packets).collect()
@@ -456,14 +468,16 @@ mod tests {
     fn packets_of_one_size_are_one_message_and_a_shorter_one_ends_it() {
         let of = |sizes: &[usize]| messages(sizes, 65_507, 64);
         assert_eq!(of(&[4_112; 40]), [15, 15, 10]);
-        assert_eq!(of(&[100; 150]), [64, 64, 22]);
-        assert_eq!(of(&[100, 100, 50, 100, 50, 50, 200]), [3, 2, 1, 1]);
-        assert_eq!(of(&[65_507, 65_507, 20]), [1, 1, 1]);
+        assert_eq!(of(&[300; 150]), [64, 64, 22]);
+        assert_eq!(of(&[300, 300, 280, 300, 280, 280, 500]), [3, 2, 1, 1]);
+        assert_eq!(of(&[65_507, 65_507, 300]), [1, 1, 1]);
         assert_eq!(of(&[40_000, 30_000]), [1, 1]);
         // Eight messages a call, and none behind one that is too long.
         assert_eq!(of(&[65_000; 20]), [1; 8]);
-        assert_eq!(messages(&[100, 100, 2_000, 100], 1_000, 64), [2]);
-        assert_eq!(messages(&[2_000, 100], 1_000, 64), []);
-        assert_eq!(messages(&[100; 3], 1_000, 1), [1; 3]);
+        assert_eq!(messages(&[300, 300, 2_000, 300], 1_000, 64), [2]);
+        assert_eq!(messages(&[2_000, 300], 1_000, 64), []);
+        assert_eq!(messages(&[300; 3], 1_000, 1), [1; 3]);
+        // Short packets are copied side by side.
+        assert_eq!(of(&[100; 70]), [64, 6]);
     }
 }

@@ -163,49 +163,61 @@ pub(super) unsafe fn send(
     pieces: &Pieces,
 ) -> io::Result<usize> {
     let name = name_of(to);
-    let mut controls = [[0u64; 8]; MESSAGES];
+    let fd = socket.as_raw_fd();
+    if let [message] = messages {
+        let mut control = MaybeUninit::uninit();
+        let header = header_of(message, &name, ecn, pieces, &mut control);
+        // SAFETY: name, control and piece list live as long as the call and are as long as said; the caller keeps the pieces readable.
+        let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT) };
+        return match sent {
+            0.. => Ok(1),
+            _ => Err(io::Error::last_os_error()),
+        };
+    }
+    let mut controls = [MaybeUninit::uninit(); MESSAGES];
     // SAFETY: all-zero is a valid `mmsghdr`.
     let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
     for ((header, control), m) in headers.iter_mut().zip(&mut controls).zip(messages) {
-        let header = &mut header.msg_hdr;
-        header.msg_name = (&raw const name).cast_mut().cast();
-        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        let iovecs = &pieces.0[m.pieces.clone()];
-        header.msg_iov = iovecs.as_ptr().cast_mut();
-        header.msg_iovlen = iovecs.len();
-        let mut used = 0;
-        if m.packets > 1 {
-            used = put(
-                control,
-                used,
-                (libc::SOL_UDP, libc::UDP_SEGMENT),
-                m.segment as u16,
-            );
-        }
-        if ecn != 0 {
-            used = put(
-                control,
-                used,
-                (libc::IPPROTO_IP, libc::IP_TOS),
-                libc::c_int::from(ecn),
-            );
-        }
-        if used > 0 {
-            header.msg_control = control.as_mut_ptr().cast();
-            header.msg_controllen = used;
-        }
+        header.msg_hdr = header_of(m, &name, ecn, pieces, control);
     }
-    let count = messages.len().min(MESSAGES);
-    // SAFETY: names, controls and piece lists live as long as the call and are as long as said; the caller keeps the pieces readable.
-    let sent = unsafe {
-        libc::sendmmsg(
-            socket.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count as libc::c_uint,
-            libc::MSG_DONTWAIT,
-        )
-    };
+    let count = messages.len().min(MESSAGES) as libc::c_uint;
+    // SAFETY: as above.
+    let sent = unsafe { libc::sendmmsg(fd, headers.as_mut_ptr(), count, libc::MSG_DONTWAIT) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+}
+
+/// The kernel's header of a message to `name`.
+#[inline]
+fn header_of(
+    message: &Message,
+    name: &libc::sockaddr_in,
+    ecn: u8,
+    pieces: &Pieces,
+    control: &mut MaybeUninit<Control>,
+) -> libc::msghdr {
+    // SAFETY: all-zero is a valid `msghdr`.
+    let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+    header.msg_name = (&raw const *name).cast_mut().cast();
+    header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    let iovecs = &pieces.0[message.pieces.clone()];
+    header.msg_iov = iovecs.as_ptr().cast_mut();
+    header.msg_iovlen = iovecs.len();
+    if message.packets == 1 && ecn == 0 {
+        return header;
+    }
+    let control = control.write([0; 8]);
+    let mut used = 0;
+    if message.packets > 1 {
+        let segment = message.segment as u16;
+        used = put(control, used, (libc::SOL_UDP, libc::UDP_SEGMENT), segment);
+    }
+    if ecn != 0 {
+        let tos = libc::c_int::from(ecn);
+        used = put(control, used, (libc::IPPROTO_IP, libc::IP_TOS), tos);
+    }
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = used;
+    header
 }
 
 /// Writes a control message behind `used` bytes of others. Returns how many are used now.
@@ -233,60 +245,97 @@ fn put<T>(control: &mut Control, used: usize, (level, kind): (i32, i32), value: 
     used + space
 }
 
-/// Receives messages, one for each of `rooms`, as many as are there, into rooms of `room` bytes each. Returns how many there were.
+/// Receives messages, as many as are there and `got` has places, into rooms of `room` bytes each. Returns how many there were.
 pub(super) fn receive(
     socket: &UdpSocket,
     bytes: &mut [u8],
     room: usize,
     got: &mut [Received],
 ) -> io::Result<usize> {
-    let count = got.len().min(bytes.len() / room).min(MESSAGES);
-    let mut controls = [MaybeUninit::<Control>::uninit(); MESSAGES];
-    let mut names = [MaybeUninit::<libc::sockaddr_in>::uninit(); MESSAGES];
-    let mut iovecs = [libc::iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    }; MESSAGES];
-    // SAFETY: all-zero is a valid `mmsghdr`.
-    let mut headers: [libc::mmsghdr; MESSAGES] = unsafe { MaybeUninit::zeroed().assume_init() };
+    let fd = socket.as_raw_fd();
     let mut rooms = bytes.chunks_exact_mut(room);
-    for i in 0..count {
-        let (header, room) = (&mut headers[i].msg_hdr, rooms.next().unwrap_or_default());
-        iovecs[i].iov_base = room.as_mut_ptr().cast();
-        iovecs[i].iov_len = room.len();
-        header.msg_iov = &raw mut iovecs[i];
-        header.msg_iovlen = 1;
-        header.msg_name = names[i].as_mut_ptr().cast();
-        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-        header.msg_control = controls[i].as_mut_ptr().cast();
-        header.msg_controllen = size_of::<Control>();
+    if let [one] = got {
+        let mut place = Place::new(rooms.next().unwrap_or_default());
+        let mut header = place.header();
+        // SAFETY: the place lives as long as the call, and its parts are as long as said.
+        let len = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) };
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        *one = place.received(&header, len);
+        return Ok(1);
     }
-    // SAFETY: names, controls and rooms live as long as the call, and are as long as said.
-    let n = unsafe {
-        libc::recvmmsg(
-            socket.as_raw_fd(),
-            headers.as_mut_ptr(),
-            count as libc::c_uint,
-            libc::MSG_DONTWAIT,
-            std::ptr::null_mut(),
-        )
-    };
+    let mut places: [Place; MESSAGES] =
+        std::array::from_fn(|_| Place::new(rooms.next().unwrap_or_default()));
+    let mut headers = [(); MESSAGES].map(|()| libc::mmsghdr {
+        // SAFETY: all-zero is a valid `msghdr`.
+        msg_hdr: unsafe { MaybeUninit::zeroed().assume_init() },
+        msg_len: 0,
+    });
+    for (header, place) in headers.iter_mut().zip(&mut places) {
+        header.msg_hdr = place.header();
+    }
+    let count = got.len().min(MESSAGES) as libc::c_uint;
+    let (at, flags, no_timeout) = (
+        headers.as_mut_ptr(),
+        libc::MSG_DONTWAIT,
+        std::ptr::null_mut(),
+    );
+    // SAFETY: the places live as long as the call, and their parts are as long as said.
+    let n = unsafe { libc::recvmmsg(fd, at, count, flags, no_timeout) };
     let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
-    for i in 0..n {
-        let (header, len) = (&headers[i].msg_hdr, headers[i].msg_len as usize);
+    for ((got, header), place) in got.iter_mut().zip(&headers[..n]).zip(&places) {
+        *got = place.received(&header.msg_hdr, header.msg_len as usize);
+    }
+    Ok(n)
+}
+
+/// Where the kernel puts a message and what it says about it.
+struct Place {
+    room: libc::iovec,
+    name: MaybeUninit<libc::sockaddr_in>,
+    control: MaybeUninit<Control>,
+}
+
+impl Place {
+    #[inline]
+    fn new(room: &mut [u8]) -> Place {
+        Place {
+            room: libc::iovec {
+                iov_base: room.as_mut_ptr().cast(),
+                iov_len: room.len(),
+            },
+            name: MaybeUninit::uninit(),
+            control: MaybeUninit::uninit(),
+        }
+    }
+
+    #[inline]
+    fn header(&mut self) -> libc::msghdr {
+        // SAFETY: all-zero is a valid `msghdr`.
+        let mut header: libc::msghdr = unsafe { MaybeUninit::zeroed().assume_init() };
+        header.msg_iov = &raw mut self.room;
+        header.msg_iovlen = 1;
+        header.msg_name = self.name.as_mut_ptr().cast();
+        header.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        header.msg_control = self.control.as_mut_ptr().cast();
+        header.msg_controllen = size_of::<Control>();
+        header
+    }
+
+    /// What the kernel has put here, when it has received `len` bytes.
+    fn received(&self, header: &libc::msghdr, len: usize) -> Received {
         // SAFETY: a socket of IPv4 has filled it.
-        let name = unsafe { names[i].assume_init() };
+        let name = unsafe { self.name.assume_init() };
         let from = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
         let cut = header.msg_flags & libc::MSG_TRUNC != 0;
-        got[i] = Received {
+        let mut got = Received {
             from: SocketAddrV4::new(from, u16::from_be(name.sin_port)),
             len: if cut { 0 } else { len },
             segment: len,
             ecn: 0,
         };
-        read_controls(header, &mut got[i]);
+        read_controls(header, &mut got);
+        got
     }
-    Ok(n)
 }
 
 /// Takes the size of the joined packets and the ECN bits from the control messages.
