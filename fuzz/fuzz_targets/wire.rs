@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use ringbell_nic_core::port::MacAddr;
 use ringbell_nic_core::wire::control::{echo_reply, Arp};
 use ringbell_nic_core::wire::frame::{classify, set_sequence, Frame};
-use ringbell_nic_core::wire::roce::{cm, mad, packet, Packet};
+use ringbell_nic_core::wire::roce::{cm, mad, packet, Packet, ICRC_BYTES};
 use ringbell_nic_core::wire::vxlan;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
             extended: p.extended,
         };
         let len = head.emit(&mut vec![0; bytes.len()], p.payload.len());
-        assert_eq!(len + packet::ICRC_BYTES, bytes.len());
+        assert_eq!(len + ICRC_BYTES, bytes.len());
     }
     if let Some(datagram) = bytes.first_chunk::<{ mad::MAD_BYTES }>() {
         if let Some((message, transaction)) = cm::Message::parse(datagram) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rdma_support::*;
 use ringbell_nic_abi::Status;
+use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
 use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaConfigError, RdmaTransport};
@@ -18,10 +19,7 @@ use tcp_support::{Rng, IP_A, IP_B, MINUTE};
 fn faulty(seed: u64, faults: &Faults) -> Wire {
     let (a, b) = wire(1500, Checksums::Software);
     let impair = |port: Box<dyn Port>, seed| -> Box<dyn Port> {
-        let faults = Faults {
-            seed,
-            ..faults.clone()
-        };
+        let faults = Faults { seed, ..*faults };
         Box::new(Impair::new(port, faults).unwrap()) // probabilities
     };
     (impair(a, seed * 2), impair(b, seed * 2 + 1))
@@ -232,4 +230,69 @@ fn settings_that_cannot_work_are_refused() {
         ..config(1)
     };
     assert_eq!(refused(c), RdmaConfigError::Timeout { timeout });
+}
+
+#[test]
+fn tshark_reads_a_session_from_the_first_request_to_the_last_reply() {
+    let path = std::env::temp_dir().join(format!("ringbell-rdma-{}.pcapng", std::process::id()));
+    let file = std::fs::File::create_new(&path).expect("a name of our own");
+    let (a, b) = wire(1500, Checksums::Software);
+    let recorded = Capture::new(a, file, Duration::ZERO).expect("a new file can be written");
+    let mut p = Pair::new((Box::new(recorded), b), 3);
+    let (a, b) = p.connect(7000);
+    let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), 700_001, 1);
+    let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), 10_001, 2);
+    p.until(MINUTE, |p| {
+        let done = there.drive(&mut p.a, &mut p.b) & back.drive(&mut p.b, &mut p.a);
+        done.then_some(())
+    });
+    p.a.rdma.close(a);
+    p.until(MINUTE, |p| p.b.has(TransportEvent::PeerClosed { conn: b }));
+    p.b.rdma.close(b);
+    p.until(MINUTE, |p| {
+        (p.a.rdma.connections() + p.b.rdma.connections() == 0).then_some(())
+    });
+    drop(p);
+    let shown = std::process::Command::new("tshark")
+        // Random payloads look like those of another protocol now and then.
+        .args(["-n", "--disable-protocol", "rpcordma", "-T", "fields"])
+        .args([
+            "-e",
+            "_ws.malformed",
+            "-e",
+            "_ws.expert",
+            "-e",
+            "infiniband.bth.opcode",
+            "-e",
+            "infiniband.mad.attributeid",
+            "-r",
+        ])
+        .arg(&path)
+        .output();
+    std::fs::remove_file(&path).expect("written above");
+    let Ok(shown) = shown else {
+        eprintln!("SKIPPED tshark_reads_a_session: there is no tshark");
+        return;
+    };
+    let text = String::from_utf8_lossy(&shown.stdout);
+    let number = |t: &str| match t.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16).ok(),
+        None => t.parse().ok(),
+    };
+    let seen: std::collections::BTreeSet<_> = text
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.split('\t').skip(2).map(number);
+            Some((cells.next()??, cells.next()?))
+        })
+        .collect();
+    // Operations, and those of queue pair 1 with the attribute of their message: request, reply, ready, disconnect and its reply.
+    let management = [0x10, 0x13, 0x14, 0x15, 0x16].map(|a| (0x64, Some(a)));
+    let all = [4, 5, 0x11]
+        .map(|op| (op, None))
+        .into_iter()
+        .chain(management);
+    assert_eq!(seen, all.collect());
+    let odd = text.lines().find(|l| !l.starts_with("\t\t"));
+    assert_eq!(odd, None, "malformed, or an expert's remark");
 }

@@ -202,13 +202,16 @@ impl Pair {
     }
 }
 
+/// Tokens and lengths of what was posted and has not ended.
+type Posted = VecDeque<(u64, u32)>;
+
 /// One direction of a transfer: bytes cut at random into sends and receives.
 pub struct Flow {
     conn: (ConnId, ConnId),
     src: Buffer,
     dst: Buffer,
     posted: (u32, u32),
-    open: (VecDeque<(u64, u32)>, VecDeque<(u64, u32)>),
+    open: (Posted, Posted),
     token: u64,
     rng: Rng,
     pub done: u32,

@@ -1,14 +1,14 @@
 //! RDMA: streams over reliable connections of RoCEv2, each a queue pair.
 //!
 //! ```text
-//! network (ports, ARP) ─▶ receive (queue pair number) ─▶ qp ─▶ stream ─▶ posted receives ─▶ memory
+//! network (ports, ARP) ─▶ serve (queue pair number) ─▶ qp ─▶ stream ─▶ posted receives ─▶ memory
 //!                              │ queue pair 1               ▲
 //!                              ▼                            │ serve: timers, ready list
 //!                            manage ─▶ conn      memory ─▶ posted sends
 //! ```
 //!
 //! The wire is real RoCEv2: tshark reads it, and the invariant CRC is that of any RoCEv2 NIC. [`qp`] is the standard's reliable
-//! connection without I/O. [`stream`] puts the bytes of a session into SENDs and has a window, so that the receiver is always
+//! connection without I/O. `stream` puts the bytes of a session into SENDs and has a window, so that the receiver is always
 //! ready. Connections are made by the standard's communication management over queue pair 1 (`manage`): the service is
 //! the session's port, as of the RDMA connection manager of Linux; window, features and packet size travel as private data.
 //!
@@ -24,7 +24,6 @@ mod conn;
 mod manage;
 pub mod qp;
 mod random;
-mod receive;
 mod ring;
 mod serve;
 mod stream;
