@@ -80,6 +80,9 @@ rb_result rb_nic_event(rb_nic *nic, rb_event *event, int32_t *got);
 
 /* Allocates GPU memory and registers it for send and receive. Kernels dereference *va; the host must not. */
 rb_result rb_mem_alloc(rb_nic *nic, size_t bytes, void **va);
+/* The same, zeroed, for one-sided operations of peers too: `*rkey` is what a peer's kernel needs besides the address
+ * (gpu_remote_of of ringbell_one_sided.cuh). rb_mem_free frees it. */
+rb_result rb_mem_alloc_remote(rb_nic *nic, size_t bytes, void **va, uint32_t *rkey);
 /* Unregisters (waits for DMA in flight) and frees. `va` must be one that rb_mem_alloc gave. */
 rb_result rb_mem_free(rb_nic *nic, void *va);
 /* Host to GPU, and back. The GPU's range must lie inside one allocation. */

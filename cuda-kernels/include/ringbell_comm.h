@@ -157,6 +157,11 @@ rb_result rb_comm_failed_rank(rb_communicator *comm, uint32_t *rank);
 /* Proves a program of one's own (docs/collectives.md) and loads it into the NIC: operations of its
  * collective and root with RB_ALGO_USER run it. Every rank loads the same. */
 rb_result rb_comm_load_program(rb_communicator *comm, const char *program);
+/* Allocates zeroed GPU memory on every rank, for one-sided operations by rank and offset: a kernel names it by `*window`, the
+ * same number on all ranks (gpu_window of ringbell_one_sided.cuh). Every rank calls it with the same size, in the same order. */
+rb_result rb_comm_alloc_symmetric(rb_communicator *comm, size_t bytes, void **va, uint32_t *window);
+/* Frees this rank's part; operations of other ranks on it fail from then on. rb_comm_destroy does it as well. */
+rb_result rb_comm_free_symmetric(rb_communicator *comm, void *va);
 /* What a kernel needs to run collectives itself (ringbell_collective.cuh), to be passed by value. */
 rb_result rb_comm_kernel_handle(rb_communicator *comm, rb_comm *handle);
 

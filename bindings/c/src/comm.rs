@@ -1,7 +1,9 @@
 //! Communicators of the C API: making, splitting, shrinking and freeing them.
 #![allow(unsafe_code)] // Exports functions under names of C.
 
+use std::collections::BTreeMap;
 use std::ffi::{c_char, c_void, CStr};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use ringbell::parts::cuda_kernels::KernelArg;
@@ -12,7 +14,7 @@ use crate::group;
 use crate::handles::Table;
 use crate::nic::NICS;
 use crate::pointer::{optional_text, text, Out};
-use ringbell::comm::CommStatus;
+use ringbell::comm::{CommStatus, SymmetricBuffer};
 use ringbell::{Communicator, Job, UniqueId};
 
 /// Bytes of `rb_unique_id`.
@@ -44,6 +46,18 @@ struct JobInfo {
 pub(super) struct OpenComm {
     pub(super) owner: usize,
     pub(super) comm: Communicator,
+    /// By address. They end with it.
+    pub(super) windows: Mutex<BTreeMap<u64, SymmetricBuffer>>,
+}
+
+impl OpenComm {
+    fn new(owner: usize, comm: Communicator) -> OpenComm {
+        OpenComm {
+            owner,
+            comm,
+            windows: Mutex::default(),
+        }
+    }
 }
 
 pub(super) static COMMS: Table<OpenComm> = Table::new("communicator (rb_communicator)");
@@ -182,7 +196,7 @@ unsafe extern "C" fn rb_comm_init_rank(
         group::make(out, move || {
             let comm = Communicator::init(&nic.nic, &id, ranks, rank, &options);
             let comm = comm.map_err(|e| Failure::collective(&e))?;
-            Ok(COMMS.insert(OpenComm { owner, comm }))
+            Ok(COMMS.insert(OpenComm::new(owner, comm)))
         })
     })
 }
@@ -207,7 +221,7 @@ unsafe extern "C" fn rb_comm_init_env(
         let job = Job::from_env().map_err(|e| Failure::job(&e))?;
         let comm = Communicator::from_job(&nic.nic, &job, &options);
         let comm = comm.map_err(|e| Failure::collective(&e))?;
-        let handle = COMMS.insert(OpenComm { owner, comm });
+        let handle = COMMS.insert(OpenComm::new(owner, comm));
         out.set(std::ptr::without_provenance_mut(handle));
         Ok(())
     })
@@ -248,7 +262,7 @@ unsafe extern "C" fn rb_comm_init_all(
         let made =
             Communicator::init_all(&opened, &options).map_err(|e| Failure::collective(&e))?;
         for ((out, owner), comm) in outs.iter().zip(owners).zip(made) {
-            let handle = COMMS.insert(OpenComm { owner, comm });
+            let handle = COMMS.insert(OpenComm::new(owner, comm));
             out.set(std::ptr::without_provenance_mut(handle));
         }
         Ok(())
@@ -274,7 +288,7 @@ unsafe extern "C" fn rb_comm_split(
             let part = of.comm.split(colour, key);
             let part = part.map_err(|e| Failure::collective(&e))?;
             let owner = of.owner;
-            Ok(part.map_or(0, |comm| COMMS.insert(OpenComm { owner, comm })))
+            Ok(part.map_or(0, |comm| COMMS.insert(OpenComm::new(owner, comm))))
         })
     })
 }
@@ -296,7 +310,7 @@ unsafe extern "C" fn rb_comm_shrink(
             let comm = of.comm.shrink(patience(&of.comm, patience_us));
             let comm = comm.map_err(|e| Failure::collective(&e))?;
             let owner = of.owner;
-            Ok(COMMS.insert(OpenComm { owner, comm }))
+            Ok(COMMS.insert(OpenComm::new(owner, comm)))
         })
     })
 }

@@ -3,7 +3,7 @@
 //! A handle is a number in the form of a pointer ([`handles`]). Every entry catches panics and keeps the error's text for its
 //! thread ([`failure`]). No function has a behaviour of its own: all translate to the Rust API and back.
 //!
-//! `nic`, `memory`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`, `own_engine`:
+//! `nic`, `memory`, `one_sided`, `host`: the NIC and its memory. `kernel`, `stream`, `graph`, `socket`: work on the GPU. `engine`, `own_engine`:
 //! computation on the NIC's data path. `comm` with `comm_config`, `collective`, `request`, `group`, `kernel_stream`: communicators, with
 //! NCCL's names for the calls.
 
@@ -20,6 +20,7 @@ mod kernel;
 mod kernel_stream;
 mod memory;
 mod nic;
+mod one_sided;
 mod own_engine;
 mod pointer;
 mod request;

@@ -407,6 +407,24 @@ static void splits(struct rank *r) {
     CHECK(rb_mem_free(r->nic, x) == 0);
 }
 
+/* Memory for one-sided operations of kernels: the same window on every rank, zeroed, freed once. */
+static void symmetric(struct rank *r) {
+    void *x = NULL, *remote = NULL;
+    uint32_t window = 0, next = 0, rkey = 0, word = 1;
+    CHECK(rb_comm_alloc_symmetric(r->comm, 4096, &x, &window) == 0 && x && window);
+    CHECK(rb_mem_read(r->nic, &word, (char *)x + 4092, 4) == 0 && word == 0);
+    CHECK(rb_comm_free_symmetric(r->comm, x) == 0);
+    FAILS(rb_comm_free_symmetric(r->comm, x), RB_ERR_INVALID_ARGUMENT, "freed before");
+    FAILS(rb_mem_free(r->nic, x), RB_ERR_INVALID_ARGUMENT, "not the start");
+    FAILS(rb_comm_alloc_symmetric(r->comm, 0, &x, &window), RB_ERR_INVALID_ARGUMENT, "0 bytes");
+    FAILS(rb_comm_alloc_symmetric(r->comm, 8, NULL, &window), RB_ERR_INVALID_ARGUMENT, "null");
+    FAILS(rb_comm_alloc_symmetric(r->comm, 8 + r->me, &x, &window), RB_ERR_INVALID_ARGUMENT, "symmetric memory: rank");
+    CHECK(rb_comm_alloc_symmetric(r->comm, 8, &x, &next) == 0 && next > window);
+    CHECK(rb_mem_alloc_remote(r->nic, 100, &remote, &rkey) == 0 && remote && rkey);
+    CHECK(rb_mem_free(r->nic, remote) == 0);
+    /* The other window ends with the communicator. */
+}
+
 static const char *const OWN = "ringbell program 1\ncollective all-reduce\nranks 2\nblock 2\norder ring\n"
                                "rank 0\n0: input[0] -> net 1\n1: net 1 + input[1] -> output[1], net 1\n2: net 1 -> output[0]\n"
                                "rank 1\n0: input[1] -> net 0\n1: net 0 + input[0] -> output[0], net 0\n2: net 0 -> output[1]\n";
@@ -542,6 +560,7 @@ static void threads(const char *directory) {
             each(all, n, messages);
             each(all, n, streams);
             each(all, n, own_program);
+            each(all, n, symmetric);
             each(all, n, disagree);
             each(all, n, aborts);
         } else if (n == 3) {
