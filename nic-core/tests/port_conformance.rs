@@ -1,5 +1,7 @@
 //! The rules of [`port_rules`] for every port and every wrapper of one.
 
+#![allow(clippy::disallowed_methods)] // Tests at the edge: deadlines, so that a hang fails.
+
 mod tcp_support;
 #[macro_use]
 mod port_rules;

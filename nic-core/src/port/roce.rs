@@ -3,7 +3,7 @@
 //! The kernel does Ethernet, ARP, routes and the IP header; our end is an address of the host. A packet begins behind the UDP header,
 //! at the BTH.
 //!
-//! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts (`UDP_SEGMENT`), and up to [`MESSAGES`] messages leave in
+//! **Sending.** Packets of one size to one peer leave as one message, which the kernel cuts (`UDP_SEGMENT`), and up to 8 messages leave in
 //! one system call. The kernel gathers them from the batch's pieces: no byte is copied before.
 //! **Receiving.** Several messages in one call, each of packets that the kernel has joined (`UDP_GRO`).
 //!
