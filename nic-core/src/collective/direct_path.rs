@@ -166,7 +166,7 @@ impl Path for DirectPaths {
             }
         };
         d.path
-            .post(id.into(), op, taps::shows_messages(&io.engines, slot));
+            .post(id.into(), op, taps::shows_messages(io.engines, slot));
         c.count(p.params.kind, Algorithm::Direct);
         c.active.push(id);
         self.active += 1;

@@ -327,7 +327,7 @@ impl Collectives {
         if self.table.is_empty() && !self.messages.fabric.is_busy() {
             return false;
         }
-        self.show_messages(&mut io.engines);
+        self.show_messages(io.engines);
         let mut moved = self.take_events(io);
         if fresh && self.table.lives.unsettled {
             moved |= self.look_at_clock(io);

@@ -95,8 +95,8 @@ impl Viewer {
             if io.dma().read(&buffer, at, &mut piece[..n])? == ReadStatus::Pending {
                 return Ok(false);
             }
-            let engines = &mut io.engines;
-            engines.see(self.by, self.direction, self.op, &piece[..n]);
+            io.engines
+                .see(self.by, self.direction, self.op, &piece[..n]);
             *done += n as u64;
         }
         Ok(*done == total)

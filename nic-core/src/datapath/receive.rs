@@ -272,6 +272,10 @@ impl ReceivePath {
         data: &mut Datapath<'_>,
         events: &mut VecDeque<TransportEvent>,
     ) -> (bool, Filled) {
+        if self.recvs.is_empty() && data.engines.is_none() && !source.is_ended() {
+            self.holds = false;
+            return (false, Filled::All);
+        }
         let mut moved = false;
         let end = loop {
             let end = self.pass(source, data, events, &mut moved);

@@ -135,15 +135,19 @@ impl Packet {
                 let (len, bytes) = (small.len, small.bytes());
                 Packet::Inline { dst, len, bytes }
             }
-            5 if small as usize <= SPANS => Packet::Ref {
-                dst,
-                n: small,
-                spans: [
+            5 => {
+                let spans = [
                     (w[1], w[4] as u32),
                     (w[2], (w[4] >> 32) as u32),
                     (w[3], w[5] as u32),
-                ],
-            },
+                ];
+                // A span without bytes would be a run that never ends.
+                if spans.get(..small.into())?.iter().any(|(_, len)| *len == 0) {
+                    return None;
+                }
+                let n = small;
+                Packet::Ref { dst, n, spans }
+            }
             6 => Packet::Ack {
                 dst,
                 spans: w[1],
@@ -207,5 +211,13 @@ mod tests {
         }
         assert_eq!(Packet::decode(&[head(4, 41, 0); 8]), None);
         assert_eq!(Packet::decode(&[head(5, 4, 0); 8]), None);
+        for empty in 0..SPANS {
+            let mut spans = [(4096, 1); SPANS];
+            spans[empty].1 = 0;
+            let packet = |n| Packet::Ref { dst, n, spans };
+            assert_eq!(Packet::decode(&packet(3).encode()), None);
+            let before = packet(empty as u8);
+            assert_eq!(Packet::decode(&before.encode()), Some(before));
+        }
     }
 }

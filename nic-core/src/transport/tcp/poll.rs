@@ -437,12 +437,9 @@ impl TcpTransport {
                 c.fail_all(Status::ConnectionReset, events);
                 events.push_back(TransportEvent::Reset { conn: c.id });
             }
-            Phase::Open => {
-                if !closed {
-                    // The way in which it closed stays known for later looks.
-                    c.last_state = state;
-                }
-            }
+            // The way in which it closed stays known for later looks.
+            Phase::Open if closed => {}
+            Phase::Open => c.last_state = state,
             Phase::Dead => {
                 c.recvs.fail_all((Status::ConnectionReset, 0), events);
             }
