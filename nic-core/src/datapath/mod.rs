@@ -5,16 +5,16 @@
 //! posted sends ◀─ memory ─▶ [engine] ─▶ transport's room           SendPath::fill
 //! ```
 //!
-//! A transport keeps a [`ReceivePath`] and a [`SendPath`] for each connection and posts the operations that it gets
+//! A transport keeps a `ReceivePath` and a `SendPath` for each connection and posts the operations that it gets
 //! ([`RecvWork`], [`SendWork`]) there. When bytes can move it calls `fill`:
 //!
-//! - **Receiving.** The transport implements [`Source`]: the next run of the stream's bytes, in order, and whether the
-//!   peer has ended the stream. A slice is a source, too: the payload of one packet. [`ReceivePath::fill`] takes the
+//! - **Receiving.** The transport implements `Source`: the next run of the stream's bytes, in order, and whether the
+//!   peer has ended the stream. A slice is a source, too: the payload of one packet. `ReceivePath::fill` takes the
 //!   bytes that posted receives have room for. What is left stays with the source. The call retires receives that are full,
 //!   that have `some` bytes and no more to come, that fault, and at the end of the stream.
-//! - **Sending.** The transport passes [`SendPath::fill`] the room of one packet, segment or line, and gets bytes of
+//! - **Sending.** The transport passes `SendPath::fill` the room of one packet, segment or line, and gets bytes of
 //!   one send at most (or an engine's output). A send retires when its last byte is in the room, unless
-//!   the transport holds it until an acknowledgement ([`SendPath::hold`]). Bytes in the room are the transport's: it sends
+//!   it left by reference (`SendPath::refer`): then with the transport's acknowledgement. Bytes in the room are the transport's: it sends
 //!   them again by itself.
 //!
 //! Engines are stages of the same bodies. Every byte passes an engine once and in order, so a transport calls `fill`
