@@ -297,9 +297,7 @@ impl Links {
                 }
             }
             TransportEvent::Connected { conn } => {
-                let Some(&l) = self.by_conn.get(&(t, conn)) else {
-                    return None;
-                };
+                let &l = self.by_conn.get(&(t, conn))?;
                 let me = self.me();
                 let link = &mut self.all[l];
                 link.state = LinkState::Up;
@@ -319,9 +317,7 @@ impl Links {
                 LinkEvent::Up(l)
             }
             TransportEvent::ConnectFailed { conn, status } => {
-                let Some(l) = self.by_conn.remove(&(t, conn)) else {
-                    return None;
-                };
+                let l = self.by_conn.remove(&(t, conn))?;
                 let next = matches!(status, Status::HostUnreachable | Status::NoResources);
                 self.connect(io, l, if next { t + 1 } else { io.transports.len() });
                 LinkEvent::Nothing
@@ -359,9 +355,7 @@ impl Links {
                 LinkEvent::Nothing
             }
             TransportEvent::PeerClosed { conn } | TransportEvent::Reset { conn } => {
-                let Some(&l) = self.by_conn.get(&(t, conn)) else {
-                    return None;
-                };
+                let &l = self.by_conn.get(&(t, conn))?;
                 if matches!(e, TransportEvent::PeerClosed { .. }) {
                     // Bytes may still be on their way; the receive that waits will see the end.
                     return Some(LinkEvent::Nothing);
