@@ -7,18 +7,39 @@ use std::time::Duration;
 use ringbell_nic_abi::collective::{COMM_ENDED, RANK_ABSENT};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
-use super::direct_path::DirectComm;
+use super::direct::Direct;
+use super::executor::Op;
 use super::params::Params;
 use super::prepared::Kept;
 use super::settings::{CollectiveCounters, CollectiveSettings};
-use super::State;
-use crate::memory::nic_memory::{Block, Space};
-use crate::types::NicTime;
+use crate::memory::nic_memory::{Block, Space, NIC_BUS};
+use crate::types::{ConnId, NicTime};
 
 /// Operations whose parameters are remembered after their end: a rank that disagrees may be late.
 const HISTORY: usize = 64;
 /// How long an ended communicator waits for peers to take sent payload before their links are cut.
 pub(crate) const GRACE: Duration = Duration::from_millis(200);
+
+/// Unit of addresses in `Join` frames.
+pub(super) const AREA_UNIT: u64 = 128;
+
+/// The direct path of a communicator.
+#[derive(Debug)]
+pub(crate) struct DirectComm {
+    pub(crate) path: Direct,
+    /// Transport and connection of every other rank.
+    pub(super) routes: Vec<Option<(usize, ConnId)>>,
+    /// All ranks are there, and share this host.
+    pub(crate) ready: bool,
+}
+
+impl DirectComm {
+    /// The area's address, as in `Join`.
+    pub(crate) fn area(&self) -> u32 {
+        let unit = (self.path.address() - NIC_BUS) / AREA_UNIT + 1;
+        u32::try_from(unit).unwrap_or(0)
+    }
+}
 
 /// How a communicator ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -184,14 +205,12 @@ impl Comm {
     }
 
     /// Frees a program's NIC memory, and adds up its counts.
-    pub(super) fn release(&mut self, state: &State) {
-        if let State::Running(op) = state {
-            for b in op.blocks() {
-                self.arena.free(b);
-            }
-            self.counters.steps += op.steps_run;
-            self.counters.reduced += op.reduced;
+    pub(super) fn release(&mut self, op: &Op) {
+        for b in op.blocks() {
+            self.arena.free(b);
         }
+        self.counters.steps += op.steps_run;
+        self.counters.reduced += op.reduced;
     }
 
     /// Keeps the parameters of an operation that has ended.

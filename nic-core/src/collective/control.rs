@@ -6,8 +6,7 @@ use std::net::Ipv4Addr;
 use ringbell_gtlb::Access;
 use ringbell_nic_abi::{GpuVa, Status};
 
-use super::communicator::{Comm, Life};
-use super::direct_path::DirectComm;
+use super::communicator::{Comm, DirectComm, Life};
 use super::fabric::{Frame, Tells};
 use super::prepared::Kept;
 use super::table::MAX_COMMS;

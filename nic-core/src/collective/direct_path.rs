@@ -4,7 +4,7 @@
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
-use super::communicator::Comm;
+use super::communicator::{Comm, DirectComm, AREA_UNIT};
 use super::direct::{Access, AreaPool, Direct, Ended, Outcome, Pages, Peers};
 use super::fabric::Fabric;
 use super::table::{News, State, Table};
@@ -14,28 +14,8 @@ use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
 use crate::types::ConnId;
 
-/// Unit of addresses in `Join` frames.
-const AREA_UNIT: u64 = 128;
 /// Polls of a path that is aborted together with its NIC before its operations are given up.
 const LAST_LOOKS: u32 = 1 << 16;
-
-/// The direct path of a communicator.
-#[derive(Debug)]
-pub(crate) struct DirectComm {
-    pub(crate) path: Direct,
-    /// Transport and connection of every other rank.
-    routes: Vec<Option<(usize, ConnId)>>,
-    /// All ranks are there, and share this host.
-    pub(crate) ready: bool,
-}
-
-impl DirectComm {
-    /// The area's address, as in `Join`.
-    pub(crate) fn area(&self) -> u32 {
-        let unit = (self.path.address() - NIC_BUS) / AREA_UNIT + 1;
-        u32::try_from(unit).unwrap_or(0)
-    }
-}
 
 struct Routes<'a> {
     transports: &'a [Box<dyn Transport>],

@@ -8,7 +8,7 @@ use ringbell_gtlb::Fault;
 use ringbell_nic_abi::kernel_stream::{state_of, DATA_AT, HEAD_AT, STATE_AT, TAIL_AT};
 use ringbell_nic_abi::{GpuVa, Status, StreamRef};
 
-use super::fabric::Pieces;
+use super::fabric::{Io, Pieces};
 use crate::dma::Dma;
 use crate::types::Buffer;
 
@@ -162,5 +162,83 @@ impl StreamEnd {
         self.side
             .store(dma, index, self.own)
             .map_err(|f| f.status())
+    }
+}
+
+/// Takes over the streams of an operation: source and destination.
+pub(super) fn open(
+    io: &mut Io<'_>,
+    streams: [Option<StreamSide>; 2],
+) -> Result<[Option<StreamEnd>; 2], Refusal> {
+    let [input, output] = streams;
+    let mut of = |side: Option<StreamSide>, way| {
+        side.map(|s| StreamEnd::open(&mut io.dma(), s, way))
+            .transpose()
+    };
+    Ok([of(input, Way::FromKernel)?, of(output, Way::ToKernel)?])
+}
+
+/// The kernels' streams that operations use.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    /// Streams in use, and by which operation.
+    taken: Vec<(StreamSide, u32)>,
+    /// Operations that may go on when a kernel has moved.
+    pub(super) watched: Vec<u32>,
+    /// Failures of which kernels are still to be notified.
+    failed: Vec<(StreamSide, Status, u64)>,
+}
+
+impl Streams {
+    pub(super) fn is_quiet(&self) -> bool {
+        self.watched.is_empty()
+    }
+
+    /// Whether kernels are to be notified of failures.
+    #[inline]
+    pub(super) fn have_failed(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// Whether another operation has one of them: they are taken in the order of posting.
+    pub(super) fn are_taken(&self, streams: [Option<StreamSide>; 2]) -> bool {
+        let taken = |s: &StreamSide| self.taken.iter().any(|t| t.0 == *s);
+        streams.iter().flatten().any(taken)
+    }
+
+    /// An operation has begun with them.
+    pub(super) fn take(&mut self, id: u32, streams: [Option<StreamSide>; 2]) {
+        self.taken
+            .extend(streams.into_iter().flatten().map(|s| (s, id)));
+    }
+
+    /// An operation has ended.
+    pub(super) fn give_back(
+        &mut self,
+        id: u32,
+        streams: [Option<StreamSide>; 2],
+        status: Status,
+        detail: u64,
+    ) {
+        self.taken.retain(|t| t.1 != id);
+        self.watched.retain(|w| *w != id);
+        if status != Status::Ok {
+            let failed = streams.into_iter().flatten();
+            self.failed.extend(failed.map(|s| (s, status, detail)));
+        }
+    }
+
+    /// Notifies kernels of failures.
+    pub(crate) fn tell(&mut self, dma: &mut Dma<'_>) {
+        for (side, status, detail) in self.failed.drain(..) {
+            side.fail(dma, status, detail);
+        }
+    }
+
+    /// It goes on when a kernel has moved.
+    pub(super) fn watch(&mut self, id: u32) {
+        if !self.watched.contains(&id) {
+            self.watched.push(id);
+        }
     }
 }

@@ -9,7 +9,7 @@ use ringbell_onc_engines::program::Layout;
 use super::cut::Cut;
 use super::executor::{self, Job, Op, Progress};
 use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
-use super::streams::{self, look_at_streams};
+use super::kernel_stream;
 use super::table::{Active, State, Table};
 use super::{taps, Begun, Io, Params, Path, Plan, Task};
 use crate::dma::ReadStatus;
@@ -107,7 +107,7 @@ impl Path for Messages {
                         return Begun::Yes;
                     }
                 };
-                let ends = match streams::open(io, streams) {
+                let ends = match kernel_stream::open(io, streams) {
                     Ok(ends) => ends,
                     Err((status, detail)) => {
                         table.finish(slot, id, status, 0, detail);
@@ -162,7 +162,7 @@ impl Path for Messages {
 
     fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
         if !table.streams.is_quiet() {
-            look_at_streams(table, io);
+            table.look_at_streams(io);
         }
         let n = table.ready();
         let mut budget = STEP_ELEMENTS;

@@ -35,6 +35,7 @@ mod messages;
 mod named;
 mod own;
 mod params;
+mod passing;
 #[cfg(test)]
 pub(crate) mod peer_failure;
 mod plan;

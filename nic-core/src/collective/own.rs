@@ -2,22 +2,11 @@
 
 use ringbell_nic_abi::{DataType, ReduceOp, Status};
 
-use super::combine::Combine;
 use super::fabric::Own;
 use super::table::{State, Table};
+use super::task::OwnCopy;
 use super::{executor, Io, LocalPass, Pieces, Task};
 use crate::dma::ReadStatus;
-
-/// A message on its way from one buffer of this rank to another.
-#[derive(Debug)]
-pub(super) struct Copy {
-    pass: Combine,
-    /// The operation that sends.
-    pub(super) sender: u32,
-    len: u64,
-    /// What the receive reports.
-    detail: u64,
-}
 
 /// Whether two messages share bytes.
 fn overlap(a: &Pieces, b: &Pieces) -> bool {
@@ -43,7 +32,7 @@ impl Table {
         }) else {
             return;
         };
-        let copy = Copy {
+        let copy = OwnCopy {
             pass: *pass,
             sender,
             len,

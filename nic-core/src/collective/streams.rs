@@ -1,5 +1,4 @@
-//! Operations with kernels' streams: the owner of each stream, operations that wait for a kernel, and
-//! notification of kernels when an operation has failed.
+//! Operations with kernels' streams: which of them may begin, and STREAM_SEND and STREAM_RECV from their start to their end.
 
 use ringbell_nic_abi::Status;
 
@@ -7,77 +6,11 @@ use super::channel::{Channel, ChannelSpec, End};
 use super::communicator::Comm;
 use super::executor::Progress;
 use super::fabric::{STREAM_TAG, USER_TAG};
-use super::kernel_stream::{Refusal, StreamEnd, StreamSide, Way};
+use super::kernel_stream;
 use super::messages::Messages;
 use super::params::fold;
 use super::table::{Active, State, Table};
 use super::{ChannelTask, Io, Task};
-use crate::dma::Dma;
-
-/// See the module text.
-#[derive(Debug, Default)]
-pub(crate) struct Streams {
-    /// Streams in use, and by which operation.
-    taken: Vec<(StreamSide, u32)>,
-    /// Operations that may go on when a kernel has moved.
-    watched: Vec<u32>,
-    /// Failures of which kernels are still to be notified.
-    failed: Vec<(StreamSide, Status, u64)>,
-}
-
-impl Streams {
-    pub(super) fn is_quiet(&self) -> bool {
-        self.watched.is_empty()
-    }
-
-    /// Whether kernels are to be notified of failures.
-    #[inline]
-    pub(super) fn have_failed(&self) -> bool {
-        !self.failed.is_empty()
-    }
-
-    /// Whether another operation has one of them: they are taken in the order of posting.
-    pub(super) fn are_taken(&self, streams: [Option<StreamSide>; 2]) -> bool {
-        let taken = |s: &StreamSide| self.taken.iter().any(|t| t.0 == *s);
-        streams.iter().flatten().any(taken)
-    }
-
-    /// An operation has begun with them.
-    pub(super) fn take(&mut self, id: u32, streams: [Option<StreamSide>; 2]) {
-        self.taken
-            .extend(streams.into_iter().flatten().map(|s| (s, id)));
-    }
-
-    /// An operation has ended.
-    pub(super) fn give_back(
-        &mut self,
-        id: u32,
-        streams: [Option<StreamSide>; 2],
-        status: Status,
-        detail: u64,
-    ) {
-        self.taken.retain(|t| t.1 != id);
-        self.watched.retain(|w| *w != id);
-        if status != Status::Ok {
-            let failed = streams.into_iter().flatten();
-            self.failed.extend(failed.map(|s| (s, status, detail)));
-        }
-    }
-
-    /// Notifies kernels of failures.
-    pub(crate) fn tell(&mut self, dma: &mut Dma<'_>) {
-        for (side, status, detail) in self.failed.drain(..) {
-            side.fail(dma, status, detail);
-        }
-    }
-
-    /// It goes on when a kernel has moved.
-    pub(super) fn watch(&mut self, id: u32) {
-        if !self.watched.contains(&id) {
-            self.watched.push(id);
-        }
-    }
-}
 
 /// Whether an operation under way needs a rank although it waits for no message: its kernel is slow.
 pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
@@ -86,24 +19,6 @@ pub(super) fn streams_need(table: &Table, c: &Comm, rank: u32) -> bool {
         _ => false,
     };
     c.active.iter().any(needs)
-}
-
-/// Wakes the operations whose kernels have moved.
-pub(super) fn look_at_streams(table: &mut Table, io: &mut Io<'_>) {
-    let mut i = 0;
-    while let Some(&id) = table.streams.watched.get(i) {
-        let news = match table.ops.get(id).map(|a| &a.state) {
-            Some(State::Channel(c)) => c.has_news(&mut io.dma()),
-            Some(State::Running(op)) => op.has_news(io),
-            _ => true,
-        };
-        if news {
-            table.streams.watched.swap_remove(i);
-            table.wake(id);
-        } else {
-            i += 1;
-        }
-    }
 }
 
 /// Whether another operation has a stream of this one, or is between the same two ranks with the same tag: messages
@@ -130,7 +45,7 @@ impl Messages {
         t: ChannelTask,
     ) {
         let streams = table.ops.get(id).map_or([None; 2], Active::streams);
-        let end = match open(io, streams) {
+        let end = match kernel_stream::open(io, streams) {
             Ok([Some(end), _] | [None, Some(end)]) => End::Stream(end),
             Ok([None, None]) => End::Memory(t.side),
             Err((status, detail)) => return table.finish(slot, id, status, 0, detail),
@@ -200,19 +115,6 @@ impl Messages {
             _ => table.end(slot, rank, Status::CommAborted),
         }
     }
-}
-
-/// Takes over the streams of an operation: source and destination.
-pub(super) fn open(
-    io: &mut Io<'_>,
-    streams: [Option<StreamSide>; 2],
-) -> Result<[Option<StreamEnd>; 2], Refusal> {
-    let [input, output] = streams;
-    let mut of = |side: Option<StreamSide>, way| {
-        side.map(|s| StreamEnd::open(&mut io.dma(), s, way))
-            .transpose()
-    };
-    Ok([of(input, Way::FromKernel)?, of(output, Way::ToKernel)?])
 }
 
 /// The fabric's tag of a stream's messages.

@@ -9,11 +9,13 @@ use super::channel::Channel;
 use super::combine::Combine;
 use super::communicator::{Comm, Dispute, Lives};
 use super::executor::Op;
+use super::fabric::Io;
+use super::kernel_stream::Streams;
 use super::prepared::{Key, Prepared};
 use super::slab::Slab;
-use super::streams::Streams;
 use super::taps::Tap;
-use super::{own, After, Params, Reach, Rings, StreamSide, Task, Thresholds};
+use super::task::OwnCopy;
+use super::{After, Params, Reach, Rings, StreamSide, Task, Thresholds};
 use crate::outstanding::Retired;
 use crate::types::{CommId, NicTime, WorkToken};
 
@@ -29,7 +31,7 @@ pub(super) enum State {
     Message(Option<u32>),
     Local(Box<Combine>),
     /// A message from this rank, as it is copied.
-    FromItself(Box<own::Copy>),
+    FromItself(Box<OwnCopy>),
     /// The same at its sender: the receive.
     ToItself(u32),
     Channel(Box<Channel>),
@@ -312,6 +314,24 @@ impl Table {
         }
     }
 
+    /// Wakes the operations whose kernels have moved.
+    pub(super) fn look_at_streams(&mut self, io: &mut Io<'_>) {
+        let mut i = 0;
+        while let Some(&id) = self.streams.watched.get(i) {
+            let news = match self.ops.get(id).map(|a| &a.state) {
+                Some(State::Channel(c)) => c.has_news(&mut io.dma()),
+                Some(State::Running(op)) => op.has_news(io),
+                _ => true,
+            };
+            if news {
+                self.streams.watched.swap_remove(i);
+                self.wake(id);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
     /// Whether operations can go on, or wait for a kernel.
     #[inline]
     pub(super) fn has_ready(&self) -> bool {
@@ -383,7 +403,9 @@ impl Table {
             if let Some(i) = c.active.iter().position(|o| *o == id) {
                 c.active.remove(i);
             }
-            c.release(&a.state);
+            if let State::Running(op) = &a.state {
+                c.release(op);
+            }
             if status == Status::Ok {
                 c.counters.completed += 1;
             } else {

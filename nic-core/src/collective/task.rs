@@ -47,6 +47,17 @@ pub(crate) struct ChannelTask {
     pub(crate) side: Side,
 }
 
+/// A message on its way from one buffer of this rank to another.
+#[derive(Debug)]
+pub(super) struct OwnCopy {
+    pub(super) pass: Combine,
+    /// The operation that sends.
+    pub(super) sender: u32,
+    pub(super) len: u64,
+    /// What the receive reports.
+    pub(super) detail: u64,
+}
+
 /// One pass over this rank's memory: a copy, or destination = destination op source.
 #[derive(Debug)]
 pub(crate) struct LocalPass {

@@ -20,7 +20,7 @@ use super::pages::{Access, Pages, INLINE_PAGES};
 use super::plan::Plans;
 use super::ranges::Ranges;
 use super::record::Record;
-use super::{DirectOp, Params};
+use super::Params;
 use crate::copy;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 
@@ -104,14 +104,20 @@ pub(super) struct Bounce {
 }
 
 impl Bounce {
-    pub(super) fn new(d: &DirectOp, base: u64, plans: &mut Plans) -> Bounce {
-        let (p, size) = (d.params, d.params.dtype.bytes());
+    /// Of an operation with these parameters, whose own source and destination have so many bytes.
+    pub(super) fn new(
+        p: Params,
+        push: &Ranges,
+        bytes: [u64; 2],
+        base: u64,
+        plans: &mut Plans,
+    ) -> Bounce {
+        let size = p.dtype.bytes();
         let block = (p.count * size).max(1);
-        let chunks = u64::from(d.push.block_chunks.max(1));
-        let most_blocks = d
-            .push
+        let chunks = u64::from(push.block_chunks.max(1));
+        let most_blocks = push
             .input_bytes
-            .max(d.push.output_bytes)
+            .max(push.output_bytes)
             .div_ceil(block)
             .max(1);
         let each = (WINDOW / (size * most_blocks * chunks)).max(1);
@@ -129,7 +135,7 @@ impl Bounce {
                 of(plans, each * chunks),
                 of(plans, p.count - (slices - 1) * each * chunks),
             ],
-            blocks: [d.input.bytes() / block, d.output.bytes() / block],
+            blocks: bytes.map(|b| b / block),
             filled: 0,
             passed: 0,
             taken: 0,

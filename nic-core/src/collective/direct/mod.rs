@@ -487,7 +487,14 @@ impl Direct {
                         Way::Push => self.stats.push += 1,
                         Way::Pull => self.stats.pull += 1,
                         Way::Bounce => {
-                            let b = Bounce::new(op, self.slices, &mut self.plans);
+                            let bytes = [op.input.bytes(), op.output.bytes()];
+                            let b = Bounce::new(
+                                op.params,
+                                &op.push,
+                                bytes,
+                                self.slices,
+                                &mut self.plans,
+                            );
                             op.phase = Phase::Bounce(Box::new(b));
                             self.show_windows(nic_memory, peers);
                             continue;
