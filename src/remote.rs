@@ -70,7 +70,7 @@ impl Nic {
     /// # Errors
     /// As [`Nic::alloc`].
     pub fn alloc_remote<T: Plain>(&self, len: u64) -> Result<DeviceBuffer<T>, AllocError> {
-        const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+        static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
         let buffer = self.alloc_with(len, Access::REMOTE)?;
         let mut at = 0;
         while at < buffer.bytes() {

@@ -83,7 +83,7 @@ fn rank(comm: &Communicator, module: &Path) -> Result<Vec<f32>, Error> {
     };
     launch.wait(Duration::from_secs(60))?;
     end.to_vec()?[0].check("halo")?;
-    let last = SIGNALS + if STEPS % 2 == 0 { 0 } else { strip };
+    let last = SIGNALS + if STEPS.is_multiple_of(2) { 0 } else { strip };
     let mut rows = vec![0.0; ROWS * COLS];
     window.read((last + COLS) as u64, &mut rows)?;
     // No rank takes its memory away while another still puts.

@@ -125,8 +125,8 @@ impl RemoteMemory for Dma<'_> {
     }
 
     fn hold(&mut self, region: u32) {
-        // Its count is kept by `release`.
-        std::mem::forget(self.mmu.hold(region));
+        // A pin has no destructor: it counts until `release`.
+        let _pin = self.mmu.hold(region);
     }
 
     fn release(&mut self, region: u32) {

@@ -1,6 +1,7 @@
 //! Processing of a peer's packets.
 
 use super::conn::Phase;
+use super::one_sided::line::{OneSidedPacket, PutBytes};
 use super::*;
 
 impl LocalTransport {
@@ -44,23 +45,18 @@ impl LocalTransport {
                 self.learn(link, &spans[..n as usize]);
                 self.on_control(link, p);
             }
-            Packet::OneSided {
-                packet: one_sided::line::OneSidedPacket::Grant { n, spans },
-                ..
-            } => {
-                self.learn(link, &spans[..n as usize]);
-                self.on_control(link, p);
-            }
-            Packet::OneSided {
-                packet:
-                    one_sided::line::OneSidedPacket::Put {
-                        bytes: one_sided::line::PutBytes::At(bus),
+            Packet::OneSided { words, .. } => {
+                match OneSidedPacket::decode(&words) {
+                    Some(OneSidedPacket::Grant { n, spans }) => {
+                        self.learn(link, &spans[..n as usize]);
+                    }
+                    Some(OneSidedPacket::Put {
+                        bytes: PutBytes::At(bus),
                         len,
                         ..
-                    },
-                ..
-            } => {
-                self.learn(link, &[(bus, len)]);
+                    }) => self.learn(link, &[(bus, len)]),
+                    _ => {}
+                }
                 self.on_control(link, p);
             }
             other => self.on_control(link, other),
@@ -141,8 +137,9 @@ impl LocalTransport {
                         reset = true;
                     }
                 }
-                Packet::OneSided { packet, .. } if c.phase == Phase::Open && !c.reset => {
-                    reset = !c.one_sided.receive(c.id, packet, &mut events);
+                Packet::OneSided { words, .. } if c.phase == Phase::Open && !c.reset => {
+                    let packet = OneSidedPacket::decode(&words);
+                    reset = packet.is_none_or(|p| !c.one_sided.receive(c.id, p, &mut events));
                     self.violations += u64::from(reset);
                 }
                 _ => {}

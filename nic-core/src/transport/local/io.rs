@@ -11,6 +11,7 @@ use crate::config::StagingConfig;
 use crate::datapath::{Datapath, Sent};
 use crate::dma::StageRoom;
 use crate::engine::EngineFailed;
+use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::TransportEvent;
 
 /// How filling receives ended.
@@ -80,4 +81,9 @@ impl From<Sent> for Progress {
             Sent::Failed(failed) => Progress::Failed(failed),
         }
     }
+}
+
+/// Whether a span lies in the peer's NIC memory, where the peer may wait for the room.
+pub(super) fn is_staged(bus: u64) -> bool {
+    (NIC_BUS..HOST_BUS).contains(&bus)
 }

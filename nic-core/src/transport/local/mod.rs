@@ -262,7 +262,7 @@ impl LocalTransport {
                 }
                 let one_sided = !c.one_sided.is_idle();
                 if one_sided {
-                    match one_sided::serve(&mut c, &mut io) {
+                    match one_sided::serve(c.id, c.peer_id, &mut c.one_sided, &mut io) {
                         Fill::Done => {}
                         Fill::Budget => again = true,
                         Fill::Broken => broken = true,
@@ -281,8 +281,8 @@ impl LocalTransport {
                 let window = self.config.inline_window as u64;
                 again |= transmit::pump(&mut c, &mut out, window) == Stop::Again;
                 if one_sided && !c.reset && !broken {
-                    match one_sided::pump(&mut c, &mut out) {
-                        Ok(stop) => again |= stop == Stop::Again,
+                    match one_sided::pump(c.id, c.peer_id, &mut c.one_sided, &mut out) {
+                        Ok(more) => again |= more,
                         Err(one_sided::Broken) => broken = true,
                     }
                 }

@@ -3,7 +3,6 @@
 //! Word 0: kind (8 bits), small length (8), the receiver's connection id (32), and the ring's lap
 //! bit on top. The rest depends on the kind.
 
-use super::one_sided::line::OneSidedPacket;
 use crate::types::Small;
 
 /// Payload bytes that travel inside a line.
@@ -39,7 +38,7 @@ pub(super) enum Packet {
     /// The connection is gone.
     Rst { dst: u32 },
     /// A request of a one-sided operation, or an answer to one.
-    OneSided { dst: u32, packet: OneSidedPacket },
+    OneSided { dst: u32, words: [u64; 8] },
 }
 
 pub(super) const fn head(kind: u64, small: u64, dst: u32) -> u64 {
@@ -110,7 +109,7 @@ impl Packet {
             }
             Packet::Fin { dst, closed } => w[0] = head(7, closed.into(), dst),
             Packet::Rst { dst } => w[0] = head(8, 0, dst),
-            Packet::OneSided { dst, ref packet } => w = packet.encode(dst),
+            Packet::OneSided { words, .. } => w = words,
         }
         w
     }
@@ -158,10 +157,8 @@ impl Packet {
                 closed: small != 0,
             },
             8 => Packet::Rst { dst },
-            _ => Packet::OneSided {
-                dst,
-                packet: OneSidedPacket::decode(w)?,
-            },
+            9..=16 => Packet::OneSided { dst, words: *w },
+            _ => return None,
         })
     }
 }

@@ -1,13 +1,12 @@
 //! What has arrived of a connection, as the source of its byte path.
 
 use super::conn::Conn;
-use super::io::{Fill, In};
+use super::io::{is_staged, Fill, In};
 use super::link::Link;
 use super::pending_copy;
 use super::rx::{Rx, Seg};
 use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
 use crate::engine::Direction;
-use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::types::Buffer;
 
 /// Bytes that one step copies by reference before it looks at everything else again.
@@ -172,11 +171,6 @@ pub(super) fn fill(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
             },
         }
     }
-}
-
-/// Whether a span lies in the peer's NIC memory, where the peer may wait for the room.
-pub(super) fn is_staged(bus: u64) -> bool {
-    (NIC_BUS..HOST_BUS).contains(&bus)
 }
 
 /// Copies small payloads that wait without a receive, so that two sides that both send first do not

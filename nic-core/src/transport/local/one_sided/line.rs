@@ -90,9 +90,9 @@ impl OneSidedPacket {
                     value: 0,
                     set: false,
                 });
-                let flags = u64::from(last) * LAST
-                    | u64::from(signal.is_some()) * SIGNAL
-                    | u64::from(s.set) * SET;
+                let flags = (u64::from(last) * LAST)
+                    | (u64::from(signal.is_some()) * SIGNAL)
+                    | (u64::from(s.set) * SET);
                 (w[1], w[2], w[3]) = (va.0, pair(rkey.0, s.index), s.value);
                 match bytes {
                     PutBytes::Inline(words) => {

@@ -14,9 +14,7 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::Status;
 
-use super::conn::Conn;
 use super::io::{Fill, In, Out};
-use super::transmit::Stop;
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::HOST_BUS;
 use crate::transport::TransportEvent;
@@ -93,22 +91,24 @@ impl OneSided {
     }
 }
 
-/// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for.
-pub(super) fn serve(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
-    match requester::pull(c, io) {
-        Fill::Done => responder::serve(c, io),
+/// Moves bytes into memory of ours: requests of the peer, and bytes that this side has asked for. `peer`: its id of the
+/// connection.
+pub(super) fn serve(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
+    match requester::pull(id, peer, o, io) {
+        Fill::Done => responder::serve(peer, o, io),
         other => other,
     }
 }
 
-/// Sends answers and requests, as far as there is room.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
-    let answered = responder::pump(c, out)?;
-    let asked = requester::pump(c, out)?;
-    Ok(match (answered, asked) {
-        (Stop::Done, Stop::Done) => Stop::Done,
-        _ => Stop::Again,
-    })
+/// Sends answers and requests, as far as there is room. `true`: to be called again.
+pub(super) fn pump(
+    id: ConnId,
+    peer: u32,
+    o: &mut OneSided,
+    out: &mut Out<'_, '_>,
+) -> Result<bool, Broken> {
+    let answers_left = responder::pump(peer, o, out)?;
+    Ok(requester::pump(id, peer, o, out)? || answers_left)
 }
 
 /// The connection cannot go on: half of a get was granted, and the other half has failed.

@@ -5,13 +5,11 @@ use std::collections::VecDeque;
 use ringbell_gtlb::Fault;
 use ringbell_nic_abi::{GpuVa, Status};
 
-use super::super::conn::Conn;
 use super::super::io::{Fill, In, Out, Progress};
-use super::super::packet::{Packet, INLINE};
-use super::super::transmit::Stop;
+use super::super::packet::INLINE;
 use super::line::{OneSidedPacket, PutBytes, PUT_INLINE};
 use super::piece::{Held, Piece};
-use super::{reaches, Broken, WINDOW};
+use super::{reaches, Broken, OneSided, WINDOW};
 use crate::copy;
 use crate::dma::ReadStatus;
 use crate::transport::{Payload, RemoteOp, RemoteWork, TransportEvent};
@@ -222,9 +220,9 @@ impl Requester {
 }
 
 /// Copies bytes of gets to their place.
-pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
-    while let Some(pull) = c.one_sided.requester.pulls.front_mut() {
-        let Some(get) = c.one_sided.requester.gets.front_mut() else {
+pub(super) fn pull(id: ConnId, peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
+    while let Some(pull) = o.requester.pulls.front_mut() {
+        let Some(get) = o.requester.gets.front_mut() else {
             return Fill::Broken;
         };
         let (left, at) = (get.into.len - get.done, u64::from(get.done));
@@ -252,7 +250,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
                         from.put(io.data.dma, &get.into, at, None, streaming)
                     }
                 };
-                if io.link.is_revoked(c.peer_id) {
+                if io.link.is_revoked(peer) {
                     return Fill::Broken;
                 }
                 *io.budget -= n;
@@ -262,7 +260,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
             }
         };
         io.moved = true;
-        let requester = &mut c.one_sided.requester;
+        let requester = &mut o.requester;
         if whole {
             let span = matches!(requester.pulls.pop_front(), Some(Pull::At { .. }));
             requester.spans_pulled += u64::from(span);
@@ -280,7 +278,7 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
             let token = get.token;
             if !std::mem::replace(&mut get.cancelled, true) {
                 io.events.push_back(TransportEvent::RemoteDone {
-                    conn: c.id,
+                    conn: id,
                     token,
                     status,
                     bytes: get.done.into(),
@@ -301,15 +299,20 @@ pub(super) fn pull(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
 }
 
 /// Sends what was taken, and requests.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
-    let (dst, r) = (c.peer_id, &mut c.one_sided.requester);
+pub(super) fn pump(
+    id: ConnId,
+    dst: u32,
+    o: &mut OneSided,
+    out: &mut Out<'_, '_>,
+) -> Result<bool, Broken> {
+    let r = &mut o.requester;
     let taken = r.spans_pulled - r.spans_told;
     if taken > 0 && (r.pulls.is_empty() || taken >= u64::from(WINDOW / 4)) {
         let packet = OneSidedPacket::Taken {
             spans: r.spans_pulled,
         };
-        if !out.link.push(&Packet::OneSided { dst, packet }) {
-            return Ok(Stop::Again);
+        if !out.link.push_line(&packet.encode(dst)) {
+            return Ok(true);
         }
         r.spans_told = r.spans_pulled;
         out.moved = true;
@@ -321,18 +324,18 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
             continue;
         }
         if r.lines_sent.wrapping_sub(r.lines_taken) >= WINDOW {
-            return Ok(Stop::Done);
+            return Ok(false);
         }
         match emit(r, dst, out) {
             Ok(Progress::On) => {}
-            Ok(Progress::Wait) => return Ok(Stop::Done),
-            Ok(_) => return Ok(Stop::Again),
+            Ok(Progress::Wait) => return Ok(false),
+            Ok(_) => return Ok(true),
             Err(fault) => {
                 let (status, detail) = fault.status();
                 let w = &mut r.works[r.next];
                 if !std::mem::replace(&mut w.retired, true) {
                     out.events.push_back(TransportEvent::RemoteDone {
-                        conn: c.id,
+                        conn: id,
                         token: w.work.token,
                         status,
                         bytes: 0,
@@ -340,7 +343,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
                     });
                 }
                 let room = r.piece.take().map(|p| Held::Room(p.room));
-                c.one_sided.left.extend(room);
+                o.left.extend(room);
                 if w.emitted > 0 {
                     // The peer waits for the rest of it.
                     return Err(Broken);
@@ -349,7 +352,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
             }
         }
     }
-    Ok(Stop::Done)
+    Ok(false)
 }
 
 /// Emits a line of the next operation.
@@ -422,7 +425,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
                 last: len == left,
                 signal,
             };
-            if !out.link.push(&Packet::OneSided { dst, packet }) {
+            if !out.link.push_line(&packet.encode(dst)) {
                 if let Some(room) = staged {
                     // It is read again.
                     out.give(room);
@@ -440,7 +443,7 @@ fn emit(r: &mut Requester, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
             return Ok(Progress::On);
         }
     };
-    if !out.link.push(&Packet::OneSided { dst, packet }) {
+    if !out.link.push_line(&packet.encode(dst)) {
         return Ok(Progress::Again);
     }
     r.lines_sent = r.lines_sent.wrapping_add(1);

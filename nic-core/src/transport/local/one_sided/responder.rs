@@ -5,14 +5,11 @@ use std::collections::VecDeque;
 use ringbell_gtlb::{Fault, Need};
 use ringbell_nic_abi::{PdId, Status};
 
-use super::super::conn::Conn;
-use super::super::io::{Fill, In, Out, Progress};
-use super::super::packet::{Packet, INLINE, SPANS};
-use super::super::receive::is_staged;
-use super::super::transmit::Stop;
+use super::super::io::{is_staged, Fill, In, Out, Progress};
+use super::super::packet::{INLINE, SPANS};
 use super::line::{OneSidedPacket, PutBytes, GET_INLINE};
 use super::piece::{Held, Piece};
-use super::{reaches, Broken, WINDOW};
+use super::{reaches, Broken, OneSided, WINDOW};
 use crate::copy;
 use crate::dma::{DmaAccess, ReadStatus, WordUpdate};
 use crate::types::Buffer;
@@ -128,8 +125,8 @@ impl Responder {
 }
 
 /// Executes requests, up to the next get.
-pub(super) fn serve(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
-    let r = &mut c.one_sided.responder;
+pub(super) fn serve(peer: u32, o: &mut OneSided, io: &mut In<'_, '_>) -> Fill {
+    let r = &mut o.responder;
     if r.domains.is_empty() {
         // Its session was not accepted yet.
         return Fill::Done;
@@ -140,7 +137,7 @@ pub(super) fn serve(c: &mut Conn, io: &mut In<'_, '_>) -> Fill {
                 let last = *last;
                 r.tell_now |= matches!(request, OneSidedPacket::Put { bytes: PutBytes::At(bus), .. } if is_staged(*bus));
                 if r.failed.is_none() {
-                    match put(&r.domains, request, c.peer_id, io) {
+                    match put(&r.domains, request, peer, io) {
                         Ok(Fill::Done) => {}
                         Ok(other) => return other,
                         Err(why) => r.failed = Some(why),
@@ -276,9 +273,9 @@ fn update(
 }
 
 /// Sends bytes, or grants, of gets, and answers.
-pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> {
-    let (dst, r) = (c.peer_id, &mut c.one_sided.responder);
-    let mut stop = Stop::Done;
+pub(super) fn pump(dst: u32, o: &mut OneSided, out: &mut Out<'_, '_>) -> Result<bool, Broken> {
+    let r = &mut o.responder;
+    let mut again = false;
     while let Some(OneSidedPacket::Get { va, rkey, len }) = r.queue.front().copied() {
         if r.domains.is_empty() {
             break;
@@ -318,7 +315,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
                     // Kept until the last grant was taken.
                     let region = Held::Region(get.buffer.region);
                     match r.spans_granted == r.spans_taken {
-                        true => c.one_sided.left.push(region),
+                        true => o.left.push(region),
                         false => r.granted.push_back((r.spans_granted, region)),
                     }
                 }
@@ -328,15 +325,15 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
             }
             Ok(Progress::Wait) => break,
             Ok(_) => {
-                stop = Stop::Again;
+                again = true;
                 break;
             }
             Err(fault) => {
                 let done = r.get.as_ref().map_or(0, |g| g.done);
                 if let Some(get) = r.get.take() {
-                    c.one_sided.left.push(Held::Region(get.buffer.region));
+                    o.left.push(Held::Region(get.buffer.region));
                     let room = get.piece.map(|p| Held::Room(p.room));
-                    c.one_sided.left.extend(room);
+                    o.left.extend(room);
                 }
                 if done > 0 {
                     return Err(Broken);
@@ -348,7 +345,7 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
     }
     while let Some(a) = r.answers.front() {
         if !answer(a, r.lines, dst, out) {
-            return Ok(Stop::Again);
+            return Ok(true);
         }
         (r.lines_told, r.tell_now) = (r.lines, false);
         r.answers.pop_front();
@@ -362,16 +359,13 @@ pub(super) fn pump(c: &mut Conn, out: &mut Out<'_, '_>) -> Result<Stop, Broken> 
             detail: 0,
         };
         if !answer(&so_far, r.lines, dst, out) {
-            return Ok(Stop::Again);
+            return Ok(true);
         }
         (r.lines_told, r.tell_now) = (r.lines, false);
     }
     // Requests behind a get.
     let more = !matches!(r.queue.front(), None | Some(OneSidedPacket::Get { .. }));
-    Ok(match more && !r.domains.is_empty() {
-        true => Stop::Again,
-        false => stop,
-    })
+    Ok(again || (more && !r.domains.is_empty()))
 }
 
 fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_, '_>) -> bool {
@@ -381,7 +375,7 @@ fn answer(a: &Answer, lines: u32, dst: u32, out: &mut Out<'_, '_>) -> bool {
         lines,
         detail: a.detail,
     };
-    let sent = out.link.push(&Packet::OneSided { dst, packet });
+    let sent = out.link.push_line(&packet.encode(dst));
     out.moved |= sent;
     sent
 }
@@ -403,7 +397,7 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
                 .read(&buffer, get.done.into(), &mut bytes[..n])?;
             let len = n as u8;
             let packet = OneSidedPacket::Data { len, bytes };
-            if read == ReadStatus::Pending || !out.link.push(&Packet::OneSided { dst, packet }) {
+            if read == ReadStatus::Pending || !out.link.push_line(&packet.encode(dst)) {
                 return Ok(Progress::Again);
             }
             get.done += n as u32;
@@ -435,7 +429,7 @@ fn show(r: &mut Responder, dst: u32, out: &mut Out<'_, '_>) -> Result<Progress, 
             room = Some(piece);
         }
         let packet = OneSidedPacket::Grant { n: n as u8, spans };
-        if !out.link.push(&Packet::OneSided { dst, packet }) {
+        if !out.link.push_line(&packet.encode(dst)) {
             if let Some(room) = room {
                 out.give(room);
             }
