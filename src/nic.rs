@@ -287,7 +287,8 @@ impl Nic {
         &self.port
     }
 
-    /// Allocates zeroed GPU memory for `len` elements that kernels may send from and receive into.
+    /// Allocates GPU memory for `len` elements that kernels may send from and receive into. Its contents are undefined, as those of
+    /// `cudaMalloc`: a reused block keeps its bytes.
     ///
     /// # Errors
     /// [`AllocError`]: the GPU is full, or a limit of the NIC was reached.
