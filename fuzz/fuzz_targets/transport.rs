@@ -69,7 +69,8 @@ fuzz_target!(|bytes: &[u8]| {
             attacker.flush(now);
         }
         let takers: &mut Takers<'_> = &mut [Some(&mut victim), None];
-        let mut data = Datapath::without_engines(&mut NoMemory);
+        let mut memory = NoMemory;
+        let mut data = Datapath::without_engines(&mut memory);
         deliver(now, &mut net, takers, &mut data);
         victim.step(now, &mut net, &mut data);
         while victim.poll_event().is_some() {}

@@ -223,7 +223,9 @@ fn collectives(a: &Nic, b: &Nic) {
     }
     let alloc = |comm: &Communicator| comm.alloc_symmetric::<u64>(512).expect("same sizes");
     let symmetric = std::thread::scope(|scope| {
-        let second = scope.spawn(|| alloc(&comms[1]));
+        let second = std::thread::Builder::new()
+            .spawn_scoped(scope, || alloc(&comms[1]))
+            .expect("a thread");
         [alloc(&comms[0]), second.join().expect("no panic")]
     });
     assert_eq!(symmetric[0].window(), symmetric[1].window());

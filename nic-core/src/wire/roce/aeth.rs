@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn rnr_times_of_table_45() {
         let us = |code| RnrTimer::new(code).time().as_micros();
-        assert_eq!([us(0), us(1), us(14), us(31)], [655_360, 10, 1_280, 491_520]);
+        assert_eq!(
+            [us(0), us(1), us(14), us(31)],
+            [655_360, 10, 1_280, 491_520]
+        );
     }
 
     #[test]
