@@ -44,8 +44,8 @@ fn every_memory_is_measured_and_pieces_are_swept() {
 }
 
 #[test]
-fn connections_are_swept_over_both_transports() {
-    for transport in ["local", "tcp"] {
+fn connections_are_swept_over_every_transport() {
+    for transport in ["local", "tcp", "rdma"] {
         let args = [
             "connections",
             "--transport",
@@ -84,6 +84,29 @@ fn connections_are_swept_over_both_transports() {
                 (Some(7.0), Some("one"), Some(70)),
             ]
         );
+    }
+}
+
+#[test]
+fn one_sided_operations_are_verified_over_local_and_refused_elsewhere() {
+    for kind in ["write-lat", "write-bw", "read-lat", "read-bw", "atomic-lat"] {
+        let sizes: &[&str] = match kind {
+            "atomic-lat" => &[],
+            _ => &["-b", "8", "-e", "70000", "-f", "93"],
+        };
+        let common = [&[kind, "-n", "20", "--json", "-"], sizes].concat();
+        let (json, rows) = rows(&perf(&common));
+        assert_eq!(json["meta"]["transport"], "local");
+        assert_eq!(rows.len(), if sizes.is_empty() { 1 } else { 3 }, "{kind}");
+        for transport in ["tcp", "rdma"] {
+            let out = perf(&[&common[..], &["--transport", transport]].concat());
+            assert_eq!(out.status.code(), Some(2), "{out:?}");
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert!(
+                said.contains("one-sided") && said.contains(transport),
+                "{said}"
+            );
+        }
     }
 }
 

@@ -149,7 +149,7 @@ fn a_shared_directory_does_not_pass_the_wire_by() {
     let shared = dir.join("run");
     std::fs::create_dir(&shared).expect("a folder");
     random_file(&dir.join("a"), 1 << 20, 12);
-    for (transport, carrier) in [("auto", "tcp"), ("local", "local")] {
+    for (transport, carrier) in [("auto", "tcp"), ("rdma", "rdma"), ("local", "local")] {
         let nc = ["nc", "-v", "--transport", transport, "--port"];
         let mut command =
             server.ringbell(&[&nc[..], &[SERVER, "--ip", "10.77.0.1/24", "-l", "6001"]].concat());

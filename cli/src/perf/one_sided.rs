@@ -45,6 +45,14 @@ pub(crate) fn run(kind: Kind, args: &Args) -> Result<Exit> {
         Role::Served => return Ok(Exit::Ok),
         Role::Client(client) => client,
     };
+    let carrier = client.pair.transport();
+    if carrier != "local" {
+        let name = kind.name();
+        let what =
+            format!("{name} needs one-sided operations, which transport `{carrier}` has not");
+        let advice = "measure between NICs of one host, with --transport local";
+        return Err(client.abandon(Problem::new(Exit::Usage, what, advice).into()));
+    }
     let mut report = client.pair.report(kind.name(), &sizes);
     let progress = Progress::new(kind.name(), sizes.len() as u64);
     let settings = Settings {
