@@ -8,9 +8,10 @@
 use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
-use ringbell_gtlb::{BusSpan, Fault};
+use ringbell_gtlb::{BusSpan, Fault, Need};
+use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::{mac_of, MemSwitch};
 use ringbell_nic_core::port::{Checksums, Port};
@@ -21,7 +22,31 @@ use ringbell_nic_core::types::{Buffer, NicTime};
 /// No work is posted, so nothing is read or written.
 struct NoMemory;
 
-impl RemoteMemory for NoMemory {}
+/// No region has a remote key, so none is ever held.
+impl RemoteMemory for NoMemory {
+    fn remote(
+        &mut self,
+        _: &[PdId],
+        rkey: Rkey,
+        _: GpuVa,
+        _: u32,
+        _: Need,
+    ) -> Result<Buffer, Fault> {
+        Err(Fault::BadKey { key: rkey.0 })
+    }
+    fn remote_word(&mut self, _: &[PdId], rkey: Rkey, _: GpuVa, _: u32) -> Result<Buffer, Fault> {
+        Err(Fault::BadKey { key: rkey.0 })
+    }
+    fn update_word(&mut self, word: &Buffer, _: WordUpdate) -> Result<u64, (Status, u64)> {
+        unreachable!("{word:?} was never granted")
+    }
+    fn hold(&mut self, region: u32) {
+        unreachable!("region {region} was never granted")
+    }
+    fn release(&mut self, region: u32) {
+        unreachable!("region {region} was never held")
+    }
+}
 
 impl DmaAccess for NoMemory {
     fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {

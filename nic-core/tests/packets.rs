@@ -4,39 +4,14 @@ mod tcp_support;
 
 use std::collections::VecDeque;
 
-use ringbell_gtlb::{BusSpan, Fault};
 use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
 use ringbell_nic_core::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use ringbell_nic_core::port::mem::{mac_of, MemPort, MemSwitch};
 use ringbell_nic_core::port::{Checksums, MacAddr, Port, PortCounters};
 use ringbell_nic_core::transport::{deliver, PacketTransport, Takers};
-use ringbell_nic_core::types::{Buffer, NicTime};
-use tcp_support::{Rng, IP_A, IP_B};
-
-struct NoMemory;
-
-impl RemoteMemory for NoMemory {}
-
-impl DmaAccess for NoMemory {
-    fn read(&mut self, b: &Buffer, _: u64, _: &mut [u8]) -> Result<ReadStatus, Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn write(&mut self, b: &Buffer, _: u64, _: &[u8]) -> Result<(), Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn span(&mut self, b: &Buffer, _: u64) -> Result<BusSpan, Fault> {
-        Err(Fault::NoTranslation { va: b.va })
-    }
-    fn direct(&self, _: BusSpan) -> Option<*mut u8> {
-        None
-    }
-    fn count_copied(&mut self, _: u64) {}
-    fn peers(&mut self) -> Option<&mut dyn PeerDma> {
-        None
-    }
-}
+use ringbell_nic_core::types::NicTime;
+use tcp_support::{MockDma, Rng, IP_A, IP_B};
 
 /// Keeps the payloads that it is given, and counts its answers.
 struct Taker {
@@ -155,13 +130,13 @@ fn each_packet_goes_to_the_transport_of_its_protocol_in_order() {
             NicTime(round),
             &mut net,
             takers,
-            &mut Datapath::without_engines(&mut NoMemory)
+            &mut Datapath::without_engines(&mut MockDma::default())
         ));
         assert!(!deliver(
             NicTime(round),
             &mut net,
             takers,
-            &mut Datapath::without_engines(&mut NoMemory)
+            &mut Datapath::without_engines(&mut MockDma::default())
         ));
     }
     for (taker, sent) in [(&tcp, &sent[0]), (&roce, &sent[1])] {
@@ -185,7 +160,7 @@ fn a_packet_without_a_transport_is_dropped_and_counted() {
         NicTime(1),
         &mut net,
         takers,
-        &mut Datapath::without_engines(&mut NoMemory)
+        &mut Datapath::without_engines(&mut MockDma::default())
     ));
     assert_eq!(tcp.got.len(), 1);
     assert_eq!(net.counters().dropped, 1);
@@ -238,7 +213,7 @@ fn a_flood_at_one_port_leaves_the_other_port_and_the_step_their_turn() {
             NicTime(step),
             &mut net,
             takers,
-            &mut Datapath::without_engines(&mut NoMemory)
+            &mut Datapath::without_engines(&mut MockDma::default())
         ));
         assert_eq!(tcp.got.len() as u64, step);
         assert_eq!(roce.got.len() as u64 % step, 0, "as many in each step");
@@ -274,7 +249,7 @@ fn damaged_datagrams_stay_within_their_frame() {
             NicTime(1),
             &mut net,
             takers,
-            &mut Datapath::without_engines(&mut NoMemory),
+            &mut Datapath::without_engines(&mut MockDma::default()),
         );
         let c = net.counters();
         let refused = c.dropped + c.not_ours - counted;

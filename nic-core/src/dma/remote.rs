@@ -38,10 +38,7 @@ pub trait RemoteMemory {
         va: GpuVa,
         len: u32,
         need: Need,
-    ) -> Result<Buffer, Fault> {
-        let _ = (domains, va, len, need);
-        Err(Fault::BadKey { key: rkey.0 })
-    }
+    ) -> Result<Buffer, Fault>;
 
     /// Word number `index` of the region that a peer names, for writing.
     ///
@@ -53,10 +50,7 @@ pub trait RemoteMemory {
         rkey: Rkey,
         within: GpuVa,
         index: u32,
-    ) -> Result<Buffer, Fault> {
-        let _ = (domains, within, index);
-        Err(Fault::BadKey { key: rkey.0 })
-    }
+    ) -> Result<Buffer, Fault>;
 
     /// Updates a word and returns its value before. Atomic with respect to kernels and other NICs; ordered behind every
     /// write before it, and seen by an acquiring reader together with them.
@@ -64,20 +58,13 @@ pub trait RemoteMemory {
     /// # Errors
     /// Status and detail: a fault, `InvalidArgument` for an address that is no multiple of 8, `Unsupported` for memory
     /// that the CPU does not reach.
-    fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)> {
-        let _ = update;
-        Err((Status::Unsupported, word.va.0))
-    }
+    fn update_word(&mut self, word: &Buffer, update: WordUpdate) -> Result<u64, (Status, u64)>;
 
     /// Keeps a region that was just checked, until as many [`release`](RemoteMemory::release)s.
-    fn hold(&mut self, region: u32) {
-        let _ = region;
-    }
+    fn hold(&mut self, region: u32);
 
     /// Lets a held region go.
-    fn release(&mut self, region: u32) {
-        let _ = region;
-    }
+    fn release(&mut self, region: u32);
 }
 
 impl RemoteMemory for Dma<'_> {

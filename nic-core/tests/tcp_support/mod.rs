@@ -7,10 +7,10 @@ pub mod raw;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use ringbell_gtlb::{BusSpan, Fault};
-use ringbell_nic_abi::{GpuVa, Status};
+use ringbell_gtlb::{BusSpan, Fault, Need};
+use ringbell_nic_abi::{GpuVa, PdId, Rkey, Status};
 use ringbell_nic_core::datapath::Datapath;
-use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory};
+use ringbell_nic_core::dma::{DmaAccess, PeerDma, ReadStatus, RemoteMemory, WordUpdate};
 use ringbell_nic_core::network::Network;
 use ringbell_nic_core::port::mem::MemSwitch;
 use ringbell_nic_core::port::{Checksums, Port};
@@ -73,7 +73,31 @@ impl MockDma {
     }
 }
 
-impl RemoteMemory for MockDma {}
+/// No region has a remote key, so none is ever held.
+impl RemoteMemory for MockDma {
+    fn remote(
+        &mut self,
+        _: &[PdId],
+        rkey: Rkey,
+        _: GpuVa,
+        _: u32,
+        _: Need,
+    ) -> Result<Buffer, Fault> {
+        Err(Fault::BadKey { key: rkey.0 })
+    }
+    fn remote_word(&mut self, _: &[PdId], rkey: Rkey, _: GpuVa, _: u32) -> Result<Buffer, Fault> {
+        Err(Fault::BadKey { key: rkey.0 })
+    }
+    fn update_word(&mut self, word: &Buffer, _: WordUpdate) -> Result<u64, (Status, u64)> {
+        unreachable!("{word:?} was never granted")
+    }
+    fn hold(&mut self, region: u32) {
+        unreachable!("region {region} was never granted")
+    }
+    fn release(&mut self, region: u32) {
+        unreachable!("region {region} was never held")
+    }
+}
 
 impl DmaAccess for MockDma {
     fn read(&mut self, b: &Buffer, offset: u64, dst: &mut [u8]) -> Result<ReadStatus, Fault> {
