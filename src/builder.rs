@@ -360,7 +360,8 @@ impl NicBuilder {
         self
     }
 
-    /// Seed of faults and TCP's sequence numbers. Default: random numbers of the system.
+    /// Seed of faults, and of the numbers by which transports recognise peers. Default: random numbers of the system, so that a NIC
+    /// opened again does not use the numbers of the one before; give a seed only in tests.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = Some(seed);
         self

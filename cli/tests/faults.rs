@@ -302,7 +302,7 @@ fn a_receiver_that_never_reads_costs_the_sender_its_deadline_and_no_more() {
 }
 
 /// A connection to a NIC's socket in the discovery folder.
-fn stranger(path: &Path) -> Option<OwnedFd> {
+fn caller(path: &Path) -> Option<OwnedFd> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
     rustix::net::connect(&fd, &SocketAddrUnix::new(path).ok()?).ok()?;
@@ -327,13 +327,13 @@ fn unauthenticated_peers_disturb_no_transfer() {
     assert!(door.exists(), "{}", door.display());
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     // One that sends nothing, one that sends garbage, one that sends a byte each second; each reconnects when the NIC closes it.
-    let strangers: Vec<_> = (0..3)
+    let callers: Vec<_> = (0..3)
         .map(|kind| {
             let (stop, door) = (stop.clone(), door.clone());
             std::thread::spawn(move || {
                 let mut visits = 0_u64;
                 while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-                    let Some(fd) = stranger(&door) else {
+                    let Some(fd) = caller(&door) else {
                         std::thread::sleep(Duration::from_millis(20));
                         continue;
                     };
@@ -386,7 +386,7 @@ fn unauthenticated_peers_disturb_no_transfer() {
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(out.status.code(), Some(0), "{out:?}");
     listener.succeeds();
-    let visits: Vec<u64> = strangers
+    let visits: Vec<u64> = callers
         .into_iter()
         .map(|s| s.join().expect("no panic"))
         .collect();

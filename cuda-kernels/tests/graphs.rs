@@ -141,7 +141,7 @@ fn operations_that_no_graph_can_hold_are_refused() {
     let stream = gpu.stream();
     stream.begin_capture().unwrap();
     let graph = stream.end_capture().unwrap();
-    let stranger = graph.launch(&common::test_gpu::emulated().stream());
-    let stranger = stranger.unwrap_err();
-    assert!(stranger.to_string().contains("another GPU"), "{stranger}");
+    let elsewhere = graph.launch(&common::test_gpu::emulated().stream());
+    let elsewhere = elsewhere.unwrap_err();
+    assert!(elsewhere.to_string().contains("another GPU"), "{elsewhere}");
 }

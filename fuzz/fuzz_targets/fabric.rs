@@ -1,4 +1,4 @@
-//! Frames of communicators from members and strangers that say whatever bytes decide: every operation
+//! Frames of communicators from members and other peers, as the input decides: every operation
 //! ends, nothing else is written, and all NIC memory comes back.
 #![no_main]
 

@@ -12,7 +12,7 @@ use ringbell_nic_core::wire::vxlan;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = vxlan::parse(bytes);
-    // Whatever is read as a packet is written with the same length.
+    // A packet that was parsed is emitted with the same length.
     if let Ok(p) = packet::open(bytes, None).and_then(Packet::parse) {
         let head = packet::Head {
             bth: p.bth,

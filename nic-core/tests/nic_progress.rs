@@ -296,7 +296,7 @@ fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
     let family = rustix::net::AddressFamily::UNIX;
     let seqpacket = rustix::net::SocketType::SEQPACKET;
     let addr = rustix::net::SocketAddrUnix::new(&path).expect("path");
-    let stranger = || {
+    let caller = || {
         let s = rustix::net::socket_with(family, seqpacket, flags, None).expect("socket");
         rustix::net::connect(&s, &addr).expect("the NIC listens");
         s
@@ -305,11 +305,11 @@ fn unauthenticated_peers_are_dropped_and_delay_no_connection() {
         UnixStream::connect(&path).is_err(),
         "another type of socket"
     );
-    let silent: Vec<_> = (0..20).map(|_| stranger()).collect();
-    let garbage = stranger();
+    let silent: Vec<_> = (0..20).map(|_| caller()).collect();
+    let garbage = caller();
     let none = rustix::net::SendFlags::NOSIGNAL;
     rustix::net::send(&garbage, &[0x5a; 300], none).expect("send");
-    let dribbler = stranger();
+    let dribbler = caller();
     rustix::net::send(&dribbler, b"R", none).expect("send");
     // Meanwhile the NIC works.
     let (s, r) = connected(&[&a, &b], 0, 1, 7);

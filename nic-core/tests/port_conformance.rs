@@ -370,13 +370,13 @@ fn an_ended_peer_is_reported_and_stops_no_datagrams() {
 
 /// What any process of the host may send: empty datagrams and ones of every size, in one piece and joined.
 #[test]
-fn datagrams_of_strangers_are_received_or_counted() {
+fn datagrams_of_unknown_senders_are_received_or_counted() {
     let (a, b) = (datagrams(None), datagrams(None));
     let to = a.local();
     let mut w = Wired::datagrams([a, b], Box::new(()));
-    let stranger = UdpSocket::bind(unused()).expect("an address of loopback");
+    let sender = UdpSocket::bind(unused()).expect("an address of loopback");
     for len in [0, 1, 11, 0, 1_400, 65_507, 0] {
-        stranger
+        sender
             .send_to(&vec![7; len], to)
             .expect("loopback takes it");
     }

@@ -391,27 +391,40 @@ fn every_operation_is_executed_once_over_thousands_of_wires() {
 /// Headers and payload of a packet.
 type Sent = (Bth, Extended, Vec<u8>);
 
+/// Gives a packet to a queue pair.
+fn give(e: &mut End, (bth, extended, payload): &Sent) {
+    let head = Head {
+        bth: *bth,
+        extended: *extended,
+    };
+    let mut bytes = vec![0; head.len() + payload.len() + 3];
+    bytes[head.len()..][..payload.len()].copy_from_slice(payload);
+    let len = head.emit(&mut bytes, payload.len());
+    let packet = Packet::parse(&bytes[..len]).expect("a packet");
+    e.qp.receive(NicTime(0), &packet, &mut e.memory);
+}
+
+/// The acknowledgements that a queue pair sends, and how many packets it sends in all.
+fn sent(e: &mut End) -> (Vec<Syndrome>, usize) {
+    let (mut said, mut packets) = (Vec::new(), 0);
+    let mut room = [0; 512];
+    while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+        packets += 1;
+        let answer = Packet::parse(&room[..len]).expect("ours");
+        if let Extended::Aeth(aeth) | Extended::AtomicAck(aeth, _) = answer.extended {
+            said.push(aeth.syndrome);
+        }
+    }
+    (said, packets)
+}
+
 /// What a responder answers to packets, the first of which has the expected number.
 fn answers(packets: &[Sent]) -> (Vec<Syndrome>, State, Memory) {
     let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
     let mut said = Vec::new();
-    for (bth, extended, payload) in packets {
-        let head = Head {
-            bth: *bth,
-            extended: *extended,
-        };
-        let mut bytes = vec![0; head.len() + payload.len() + 3];
-        bytes[head.len()..][..payload.len()].copy_from_slice(payload);
-        let len = head.emit(&mut bytes, payload.len());
-        let packet = Packet::parse(&bytes[..len]).expect("a packet");
-        e.qp.receive(NicTime(0), &packet, &mut e.memory);
-        let mut room = [0; 512];
-        while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
-            let answer = Packet::parse(&room[..len]).expect("ours");
-            if let Extended::Aeth(aeth) | Extended::AtomicAck(aeth, _) = answer.extended {
-                said.push(aeth.syndrome);
-            }
-        }
+    for packet in packets {
+        give(&mut e, packet);
+        said.extend(sent(&mut e).0);
     }
     (said, e.qp.state(), e.memory)
 }
@@ -591,6 +604,96 @@ fn numbers_in_every_relation_to_the_window() {
     }
     let (said, _, memory) = answers(&[send(100 + (1 << 23) - 1)]);
     assert_eq!((said, memory.received.len()), (vec![gap], 0));
+}
+
+fn reth(length: u32) -> Extended {
+    Extended::Reth(Reth {
+        address: BASE,
+        key: KEY,
+        length,
+    })
+}
+
+#[test]
+fn a_duplicate_of_a_read_that_never_was_is_not_answered() {
+    use RoceOpcode as Op;
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    for psn in 100..102 {
+        let read = (bth(Op::ReadRequest, psn), reth(MTU), vec![]);
+        give(&mut e, &read);
+    }
+    assert_eq!(sent(&mut e).1, 2);
+    // One packet more than was asked for, the whole memory, the longest READ, and as many packets as there are numbers.
+    for length in [
+        2 * MTU + 1,
+        MEMORY as u32,
+        1 << 31,
+        (1 << 31) + MTU,
+        u32::MAX,
+    ] {
+        give(&mut e, &(bth(Op::ReadRequest, 100), reth(length), vec![]));
+        assert_eq!(sent(&mut e).1, 0, "{length}");
+    }
+    // What it had asked for, in one READ or in two.
+    give(&mut e, &(bth(Op::ReadRequest, 100), reth(2 * MTU), vec![]));
+    give(&mut e, &(bth(Op::ReadRequest, 101), reth(MTU), vec![]));
+    assert_eq!((sent(&mut e).1, e.qp.state()), (2, State::Rts));
+}
+
+#[test]
+fn the_reason_for_the_end_is_sent_however_many_answers_wait() {
+    use RoceOpcode as Op;
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let send = |psn| (bth(Op::SendOnly, psn), Extended::None, vec![1; 4]);
+    // Each gap is reported and each message acknowledged, and the port has no room meanwhile.
+    for psn in 100..200 {
+        give(&mut e, &send(psn + 1));
+        give(&mut e, &send(psn));
+    }
+    give(&mut e, &(bth(Op::SendLast, 200), Extended::None, vec![1]));
+    let (said, _) = sent(&mut e);
+    assert!(said.len() < 100, "{} answers were kept", said.len());
+    assert_eq!(said.last(), Some(&Syndrome::Nak(NakCode::InvalidRequest)));
+    assert_eq!(e.qp.state(), State::Err);
+}
+
+#[test]
+fn requests_that_were_answered_too_late_are_answered_once() {
+    use RoceOpcode as Op;
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let add = |psn| {
+        let operands = AtomicEth {
+            address: BASE,
+            key: KEY,
+            swap_or_add: 1,
+            compare: 0,
+        };
+        (bth(Op::FetchAdd, psn), Extended::Atomic(operands), vec![])
+    };
+    let read = |psn, packets| (bth(Op::ReadRequest, psn), reth(packets * MTU), vec![]);
+    // The port has no room, and the peer repeats all that it may have in flight: 15 additions and a READ of 4 packets.
+    let before = u64::from_le_bytes(e.memory.bytes[..8].try_into().unwrap()); // 8 bytes
+    for _ in 0..10 {
+        (100..115).for_each(|psn| give(&mut e, &add(psn)));
+        give(&mut e, &read(115, 4));
+    }
+    // Three packets of the READ leave, and it goes back to the third.
+    let mut room = [0; 512];
+    for _ in 0..18 {
+        let made = e.qp.transmit(NicTime(0), &mut room, &mut e.memory);
+        assert!(matches!(made, Transmit::Packet(_)));
+    }
+    give(&mut e, &read(117, 2));
+    assert_eq!((sent(&mut e).1, e.qp.state()), (2, State::Rts));
+    let after = u64::from_le_bytes(e.memory.bytes[..8].try_into().unwrap()); // 8 bytes
+    assert_eq!(after, before.wrapping_add(15));
+    // More than it may have in flight.
+    (119..136).for_each(|psn| give(&mut e, &add(psn)));
+    let (said, packets) = sent(&mut e);
+    assert_eq!(
+        (packets, said.last()),
+        (17, Some(&Syndrome::Nak(NakCode::InvalidRequest)))
+    );
 }
 
 #[test]

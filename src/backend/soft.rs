@@ -110,3 +110,26 @@ macro_rules! forward {
     };
 }
 control_path!(forward);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_new_at_each_opening_unless_a_seed_is_given() {
+        let drawn = |options: &NicOptions| seed(options).expect("the system's random numbers");
+        let random = NicOptions::default();
+        assert_ne!(drawn(&random), drawn(&random));
+        let fixed = NicOptions {
+            seed: Some(7),
+            ..NicOptions::default()
+        };
+        assert_eq!(drawn(&fixed), drawn(&fixed));
+        let ip = "10.0.0.9/24".parse().expect("an address");
+        let neighbour = NicOptions {
+            ip,
+            ..fixed.clone()
+        };
+        assert_ne!(drawn(&fixed), drawn(&neighbour));
+    }
+}

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use ringbell::abi::SessionId;
-use ringbell::parts::cuda_kernels::GpuBuffer;
-use ringbell::parts::cuda_kernels::{Slots, SlotsConfig};
+use ringbell::parts::cuda_kernels::{GpuBuffer, Slots, SlotsConfig};
 use ringbell::{DeviceBuffer, KernelArg};
 
 use super::side::{KernelResult, Side};

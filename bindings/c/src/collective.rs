@@ -12,11 +12,10 @@ use ringbell::abi::{Algorithm, CollectiveKind, DataType, GpuVa, ReduceOp, Status
 
 use crate::comm::{code, timeout, OpenComm, COMMS};
 use crate::failure::{entry, Failure};
-use crate::group;
-use crate::kernel_stream;
 use crate::pointer::{OptionalOut, Out};
 use crate::request::{self, DoneInfo, OpenRequest, Work, REQUESTS};
 use crate::stream::STREAMS;
+use crate::{group, kernel_stream};
 use ringbell::{Operation, Request, Span};
 
 /// `RB_OP_FENCE`

@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{getrlimit, Resource};
 
 use super::{Check, Verdict};
-use crate::report::machine;
-use crate::report::size_text;
+use crate::report::{machine, size_text};
 
 /// CAP_NET_ADMIN: make network devices (linux/capability.h).
 const CAP_NET_ADMIN: u32 = 12;

@@ -210,7 +210,6 @@ impl WireArgs {
             })
             .udp_secret(self.secret.read()?)
             .progress(self.progress)
-            .seed(self.seed)
             .tcp_buffer(self.tcp_buffer() as usize)
             .tcp_rto_min(Duration::from_millis(rto_min))
             .gpu_memory(memory.max(64 << 20))

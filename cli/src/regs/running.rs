@@ -107,7 +107,7 @@ mod tests {
         let _copy = first.try_clone().expect("a duplicate");
         let _second = bar(MEMFD_NAME, MAGIC);
         let _not_ready = bar(MEMFD_NAME, 0);
-        let _stranger = bar("ringbell-barrel", MAGIC);
+        let _other = bar("ringbell-barrel", MAGIC);
         let _short = File::from(memfd_create(MEMFD_NAME, MemfdFlags::CLOEXEC).expect("a memfd"));
         let found = nics(Some(me));
         assert_eq!(found.len(), 2, "{found:?}");

@@ -242,7 +242,7 @@ fn enter(
     let mut challenge = [0; CHALLENGE_BYTES];
     fill(&mut stream, &mut challenge, deadline).map_err(lost)?;
     let Some(handshake) = Handshake::answer(hello, &who.secret, &challenge) else {
-        return Err(BootstrapError::Stranger { at });
+        return Err(BootstrapError::WrongSecret { at });
     };
     let proof = handshake.proof(&who.secret);
     stream.write_all(&proof).map_err(lost)?;

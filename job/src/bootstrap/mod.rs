@@ -74,7 +74,7 @@ pub enum BootstrapError {
     },
     /// The process that listens there does not hold the job's secret.
     #[error("what listens at {at} is not this job's bootstrap: it does not know the job's secret, and was told nothing of it; another job or another user has the port. Give every rank the same RINGBELL_ID (and RINGBELL_SECRET), or another port in RINGBELL_BOOTSTRAP")]
-    Stranger {
+    WrongSecret {
         /// Where.
         at: SocketAddr,
     },

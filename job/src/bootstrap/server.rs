@@ -21,11 +21,11 @@ use super::BootstrapError;
 use crate::id::UniqueId;
 
 /// Longest silence of an unauthenticated peer.
-const STRANGER: Duration = Duration::from_secs(5);
+const IDENTIFY: Duration = Duration::from_secs(5);
 /// Most connections, unauthenticated ones included.
 const CONNECTIONS_MAX: usize = 8192;
 /// A server that ends with its job ends also after so long without a connection.
-const NOBODY: Duration = Duration::from_secs(3600);
+const IDLE_END: Duration = Duration::from_secs(3600);
 /// Pause between two attempts to take a connection for which there was no descriptor.
 const SHORTAGE_LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for each message of a member that is refused for lack of descriptors.
@@ -231,7 +231,7 @@ impl Server {
             let answers = self.rounds.expire(now);
             self.deliver(answers);
             self.hear_of_ends(now);
-            self.drop_silent_strangers(now);
+            self.drop_unidentified(now);
             if self.ends_with_job && (self.rounds.is_over() || self.no_member_came(now)) {
                 return;
             }
@@ -261,21 +261,21 @@ impl Server {
     }
 
     fn no_member_came(&self, now: Duration) -> bool {
-        self.rounds.here().is_empty() && now > NOBODY
+        self.rounds.here().is_empty() && now > IDLE_END
     }
 
     /// Sleeps until a socket has something, or a deadline passes.
     fn wait(&self, now: Duration) -> rustix::io::Result<Vec<u64>> {
-        let strangers = self.connections.values().filter(|c| c.rank.is_none());
-        let next = strangers
-            .map(|c| c.since + STRANGER)
+        let unidentified = self.connections.values().filter(|c| c.rank.is_none());
+        let next = unidentified
+            .map(|c| c.since + IDENTIFY)
             .chain(self.rounds.next_deadline())
             .min()
-            .unwrap_or(now + NOBODY)
+            .unwrap_or(now + IDLE_END)
             .saturating_sub(now)
             .min(match self.short_since {
                 Some(_) => SHORTAGE_LOOK,
-                None => NOBODY,
+                None => IDLE_END,
             })
             // After the wait a deadline is past, not only reached.
             + Duration::from_millis(1);
@@ -383,9 +383,9 @@ impl Server {
         Some(())
     }
 
-    fn drop_silent_strangers(&mut self, now: Duration) {
+    fn drop_unidentified(&mut self, now: Duration) {
         self.connections
-            .retain(|_, c| c.rank.is_some() || c.since + STRANGER > now);
+            .retain(|_, c| c.rank.is_some() || c.since + IDENTIFY > now);
     }
 
     /// Reads what a connection has received, and acts on it.

@@ -147,7 +147,7 @@ fn a_process_on_the_port_gets_no_secret_and_a_replayed_member_is_not_admitted() 
         let e = Member::join(&id, 1, 2, PATIENCE).expect_err("not this job's bootstrap");
         (e, heard.join().expect("no panic"))
     });
-    assert!(matches!(e, BootstrapError::Stranger { .. }), "{e}");
+    assert!(matches!(e, BootstrapError::WrongSecret { .. }), "{e}");
     assert!(e.to_string().contains("does not know the job's secret"));
     assert_eq!(heard.len(), message::HELLO_BYTES, "no byte after the hello");
     assert!(!heard.windows(4).any(|w| w == &id.secret()[..4]));
@@ -196,16 +196,14 @@ fn a_rank_that_ends_before_it_joins_is_named_at_once_with_its_exit_status() {
 #[test]
 fn an_unknown_client_gets_no_answer_and_disturbs_no_member() {
     let server = server();
-    let mut stranger = TcpStream::connect(server.id().address()).expect("connects");
-    stranger
+    let mut client = TcpStream::connect(server.id().address()).expect("connects");
+    client
         .write_all(b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n")
         .expect("written");
-    stranger
-        .set_read_timeout(Some(PATIENCE))
-        .expect("a time-out");
+    client.set_read_timeout(Some(PATIENCE)).expect("a time-out");
     let mut answer = Vec::new();
     // Closed, or reset because not all of it was read.
-    let _ = stranger.read_to_end(&mut answer);
+    let _ = client.read_to_end(&mut answer);
     assert!(answer.is_empty(), "{answer:?}");
     // A member that then sends an invalid message is dropped as if it had ended.
     let id = server.id();

@@ -15,8 +15,7 @@ use super::{
 };
 use super::{Collectives, Io};
 use crate::memory::nic_memory::{Space, NIC_BUS, NIC_VA};
-use crate::types::CommId;
-use crate::types::Owner;
+use crate::types::{CommId, Owner};
 
 /// What all ranks must be given alike.
 fn agreement(c: &CommunicatorConfig) -> u32 {

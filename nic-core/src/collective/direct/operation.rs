@@ -2,8 +2,7 @@
 
 use super::bounce::Bounce;
 use super::pages::Pages;
-use super::pass::Cursor;
-use super::pass::Found;
+use super::pass::{Cursor, Found};
 use super::ranges::Ranges;
 use super::record::{Form, Shape};
 use super::Params;

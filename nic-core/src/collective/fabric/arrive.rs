@@ -171,11 +171,11 @@ impl Fabric {
     fn on_stale(&mut self, io: &mut Io<'_>, link: usize, f: Frame) -> bool {
         match f {
             Frame::Join { ctx, .. } if !self.groups.contains_key(&ctx) => {
-                self.keep_stranger(link, f);
+                self.keep_join(link, f);
             }
             Frame::Abort { ctx, .. } | Frame::Leave { ctx, .. } => {
                 // A communicator made now must not wait for that rank forever: its own time-out ends it.
-                self.strangers.retain(|(l, j)| {
+                self.early_joins.retain(|(l, j)| {
                     *l != link || !matches!(j, Frame::Join { ctx: c, .. } if *c == ctx)
                 });
             }

@@ -107,7 +107,7 @@ pub(crate) enum LinkState {
     /// The transport with this index is connecting.
     Connecting,
     /// An unknown peer has connected; it must identify itself by this time.
-    Stranger(NicTime),
+    Unidentified(NicTime),
     /// Frames flow.
     Up,
 }

@@ -336,7 +336,8 @@ impl Links {
                     io.transports[t].abort(conn);
                     return Some(LinkEvent::Nothing);
                 };
-                let mut link = Link::new(LinkState::Stranger(io.now.plus(PATIENCE)), None, header);
+                let mut link =
+                    Link::new(LinkState::Unidentified(io.now.plus(PATIENCE)), None, header);
                 (link.transport, link.conn) = (t, conn);
                 link.why = "the peer chose the transport";
                 let l = match free {
@@ -381,7 +382,7 @@ impl Links {
         }
         if status != Status::Ok {
             return match l.state {
-                LinkState::Up | LinkState::Stranger(_) => LinkEvent::Ended(link),
+                LinkState::Up | LinkState::Unidentified(_) => LinkEvent::Ended(link),
                 _ => LinkEvent::Nothing,
             };
         }

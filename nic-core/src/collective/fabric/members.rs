@@ -9,13 +9,13 @@ use rustc_hash::FxHashMap;
 use super::group::{Group, Member, MessageCounts};
 use super::link::{Dest, LinkState, Rx, TxKey};
 use super::links::{LinkEvent, SINK};
-use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Tells, MAX_STRANGERS};
+use super::{EarlyKind, Fabric, FabricEvent, Frame, Io, Tells, EARLY_JOINS_MAX};
 use crate::collective::settings::{CollectiveSettings, CommError};
 use crate::transport::TransportEvent;
 use crate::types::NicTime;
 
 /// Announcements kept of one peer.
-const MAX_STRANGERS_EACH: usize = 256;
+const EARLY_JOINS_PER_LINK: usize = 256;
 
 impl Fabric {
     /// Takes part in a communicator.
@@ -105,10 +105,10 @@ impl Fabric {
             }
         }
         // Peers that were faster have announced it already.
-        let (known, rest) = std::mem::take(&mut self.strangers)
+        let (known, rest) = std::mem::take(&mut self.early_joins)
             .into_iter()
             .partition(|(_, f)| matches!(f, Frame::Join { ctx: c, .. } if *c == ctx));
-        self.strangers = rest;
+        self.early_joins = rest;
         let known: VecDeque<(usize, Frame)> = known;
         for (link, frame) in known {
             self.on_frame(io, link, frame);
@@ -223,7 +223,7 @@ impl Fabric {
         let Some((peer, missed)) = self.links.cut(io, link) else {
             return;
         };
-        self.strangers.retain(|(l, _)| *l != link);
+        self.early_joins.retain(|(l, _)| *l != link);
         for g in self.groups.values_mut() {
             let member = g.members.iter_mut().enumerate();
             for (rank, m) in member.filter(|(_, m)| m.link == Some(link)) {
@@ -249,7 +249,7 @@ impl Fabric {
     /// An unknown peer has identified itself. The claim is unproven until it sends the number
     /// of a communicator; until then the next peer with that address replaces it.
     pub(super) fn on_hello(&mut self, io: &mut Io<'_>, link: usize, from: SocketAddrV4) -> bool {
-        if !matches!(self.links.all[link].state, LinkState::Stranger(_)) {
+        if !matches!(self.links.all[link].state, LinkState::Unidentified(_)) {
             return false;
         }
         if !self.links.connects_from(from) {
@@ -372,7 +372,7 @@ impl Fabric {
                     }
                     self.done = done;
                 }
-                LinkState::Stranger(until) if fresh && until <= io.now => {
+                LinkState::Unidentified(until) if fresh && until <= io.now => {
                     self.cut(io, i);
                     moved = true;
                 }
@@ -397,11 +397,11 @@ impl Fabric {
     }
 
     /// Keeps the announcement of a communicator that is not made yet.
-    pub(super) fn keep_stranger(&mut self, link: usize, f: Frame) {
-        let of_link = self.strangers.iter().filter(|(l, _)| *l == link).count();
-        if of_link >= MAX_STRANGERS_EACH || self.strangers.len() >= MAX_STRANGERS {
+    pub(super) fn keep_join(&mut self, link: usize, f: Frame) {
+        let of_link = self.early_joins.iter().filter(|(l, _)| *l == link).count();
+        if of_link >= EARLY_JOINS_PER_LINK || self.early_joins.len() >= EARLY_JOINS_MAX {
             return;
         }
-        self.strangers.push_back((link, f));
+        self.early_joins.push_back((link, f));
     }
 }

@@ -185,7 +185,7 @@ struct Met {
 pub(crate) struct Fabric {
     links: Links,
     /// Announcements of communicators that we have not made: by number and rank.
-    strangers: VecDeque<(usize, Frame)>,
+    early_joins: VecDeque<(usize, Frame)>,
     groups: FxHashMap<u64, Group>,
     sends: Slab<Sending>,
     recvs: Slab<Receiving>,
@@ -199,13 +199,13 @@ pub(crate) struct Fabric {
 }
 
 /// Announcements kept for communicators that are not made yet.
-const MAX_STRANGERS: usize = 4096;
+const EARLY_JOINS_MAX: usize = 4096;
 
 impl Fabric {
     pub(crate) fn new(ip: Ipv4Addr) -> Fabric {
         Fabric {
             links: Links::new(ip),
-            strangers: VecDeque::new(),
+            early_joins: VecDeque::new(),
             groups: FxHashMap::default(),
             sends: Slab::default(),
             recvs: Slab::default(),

@@ -5,8 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
-use rustix::event::epoll;
-use rustix::event::Timespec;
+use rustix::event::{epoll, Timespec};
 
 use super::endpoint::LISTENER;
 use super::link::{Link, LinkState};
@@ -165,7 +164,7 @@ impl LocalTransport {
         if let Err(error) = result {
             descriptors::note(&error);
             match called {
-                true => tracing::debug!(%error, "a stranger was refused"),
+                true => tracing::debug!(%error, "refused a process that called"),
                 false => tracing::info!(peer = %asked, %error, "not linked by local"),
             }
             return self.kill_link(i);

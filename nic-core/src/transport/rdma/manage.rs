@@ -13,7 +13,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI};
+use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::{Ask, Conn, Phase};
@@ -26,13 +26,11 @@ use crate::transport::TransportEvent;
 use crate::types::{ListenerId, NicTime};
 use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use crate::wire::roce::extended::Deth;
-use crate::wire::roce::icrc::ICRC_BYTES;
 use crate::wire::roce::icrc::{icrc, Flow};
 use crate::wire::roce::mad::MAD_BYTES;
 use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES};
+use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES, ICRC_BYTES};
 use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
-use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 
 /// A reply that is not confirmed after this long is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);

@@ -15,7 +15,7 @@
 //! **Packets.** Two NICs of this kind use the largest packets that both ports carry, and leave the invariant CRC out when both
 //! ports share memory. Its four bytes stay.
 //!
-//! **Strangers.** A packet must come from the peer's address and name a queue pair, whose number is drawn at random, and a number
+//! **Unauthenticated senders.** A packet must come from the peer's address and name a queue pair, whose number is drawn at random, and a number
 //! inside the window, which began at random. A request for a connection costs an entry of the backlog until its deadline.
 //!
 //! **Limits.** IPv4. Packet sizes are agreed once: when a port's MTU falls below, the connection ends.

@@ -1,4 +1,4 @@
-//! Numbers that a stranger cannot guess: of queue pairs, of first packets, and of connections.
+//! Unpredictable numbers: of queue pairs, of first packets, and of connections.
 
 use std::hash::Hasher;
 

@@ -23,8 +23,7 @@ use crate::wire::frame::RoceFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::open;
-use crate::wire::roce::ICRC_BYTES;
-use crate::wire::roce::{self, Bth, Extended, Invalid};
+use crate::wire::roce::{self, Bth, Extended, Invalid, ICRC_BYTES};
 use crate::wire::udp::IP_UDP_HEADERS;
 
 /// Packets that one service may send.

@@ -63,8 +63,7 @@ impl Pace {
     /// Packets were acknowledged, all those before `next`.
     pub(super) fn acknowledged(&mut self, packets: u32, next: Psn, now: NicTime) {
         self.backoff = 0;
-        if let Some((psn, at)) = self.timed.filter(|(psn, _)| psn.is_before(next)) {
-            let _ = psn;
+        if let Some((_, at)) = self.timed.filter(|(psn, _)| psn.is_before(next)) {
             self.timed = None;
             let sample = now.0.saturating_sub(at.0);
             self.round_trip_ns = Some(match self.round_trip_ns {

@@ -146,18 +146,47 @@ impl Responder {
                 return;
             }
         }
-        // More than a peer has reason to ask for.
-        if self.answers.len() < 4 * self.resources.max(16) {
+        // The reason for the end is queued always: nothing else tells the peer, and nothing comes after it.
+        if self.refused || self.has_room() {
             self.answers.push_back(Answer::Acknowledge(psn, syndrome));
         }
+    }
+
+    /// Whether no more answers wait than a peer has reason to ask for.
+    fn has_room(&self) -> bool {
+        self.answers.len() < 4 * self.resources.max(16)
+    }
+
+    /// Whether as many READs and atomic operations wait to be answered as the peer may have in flight.
+    fn is_busy(&self) -> bool {
+        let waits = |a: &&Answer| !matches!(a, Answer::Acknowledge(..));
+        self.answers.iter().filter(waits).count() >= self.resources
     }
 
     /// Answers a request again that was executed before (§9.7.5.1.5).
     fn repeat(&mut self, packet: &Packet<'_>, mtu: u32) {
         let psn = packet.bth.psn;
-        let has_room = self.answers.len() < 4 * self.resources.max(16);
+        // An answer that still waits is the one asked for; a READ goes back to that packet.
+        for answer in &mut self.answers {
+            match answer {
+                Answer::Read(first, reth, next) => {
+                    let packets = packets_of(reth.length, mtu);
+                    match u32::try_from(psn.distance(*first)) {
+                        Ok(n) if n < packets => return *next = n.min(*next),
+                        _ => {}
+                    }
+                }
+                Answer::Atomic(number, _) if *number == psn => return,
+                Answer::Atomic(..) | Answer::Acknowledge(..) => {}
+            }
+        }
+        let has_room = self.has_room();
         match (packet.bth.opcode, packet.extended) {
             (RoceOpcode::ReadRequest, Extended::Reth(reth)) => {
+                // Longer than any READ that was executed. Its numbers could go once round and end before the expected one.
+                if reth.length > MESSAGE_MAX {
+                    return;
+                }
                 let end = psn.plus(packets_of(reth.length, mtu));
                 // No more than what was asked for.
                 if has_room && end.distance(self.expected) <= 0 {
@@ -321,9 +350,7 @@ impl Responder {
         let Extended::Reth(reth) = packet.extended else {
             return Err(INVALID);
         };
-        let queued = |a: &&Answer| matches!(a, Answer::Read(..));
-        if self.answers.iter().filter(queued).count() >= self.resources || reth.length > MESSAGE_MAX
-        {
+        if self.is_busy() || reth.length > MESSAGE_MAX {
             return Err(INVALID);
         }
         let at = Remote {
@@ -349,7 +376,7 @@ impl Responder {
             return Err(INVALID);
         };
         // An operand that is not aligned (§9.4.5.1).
-        if operands.address % 8 != 0 || self.resources == 0 {
+        if operands.address % 8 != 0 || self.is_busy() {
             return Err(INVALID);
         }
         let old = client.atomic(operation, &operands)?;
