@@ -13,7 +13,7 @@ use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use ringbell_nic_core::network::{Datagrams, Network, Protocol};
+use ringbell_nic_core::network::{Datagrams, Link, Network, Protocol};
 use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::{Batch, DatagramPort as _};
 use ringbell_nic_core::types::NicTime;
@@ -146,7 +146,7 @@ fn port() -> RocePort {
 struct Sender {
     net: Network,
     ip: Ipv4Addr,
-    hop: usize,
+    link: Link,
     how: Datagrams,
     batch: Batch,
 }
@@ -155,14 +155,18 @@ impl Sender {
     fn new(port: RocePort, to: SocketAddr) -> Sender {
         let ip = *port.local().ip();
         let mut net = Network::new(ip, 24, vec![port], &[]).expect("a host's address");
+        let SocketAddr::V4(to) = to else {
+            panic!("an IPv4 address");
+        };
+        net.know_host(ip, to);
         let hop = net.hop_to(Protocol::Roce, ip, None, NicTime(0));
+        let link = net.link(hop.expect("a route"));
         Sender {
             ip,
-            hop: hop.expect("a route"),
+            link: link.expect("the kernel finds it"),
             net,
             how: Datagrams {
                 src_port: 0,
-                dst_port: to.port(),
                 ecn: 0,
                 segmented: true,
             },
@@ -189,7 +193,7 @@ impl Sender {
     /// Sends the batch from packet `sent` on, as far as there is room.
     fn send(&mut self, sent: usize) -> usize {
         let Sender { net, batch, .. } = self;
-        net.send(NicTime(0), self.hop, self.ip, &self.how, batch, sent)
+        net.send(NicTime(0), self.link, self.ip, &self.how, batch, sent)
     }
 }
 

@@ -6,6 +6,7 @@
 //!
 //! The NIC has one address, which it answers for on every port.
 
+mod hosts;
 mod neighbor;
 mod routes;
 
@@ -17,6 +18,7 @@ use ringbell_nic_abi::roce::ROCE_UDP_PORT;
 use ringbell_nic_abi::Status;
 use smoltcp::wire::Ipv4Cidr;
 
+use self::hosts::Hosts;
 pub use self::neighbor::Resolved;
 use self::neighbor::{Neighbors, Place};
 pub(crate) use self::routes::Routes;
@@ -123,6 +125,8 @@ pub struct PortInfo {
     pub name: String,
     /// Largest IP packet that it carries now.
     pub mtu: usize,
+    /// Where it receives, if it carries datagrams of the host.
+    pub address: Option<SocketAddrV4>,
     /// What went through it.
     pub counters: PortCounters,
 }
@@ -187,8 +191,6 @@ pub enum Refused {
 pub struct Datagrams {
     /// The UDP source port, on a port of frames; a port of datagrams has one.
     pub src_port: u16,
-    /// The UDP destination port.
-    pub dst_port: u16,
     /// The ECN bits.
     pub ecn: u8,
     /// The kernel may cut packets from larger ones: it then numbers them by their IPv4 identification, which the ICRC covers.
@@ -219,6 +221,7 @@ pub struct Network {
     macs: Vec<MacAddr>,
     routes: Arc<Routes>,
     neighbors: Neighbors,
+    hosts: Hosts,
     counters: NetworkCounters,
     /// An answer to the last frame, which leaves when the port has its buffer back.
     answer: Option<(Link, usize)>,
@@ -273,6 +276,7 @@ impl Network {
             ports,
             macs,
             neighbors: Neighbors::default(),
+            hosts: Hosts::default(),
             counters: NetworkCounters::default(),
             answer: None,
             scratch: vec![0; (ETHERNET_HEADER + longest).max(ARP_FRAME)].into(),
@@ -295,6 +299,10 @@ impl Network {
         let info = |p: &AnyPort| PortInfo {
             name: p.describe(),
             mtu: p.mtu(),
+            address: match p {
+                AnyPort::Frames(_) => None,
+                AnyPort::Datagrams(p) => Some(p.local()),
+            },
             counters: p.counters(),
         };
         self.ports.iter().map(info).collect()
@@ -387,35 +395,42 @@ impl Network {
         self.neighbors.place(hop).port
     }
 
-    /// The sender's address of RoCEv2 packets to a hop; `src_port` on a port of frames.
-    pub fn source(&self, hop: usize, src_port: u16) -> SocketAddrV4 {
-        match &self.ports[self.port_of(hop)] {
-            AnyPort::Frames(_) => SocketAddrV4::new(self.ip(), src_port),
-            AnyPort::Datagrams(p) => p.local(),
-        }
+    /// Says at which address of its host a NIC receives datagrams. One that is not known has its own address there, and the port of RoCEv2.
+    pub fn know_host(&mut self, ip: Ipv4Addr, address: SocketAddrV4) {
+        self.hosts.know(ip, address);
     }
 
-    /// Where RoCEv2 packets that have arrived at a port were sent to.
-    pub fn destination(&self, port: usize) -> SocketAddrV4 {
+    /// The addresses of RoCEv2 packets to a peer, as its ICRC covers them: source, which has `src_port` on a port of frames, and destination.
+    pub fn flow(&self, port: usize, src_port: u16, peer: Ipv4Addr) -> (SocketAddrV4, SocketAddrV4) {
         match &self.ports[port] {
-            AnyPort::Frames(_) => SocketAddrV4::new(self.ip(), ROCE_UDP_PORT),
-            AnyPort::Datagrams(p) => p.local(),
+            AnyPort::Frames(_) => (
+                SocketAddrV4::new(self.ip(), src_port),
+                SocketAddrV4::new(peer, ROCE_UDP_PORT),
+            ),
+            AnyPort::Datagrams(p) => (p.local(), self.hosts.address(peer)),
         }
     }
 
-    /// Longest UDP payload to the peer of a hop. It may fall, and never rises.
-    pub fn payload_to(&mut self, hop: usize) -> usize {
-        let place = self.neighbors.place(hop);
-        let mtu = match &mut self.ports[place.port] {
+    /// The NIC whose RoCEv2 packets come from there.
+    pub(crate) fn sender(&self, port: usize, from: SocketAddrV4) -> Ipv4Addr {
+        match &self.ports[port] {
+            AnyPort::Frames(_) => *from.ip(),
+            AnyPort::Datagrams(_) => self.hosts.whose(from),
+        }
+    }
+
+    /// Longest UDP payload to a peer by a port. It may fall, and never rises.
+    pub fn payload_to(&mut self, port: usize, peer: Ipv4Addr) -> usize {
+        let mtu = match &mut self.ports[port] {
             AnyPort::Frames(p) => p.mtu(),
-            AnyPort::Datagrams(p) => p.mtu_to(place.ip),
+            AnyPort::Datagrams(p) => p.mtu_to(*self.hosts.address(peer).ip()),
         };
         mtu - IP_UDP_HEADERS
     }
 
-    /// How many packets of one size leave as one.
-    pub fn segmentation(&self, hop: usize) -> Segmentation {
-        match &self.ports[self.port_of(hop)] {
+    /// How many packets of one size leave a port as one.
+    pub fn segmentation(&self, port: usize) -> Segmentation {
+        match &self.ports[port] {
             AnyPort::Frames(p) => Segmentation {
                 packets: 1,
                 bytes: p.mtu() - IP_UDP_HEADERS,
@@ -424,25 +439,21 @@ impl Network {
         }
     }
 
-    /// Sends packets `from..` of a batch, each beginning at the BTH, to a peer of the hop's address. Returns how many were taken; the others found
+    /// Sends packets `from..` of a batch, each beginning at the BTH, to a peer. Returns how many were taken; the others found
     /// no room and may be sent again. A packet longer than [`Network::payload_to`] is taken, dropped and counted. Frames wait for [`Network::flush`].
     pub fn send(
         &mut self,
         now: NicTime,
-        hop: usize,
+        link: Link,
         peer: Ipv4Addr,
         how: &Datagrams,
         batch: &Batch,
         from: usize,
     ) -> usize {
-        let Some(link) = self.link(hop) else {
-            return 0;
-        };
-        let to = SocketAddrV4::new(peer, how.dst_port);
+        let (source, to) = self.flow(link.port, how.src_port, peer);
         if let AnyPort::Datagrams(port) = &mut self.ports[link.port] {
             return port.send(to, how.ecn, how.segmented, batch, from);
         }
-        let source = SocketAddrV4::new(self.ip(), how.src_port);
         for packet in from..batch.len() {
             let Some(room) = self.room(now, link) else {
                 return packet - from;
@@ -515,6 +526,7 @@ impl Network {
         let frame = match &mut self.ports[port] {
             AnyPort::Frames(p) => p.rx_frame(now)?,
             AnyPort::Datagrams(p) => {
+                let dst = p.local();
                 let datagram = p.receive(now)?;
                 let mac = MacAddr::default();
                 let packet = Packet {
@@ -522,6 +534,7 @@ impl Network {
                     headers: Headers::Roce(RoceFrame {
                         src_mac: mac,
                         src: datagram.from,
+                        dst,
                         ecn: datagram.ecn,
                         fragment: UNFRAGMENTED,
                         payload_at: 0,
@@ -605,7 +618,8 @@ impl Network {
     #[inline]
     pub(crate) fn has_room(&mut self, now: NicTime, to: Link) -> bool {
         let port = self.ports[to.port].frames_mut();
-        port.is_some_and(|p| p.tx_frame(now, to.mac).is_some())
+        // A port of datagrams says so when it sends.
+        port.is_none_or(|p| p.tx_frame(now, to.mac).is_some())
     }
 
     /// Sends the first `len` bytes of the room.

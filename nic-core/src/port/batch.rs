@@ -4,15 +4,31 @@
 use std::ops::Range;
 
 use crate::copy::copy;
+use crate::wire::roce::icrc::{self, Flow, ICRC_BYTES};
+use crate::wire::roce::BTH_BYTES;
+
+/// Where a piece lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Among the own bytes, at an offset.
+    Own,
+    /// In memory that does not change before the batch is cleared.
+    Kept,
+    /// In memory that may be written meanwhile.
+    Memory,
+}
 
 /// A piece of a packet.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
-    /// Where it begins: an exposed address of memory, or an offset among the own bytes.
+    /// Where it begins: an exposed address, or an offset among the own bytes.
     at: usize,
     len: usize,
-    is_own: bool,
+    place: Place,
 }
+
+/// Bytes of memory that may be written meanwhile are copied so many at a time for a CRC.
+const CRC_PIECE: usize = 2_048;
 
 /// A packet that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -49,20 +65,38 @@ impl Batch {
 
     /// Adds bytes to the packet: a header, padding, or a trailer. They are copied.
     pub fn put(&mut self, bytes: &[u8]) {
+        self.room(bytes.len()).copy_from_slice(bytes);
+    }
+
+    /// Adds so many own bytes to the packet, and returns them to be written.
+    pub fn room(&mut self, len: usize) -> &mut [u8] {
         let at = self.own.len();
-        self.own.extend_from_slice(bytes);
-        self.open += bytes.len();
+        self.own.resize(at + len, 0);
+        self.open += len;
         // The trailer of a packet and the header of the next one lie side by side, but belong to two packets.
-        let first = self.packets.last().map_or(0, |p| p.pieces);
+        let first = self.first_open();
         match self.pieces[first..].last_mut() {
-            Some(last) if last.is_own && last.at + last.len == at => last.len += bytes.len(),
-            _ if bytes.is_empty() => {}
+            Some(last) if last.place == Place::Own && last.at + last.len == at => last.len += len,
+            _ if len == 0 => {}
             _ => self.pieces.push(Piece {
                 at,
-                len: bytes.len(),
-                is_own: true,
+                len,
+                place: Place::Own,
             }),
         }
+        &mut self.own[at..]
+    }
+
+    /// The first piece of the packet that has not ended.
+    fn first_open(&self) -> usize {
+        self.packets.last().map_or(0, |p| p.pieces)
+    }
+
+    /// Drops the packet that has not ended.
+    pub fn cancel(&mut self) {
+        self.pieces.truncate(self.first_open());
+        // Its own bytes stay until the batch is cleared.
+        self.open = 0;
     }
 
     /// Adds a span of memory to the packet. The memory may be written meanwhile: the packet then carries old or new bytes.
@@ -70,14 +104,82 @@ impl Batch {
     /// # Safety
     /// The bytes stay mapped and readable until the batch is cleared.
     pub unsafe fn memory(&mut self, at: *const u8, len: usize) {
+        self.span(at, len, Place::Memory);
+    }
+
+    /// Adds bytes of the transport to the packet by reference.
+    ///
+    /// # Safety
+    /// The bytes stay mapped, readable and unchanged until the batch is cleared.
+    pub unsafe fn kept(&mut self, bytes: &[u8]) {
+        self.span(bytes.as_ptr(), bytes.len(), Place::Kept);
+    }
+
+    fn span(&mut self, at: *const u8, len: usize, place: Place) {
         if len > 0 {
             let at = at.expose_provenance();
             self.open += len;
-            self.pieces.push(Piece {
-                at,
-                len,
-                is_own: false,
-            });
+            self.pieces.push(Piece { at, len, place });
+        }
+    }
+
+    /// Adds the invariant CRC of the packet that has not ended; zeros without a flow, or where no CRC is defined.
+    pub fn seal(&mut self, flow: Option<&Flow>) {
+        let sum = flow.and_then(|flow| self.icrc(flow));
+        self.put(&sum.unwrap_or_default());
+    }
+
+    fn icrc(&self, flow: &Flow) -> Option<[u8; ICRC_BYTES]> {
+        let (first, rest) = self.pieces[self.first_open()..].split_first()?;
+        // The base header is own.
+        let head = match first.place {
+            Place::Own => self.own.get(first.at..first.at + first.len)?,
+            _ => return None,
+        };
+        let (bth, extended) = head.split_first_chunk::<BTH_BYTES>()?;
+        let mut digest = icrc::begin(flow, bth, self.open)?;
+        digest.update(extended);
+        for p in rest {
+            match p.place {
+                Place::Own => digest.update(&self.own[p.at..p.at + p.len]),
+                Place::Kept => {
+                    let at: *const u8 = std::ptr::with_exposed_provenance(p.at);
+                    // SAFETY: the caller of `kept` keeps the bytes mapped and unchanged until the batch is cleared.
+                    digest.update(unsafe { std::slice::from_raw_parts(at, p.len) });
+                }
+                Place::Memory => {
+                    let mut piece = [0; CRC_PIECE];
+                    let mut done = 0;
+                    while done < p.len {
+                        let n = (p.len - done).min(CRC_PIECE);
+                        let at: *const u8 = std::ptr::with_exposed_provenance(p.at + done);
+                        // SAFETY: the caller of `memory` keeps the span readable; the piece is as long.
+                        unsafe { copy(piece.as_mut_ptr(), at, n) };
+                        digest.update(&piece[..n]);
+                        done += n;
+                    }
+                }
+            }
+        }
+        Some(icrc::finish(&digest))
+    }
+
+    /// Keeps packets `from..` alone, all as own bytes: what they refer to may change from here on.
+    pub(crate) fn own_from(&mut self, from: usize) {
+        let mut own = Vec::new();
+        let mut packets = Vec::new();
+        for packet in from..self.len() {
+            let at = own.len();
+            own.resize(at + self.len_of(packet), 0);
+            self.copy_to(packet, &mut own[at..]);
+            packets.push(own.len() - at);
+        }
+        self.clear();
+        let mut at = 0;
+        for len in packets {
+            self.put(&own[at..at + len]);
+            self.end();
+            at += len;
         }
     }
 
@@ -125,9 +227,9 @@ impl Batch {
     pub(super) fn spans(&self, packet: usize) -> impl Iterator<Item = (*const u8, usize)> + '_ {
         let own = self.own.as_ptr();
         self.pieces[self.range(packet)].iter().map(move |p| {
-            let at = match p.is_own {
-                true => own.wrapping_add(p.at),
-                false => std::ptr::with_exposed_provenance(p.at),
+            let at = match p.place {
+                Place::Own => own.wrapping_add(p.at),
+                _ => std::ptr::with_exposed_provenance(p.at),
             };
             (at, p.len)
         })

@@ -120,6 +120,8 @@ pub struct RoceFrame {
     pub src_mac: MacAddr,
     /// IPv4 source and source port.
     pub src: SocketAddrV4,
+    /// IPv4 destination and destination port.
+    pub dst: SocketAddrV4,
     /// The two ECN bits (RFC 3168 §5).
     pub ecn: u8,
     /// Identification, flags and fragment offset of the IPv4 header, which the ICRC covers.
@@ -239,6 +241,7 @@ fn roce(
     Ok(Frame::Roce(RoceFrame {
         src_mac,
         src: SocketAddrV4::new(src, udp.src_port.get()),
+        dst: SocketAddrV4::new(Ipv4Addr::from(hdr.dst.get()), ROCE_UDP_PORT),
         ecn: hdr.tos & 3,
         fragment: u32::from(hdr.ident.get()) << 16 | u32::from(hdr.flags_fragment.get()),
         payload_at: udp_at + 8,

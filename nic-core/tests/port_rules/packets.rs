@@ -132,7 +132,9 @@ impl Wired {
     }
 
     pub fn longest(&mut self, from: usize) -> usize {
-        self.nets[from].payload_to(self.hops[from])
+        let net = &mut self.nets[from];
+        let port = net.port_of(self.hops[from]);
+        net.payload_to(port, *self.at[1 - from].ip())
     }
 
     pub fn counters(&self, of: usize) -> PortCounters {
@@ -144,12 +146,14 @@ impl Wired {
         let to = self.at[1 - from];
         let how = Datagrams {
             src_port: 50_000,
-            dst_port: to.port(),
             ecn,
             segmented: self.segmented,
         };
         self.now.0 += 1_000;
-        self.nets[from].send(self.now, self.hops[from], *to.ip(), &how, batch, at)
+        let net = &mut self.nets[from];
+        net.know_host(*to.ip(), to);
+        let link = net.link(self.hops[from]).expect("a known link");
+        net.send(self.now, link, *to.ip(), &how, batch, at)
     }
 
     /// Sends a batch whole, and gives what has arrived of `count` packets.
@@ -166,7 +170,9 @@ impl Wired {
         }
         // Nothing comes twice.
         self.step();
-        let source = self.nets[from].source(self.hops[from], 50_000);
+        let net = &self.nets[from];
+        let port = net.port_of(self.hops[from]);
+        let (source, _) = net.flow(port, 50_000, *self.at[1 - from].ip());
         let got = std::mem::take(&mut self.takers[taker].got);
         assert_eq!(got.len(), count);
         let taken = got.into_iter().map(|(src, bits, bytes)| {

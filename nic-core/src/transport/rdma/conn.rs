@@ -1,7 +1,7 @@
 //! One connection: its queue pair, its stream, the operations posted on it, and its connection management.
 
 use std::collections::VecDeque;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
@@ -14,7 +14,9 @@ use crate::engine::{Direction, EngineFailed};
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId, NicTime};
 use crate::wire::roce::cm::Message;
+use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::{Psn, Qpn};
+use crate::wire::udp::UNFRAGMENTED;
 
 /// Time to the second try of a message of connection management; it doubles.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
@@ -88,6 +90,45 @@ pub(super) struct Names {
     pub(super) psn: Psn,
 }
 
+/// What both ends have agreed on about packets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wire {
+    /// Bytes of a full packet.
+    pub(super) mtu: u32,
+    /// Whether the CRC counts.
+    pub(super) icrc: bool,
+    /// The kernel may cut packets from larger ones: the peer sees no identification of IPv4.
+    pub(super) segmented: bool,
+    /// Our packets' addresses, and those that the peer's must have, with any source port where it is 0.
+    pub(super) flow: Flow,
+    pub(super) from: SocketAddrV4,
+}
+
+impl Wire {
+    /// Whether a packet from there may be the peer's.
+    pub(super) fn is_from(&self, address: SocketAddrV4) -> bool {
+        let any_port = self.from.port() == 0;
+        address.ip() == self.from.ip() && (any_port || address.port() == self.from.port())
+    }
+}
+
+impl Default for Wire {
+    fn default() -> Wire {
+        let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        Wire {
+            mtu: 0,
+            icrc: true,
+            segmented: false,
+            flow: Flow {
+                from: none.into(),
+                to: none.into(),
+                fragment: UNFRAGMENTED,
+            },
+            from: none,
+        }
+    }
+}
+
 /// Probes of a connection whose end is to be noticed soon.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probes {
@@ -111,9 +152,7 @@ pub(super) struct Conn {
     pub(super) recvs: ReceivePath,
     /// Way to the peer.
     pub(super) hop: Option<usize>,
-    /// Bytes of a full packet, and whether its CRC counts.
-    pub(super) mtu: u32,
-    pub(super) icrc: bool,
+    pub(super) wire: Wire,
     pub(super) ask: Option<Ask>,
     /// End of an attempt to connect, or of an orphan.
     pub(super) deadline: Option<NicTime>,
@@ -157,8 +196,7 @@ impl Conn {
             sends: SendPath::new(id),
             recvs: ReceivePath::new(id),
             hop: None,
-            mtu: 0,
-            icrc: true,
+            wire: Wire::default(),
             ask: None,
             deadline: None,
             probes: Probes::default(),

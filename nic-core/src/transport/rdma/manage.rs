@@ -16,28 +16,28 @@ use std::time::Duration;
 use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
-use super::conn::{Ask, Conn, Phase};
+use super::conn::{Ask, Conn, Phase, Wire};
 use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
 use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
-use crate::network::{Link, Network, Protocol};
-use crate::port::Checksums;
+use crate::network::{Datagrams, Link, Network, Protocol};
+use crate::port::{Batch, Checksums};
 use crate::transport::TransportEvent;
 use crate::types::{ListenerId, NicTime};
 use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use crate::wire::roce::extended::Deth;
-use crate::wire::roce::icrc::{icrc, Flow};
+use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::mad::MAD_BYTES;
 use crate::wire::roce::packet::Head;
 use crate::wire::roce::{Bth, Extended, Psn, Qpn, BTH_BYTES, ICRC_BYTES};
-use crate::wire::udp::{self, IP_UDP_HEADERS, UNFRAGMENTED};
+use crate::wire::udp::UNFRAGMENTED;
 
 /// A reply that is not confirmed after this long is dropped.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Bytes around the payload of a stream's packet: IP, UDP, base header, immediate data, CRC.
-pub(super) const AROUND: usize = IP_UDP_HEADERS + BTH_BYTES + 4 + ICRC_BYTES;
+/// Bytes around the payload of a stream's packet behind the UDP header: base header, immediate data, CRC.
+pub(super) const AROUND: usize = BTH_BYTES + 4 + ICRC_BYTES;
 /// ECN-capable transport (RFC 3168 §5): a switch marks a packet instead of dropping it.
-const ECT0: u8 = 2;
+pub(super) const ECT0: u8 = 2;
 /// Fewest packets in flight that a window allows.
 const WINDOW_PACKETS: u32 = 8;
 
@@ -45,7 +45,8 @@ const WINDOW_PACKETS: u32 = 8;
 #[derive(Debug)]
 pub(super) struct Letter {
     pub(super) from: Link,
-    pub(super) source: Ipv4Addr,
+    /// Where it came from.
+    pub(super) address: SocketAddrV4,
     pub(super) message: Message,
     pub(super) transaction: u64,
 }
@@ -82,18 +83,23 @@ struct Terms {
     window: u32,
     payload: u32,
     without_icrc: bool,
+    /// The port is one of datagrams: it sees no identification of IPv4, and takes any.
+    any_identification: bool,
 }
 
 const MAGIC: &[u8; 4] = b"RBEL";
 const VERSION: u8 = 1;
 const WITHOUT_ICRC: u8 = 1;
+const ANY_IDENTIFICATION: u8 = 2;
 
 impl Terms {
     fn bytes(&self) -> [u8; PRIVATE_BYTES] {
         let mut bytes = [0; PRIVATE_BYTES];
         bytes[..4].copy_from_slice(MAGIC);
         bytes[4] = VERSION;
-        bytes[5] = if self.without_icrc { WITHOUT_ICRC } else { 0 };
+        let set = |on, bit| if on { bit } else { 0 };
+        bytes[5] =
+            set(self.without_icrc, WITHOUT_ICRC) | set(self.any_identification, ANY_IDENTIFICATION);
         bytes[8..12].copy_from_slice(&self.window.to_be_bytes());
         bytes[12..16].copy_from_slice(&self.payload.to_be_bytes());
         bytes
@@ -108,23 +114,29 @@ impl Terms {
             window: word(8),
             payload: word(12),
             without_icrc: bytes[5] & WITHOUT_ICRC != 0,
+            any_identification: bytes[5] & ANY_IDENTIFICATION != 0,
         };
         let is_ours = &bytes[..4] == MAGIC && bytes[4] == VERSION;
         (is_ours && terms.window >= 4_096 && terms.payload >= 256).then_some(terms)
     }
 
-    fn of(config: &RdmaConfig, net: &Network, port: usize) -> Terms {
-        let port = &net.ports()[port];
-        let payload = (port.mtu().saturating_sub(AROUND) & !3).min(config.payload_max);
+    fn of(config: &RdmaConfig, net: &mut Network, number: usize, peer: Ipv4Addr) -> Terms {
+        let payload = net.payload_to(number, peer).saturating_sub(AROUND) & !3;
+        let payload = payload.min(config.payload_max);
+        let (_, host) = net.flow(number, 0, peer);
+        let port = &net.ports()[number];
+        let of_datagrams = port.frames().is_none();
         Terms {
             // At most 64 MiB, and an MTU.
             window: config.rx_buffer.next_power_of_two() as u32,
             payload: payload as u32,
             without_icrc: match config.icrc {
+                Icrc::Auto if of_datagrams => host.ip().is_loopback(),
                 Icrc::Auto => port.checksums() == Checksums::Omitted,
                 Icrc::Always => false,
                 Icrc::Never => true,
             },
+            any_identification: of_datagrams,
         }
     }
 }
@@ -145,8 +157,6 @@ fn send_datagram(
     peer: Ipv4Addr,
     datagram: &[u8; MAD_BYTES],
 ) -> bool {
-    // One source port for all: they are few.
-    let from = SocketAddrV4::new(net.ip(), 0xc000);
     let gsi = Qpn::new(QPN_GSI);
     let head = Head {
         bth: Bth::new(RoceOpcode::DatagramSend, gsi, Psn::new(0)),
@@ -155,30 +165,26 @@ fn send_datagram(
             source: gsi,
         }),
     };
-    let total = IP_UDP_HEADERS + head.len() + MAD_BYTES + ICRC_BYTES;
-    let Some(room) = net.room(now, to).and_then(|r| r.get_mut(..total)) else {
-        return false;
+    let how = Datagrams {
+        // One source port for all: they are few.
+        src_port: ROCE_UDP_PORT,
+        ecn: ECT0,
+        segmented: false,
     };
-    room[IP_UDP_HEADERS + head.len()..][..MAD_BYTES].copy_from_slice(datagram);
-    head.emit(&mut room[IP_UDP_HEADERS..], MAD_BYTES);
-    seal(room, from, peer, true);
-    net.commit(now, to, total);
-    true
-}
-
-/// Writes the IP and UDP headers and the CRC of a packet that fills the room but for them.
-pub(super) fn seal(room: &mut [u8], from: SocketAddrV4, peer: Ipv4Addr, with_icrc: bool) {
-    let len = room.len();
-    let to = SocketAddrV4::new(peer, ROCE_UDP_PORT);
-    udp::emit(room, from, to, ECT0, len - IP_UDP_HEADERS);
+    let (from, to_host) = net.flow(to.port, how.src_port, peer);
     let flow = Flow {
         from: from.into(),
-        to: to.into(),
+        to: to_host.into(),
         fragment: UNFRAGMENTED,
     };
-    let (packet, sum) = room[IP_UDP_HEADERS..].split_at_mut(len - IP_UDP_HEADERS - ICRC_BYTES);
-    let computed = with_icrc.then(|| icrc(&flow, packet)).flatten();
-    sum.copy_from_slice(&computed.unwrap_or_default());
+    let mut batch = Batch::new();
+    let len = head.len() + MAD_BYTES;
+    let room = batch.room(len);
+    room[head.len()..].copy_from_slice(datagram);
+    head.emit(room, MAD_BYTES);
+    batch.seal(Some(&flow));
+    batch.end();
+    net.send(now, to, peer, &how, &batch, 0) == 1
 }
 
 impl RdmaTransport {
@@ -186,9 +192,10 @@ impl RdmaTransport {
     pub(super) fn read_letters(&mut self, now: NicTime, net: &mut Network) -> bool {
         let any = !self.letters.is_empty();
         while let Some(letter) = self.letters.pop_front() {
-            let (from, source, transaction) = (letter.from, letter.source, letter.transaction);
+            let (from, transaction) = (letter.from, letter.transaction);
+            let source = net.sender(from.port, letter.address);
             let answer = match letter.message {
-                Message::Request(r) => self.requested(now, net, &letter, &r),
+                Message::Request(r) => self.requested(now, net, (source, &letter), &r),
                 Message::Reply { to, from } => self.replied(now, net, source, to, &from),
                 Message::Ready { to, from } => {
                     if let Some(index) = self.named(to, source, |c| c.names.peer == from) {
@@ -240,10 +247,10 @@ impl RdmaTransport {
         &mut self,
         now: NicTime,
         net: &mut Network,
-        letter: &Letter,
+        (source, letter): (Ipv4Addr, &Letter),
         r: &Request,
     ) -> Option<Message> {
-        let (from, source) = (letter.from, letter.source);
+        let from = letter.from;
         let key = (source, r.from.id);
         if let Some(&index) = self.requests.get(&key) {
             // It came before: the reply was lost.
@@ -297,9 +304,9 @@ impl RdmaTransport {
             c.deadline = Some(now.plus(HANDSHAKE));
             c
         })?;
-        let ours = Terms::of(config, net, from.port);
+        let ours = Terms::of(config, net, from.port, source);
         let c = self.table.at(index)?;
-        let started = start(c, config, &ours, &theirs, &r.from);
+        let started = start(c, config, (&ours, &theirs), &r.from, (net, from.port));
         debug_assert!(started.is_ok(), "a fresh queue pair starts");
         c.ask = Some(Ask::new(
             Message::Reply {
@@ -347,9 +354,10 @@ impl RdmaTransport {
             self.fail_connect(index, Status::ConnectionRefused);
             return reject;
         };
-        let ours = Terms::of(config, net, net.port_of(hop));
+        let port = net.port_of(hop);
+        let ours = Terms::of(config, net, port, source);
         (c.names.peer, c.names.peer_qpn) = (from.id, from.qpn);
-        if start(c, config, &ours, &theirs, from).is_err() {
+        if start(c, config, (&ours, &theirs), from, (net, port)).is_err() {
             self.fail_connect(index, Status::ConnectionRefused);
             return reject;
         }
@@ -480,13 +488,13 @@ impl RdmaTransport {
     }
 
     /// The request of a connection whose way to the peer is known.
-    pub(super) fn request(&mut self, index: usize, now: NicTime, net: &Network) {
+    pub(super) fn request(&mut self, index: usize, now: NicTime, net: &mut Network) {
         let (config, ip) = (&self.config, self.ip);
         let Some(c) = self.table.at(index) else {
             return;
         };
         let Some(hop) = c.hop else { return };
-        let ours = Terms::of(config, net, net.port_of(hop));
+        let ours = Terms::of(config, net, net.port_of(hop), *c.peer.ip());
         let request = Message::Request(Request {
             from: endpoint(c, &ours),
             port: c.peer.port(),
@@ -522,20 +530,35 @@ fn endpoint(c: &Conn, ours: &Terms) -> Endpoint {
 fn start(
     c: &mut Conn,
     config: &RdmaConfig,
-    ours: &Terms,
-    theirs: &Terms,
+    (ours, theirs): (&Terms, &Terms),
     peer: &Endpoint,
+    (net, port): (&Network, usize),
 ) -> Result<(), BadTransition> {
-    c.mtu = ours.payload.min(theirs.payload);
-    c.icrc = !(ours.without_icrc && theirs.without_icrc);
+    let mtu = ours.payload.min(theirs.payload);
+    let (from, to) = net.flow(port, c.source_port(), *c.peer.ip());
+    c.wire = Wire {
+        mtu,
+        icrc: !(ours.without_icrc && theirs.without_icrc),
+        segmented: theirs.any_identification,
+        flow: Flow {
+            from: from.into(),
+            to: to.into(),
+            fragment: UNFRAGMENTED,
+        },
+        from: match ours.any_identification && theirs.any_identification {
+            // A port of datagrams sends and receives by one socket.
+            true => to,
+            false => SocketAddrV4::new(*to.ip(), 0),
+        },
+    };
     c.stream.open(theirs.window);
-    let window = (config.window as u32 / c.mtu).max(WINDOW_PACKETS);
+    let window = (config.window as u32 / mtu).max(WINDOW_PACKETS);
     let changes = [
         Change::Init,
         Change::Rtr(RtrAttributes {
             peer: peer.qpn,
             expected: peer.psn,
-            mtu: c.mtu,
+            mtu,
             resources: 0,
             // 1.28 ms.
             rnr_timer: 14,

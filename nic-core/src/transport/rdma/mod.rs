@@ -46,7 +46,8 @@ use super::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
-use crate::network::{is_host, Network, Protocol, Routes, Waiter};
+use crate::network::{is_host, Datagrams, Link, Network, Protocol, Routes, Waiter};
+use crate::port::Batch;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::{Psn, Qpn};
 
@@ -177,8 +178,19 @@ pub struct RdmaTransport {
     requests: HashMap<(Ipv4Addr, u32), usize>,
     /// Hops that connections have ended with, to be given back to the network.
     released: Vec<(usize, usize)>,
+    /// Packets that are being sent, and for whom, when they found no room.
+    batch: Batch,
+    unsent: Option<Unsent>,
     events: VecDeque<TransportEvent>,
     counters: RdmaCounters,
+}
+
+/// Whose packets wait for room in a port.
+#[derive(Debug)]
+struct Unsent {
+    link: Link,
+    peer: Ipv4Addr,
+    how: Datagrams,
 }
 
 /// Which connections are served next.
@@ -239,6 +251,8 @@ impl RdmaTransport {
             letters: VecDeque::new(),
             requests: HashMap::new(),
             released: Vec::new(),
+            batch: Batch::new(),
+            unsent: None,
             events: VecDeque::new(),
             counters: RdmaCounters::default(),
             config,
@@ -262,7 +276,7 @@ impl RdmaTransport {
 
     /// Whether packets of a connection carry an invariant CRC that counts.
     pub fn has_icrc(&self, conn: ConnId) -> Option<bool> {
-        Some(self.table.get_by_id(conn)?.icrc)
+        Some(self.table.get_by_id(conn)?.wire.icrc)
     }
 
     fn mark(&mut self, index: usize) {

@@ -1,4 +1,7 @@
 //! Bytes of a stream that are kept: sent and not acknowledged, or received and not taken.
+#![allow(unsafe_code)] // Lends bytes to a batch, which is sent before they change.
+
+use crate::port::Batch;
 
 /// A ring of bytes, addressed by their positions in the stream. Its memory is taken with the first byte.
 #[derive(Debug)]
@@ -95,6 +98,19 @@ impl Ring {
     /// Drops the first `n` bytes.
     pub(super) fn take(&mut self, n: usize) {
         self.start = (self.start + n as u64).min(self.end);
+    }
+
+    /// Adds bytes from a position on, all of which are kept, to a packet by reference.
+    ///
+    /// # Safety
+    /// The batch is cleared before the ring is changed.
+    pub(super) unsafe fn refer(&self, position: u64, len: usize, batch: &mut Batch) {
+        let at = self.index(position);
+        let n = len.min(self.capacity - at);
+        for part in [&self.bytes[at..at + n], &self.bytes[..len - n]] {
+            // SAFETY: the ring's memory is freed or written only after the batch is cleared (the caller's contract).
+            unsafe { batch.kept(part) };
+        }
     }
 
     /// Copies bytes from a position on, all of which are kept.

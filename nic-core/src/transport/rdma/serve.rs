@@ -3,28 +3,27 @@
 //! A packet goes to its queue pair while it lies in the port, when it is whole and of the right peer. All else waits for the
 //! step: acknowledgements of many packets are one.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT, ROCE_UDP_PORT};
+use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_PKEY_DEFAULT};
 use ringbell_nic_abi::Status;
 
 use super::conn::Phase;
-use super::manage::{seal, Letter, AROUND};
+use super::manage::{Letter, AROUND, ECT0};
 use super::qp::{State, Transmit, WorkStatus};
 use super::stream::Fin;
-use super::{waiter, RdmaTransport};
+use super::{waiter, RdmaTransport, Unsent};
 use crate::datapath::Datapath;
 use crate::engine::EngineFailed;
-use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::network::{Datagrams, Headers, Link, Network, Packet, Protocol, Refused, Resolved};
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::NicTime;
 use crate::wire::frame::RoceFrame;
 use crate::wire::roce::cm::Message;
 use crate::wire::roce::icrc::Flow;
 use crate::wire::roce::packet::open;
-use crate::wire::roce::{self, Bth, Extended, Invalid, ICRC_BYTES};
-use crate::wire::udp::IP_UDP_HEADERS;
+use crate::wire::roce::{self, Bth, Extended, Invalid};
 
 /// Packets that one service may send.
 const BUDGET: usize = 128;
@@ -63,6 +62,9 @@ impl RdmaTransport {
     ) -> bool {
         let mut moved = false;
         self.turns.again = None;
+        if !self.send_again(now, net) {
+            self.turns.again = Some(now.plus(BLOCKED));
+        }
         for _ in 0..self.turns.ready.len() {
             let Some(index) = self.turns.ready.pop_front() else {
                 break;
@@ -218,15 +220,23 @@ impl RdmaTransport {
         let Some(c) = self.table.at(index) else {
             return (Sent::All, 0);
         };
-        let Some(link) = c.hop.and_then(|hop| net.link(hop)) else {
+        let (Some(hop), true) = (c.hop, c.qp.state().answers()) else {
             return (Sent::All, 0);
         };
-        let from = SocketAddrV4::new(*c.local.ip(), c.source_port());
-        let (peer, icrc, mtu) = (*c.peer.ip(), c.icrc, c.mtu);
-        let needed = AROUND + mtu as usize;
+        let Some(link) = net.link(hop) else {
+            return (Sent::All, 0);
+        };
+        let (peer, wire) = (*c.peer.ip(), c.wire);
+        // What a port takes as one.
+        let most = net.segmentation(link.port).packets;
+        let how = Datagrams {
+            src_port: c.source_port(),
+            ecn: ECT0,
+            segmented: wire.segmented,
+        };
         let mut packets = 0;
         let sent = loop {
-            if packets == BUDGET {
+            if packets >= BUDGET {
                 break Sent::More;
             }
             // The end of the stream waits for what an engine has kept.
@@ -234,35 +244,61 @@ impl RdmaTransport {
                 && c.sends.is_empty()
                 && c.sends.finish(data) == Ok(true);
             while c.qp.room() > 0 {
-                let Some(work) = c.stream.next_work(mtu, ends_now) else {
+                let Some(work) = c.stream.next_work(wire.mtu, ends_now) else {
                     break;
                 };
                 let posted = c.qp.post(work);
                 debug_assert!(posted, "a queue pair with room takes work");
             }
-            let Some(room) = net.room(now, link) else {
+            if self.unsent.is_some() || !net.has_room(now, link) {
                 break Sent::Blocked;
-            };
-            if room.len() < needed {
+            }
+            if net.payload_to(link.port, peer) < AROUND + wire.mtu as usize {
                 break Sent::TooSmall;
             }
-            let end = room.len() - ICRC_BYTES;
             let (qp, mut ends) = c.ends(data, &mut self.events);
-            let Transmit::Packet(len) = qp.transmit(now, &mut room[IP_UDP_HEADERS..end], &mut ends)
-            else {
-                break Sent::All;
+            let batch = &mut self.batch;
+            batch.clear();
+            let mut more = true;
+            while more && batch.len() < most.min(BUDGET) {
+                more = matches!(qp.append(now, batch, &mut ends), Transmit::Packet(_));
+                if more {
+                    batch.seal(wire.icrc.then_some(&wire.flow));
+                    batch.end();
+                }
+            }
+            packets += batch.len();
+            let taken = match batch.is_empty() {
+                true => 0,
+                false => net.send(now, link, peer, &how, batch, 0),
             };
-            let total = IP_UDP_HEADERS + len + ICRC_BYTES;
-            seal(&mut room[..total], from, peer, icrc);
-            net.commit(now, link, total);
-            packets += 1;
+            if taken < batch.len() {
+                batch.own_from(taken);
+                self.unsent = Some(Unsent { link, peer, how });
+                break Sent::Blocked;
+            }
+            if !more {
+                break Sent::All;
+            }
         };
         if packets > 0 {
-            if let Some(hop) = c.hop {
-                net.probe_stale(hop, now);
-            }
+            net.probe_stale(hop, now);
         }
         (sent, packets)
+    }
+
+    /// Sends the packets for which there was no room. `false`: there is none yet.
+    fn send_again(&mut self, now: NicTime, net: &mut Network) -> bool {
+        let Some(u) = &self.unsent else {
+            return true;
+        };
+        let taken = net.send(now, u.link, u.peer, &u.how, &self.batch, 0);
+        if taken < self.batch.len() {
+            self.batch.own_from(taken);
+            return false;
+        }
+        self.unsent = None;
+        true
     }
 
     /// Events from what has happened to the queue pair and the stream.
@@ -374,14 +410,6 @@ impl RdmaTransport {
 }
 
 impl RdmaTransport {
-    fn flow(&self, frame: &RoceFrame) -> Flow {
-        Flow {
-            from: SocketAddr::V4(frame.src),
-            to: SocketAddr::V4(SocketAddrV4::new(self.ip, ROCE_UDP_PORT)),
-            fragment: frame.fragment,
-        }
-    }
-
     /// # Errors
     /// [`Invalid`], to be counted.
     fn take(
@@ -399,7 +427,7 @@ impl RdmaTransport {
             return Ok(());
         }
         if bth.destination.value() == QPN_GSI {
-            let flow = self.flow(frame);
+            let flow = flow_of(frame);
             let packet = roce::Packet::parse(open(bytes, Some(&flow))?)?;
             let Extended::Datagram(deth) = packet.extended else {
                 return Err(Invalid::Opcode);
@@ -410,7 +438,7 @@ impl RdmaTransport {
             if self.letters.len() < LETTERS_MAX {
                 self.letters.push_back(Letter {
                     from,
-                    source: *frame.src.ip(),
+                    address: frame.src,
                     message,
                     transaction,
                 });
@@ -418,13 +446,13 @@ impl RdmaTransport {
             return Ok(());
         }
         let index = self.table.find(bth.destination);
-        let flow = self.flow(frame);
         let conn = index.and_then(|i| self.table.at(i));
-        let Some(c) = conn.filter(|c| c.peer.ip() == frame.src.ip()) else {
+        let Some(c) = conn.filter(|c| c.wire.is_from(frame.src)) else {
             self.counters.foreign += 1;
             return Ok(());
         };
-        let packet = roce::Packet::parse(open(bytes, c.icrc.then_some(&flow))?)?;
+        let packet =
+            roce::Packet::parse(open(bytes, c.wire.icrc.then(|| flow_of(frame)).as_ref())?)?;
         let (qp, mut ends) = c.ends(data, &mut self.events);
         if qp.receive(now, &packet, &mut ends) {
             c.seen.heard = true;
@@ -434,6 +462,15 @@ impl RdmaTransport {
             self.mark(index);
         }
         Ok(())
+    }
+}
+
+/// The addresses of a packet that has arrived.
+fn flow_of(frame: &RoceFrame) -> Flow {
+    Flow {
+        from: SocketAddr::V4(frame.src),
+        to: SocketAddr::V4(frame.dst),
+        fragment: frame.fragment,
     }
 }
 
@@ -469,7 +506,7 @@ impl PacketTransport for RdmaTransport {
             let is_it = match by {
                 Refused::Link(by) => link == Some(by),
                 Refused::Peer { port, peer } => {
-                    peer.ip() == c.peer.ip() && link.is_some_and(|l| l.port == port)
+                    c.wire.flow.to == peer.into() && link.is_some_and(|l| l.port == port)
                 }
             };
             if is_it && matches!(c.phase, Phase::Open | Phase::Closing | Phase::Orphan) {

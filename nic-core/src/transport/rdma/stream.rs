@@ -20,6 +20,7 @@ use super::qp::{Client, Part, Refusal, Request, Unavailable, Work, WorkStatus};
 use super::ring::Ring;
 use crate::datapath::{Datapath, Filled, ReceivePath, Run, Source};
 use crate::engine::EngineFailed;
+use crate::port::Batch;
 use crate::transport::TransportEvent;
 
 const KIND_SHIFT: u32 = 28;
@@ -201,6 +202,21 @@ impl Client for Ends<'_, '_> {
     fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable> {
         if !to.is_empty() {
             self.stream.tx.copy(id + u64::from(offset), to);
+        }
+        Ok(())
+    }
+
+    #[allow(unsafe_code)] // As the ring.
+    fn refer(
+        &mut self,
+        id: u64,
+        offset: u32,
+        len: usize,
+        batch: &mut Batch,
+    ) -> Result<(), Unavailable> {
+        if len > 0 {
+            // SAFETY: `serve` sends the batch, or makes its bytes own ones, before anything else is done with the connection.
+            unsafe { self.stream.tx.refer(id + u64::from(offset), len, batch) };
         }
         Ok(())
     }

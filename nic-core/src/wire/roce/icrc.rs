@@ -57,7 +57,15 @@ impl Head {
 #[inline]
 pub fn icrc(flow: &Flow, packet: &[u8]) -> Option<[u8; ICRC_BYTES]> {
     let (bth, rest) = packet.split_first_chunk::<BTH_BYTES>()?;
-    let udp = UDP_BYTES + packet.len() + ICRC_BYTES;
+    let mut digest = begin(flow, bth, packet.len())?;
+    digest.update(rest);
+    Some(finish(&digest))
+}
+
+/// The CRC so far, over the headers of a packet of `len` bytes from its base header to its padding. What lies behind the base
+/// header follows in pieces. `None` as for [`icrc`].
+pub(crate) fn begin(flow: &Flow, bth: &[u8; BTH_BYTES], len: usize) -> Option<Digest> {
+    let udp = UDP_BYTES + len + ICRC_BYTES;
     let udp_len = u16::try_from(udp).ok()?;
     let mut head = Head {
         bytes: [0xff; HEAD_MAX],
@@ -96,7 +104,11 @@ pub fn icrc(flow: &Flow, packet: &[u8]) -> Option<[u8; ICRC_BYTES]> {
     head.put(&bth[ECN_BYTE + 1..]);
     let mut digest = Digest::new(CrcAlgorithm::Crc32IsoHdlc);
     digest.update(&head.bytes[..head.len]);
-    digest.update(rest);
+    Some(digest)
+}
+
+/// The CRC as it lies in the packet.
+pub(crate) fn finish(digest: &Digest) -> [u8; ICRC_BYTES] {
     // 32 bits of a 64-bit result.
-    Some((digest.finalize() as u32).to_le_bytes())
+    (digest.finalize() as u32).to_le_bytes()
 }

@@ -96,6 +96,15 @@ impl Head {
     /// When `room` is too short.
     #[inline]
     pub fn emit(&self, room: &mut [u8], payload: usize) -> usize {
+        let pad = self.emit_headers(room, payload);
+        let end = self.len() + payload;
+        room[end..end + pad].fill(0);
+        end + pad
+    }
+
+    /// Writes the headers alone. Returns the bytes of padding.
+    #[inline]
+    pub(crate) fn emit_headers(&self, room: &mut [u8], payload: usize) -> usize {
         let pad = payload.next_multiple_of(4) - payload;
         let bth = Bth {
             pad: pad as u8,
@@ -103,8 +112,6 @@ impl Head {
         };
         room[..BTH_BYTES].copy_from_slice(&bth.bytes());
         self.extended.emit(&mut room[BTH_BYTES..]);
-        let end = self.len() + payload;
-        room[end..end + pad].fill(0);
-        end + pad
+        pad
     }
 }

@@ -12,6 +12,7 @@
 //! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2). A request is executed once: a duplicate is
 //! acknowledged again, a READ is read again, an atomic operation is answered from the responder's resources (§9.7.5.1.5).
 
+mod out;
 mod pace;
 mod requester;
 mod responder;
@@ -21,10 +22,12 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use self::out::Out;
 pub use self::pace::PaceConfig;
 use self::requester::Requester;
 use self::responder::Responder;
 pub use self::state::{BadTransition, State};
+use crate::port::Batch;
 use crate::types::NicTime;
 use crate::wire::roce::{AtomicEth, Packet, Psn, Qpn};
 
@@ -144,6 +147,20 @@ pub trait Client {
     /// # Errors
     /// [`Unavailable`].
     fn gather(&mut self, id: u64, offset: u32, to: &mut [u8]) -> Result<(), Unavailable>;
+
+    /// Adds the same bytes to a packet of a batch, by reference where they stay unchanged.
+    ///
+    /// # Errors
+    /// [`Unavailable`].
+    fn refer(
+        &mut self,
+        id: u64,
+        offset: u32,
+        len: usize,
+        batch: &mut Batch,
+    ) -> Result<(), Unavailable> {
+        self.gather(id, offset, batch.room(len))
+    }
 
     /// Takes bytes that a READ of ours has brought, in order.
     ///
@@ -427,9 +444,18 @@ impl QueuePair {
 
     /// Writes the next packet to `room`, from its base header on: answers first.
     pub fn transmit(&mut self, now: NicTime, room: &mut [u8], client: &mut dyn Client) -> Transmit {
+        self.make(now, &mut Out::Room(room), client)
+    }
+
+    /// Adds the next packet to a batch, as [`QueuePair::transmit`]. It has not ended there: its invariant CRC is missing.
+    pub fn append(&mut self, now: NicTime, batch: &mut Batch, client: &mut dyn Client) -> Transmit {
+        self.make(now, &mut Out::Batch(batch), client)
+    }
+
+    fn make(&mut self, now: NicTime, out: &mut Out<'_>, client: &mut dyn Client) -> Transmit {
         if self.state.answers() {
             if let Some(r) = &mut self.responder {
-                if let Some(len) = r.transmit(self.peer, self.mtu, room, client) {
+                if let Some(len) = r.transmit(self.peer, self.mtu, out, client) {
                     if r.has_failed() {
                         self.fail(client);
                     }
@@ -440,7 +466,7 @@ impl QueuePair {
         let begins = self.state == State::Rts;
         match &mut self.requester {
             Some(r) if self.state.requests() => {
-                let made = r.transmit(now, self.peer, self.mtu, begins, room, client);
+                let made = r.transmit(now, self.peer, self.mtu, begins, out, client);
                 if r.has_failed() {
                     self.fail(client);
                 }

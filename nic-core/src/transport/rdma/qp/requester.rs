@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::out::Out;
 use super::pace::Pace;
 use super::{
     packets_of, Client, QpCounters, Remote, Request, RtsAttributes, Transmit, Unavailable, Work,
@@ -248,7 +249,7 @@ impl Requester {
         peer: Qpn,
         mtu: u32,
         begins: bool,
-        room: &mut [u8],
+        out: &mut Out<'_>,
         client: &mut dyn Client,
     ) -> Transmit {
         if self.wait_until.is_some_and(|t| now < t) {
@@ -279,9 +280,8 @@ impl Requester {
             extended,
         };
         head.bth.acknowledge = !more || self.unasked >= self.pace.window() / 4;
-        let at = head.len();
-        match client.gather(id, k * mtu, &mut room[at..at + payload]) {
-            Ok(()) => {}
+        let len = match out.request(&head, payload, (id, k * mtu), client) {
+            Ok(len) => len,
             Err(Unavailable::Pending) => return Transmit::Pending,
             Err(Unavailable::Fault) => {
                 // Requests before it have not ended; they are flushed.
@@ -289,8 +289,7 @@ impl Requester {
                 self.fail(WorkStatus::LocalProtection, client);
                 return Transmit::Nothing;
             }
-        }
-        let len = head.emit(room, payload);
+        };
         self.unasked = match head.bth.acknowledge {
             true => 0,
             false => self.unasked + 1,

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::out::Out;
 use super::{packets_of, Atomic, Client, Part, QpCounters, Refusal, Remote, Right, RtrAttributes};
 use crate::wire::roce::aeth::RnrTimer;
 use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome, BTH_BYTES};
+use crate::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};
 
 /// Largest message (§9.7.7.1.1).
 const MESSAGE_MAX: u32 = 1 << 31;
@@ -395,15 +396,13 @@ impl Responder {
         &mut self,
         peer: Qpn,
         mtu: u32,
-        room: &mut [u8],
+        out: &mut Out<'_>,
         client: &mut dyn Client,
     ) -> Option<usize> {
         let answer = self.answers.pop_front()?;
-        let aeth = |syndrome| Aeth {
-            syndrome,
-            msn: self.messages,
-        };
-        let mut payload = 0;
+        let msn = self.messages;
+        let aeth = |syndrome| Aeth { syndrome, msn };
+        let (mut payload, mut from) = (0, Remote { address: 0, key: 0 });
         let (opcode, psn, extended) = match answer {
             Answer::Acknowledge(psn, syndrome) => {
                 self.failed |= self.refused && self.answers.is_empty();
@@ -433,29 +432,10 @@ impl Responder {
                         Extended::Aeth(aeth(Syndrome::ACK)),
                     ),
                 };
-                let at = Remote {
+                from = Remote {
                     address: reth.address.wrapping_add(done.into()),
                     key: reth.key,
                 };
-                let head = BTH_BYTES + extended.len();
-                // The key may have gone since the request was checked, and a duplicate was not checked.
-                let read = match payload {
-                    0 => Ok(()),
-                    _ => client.read(at, &mut room[head..head + payload]),
-                };
-                if read.is_err() {
-                    self.answers.clear();
-                    (self.refused, self.failed) = (true, true);
-                    let refused = Aeth {
-                        syndrome: Syndrome::Nak(NakCode::RemoteAccess),
-                        msn: self.messages,
-                    };
-                    let head = Head {
-                        bth: Bth::new(RoceOpcode::Acknowledge, peer, first.plus(k)),
-                        extended: Extended::Aeth(refused),
-                    };
-                    return Some(head.emit(room, 0));
-                }
                 if k + 1 < packets {
                     self.answers.push_front(Answer::Read(first, reth, k + 1));
                 }
@@ -466,6 +446,16 @@ impl Responder {
             bth: Bth::new(opcode, peer, psn),
             extended,
         };
-        Some(head.emit(room, payload))
+        if let Ok(len) = out.answer(&head, payload, from, client) {
+            return Some(len);
+        }
+        // The key may have gone since the request was checked, and a duplicate was not checked.
+        self.answers.clear();
+        (self.refused, self.failed) = (true, true);
+        let head = Head {
+            bth: Bth::new(RoceOpcode::Acknowledge, peer, psn),
+            extended: Extended::Aeth(aeth(Syndrome::Nak(NakCode::RemoteAccess))),
+        };
+        out.answer(&head, 0, from, client).ok()
     }
 }
