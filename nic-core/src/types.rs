@@ -27,7 +27,7 @@ pub struct ConnId(pub u32);
 pub struct ListenerId(pub u32);
 
 /// The command layer's name for a posted send or receive; returned when it retires.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct WorkToken(pub u64);
 
 /// A communicator of a NIC: what a `COLLECTIVE` descriptor names in its session field.

@@ -12,12 +12,7 @@ impl Messages {
     /// A message has come that no operation under way expects like that.
     pub(super) fn on_seen(&mut self, table: &mut Table, slot: u32, from: u32, tag: u64, hash: u32) {
         let Some(c) = table.comm(slot) else { return };
-        let ids = c.active.iter().chain(&c.queue);
-        let found = ids
-            .filter_map(|id| table.ops.get(*id))
-            .filter_map(|a| Some((a.seq?, a.params()?)))
-            .find(|(seq, _)| executor::is_of(tag, *seq));
-        match found {
+        match table.params_of(slot, |seq| executor::is_of(tag, seq)) {
             Some(_) if hash == 0 => {
                 // Equal parameters but another length: none of our programs does that.
                 table.end(slot, from, Status::Mismatch);
@@ -48,12 +43,8 @@ impl Messages {
             return;
         };
         let (ctx, rank, seq, told) = (c.ctx, c.rank, d.seq, d.told);
-        let ids = c.active.iter().chain(&c.queue);
-        let mut mine = ids
-            .filter_map(|id| table.ops.get(*id))
-            .find(|a| a.seq == Some(seq))
-            .and_then(Active::params);
-        mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
+        let mine = table.params_of(slot, |s| s == seq).map(|(_, p)| p);
+        let mine = mine.or_else(|| c.history.iter().find(|h| h.0 == seq).map(|h| h.1));
         let Some(mine) = mine else { return };
         if !told {
             self.fabric.tell(ctx, |from| Frame::Params {
@@ -86,7 +77,7 @@ impl Messages {
             .unwrap_or_default();
         for id in ids {
             table.route(slot, id);
-            let seq = table.ops.get(id).and_then(|a| a.seq);
+            let seq = table.ops.get(id).and_then(|a| a.call.seq);
             if seq.is_some_and(|seq| self.was_said_otherwise(table, slot, id, seq)) {
                 self.dispute(table, slot, seq.unwrap_or(0));
             }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use ringbell_nic_abi::collective::{COMM_ENDED, RANK_ABSENT};
 use ringbell_nic_abi::{Algorithm, CollectiveKind, Status};
 
-use super::direct::Direct;
+use super::direct::{Call, Direct, Kept, Prepared};
 use super::executor::Op;
 use super::params::Params;
-use super::prepared::Kept;
 use super::settings::{CollectiveCounters, CollectiveSettings};
+use super::taps::Tap;
 use crate::memory::nic_memory::{Block, Space, NIC_BUS};
 use crate::types::{ConnId, NicTime};
 
@@ -31,6 +31,10 @@ pub(crate) struct DirectComm {
     pub(super) routes: Vec<Option<(usize, ConnId)>>,
     /// All ranks are there, and share this host.
     pub(crate) ready: bool,
+    /// Operations that are off the path and retire with the communicator, once nothing touches their memory.
+    pub(super) over: Vec<Box<Prepared>>,
+    /// What engines are to see of operations on the path, by their numbers among the collectives.
+    pub(super) taps: Vec<(u32, Box<Tap>)>,
 }
 
 impl DirectComm {
@@ -38,6 +42,27 @@ impl DirectComm {
     pub(crate) fn area(&self) -> u32 {
         let unit = (self.path.address() - NIC_BUS) / AREA_UNIT + 1;
         u32::try_from(unit).unwrap_or(0)
+    }
+
+    /// The operations that have not retired.
+    pub(super) fn ops(&self) -> impl Iterator<Item = &Prepared> {
+        self.path.ops().chain(self.over.iter().map(|op| &**op))
+    }
+
+    /// Their calls, to change.
+    pub(super) fn calls(&mut self) -> impl Iterator<Item = &mut Call> {
+        let over = self.over.iter_mut().map(|op| &mut **op);
+        self.path.ops_mut().chain(over).map(|op| &mut op.call)
+    }
+
+    /// Takes what engines are to see of an operation.
+    #[inline]
+    pub(super) fn take_tap(&mut self, seq: Option<u32>) -> Option<Box<Tap>> {
+        if self.taps.is_empty() {
+            return None;
+        }
+        let i = self.taps.iter().position(|(s, _)| Some(*s) == seq)?;
+        Some(self.taps.swap_remove(i).1)
     }
 }
 
@@ -185,14 +210,13 @@ pub(crate) struct Comm {
     pub(crate) next_seq: u32,
     /// Collective operations that have not begun, in order.
     pub(crate) queue: VecDeque<u32>,
-    /// Operations that have begun.
+    /// Operations that have begun, those on the direct path not included.
     pub(crate) active: Vec<u32>,
     pub(crate) history: VecDeque<(u32, Params)>,
     pub(crate) dispute: Option<Dispute>,
     pub(crate) life: Life,
     pub(crate) counters: CollectiveCounters,
-    /// How often each algorithm was chosen for each collective; few pairs, so no map.
-    pub(crate) chosen: Vec<((CollectiveKind, Algorithm), u64)>,
+    pub(crate) chosen: Chosen,
     /// Operations that were prepared for earlier calls.
     pub(crate) kept: Kept,
     /// The ranks' memory, when all share a host.
@@ -213,8 +237,38 @@ impl Comm {
         self.counters.reduced += op.reduced;
     }
 
+    /// Operations that have not retired.
+    pub(crate) fn under_way(&self) -> usize {
+        let direct = self.direct.as_ref().map_or(0, |d| d.ops().count());
+        self.active.len() + self.queue.len() + direct
+    }
+
+    /// A collective has ended: counts it, and keeps its record for the next call.
+    #[inline]
+    pub(crate) fn end_program(&mut self, seq: Option<u32>, p: Box<Prepared>, status: Status) {
+        if let Some(seq) = seq {
+            self.remember(seq, p.params);
+            self.kept.put(p);
+            let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
+            if status == Status::Ok && self.dispute.as_ref().is_some_and(settles) {
+                // The dispute was unfounded: some rank was late.
+                self.dispute = None;
+            }
+        }
+    }
+
+    /// Counts an operation that has ended.
+    #[inline]
+    pub(crate) fn count_end(&mut self, status: Status) {
+        if status == Status::Ok {
+            self.counters.completed += 1;
+        } else {
+            self.counters.failed += 1;
+        }
+    }
+
     /// Keeps the parameters of an operation that has ended.
-    pub(crate) fn remember(&mut self, seq: u32, params: Params) {
+    fn remember(&mut self, seq: u32, params: Params) {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -228,25 +282,34 @@ impl Comm {
 
     /// An operation that was counted for an algorithm has not begun.
     pub(crate) fn uncount(&mut self, kind: CollectiveKind, algo: Algorithm) {
-        *self.chosen(kind, algo) -= 1;
+        *choices(&mut self.chosen, kind, algo) -= 1;
     }
 
     /// Counts the choice of an algorithm.
     pub(crate) fn count(&mut self, kind: CollectiveKind, algo: Algorithm) {
-        *self.chosen(kind, algo) += 1;
+        count_choice(&mut self.chosen, kind, algo);
     }
+}
 
-    fn chosen(&mut self, kind: CollectiveKind, algo: Algorithm) -> &mut u64 {
-        let key = (kind, algo);
-        let i = match self.chosen.iter().position(|(k, _)| *k == key) {
-            Some(i) => i,
-            None => {
-                self.chosen.push((key, 0));
-                self.chosen.len() - 1
-            }
-        };
-        &mut self.chosen[i].1
-    }
+/// How often each algorithm was chosen for each collective; few pairs, so no map.
+pub(crate) type Chosen = Vec<((CollectiveKind, Algorithm), u64)>;
+
+/// Counts the choice of an algorithm.
+#[inline]
+pub(crate) fn count_choice(chosen: &mut Chosen, kind: CollectiveKind, algo: Algorithm) {
+    *choices(chosen, kind, algo) += 1;
+}
+
+fn choices(chosen: &mut Chosen, kind: CollectiveKind, algo: Algorithm) -> &mut u64 {
+    let key = (kind, algo);
+    let i = match chosen.iter().position(|(k, _)| *k == key) {
+        Some(i) => i,
+        None => {
+            chosen.push((key, 0));
+            chosen.len() - 1
+        }
+    };
+    &mut chosen[i].1
 }
 
 #[cfg(test)]

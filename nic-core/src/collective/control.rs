@@ -7,8 +7,8 @@ use ringbell_gtlb::Access;
 use ringbell_nic_abi::{GpuVa, Status};
 
 use super::communicator::{Comm, DirectComm, Life};
+use super::direct::Kept;
 use super::fabric::{Frame, Tells};
-use super::prepared::Kept;
 use super::table::MAX_COMMS;
 use super::{
     CollectiveCounters, CommError, CommInfo, CommStatus, CommunicatorConfig, PeerInfo, MAX_RANKS,
@@ -184,7 +184,7 @@ impl Collectives {
     pub(crate) fn under_way(&self, id: CommId) -> Result<usize, CommError> {
         let slot = self.known(id)?;
         let c = self.table.comm(slot).ok_or(CommError::Unknown { id })?;
-        Ok(c.active.len() + c.queue.len())
+        Ok(c.under_way())
     }
 
     /// Ends a communicator on all ranks.
@@ -203,7 +203,7 @@ impl Collectives {
             return Err(CommError::Unknown { id });
         };
         let (ctx, rank) = (c.ctx, c.rank);
-        let idle = c.active.is_empty() && c.queue.is_empty();
+        let idle = c.under_way() == 0;
         if c.life.end.is_none() && idle {
             // An orderly end: the other ranks may continue with what they have received.
             self.messages

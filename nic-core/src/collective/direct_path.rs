@@ -4,11 +4,12 @@
 use ringbell_gtlb::{Fault, PAGE_BYTES};
 use ringbell_nic_abi::{Algorithm, GpuVa, Status, WireType};
 
-use super::communicator::{Comm, DirectComm, AREA_UNIT};
-use super::direct::{Access, AreaPool, Direct, Ended, Outcome, Pages, Peers};
+use super::communicator::{count_choice, Comm, DirectComm, AREA_UNIT};
+use super::direct::{Access, AreaPool, Call, Direct, Outcome, Pages, Peers, Prepared, Stepped};
 use super::fabric::Fabric;
-use super::table::{News, State, Table};
-use super::{taps, Begun, CommunicatorConfig, Io, Path, Reach, Side, Task};
+use super::table::{Active, News, State, Table};
+use super::taps::{self, Tap};
+use super::{After, CommunicatorConfig, Io, Reach, Side, Task};
 use crate::dma::DmaAccess;
 use crate::memory::nic_memory::{HOST_BUS, NIC_BUS};
 use crate::transport::{PeerWindow, Transport};
@@ -109,81 +110,99 @@ fn pages(
 pub(super) struct DirectPaths {
     /// Operations on them.
     pub(super) active: usize,
-    outcomes: Vec<Ended>,
     pub(super) areas: AreaPool,
     /// What peers can map of this NIC's GPU memory: bus address and length.
     exports: Vec<(u64, u64)>,
 }
 
-impl Path for DirectPaths {
-    fn start(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
-        let Some((c, a)) = table.both(slot, id) else {
-            return Begun::No;
+/// An operation that has not begun on the direct path.
+pub(super) enum NotBegun {
+    /// There is no such path.
+    No(Box<Prepared>),
+    /// A peer has not reported yet whether it has mapped the memory.
+    Later(Box<Prepared>),
+}
+
+impl DirectPaths {
+    /// Begins an operation, which from now on is on the path alone, or gives it back.
+    pub(super) fn start(
+        &mut self,
+        table: &mut Table,
+        io: &mut Io<'_>,
+        slot: u32,
+        mut call: Call,
+        mut p: Box<Prepared>,
+    ) -> Result<(), NotBegun> {
+        let c = table.comm_mut(slot);
+        let both = c.and_then(|c| Some((&mut c.chosen, c.direct.as_mut()?)));
+        let Some((chosen, d)) = both.filter(|(_, d)| d.ready) else {
+            return Err(NotBegun::No(p));
         };
-        let Task::Program(p) = &mut a.task else {
-            return Begun::No;
-        };
-        let Some(d) = c.direct.as_mut().filter(|d| d.ready) else {
-            return Begun::No;
-        };
-        let op = match p.direct.take() {
-            Some(op) => op,
-            None => {
-                let mut of =
-                    |side: Side, bytes: u64| pages(io, &self.exports, &d.routes, side, bytes);
-                let both = of(p.input, p.sides[0]).and_then(|i| Ok((i, of(p.output, p.sides[1])?)));
-                match both {
-                    Ok((input, output)) => d.path.prepare(p.params, input, output),
-                    Err(NoPages::Later) => return Begun::Later,
-                    Err(NoPages::Fault(fault)) => {
-                        // As in the middle of a program: the other ranks wait for this one and are notified.
-                        a.state = State::Direct;
-                        c.active.push(id);
-                        table.fail(slot, id, fault.status());
-                        return Begun::Yes;
-                    }
+        p.params.direct = true;
+        if !p.at.known {
+            let mut of = |side: Side, bytes: u64| pages(io, &self.exports, &d.routes, side, bytes);
+            let both = of(p.input, p.sides[0]).and_then(|i| Ok((i, of(p.output, p.sides[1])?)));
+            match both {
+                Ok((input, output)) => p.at = d.path.locate(&p.params, input, output),
+                Err(NoPages::Later) => return Err(NotBegun::Later(p)),
+                Err(NoPages::Fault(fault)) => {
+                    // As in the middle of a program: the other ranks wait for this one and are notified.
+                    call.own_end = Some(fault.status());
+                    p.call = call;
+                    d.over.push(p);
+                    let rank = table.shape_of(slot).0;
+                    table.end(slot, rank, Status::CommAborted);
+                    return Ok(());
                 }
             }
-        };
-        d.path
-            .post(id.into(), op, taps::shows_messages(io.engines, slot));
-        c.count(p.params.kind, Algorithm::Direct);
-        c.active.push(id);
+        }
+        count_choice(chosen, p.params.kind, Algorithm::Direct);
+        d.path.post(call, p, taps::shows_messages(io.engines, slot));
         self.active += 1;
-        a.state = State::Direct;
-        Begun::Yes
+        Ok(())
     }
 
-    fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
+    /// Moves its operations on. Returns whether anything moved.
+    pub(super) fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
         let mut moved = false;
-        let mut out = std::mem::take(&mut self.outcomes);
         for slot in table.slots() {
-            let Some(c) = table.comm_mut(slot) else {
-                continue;
-            };
-            let Some(d) = c.direct.as_mut().filter(|d| d.path.is_active()) else {
-                continue;
+            moved |= self.step_one(table, io, slot);
+        }
+        moved
+    }
+
+    fn step_one(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) -> bool {
+        let mut moved = false;
+        loop {
+            let d = table.comm_mut(slot).and_then(|c| c.direct.as_mut());
+            let Some(d) = d.filter(|d| d.path.is_active()) else {
+                return moved;
             };
             let peers = Routes {
                 transports: io.transports,
                 routes: &d.routes,
             };
             let before = d.path.stored();
-            moved |= d
-                .path
-                .step(io.now, &mut io.dma.nic_memory, &peers, &mut out);
+            let stepped = d.path.step(io.now, &mut io.dma.nic_memory, &peers);
             io.dma.copied += d.path.stored() - before;
-            self.active -= out.len();
-            for ended in out.drain(..) {
-                on_ended(table, slot, ended);
+            match stepped {
+                Stepped::Idle => return moved,
+                Stepped::Moved => return true,
+                Stepped::Ended(outcome, op) => {
+                    self.active -= 1;
+                    moved = true;
+                    match outcome {
+                        Outcome::Done => complete(table, slot, op),
+                        _ => fail(table, slot, outcome, op),
+                    }
+                }
             }
         }
-        self.outcomes = out;
-        moved
     }
 
-    /// Revokes peers' access to the memory of the communicator.
-    fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
+    /// Revokes peers' access to the memory of a communicator that has ended. Its operations retire with it, once
+    /// nothing touches their memory.
+    pub(super) fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
         let c = table.comm_mut(slot);
         if let Some(d) = c.and_then(|c| c.direct.as_mut()) {
             d.path.abort(io.now);
@@ -210,6 +229,8 @@ impl DirectPaths {
             path,
             routes: vec![None; ranks as usize],
             ready: false,
+            over: Vec::new(),
+            taps: Vec::new(),
         })
     }
 
@@ -258,23 +279,34 @@ pub(super) fn join(c: &mut Comm, fabric: &Fabric, io: &Io<'_>) {
     d.ready = d.path.is_ready();
 }
 
-fn on_ended(table: &mut Table, slot: u32, ended: Ended) {
-    let id = ended.op.token as u32;
-    let Some(a) = table.ops.get_mut(id) else {
-        return;
-    };
-    if let Task::Program(p) = &mut a.task {
-        p.direct = Some(ended.op);
-    }
-    match ended.outcome {
-        Outcome::Done => {
-            let bytes = a.bytes;
-            table.complete(slot, id, bytes, 0);
+/// An operation has ended well: it retires, once its result has passed the engine that is there.
+#[inline]
+fn complete(table: &mut Table, slot: u32, op: Box<Prepared>) {
+    let direct = table.comm_mut(slot).and_then(|c| c.direct.as_mut());
+    match direct.and_then(|d| d.take_tap(op.call.seq)) {
+        None => {
+            let bytes = op.bytes;
+            table.end_direct(slot, op, Status::Ok, (bytes, 0));
         }
-        Outcome::Fallback => fall_back(table, slot, id),
+        Some(tap) => {
+            let (bytes, detail) = (op.bytes, 0);
+            let id = come_off(table, slot, op, State::Leaving { bytes, detail }, Some(tap));
+            if let (Some(id), Some(c)) = (id, table.comm_mut(slot)) {
+                c.active.push(id);
+                table.wake(id);
+            }
+        }
+    }
+}
+
+/// An operation has come off the path without its result.
+#[cold]
+fn fail(table: &mut Table, slot: u32, outcome: Outcome, mut op: Box<Prepared>) {
+    match outcome {
+        Outcome::Fallback => return fall_back(table, slot, op),
         Outcome::Mismatch { .. } => {
             // All ranks have seen it; they notify each other and name the same rank.
-            if let Some(seq) = a.seq {
+            if let Some(seq) = op.call.seq {
                 table.news.push_back(News::Differs { slot, seq });
             }
         }
@@ -282,32 +314,60 @@ fn on_ended(table: &mut Table, slot: u32, ended: Ended) {
         // The rank that aborted sends the reason over the fabric, or this operation times out first.
         Outcome::PeerAborted { .. } => {}
         // Retires with its communicator.
-        Outcome::Aborted => {}
-        Outcome::Unsafe { rank } => a.own_end = Some((Status::NicSilent, rank.into())),
+        Outcome::Done | Outcome::Aborted => {}
+        Outcome::Unsafe { rank } => op.call.own_end = Some((Status::NicSilent, rank.into())),
+    }
+    if let Some(d) = table.comm_mut(slot).and_then(|c| c.direct.as_mut()) {
+        d.over.push(op);
     }
 }
 
 /// A rank's engine needs to see messages, or it has no NIC memory left: all ranks get here for the same operation.
-fn fall_back(table: &mut Table, slot: u32, id: u32) {
-    let Some(a) = table.ops.get_mut(id) else {
+fn fall_back(table: &mut Table, slot: u32, op: Box<Prepared>) {
+    let (kind, reach) = (op.params.kind, op.reach);
+    let Some(c) = table.comm_mut(slot) else {
         return;
     };
-    let Task::Program(p) = &a.task else {
-        return;
-    };
-    let (kind, reach) = (p.params.kind, p.reach);
-    a.messages = true;
-    a.state = State::Waiting;
+    let tap = c.direct.as_mut().and_then(|d| d.take_tap(op.call.seq));
     if reach == Reach::MustDirect {
         let direct = u64::from(Algorithm::Direct.code());
-        return table.finish(slot, id, Status::Unsupported, 0, direct);
+        return table.end_direct(slot, op, Status::Unsupported, (0, direct));
     }
-    table.waiting += 1;
-    if let Some(c) = table.comm_mut(slot) {
-        c.uncount(kind, Algorithm::Direct);
-        c.active.retain(|o| *o != id);
-        c.queue.push_front(id);
+    c.uncount(kind, Algorithm::Direct);
+    if let Some(id) = come_off(table, slot, op, State::Waiting, tap) {
+        table.waiting += 1;
+        if let Some(c) = table.comm_mut(slot) {
+            c.queue.push_front(id);
+        }
     }
+}
+
+/// Makes an operation that is off the path one among the others. `None`: there are too many, and it has ended.
+fn come_off(
+    table: &mut Table,
+    slot: u32,
+    op: Box<Prepared>,
+    state: State,
+    tap: Option<Box<Tap>>,
+) -> Option<u32> {
+    let call = op.call;
+    let active = Active {
+        call,
+        comm: slot,
+        after: After::Nothing,
+        bytes: op.bytes,
+        task: Task::Program(op),
+        state,
+        queued: false,
+        messages: true,
+        rings: None,
+        tap,
+    };
+    let id = table.ops.insert(active);
+    if id.is_none() {
+        table.refuse(call.token, Status::NoResources, 1 << 18);
+    }
+    id
 }
 
 /// Whether an operation may use its ranks' memory.

@@ -7,7 +7,7 @@ use super::communicator::{late, Comm, Dispute, End, Gone, GRACE};
 use super::fabric::{FabricEvent, Frame};
 use super::streams::streams_need;
 use super::table::{News, State};
-use super::{direct_path, Collectives, Fate, Io, Path};
+use super::{direct_path, Collectives, Fate, Io};
 use crate::types::{NicTime, Owner, WorkToken};
 
 impl Collectives {
@@ -93,11 +93,19 @@ impl Collectives {
                     if matches!(a.state, State::Waiting) {
                         self.table.waiting -= 1;
                     }
-                    let (status, detail) = a.own_end.unwrap_or(end.of_operations());
+                    let (status, detail) = a.call.own_end.unwrap_or(end.of_operations());
                     self.table.finish(slot, id, status, 0, detail);
+                }
+                let direct = self.table.comm_mut(slot).and_then(|c| c.direct.as_mut());
+                for op in direct.map_or(Vec::new(), |d| std::mem::take(&mut d.over)) {
+                    let (status, detail) = op.call.own_end.unwrap_or(end.of_operations());
+                    self.table.end_direct(slot, op, status, (0, detail));
                 }
                 if let Some(c) = self.table.comm_mut(slot) {
                     c.queue.clear();
+                    if let Some(d) = &mut c.direct {
+                        d.taps.clear();
+                    }
                     c.life.end = Some(End {
                         reaped: true,
                         ..end
@@ -170,30 +178,13 @@ impl Collectives {
         status: Status,
         detail: u64,
     ) -> Fate {
-        let Some(id) = self.table.op_of(token) else {
+        let Some((slot, _)) = self.table.call_of(token) else {
             return Fate::Now;
         };
-        let Some(a) = self.table.ops.get_mut(id) else {
-            return Fate::Now;
-        };
-        let slot = a.comm;
-        // The other end of a message of this rank to itself.
-        let partner = match &a.state {
-            State::FromItself(copy) => Some(copy.sender),
-            State::ToItself(receiver) => Some(*receiver),
-            _ => None,
-        };
-        let alone = matches!(a.state, State::Local(_) | State::Leaving { .. });
-        if alone || partner.is_some() || self.messages.take_back(a, id) {
-            self.table.forget(id, status, detail);
-            if let Some(c) = self.table.comm_mut(slot) {
-                c.counters.failed += 1;
+        if let Some(id) = self.table.op_of(token) {
+            if self.give_back(slot, id, status, detail) {
+                return Fate::Now;
             }
-            if let Some(partner) = partner {
-                self.table.finish(slot, partner, status, 0, detail);
-            }
-            self.table.wake_leaving(slot);
-            return Fate::Now;
         }
         // A rank that differs in an undecided dispute is better than no name at all.
         let suspect = self
@@ -206,16 +197,16 @@ impl Collectives {
             return Fate::Later;
         }
         // So is a rank that has not answered although it had time.
-        let silent = self.silent(id).filter(|_| status == Status::TimedOut);
+        let silent = self.silent(token).filter(|_| status == Status::TimedOut);
         if let Some(r) = silent {
-            if let Some(a) = self.table.ops.get_mut(id) {
-                a.own_end.get_or_insert((Status::PeerFailed, r.into()));
+            if let Some((_, call)) = self.table.call_of(token) {
+                call.own_end.get_or_insert((Status::PeerFailed, r.into()));
             }
             self.end(io, slot, r, Status::PeerFailed);
             return Fate::Later;
         }
         // A rank that is alive but has not posted the operation: all ranks are notified of it.
-        let absent = self.absent(id).filter(|_| status == Status::TimedOut);
+        let absent = self.absent(token).filter(|_| status == Status::TimedOut);
         if let Some(r) = absent {
             self.end(io, slot, r, Status::TimedOut);
             return Fate::Later;
@@ -224,28 +215,51 @@ impl Collectives {
             Status::TimedOut => late(None),
             _ => detail,
         };
-        if let Some(a) = self.table.ops.get_mut(id) {
-            a.own_end.get_or_insert((status, ended));
+        if let Some((_, call)) = self.table.call_of(token) {
+            call.own_end.get_or_insert((status, ended));
         }
         let rank = self.table.shape_of(slot).0;
         self.end(io, slot, rank, Status::CommAborted);
         Fate::Later
     }
 
+    /// Ends an operation on which no other rank depends. `false`: one does.
+    fn give_back(&mut self, slot: u32, id: u32, status: Status, detail: u64) -> bool {
+        let Some(a) = self.table.ops.get_mut(id) else {
+            return true;
+        };
+        // The other end of a message of this rank to itself.
+        let partner = match &a.state {
+            State::FromItself(copy) => Some(copy.sender),
+            State::ToItself(receiver) => Some(*receiver),
+            _ => None,
+        };
+        let alone = matches!(a.state, State::Local(_) | State::Leaving { .. });
+        if !alone && partner.is_none() && !self.messages.take_back(a, id) {
+            return false;
+        }
+        self.table.forget(id, status, detail);
+        if let Some(c) = self.table.comm_mut(slot) {
+            c.counters.failed += 1;
+        }
+        if let Some(partner) = partner {
+            self.table.finish(slot, partner, status, 0, detail);
+        }
+        self.table.wake_leaving(slot);
+        true
+    }
+
     /// An operation has waited for most of its time: asks the other ranks whether they are alive.
     /// `false`: it has asked before, or depends on no rank, and its time is up.
     pub(crate) fn probe_peers(&mut self, io: &mut Io<'_>, token: WorkToken) -> bool {
-        let Some(id) = self.table.op_of(token) else {
+        let Some((slot, call)) = self.table.call_of(token) else {
             return false;
         };
-        let Some(a) = self.table.ops.get_mut(id) else {
-            return false;
-        };
-        if a.asked.is_some() {
+        if call.asked.is_some() {
             return false;
         }
-        a.asked = Some(io.now);
-        let (slot, seq) = (a.comm, a.seq);
+        call.asked = Some(io.now);
+        let seq = call.seq;
         let counts = seq.is_some();
         let asks = |c: &&Comm| counts && c.life.ready && c.life.end.is_none();
         if let Some(ctx) = self.table.comm(slot).filter(asks).map(|c| c.ctx) {
@@ -262,12 +276,12 @@ impl Collectives {
     }
 
     /// The first rank that has not answered since an operation has asked.
-    fn silent(&self, id: u32) -> Option<u32> {
-        let a = self.table.ops.get(id)?;
-        let asked = a.asked.filter(|_| a.seq.is_some())?;
+    fn silent(&mut self, token: WorkToken) -> Option<u32> {
+        let (slot, call) = self.table.call_of(token)?;
+        let asked = call.asked.filter(|_| call.seq.is_some())?;
         let c = self
             .table
-            .comm(a.comm)
+            .comm(slot)
             .filter(|c| c.life.ready && c.life.end.is_none())?;
         let ranks = c.life.heard.iter().enumerate();
         ranks
@@ -277,10 +291,10 @@ impl Collectives {
     }
 
     /// The first rank that has answered and had not posted the operation by then.
-    fn absent(&self, id: u32) -> Option<u32> {
-        let a = self.table.ops.get(id)?;
-        let (asked, seq) = (a.asked?, a.seq?);
-        let ranks = self.table.comm(a.comm)?.life.heard.iter().zip(0..);
+    fn absent(&mut self, token: WorkToken) -> Option<u32> {
+        let (slot, call) = self.table.call_of(token)?;
+        let (asked, seq) = (call.asked?, call.seq?);
+        let ranks = self.table.comm(slot)?.life.heard.iter().zip(0..);
         // Numbers wrap: one that is not ahead by less than half of them is behind.
         let behind = |posted: u32| posted.wrapping_sub(seq.wrapping_add(1)) >= 1 << 31;
         let is = |at: &Option<(NicTime, u32)>| at.is_some_and(|(t, n)| t >= asked && behind(n));
@@ -293,7 +307,7 @@ impl Collectives {
     pub(crate) fn abort_all(&mut self, io: &mut Io<'_>, status: Status, last: bool) {
         if last {
             for id in self.table.ids() {
-                let idle = |c: &Comm| c.active.is_empty() && c.queue.is_empty() && c.life.ready;
+                let idle = |c: &Comm| c.under_way() == 0 && c.life.ready;
                 if self
                     .table
                     .find(id.0)
@@ -316,8 +330,12 @@ impl Collectives {
             }
             for id in ids {
                 if let Some(a) = self.table.ops.get_mut(id) {
-                    a.own_end = Some((status, 0));
+                    a.call.own_end = Some((status, 0));
                 }
+            }
+            let direct = self.table.comm_mut(slot).and_then(|c| c.direct.as_mut());
+            for call in direct.into_iter().flat_map(|d| d.calls()) {
+                call.own_end = Some((status, 0));
             }
         }
         // Frames that can leave at once still notify the peers.
@@ -474,7 +492,7 @@ impl Collectives {
             let Some(c) = self.table.comm(slot).filter(|c| c.life.end.is_none()) else {
                 continue;
             };
-            let busy = !c.active.is_empty() || !c.queue.is_empty();
+            let busy = c.under_way() > 0;
             let ends = |g: &&Gone| match busy {
                 true => self.waits_for(c, g.rank),
                 false => !g.left,

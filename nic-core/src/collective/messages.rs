@@ -11,7 +11,7 @@ use super::executor::{self, Job, Op, Progress};
 use super::fabric::{Fabric, Frame, RecvRequest, SendRequest, USER_TAG};
 use super::kernel_stream;
 use super::table::{Active, State, Table};
-use super::{taps, Begun, Io, Params, Path, Plan, Task};
+use super::{taps, Begun, Io, Params, Plan, Task};
 use crate::dma::ReadStatus;
 use crate::engine::{Engines, Place};
 use crate::memory::nic_memory::Block;
@@ -25,8 +25,21 @@ pub(crate) struct Messages {
     pub(super) fabric: Fabric,
 }
 
-impl Path for Messages {
-    fn start(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) -> Begun {
+impl Messages {
+    pub(super) fn new(ip: Ipv4Addr) -> Messages {
+        Messages {
+            fabric: Fabric::new(ip),
+        }
+    }
+
+    /// Starts an operation.
+    pub(super) fn start(
+        &mut self,
+        table: &mut Table,
+        io: &mut Io<'_>,
+        slot: u32,
+        id: u32,
+    ) -> Begun {
         let Some((c, a)) = table.both(slot, id) else {
             return Begun::Yes;
         };
@@ -117,7 +130,7 @@ impl Path for Messages {
                 let job = Job {
                     hash: params.hash(),
                     ctx: c.ctx,
-                    seq: a.seq.unwrap_or(0),
+                    seq: a.call.seq.unwrap_or(0),
                     plan,
                     params,
                     input,
@@ -160,7 +173,8 @@ impl Path for Messages {
         Begun::Yes
     }
 
-    fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
+    /// Moves operations on. Returns whether anything moved.
+    pub(super) fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool {
         if !table.streams.is_quiet() {
             table.look_at_streams(io);
         }
@@ -177,7 +191,8 @@ impl Path for Messages {
         n > 0
     }
 
-    fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
+    /// Tells the peers of a communicator that has ended.
+    pub(super) fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32) {
         let Some((c, end)) = table.comm(slot).and_then(|c| Some((c, c.life.end?))) else {
             return;
         };
@@ -188,14 +203,6 @@ impl Path for Messages {
             rank,
             status,
         });
-    }
-}
-
-impl Messages {
-    pub(super) fn new(ip: Ipv4Addr) -> Messages {
-        Messages {
-            fabric: Fabric::new(ip),
-        }
     }
 
     fn run(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32, budget: &mut u64) {
@@ -218,7 +225,7 @@ impl Messages {
             State::FromItself(_) => return table.run_own(io, id, budget),
             State::Channel(_) => return self.run_channel(table, io, id),
             State::Leaving { .. } => return table.leave(io, id),
-            State::Waiting | State::Message(_) | State::ToItself(_) | State::Direct => return,
+            State::Waiting | State::Message(_) | State::ToItself(_) => return,
         };
         match result {
             Ok(Progress::Done) => table.complete(slot, id, bytes, 0),
@@ -303,7 +310,7 @@ impl Messages {
     pub(super) fn take_back(&mut self, a: &mut Active, id: u32) -> bool {
         match &mut a.state {
             State::Channel(c) => c.take_back(id, &mut self.fabric),
-            State::Waiting => a.seq.is_none(),
+            State::Waiting => a.call.seq.is_none(),
             State::Message(Some(recv)) => self.fabric.cancel_recv(*recv),
             State::Message(None) => self.fabric.cancel_send(u64::from(id) << 32),
             _ => false,

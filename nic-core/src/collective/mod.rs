@@ -35,11 +35,9 @@ mod messages;
 mod named;
 mod own;
 mod params;
-mod passing;
 #[cfg(test)]
 pub(crate) mod peer_failure;
 mod plan;
-mod prepared;
 mod settings;
 mod slab;
 mod streams;
@@ -56,16 +54,17 @@ use crate::engine::Engines;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, NicTime, WorkToken};
 use communicator::{End, GRACE};
-use direct_path::DirectPaths;
+use direct::Call;
+use direct_path::{DirectPaths, NotBegun};
 use messages::Messages;
 use table::{Active, State, Table};
 
+pub(crate) use direct::{Key, Prepared};
 pub(crate) use direct_path::reach;
 pub(crate) use fabric::{Io, Pieces};
 pub(crate) use kernel_stream::StreamSide;
 pub(crate) use params::{Params, Reach, Side};
 pub(crate) use plan::{Plan, PlanError, Plans, Shape};
-pub(crate) use prepared::{Key, Prepared};
 pub use settings::{
     CancelError, CollectiveCounters, CollectiveSettings, CommError, CommInfo, CommStatus,
     CommunicatorConfig, PeerInfo, MAX_RANKS,
@@ -91,28 +90,13 @@ pub(crate) enum Fate {
     Later,
 }
 
-/// Result of starting an operation on a path.
+/// Result of starting an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Begun {
-    /// It is on the path, or has ended.
+    /// It is under way, or has ended.
     Yes,
-    /// There is no such path.
-    No,
     /// NIC memory is short, or a peer has not reported yet whether it has mapped the memory.
     Later,
-}
-
-/// A way on which the ranks of an operation exchange its bytes. An operation is on one path from its start to its end, which
-/// the path reports to the table.
-trait Path {
-    /// Starts an operation.
-    fn start(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32, id: u32) -> Begun;
-
-    /// Moves its operations on. Returns whether anything moved.
-    fn step(&mut self, table: &mut Table, io: &mut Io<'_>) -> bool;
-
-    /// Stops those of a communicator that has ended. They retire with it, once nothing touches their memory.
-    fn abort(&mut self, table: &mut Table, io: &mut Io<'_>, slot: u32);
 }
 
 /// All communicators of a NIC. See the module text.
@@ -157,7 +141,7 @@ impl Collectives {
 
     /// Whether messages or operations are under way.
     pub(crate) fn is_active(&self) -> bool {
-        self.messages.fabric.is_busy() || !self.table.ops.is_empty()
+        self.messages.fabric.is_busy() || !self.table.ops.is_empty() || self.direct.active > 0
     }
 
     /// Whether a step without a clock reading would find nothing to do.
@@ -191,13 +175,13 @@ impl Collectives {
         let Some(c) = self.table.comm_mut(slot) else {
             return;
         };
-        let (mut seq, mut bytes, mut routed) = (None, 0, true);
+        let (mut seq, mut bytes) = (None, 0);
         if let Task::Program(p) = &task {
             bytes = p.bytes;
-            routed = p.params.direct;
             seq = Some(c.next_seq);
             c.next_seq = c.next_seq.wrapping_add(1);
         }
+        let call = Call::new(token, seq);
         // Nothing is before it, and no rank has said anything of it.
         let next = seq.is_some()
             && c.queue.is_empty()
@@ -207,17 +191,25 @@ impl Collectives {
             && c.dispute.is_none()
             && !self.messages.fabric.has_early();
         let tap = Tap::of(&task, &rings, seen);
+        let task = match task {
+            Task::Program(p)
+                if next && p.reach != Reach::Messages && rings.is_none() && tap.is_none() =>
+            {
+                match self.direct.start(&mut self.table, io, slot, call, p) {
+                    Ok(()) => return self.settle(io),
+                    Err(NotBegun::No(p) | NotBegun::Later(p)) => Task::Program(p),
+                }
+            }
+            task => task,
+        };
         let active = Active {
-            token,
+            call,
             tap,
             comm: slot,
             after,
             task,
             state: State::Waiting,
-            seq,
             bytes,
-            own_end: None,
-            asked: None,
             queued: false,
             messages: false,
             rings,
@@ -225,9 +217,7 @@ impl Collectives {
         let Some(id) = self.table.ops.insert(active) else {
             return self.table.refuse(token, Status::NoResources, 1 << 18);
         };
-        if !routed {
-            self.table.route(slot, id);
-        }
+        self.table.route(slot, id);
         if next && self.start(io, slot, id) {
             return self.settle(io);
         }
@@ -260,7 +250,7 @@ impl Collectives {
                 let Some(a) = self.table.ops.get(id) else {
                     break;
                 };
-                let collective = a.seq.is_some();
+                let collective = a.call.seq.is_some();
                 if (collective && blocked) || !ended(a.after) {
                     blocked |= collective;
                     i += 1;
@@ -303,18 +293,47 @@ impl Collectives {
             return false;
         }
         if reach != Reach::Messages {
-            match self.direct.start(&mut self.table, io, slot, id) {
-                Begun::Yes => return true,
-                Begun::Later => return false,
-                Begun::No => {}
-            }
-            if reach == Reach::MustDirect {
-                let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
-                self.table.finish(slot, id, Status::Unsupported, 0, direct);
-                return true;
+            match self.start_direct(io, slot, id) {
+                Some(begun) => return begun,
+                None if reach == Reach::MustDirect => {
+                    let direct = u64::from(ringbell_nic_abi::Algorithm::Direct.code());
+                    self.table.finish(slot, id, Status::Unsupported, 0, direct);
+                    return true;
+                }
+                None => {}
             }
         }
         self.messages.start(&mut self.table, io, slot, id) == Begun::Yes
+    }
+
+    /// Begins an operation on the direct path, if there is one; it is not among the others then. `Some(false)`: later.
+    fn start_direct(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> Option<bool> {
+        let a = self.table.ops.get_mut(id)?;
+        let call = a.call;
+        let p = match std::mem::replace(&mut a.task, Task::Nop) {
+            Task::Program(p) => p,
+            task => {
+                a.task = task;
+                return None;
+            }
+        };
+        let (p, begun) = match self.direct.start(&mut self.table, io, slot, call, p) {
+            Ok(()) => {
+                let tap = self.table.ops.remove(id).and_then(|a| a.tap);
+                let tap = tap.filter(|t| t.shows_result());
+                let direct = self.table.comm_mut(slot).and_then(|c| c.direct.as_mut());
+                if let (Some(seq), Some(tap), Some(d)) = (call.seq, tap, direct) {
+                    d.taps.push((seq, tap));
+                }
+                return Some(true);
+            }
+            Err(NotBegun::No(p)) => (p, None),
+            Err(NotBegun::Later(p)) => (p, Some(false)),
+        };
+        if let Some(a) = self.table.ops.get_mut(id) {
+            a.task = Task::Program(p);
+        }
+        begun
     }
 
     /// Advances all operations. `ended` returns whether an operation's predecessors have ended, `fresh`

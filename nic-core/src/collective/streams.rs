@@ -101,7 +101,7 @@ impl Messages {
             return;
         };
         let slot = a.comm;
-        a.own_end = Some((status, detail));
+        a.call.own_end = Some((status, detail));
         let State::Channel(c) = &mut a.state else {
             return;
         };

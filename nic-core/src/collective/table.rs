@@ -7,18 +7,21 @@ use rustc_hash::FxHashMap;
 
 use super::channel::Channel;
 use super::combine::Combine;
-use super::communicator::{Comm, Dispute, Lives};
+use super::communicator::{Comm, Lives};
+use super::direct::{Call, Key, Prepared};
 use super::executor::Op;
 use super::fabric::Io;
 use super::kernel_stream::Streams;
-use super::prepared::{Key, Prepared};
 use super::slab::Slab;
-use super::taps::Tap;
+use super::taps::{Tap, Viewer};
 use super::task::OwnCopy;
 use super::{After, Params, Reach, Rings, StreamSide, Task, Thresholds};
+use crate::engine::Place;
 use crate::outstanding::Retired;
-use crate::types::{CommId, NicTime, WorkToken};
+use crate::types::{CommId, WorkToken};
 
+/// Bytes that one operation passes to an engine before the NIC continues with other work.
+const SHOWN: u64 = 256 << 10;
 /// Most communicators of one NIC.
 pub(super) const MAX_COMMS: usize = 1 << 12;
 
@@ -36,8 +39,6 @@ pub(super) enum State {
     ToItself(u32),
     Channel(Box<Channel>),
     Running(Box<Op>),
-    /// On the direct path.
-    Direct,
     /// Done, but for the engine that its result passes.
     Leaving {
         bytes: u64,
@@ -45,22 +46,16 @@ pub(super) enum State {
     },
 }
 
-/// An operation of a communicator.
+/// An operation of a communicator that waits to begin, or goes over messages. On the direct path it is a [`Prepared`] alone.
 #[derive(Debug)]
 pub(super) struct Active {
-    pub(super) token: WorkToken,
+    pub(super) call: Call,
     pub(super) comm: u32,
     pub(super) after: After,
     /// The task: kept until it begins, and a program's until it ends.
     pub(super) task: Task,
     pub(super) state: State,
-    /// Number among the communicator's collective operations.
-    pub(super) seq: Option<u32>,
     pub(super) bytes: u64,
-    /// How it ends when its communicator does, if not like the others.
-    pub(super) own_end: Option<(Status, u64)>,
-    /// When it has asked whether the other ranks are alive.
-    pub(super) asked: Option<NicTime>,
     pub(super) queued: bool,
     /// It has tried the direct path, and goes over messages.
     pub(super) messages: bool,
@@ -285,10 +280,34 @@ impl Table {
         });
     }
 
-    /// The operation of a work: a search, for what happens seldom.
+    /// The operation of a work, unless it is on the direct path: a search, for what happens seldom.
     pub(super) fn op_of(&self, token: WorkToken) -> Option<u32> {
         let mut all = self.ops.iter();
-        all.find(|(_, a)| a.token == token).map(|(id, _)| id)
+        all.find(|(_, a)| a.call.token == token).map(|(id, _)| id)
+    }
+
+    /// The same on any path: its communicator, and its state.
+    pub(super) fn call_of(&mut self, token: WorkToken) -> Option<(u32, &mut Call)> {
+        if let Some(id) = self.op_of(token) {
+            let a = self.ops.get_mut(id)?;
+            return Some((a.comm, &mut a.call));
+        }
+        (0..).zip(&mut self.comms).find_map(|(slot, s)| {
+            let d = s.comm.as_mut()?.direct.as_mut()?;
+            let call = d.calls().find(|c| c.token == token)?;
+            Some((slot, call))
+        })
+    }
+
+    /// The parameters of the collective under way whose number matches.
+    pub(super) fn params_of(&self, slot: u32, is: impl Fn(u32) -> bool) -> Option<(u32, Params)> {
+        let c = self.comm(slot)?;
+        let ids = c.active.iter().chain(&c.queue);
+        let others = ids.filter_map(|id| self.ops.get(*id));
+        let others = others.filter_map(|a| Some((a.call.seq?, a.params()?)));
+        let direct = c.direct.iter().flat_map(|d| d.ops());
+        let direct = direct.filter_map(|op| Some((op.call.seq?, op.params)));
+        direct.chain(others).find(|(seq, _)| is(*seq))
     }
 
     /// An operation can go on.
@@ -372,10 +391,10 @@ impl Table {
         let Some(a) = self.ops.get_mut(id) else {
             return;
         };
-        if a.seq.is_none() {
+        if a.call.seq.is_none() {
             return self.finish(slot, id, status, 0, detail);
         }
-        a.own_end = Some((status, detail));
+        a.call.own_end = Some((status, detail));
         self.end(slot, self.shape_of(slot).0, Status::CommAborted);
     }
 
@@ -398,7 +417,7 @@ impl Table {
         if let Some(rings) = a.rings.take() {
             self.streams.give_back(id, *rings, status, detail);
         }
-        let (token, seen) = (a.token, a.tap.is_some());
+        let (call, seen) = (a.call, a.tap.is_some());
         if let Some(c) = self.comms[slot as usize].comm.as_mut() {
             if let Some(i) = c.active.iter().position(|o| *o == id) {
                 c.active.remove(i);
@@ -406,31 +425,140 @@ impl Table {
             if let State::Running(op) = &a.state {
                 c.release(op);
             }
-            if status == Status::Ok {
-                c.counters.completed += 1;
-            } else {
-                c.counters.failed += 1;
-            }
-            let task = std::mem::replace(&mut a.task, Task::Nop);
-            if let (Some(seq), Task::Program(p)) = (a.seq, task) {
-                c.remember(seq, p.params);
-                c.kept.put(p);
-                let settles = |d: &Dispute| d.seq == seq && d.suspect().is_none();
-                if status == Status::Ok && c.dispute.as_ref().is_some_and(settles) {
-                    // The dispute was unfounded: some rank was late.
-                    c.dispute = None;
-                }
+            c.count_end(status);
+            if let Task::Program(p) = std::mem::replace(&mut a.task, Task::Nop) {
+                c.end_program(call.seq, p, status);
             }
         }
         self.ops.free(id);
         self.retired.push(Retired {
-            token,
+            token: call.token,
             status,
             bytes,
             detail,
         });
         if seen {
             self.wake_leaving(slot);
+        }
+    }
+
+    /// A collective on the direct path has ended.
+    #[inline]
+    pub(super) fn end_direct(
+        &mut self,
+        slot: u32,
+        op: Box<Prepared>,
+        status: Status,
+        (bytes, detail): (u64, u64),
+    ) {
+        let call = op.call;
+        if let Some(c) = self.comm_mut(slot) {
+            c.count_end(status);
+            c.end_program(call.seq, op, status);
+        }
+        self.retired.push(Retired {
+            token: call.token,
+            status,
+            bytes,
+            detail,
+        });
+    }
+
+    /// Shows the source of an operation before it begins. `false`: there is more, later.
+    pub(super) fn show_source(&mut self, io: &mut Io<'_>, slot: u32, id: u32) -> bool {
+        let tap = self.ops.get_mut(id).and_then(|a| a.tap.as_mut());
+        let Some((tap, engine)) = tap.and_then(|t| t.seen.input.map(|e| (t, e))) else {
+            return true;
+        };
+        if tap.taken == tap.source.len() {
+            return true;
+        }
+        let viewer = Viewer::new(slot, Place::Input, engine, id);
+        match viewer.show(io, &tap.source, &mut tap.taken, SHOWN) {
+            Ok(false) => false,
+            Ok(true) => {
+                viewer.end(io);
+                true
+            }
+            // The operation itself finds and reports the fault.
+            Err(_) => true,
+        }
+    }
+
+    /// An operation has ended well: it completes when its result has passed the engine that is there.
+    pub(super) fn complete(&mut self, slot: u32, id: u32, bytes: u64, detail: u64) {
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let Some(tap) = a.tap.as_mut().filter(|t| t.shows_result()) else {
+            return self.finish(slot, id, Status::Ok, bytes, detail);
+        };
+        if a.call.seq.is_none() {
+            // A message may be shorter than its receive.
+            tap.result = tap.result.prefix(bytes);
+        }
+        let state = std::mem::replace(&mut a.state, State::Leaving { bytes, detail });
+        if let (State::Running(op), Some(c)) = (state, self.comm_mut(slot)) {
+            c.release(&op);
+        }
+        self.wake(id);
+    }
+
+    /// Shows the result of an operation that is otherwise done.
+    pub(super) fn leave(&mut self, io: &mut Io<'_>, id: u32) {
+        let Some(a) = self.ops.get(id) else { return };
+        let (slot, seq) = (a.comm, a.call.seq);
+        // Results that come before it pass before it. Those of streams pass as they come.
+        let before = |o: &&u32| {
+            let Some((x, seq)) = self.ops.get(**o).zip(seq) else {
+                return false;
+            };
+            x.tap.as_ref().is_some_and(|t| t.shows_result())
+                && x.call.seq.is_some_and(|s| seq.wrapping_sub(s) as i32 > 0)
+        };
+        let on_path = |c: &Comm| {
+            let mut seqs = c.direct.iter().flat_map(|d| &d.taps).map(|(s, _)| *s);
+            seqs.any(|s| seq.is_some_and(|seq| seq.wrapping_sub(s) as i32 > 0))
+        };
+        if self
+            .comm(slot)
+            .is_none_or(|c| c.active.iter().any(|o| before(&o)) || on_path(c))
+        {
+            return;
+        }
+        let Some(a) = self.ops.get_mut(id) else {
+            return;
+        };
+        let State::Leaving { bytes, detail } = a.state else {
+            return;
+        };
+        let Some((tap, engine)) = a.tap.as_mut().and_then(|t| t.seen.output.map(|e| (t, e))) else {
+            return self.finish(slot, id, Status::Ok, bytes, detail);
+        };
+        let viewer = Viewer::new(slot, Place::Output, engine, id);
+        match viewer.show(io, &tap.result, &mut tap.given, SHOWN) {
+            Ok(false) => self.wake(id),
+            Ok(true) => {
+                viewer.end(io);
+                self.finish(slot, id, Status::Ok, bytes, detail);
+            }
+            Err(fault) => {
+                let (status, detail) = fault.status();
+                self.finish(slot, id, status, 0, detail);
+            }
+        }
+    }
+
+    /// An operation is gone: others whose results came behind it may pass.
+    pub(super) fn wake_leaving(&mut self, slot: u32) {
+        let Some(c) = self.comm(slot) else { return };
+        let leaves = |id: &&u32| {
+            let a = self.ops.get(**id);
+            a.is_some_and(|a| matches!(a.state, State::Leaving { .. }))
+        };
+        let ids: Vec<u32> = c.active.iter().filter(leaves).copied().collect();
+        for id in ids {
+            self.wake(id);
         }
     }
 }

@@ -159,6 +159,11 @@ impl Tap {
         }))
     }
 
+    /// Whether an engine is to see the result.
+    pub(super) fn shows_result(&self) -> bool {
+        self.seen.output.is_some() && self.result.len() > 0
+    }
+
     /// The engines that get the windows of kernels' streams.
     pub(super) fn viewers(
         &self,

@@ -1,7 +1,8 @@
 //! What an operation does, and when it may begin.
 
 use super::combine::{Combine, Held};
-use super::{Pieces, Prepared, Side};
+use super::direct::Prepared;
+use super::{Pieces, Side};
 
 /// What an operation waits for before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

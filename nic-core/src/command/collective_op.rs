@@ -438,7 +438,9 @@ impl Decoder<'_> {
                 sides.input
             },
             plan,
-            direct: None,
+            at: Default::default(),
+            call: Default::default(),
+            course: Default::default(),
         }));
         Ok((task, pins))
     }

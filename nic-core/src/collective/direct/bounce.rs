@@ -17,8 +17,7 @@ use ringbell_onc_engines::program::Layout;
 
 use super::area::Flag;
 use super::pages::{Access, Pages, INLINE_PAGES};
-use super::plan::Plans;
-use super::ranges::Ranges;
+use super::ranges::{Plans, Ranges};
 use super::record::Record;
 use super::Params;
 use crate::copy;

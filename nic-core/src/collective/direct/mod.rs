@@ -8,7 +8,7 @@
 //! 2. Every rank waits for all records and compares the shapes. From the records every rank
 //!    draws the same conclusion on how to go on ([`Way`]).
 //! 3. *Eager*: the rank computes its own results from the inputs that came, and is done; this was
-//!    the only synchronisation. *Push*: it runs its steps of the `DIRECT` program ([`plan`],
+//!    the only synchronisation. *Push*: it runs its steps of the `DIRECT` program ([`ranges`],
 //!    [`pass`]): one pass that reads every rank's memory and stores to every rank's. *Pull*, when an
 //!    output does not grant writing: it computes its own results from the peers' inputs.
 //! 4. After push and pull it stores a *done* flag into every peer's area and waits for theirs.
@@ -36,7 +36,6 @@ pub(crate) mod guard;
 mod operation;
 mod pages;
 mod pass;
-mod plan;
 mod ranges;
 mod record;
 mod run;
@@ -55,12 +54,12 @@ use crate::types::NicTime;
 pub(crate) use area::AreaPool;
 use area::{Area, Flag};
 use bounce::{Bounce, Windows};
-pub(crate) use operation::{DirectOp, Ended, Outcome};
+pub(crate) use operation::{Call, Kept, Key, Located, Outcome, Prepared};
 use operation::{Phase, Way};
 pub(crate) use pages::{Access, Pages};
 pub(crate) use pass::DirectStats;
 use pass::{Cursor, Found};
-use plan::Plans;
+use ranges::Plans;
 use record::{flag, Form, Record, Shape, INLINE_BYTES};
 use run::Looked;
 
@@ -84,6 +83,17 @@ pub(crate) trait Peers {
     fn window(&self, rank: u32) -> Option<&dyn PeerWindow>;
 }
 
+/// What a step of the path has done.
+#[derive(Debug)]
+pub(crate) enum Stepped {
+    /// Nothing.
+    Idle,
+    /// It has moved something, and goes on in a later step.
+    Moved,
+    /// An operation has ended.
+    Ended(Outcome, Box<Prepared>),
+}
+
 /// The direct path of one communicator on one rank.
 #[derive(Debug)]
 pub(crate) struct Direct {
@@ -95,7 +105,7 @@ pub(crate) struct Direct {
     /// Bus address of each rank's area.
     peers: Vec<u64>,
     plans: Plans,
-    ops: VecDeque<Box<DirectOp>>,
+    ops: VecDeque<Box<Prepared>>,
     /// How many of them, from the front, have their records out.
     published: usize,
     /// Operations ever posted, and ended. Sequence numbers count from 1.
@@ -199,13 +209,15 @@ impl Direct {
             }
             true
         };
-        match &op.phase {
+        match &op.course.phase {
             Phase::Pass { .. } => false,
             Phase::Records { missing, .. } => {
-                !self.area.may_have_all(op.seq)
-                    || none(*missing, &|r| self.area.shape(r, op.seq).is_some())
+                !self.area.may_have_all(op.course.number)
+                    || none(*missing, &|r| {
+                        self.area.shape(r, op.course.number).is_some()
+                    })
             }
-            Phase::Flags { missing } => none(*missing, &|r| self.area.is_done(r, op.seq)),
+            Phase::Flags { missing } => none(*missing, &|r| self.area.is_done(r, op.course.number)),
             Phase::Bounce(b) => !b.can_move(&|f, n| self.lack(f, n) == 0),
         }
     }
@@ -214,9 +226,11 @@ impl Direct {
     pub(crate) fn waits_for(&self, rank: u32) -> bool {
         // Operations that were given up end with the communicator.
         self.ending.is_some()
-            || self.ops.iter().any(|op| match &op.phase {
-                Phase::Records { .. } => self.area.shape(rank, op.seq).is_none(),
-                Phase::Pass { .. } | Phase::Flags { .. } => !self.area.is_done(rank, op.seq),
+            || self.ops.iter().any(|op| match &op.course.phase {
+                Phase::Records { .. } => self.area.shape(rank, op.course.number).is_none(),
+                Phase::Pass { .. } | Phase::Flags { .. } => {
+                    !self.area.is_done(rank, op.course.number)
+                }
                 Phase::Bounce(b) => !self.area.has(rank, Flag::Passed, b.number(b.slices)),
             })
     }
@@ -234,7 +248,7 @@ impl Direct {
     /// Gives all memory back.
     pub(crate) fn free(mut self, nic_memory: &mut NicMemory, pool: &mut AreaPool) {
         while let Some(op) = self.ops.pop_front() {
-            let tables = op.tables.into_iter();
+            let tables = op.course.tables.into_iter();
             tables.flatten().for_each(|t| nic_memory.free(t));
         }
         if let Some(windows) = self.windows {
@@ -243,9 +257,9 @@ impl Direct {
         self.area.give_back(pool);
     }
 
-    /// Makes an operation ready to be posted, with these buffers.
-    pub(crate) fn prepare(&mut self, params: Params, input: Pages, output: Pages) -> Box<DirectOp> {
-        let [push, pull] = self.plans.ranges(&params);
+    /// What is done with these buffers, for every call.
+    pub(crate) fn locate(&mut self, params: &Params, input: Pages, output: Pages) -> Located {
+        let [push, pull] = self.plans.ranges(params);
         let form = match push.input_bytes {
             n if n > self.area.eager_bytes() => Form::Placed,
             n if n > INLINE_BYTES => Form::Eager,
@@ -255,33 +269,41 @@ impl Direct {
             Form::Placed => None,
             _ => Found::of(&pull, self.rank, &input, &output),
         };
-        Box::new(DirectOp {
-            token: 0,
-            seq: 0,
-            phase: Phase::Flags { missing: 0 },
-            messages: false,
-            flags: 0,
-            head: record::head(&params),
+        Located {
+            known: true,
+            head: record::head(params),
             found,
-            shape: Shape::of(&params, form),
-            params,
+            shape: Shape::of(params, form),
             input,
             output,
             form,
             push,
             pull,
-            tables: [None, None],
-        })
+        }
     }
 
-    /// Queues an operation; it comes back from [`Direct::step`] with its outcome. `messages`: an engine of this rank
-    /// needs to see messages, which this path has not.
-    pub(crate) fn post(&mut self, token: u64, mut op: Box<DirectOp>, messages: bool) {
+    /// Queues an operation that was located; it comes back from [`Direct::step`] with its outcome. `messages`: an engine
+    /// of this rank needs to see messages, which this path has not.
+    pub(crate) fn post(&mut self, call: Call, mut op: Box<Prepared>, messages: bool) {
         self.posted += 1;
-        let missing = self.everybody_else;
-        (op.seq, op.token, op.messages) = (self.posted, token, messages);
-        op.phase = Phase::Records { missing, differ: 0 };
+        op.call = call;
+        op.course.number = self.posted;
+        op.course.messages = messages;
+        op.course.phase = Phase::Records {
+            missing: self.everybody_else,
+            differ: 0,
+        };
         self.ops.push_back(op);
+    }
+
+    /// The operations on the path, in order.
+    pub(crate) fn ops(&self) -> impl Iterator<Item = &Prepared> {
+        self.ops.iter().map(|op| &**op)
+    }
+
+    /// The same, to change.
+    pub(crate) fn ops_mut(&mut self) -> impl Iterator<Item = &mut Prepared> {
+        self.ops.iter_mut().map(|op| &mut **op)
     }
 
     /// Ends everything: peers stop writing, then [`Direct::step`] reports the operations. The path
@@ -297,63 +319,51 @@ impl Direct {
         }
     }
 
-    /// Moves the operations on; outcomes are appended in order. Returns whether anything moved.
+    /// Moves the front operation on, until it ends. Call it again then: the next one may move at once.
     pub(crate) fn step(
         &mut self,
         now: NicTime,
         nic_memory: &mut NicMemory,
         peers: &dyn Peers,
-        out: &mut Vec<Ended>,
-    ) -> bool {
+    ) -> Stepped {
         if self.ops.is_empty() {
-            return false;
+            return Stepped::Idle;
         }
         if self.ending.is_some() {
-            return self.drain(now, nic_memory, peers, out);
+            return self.drain(now, nic_memory, peers);
         }
-        let mut moved = self.published < self.ops.len() && self.publish(nic_memory, peers);
-        // A finished operation may let the next one start at once.
-        while let Some(result) = self.advance(nic_memory, peers) {
-            moved = true;
-            match result {
-                Ok(None) => break,
-                Ok(Some(outcome)) => {
-                    self.end_front(nic_memory, outcome, out);
-                    if self.published < self.ops.len() {
-                        self.publish(nic_memory, peers);
-                    }
-                }
-                Err(outcome) => {
-                    // Peers may still be writing this rank's buffers.
-                    self.end_all(now, outcome);
-                    break;
-                }
+        let moved = self.published < self.ops.len() && self.publish(nic_memory, peers);
+        match self.advance(nic_memory, peers) {
+            None if moved => Stepped::Moved,
+            None => Stepped::Idle,
+            Some(Ok(None)) => Stepped::Moved,
+            Some(Ok(Some(outcome))) => self.end_front(nic_memory, outcome),
+            Some(Err(outcome)) => {
+                // Peers may still be writing this rank's buffers.
+                self.end_all(now, outcome);
+                Stepped::Moved
             }
         }
-        moved
     }
 
-    fn end_front(&mut self, nic_memory: &mut NicMemory, outcome: Outcome, out: &mut Vec<Ended>) {
-        if let Some(mut op) = self.ops.pop_front() {
-            self.ended = op.seq;
-            self.published = self.published.saturating_sub(1);
-            for table in op.tables.iter_mut().filter_map(Option::take) {
+    fn end_front(&mut self, nic_memory: &mut NicMemory, outcome: Outcome) -> Stepped {
+        let Some(mut op) = self.ops.pop_front() else {
+            return Stepped::Idle;
+        };
+        self.ended = op.course.number;
+        self.published = self.published.saturating_sub(1);
+        if op.at.form == Form::Placed {
+            for table in op.course.tables.iter_mut().filter_map(Option::take) {
                 nic_memory.free(table);
             }
-            out.push(Ended { outcome, op });
         }
+        Stepped::Ended(outcome, op)
     }
 
-    /// Waits until no peer is inside a batch, then ends all operations.
-    fn drain(
-        &mut self,
-        now: NicTime,
-        nic_memory: &mut NicMemory,
-        peers: &dyn Peers,
-        out: &mut Vec<Ended>,
-    ) -> bool {
+    /// Waits until no peer is inside a batch, then ends all operations, one in each call.
+    fn drain(&mut self, now: NicTime, nic_memory: &mut NicMemory, peers: &dyn Peers) -> Stepped {
         let Some((since, why)) = self.ending else {
-            return false;
+            return Stepped::Idle;
         };
         let busy = (0..self.ranks).find(|r| {
             *r != self.rank
@@ -368,12 +378,9 @@ impl Direct {
                 self.windows = None;
                 Outcome::Unsafe { rank }
             }
-            Some(_) => return false,
+            Some(_) => return Stepped::Idle,
         };
-        while !self.ops.is_empty() {
-            self.end_front(nic_memory, outcome, out);
-        }
-        true
+        self.end_front(nic_memory, outcome)
     }
 
     fn area_of<'p>(
@@ -395,19 +402,19 @@ impl Direct {
     fn publish(&mut self, nic_memory: &mut NicMemory, peers: &dyn Peers) -> bool {
         let mut moved = false;
         while let Some(op) = self.ops.get_mut(self.published) {
-            if op.seq > self.ended + WINDOW {
+            if op.course.number > self.ended + WINDOW {
                 break;
             }
-            let seq = op.seq;
-            let shape = op.shape.with_messages(op.messages);
+            let seq = op.course.number;
+            let shape = op.at.shape.with_messages(op.course.messages);
             let mut placed = None;
-            if op.form == Form::Placed {
-                let buffers = (&op.input, &op.output);
-                let record = Record::of(&op.params, buffers, &mut op.tables, nic_memory);
-                op.flags = record.flags();
+            if op.at.form == Form::Placed {
+                let buffers = (&op.at.input, &op.at.output);
+                let record = Record::of(&op.params, buffers, &mut op.course.tables, nic_memory);
+                op.course.flags = record.flags();
                 placed = Some(record.words());
             }
-            let d = &self.ops[self.published];
+            let d = &self.ops[self.published].at;
             for r in self.others() {
                 let Some((window, remote)) = self.area_of(peers, r) else {
                     // Detected again, and reported, when its record does not come.
@@ -446,8 +453,8 @@ impl Direct {
         let everybody_else = self.everybody_else;
         loop {
             let op = self.ops.front_mut()?;
-            let seq = op.seq;
-            match &mut op.phase {
+            let seq = op.course.number;
+            match &mut op.course.phase {
                 &mut Phase::Records {
                     mut missing,
                     mut differ,
@@ -462,14 +469,14 @@ impl Direct {
                             continue;
                         };
                         missing &= !(1 << r);
-                        op.messages |= theirs.wants_messages();
+                        op.course.messages |= theirs.wants_messages();
                         let record = &mut self.records[r as usize];
                         if !agrees(op, theirs, |i| self.area.record_word(r, seq, i), record) {
                             differ |= 1 << r;
                         }
                     }
                     if missing != 0 {
-                        op.phase = Phase::Records { missing, differ };
+                        op.course.phase = Phase::Records { missing, differ };
                         return self.wait(peers, missing).or(moved.then_some(Ok(None)));
                     }
                     self.idle = 0;
@@ -487,15 +494,15 @@ impl Direct {
                         Way::Push => self.stats.push += 1,
                         Way::Pull => self.stats.pull += 1,
                         Way::Bounce => {
-                            let bytes = [op.input.bytes(), op.output.bytes()];
+                            let bytes = [op.at.input.bytes(), op.at.output.bytes()];
                             let b = Bounce::new(
                                 op.params,
-                                &op.push,
+                                &op.at.push,
                                 bytes,
                                 self.slices,
                                 &mut self.plans,
                             );
-                            op.phase = Phase::Bounce(Box::new(b));
+                            op.course.phase = Phase::Bounce(Box::new(b));
                             self.show_windows(nic_memory, peers);
                             continue;
                         }
@@ -504,7 +511,7 @@ impl Direct {
                             return Some(Ok(Some(Outcome::Fallback)));
                         }
                     }
-                    op.phase = Phase::Pass {
+                    op.course.phase = Phase::Pass {
                         way,
                         cursor: Cursor::default(),
                     };
@@ -525,7 +532,7 @@ impl Direct {
                         }
                     }
                     if let Some(op) = self.ops.front_mut() {
-                        op.phase = Phase::Flags {
+                        op.course.phase = Phase::Flags {
                             missing: everybody_else,
                         };
                     }
@@ -598,11 +605,11 @@ impl Direct {
 
 /// Whether a peer's record, which has come, is of the same operation as this rank's. One with places is kept.
 #[inline]
-fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut Record) -> bool {
-    d.shape.agrees(theirs)
-        && match d.form {
+fn agrees(d: &Prepared, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut Record) -> bool {
+    d.at.shape.agrees(theirs)
+        && match d.at.form {
             Form::Inline => true,
-            Form::Eager => d.head == [word(1), word(2), word(3)],
+            Form::Eager => d.at.head == [word(1), word(2), word(3)],
             Form::Placed => {
                 *kept = Record::from_words(&std::array::from_fn(|i| word(i + 1)));
                 kept.agrees(&d.params)
@@ -611,14 +618,14 @@ fn agrees(d: &DirectOp, theirs: Shape, word: impl Fn(usize) -> u64, kept: &mut R
 }
 
 /// What all ranks conclude from the records.
-fn way(op: &DirectOp, records: &[Record], rank: u32) -> Way {
-    if op.messages {
+fn way(op: &Prepared, records: &[Record], rank: u32) -> Way {
+    if op.course.messages {
         return Way::Fallback;
     }
-    if op.form != Form::Placed {
+    if op.at.form != Form::Placed {
         return Way::Eager;
     }
-    let (mut all, mut any) = (op.flags, op.flags);
+    let (mut all, mut any) = (op.course.flags, op.course.flags);
     for (_, record) in (0..).zip(records).filter(|(r, _)| *r != rank) {
         all &= record.flags();
         any |= record.flags();

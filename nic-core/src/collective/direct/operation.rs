@@ -1,4 +1,17 @@
-//! Operations of the direct path: what goes in, and what comes out.
+//! Collectives that run programs: one record from the descriptor to the completion, kept from one call to the next of
+//! the same shape.
+//!
+//! The record is made when a descriptor is decoded. It owns the plan, the buffers as the direct path finds them, and
+//! the state of the call that is under way. A descriptor that repeats an earlier one finds by one look-up what was
+//! decoded, planned and translated then. Nothing is pinned in between. Every call pins anew, by the regions' keys, and
+//! only while no region of the NIC has been deregistered since: after that, descriptors are decoded again, and those of
+//! freed memory refused. Peers keep nothing from one call to the next.
+//!
+//! A second call of the same shape that is posted meanwhile gets a record of its own.
+
+use std::sync::Arc;
+
+use ringbell_nic_abi::{Algorithm, Descriptor, PdId, Status};
 
 use super::bounce::Bounce;
 use super::pages::Pages;
@@ -6,7 +19,18 @@ use super::pass::{Cursor, Found};
 use super::ranges::Ranges;
 use super::record::{Form, Shape};
 use super::Params;
+use crate::collective::params::{Reach, Side};
+use crate::collective::plan::Plan;
 use crate::memory::nic_memory::Block;
+use crate::types::{NicTime, WorkToken};
+
+/// Sets of the table of kept records, and records in each.
+const SETS: usize = 16;
+const WAYS: usize = 2;
+/// Bits of a descriptor's `len` that belong to the shape; the others name the predecessor.
+const LEN_BITS: u32 = 0xff;
+/// Largest record that is kept, in bytes of its own.
+const MOST_BYTES: usize = 64 << 10;
 
 /// How an operation runs: the same on all ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +42,7 @@ pub(super) enum Way {
     Fallback,
 }
 
-/// How far a posted operation is.
+/// How far an operation is on the direct path.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// Waits for the records of these ranks; those that have come and differ.
@@ -31,18 +55,105 @@ pub(super) enum Phase {
     Bounce(Box<Bounce>),
 }
 
-/// An operation of this rank as the path runs it: prepared once, posted as often as its buffers are pinned.
+impl Default for Phase {
+    fn default() -> Phase {
+        Phase::Flags { missing: 0 }
+    }
+}
+
+/// The shape of a collective as its descriptor gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key {
+    source: u64,
+    result: u64,
+    count: u64,
+    /// Packed codes, and the communicator's generation and slot.
+    codes: [u32; 2],
+    root: u32,
+    pd: PdId,
+}
+
+impl Key {
+    #[inline]
+    pub(crate) fn of(pd: PdId, d: &Descriptor) -> Key {
+        Key {
+            source: d.local_va.0,
+            result: d.remote_va.0,
+            count: d.operand,
+            codes: [d.imm, d.len & LEN_BITS],
+            root: d.rkey.0,
+            pd,
+        }
+    }
+
+    fn set(&self) -> usize {
+        let mixed = self.source ^ self.result.rotate_left(21) ^ self.count.rotate_left(42);
+        let mixed = mixed ^ u64::from(self.codes[0]) << 7;
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) as usize % SETS
+    }
+}
+
+/// An operation of a communicator that is under way, whatever it does.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Call {
+    pub(crate) token: WorkToken,
+    /// Number among the communicator's collective operations.
+    pub(crate) seq: Option<u32>,
+    /// How it ends when its communicator does, if not like the others.
+    pub(crate) own_end: Option<(Status, u64)>,
+    /// When it has asked whether the other ranks are alive.
+    pub(crate) asked: Option<NicTime>,
+}
+
+impl Call {
+    pub(crate) fn new(token: WorkToken, seq: Option<u32>) -> Call {
+        Call {
+            token,
+            seq,
+            own_end: None,
+            asked: None,
+        }
+    }
+}
+
+/// See the module text.
 #[derive(Debug)]
-pub(crate) struct DirectOp {
-    /// The caller's name for it, since it was posted.
-    pub(crate) token: u64,
-    pub(super) seq: u64,
-    pub(super) phase: Phase,
-    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
-    pub(super) messages: bool,
-    /// Of its record, once that is out.
-    pub(super) flags: u8,
-    pub(super) params: Params,
+pub(crate) struct Prepared {
+    pub(crate) key: Key,
+    /// Deregistrations of the NIC before its buffers were pinned.
+    pub(crate) freed: u64,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) params: Params,
+    pub(crate) input: Side,
+    pub(crate) output: Side,
+    /// Bytes of source and destination.
+    pub(crate) sides: [u64; 2],
+    /// Whether it may take the direct path.
+    pub(crate) reach: Reach,
+    /// What the completion reports.
+    pub(crate) bytes: u64,
+    /// In the order of a stream.
+    pub(crate) streamed: bool,
+    /// Its buffers and steps for the direct path.
+    pub(crate) at: Located,
+    /// The call that is under way on the direct path, or was the last.
+    pub(crate) call: Call,
+    pub(crate) course: Course,
+}
+
+impl Prepared {
+    /// Bytes that it occupies between calls, about.
+    fn footprint(&self) -> usize {
+        let pages = self.at.input.len() + self.at.output.len();
+        size_of::<Prepared>() + pages * size_of::<(u64, u64)>()
+    }
+}
+
+/// What the direct path finds out once: where the buffers are, and what this rank does with them.
+#[derive(Debug, Default)]
+pub(crate) struct Located {
+    /// It has.
+    pub(crate) known: bool,
     /// The source buffer; empty where this rank has none.
     pub(super) input: Pages,
     /// The destination buffer; empty where this rank has none.
@@ -55,25 +166,23 @@ pub(crate) struct DirectOp {
     pub(super) head: [u64; 3],
     /// The operands of an eager operation, where they can be found beforehand.
     pub(super) found: Option<Found>,
+}
+
+/// How far a call is on the direct path.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    /// Number among the operations of the path.
+    pub(super) number: u64,
+    pub(super) phase: Phase,
+    /// An engine of this rank, or of one whose record has come, needs to see messages, which this path has not.
+    pub(super) messages: bool,
+    /// Of its record, once that is out.
+    pub(super) flags: u8,
     /// Tables of pages that peers read during a call.
     pub(super) tables: [Option<Block>; 2],
 }
 
-impl DirectOp {
-    /// Bytes that it occupies between calls, about.
-    pub(crate) fn footprint(&self) -> usize {
-        size_of::<DirectOp>() + (self.input.len() + self.output.len()) * size_of::<(u64, u64)>()
-    }
-}
-
-/// An operation that has ended.
-#[derive(Debug)]
-pub(crate) struct Ended {
-    pub(crate) outcome: Outcome,
-    pub(crate) op: Box<DirectOp>,
-}
-
-/// How an operation ended.
+/// How an operation ended on the direct path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// Well.
@@ -102,4 +211,37 @@ pub(crate) enum Outcome {
         /// Which.
         rank: u32,
     },
+}
+
+/// The records of a communicator that are not under way, the latest first in each set.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    sets: [[Option<Box<Prepared>>; WAYS]; SETS],
+}
+
+impl Kept {
+    /// Takes the record of a shape, if it was made after the NIC's last deregistration.
+    #[inline]
+    pub(crate) fn take(&mut self, key: &Key, freed: u64) -> Option<Box<Prepared>> {
+        let set = &mut self.sets[key.set()];
+        let same = |p: &Option<Box<Prepared>>| p.as_ref().is_some_and(|p| p.key == *key);
+        let way = set.iter().position(same)?;
+        // One that is stale is dropped.
+        set[way].take().filter(|p| p.freed == freed)
+    }
+
+    /// Keeps the record of a call that has ended.
+    #[inline]
+    pub(crate) fn put(&mut self, p: Box<Prepared>) {
+        // A program that the user loads anew must not be run as it was, and streams belong to one call.
+        let user = p.params.algo == Algorithm::User;
+        if user || p.streamed || p.footprint() > MOST_BYTES {
+            return;
+        }
+        let set = &mut self.sets[p.key.set()];
+        if set[0].is_some() {
+            set.swap(0, 1);
+        }
+        set[0] = Some(p);
+    }
 }

@@ -37,6 +37,12 @@ pub(crate) struct Access {
 // SAFETY: addresses; their user has pinned the region, and copies raw bytes only.
 unsafe impl Send for Pages {}
 
+impl Default for Pages {
+    fn default() -> Pages {
+        Pages::none()
+    }
+}
+
 impl Pages {
     /// A buffer that lies inside one page, at these addresses.
     #[inline]

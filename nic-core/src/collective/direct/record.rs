@@ -27,13 +27,14 @@ use crate::collective::params::fold;
 use crate::memory::nic_memory::{Block, NicMemory, NIC_BUS};
 
 /// How a record carries its operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Form {
     /// The input is in the record's line.
     Inline,
     /// The input follows it.
     Eager,
     /// The record says where the buffers are.
+    #[default]
     Placed,
 }
 
@@ -55,7 +56,7 @@ pub(super) mod flag {
 const FLAGS: u32 = 3;
 
 /// What an operation is, in 32 bits; never 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Shape(pub(super) u32);
 
 impl Shape {

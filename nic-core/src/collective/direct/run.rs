@@ -4,7 +4,7 @@ use super::area::{Area, Flag};
 use super::bounce::{self, Windows, NO_WINDOWS};
 use super::pass::{self, Cursor, PassError};
 use super::record::flag;
-use super::{guard, Direct, DirectOp, Outcome, Peers, Phase, Way, BATCH_BYTES};
+use super::{guard, Direct, Outcome, Peers, Phase, Way, BATCH_BYTES};
 use crate::memory::nic_memory::NicMemory;
 
 /// What one look at an operation in windows has done.
@@ -21,14 +21,14 @@ impl Direct {
         let Some(op) = self.ops.front() else {
             return Ok(Outcome::Done);
         };
-        let (d, eager) = (&**op, (&self.area, op.seq));
+        let (d, eager) = (&op.at, (&self.area, op.course.number));
         if let Some(found) = &d.found {
-            pass::run_found(found, &d.pull, &d.params, eager, &mut self.stats);
+            pass::run_found(found, &d.pull, &op.params, eager, &mut self.stats);
             return Ok(Outcome::Done);
         }
         let job = pass::Job {
             plan: &d.pull,
-            params: &d.params,
+            params: &op.params,
             rank: self.rank,
             input: &d.input,
             output: &d.output,
@@ -45,19 +45,19 @@ impl Direct {
 
     /// One batch of the front operation. Returns whether its pass is over.
     pub(super) fn run_pass(&mut self, peers: &dyn Peers) -> Result<bool, Outcome> {
-        let Some(op) = self.ops.front_mut() else {
+        let Some(op) = self.ops.front() else {
             return Ok(false);
         };
-        let Phase::Pass { way, .. } = op.phase else {
+        let Phase::Pass { way, .. } = op.course.phase else {
             return Ok(false);
         };
         let plan = match way {
-            Way::Push => &op.push,
-            _ => &op.pull,
+            Way::Push => &op.at.push,
+            _ => &op.at.pull,
         };
         let in_place = |r: u32| {
             if r == self.rank {
-                op.input.is_same(&op.output)
+                op.at.input.is_same(&op.at.output)
             } else {
                 self.records[r as usize].has(flag::IN_PLACE)
             }
@@ -71,27 +71,21 @@ impl Direct {
             Way::Push => self.enter(peers)?,
             _ => 0,
         };
-        let Some(DirectOp {
-            phase: Phase::Pass { cursor, .. },
-            push,
-            pull,
-            params,
-            input,
-            output,
-            ..
-        }) = self.ops.front_mut().map(|op| &mut **op)
-        else {
+        let Some(op) = self.ops.front_mut().map(|op| &mut **op) else {
+            return Ok(false);
+        };
+        let Phase::Pass { cursor, .. } = &mut op.course.phase else {
             return Ok(false);
         };
         let job = pass::Job {
             plan: match way {
-                Way::Push => push,
-                _ => pull,
+                Way::Push => &op.at.push,
+                _ => &op.at.pull,
             },
-            params,
+            params: &op.params,
             rank: self.rank,
-            input,
-            output,
+            input: &op.at.input,
+            output: &op.at.output,
             records: &self.records,
             peers,
             eager: None,
@@ -157,16 +151,13 @@ impl Direct {
 
     /// Moves the front operation, which goes through windows, by one copy and one pass at most.
     pub(super) fn run_bounce(&mut self, peers: &dyn Peers) -> Result<Looked, Outcome> {
-        let Some(DirectOp {
-            phase: Phase::Bounce(b),
-            params,
-            input,
-            output,
-            ..
-        }) = self.ops.front_mut().map(|op| &mut **op)
-        else {
+        let Some(op) = self.ops.front_mut().map(|op| &mut **op) else {
             return Ok(Looked::Waits(0));
         };
+        let Phase::Bounce(b) = &mut op.course.phase else {
+            return Ok(Looked::Waits(0));
+        };
+        let (count, input, output) = (op.params.count, &op.at.input, &op.at.output);
         let mut moved = false;
         if b.taken < b.passed {
             let n = b.number(b.taken + 1);
@@ -176,7 +167,7 @@ impl Direct {
                 .all(|r| self.area.has(r, Flag::Passed, n))
             {
                 if let Some(w) = &self.windows {
-                    self.stats.stored += b.copy(params.count, output, w, b.taken, true);
+                    self.stats.stored += b.copy(count, output, w, b.taken, true);
                 }
                 b.taken += 1;
                 moved = true;
@@ -189,7 +180,7 @@ impl Direct {
         let mut filled = None;
         if b.can_fill() {
             if let Some(w) = &self.windows {
-                self.stats.stored += b.copy(params.count, input, w, b.filled, false);
+                self.stats.stored += b.copy(count, input, w, b.filled, false);
             }
             b.filled += 1;
             filled = Some(b.number(b.filled));
@@ -229,7 +220,7 @@ impl Direct {
                 bus => self.records[r as usize] = bounce::record(bus, number),
             }
         }
-        let Some(Phase::Bounce(b)) = self.ops.front().map(|op| &op.phase) else {
+        let Some(Phase::Bounce(b)) = self.ops.front().map(|op| &op.course.phase) else {
             return Ok(false);
         };
         let (params, plan) = b.shape(slice);
@@ -249,7 +240,7 @@ impl Direct {
         let result = pass::run(&job, &mut Cursor::default(), u64::MAX, &mut self.stats);
         leave(&self.area, &self.peers, peers, self.rank, entered);
         result.map_err(|PassError { rank }| Outcome::PeerFailed { rank })?;
-        if let Some(Phase::Bounce(b)) = self.ops.front_mut().map(|op| &mut op.phase) {
+        if let Some(Phase::Bounce(b)) = self.ops.front_mut().map(|op| &mut op.course.phase) {
             b.passed += 1;
         }
         self.tell(peers, Flag::Passed, number + 1);

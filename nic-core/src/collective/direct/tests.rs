@@ -17,6 +17,9 @@ use crate::shmem::Mapping;
 mod bounce;
 mod crowd;
 mod hostile;
+mod operation;
+
+use operation::{post, step, Ended};
 
 const EAGER: u64 = 1024;
 const MEMORY: usize = 4 << 20;
@@ -131,7 +134,13 @@ impl Rank {
     }
     fn step(&mut self, comm: usize, out: &mut Vec<Ended>) -> bool {
         let now = self.now();
-        self.comms[comm].step(now, &mut self.nic_memory, &self.world, out)
+        step(
+            &mut self.comms[comm],
+            now,
+            &mut self.nic_memory,
+            &self.world,
+            out,
+        )
     }
     fn finish(&mut self, comm: usize) -> Outcome {
         let mut out = Vec::new();
@@ -154,8 +163,7 @@ impl Rank {
             self.gpu.pages(input.0, input.1, g),
             self.gpu.pages(output.0, output.1, g),
         );
-        let op = self.comms[0].prepare(params, input, output);
-        self.comms[0].post(7, op, false);
+        post(&mut self.comms[0], 7, params, input, output);
         self.finish(0)
     }
 }
@@ -554,8 +562,7 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
                 me.gpu.write(at, &data);
                 let pages = || me.gpu.pages(at, count(i) * 4, ALL);
                 let (input, output) = (pages(), pages());
-                let op = me.comms[comm as usize].prepare(p, input, output);
-                me.comms[comm as usize].post(i, op, false);
+                post(&mut me.comms[comm as usize], i, p, input, output);
             }
         }
         let mut done = [Vec::new(), Vec::new()];
@@ -573,7 +580,7 @@ fn operations_posted_ahead_and_two_communicators_interleave() {
         for comm in 0..2u64 {
             let tokens: Vec<u64> = done[comm as usize]
                 .iter()
-                .map(|e: &Ended| e.op.token)
+                .map(|e: &Ended| e.op.call.token.0)
                 .collect();
             assert_eq!(tokens, (0..posts).collect::<Vec<_>>(), "in order");
             for i in 0..posts {
@@ -596,8 +603,7 @@ fn a_failed_peer_is_named() {
                 me.gpu.pages(VA, bytes, ALL),
                 me.gpu.pages(VA + (1 << 21), bytes, ALL),
             );
-            let op = me.comms[0].prepare(p, input, output);
-            me.comms[0].post(1, op, false);
+            post(&mut me.comms[0], 1, p, input, output);
             me.comms[0].publish(&mut me.nic_memory, &me.world);
             me.world.windows[1].gone.store(true, Ordering::Relaxed);
             return None;
@@ -627,8 +633,7 @@ fn after_an_abort_no_rank_writes_the_buffers() {
                 me.gpu.pages(VA, bytes, ALL),
                 me.gpu.pages(VA + (1 << 21), bytes, ALL),
             );
-            let op = me.comms[0].prepare(p, input, output);
-            me.comms[0].post(1, op, false);
+            post(&mut me.comms[0], 1, p, input, output);
             if me.rank == 1 {
                 // Steps on until it sees the abort.
                 let o = me.finish(0);
@@ -670,8 +675,7 @@ fn addresses_that_a_peer_does_not_export_are_refused() {
         };
         let pages = || Pages::new(VA, bytes, ALL, lie).expect("mapped");
         let (input, output) = (pages(), pages());
-        let op = me.comms[0].prepare(p, input, output);
-        me.comms[0].post(1, op, false);
+        post(&mut me.comms[0], 1, p, input, output);
         me.finish(0)
     });
     assert_eq!(outcomes[0], Outcome::PeerFailed { rank: 1 });

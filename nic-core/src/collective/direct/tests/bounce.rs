@@ -70,8 +70,7 @@ fn operations_through_windows_posted_ahead_on_two_communicators() {
                 me.gpu.write(at, &data);
                 let p = params(K::AllReduce, DataType::U32, ReduceOp::Sum, 0, count);
                 let [input, output] = [(); 2].map(|()| me.gpu.pages(at, count * 4, HIDDEN));
-                let op = me.comms[comm as usize].prepare(p, input, output);
-                me.comms[comm as usize].post(i, op, false);
+                post(&mut me.comms[comm as usize], i, p, input, output);
             }
         }
         let mut done = [0, 0];
@@ -124,8 +123,7 @@ fn a_rank_that_fails_or_aborts_between_slices_ends_the_others() {
                 let bytes = p.count * 4;
                 let pages = |at| me.gpu.pages(at, bytes, HIDDEN);
                 let (input, output) = (pages(VA), pages(OUT));
-                let op = me.comms[0].prepare(p, input, output);
-                me.comms[0].post(1, op, false);
+                post(&mut me.comms[0], 1, p, input, output);
                 if me.rank != 1 {
                     return Some(me.finish(0));
                 }

@@ -88,14 +88,13 @@ impl Setup {
 
     fn post(&mut self, rank: usize, p: &Params, grants: Access) {
         let [input, output] = self.buffers(rank, p, grants);
-        let op = self.paths[rank].prepare(*p, input, output);
-        self.paths[rank].post(1, op, false);
+        post(&mut self.paths[rank], 1, *p, input, output);
     }
 
     /// Shape and words of a record, or words of a table, with something else in them.
     fn forged(&mut self, p: &Params, rng: &mut Rng) -> (Shape, [u64; WORDS - 1]) {
         let [input, output] = self.buffers(LIAR as usize, p, ALL);
-        let form = self.paths[LIAR as usize].prepare(*p, input, output).form;
+        let form = self.paths[LIAR as usize].locate(p, input, output).form;
         let [input, output] = self.buffers(LIAR as usize, p, ALL);
         let mut shape = Shape::of(p, form);
         let mut tables = [None, None];
@@ -194,7 +193,13 @@ impl Setup {
                 if round > 0 || rng.below(2) == 0 {
                     self.lie(r as u32, p, 1, everywhere, &mut rng);
                 }
-                self.paths[r].step(now, &mut self.memories[r], &self.world, out);
+                step(
+                    &mut self.paths[r],
+                    now,
+                    &mut self.memories[r],
+                    &self.world,
+                    out,
+                );
             }
             now = now.plus(Duration::from_micros(1));
         }
@@ -204,7 +209,13 @@ impl Setup {
         for _ in 0..4 {
             now = now.plus(DRAIN_GRACE);
             for (r, out) in out.iter_mut().enumerate() {
-                self.paths[r].step(now, &mut self.memories[r], &self.world, out);
+                step(
+                    &mut self.paths[r],
+                    now,
+                    &mut self.memories[r],
+                    &self.world,
+                    out,
+                );
             }
         }
         let one = |v: &Vec<Ended>| {
@@ -284,10 +295,22 @@ fn a_rank_that_stays_busy_is_named() {
         area.busy(LIAR).store(1, Ordering::Relaxed);
         let mut out = Vec::new();
         s.paths[r].abort(NicTime(5));
-        s.paths[r].step(NicTime(6), &mut s.memories[r], &s.world, &mut out);
+        step(
+            &mut s.paths[r],
+            NicTime(6),
+            &mut s.memories[r],
+            &s.world,
+            &mut out,
+        );
         assert!(out.is_empty(), "its memory may be written");
         let late = NicTime(6).plus(DRAIN_GRACE);
-        s.paths[r].step(late, &mut s.memories[r], &s.world, &mut out);
+        step(
+            &mut s.paths[r],
+            late,
+            &mut s.memories[r],
+            &s.world,
+            &mut out,
+        );
         assert_eq!(out.len(), 1);
         assert_eq!(out[0].outcome, Outcome::Unsafe { rank: LIAR });
     }
