@@ -157,6 +157,7 @@ impl Core {
         !self.is_due
             && !self.queues.iter().any(SendQueue::is_rung_anew)
             && self.streams.transports.iter().all(|t| t.is_quiet())
+            && (!self.streams.has_ports() || self.streams.network.is_quiet())
             && (!self.collectives.exists() || self.collectives.is_quiet())
     }
 
@@ -183,11 +184,13 @@ impl Core {
         if is_due {
             moved |= self.memory.dma.poll();
         }
-        if self.streams.has_ports() {
+        let ports_are = self.streams.has_ports() && (is_due || !self.streams.network.is_quiet());
+        if ports_are {
             moved |= self.deliver();
         }
         for i in 0..self.streams.transports.len() {
-            if is_due || !self.streams.transports[i].is_quiet() {
+            let t = &mut self.streams.transports[i];
+            if is_due || !t.is_quiet() || (ports_are && t.packets().is_some()) {
                 moved |= self.step_transport(i);
             }
         }

@@ -657,6 +657,13 @@ impl Network {
         })
     }
 
+    /// Whether no port has anything, and nothing waits for a step. A port that cannot tell without a system call says no.
+    #[inline]
+    pub(crate) fn is_quiet(&self) -> bool {
+        let port_is = |p: &AnyPort| p.frames().is_some_and(|p| p.is_quiet());
+        self.answer.is_none() && !self.is_asking() && self.ports.iter().all(port_is)
+    }
+
     /// Sends what waits for a batch.
     pub fn flush(&mut self, now: NicTime) {
         self.send_answer(now);

@@ -147,6 +147,9 @@ impl<P: Port, W: Write + Send> Port for Capture<P, W> {
         // One of a wrong length is dropped and counted there.
         self.inner.tx_commit(now, len);
     }
+    fn is_quiet(&self) -> bool {
+        self.inner.is_quiet()
+    }
     fn flush(&mut self, now: NicTime) {
         self.inner.flush(now);
     }

@@ -112,6 +112,12 @@ pub trait Port: Send {
     /// Sends frames that wait for a batch.
     fn flush(&mut self, now: NicTime);
 
+    /// Whether nothing has arrived and no frame waits for [`Port::flush`]. A cheap look that costs no system call; `false` is
+    /// always a correct answer. A port that says `true` is looked at again when the clock is read.
+    fn is_quiet(&self) -> bool {
+        false
+    }
+
     /// When [`Port::flush`] and [`Port::rx_frame`] must be called although nothing arrives.
     fn next_timer(&self) -> Option<NicTime> {
         None
@@ -302,6 +308,9 @@ impl<P: Port + ?Sized> Port for Box<P> {
     }
     fn tx_commit(&mut self, now: NicTime, len: usize) {
         (**self).tx_commit(now, len)
+    }
+    fn is_quiet(&self) -> bool {
+        (**self).is_quiet()
     }
     fn flush(&mut self, now: NicTime) {
         (**self).flush(now)

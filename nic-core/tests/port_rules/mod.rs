@@ -276,6 +276,24 @@ pub fn nothing_leaves_without_a_commit_and_a_batch_leaves_with_a_flush(link: Lin
     }
 }
 
+pub fn a_port_that_has_a_frame_is_not_quiet(link: Link) {
+    let (mut run, _keep) = Run::met(link);
+    for from in [0, 1, 0] {
+        let to = 1 - from;
+        assert!(run.send(from, 100, 7));
+        // One that is quiet has sent it already: it gets no flush.
+        if !run.port(from).is_quiet() {
+            run.flush(from);
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while run.port(to).is_quiet() {
+            assert!(Instant::now() < deadline, "a frame has come unseen");
+            run.wait(to, Duration::from_millis(1));
+        }
+        assert_eq!(number(&run.recv(to)), 7);
+    }
+}
+
 pub fn lengths_that_no_frame_has_are_dropped_and_counted(link: Link) {
     let (mut run, _keep) = Run::met(link);
     let dst = run.mac(1);
@@ -439,6 +457,7 @@ macro_rules! conformance {
                 frames_of_mixed_sizes_keep_their_order,
                 a_sender_without_room_receives_and_goes_on_later,
                 nothing_leaves_without_a_commit_and_a_batch_leaves_with_a_flush,
+                a_port_that_has_a_frame_is_not_quiet,
                 lengths_that_no_frame_has_are_dropped_and_counted,
                 counters_add_up,
                 the_room_holds_a_frame_of_the_mtu,

@@ -486,6 +486,11 @@ impl Port for MemPort {
         }
     }
 
+    fn is_quiet(&self) -> bool {
+        let published = self.tx.iter().all(Sender::is_published);
+        published && self.rx.iter().all(|r| r.is_empty(&self.segment))
+    }
+
     fn flush(&mut self, _now: NicTime) {
         for ring in 0..self.tx.len() {
             self.publish(ring);

@@ -75,6 +75,12 @@ impl Sender {
         self.head.wrapping_sub(self.published)
     }
 
+    /// Whether the receiver was shown all that was written.
+    #[inline]
+    pub(super) fn is_published(&self) -> bool {
+        self.published == self.head
+    }
+
     /// Shows the receiver what was written. Returns whether there was anything new.
     pub(super) fn publish(&mut self, segment: &Segment) -> bool {
         if self.published == self.head {
@@ -132,6 +138,14 @@ impl Receiver {
             // Release: pairs with the Acquire in `Sender::is_full`; our reads come before it.
             word.store(self.tail, Ordering::Release);
         }
+    }
+
+    /// Whether no frame is there, and the sender has every slot back.
+    #[inline]
+    pub(super) fn is_empty(&self, segment: &Segment) -> bool {
+        // Relaxed: `next` loads it again with Acquire before it looks at slots.
+        let produced = segment.produced(&self.ring).load(Ordering::Relaxed);
+        self.released == self.tail && produced == self.tail
     }
 
     /// Takes the next frame; the one before it goes back to the sender, a few at a time.

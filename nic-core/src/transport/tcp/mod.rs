@@ -434,6 +434,12 @@ impl Transport for TcpTransport {
             .map_or(0, |c| c.tcp.unconfirmed())
     }
 
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        // Timers fire when the clock is read.
+        self.turns.ready.len() == 0 && self.events.is_empty() && self.released.is_empty()
+    }
+
     fn shutdown(&mut self, conn: ConnId) {
         if let Some(c) = self.table.by_id(conn) {
             c.fin_wanted = true;
