@@ -527,12 +527,12 @@ fn ranks_over_datagrams_learn_each_others_sockets() {
     let comms = Communicator::init_all(&nics, &options()).expect("all come");
     each(&comms, |comm| {
         // Below and above what leaves in one packet.
-        for count in [1, 1_000, 300_001_u64] {
+        for count in [1, 1_000, 200_001_u64] {
             let buffer = comm.nic().alloc::<i32>(count).expect("room");
-            put(&buffer, 0, &data(comm.rank(), count));
+            buffer.write(0, &data(comm.rank(), count)).expect("it fits");
             comm.all_reduce::<i32>(&buffer, &buffer, count, ReduceOp::Sum)
                 .expect("all came");
-            let got = get(&buffer, 0, count);
+            let got = buffer.to_vec().expect("a copy");
             assert!((0..count).all(|i| got[i as usize] == sum(3, i)), "{count}");
         }
     });
