@@ -77,6 +77,11 @@ pub mod memory {
     pub use crate::remote::RemoteMemory;
 }
 
+/// Queue pairs on host memory in ibverbs' vocabulary, without a GPU and without a [`Nic`](crate::Nic).
+pub mod verbs {
+    pub use ringbell_nic_core::verbs::*;
+}
+
 /// The crates below, for functions that this crate does not offer.
 pub mod parts {
     #[cfg(feature = "card")]
@@ -91,3 +96,8 @@ pub mod parts {
 #[cfg(doctest)]
 #[doc = include_str!("../docs/tutorial.md")]
 struct Tutorial;
+
+/// The program of docs/verbs.md.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/verbs.md")]
+struct Verbs;

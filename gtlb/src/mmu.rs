@@ -398,6 +398,19 @@ impl Mmu {
         Ok((lkey, GpuVa(region.start)))
     }
 
+    /// The live region that a peer means by a remote key, of any domain.
+    pub fn find_remote(&self, rkey: Rkey) -> Option<MemoryRegion> {
+        let row = self.regions.find(self.remote.local(rkey).0)?;
+        (row.state == RegionState::Live).then(|| MemoryRegion {
+            lkey: row.lkey,
+            rkey,
+            pd: row.pd,
+            va: GpuVa(row.start),
+            len: row.end - row.start,
+            access: row.access,
+        })
+    }
+
     #[inline(always)]
     fn checked(
         &mut self,

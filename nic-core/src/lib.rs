@@ -37,6 +37,7 @@ mod sync;
 pub mod threads;
 pub mod transport;
 pub mod types;
+pub mod verbs;
 mod wait_policy;
 mod wake;
 pub mod wire;

@@ -19,7 +19,7 @@
 
 pub(crate) mod exports;
 pub(crate) mod nic_memory;
-mod populate;
+pub(crate) mod populate;
 
 pub use exports::{PeerExports, Sharer};
 pub(crate) use populate::populate;

@@ -6,7 +6,7 @@ use siphasher::sip::SipHasher24;
 
 /// A keyed sequence of numbers.
 #[derive(Clone)]
-pub(super) struct Numbers {
+pub(crate) struct Numbers {
     key: SipHasher24,
     count: u64,
 }
@@ -19,7 +19,7 @@ impl std::fmt::Debug for Numbers {
 }
 
 impl Numbers {
-    pub(super) fn new(seed: u64) -> Numbers {
+    pub(crate) fn new(seed: u64) -> Numbers {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&seed.to_be_bytes());
         key[8..].copy_from_slice(b"RoCE nos");
@@ -29,7 +29,7 @@ impl Numbers {
         }
     }
 
-    pub(super) fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.count += 1;
         let mut h = self.key;
         h.write_u64(self.count);

@@ -127,7 +127,7 @@ impl RdmaTransport {
                 let hop = match known {
                     Some(hop) => hop,
                     None => {
-                        self.table.release_hops(net, Protocol::Roce);
+                        self.release_hops(net);
                         match net.hop_to(Protocol::Roce, peer, None, now) {
                             Ok(hop) => hop,
                             Err(status) => {
@@ -154,7 +154,7 @@ impl RdmaTransport {
             }
             Phase::Requesting if late => self.fail_connect(index, Status::TimedOut),
             Phase::Incoming(listener) if late => {
-                self.listeners.handshake_over(listener, false);
+                self.handshake_over(listener, false);
                 self.free(index);
             }
             Phase::Orphan if late => self.dismiss(index),

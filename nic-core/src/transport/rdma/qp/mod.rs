@@ -353,6 +353,11 @@ impl QueuePair {
         self.state
     }
 
+    /// Bytes of a full packet; 0 before RTR.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
     /// What was counted.
     pub fn counters(&self) -> QpCounters {
         self.counters

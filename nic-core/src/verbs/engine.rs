@@ -1,0 +1,331 @@
+//! All queue pairs of a context, and their packets: without a clock, and without threads.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, SocketAddrV4};
+
+use ringbell_gtlb::{GtlbConfig, Mmu, MmuConfig};
+use rustc_hash::FxHashMap;
+
+use super::completions::Cq;
+use super::endpoint::{settle, Endpoint, Incoming, Peer, ReceiveQueue, View};
+use super::outbox::Outbox;
+use super::types::VerbsError;
+use crate::port::{Datagram, DatagramPort};
+use crate::transport::rdma::qp::{QueuePair, Transmit};
+use crate::transport::rdma::random::Numbers;
+use crate::types::NicTime;
+use crate::wire::roce::icrc::Flow;
+use crate::wire::roce::packet::open;
+use crate::wire::roce::{Packet, Qpn, BTH_BYTES};
+use crate::wire::udp::UNFRAGMENTED;
+
+/// Datagrams of one step: then it is the turn of what is to be sent.
+const STEP_DATAGRAMS: usize = 128;
+
+/// A queue pair and its program's side.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) qp: QueuePair,
+    pub(super) end: Endpoint,
+    is_ready: bool,
+}
+
+/// Everything but the port.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) memory: Mmu,
+    pub(super) pairs: Vec<Option<Pair>>,
+    pub(super) cqs: Vec<Option<Cq>>,
+    pub(super) receives: Vec<Option<ReceiveQueue>>,
+    by_number: FxHashMap<u32, usize>,
+    /// Queue pairs that may have something to send.
+    ready: VecDeque<usize>,
+    /// No timer comes before.
+    timer: Option<NicTime>,
+    numbers: Numbers,
+    /// Packets that were malformed, or for no queue pair of ours.
+    pub(super) ignored: u64,
+}
+
+/// A context's machinery.
+pub(super) struct Engine {
+    port: Box<dyn DatagramPort>,
+    pub(super) tables: Tables,
+    outbox: Outbox,
+}
+
+/// Takes the first free place of a table.
+pub(super) fn place<T>(table: &mut Vec<Option<T>>, value: T) -> usize {
+    match table.iter().position(Option::is_none) {
+        Some(at) => {
+            table[at] = Some(value);
+            at
+        }
+        None => {
+            table.push(Some(value));
+            table.len() - 1
+        }
+    }
+}
+
+impl Tables {
+    fn new(seed: u64) -> Result<Tables, ringbell_gtlb::ConfigError> {
+        // Host memory lies on the bus as it is, so no entry is used.
+        let smallest = GtlbConfig {
+            main_entries: 1,
+            complementary_entries: 32,
+        };
+        let memory = Mmu::new(MmuConfig {
+            instances: vec![smallest],
+            refill: true,
+        })?;
+        Ok(Tables {
+            memory,
+            pairs: Vec::new(),
+            cqs: Vec::new(),
+            receives: Vec::new(),
+            by_number: FxHashMap::default(),
+            ready: VecDeque::new(),
+            timer: None,
+            numbers: Numbers::new(seed),
+            ignored: 0,
+        })
+    }
+
+    /// A number that no queue pair has. 0 and 1 are the standard's own (IBTA vol. 1 §3.5.3.5).
+    pub(super) fn draw(&mut self) -> Qpn {
+        loop {
+            let number = Qpn::new(self.numbers.draw() as u32);
+            if number.value() > 1 && !self.by_number.contains_key(&number.value()) {
+                return number;
+            }
+        }
+    }
+
+    pub(super) fn add(&mut self, end: Endpoint) -> usize {
+        let number = end.at.number.value();
+        let at = place(
+            &mut self.pairs,
+            Pair {
+                qp: QueuePair::new(),
+                end,
+                is_ready: false,
+            },
+        );
+        self.by_number.insert(number, at);
+        at
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        let Some(pair) = self.pairs.get_mut(at).and_then(Option::take) else {
+            return;
+        };
+        self.by_number.remove(&pair.end.at.number.value());
+        self.ready.retain(|i| *i != at);
+        for cq in [pair.end.at.send_cq, pair.end.at.receive_cq] {
+            if let Some(cq) = &mut self.cqs[cq] {
+                cq.forget(pair.end.at.number.value());
+            }
+        }
+        let q = &mut self.receives[pair.end.at.receives];
+        if q.as_ref().is_some_and(|q| !q.is_shared) {
+            *q = None;
+        }
+    }
+
+    pub(super) fn pair(&mut self, at: usize) -> Result<&mut Pair, VerbsError> {
+        let pair = self.pairs.get_mut(at).and_then(Option::as_mut);
+        pair.ok_or(VerbsError::Misuse("the queue pair was destroyed"))
+    }
+
+    pub(super) fn cq(&mut self, at: usize) -> Option<&mut Cq> {
+        self.cqs.get_mut(at)?.as_mut()
+    }
+
+    /// Calls a queue pair with its view, and does what follows from it.
+    pub(super) fn with<R>(
+        &mut self,
+        at: usize,
+        packet: Incoming,
+        call: impl FnOnce(&mut QueuePair, &mut View<'_>) -> R,
+    ) -> Option<R> {
+        let pair = self.pairs.get_mut(at)?.as_mut()?;
+        let mut view = View {
+            end: &mut pair.end,
+            memory: &mut self.memory,
+            cqs: &mut self.cqs,
+            receives: &mut self.receives,
+            packet,
+        };
+        let result = call(&mut pair.qp, &mut view);
+        settle(&mut pair.qp, &mut view);
+        if !std::mem::replace(&mut pair.is_ready, true) {
+            self.ready.push_back(at);
+        }
+        if let Some(t) = pair.qp.next_timer() {
+            self.timer = Some(self.timer.map_or(t, |now| now.min(t)));
+        }
+        Some(result)
+    }
+
+    /// Takes a datagram. Anything but a packet of a peer for its queue pair is dropped and counted.
+    fn arrived(&mut self, now: NicTime, local: SocketAddrV4, d: &Datagram<'_>) {
+        if self.accept(now, local, d).is_none() {
+            self.ignored += 1;
+        }
+    }
+
+    fn accept(&mut self, now: NicTime, local: SocketAddrV4, d: &Datagram<'_>) -> Option<()> {
+        let head = d.bytes.first_chunk::<BTH_BYTES>()?;
+        let number = Qpn::new(u32::from_be_bytes([0, head[5], head[6], head[7]]));
+        let at = *self.by_number.get(&number.value())?;
+        let peer = self.pairs.get(at)?.as_ref()?.end.peer?;
+        if peer.at.ip() != d.from.ip() || peer.is_ours && peer.at.port() != d.from.port() {
+            return None;
+        }
+        let flow = peer.with_icrc.then_some(Flow {
+            from: SocketAddr::V4(d.from),
+            to: SocketAddr::V4(local),
+            fragment: UNFRAGMENTED,
+        });
+        let packet = Packet::parse(open(d.bytes, flow.as_ref()).ok()?).ok()?;
+        self.with(at, Incoming::of(&packet), |qp, view| {
+            qp.receive(now, &packet, view)
+        });
+        Some(())
+    }
+
+    /// Acts on timers.
+    fn expire(&mut self, now: NicTime) {
+        if self.timer.is_none_or(|t| now < t) {
+            return;
+        }
+        self.timer = None;
+        for at in 0..self.pairs.len() {
+            let next = self.pairs[at].as_ref().and_then(|p| p.qp.next_timer());
+            match next {
+                Some(t) if t <= now => {
+                    self.with(at, Incoming::default(), |qp, view| qp.expire(now, view));
+                }
+                Some(t) => self.timer = Some(self.timer.map_or(t, |now| now.min(t))),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn new(
+        port: Box<dyn DatagramPort>,
+        seed: u64,
+    ) -> Result<Engine, ringbell_gtlb::ConfigError> {
+        Ok(Engine {
+            outbox: Outbox::new(),
+            tables: Tables::new(seed)?,
+            port,
+        })
+    }
+
+    pub(super) fn local(&self) -> SocketAddrV4 {
+        self.port.local()
+    }
+
+    /// Payload that a packet to a peer can carry: a power of two up to 4,096 bytes, or more between two of ours.
+    pub(super) fn payload_to(&mut self, peer: &Peer) -> usize {
+        let headers = 28 + super::outbox::HEADERS_MAX;
+        self.port.mtu_to(*peer.at.ip()).saturating_sub(headers)
+    }
+
+    /// Packets that may be in flight with this payload: half of what the kernel keeps for us, as the peer's will for it.
+    pub(super) fn window(&self, mtu: u32) -> u32 {
+        // The kernel's bookkeeping of a datagram.
+        const OVERHEAD: usize = 768;
+        let packets = self.port.receive_buffer() / 2 / (mtu as usize + OVERHEAD);
+        (packets as u32).clamp(8, 256)
+    }
+
+    /// Receives, acts on timers, and sends. Returns how many datagrams came.
+    pub(super) fn step(&mut self, now: NicTime) -> usize {
+        let local = self.port.local();
+        let mut count = 0;
+        while let Some(d) = self.port.receive(now) {
+            self.tables.arrived(now, local, &d);
+            count += 1;
+            if count == STEP_DATAGRAMS {
+                break;
+            }
+        }
+        self.tables.expire(now);
+        self.transmit(now);
+        count
+    }
+
+    /// Sends what may be sent, a batch for each queue pair in turn.
+    pub(super) fn transmit(&mut self, now: NicTime) {
+        let local = self.port.local();
+        for _ in 0..self.tables.ready.len() {
+            // What found no room goes first.
+            if !self.outbox.send(&mut *self.port) {
+                return;
+            }
+            let Some(at) = self.tables.ready.pop_front() else {
+                return;
+            };
+            let Some(pair) = self.tables.pairs[at].as_mut() else {
+                continue;
+            };
+            pair.is_ready = false;
+            let Some(peer) = pair.end.peer else {
+                continue;
+            };
+            let mut view = View {
+                end: &mut pair.end,
+                memory: &mut self.tables.memory,
+                cqs: &mut self.tables.cqs,
+                receives: &mut self.tables.receives,
+                packet: Incoming::default(),
+            };
+            self.outbox.begin(local, &peer);
+            let mut has_more = false;
+            while let Some(room) = self.outbox.room() {
+                has_more = match pair.qp.transmit(now, room, &mut view) {
+                    Transmit::Packet(len) => {
+                        let solicits = std::mem::take(&mut view.end.solicits);
+                        self.outbox.add(len, solicits);
+                        true
+                    }
+                    Transmit::Nothing | Transmit::Pending => false,
+                };
+                if !has_more {
+                    break;
+                }
+            }
+            settle(&mut pair.qp, &mut view);
+            if has_more {
+                pair.is_ready = true;
+                self.tables.ready.push_back(at);
+            }
+            if let Some(t) = pair.qp.next_timer() {
+                let timer = &mut self.tables.timer;
+                *timer = Some(timer.map_or(t, |now| now.min(t)));
+            }
+            self.outbox.send(&mut *self.port);
+        }
+    }
+
+    /// Whether there is more to send than one step does, or than found room.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.tables.ready.is_empty() || !self.outbox.is_empty()
+    }
+
+    /// When the next step must be, although nothing arrives.
+    pub(super) fn next_timer(&self) -> Option<NicTime> {
+        self.tables.timer
+    }
+
+    pub(super) fn descriptors(&self) -> std::io::Result<Vec<std::os::fd::OwnedFd>> {
+        let mut fds = Vec::new();
+        self.port.poll_fds(&mut fds);
+        fds.iter().map(|fd| fd.try_clone_to_owned()).collect()
+    }
+}

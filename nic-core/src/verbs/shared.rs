@@ -1,0 +1,186 @@
+//! The lock around a context's machinery, and the thread that drives it while no program polls.
+//!
+//! A program that polls drives the machinery itself, so that its latency is that of polling. The thread sleeps on the socket. While a program polls,
+//! packets that wake the thread are already taken: after some such wake-ups it naps instead. When a nap has delayed packets, because the program
+//! waits by reading its memory, the thread is much slower to nap again.
+#![allow(clippy::disallowed_methods)] // This is the edge: the clock is read here and passed down.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+
+use super::engine::Engine;
+use super::types::{Completion, VerbsError};
+use crate::types::NicTime;
+
+/// How long ago a program that polls has polled last, at most.
+const POLLING: Duration = Duration::from_micros(200);
+/// A nap.
+const NAP: Duration = Duration::from_millis(1);
+/// How late a timer may be while no program polls.
+const TICK: Duration = Duration::from_millis(10);
+/// Without packets and polls for so long, the thread sleeps until something wakes it.
+const DORMANT_AFTER: Duration = Duration::from_secs(1);
+/// Wake-ups for nothing before a nap: at first, and at most.
+const PATIENCE: (u32, u32) = (8, 1 << 20);
+
+/// What all handles of a context share.
+pub(super) struct Shared {
+    engine: Mutex<Engine>,
+    start: Instant,
+    wake: OwnedFd,
+    stop: AtomicBool,
+    /// The thread naps, or sleeps without a limit: it must be woken where that matters.
+    naps: AtomicBool,
+    is_dormant: AtomicBool,
+    /// When a program has polled last, in nanoseconds.
+    polled: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(engine: Engine) -> std::io::Result<Shared> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Shared {
+            engine: Mutex::new(engine),
+            start: Instant::now(),
+            wake: rustix::event::eventfd(0, flags)?,
+            stop: AtomicBool::new(false),
+            naps: AtomicBool::new(false),
+            is_dormant: AtomicBool::new(false),
+            polled: AtomicU64::new(0),
+        })
+    }
+
+    pub(super) fn now(&self) -> NicTime {
+        NicTime(self.start.elapsed().as_nanos() as u64)
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Engine> {
+        // After a panic the machinery is as far as it came; a peer sees retries.
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        // It fails only with 2^64 - 2 wake-ups unread.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    /// Sends what was just posted.
+    pub(super) fn kick(&self, engine: &mut Engine) {
+        engine.transmit(self.now());
+        // Pairs with the exchange in `sleep`: the thread either sees the new timer, or is seen asleep.
+        if self.is_dormant.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// The thread watches the socket from now on: a program is about to sleep.
+    pub(super) fn watch(&self) {
+        self.polled.store(0, Ordering::Relaxed);
+        if self.naps.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Takes completions; without any, after a step.
+    pub(super) fn poll(&self, cq: usize, out: &mut [Completion]) -> Result<usize, VerbsError> {
+        let mut engine = self.lock();
+        for again in [true, false] {
+            let Some(cq) = engine.tables.cq(cq) else {
+                return Ok(0);
+            };
+            let entries = cq.limit;
+            match cq.take(out) {
+                Some(0) if again => {
+                    let now = self.now();
+                    self.polled.store(now.0, Ordering::Relaxed);
+                    engine.step(now);
+                }
+                Some(n) => return Ok(n),
+                None => return Err(VerbsError::Overrun { entries }),
+            }
+        }
+        Ok(0)
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.wake();
+    }
+
+    fn is_polled(&self, now: NicTime) -> bool {
+        let last = self.polled.load(Ordering::Relaxed);
+        last > 0 && now < NicTime(last).plus(POLLING)
+    }
+
+    /// The thread.
+    pub(super) fn run(&self, sockets: &[OwnedFd]) {
+        let (mut misses, mut patience) = (0, PATIENCE.0);
+        let mut active = self.now();
+        while !self.stop.load(Ordering::SeqCst) {
+            let now = self.now();
+            let (came, busy, timer) = {
+                let mut engine = self.lock();
+                (engine.step(now), engine.is_busy(), engine.next_timer())
+            };
+            if came > 0 || self.is_polled(now) {
+                active = now;
+            }
+            if came > 0 {
+                misses = 0;
+                continue;
+            }
+            misses += 1;
+            if misses > patience && self.is_polled(now) {
+                self.naps.store(true, Ordering::SeqCst);
+                self.sleep(&[], Some(NAP));
+                self.naps.store(false, Ordering::SeqCst);
+                let now = self.now();
+                // Nobody has polled, and packets wait.
+                if !self.is_polled(now) && self.lock().step(now) > 0 {
+                    patience = (patience * 64).min(PATIENCE.1);
+                    misses = 0;
+                }
+                continue;
+            }
+            let until = timer.map(|t| Duration::from_nanos(t.0.saturating_sub(now.0)));
+            let limit = match until {
+                _ if busy => Some(NAP),
+                Some(t) => Some(t.min(TICK)),
+                None if now < active.plus(DORMANT_AFTER) => Some(TICK),
+                None => None,
+            };
+            self.sleep(sockets, limit);
+        }
+        // The last acknowledgements leave.
+        self.lock().step(self.now());
+    }
+
+    fn sleep(&self, sockets: &[OwnedFd], limit: Option<Duration>) {
+        let wait = match limit {
+            Some(_) => limit,
+            None => {
+                self.is_dormant.store(true, Ordering::SeqCst);
+                // Something was posted meanwhile.
+                let timer = self.lock().next_timer();
+                timer.map(|_| TICK)
+            }
+        };
+        let wait = wait.map(|w| Timespec {
+            tv_sec: w.as_secs() as i64,
+            tv_nsec: i64::from(w.subsec_nanos()),
+        });
+        let mut fds: Vec<_> = std::iter::once(&self.wake)
+            .chain(sockets)
+            .map(|fd| PollFd::new(fd, PollFlags::IN))
+            .collect();
+        // A signal ends the sleep, as everything else does.
+        let _ = rustix::event::poll(&mut fds, wait.as_ref());
+        self.is_dormant.store(false, Ordering::SeqCst);
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+    }
+}
