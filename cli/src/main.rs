@@ -22,6 +22,7 @@ mod scratch;
 mod secret;
 mod stdio;
 mod trace;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -72,6 +73,8 @@ enum Command {
     Regs(regs::Args),
     /// Start the ranks of a job on this machine
     Run(run::Args),
+    /// Run a program of ibverbs, unmodified, over this NIC
+    Verbs(verbs::Args),
 }
 
 /// The command line; options that a benchmark shares with others but refuses are left out of its help.
@@ -134,6 +137,7 @@ fn run(command: Command) -> Result<Exit> {
         Command::Perf(args) => perf::run(*args),
         Command::Regs(args) => regs::run(&args),
         Command::Run(args) => run::run(&args),
+        Command::Verbs(args) => verbs::run(&args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Installation: `bin/ringbell`, `lib/libringbell.so`, the headers and a pkg-config file below a prefix.
+//! Installation: `bin/ringbell`, `lib/libringbell.so`, `lib/libringbell_verbs.so`, the headers and a pkg-config file below a prefix.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -20,7 +20,14 @@ pub(crate) struct Args {
 
 /// Builds the release and installs it.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let packages = ["-p", "ringbell-cli", "-p", "ringbell-c"];
+    let packages = [
+        "-p",
+        "ringbell-cli",
+        "-p",
+        "ringbell-c",
+        "-p",
+        "ringbell-verbs",
+    ];
     command(test::cargo().args(["build", "--release"]).args(packages))?;
     place(&target().join("release"), &args.prefix)?;
     let prefix = absolute(&args.prefix)?;
@@ -88,6 +95,8 @@ fn place(from: &Path, prefix: &Path) -> Result<()> {
     copy(&from.join("ringbell"), &prefix.join("bin/ringbell"), 0o755)?;
     let library = prefix.join("lib/libringbell.so");
     copy(&from.join("libringbell.so"), &library, 0o755)?;
+    let verbs = "libringbell_verbs.so";
+    copy(&from.join(verbs), &prefix.join("lib").join(verbs), 0o755)?;
     let headers = root().join("cuda-kernels/include");
     let entries = fs::read_dir(&headers);
     for entry in entries.with_context(|| format!("cannot read {}", headers.display()))? {

@@ -1,0 +1,58 @@
+//! The verbs front door: libibverbs' public calls, answered by Ringbell in the program's own process.
+//!
+//! Preloaded (`ringbell verbs -- PROGRAM`), it takes the place of libibverbs for a program that knows nothing of it: the program finds one device,
+//! `ringbell0`, whose queue pairs send RoCEv2 over a plain UDP socket. The symbols have no version, so that the dynamic loader takes them for any.
+//! What is not there ends with `EOPNOTSUPP` (`absent`); nothing reaches the real library with an object of ours.
+//!
+//! Objects are structures of `verbs.h` with ours behind them: the program reads and writes the front part, as the header's inline functions do.
+//! Programs answer for their pointers, as with libibverbs.
+//!
+//! `abi`: the header's structures. `device`, `objects`, `queue_pair`, `post`: the calls. `names`: constants in words.
+
+mod abi;
+mod absent;
+mod device;
+mod names;
+mod objects;
+mod post;
+mod queue_pair;
+mod settings;
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use ringbell_nic_core::verbs::VerbsError;
+
+/// Sets `errno`.
+fn set_errno(code: c_int) {
+    // SAFETY: the thread's own variable.
+    #[allow(unsafe_code)]
+    unsafe {
+        *libc::__errno_location() = code;
+    }
+}
+
+/// A null pointer, with a reason in `errno`.
+fn refuse<T>(code: c_int) -> *mut T {
+    set_errno(code);
+    null_mut()
+}
+
+/// The `errno` of a refused call.
+fn code_of(error: &VerbsError) -> c_int {
+    match error {
+        VerbsError::Full { .. } => libc::ENOMEM,
+        VerbsError::Memory(_) => libc::EFAULT,
+        VerbsError::System(e) => e.raw_os_error().unwrap_or(libc::EIO),
+        VerbsError::Overrun { .. } => libc::EOVERFLOW,
+        _ => libc::EINVAL,
+    }
+}
+
+/// Says why a call is refused when `RINGBELL_VERBS_TRACE` is set, and gives its `errno`: programs print the number alone.
+fn explain(call: &str, error: &VerbsError) -> c_int {
+    if settings::traces() {
+        eprintln!("ringbell: {call}: {error}");
+    }
+    code_of(error)
+}
