@@ -10,7 +10,9 @@ use ringbell_nic_abi::{NakCode, RoceOpcode};
 use ringbell_nic_core::transport::rdma::qp::*;
 use ringbell_nic_core::types::NicTime;
 use ringbell_nic_core::wire::roce::packet::Head;
-use ringbell_nic_core::wire::roce::{AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};
+use ringbell_nic_core::wire::roce::{
+    Aeth, AtomicEth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome,
+};
 use tcp_support::Rng;
 
 const MTU: u32 = 256;
@@ -153,13 +155,45 @@ struct Wire {
     flying: VecDeque<(u64, usize, Vec<u8>)>,
     now: NicTime,
     rng: Rng,
-    /// Of 1,000 packets, so many are lost, doubled, delayed.
-    faults: [u64; 3],
+    /// Of 1,000 packets, so many are lost, doubled, delayed, marked by a switch.
+    faults: [u64; 4],
     /// How many of each operation have left.
     seen: BTreeMap<RoceOpcode, u64>,
 }
 
-fn connected(first: [Psn; 2]) -> [End; 2] {
+/// How losses are repaired: packets kept, and congestion control.
+#[derive(Debug, Clone, Copy)]
+struct Repair {
+    early: u32,
+    congestion: Congestion,
+}
+
+/// As the standard has it.
+const GO_BACK: Repair = Repair {
+    early: 0,
+    congestion: Congestion::Window,
+};
+const SELECTIVE: Repair = Repair {
+    early: 32,
+    congestion: Congestion::Window,
+};
+/// Fewer are kept than the peer sends.
+const TOO_FEW: Repair = Repair {
+    early: 8,
+    congestion: Congestion::Fixed,
+};
+
+fn paced() -> Repair {
+    Repair {
+        early: 32,
+        congestion: Congestion::Dcqcn(DcqcnConfig {
+            line_rate: 100_000_000,
+            ..DcqcnConfig::default()
+        }),
+    }
+}
+
+fn connected(first: [Psn; 2], repair: Repair) -> [End; 2] {
     [0, 1].map(|i| {
         let mut qp = QueuePair::new();
         let mut memory = Memory::new(i as u64);
@@ -169,6 +203,7 @@ fn connected(first: [Psn; 2]) -> [End; 2] {
             mtu: MTU,
             resources: 16,
             rnr_timer: 1,
+            early: repair.early,
         };
         let rts = RtsAttributes {
             first: first[i],
@@ -180,7 +215,9 @@ fn connected(first: [Psn; 2]) -> [End; 2] {
                 window: 32,
                 timeout_min: Duration::from_micros(500),
                 timeout_max: Duration::from_millis(50),
+                congestion: repair.congestion,
             },
+            selective: repair.early > 0,
         };
         for change in [Change::Init, Change::Rtr(rtr), Change::Rts(rts)] {
             qp.modify(change, &mut memory).unwrap(); // the table's order
@@ -190,7 +227,7 @@ fn connected(first: [Psn; 2]) -> [End; 2] {
 }
 
 impl Wire {
-    fn new(seed: u64, faults: [u64; 3]) -> Wire {
+    fn new(seed: u64, faults: [u64; 4], repair: Repair) -> Wire {
         let mut rng = Rng(seed);
         // Close to the end of the numbers half of the time.
         let mut psn = || match rng.below(2) {
@@ -198,7 +235,7 @@ impl Wire {
             _ => Psn::new(rng.next() as u32),
         };
         Wire {
-            ends: connected([psn(), psn()]),
+            ends: connected([psn(), psn()], repair),
             flying: VecDeque::new(),
             now: NicTime(0),
             rng,
@@ -238,6 +275,9 @@ impl Wire {
             let packet = Packet::parse(&bytes).expect("ours");
             let e = &mut self.ends[to];
             e.qp.receive(self.now, &packet, &mut e.memory);
+            if self.rng.below(1000) < self.faults[3] {
+                e.qp.marked(self.now);
+            }
         }
     }
 
@@ -334,8 +374,9 @@ fn every_operation_is_executed_once_over_thousands_of_wires() {
     let (mut all, mut repeated, mut not_ready) = (BTreeMap::new(), 0, 0);
     for seed in 0..3_000 {
         let mut rng = Rng(seed ^ 0xfa17);
-        let faults = [rng.below(80), rng.below(80), rng.below(80)];
-        let mut w = Wire::new(seed, faults);
+        let faults = [0; 4].map(|_| rng.below(80));
+        let repair = [GO_BACK, SELECTIVE, TOO_FEW, paced()][seed as usize % 4];
+        let mut w = Wire::new(seed, faults, repair);
         let mut model = Expected {
             memory: [0, 1].map(|i: usize| w.ends[i].memory.bytes.clone()),
             ..Expected::default()
@@ -376,11 +417,7 @@ fn every_operation_is_executed_once_over_thousands_of_wires() {
         repeated > 1000 && not_ready > 1000,
         "{repeated} {not_ready}"
     );
-    let unreliable = [
-        RoceOpcode::DatagramSend,
-        RoceOpcode::DatagramSendImm,
-        RoceOpcode::CongestionNotification,
-    ];
+    let unreliable = [RoceOpcode::DatagramSend, RoceOpcode::DatagramSendImm];
     let never: Vec<_> = RoceOpcode::ALL
         .iter()
         .filter(|op| !all.contains_key(op) && !unreliable.contains(op))
@@ -420,7 +457,7 @@ fn sent(e: &mut End) -> (Vec<Syndrome>, usize) {
 
 /// What a responder answers to packets, the first of which has the expected number.
 fn answers(packets: &[Sent]) -> (Vec<Syndrome>, State, Memory) {
-    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
     let mut said = Vec::new();
     for packet in packets {
         give(&mut e, packet);
@@ -698,8 +735,8 @@ fn requests_that_were_answered_too_late_are_answered_once() {
 
 #[test]
 fn a_silent_peer_and_one_that_is_never_ready_are_given_up() {
-    let give_up = |not_ready: u32, lost: u64| {
-        let mut w = Wire::new(1, [lost, 0, 0]);
+    let give_up = |not_ready: u32, lost: u64, repair| {
+        let mut w = Wire::new(1, [lost, 0, 0, 0], repair);
         w.ends[1].memory.not_ready = not_ready;
         w.ends[0].memory.local.insert(1, vec![1; 600]);
         w.ends[0].memory.local.insert(2, vec![2; 6]);
@@ -712,17 +749,19 @@ fn a_silent_peer_and_one_that_is_never_ready_are_given_up() {
         let ended = w.now;
         (std::mem::take(&mut w.ends[0].memory.done), ended)
     };
-    let (done, at) = give_up(0, 1000);
-    let expected = [(1, WorkStatus::RetryExceeded), (2, WorkStatus::Flushed)];
-    assert_eq!(done, expected);
-    assert!((1_000_000_000..2_000_000_000).contains(&at.0), "{at:?}");
-    let (done, _) = give_up(u32::MAX, 0);
-    assert_eq!(done[0].1, WorkStatus::ReceiverNotReady);
+    for repair in [GO_BACK, SELECTIVE, paced()] {
+        let (done, at) = give_up(0, 1000, repair);
+        let expected = [(1, WorkStatus::RetryExceeded), (2, WorkStatus::Flushed)];
+        assert_eq!(done, expected);
+        assert!((1_000_000_000..2_000_000_000).contains(&at.0), "{at:?}");
+        let (done, _) = give_up(u32::MAX, 0, repair);
+        assert_eq!(done[0].1, WorkStatus::ReceiverNotReady);
+    }
 }
 
 #[test]
 fn answers_to_nothing_are_ignored() {
-    let [mut e, _] = connected([Psn::new(100), Psn::new(200)]);
+    let [mut e, _] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
     e.memory.local.insert(1, vec![1; 600]);
     let request = Request::Send(None);
     assert!(e.qp.post(Work {
@@ -730,7 +769,7 @@ fn answers_to_nothing_are_ignored() {
         request,
         len: 600
     }));
-    let mut room = [0; 512];
+    let mut room = [0; 1024];
     while e.qp.transmit(NicTime(0), &mut room, &mut e.memory) != Transmit::Nothing {}
     let mut rng = Rng(3);
     for _ in 0..20_000 {
@@ -757,7 +796,7 @@ fn answers_to_nothing_are_ignored() {
 
 #[test]
 fn a_drained_queue_finishes_what_it_has_begun() {
-    let mut w = Wire::new(4, [0, 0, 0]);
+    let mut w = Wire::new(4, [0; 4], GO_BACK);
     for id in 1..=2 {
         w.ends[0].memory.local.insert(id, vec![id as u8; 600]);
     }
@@ -801,4 +840,140 @@ fn a_drained_queue_finishes_what_it_has_begun() {
         }),
         "RESET sends nothing"
     );
+}
+
+/// A packet of the responder `a` for the requester `b`, with these bits behind a NAK.
+fn report(expected: u32, bits: &[u8]) -> Vec<u8> {
+    let head = Head {
+        bth: Bth::new(RoceOpcode::Acknowledge, Qpn::new(10), Psn::new(expected)),
+        extended: Extended::Aeth(Aeth {
+            syndrome: Syndrome::Nak(NakCode::Sequence),
+            msn: 0,
+        }),
+    };
+    let mut bytes = vec![0; head.len() + bits.len()];
+    bytes[head.len()..].copy_from_slice(bits);
+    head.emit(&mut bytes, bits.len());
+    bytes
+}
+
+#[test]
+fn a_report_brings_the_missing_packets_alone_and_a_lying_one_brings_no_harm() {
+    let start = || {
+        let [mut e, _] = connected([Psn::new(100), Psn::new(200)], SELECTIVE);
+        e.memory.local.insert(1, vec![1; 10 * MTU as usize]);
+        let request = Request::Send(None);
+        let len = 10 * MTU;
+        assert!(e.qp.post(Work {
+            id: 1,
+            request,
+            len
+        }));
+        assert_eq!(sent(&mut e), (100..110).collect::<Vec<_>>());
+        e
+    };
+    fn sent(e: &mut End) -> Vec<u32> {
+        let mut room = [0; 512];
+        let mut psns = Vec::new();
+        while let Transmit::Packet(_) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+            psns.push(Bth::parse(&room).expect("ours").0.psn.value());
+        }
+        psns
+    }
+    fn hear(e: &mut End, bytes: &[u8]) {
+        let packet = Packet::parse(bytes).expect("a packet");
+        e.qp.receive(NicTime(0), &packet, &mut e.memory);
+    }
+    // 102 and 105 are missing, and 107 to 109 are still under way.
+    let mut e = start();
+    hear(&mut e, &report(102, &[0b1011, 0, 0, 0]));
+    assert_eq!(sent(&mut e), [102], "105 may have been overtaken");
+    hear(&mut e, &report(102, &[0b0111_1011, 0, 0, 0]));
+    assert_eq!(sent(&mut e), [105]);
+    // The same again says nothing new: both are on their way.
+    hear(&mut e, &report(102, &[0b0111_1011, 0, 0, 0]));
+    assert_eq!(sent(&mut e), []);
+
+    // Any bits, for any number: never a panic, never more than what was posted.
+    let mut rng = Rng(5);
+    for _ in 0..2_000 {
+        let mut e = start();
+        for _ in 0..20 {
+            let mut bits = vec![0; 4 * rng.below(129) as usize];
+            rng.fill(&mut bits);
+            let expected = match rng.below(4) {
+                0 => rng.next() as u32,
+                _ => 98 + rng.below(14) as u32,
+            };
+            hear(&mut e, &report(expected, &bits));
+            assert!(sent(&mut e).iter().all(|n| (100..110).contains(n)));
+        }
+        // What was reported and not acknowledged is sent in the end, or the peer is given up.
+        let mut now = NicTime(0);
+        while e.qp.state() == State::Rts && !e.qp.is_idle() {
+            now = e.qp.next_timer().expect("a deadline");
+            e.qp.expire(now, &mut e.memory);
+            sent_at(&mut e, now);
+        }
+        assert!(now.0 < 3_000_000_000, "{now:?}");
+    }
+    fn sent_at(e: &mut End, now: NicTime) {
+        let mut room = [0; 512];
+        while let Transmit::Packet(_) = e.qp.transmit(now, &mut room, &mut e.memory) {}
+    }
+}
+
+#[test]
+fn a_responder_that_keeps_packets_reports_them_once_for_each_gap() {
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], SELECTIVE);
+    let mut hear = |psn: u32| {
+        let head = Head {
+            bth: Bth::new(RoceOpcode::SendOnly, Qpn::new(11), Psn::new(psn)),
+            extended: Extended::None,
+        };
+        let mut bytes = vec![0; head.len() + 4];
+        bytes[head.len()..].fill(psn as u8);
+        head.emit(&mut bytes, 4);
+        let packet = Packet::parse(&bytes).expect("a packet");
+        e.qp.receive(NicTime(0), &packet, &mut e.memory);
+        let mut room = [0; 600];
+        let mut said = Vec::new();
+        while let Transmit::Packet(len) = e.qp.transmit(NicTime(0), &mut room, &mut e.memory) {
+            let answer = Packet::parse(&room[..len]).expect("ours");
+            said.push((answer.bth.psn.value(), answer.payload.to_vec()));
+        }
+        let received = e.memory.received.iter().map(|r| r.0[0]).collect::<Vec<_>>();
+        (said, received)
+    };
+    assert_eq!(hear(102), (vec![(100, vec![0b10, 0, 0, 0])], vec![]));
+    assert_eq!(hear(103), (vec![], vec![]), "nothing new is missing");
+    let bits = vec![(100, vec![0b1_0110, 0, 0, 0])];
+    assert_eq!(hear(105), (bits, vec![]));
+    assert_eq!(hear(102), (vec![], vec![]), "a duplicate");
+    assert_eq!(hear(100), (vec![], vec![100]));
+    assert_eq!(hear(101), (vec![], vec![100, 101, 102, 103]));
+    assert_eq!(hear(104).1, [100, 101, 102, 103, 104, 105]);
+    // Beyond what can be kept.
+    assert_eq!(hear(106 + 32), (vec![], vec![100, 101, 102, 103, 104, 105]));
+}
+
+#[test]
+fn marked_packets_slow_a_paced_requester_and_are_told_at_most_every_50_us() {
+    let run = |marks: u64| {
+        let mut w = Wire::new(7, [0, 0, 0, marks], paced());
+        for id in 0..200 {
+            w.ends[0].memory.local.insert(id, vec![3; 2560]);
+            let request = Request::Send(None);
+            let len = 2560;
+            assert!(w.ends[0].qp.post(Work { id, request, len }));
+        }
+        w.settle();
+        let told = w.seen.get(&RoceOpcode::CongestionNotification);
+        (w.now.0, told.copied().unwrap_or(0))
+    };
+    let (free, none) = run(0);
+    let (slowed, told) = run(1000);
+    assert_eq!(none, 0);
+    assert!(slowed > 10 * free, "{slowed} ns, unmarked {free} ns");
+    assert!(told <= slowed / 50_000 + 1, "{told} in {slowed} ns");
 }

@@ -17,7 +17,7 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::{Ask, Conn, Phase, Wire};
-use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
+use super::qp::{BadTransition, Change, Congestion, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
 use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
 use crate::network::{Datagrams, Link, Network, Protocol};
@@ -562,6 +562,7 @@ fn start(
             resources: 0,
             // 1.28 ms.
             rnr_timer: 14,
+            early: 0,
         }),
         Change::Rts(RtsAttributes {
             first: c.names.psn,
@@ -573,7 +574,9 @@ fn start(
                 window,
                 timeout_min: config.timeout,
                 timeout_max: Duration::from_secs(1),
+                congestion: Congestion::Window,
             },
+            selective: false,
         }),
     ];
     let mut events = std::collections::VecDeque::new();

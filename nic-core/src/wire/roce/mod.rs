@@ -25,7 +25,7 @@ pub use self::bth::{Bth, BTH_BYTES};
 pub use self::extended::{AtomicEth, Deth, Extended, Reth};
 pub use self::icrc::ICRC_BYTES;
 pub use self::invalid::Invalid;
-pub use self::packet::Packet;
+pub use self::packet::{Packet, REPORT_MAX};
 pub use self::psn::{Psn, Qpn};
 
 /// Layout of a word whose low 24 bits are a number, and whose high byte has another meaning.

@@ -41,11 +41,16 @@ impl<'a> Packet<'a> {
     }
 }
 
+/// Most bytes of a report of selective repeat, behind an acknowledgement.
+pub const REPORT_MAX: usize = 512;
+
 /// Whether a packet of this operation may have a payload of that length.
 const fn may_carry(opcode: RoceOpcode, len: usize) -> bool {
     use RoceOpcode as Op;
     match opcode {
-        Op::Acknowledge | Op::AtomicAcknowledge => len == 0,
+        // Reports of selective repeat lie behind a NAK.
+        Op::Acknowledge => len <= REPORT_MAX,
+        Op::AtomicAcknowledge => len == 0,
         Op::ReadRequest | Op::CompareSwap | Op::FetchAdd => len == 0,
         Op::CongestionNotification => len == 16,
         _ => true,

@@ -9,9 +9,13 @@
 //! accesses to memory. It calls [`QueuePair::receive`] for each packet whose invariant CRC is right,
 //! [`QueuePair::transmit`] while there is room for packets, and [`QueuePair::expire`] when [`QueuePair::next_timer`] has come.
 //!
-//! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2). A request is executed once: a duplicate is
+//! Lost packets are sent again from the first that is missing (go-back-N, §9.7.5.1.2), or alone, when both ends keep what comes early
+//! (selective repeat: [`RtrAttributes::early`], [`RtsAttributes::selective`]). A request is executed once: a duplicate is
 //! acknowledged again, a READ is read again, an atomic operation is answered from the responder's resources (§9.7.5.1.5).
 
+mod congestion;
+mod early;
+mod flights;
 mod out;
 mod pace;
 mod requester;
@@ -22,6 +26,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+pub use self::congestion::{Congestion, CongestionControl, DcqcnConfig, NOTIFY_EVERY};
 use self::out::Out;
 pub use self::pace::PaceConfig;
 use self::requester::Requester;
@@ -239,6 +244,9 @@ pub struct RtrAttributes {
     pub resources: usize,
     /// Code of the time that the peer waits when nothing is ready (table 45).
     pub rnr_timer: u8,
+    /// Packets of the peer that are kept when others before them are missing: as many as its window has. 0: none, as the standard has
+    /// it, for a peer that does not select.
+    pub early: u32,
 }
 
 /// What a queue pair needs to send.
@@ -256,6 +264,8 @@ pub struct RtsAttributes {
     pub give_up: Duration,
     /// Window and time-outs.
     pub pace: PaceConfig,
+    /// The peer keeps packets that come early and reports them: those that are missing are sent again alone.
+    pub selective: bool,
 }
 
 /// A change of a queue pair's state, with what the new state needs.
@@ -430,6 +440,12 @@ impl QueuePair {
             return false;
         }
         let counters = &mut self.counters;
+        if packet.bth.opcode == RoceOpcode::CongestionNotification {
+            if let Some(r) = &mut self.requester {
+                r.marked(now);
+            }
+            return true;
+        }
         if is_response(packet.bth.opcode) {
             let Some(r) = &mut self.requester else {
                 counters.ignored += 1;
@@ -447,6 +463,13 @@ impl QueuePair {
         r.receive(packet, self.mtu, client, counters)
     }
 
+    /// A switch has marked the packet that was received last (ECN): the peer is told.
+    pub fn marked(&mut self, now: NicTime) {
+        if let Some(r) = self.responder.as_mut().filter(|_| self.state.answers()) {
+            r.marked(now);
+        }
+    }
+
     /// Writes the next packet to `room`, from its base header on: answers first.
     pub fn transmit(&mut self, now: NicTime, room: &mut [u8], client: &mut dyn Client) -> Transmit {
         self.make(now, &mut Out::Room(room), client)
@@ -460,6 +483,9 @@ impl QueuePair {
     fn make(&mut self, now: NicTime, out: &mut Out<'_>, client: &mut dyn Client) -> Transmit {
         if self.state.answers() {
             if let Some(r) = &mut self.responder {
+                if let Some(len) = r.notify(self.peer, out) {
+                    return Transmit::Packet(len);
+                }
                 if let Some(len) = r.transmit(self.peer, self.mtu, out, client) {
                     if r.has_failed() {
                         self.fail(client);

@@ -39,6 +39,21 @@ impl Out<'_> {
         }
     }
 
+    /// A packet with bytes of ours, in whole words. Returns its length.
+    pub(super) fn own(&mut self, head: &Head, bytes: &[u8]) -> usize {
+        match self {
+            Out::Room(room) => {
+                room[head.len()..][..bytes.len()].copy_from_slice(bytes);
+                head.emit(room, bytes.len())
+            }
+            Out::Batch(batch) => {
+                headers(batch, head, bytes.len());
+                batch.put(bytes);
+                padded(batch, head, bytes.len())
+            }
+        }
+    }
+
     /// A packet of an answer, with bytes of memory that the peer reads. Returns its length.
     pub(super) fn answer(
         &mut self,

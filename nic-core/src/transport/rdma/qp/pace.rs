@@ -1,11 +1,11 @@
-//! Pace of a requester: how many packets may be in flight, and when one counts as lost.
+//! Pace of a requester: when a packet counts as lost, and when the next may leave.
 //!
-//! The time-out follows the measured round trip (RFC 6298 §2) and doubles while nothing comes back. The window halves on a loss
-//! and grows by a packet for each window that was acknowledged, so that a queue on the way that is too short does not lose every
-//! round anew.
+//! The time-out follows the measured round trip (RFC 6298 §2) and doubles while nothing comes back. Window and rate are those of
+//! the [congestion control](super::CongestionControl).
 
 use std::time::Duration;
 
+use super::congestion::{Congestion, CongestionControl};
 use crate::types::NicTime;
 use crate::wire::roce::Psn;
 
@@ -18,19 +18,22 @@ pub struct PaceConfig {
     pub timeout_min: Duration,
     /// Longest such time.
     pub timeout_max: Duration,
+    /// What decides on window and rate.
+    pub congestion: Congestion,
 }
 
-/// Fewest packets in flight after losses.
-const WINDOW_MIN: u32 = 4;
 /// Doublings of the time-out.
 const BACKOFF_MAX: u32 = 16;
+/// Time by which a rate that was not used may be made up for.
+const BURST: Duration = Duration::from_micros(20);
 
 #[derive(Debug)]
 pub(super) struct Pace {
-    config: PaceConfig,
-    window: u32,
-    /// Packets acknowledged since the window grew.
-    acknowledged: u32,
+    timeout_min: Duration,
+    timeout_max: Duration,
+    control: Box<dyn CongestionControl>,
+    /// When the next packet may leave.
+    next: NicTime,
     round_trip_ns: Option<(u64, u64)>,
     /// A packet whose acknowledgement is timed, and when it left.
     timed: Option<(Psn, NicTime)>,
@@ -38,11 +41,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn new(config: PaceConfig) -> Pace {
+    pub(super) fn new(config: &PaceConfig) -> Pace {
         Pace {
-            window: config.window,
-            config,
-            acknowledged: 0,
+            timeout_min: config.timeout_min,
+            timeout_max: config.timeout_max,
+            control: config.congestion.control(config.window),
+            next: NicTime(0),
             round_trip_ns: None,
             timed: None,
             backoff: 0,
@@ -50,10 +54,25 @@ impl Pace {
     }
 
     pub(super) fn window(&self) -> u32 {
-        self.window
+        self.control.window()
     }
 
-    /// A packet that asks for an acknowledgement leaves for the first time.
+    /// When the next packet may leave, if not now.
+    pub(super) fn wait(&self, now: NicTime) -> Option<NicTime> {
+        (now < self.next).then_some(self.next)
+    }
+
+    /// A packet of so many bytes leaves.
+    pub(super) fn leaves(&mut self, bytes: usize, now: NicTime) {
+        self.control.sent(bytes);
+        if let Some(rate) = self.control.rate(now) {
+            let earliest = NicTime(now.0.saturating_sub(BURST.as_nanos() as u64));
+            let time = bytes as u64 * 1_000_000_000 / rate.max(1);
+            self.next = NicTime(self.next.0.max(earliest.0) + time);
+        }
+    }
+
+    /// That packet, which asks for an acknowledgement, leaves for the first time.
     pub(super) fn sent(&mut self, psn: Psn, now: NicTime) {
         if self.timed.is_none() {
             self.timed = Some((psn, now));
@@ -74,19 +93,14 @@ impl Pace {
                 ),
             });
         }
-        self.acknowledged += packets;
-        if self.acknowledged >= self.window {
-            self.acknowledged = 0;
-            self.window = (self.window + 1).min(self.config.window);
-        }
+        self.control.acknowledged(packets);
     }
 
     /// A packet was lost.
     pub(super) fn lost(&mut self) {
         // An acknowledgement may be for either copy from now on.
         self.timed = None;
-        self.acknowledged = 0;
-        self.window = (self.window / 2).max(WINDOW_MIN).min(self.config.window);
+        self.control.lost();
     }
 
     /// Nothing came back in time.
@@ -95,13 +109,17 @@ impl Pace {
         self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
     }
 
+    /// A switch has marked a packet of ours.
+    pub(super) fn marked(&mut self, now: NicTime) {
+        self.control.marked(now);
+    }
+
     /// Time until a packet counts as lost.
     pub(super) fn timeout(&self) -> Duration {
         let measured = self
             .round_trip_ns
             .map_or(0, |(mean, spread)| mean + 4 * spread);
-        let base = Duration::from_nanos(measured).max(self.config.timeout_min);
-        base.saturating_mul(1 << self.backoff)
-            .min(self.config.timeout_max)
+        let base = Duration::from_nanos(measured).max(self.timeout_min);
+        base.saturating_mul(1 << self.backoff).min(self.timeout_max)
     }
 }

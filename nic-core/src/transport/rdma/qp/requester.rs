@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::flights::Flights;
 use super::out::Out;
 use super::pace::Pace;
 use super::{
@@ -110,14 +111,9 @@ impl Posted {
 #[derive(Debug)]
 pub(super) struct Requester {
     works: VecDeque<Posted>,
-    /// Index of the request of `next`.
+    /// Index of the request of the next new packet.
     cursor: usize,
-    /// The oldest number that is not acknowledged.
-    unacknowledged: Psn,
-    /// The next packet to send; it goes back after a loss.
-    next: Psn,
-    /// Behind the last number ever sent.
-    sent: Psn,
+    flights: Flights,
     /// Behind the last number of all requests.
     end: Psn,
     /// READs and atomic operations that were sent and not answered.
@@ -126,13 +122,15 @@ pub(super) struct Requester {
     unasked: u32,
     /// The answer that went missing was asked for again: more of the same packets say nothing new.
     rewound: bool,
-    /// How long the peer wants to be left alone.
+    /// How long the peer wants to be left alone, or the rate does not allow a packet.
     wait_until: Option<NicTime>,
     timer: Option<NicTime>,
     /// Since when nothing was acknowledged.
     silent_since: NicTime,
     tries: Tries,
     pace: Pace,
+    /// The peer keeps packets that come early, and reports them.
+    selective: bool,
     failed: bool,
 }
 
@@ -152,9 +150,7 @@ impl Requester {
         Requester {
             works: VecDeque::new(),
             cursor: 0,
-            unacknowledged: a.first,
-            next: a.first,
-            sent: a.first,
+            flights: Flights::new(a.first),
             end: a.first,
             fetching: 0,
             unasked: 0,
@@ -170,7 +166,8 @@ impl Requester {
                 lost: 0,
                 not_ready: 0,
             },
-            pace: Pace::new(a.pace),
+            pace: Pace::new(&a.pace),
+            selective: a.selective,
             failed: false,
         }
     }
@@ -185,7 +182,7 @@ impl Requester {
 
     pub(super) fn post(&mut self, work: Work, mtu: u32) -> bool {
         let packets = packets_of(work.len, mtu);
-        let posted = self.end.distance(self.unacknowledged).unsigned_abs();
+        let posted = self.end.distance(self.flights.first()).unsigned_abs();
         if packets > POSTED_MAX - posted.min(POSTED_MAX) {
             return false;
         }
@@ -200,7 +197,7 @@ impl Requester {
     }
 
     pub(super) fn room(&self) -> u32 {
-        let posted = self.end.distance(self.unacknowledged).unsigned_abs();
+        let posted = self.end.distance(self.flights.first()).unsigned_abs();
         self.pace.window().saturating_sub(posted)
     }
 
@@ -220,26 +217,21 @@ impl Requester {
         self.failed = true;
     }
 
-    fn in_flight(&self) -> u32 {
-        self.next.distance(self.unacknowledged).unsigned_abs()
-    }
-
-    /// Finds the request of `next` again.
-    fn seek(&mut self) {
-        let is_behind = |p: &Posted| self.next.is_before(p.end());
-        self.cursor = self
-            .works
-            .iter()
-            .position(is_behind)
-            .unwrap_or(self.works.len());
-    }
-
-    /// Sends again from the oldest packet that is not acknowledged.
-    fn rewind(&mut self, counters: &mut QpCounters) {
-        let again = self.next.distance(self.unacknowledged);
-        counters.repeated += u64::from(again.unsigned_abs());
-        self.next = self.unacknowledged;
-        self.seek();
+    /// The next packet: the oldest that was lost, or the first that was never sent.
+    fn next(&mut self, begins: bool) -> Option<(Posted, Psn)> {
+        let window = self.pace.window();
+        if let Some(psn) = self.flights.lost() {
+            let at = self.works.partition_point(|p| !psn.is_before(p.end()));
+            // The oldest needs no room: what the peer has kept moves with it.
+            let is_open = psn == self.flights.first() || self.flights.on_the_way() < window;
+            return self.works.get(at).filter(|_| is_open).map(|p| (*p, psn));
+        }
+        let p = *self.works.get(self.cursor)?;
+        let psn = self.flights.end();
+        // A drained queue finishes the message that it has begun.
+        let may_begin = begins || psn != p.first;
+        let may_fetch = !p.fetches() || self.fetching < self.tries.depth;
+        (self.flights.len() < window && may_begin && may_fetch).then_some((p, psn))
     }
 
     #[allow(clippy::too_many_arguments)] // The queue pair's fields, which are not this type's.
@@ -255,37 +247,35 @@ impl Requester {
         if self.wait_until.is_some_and(|t| now < t) {
             return Transmit::Nothing;
         }
-        self.wait_until = None;
-        let Some(p) = self.works.get(self.cursor) else {
+        self.wait_until = self.pace.wait(now);
+        if self.wait_until.is_some() {
+            return Transmit::Nothing;
+        }
+        let Some((p, psn)) = self.next(begins) else {
             return Transmit::Nothing;
         };
-        let is_new = !self.next.is_before(self.sent);
-        let k = self.next.distance(p.first).unsigned_abs();
-        // A drained queue finishes the message that it has begun.
-        if self.in_flight() >= self.pace.window() || (is_new && k == 0 && !begins) {
-            return Transmit::Nothing;
-        }
-        if p.fetches() && is_new && self.fetching >= self.tries.depth {
-            return Transmit::Nothing;
-        }
+        let is_new = psn == self.flights.end();
+        let k = psn.distance(p.first).unsigned_abs();
         let (opcode, extended, numbers) = p.head(k, mtu);
         let payload = p.payload(k, mtu) as usize;
         let (id, fetches) = (p.work.id, p.fetches());
-        let psn = self.next;
         let after = psn.plus(numbers);
         let more = after != self.end
-            && after.distance(self.unacknowledged).unsigned_abs() < self.pace.window();
+            && after.distance(self.flights.first()).unsigned_abs() < self.pace.window();
         let mut head = Head {
             bth: Bth::new(opcode, peer, psn),
             extended,
         };
-        head.bth.acknowledge = !more || self.unasked >= self.pace.window() / 4;
+        // What the peer says to a repeated packet tells which are missing still.
+        let asks = !more || (self.selective && !is_new);
+        head.bth.acknowledge = asks || self.unasked >= self.pace.window() / 4;
         let len = match out.request(&head, payload, (id, k * mtu), client) {
             Ok(len) => len,
             Err(Unavailable::Pending) => return Transmit::Pending,
             Err(Unavailable::Fault) => {
                 // Requests before it have not ended; they are flushed.
-                self.works.rotate_left(self.cursor);
+                let index = self.works.partition_point(|w| w.first.is_before(p.first));
+                self.works.rotate_left(index);
                 self.fail(WorkStatus::LocalProtection, client);
                 return Transmit::Nothing;
             }
@@ -296,15 +286,13 @@ impl Requester {
         };
         if is_new {
             self.fetching += usize::from(fetches);
-            self.sent = after;
             if head.bth.acknowledge {
                 self.pace.sent(psn, now);
             }
+            self.cursor += usize::from(after == p.end());
         }
-        self.next = after;
-        if self.next == self.works[self.cursor].end() {
-            self.cursor += 1;
-        }
+        self.flights.leaves(psn, numbers);
+        self.pace.leaves(len, now);
         if self.timer.is_none() {
             if self.tries.lost == 0 {
                 self.silent_since = now;
@@ -323,7 +311,7 @@ impl Requester {
         client: &mut dyn Client,
         counters: &mut QpCounters,
     ) {
-        let before = self.unacknowledged;
+        let before = self.flights.first();
         let mut reached = to;
         while let Some(p) = self.works.front() {
             if p.fetches() && p.first.plus(p.answered).is_before(to) && p.answered < p.packets {
@@ -343,22 +331,27 @@ impl Requester {
         }
         if reached != to && !self.rewound {
             self.rewound = true;
-            self.rewind(counters);
+            self.repeat(counters);
         }
+    }
+
+    /// Sends again from the oldest packet that is not acknowledged, or that one alone.
+    fn repeat(&mut self, counters: &mut QpCounters) {
+        self.flights.lose_first();
+        if !self.selective {
+            counters.repeated += self.flights.lose_all();
+        }
+        counters.repeated += 1;
     }
 
     /// The oldest number that is not acknowledged moves on.
     fn progress(&mut self, to: Psn, now: NicTime) {
-        let packets = to.distance(self.unacknowledged).unsigned_abs();
-        self.unacknowledged = to;
-        if self.next.is_before(to) {
-            self.next = to;
-        }
-        self.seek();
+        let packets = to.distance(self.flights.first()).unsigned_abs();
+        self.flights.advance(to);
         self.pace.acknowledged(packets, to, now);
         (self.tries.lost, self.tries.not_ready, self.rewound) = (0, 0, false);
         self.silent_since = now;
-        self.timer = (to != self.sent).then(|| now.plus(self.pace.timeout()));
+        self.timer = (self.flights.len() > 0).then(|| now.plus(self.pace.timeout()));
     }
 
     /// Takes an answer. Returns whether it says anything about a request in flight.
@@ -372,7 +365,7 @@ impl Requester {
     ) -> bool {
         let psn = packet.bth.psn;
         // Ghosts of older packets, and numbers that were never sent (§9.7.5.1.3).
-        if psn.is_before(self.unacknowledged) || !psn.is_before(self.sent) {
+        if psn.is_before(self.flights.first()) || !psn.is_before(self.flights.end()) {
             counters.ignored += 1;
             return false;
         }
@@ -386,6 +379,9 @@ impl Requester {
                 Syndrome::Nak(code) => {
                     self.advance(psn, now, client, counters);
                     match code {
+                        NakCode::Sequence if self.selective => {
+                            self.reported(psn, packet.payload, counters);
+                        }
                         NakCode::Sequence => self.gap(now, client, counters),
                         code => self.fail(WorkStatus::Refused(code), client),
                     }
@@ -434,7 +430,7 @@ impl Requester {
             // A packet of the answer is missing.
             if !self.rewound {
                 self.rewound = true;
-                self.rewind(counters);
+                self.repeat(counters);
                 self.pace.lost();
             }
             return;
@@ -464,6 +460,7 @@ impl Requester {
                 let is_whole = p.answered == p.packets;
                 if is_whole {
                     self.works.pop_front();
+                    self.cursor = self.cursor.saturating_sub(1);
                     self.fetching = self.fetching.saturating_sub(1);
                     client.done(id, WorkStatus::Success(old));
                 }
@@ -479,8 +476,27 @@ impl Requester {
         if self.is_exhausted(now) {
             return self.fail(WorkStatus::RetryExceeded, client);
         }
-        self.rewind(counters);
+        self.repeat(counters);
         self.timer = Some(now.plus(self.pace.timeout()));
+    }
+
+    /// The peer waits for packet `expected`, and has those behind it whose bits are set.
+    fn reported(&mut self, expected: Psn, bits: &[u8], counters: &mut QpCounters) {
+        for (i, byte) in (0_u32..).zip(bits) {
+            for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
+                self.flights.arrived(expected.plus(1 + 8 * i + bit));
+            }
+        }
+        let lost = self.flights.find_lost(1 + 8 * bits.len());
+        if lost > 0 {
+            counters.repeated += lost;
+            self.pace.lost();
+        }
+    }
+
+    /// A switch has marked a packet of ours.
+    pub(super) fn marked(&mut self, now: NicTime) {
+        self.pace.marked(now);
     }
 
     /// The peer has no receive for the oldest message.
@@ -502,7 +518,7 @@ impl Requester {
         }
         // The peer lives.
         (self.silent_since, self.tries.lost) = (now, 0);
-        self.rewind(counters);
+        self.repeat(counters);
         self.wait_until = Some(now.plus(timer.time()));
         self.timer = None;
     }
@@ -526,7 +542,9 @@ impl Requester {
         if self.is_exhausted(now) {
             return self.fail(WorkStatus::RetryExceeded, client);
         }
-        self.rewind(counters);
+        // Which of them have arrived is known from reports alone.
+        self.flights.lose_first();
+        counters.repeated += 1 + self.flights.lose_all();
         self.rewound = false;
         self.timer = Some(now.plus(self.pace.timeout()));
     }

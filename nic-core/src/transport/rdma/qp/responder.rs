@@ -4,17 +4,23 @@ use std::collections::VecDeque;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
+use super::congestion::NOTIFY_EVERY;
+use super::early::{Early, Kept};
 use super::out::Out;
 use super::{packets_of, Atomic, Client, Part, QpCounters, Refusal, Remote, Right, RtrAttributes};
+use crate::types::NicTime;
 use crate::wire::roce::aeth::RnrTimer;
 use crate::wire::roce::packet::Head;
-use crate::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome};
+use crate::wire::roce::{Aeth, Bth, Extended, Packet, Psn, Qpn, Reth, Syndrome, REPORT_MAX};
 
 /// Largest message (§9.7.7.1.1).
 const MESSAGE_MAX: u32 = 1 << 31;
 
 /// Numbers that a peer may use next to the expected one; others say nothing about whether it lives.
 const NEAR: i32 = 1 << 16;
+
+/// Reserved bytes of a congestion notification.
+const NOTIFICATION_BYTES: usize = 16;
 
 /// A message of which more packets are to come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,11 @@ pub(super) struct Responder {
     /// The reason for which the connection ends is the last answer.
     refused: bool,
     failed: bool,
+    /// Packets that have come before others, when the peer wants them kept.
+    early: Option<Early>,
+    /// When the peer was told of a marked packet, and whether it must be.
+    notified: Option<NicTime>,
+    notify: bool,
 }
 
 /// Why a packet is not executed.
@@ -80,6 +91,16 @@ impl Responder {
             rnr_timer: RnrTimer::new(a.rnr_timer),
             refused: false,
             failed: false,
+            early: (a.early > 0).then(|| Early::new(a.early, a.mtu)),
+            notified: None,
+            notify: false,
+        }
+    }
+
+    /// A switch has marked a packet of the peer.
+    pub(super) fn marked(&mut self, now: NicTime) {
+        if self.notified.is_none_or(|at| at.plus(NOTIFY_EVERY) <= now) {
+            (self.notified, self.notify) = (Some(now), true);
         }
     }
 
@@ -99,6 +120,17 @@ impl Responder {
         }
         let psn = packet.bth.psn;
         let ahead = psn.distance(self.expected);
+        if let (Some(early), true) = (&mut self.early, ahead > 0) {
+            match early.keep(self.expected, packet) {
+                Kept::New { gap } if gap || packet.bth.acknowledge => {
+                    self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
+                }
+                Kept::New { .. } => {}
+                Kept::Again => counters.duplicates += 1,
+                Kept::TooFar => counters.out_of_order += 1,
+            }
+            return ahead < NEAR;
+        }
         if ahead > 0 {
             counters.out_of_order += 1;
             // Once for each gap (§9.7.5.2.8).
@@ -112,6 +144,33 @@ impl Responder {
             self.repeat(packet, mtu);
             return ahead > -NEAR;
         }
+        let mut goes_on = self.expect(packet, mtu, client, counters);
+        // The packets that have waited for it. They are lent out, because their execution needs the rest of the responder.
+        if let Some(mut early) = self.early.take_if(|e| !e.is_empty()) {
+            early.pass(psn, self.expected);
+            while let Some(next) = early.get(self.expected).filter(|_| goes_on) {
+                let at = self.expected;
+                goes_on = self.expect(&next, mtu, client, counters);
+                early.pass(at, self.expected);
+            }
+            let waits = goes_on && !early.is_empty();
+            self.early = Some(early);
+            if waits && packet.bth.acknowledge {
+                self.acknowledge(self.expected, Syndrome::Nak(NakCode::Sequence));
+            }
+        }
+        true
+    }
+
+    /// Executes the expected packet. `false`: the next must wait.
+    fn expect(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: u32,
+        client: &mut dyn Client,
+        counters: &mut QpCounters,
+    ) -> bool {
+        let psn = packet.bth.psn;
         match self.execute(packet, mtu, client) {
             Ok(numbers) => {
                 self.told = false;
@@ -123,6 +182,7 @@ impl Responder {
                 if packet.bth.acknowledge && !has_answer {
                     self.acknowledge(psn, Syndrome::ACK);
                 }
+                return true;
             }
             Err(Stop::Drop) => {}
             Err(Stop::Refused(Refusal::NotReady)) => {
@@ -136,14 +196,19 @@ impl Responder {
                 self.acknowledge(psn, Syndrome::Nak(code));
             }
         }
-        true
+        false
     }
 
-    /// Queues an acknowledgement. It takes the place of the one before it when both are positive.
+    /// Queues an acknowledgement. It takes the place of the one before it when both are positive, or reports.
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
-        if let Some(Answer::Acknowledge(last, Syndrome::Ack { .. })) = self.answers.back_mut() {
-            if matches!(syndrome, Syndrome::Ack { .. }) {
-                *last = psn;
+        let is_state = |s: &Syndrome| match s {
+            Syndrome::Ack { .. } => true,
+            Syndrome::Nak(NakCode::Sequence) => self.early.is_some(),
+            _ => false,
+        };
+        if let Some(Answer::Acknowledge(last, before)) = self.answers.back_mut() {
+            if is_state(before) && is_state(&syndrome) {
+                (*last, *before) = (psn, syndrome);
                 return;
             }
         }
@@ -391,6 +456,20 @@ impl Responder {
         Ok(1)
     }
 
+    /// Writes a congestion notification, when one is due (annex A17 §A17.9.3).
+    pub(super) fn notify(&mut self, peer: Qpn, out: &mut Out<'_>) -> Option<usize> {
+        if !std::mem::take(&mut self.notify) {
+            return None;
+        }
+        let mut bth = Bth::new(RoceOpcode::CongestionNotification, peer, Psn::default());
+        bth.becn = true;
+        let head = Head {
+            bth,
+            extended: Extended::None,
+        };
+        Some(out.own(&head, &[0; NOTIFICATION_BYTES]))
+    }
+
     /// Writes the next answer.
     pub(super) fn transmit(
         &mut self,
@@ -406,6 +485,20 @@ impl Responder {
         let (opcode, psn, extended) = match answer {
             Answer::Acknowledge(psn, syndrome) => {
                 self.failed |= self.refused && self.answers.is_empty();
+                if let (Some(early), Syndrome::Nak(NakCode::Sequence)) = (&self.early, syndrome) {
+                    let mut bits = [0; REPORT_MAX];
+                    let len = early.report(psn, mtu as usize, &mut bits);
+                    let (psn, syndrome) = match len {
+                        // The gap has closed meanwhile.
+                        0 => (psn.previous(), Syndrome::ACK),
+                        _ => (psn, syndrome),
+                    };
+                    let head = Head {
+                        bth: Bth::new(RoceOpcode::Acknowledge, peer, psn),
+                        extended: Extended::Aeth(aeth(syndrome)),
+                    };
+                    return Some(out.own(&head, &bits[..len]));
+                }
                 (RoceOpcode::Acknowledge, psn, Extended::Aeth(aeth(syndrome)))
             }
             Answer::Atomic(psn, old) => (
