@@ -11,6 +11,7 @@ use ringbell_gtlb::MmuConfig;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
+use ringbell_nic_core::transport::rdma::Congestion;
 use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
 
 use crate::backend::NicKind;
@@ -53,6 +54,7 @@ pub(crate) struct NicOptions {
     pub(crate) tcp_buffer: usize,
     pub(crate) tcp_rto_min: Duration,
     pub(crate) tcp_watch: Option<Duration>,
+    pub(crate) congestion: Congestion,
     pub(crate) seed: Option<u64>,
 }
 
@@ -84,6 +86,7 @@ impl Default for NicOptions {
             tcp_buffer: 256 << 10,
             tcp_rto_min: Duration::from_millis(200),
             tcp_watch: Some(Duration::from_millis(500)),
+            congestion: Congestion::default(),
             seed: None,
         }
     }
@@ -357,6 +360,12 @@ impl NicBuilder {
     /// 500 ms. See [`TcpConfig::watch`](ringbell_nic_core::transport::tcp::TcpConfig::watch).
     pub fn tcp_watch(mut self, every: impl Into<Option<Duration>>) -> Self {
         self.options.tcp_watch = every.into();
+        self
+    }
+
+    /// What decides on window and rate of a connection of transport `rdma`. Default: [`Congestion::Window`].
+    pub fn congestion(mut self, control: Congestion) -> Self {
+        self.options.congestion = control;
         self
     }
 

@@ -34,6 +34,7 @@ pub use ringbell_nic_core::descriptors;
 pub use ringbell_nic_core::network::{NetworkError, PortInfo, Route};
 pub use ringbell_nic_core::port::impair::Faults;
 pub use ringbell_nic_core::port::PortCounters;
+pub use ringbell_nic_core::transport::rdma::{Congestion, DcqcnConfig};
 pub use ringbell_nic_core::{NicConfig, StagingConfig, Undelivered, WaitError};
 
 pub use crate::backend::NIC_VARIABLE;

@@ -11,7 +11,9 @@ use ringbell_nic_abi::Status;
 use ringbell_nic_core::port::capture::Capture;
 use ringbell_nic_core::port::impair::{Faults, Impair};
 use ringbell_nic_core::port::{Checksums, Port};
-use ringbell_nic_core::transport::rdma::{Icrc, RdmaConfig, RdmaConfigError, RdmaTransport};
+use ringbell_nic_core::transport::rdma::{
+    Congestion, DcqcnConfig, Icrc, RdmaConfig, RdmaConfigError, RdmaTransport,
+};
 use ringbell_nic_core::transport::{Transport, TransportEvent};
 use ringbell_nic_core::types::NicTime;
 use tcp_support::{Rng, IP_A, IP_B, MINUTE};
@@ -25,9 +27,8 @@ fn faulty(seed: u64, faults: &Faults) -> Wire {
     (impair(a, seed * 2), impair(b, seed * 2 + 1))
 }
 
-/// Both directions at once over a bad wire; every byte is compared.
-fn exactly_once(seed: u64, faults: &Faults, len: usize) -> Pair {
-    let mut p = Pair::new(faulty(seed, faults), seed);
+/// Both directions at once; every byte is compared.
+fn exactly_once(mut p: Pair, seed: u64, len: usize) -> Pair {
     let (a, b) = p.connect(7000);
     let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), len, seed + 1);
     let mut back = Flow::new(&mut p.b, &mut p.a, (b, a), len / 3 + 1, seed + 2);
@@ -53,6 +54,11 @@ fn exactly_once(seed: u64, faults: &Faults, len: usize) -> Pair {
 fn bytes_arrive_once_over_thousands_of_bad_wires() {
     let mut all = [0; 4];
     for seed in 0..10_000 {
+        // One end or both repeat all that follows a lost packet.
+        let repair = |bit: u64| RdmaConfig {
+            selective: seed & bit == 0,
+            ..config(seed * 2 + bit)
+        };
         let mut rng = Rng(seed);
         let mut part = |max: u64| rng.below(max) as f64 / 1000.0;
         let faults = Faults {
@@ -63,7 +69,8 @@ fn bytes_arrive_once_over_thousands_of_bad_wires() {
             reorder_by: Duration::from_micros(50),
             ..Faults::default()
         };
-        let p = exactly_once(seed, &faults, 60_000);
+        let p = Pair::with(faulty(seed, &faults), repair(1), repair(2));
+        let p = exactly_once(p, seed, 60_000);
         let n = p.a.rdma.counters();
         all[0] += n.repeated;
         all[1] += n.out_of_order;
@@ -72,6 +79,53 @@ fn bytes_arrive_once_over_thousands_of_bad_wires() {
         assert_eq!(n.not_ready, 0, "the window keeps the receiver ready");
     }
     assert!(all.iter().all(|&n| n > 1000), "{all:?}");
+}
+
+/// Bytes per second over a cable of 1 Gb/s whose switch marks what waits for more than 200 µs, and how many of 1,000 packets it marked.
+fn over_a_narrow_cable(congestion: Congestion) -> (u64, u64) {
+    let faults = Faults {
+        rate_bps: Some(1_000_000_000),
+        mark_beyond: Some(Duration::from_micros(200)),
+        ..Faults::default()
+    };
+    let with = |seed| RdmaConfig {
+        congestion,
+        ..config(seed)
+    };
+    let mut p = Pair::with(faulty(3, &faults), with(1), with(2));
+    let (a, b) = p.connect(7000);
+    let len = 4_000_000;
+    let mut there = Flow::new(&mut p.a, &mut p.b, (a, b), len, 3);
+    let start = p.now;
+    p.until(MINUTE, |p| there.drive(&mut p.a, &mut p.b).then_some(()));
+    there.check(&p.a, &p.b);
+    assert_eq!(p.a.rdma.counters().repeated, 0, "nothing is lost");
+    let ns = p.now.0 - start.0;
+    let packets = len as u64 / 1_448;
+    (
+        len as u64 * 1_000_000_000 / ns,
+        p.b.rdma.counters().marked * 1_000 / packets,
+    )
+}
+
+#[test]
+fn marks_of_a_switch_keep_its_queue_short_and_the_cable_full() {
+    let rate = 125_000_000;
+    let (fixed, marked) = over_a_narrow_cable(Congestion::Fixed);
+    assert!(
+        fixed > rate / 10 * 9 && marked > 900,
+        "a window of 2 ms fills the queue: {fixed}, {marked}"
+    );
+    let dcqcn = Congestion::Dcqcn(DcqcnConfig {
+        line_rate: 1_250_000_000,
+        ..DcqcnConfig::default()
+    });
+    for control in [Congestion::Window, dcqcn] {
+        let (bytes, marked) = over_a_narrow_cable(control);
+        // DCQCN is made for marks with a probability; a step of marks cuts its rate more often than it must.
+        assert!(bytes > rate / 10 * 7, "{control}: {bytes}");
+        assert!(marked < 500, "{control}: {marked}");
+    }
 }
 
 #[test]
@@ -236,7 +290,12 @@ fn settings_that_cannot_work_are_refused() {
 fn tshark_reads_a_session_from_the_first_request_to_the_last_reply() {
     let path = std::env::temp_dir().join(format!("ringbell-rdma-{}.pcapng", std::process::id()));
     let file = std::fs::File::create_new(&path).expect("a name of our own");
-    let (a, b) = wire(1500, Checksums::Software);
+    // Reports of lost packets are read, too.
+    let faults = Faults {
+        loss: 0.02,
+        ..Faults::default()
+    };
+    let (a, b) = faulty(3, &faults);
     let recorded = Capture::new(a, file, Duration::ZERO).expect("a new file can be written");
     let mut p = Pair::new((Box::new(recorded), b), 3);
     let (a, b) = p.connect(7000);

@@ -91,7 +91,8 @@ fn goodput(early: u32, lost: u64, time: Duration) -> f64 {
     while now < end {
         let mut next = end;
         for i in 0..2 {
-            while let Some((_, bytes)) = flying[i].pop_front_if(|(at, _)| *at <= now) {
+            while flying[i].front().is_some_and(|(at, _)| *at <= now) {
+                let (_, bytes) = flying[i].pop_front().expect("seen");
                 let packet = Packet::parse(&bytes).expect("ours");
                 let (qp, bulk) = &mut ends[i];
                 qp.receive(NicTime(now), &packet, bulk);

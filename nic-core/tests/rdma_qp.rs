@@ -654,7 +654,7 @@ fn reth(length: u32) -> Extended {
 #[test]
 fn a_duplicate_of_a_read_that_never_was_is_not_answered() {
     use RoceOpcode as Op;
-    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
     for psn in 100..102 {
         let read = (bth(Op::ReadRequest, psn), reth(MTU), vec![]);
         give(&mut e, &read);
@@ -680,7 +680,7 @@ fn a_duplicate_of_a_read_that_never_was_is_not_answered() {
 #[test]
 fn the_reason_for_the_end_is_sent_however_many_answers_wait() {
     use RoceOpcode as Op;
-    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
     let send = |psn| (bth(Op::SendOnly, psn), Extended::None, vec![1; 4]);
     // Each gap is reported and each message acknowledged, and the port has no room meanwhile.
     for psn in 100..200 {
@@ -697,7 +697,7 @@ fn the_reason_for_the_end_is_sent_however_many_answers_wait() {
 #[test]
 fn requests_that_were_answered_too_late_are_answered_once() {
     use RoceOpcode as Op;
-    let [_, mut e] = connected([Psn::new(100), Psn::new(200)]);
+    let [_, mut e] = connected([Psn::new(100), Psn::new(200)], GO_BACK);
     let add = |psn| {
         let operands = AtomicEth {
             address: BASE,

@@ -49,6 +49,7 @@ fn over_port(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, 
     if options.transport == TransportSpec::Rdma {
         let config = RdmaConfig {
             watch: options.tcp_watch,
+            congestion: options.congestion,
             connections: options.limits.max_sessions,
             seed: seed(options)?,
             ..RdmaConfig::default()

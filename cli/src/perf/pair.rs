@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, Context, Result};
-use ringbell::nic::{Cidr, Faults, PortSpec, ProgressMode, Route, TransportSpec};
+use ringbell::nic::{Cidr, Congestion, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::{Nic, NicBuilder};
@@ -91,6 +91,9 @@ pub(crate) struct WireArgs {
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(20..=1000))]
     rto_min: Option<u64>,
+    /// What decides on window and rate of transport rdma: `window` halves on losses and marks, `dcqcn` paces by the marks of switches, `fixed` reacts to nothing
+    #[arg(long, default_value = "window", value_name = "window|dcqcn|fixed")]
+    congestion: Congestion,
     /// The switch of the process that started this one
     #[arg(long, hide = true)]
     join_switch: Option<PathBuf>,
@@ -212,6 +215,7 @@ impl WireArgs {
             .progress(self.progress)
             .tcp_buffer(self.tcp_buffer() as usize)
             .tcp_rto_min(Duration::from_millis(rto_min))
+            .congestion(self.congestion)
             .gpu_memory(memory.max(64 << 20))
             .when(self.directory.clone(), NicBuilder::directory))
     }
@@ -434,6 +438,7 @@ impl WireArgs {
                 "--memory",
                 &memory.to_string(),
             ])
+            .args(["--congestion", &self.congestion.to_string()])
             .arg("--progress")
             .arg(if self.progress == ProgressMode::Dedicated {
                 "dedicated"

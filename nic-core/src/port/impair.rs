@@ -34,6 +34,9 @@ pub struct Faults {
     pub jitter: Duration,
     /// Bits per second that the cable carries.
     pub rate_bps: Option<u64>,
+    /// IPv4 packets that must wait longer than this for the cable are marked, if their transport knows ECN (RFC 3168 §5), as a switch
+    /// does it.
+    pub mark_beyond: Option<Duration>,
     /// Seed of all decisions.
     pub seed: u64,
 }
@@ -50,6 +53,7 @@ impl Default for Faults {
             delay: Duration::ZERO,
             jitter: Duration::ZERO,
             rate_bps: None,
+            mark_beyond: None,
             seed: 0,
         }
     }
@@ -86,6 +90,8 @@ pub struct Impaired {
     pub duplicated: u64,
     /// Frames with a bit flipped.
     pub corrupted: u64,
+    /// Frames marked.
+    pub marked: u64,
 }
 
 /// A port behind a bad cable.
@@ -202,6 +208,26 @@ impl<P: Port> Impair<P> {
     }
 }
 
+/// Marks an IPv4 packet whose transport knows ECN. `false`: it does not, or was marked before.
+fn mark(packet: &mut [u8]) -> bool {
+    const CONGESTION_EXPERIENCED: u8 = 3;
+    let Some(header) = packet.get_mut(..20).filter(|h| h[0] == 0x45) else {
+        return false;
+    };
+    let (before, ecn) = (header[1], header[1] & CONGESTION_EXPERIENCED);
+    if ecn == 0 || ecn == CONGESTION_EXPERIENCED {
+        return false;
+    }
+    header[1] |= CONGESTION_EXPERIENCED;
+    // The checksum follows by RFC 1624 §3, equation 3.
+    let sum = u16::from_be_bytes([header[10], header[11]]);
+    let mut new = u32::from(!sum) + u32::from(!u16::from(before)) + u32::from(header[1]);
+    new = (new & 0xffff) + (new >> 16);
+    new = (new & 0xffff) + (new >> 16);
+    header[10..12].copy_from_slice(&(!(new as u16)).to_be_bytes());
+    true
+}
+
 impl<P: Port> Port for Impair<P> {
     fn describe(&self) -> String {
         let f = &self.faults;
@@ -247,6 +273,10 @@ impl<P: Port> Port for Impair<P> {
             let on_wire = (len as u64 * 8).saturating_mul(1_000_000_000) / bps;
             self.line_free = NicTime(self.line_free.max(now).0.saturating_add(on_wire));
             due = self.line_free;
+            let waits = f.mark_beyond.is_some_and(|max| now.plus(max) < due);
+            if waits && mark(&mut self.scratch[ETHERNET_HEADER..len]) {
+                self.done.marked += 1;
+            }
         }
         if self.happens(f.loss) {
             self.done.lost += 1;

@@ -273,6 +273,8 @@ impl QueuePair {
                     mtu,
                     resources: a.resources.into(),
                     rnr_timer: a.rnr_timer & 31,
+                    // What the peer does with early packets is not known.
+                    early: 0,
                 })
             }
             Modify::Rts(a) => {
@@ -378,7 +380,9 @@ impl QueuePair {
                 window: engine.window(mtu).min(most),
                 timeout_min: LOST_AFTER_MIN,
                 timeout_max: one_try.clamp(LOST_AFTER_MIN, Duration::from_secs(1)),
+                congestion: qp::Congestion::Window,
             },
+            selective: false,
         })
     }
 

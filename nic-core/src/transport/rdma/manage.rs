@@ -17,7 +17,7 @@ use ringbell_nic_abi::roce::{QKEY_GSI, QPN_GSI, ROCE_UDP_PORT};
 use ringbell_nic_abi::{RoceOpcode, Status};
 
 use super::conn::{Ask, Conn, Phase, Wire};
-use super::qp::{BadTransition, Change, Congestion, PaceConfig, RtrAttributes, RtsAttributes};
+use super::qp::{BadTransition, Change, PaceConfig, RtrAttributes, RtsAttributes};
 use super::stream::{Ends, Fin};
 use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
 use crate::network::{Datagrams, Link, Network, Protocol};
@@ -40,6 +40,8 @@ pub(super) const AROUND: usize = BTH_BYTES + 4 + ICRC_BYTES;
 pub(super) const ECT0: u8 = 2;
 /// Fewest packets in flight that a window allows.
 const WINDOW_PACKETS: u32 = 8;
+/// Most packets that are kept when others before them are missing: as many as a report has bits.
+const EARLY_MAX: u32 = 4_096;
 
 /// A message that came in.
 #[derive(Debug)]
@@ -77,6 +79,7 @@ impl Listener {
 ///
 /// ```text
 /// | "RBEL" | version | features | 0 0 | window (4) | bytes of a packet (4) |
+/// features: 1 packets need no invariant CRC, 2 any identification of IPv4, 4 packets that come early are kept
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Terms {
@@ -85,12 +88,14 @@ struct Terms {
     without_icrc: bool,
     /// The port is one of datagrams: it sees no identification of IPv4, and takes any.
     any_identification: bool,
+    selective: bool,
 }
 
 const MAGIC: &[u8; 4] = b"RBEL";
 const VERSION: u8 = 1;
 const WITHOUT_ICRC: u8 = 1;
 const ANY_IDENTIFICATION: u8 = 2;
+const SELECTIVE: u8 = 4;
 
 impl Terms {
     fn bytes(&self) -> [u8; PRIVATE_BYTES] {
@@ -98,8 +103,9 @@ impl Terms {
         bytes[..4].copy_from_slice(MAGIC);
         bytes[4] = VERSION;
         let set = |on, bit| if on { bit } else { 0 };
-        bytes[5] =
-            set(self.without_icrc, WITHOUT_ICRC) | set(self.any_identification, ANY_IDENTIFICATION);
+        bytes[5] = set(self.without_icrc, WITHOUT_ICRC)
+            | set(self.any_identification, ANY_IDENTIFICATION)
+            | set(self.selective, SELECTIVE);
         bytes[8..12].copy_from_slice(&self.window.to_be_bytes());
         bytes[12..16].copy_from_slice(&self.payload.to_be_bytes());
         bytes
@@ -115,6 +121,7 @@ impl Terms {
             payload: word(12),
             without_icrc: bytes[5] & WITHOUT_ICRC != 0,
             any_identification: bytes[5] & ANY_IDENTIFICATION != 0,
+            selective: bytes[5] & SELECTIVE != 0,
         };
         let is_ours = &bytes[..4] == MAGIC && bytes[4] == VERSION;
         (is_ours && terms.window >= 4_096 && terms.payload >= 256).then_some(terms)
@@ -137,6 +144,7 @@ impl Terms {
                 Icrc::Never => true,
             },
             any_identification: of_datagrams,
+            selective: config.selective,
         }
     }
 }
@@ -553,6 +561,7 @@ fn start(
     };
     c.stream.open(theirs.window);
     let window = (config.window as u32 / mtu).max(WINDOW_PACKETS);
+    let selective = ours.selective && theirs.selective;
     let changes = [
         Change::Init,
         Change::Rtr(RtrAttributes {
@@ -562,7 +571,8 @@ fn start(
             resources: 0,
             // 1.28 ms.
             rnr_timer: 14,
-            early: 0,
+            // The peer's window is of the same kind; what lies beyond is sent again.
+            early: if selective { window.min(EARLY_MAX) } else { 0 },
         }),
         Change::Rts(RtsAttributes {
             first: c.names.psn,
@@ -574,9 +584,9 @@ fn start(
                 window,
                 timeout_min: config.timeout,
                 timeout_max: Duration::from_secs(1),
-                congestion: Congestion::Window,
+                congestion: config.congestion,
             },
-            selective: false,
+            selective,
         }),
     ];
     let mut events = std::collections::VecDeque::new();

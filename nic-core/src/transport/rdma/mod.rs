@@ -38,6 +38,7 @@ use ringbell_nic_abi::Status;
 
 use self::conn::{Conn, Names, Phase};
 use self::manage::{Letter, Listener};
+pub use self::qp::{Congestion, DcqcnConfig};
 use self::random::Numbers;
 use self::stream::{Fin, WINDOW_MAX};
 pub use self::table::CONNECTIONS_MAX;
@@ -88,13 +89,17 @@ pub struct RdmaConfig {
     /// Probe idle connections that their user watches this often: the links of communicators. A peer whose host
     /// refuses three packets in a row is gone.
     pub watch: Option<Duration>,
+    /// What decides on window and rate of a connection.
+    pub congestion: Congestion,
+    /// Keep packets that come early and repeat lost ones alone, when the peer does so too; else all behind a lost one are repeated.
+    pub selective: bool,
     /// Key of queue pair numbers, first packet numbers and ids.
     pub seed: u64,
 }
 
 impl Default for RdmaConfig {
     /// 256 KiB buffers and window, 4,096 connections, the largest packets, a retry after 20 ms, 30 s without an answer, probes of
-    /// watched connections every 500 ms, seed 0.
+    /// watched connections every 500 ms, a window that halves on a loss, selective repeat, seed 0.
     fn default() -> RdmaConfig {
         RdmaConfig {
             rx_buffer: 256 << 10,
@@ -106,6 +111,8 @@ impl Default for RdmaConfig {
             timeout: Duration::from_millis(20),
             give_up: Duration::from_secs(30),
             watch: Some(Duration::from_millis(500)),
+            congestion: Congestion::default(),
+            selective: true,
             seed: 0,
         }
     }
@@ -153,6 +160,8 @@ pub struct RdmaCounters {
     pub repeated: u64,
     /// Packets behind a gap, dropped.
     pub out_of_order: u64,
+    /// Packets that a switch has marked (ECN).
+    pub marked: u64,
     /// Packets that had arrived before.
     pub duplicates: u64,
     /// Times that a receiver was not ready, at either end.

@@ -34,6 +34,8 @@ const FIN_WAIT: Duration = Duration::from_secs(60);
 /// A peer whose host has refused so many packets in a row is gone.
 const REFUSED_MAX: u32 = 3;
 
+/// ECN bits of a packet that a switch has marked (RFC 3168 §5).
+const MARKED: u8 = 3;
 /// Messages that wait for a step; a flood beyond is dropped, as if the wire had lost it.
 const LETTERS_MAX: usize = 256;
 /// Bits of a partition key that name the partition.
@@ -457,6 +459,10 @@ impl RdmaTransport {
         if qp.receive(now, &packet, &mut ends) {
             c.seen.heard = true;
             c.probes.refused = 0;
+        }
+        if frame.ecn == MARKED {
+            c.qp.marked(now);
+            self.counters.marked += 1;
         }
         if let Some(index) = index {
             self.mark(index);

@@ -9,7 +9,8 @@
 //! A switch marks a packet (ECN) instead of dropping it. The responder answers with a congestion notification packet (annex A17
 //! §A17.9.3), at most one in [`NOTIFY_EVERY`].
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
+use std::str::FromStr;
 use std::time::Duration;
 
 use crate::types::NicTime;
@@ -48,6 +49,34 @@ pub enum Congestion {
     Window,
     /// DCQCN: the rate follows the marks of switches; a loss changes nothing.
     Dcqcn(DcqcnConfig),
+}
+
+/// A text that names no congestion control.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no congestion control; write window, dcqcn or fixed")]
+pub struct NoCongestionControl(String);
+
+impl FromStr for Congestion {
+    type Err = NoCongestionControl;
+
+    fn from_str(text: &str) -> Result<Self, NoCongestionControl> {
+        match text {
+            "fixed" => Ok(Congestion::Fixed),
+            "window" => Ok(Congestion::Window),
+            "dcqcn" => Ok(Congestion::Dcqcn(DcqcnConfig::default())),
+            _ => Err(NoCongestionControl(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for Congestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Congestion::Fixed => "fixed",
+            Congestion::Window => "window",
+            Congestion::Dcqcn(_) => "dcqcn",
+        })
+    }
 }
 
 impl Congestion {

@@ -26,7 +26,9 @@ use std::time::Duration;
 
 use ringbell_nic_abi::{NakCode, RoceOpcode};
 
-pub use self::congestion::{Congestion, CongestionControl, DcqcnConfig, NOTIFY_EVERY};
+pub use self::congestion::{
+    Congestion, CongestionControl, DcqcnConfig, NoCongestionControl, NOTIFY_EVERY,
+};
 use self::out::Out;
 pub use self::pace::PaceConfig;
 use self::requester::Requester;
