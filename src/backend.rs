@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // Declares a registration of memory that lives elsewhere.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::str::FromStr;
@@ -123,6 +124,8 @@ macro_rules! control_path {
         fn progress_stats() -> ProgressStats;
         /// Every port, by number, with its counters.
         fn ports() -> Vec<PortInfo>;
+        /// Says at which socket of its host a NIC receives datagrams.
+        fn know_host(nic: Ipv4Addr, address: SocketAddrV4);
         /// Every open session.
         fn sessions() -> Vec<SessionInfo>;
         /// Memory of this NIC's GPU that peers map, or copy from.

@@ -11,7 +11,7 @@ use ringbell_gtlb::MmuConfig;
 use ringbell_nic_core::network::Route;
 use ringbell_nic_core::port::impair::Faults;
 use ringbell_nic_core::port::mem::MemSwitch;
-use ringbell_nic_core::transport::rdma::Congestion;
+use ringbell_nic_core::transport::rdma::{Congestion, Icrc};
 use ringbell_nic_core::{LocalConfig, NicConfig, ProgressMode, QueueConfig, StagingConfig};
 
 use crate::backend::NicKind;
@@ -43,6 +43,9 @@ pub(crate) struct NicOptions {
     pub(crate) vni: u32,
     pub(crate) udp_secret: Option<u64>,
     pub(crate) tap_host: Option<Cidr>,
+    /// Address of this host for a port of datagrams that names none.
+    pub(crate) host: Option<Ipv4Addr>,
+    pub(crate) icrc: Icrc,
     pub(crate) pcap: Option<PathBuf>,
     pub(crate) gpu_choice: GpuChoice,
     pub(crate) gpu: EmulatedGpuConfig,
@@ -75,6 +78,8 @@ impl Default for NicOptions {
             vni: 0x52_4245,
             udp_secret: None,
             tap_host: None,
+            host: None,
+            icrc: Icrc::Auto,
             pcap: None,
             gpu_choice: GpuChoice::Auto,
             gpu: EmulatedGpuConfig::default(),
@@ -195,8 +200,9 @@ impl NicBuilder {
         self
     }
 
-    /// Port that carries TCP's frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`,
-    /// `"tap:NAME"`, or a [`PortSpec`]; `,mtu=BYTES` at the end of udp or tap sets the IP MTU. Default: `none`.
+    /// Port that carries frames: `"none"`, `"mem"` (with [`switch`](Self::switch)), `"udp"`, `"udp:BIND[,PEER...]"`, `"tap:NAME"`; or
+    /// datagrams of transport `rdma`: `"roce"`, `"roce:ADDR[:PORT][,NIC=ADDR:PORT...]"`; or a [`PortSpec`]. `,mtu=BYTES` at the end of
+    /// udp, roce or tap sets the IP MTU. Default: `none`.
     pub fn port(mut self, port: impl TryInto<PortSpec, Error: Into<SpecError>>) -> Self {
         if let Some(port) = self.read("port", port) {
             self.options.port = port;
@@ -204,8 +210,8 @@ impl NicBuilder {
         self
     }
 
-    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"` or a [`TransportSpec`]. Default: `auto`, which is memory to
-    /// memory on one machine, else TCP.
+    /// Transports to offer and to try: `"auto"`, `"local"`, `"tcp"`, `"rdma"` or a [`TransportSpec`]. Default: `auto`, which is memory to
+    /// memory on one machine, else RDMA over a port `roce`, TCP over any other.
     pub fn transport(
         mut self,
         transport: impl TryInto<TransportSpec, Error: Into<SpecError>>,
@@ -317,6 +323,13 @@ impl NicBuilder {
         self
     }
 
+    /// Whether transport `rdma` computes the invariant CRC of RoCEv2. Default: unless the ports of both ends share memory, or are sockets of
+    /// the loopback.
+    pub fn icrc(mut self, icrc: Icrc) -> Self {
+        self.options.icrc = icrc;
+        self
+    }
+
     /// Secret of port `udp`: peers that prove it are learned from their frames. Default: only the peers that the port names.
     pub fn udp_secret(mut self, secret: impl Into<Option<u64>>) -> Self {
         self.options.udp_secret = secret.into();
@@ -344,7 +357,7 @@ impl NicBuilder {
         self
     }
 
-    /// Bytes of a TCP connection's receive buffer, and as many to send. Default: 256 KiB.
+    /// Bytes of a TCP or RDMA connection's receive buffer, and as many to send. Default: 256 KiB.
     pub fn tcp_buffer(mut self, bytes: usize) -> Self {
         self.options.tcp_buffer = bytes;
         self

@@ -1,7 +1,7 @@
 //! Ranks of a job: how they find each other, and the settings of a rank's NIC: its address, network and secrets, derived from
 //! the job's id.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::nic::Cidr;
 use crate::{NicBuilder, OpenError};
 
 /// Address of a rank's NIC: 10.77.0.1 for rank 0, and so on.
-fn address_of(rank: u32) -> Cidr {
+pub fn address_of(rank: u32) -> Cidr {
     let [_, _, c, d] = (rank + 1).to_be_bytes();
     Cidr {
         ip: Ipv4Addr::new(10, 77, c, d),
@@ -44,6 +44,7 @@ impl NicBuilder {
             scratch::sweep();
         }
         let mut builder = self.rank(job.id(), job.rank());
+        builder.options.host = towards(job.id().address());
         if let Some(transport) = job.transport() {
             if let Some(transport) = builder.read("RINGBELL_TRANSPORT", transport) {
                 builder.options.transport = transport;
@@ -77,6 +78,16 @@ impl NicBuilder {
         options.local.directory = Some(id.local_directory());
         options.local.secret = id.derived("local");
         self
+    }
+}
+
+/// The address of this host from which it reaches another. No packet is sent.
+fn towards(other: SocketAddr) -> Option<Ipv4Addr> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
+    socket.connect(other).ok()?;
+    match socket.local_addr().ok()?.ip() {
+        IpAddr::V4(own) => Some(own),
+        IpAddr::V6(_) => None,
     }
 }
 

@@ -14,6 +14,7 @@ use ringbell_nic_abi::{Event, PdId};
 use ringbell_nic_core::port::capture::CaptureError;
 use ringbell_nic_core::port::impair::ImpairError;
 use ringbell_nic_core::port::mem::SwitchError;
+use ringbell_nic_core::port::roce::RoceError;
 #[cfg(feature = "tap")]
 use ringbell_nic_core::port::tap::TapError;
 use ringbell_nic_core::port::udp::UdpError;
@@ -91,6 +92,9 @@ pub enum OpenError {
         /// As selected.
         transport: TransportSpec,
     },
+    /// `tcp` was selected, and all ports carry datagrams.
+    #[error("transport tcp needs a port that carries frames, and port roce carries the datagrams of transport rdma alone; open the NIC with transport rdma or auto, or with port udp, tap:NAME or mem")]
+    NoFrames,
     /// More ports were added, but there is no first one.
     #[error("ports were added, but port 0 is none; give it first")]
     NoFirstPort,
@@ -103,6 +107,12 @@ pub enum OpenError {
     /// The UDP socket failed.
     #[error("cannot open the UDP port")]
     Udp(#[from] UdpError),
+    /// The UDP socket of a port of datagrams failed.
+    #[error("cannot open port roce")]
+    Roce(#[from] RoceError),
+    /// Faults or a capture were asked for around a port of datagrams.
+    #[error("captures and faults act on frames, and port roce carries datagrams; leave them away, or give another port")]
+    NoWrapper,
     /// The TAP device failed.
     #[cfg(feature = "tap")]
     #[error("cannot open the TAP device")]

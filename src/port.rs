@@ -1,18 +1,21 @@
 //! The ports of a [`Nic`](crate::Nic), opened by its options.
 #![allow(clippy::disallowed_methods)] // A capture is stamped with the calendar; the NIC itself never asks for it.
 
+use std::net::SocketAddrV4;
 use std::path::{Path, PathBuf};
 
 use ringbell_nic_core::port::impair::{Faults, Impair};
+use ringbell_nic_core::port::roce::{RoceConfig, RocePort};
 use ringbell_nic_core::port::udp::{UdpConfig, UdpPort};
-use ringbell_nic_core::port::{MacAddr, Port};
+use ringbell_nic_core::port::{AnyPort, MacAddr, Port};
 
 use crate::builder::{NicOptions, PortOptions};
 use crate::nic::PortSpec;
+use crate::spec::ROCE_PORT;
 use crate::OpenError;
 
 /// Opens the options' ports; `mac` is the first one's address.
-pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<Box<dyn Port>>, OpenError> {
+pub(crate) fn open(options: &NicOptions, mac: MacAddr) -> Result<Vec<AnyPort>, OpenError> {
     let first = PortOptions {
         spec: options.port.clone(),
         switch: options.switch.clone(),
@@ -35,7 +38,7 @@ fn one(
     port: &PortOptions,
     options: &NicOptions,
     mut mac: MacAddr,
-) -> Result<Box<dyn Port>, OpenError> {
+) -> Result<AnyPort, OpenError> {
     // Ports of one NIC may be on one link.
     mac.0[1] = mac.0[1].wrapping_add(n as u8);
     let mut port: Box<dyn Port> = match &port.spec {
@@ -53,16 +56,23 @@ fn one(
             mtu: mtu.map(usize::from),
         })?),
         PortSpec::Tap { name, mtu } => tap(name, *mtu, mac, options)?,
+        PortSpec::Roce { bind, mtu, .. } => {
+            let own = match options.host {
+                Some(host) => SocketAddrV4::new(host, 0),
+                None => SocketAddrV4::new(options.ip.ip, ROCE_PORT),
+            };
+            let bind = bind.unwrap_or(own);
+            let mtu = mtu.map(usize::from);
+            if options.pcap.is_some() || has_faults(&options.faults) {
+                return Err(OpenError::NoWrapper);
+            }
+            return Ok(RocePort::open(&RoceConfig { bind, mtu })?.into());
+        }
     };
     if let Some(path) = &options.pcap {
         port = capture(port, &numbered(path, n))?;
     }
-    if options.faults
-        != (Faults {
-            seed: options.faults.seed,
-            ..Faults::default()
-        })
-    {
+    if has_faults(&options.faults) {
         let seed = options.faults.seed.wrapping_add(n as u64);
         let faults = Faults {
             seed,
@@ -70,7 +80,15 @@ fn one(
         };
         port = Box::new(Impair::new(port, faults)?);
     }
-    Ok(port)
+    Ok(port.into())
+}
+
+fn has_faults(faults: &Faults) -> bool {
+    let none = Faults {
+        seed: faults.seed,
+        ..Faults::default()
+    };
+    *faults != none
 }
 
 /// The file of port `n`: as given for the first one.

@@ -1,16 +1,19 @@
 //! Text forms of a NIC's attachment: `--port`, `--transport`, `--ip`.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::str::FromStr;
 
 use ringbell_nic_core::network::RouteError;
+use ringbell_nic_core::port::roce::DATAGRAM_MTU_MAX;
 use ringbell_nic_core::port::{MTU_MAX, MTU_MIN};
 
 /// UDP port of VXLAN, RFC 7348 §5.
 pub const VXLAN_PORT: u16 = 4789;
+/// UDP port of RoCEv2 (InfiniBand Architecture, annex A17).
+pub(crate) const ROCE_PORT: u16 = 4791;
 
-/// The port that carries a NIC's Ethernet frames.
+/// The port that carries a NIC's Ethernet frames, or the datagrams of transport `rdma`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortSpec {
     /// No port: only the `local` transport, between NICs of one host and one user.
@@ -26,6 +29,16 @@ pub enum PortSpec {
         /// IP MTU inside VXLAN; `None`: what the ways to the peers carry.
         mtu: Option<u16>,
     },
+    /// RoCEv2 in datagrams of the host's UDP, for transport `rdma` alone; needs no privilege.
+    Roce {
+        /// An address of this host, and the UDP port. `None`: the NIC's own address at port 4791; of a rank the address towards
+        /// the job's rank 0, at any free port.
+        bind: Option<SocketAddrV4>,
+        /// NICs that receive elsewhere than at their own address and port 4791. Ranks of a job learn each other's.
+        peers: Vec<(Ipv4Addr, SocketAddrV4)>,
+        /// IP MTU, up to 65,535; `None`: what the way to each peer carries.
+        mtu: Option<u16>,
+    },
     /// A TAP device; needs CAP_NET_ADMIN, or a device made for this user.
     Tap {
         /// Its name.
@@ -38,10 +51,17 @@ pub enum PortSpec {
 impl PortSpec {
     /// The port with this IP MTU, unless it names one itself. The switch of [`PortSpec::Mem`] has its own.
     pub fn or_mtu(mut self, default: Option<u16>) -> PortSpec {
-        if let PortSpec::Udp { mtu, .. } | PortSpec::Tap { mtu, .. } = &mut self {
+        if let PortSpec::Udp { mtu, .. } | PortSpec::Roce { mtu, .. } | PortSpec::Tap { mtu, .. } =
+            &mut self
+        {
             *mtu = mtu.or(default);
         }
         self
+    }
+
+    /// Whether it carries Ethernet frames, which transport `tcp` needs.
+    pub fn carries_frames(&self) -> bool {
+        !matches!(self, PortSpec::None | PortSpec::Roce { .. })
     }
 
     /// An IP MTU that a port can have.
@@ -50,9 +70,9 @@ impl PortSpec {
     /// [`SpecError`] names the range.
     pub fn parse_mtu(text: &str) -> Result<u16, SpecError> {
         match text.parse::<u16>() {
-            Ok(mtu) if (MTU_MIN..=MTU_MAX).contains(&usize::from(mtu)) => Ok(mtu),
+            Ok(mtu) if (MTU_MIN..=DATAGRAM_MTU_MAX).contains(&usize::from(mtu)) => Ok(mtu),
             _ => Err(SpecError(format!(
-                "`{text}` is not an MTU; write a number of bytes from {MTU_MIN} to {MTU_MAX}"
+                "`{text}` is not an MTU; write a number of bytes from {MTU_MIN} to {MTU_MAX}, or to {DATAGRAM_MTU_MAX} for port roce"
             ))),
         }
     }
@@ -116,6 +136,11 @@ impl FromStr for PortSpec {
             None => (text, None),
         };
         let (kind, rest) = name.split_once(':').unwrap_or((name, ""));
+        if let (true, Some(mtu)) = (kind != "roce", mtu.filter(|m| usize::from(*m) > MTU_MAX)) {
+            return Err(SpecError(format!(
+                "the MTU of port {kind} is at most {MTU_MAX}, not {mtu}"
+            )));
+        }
         match (kind, rest) {
             ("none" | "mem", "") if mtu.is_some() => Err(SpecError(format!(
                 "port {kind} has no `mtu=` of its own; the switch of port mem gets one when it is made"
@@ -143,8 +168,29 @@ impl FromStr for PortSpec {
                     mtu,
                 })
             }
+            ("roce", list) => {
+                let mut bind = None;
+                let mut peers = Vec::new();
+                for (n, part) in list.split(',').filter(|s| !s.is_empty()).enumerate() {
+                    match part.split_once('=') {
+                        Some((nic, at)) => {
+                            let ip = nic.parse().map_err(|_| {
+                                SpecError(format!("`{nic}` is not the address of a NIC; write NIC=ADDR:PORT, both as A.B.C.D"))
+                            })?;
+                            peers.push((ip, roce_address(at)?));
+                        }
+                        None if n == 0 => bind = Some(roce_address(part)?),
+                        None => {
+                            return Err(SpecError(format!(
+                                "`{part}` names no NIC; write NIC=ADDR:PORT for one that receives at another address than its own"
+                            )))
+                        }
+                    }
+                }
+                Ok(PortSpec::Roce { bind, peers, mtu })
+            }
             _ => Err(SpecError(format!(
-                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES] or tap:NAME[,mtu=BYTES]"
+                "`{text}` is not a port; write none, mem, udp, udp:BIND[,PEER...][,mtu=BYTES], roce, roce:ADDR[:PORT][,NIC=ADDR:PORT...][,mtu=BYTES] or tap:NAME[,mtu=BYTES]"
             ))),
         }
     }
@@ -162,6 +208,16 @@ fn udp_address(text: &str) -> Result<SocketAddr, SpecError> {
     )))
 }
 
+fn roce_address(text: &str) -> Result<SocketAddrV4, SpecError> {
+    let full = text.parse::<SocketAddrV4>();
+    let alone = || text.parse().map(|ip| SocketAddrV4::new(ip, ROCE_PORT));
+    full.or_else(|_| alone()).map_err(|_| {
+        SpecError(format!(
+            "`{text}` is not an address of a host; write A.B.C.D:PORT, or A.B.C.D for port {ROCE_PORT}"
+        ))
+    })
+}
+
 impl fmt::Display for PortSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mtu = match self {
@@ -170,6 +226,14 @@ impl fmt::Display for PortSpec {
             PortSpec::Udp { bind, peers, mtu } => {
                 write!(f, "udp:{bind}")?;
                 peers.iter().try_for_each(|p| write!(f, ",{p}"))?;
+                mtu
+            }
+            PortSpec::Roce { bind, peers, mtu } => {
+                let bind = bind.iter().map(SocketAddrV4::to_string);
+                let peers = peers.iter().map(|(nic, at)| format!("{nic}={at}"));
+                let parts: Vec<String> = bind.chain(peers).collect();
+                let colon = if parts.is_empty() { "" } else { ":" };
+                write!(f, "roce{colon}{}", parts.join(","))?;
                 mtu
             }
             PortSpec::Tap { name, mtu } => {
@@ -280,6 +344,11 @@ mod tests {
             "udp:127.0.0.1:5000,127.0.0.1:5001",
             "udp:127.0.0.1:5000,127.0.0.1:5001,mtu=9000",
             "tap:rb0,mtu=576",
+            "roce",
+            "roce,mtu=65535",
+            "roce:127.0.0.1:0",
+            "roce:127.0.0.1:5000,10.0.0.2=127.0.0.1:5001,10.0.0.3=127.0.0.1:5002,mtu=4144",
+            "roce:10.0.0.2=127.0.0.1:5001",
         ] {
             assert_eq!(
                 text.parse::<PortSpec>().map(|p| p.to_string()).as_deref(),
@@ -290,8 +359,17 @@ mod tests {
             "udp".parse::<PortSpec>().map(|p| p.to_string()).as_deref(),
             Ok("udp:0.0.0.0:4789")
         );
+        assert_eq!(
+            "roce:10.0.0.1".parse::<PortSpec>().map(|p| p.to_string()),
+            Ok("roce:10.0.0.1:4791".into())
+        );
         for text in [
             "",
+            "roce:x",
+            "roce:10.0.0.1,10.0.0.2",
+            "roce:[::1]:4791",
+            "roce:10.0.0.1,x=10.0.0.2:1",
+            "roce,mtu=65536",
             "tap",
             "tap:",
             "tap:a/b",

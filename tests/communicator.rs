@@ -10,7 +10,7 @@ use communicators::{each, options, ranks, PATIENCE};
 use ringbell::abi::{GpuVa, Status};
 use ringbell::comm::CollectiveKind;
 use ringbell::{
-    Algorithm, CollectiveError, CommOptions, Communicator, DataType, DeviceBuffer, KernelArg,
+    Algorithm, CollectiveError, CommOptions, Communicator, DataType, DeviceBuffer, KernelArg, Nic,
     Operation, ReduceOp,
 };
 
@@ -510,4 +510,45 @@ fn an_all_reduce_that_fails_leaves_the_result_unchanged() {
         status
     });
     assert!(ended.iter().all(|s| *s != Status::Ok), "{ended:?}");
+}
+
+/// No rank is told where the others receive: the job's meeting tells them.
+#[test]
+fn ranks_over_datagrams_learn_each_others_sockets() {
+    let nics: Vec<Nic> = (1..=3)
+        .map(|n| {
+            let nic = Nic::builder()
+                .ip(format!("10.9.60.{n}/24"))
+                .port("roce:127.0.0.1:0");
+            let nic = nic.transport("rdma").gpu("emulated").gpu_memory(16 << 20);
+            nic.open().expect("loopback has free ports")
+        })
+        .collect();
+    let comms = Communicator::init_all(&nics, &options()).expect("all come");
+    each(&comms, |comm| {
+        // Below and above what leaves in one packet.
+        for count in [1, 1_000, 200_001_u64] {
+            let buffer = comm.nic().alloc::<i32>(count).expect("room");
+            buffer.write(0, &data(comm.rank(), count)).expect("it fits");
+            comm.all_reduce::<i32>(&buffer, &buffer, count, ReduceOp::Sum)
+                .expect("all came");
+            let got = buffer.to_vec().expect("a copy");
+            assert!((0..count).all(|i| got[i as usize] == sum(3, i)), "{count}");
+        }
+    });
+}
+
+#[test]
+fn tcp_over_datagrams_is_refused_with_what_to_do() {
+    let nic = Nic::builder().ip("10.9.60.9/24").port("roce:127.0.0.1:0");
+    let e = nic
+        .transport("tcp")
+        .gpu("emulated")
+        .open()
+        .expect_err("no frames");
+    let said = e.to_string();
+    assert!(
+        said.contains("transport rdma") && said.contains("port udp"),
+        "{said}"
+    );
 }

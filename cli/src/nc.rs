@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use ringbell_perf::side::{failed, Side};
 
-use super::perf::pair::{check_frames, frames_need_tcp};
+use super::perf::pair::{check_frames, frames_need_a_port};
 use super::secret::SecretArgs;
 use super::{stdio, Exit, Problem};
 use crate::open::with_ports;
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Wait for a connection instead of making one
     #[arg(short = 'l')]
     listen: bool,
-    /// What carries the frames: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `none`; `,mtu=BYTES` at the end of tap or udp sets the IP MTU. Given several times, the NIC has several ports
+    /// What carries the packets: `tap:NAME`, `udp[:BIND[,PEER...]]` VXLAN over UDP, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` RoCEv2 in the host's UDP, for rdma alone, `none`; `,mtu=BYTES` at the end of tap, udp or roce sets the IP MTU. Given several times, the NIC has several ports
     #[arg(long, default_value = "none", value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
@@ -65,7 +65,7 @@ pub(crate) struct Args {
     /// Address that the kernel's end of the TAP device gets [default: it keeps what it has]
     #[arg(long, value_name = "A.B.C.D/N")]
     host_ip: Option<Cidr>,
-    /// `local` from memory to memory on one host, `tcp` or `rdma` over the port, `auto` is `local` where it reaches the peer, else `tcp`
+    /// `local` from memory to memory on one host, `tcp` or `rdma` over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
     /// End when connecting, or both directions being idle, lasts this long [default: 10 to connect, idle without limit]
@@ -85,7 +85,7 @@ pub(crate) struct Args {
     verbose: bool,
     #[command(flatten)]
     secret: SecretArgs,
-    /// Record every frame to this file (pcapng). With transport auto it means tcp, as do --loss and --reorder
+    /// Record every frame to this file (pcapng). With transport auto it means the one over the port, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -115,7 +115,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     }
     let nic = with_ports(Nic::builder(), &args.port, &args.route)
         .ip(args.ip)
-        .transport(frames_need_tcp(args.transport, frames))
+        .transport(frames_need_a_port(
+            args.transport,
+            frames,
+            args.port.first(),
+        ))
         .when(args.host_ip, NicBuilder::tap_host)
         .udp_secret(args.secret.read()?)
         .when(args.pcap.clone(), NicBuilder::pcap)

@@ -5,6 +5,7 @@ use ringbell::gpu::{ChosenGpu, EmulatedGpuConfig, GpuChoice, GpuOpenError};
 use ringbell::nic::{PortSpec, Route};
 use ringbell::parts::nic_core::port::mem::{MemSwitch, SwitchError};
 use ringbell::parts::nic_core::port::Checksums;
+use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Nic, NicBuilder, OpenError};
 
 use super::{Exit, Problem};
@@ -17,6 +18,26 @@ pub(crate) fn with_ports(nic: NicBuilder, ports: &[PortSpec], routes: &[Route]) 
     routes.iter().copied().fold(nic, NicBuilder::route)
 }
 
+const ICRC: [(&str, Icrc); 3] = [
+    ("auto", Icrc::Auto),
+    ("on", Icrc::Always),
+    ("off", Icrc::Never),
+];
+
+/// The value of `--icrc`.
+pub(crate) fn icrc(text: &str) -> Result<Icrc, String> {
+    let found = ICRC.iter().find(|(name, _)| *name == text);
+    found
+        .map(|(_, value)| *value)
+        .ok_or_else(|| format!("`{text}` is not auto, on or off"))
+}
+
+/// The text of a value.
+pub(crate) fn icrc_name(value: Icrc) -> &'static str {
+    let found = ICRC.iter().find(|(_, v)| *v == value);
+    found.map_or("auto", |(name, _)| name)
+}
+
 const ADVICE: &str = "read the cause above; `ringbell doctor` tells what this machine offers";
 
 /// Opens a NIC.
@@ -27,10 +48,10 @@ pub(crate) fn nic(builder: NicBuilder) -> Result<Nic> {
     let what = format!("cannot open a NIC at {builder}");
     builder.open().map_err(|e| {
         let (exit, advice) = match &e {
-            OpenError::NoPort { .. } => (
-                Exit::Usage,
-                "give --port a port that carries TCP's frames, or leave --transport away",
-            ),
+            OpenError::NoPort { .. } => {
+                (Exit::Usage, "give --port a port, or leave --transport away")
+            }
+            OpenError::NoFrames => (Exit::Usage, "give --transport rdma, or leave it away"),
             OpenError::Tcp(_) | OpenError::Faults(_) | OpenError::Network(_) => {
                 (Exit::Usage, "see --help for the range")
             }

@@ -37,13 +37,13 @@ pub(crate) struct Args {
     /// Let the other ranks go on when one fails: for programs that shrink their communicators
     #[arg(long)]
     keep_going: bool,
-    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp` or `rdma` over the port, `auto` local first, then tcp
+    /// Transport of the ranks' NICs: `local` from memory to memory, `tcp` or `rdma` over the port, `auto` local first, then `rdma` over port roce and `tcp` over another
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
-    /// What carries the frames of TCP and RDMA between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp or rdma: mem]
-    #[arg(long, value_name = "none|mem|udp")]
+    /// What carries the packets between the ranks: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` RoCEv2 in the host's UDP, for rdma alone, `none` [default: none; with --transport tcp or rdma: mem]
+    #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp what the ways to the other ranks carry]
+    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
     /// Print what the ranks print without the rank before each line

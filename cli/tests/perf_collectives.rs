@@ -62,6 +62,7 @@ fn algorithms_and_wire_types_run_where_they_exist_and_are_refused_elsewhere() {
         &["all-reduce", "--algo", "ring", "--from-kernel"],
         &["gather", "--algo", "tree", "--transport", "tcp"],
         &["all-reduce", "--transport", "rdma"],
+        &["all-reduce", "--transport", "rdma", "--port", "roce"],
         &["all-to-all", "--transport", "rdma", "--from-kernel"],
         &["broadcast", "--algo", "chain"],
         &["all-reduce", "--wire", "bf16"],

@@ -233,3 +233,45 @@ fn the_floor_has_flags_and_copies() {
     }
     assert_eq!(json["meta"]["nic"], "none");
 }
+
+#[test]
+fn messages_are_measured_over_datagrams_with_every_crc_and_packet_size() {
+    for (kind, more) in [
+        ("send-lat", &[][..]),
+        ("send-bw", &["--icrc", "on"]),
+        ("send-bw", &["--icrc", "on", "--mtu", "4144", "--threads"]),
+        ("send-bw", &["--icrc", "off", "--mtu", "576"]),
+    ] {
+        let common = [
+            kind,
+            "-b",
+            "8",
+            "-e",
+            "70000",
+            "-f",
+            "93",
+            "-n",
+            "20",
+            "--json",
+            "-",
+            "--transport",
+            "rdma",
+            "--port",
+            "roce",
+        ];
+        let (json, rows) = rows(&perf(&[&common, more].concat()));
+        assert_eq!(json["meta"]["transport"], "rdma", "{more:?}");
+        assert_eq!(rows.len(), 3);
+    }
+    let out = perf(&[
+        "send-lat",
+        "--transport",
+        "tcp",
+        "--port",
+        "roce",
+        "--threads",
+    ]);
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("transport rdma"), "{said}");
+}

@@ -156,4 +156,13 @@ fn ports_are_passed_to_the_ranks() {
         .expect("rank 1 has written");
     assert_eq!(line.matches("127.0.0.1:").count(), 3, "{line}");
     assert!(line.contains(",mtu=1400 "), "{line}");
+    let roce = ["-n", "3", "--port", "roce"];
+    let out = run(&mut shell(&roce, script));
+    let said = text(&out);
+    let line = said.lines().find(|l| l.starts_with("[1]"));
+    let line = line.expect("rank 1 has written");
+    assert!(line.contains("port=roce:127.0.0.1:"), "{line}");
+    for other in [",10.77.0.1=127.0.0.1:", ",10.77.0.3=127.0.0.1:"] {
+        assert!(line.contains(other), "{line}");
+    }
 }

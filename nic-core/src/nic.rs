@@ -8,7 +8,7 @@ mod host_buffer;
 mod memory;
 mod nic_buffer;
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -412,6 +412,11 @@ impl Nic {
     /// Every port, by number.
     pub fn ports(&self) -> Vec<PortInfo> {
         self.core(|c| c.streams.network.describe_ports())
+    }
+
+    /// Says at which socket of its host a NIC receives datagrams: [`Network::know_host`].
+    pub fn know_host(&self, nic: Ipv4Addr, address: SocketAddrV4) {
+        self.core(|c| c.streams.network.know_host(nic, address));
     }
 
     /// Every open session.

@@ -1,17 +1,15 @@
 //! The software NIC as a [`Backend`]: `ringbell-nic-core` with the transports and the port of the settings.
 #![allow(unsafe_code)] // Forwards a registration of memory that lives elsewhere.
 
-use std::net::Ipv4Addr;
-
 use ringbell_nic_core::network::{Network, NetworkError};
-use ringbell_nic_core::port::MacAddr;
+use ringbell_nic_core::port::{AnyPort, MacAddr};
 use ringbell_nic_core::transport::rdma::{RdmaConfig, RdmaTransport};
 use ringbell_nic_core::transport::tcp::{TcpConfig, TcpTransport};
 use ringbell_nic_core::transport::Transport;
 use ringbell_nic_core::Nic;
 
 use super::*;
-use crate::nic::TransportSpec;
+use crate::nic::{PortSpec, TransportSpec};
 use crate::port;
 
 /// Opens a software NIC over the GPU's memory.
@@ -31,9 +29,14 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     if options.transport != TransportSpec::Local {
         let ports = port::open(options, MacAddr(station(ip.ip)))?;
         if !ports.is_empty() {
-            let net = Network::new(ip.ip, ip.prefix, ports, &options.routes)?;
-            let over_port = over_port(options, &net)?;
-            builder = builder.transport(over_port).network(net);
+            let mut net = Network::new(ip.ip, ip.prefix, ports, &options.routes)?;
+            for (nic, address) in named_hosts(options) {
+                net.know_host(nic, address);
+            }
+            for transport in over_ports(options, &net)? {
+                builder = builder.transport(transport);
+            }
+            builder = builder.network(net);
         } else if options.transport.needs_port() {
             let transport = options.transport;
             return Err(OpenError::NoPort { transport });
@@ -44,18 +47,51 @@ pub(crate) fn open(options: &NicOptions, gpu: &Gpu) -> Result<Arc<dyn Backend>, 
     Ok(Arc::new(Soft(builder.build()?)))
 }
 
-/// The transport that sends packets.
-fn over_port(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
-    if options.transport == TransportSpec::Rdma {
-        let config = RdmaConfig {
-            watch: options.tcp_watch,
-            congestion: options.congestion,
-            connections: options.limits.max_sessions,
-            seed: seed(options)?,
-            ..RdmaConfig::default()
-        };
-        return Ok(Box::new(RdmaTransport::new(net, config)?));
-    }
+/// NICs whose hosts the ports name.
+fn named_hosts(options: &NicOptions) -> impl Iterator<Item = (Ipv4Addr, SocketAddrV4)> + '_ {
+    let more = options.more_ports.iter().map(|p| &p.spec);
+    let ports = std::iter::once(&options.port).chain(more);
+    ports.flat_map(|port| match port {
+        PortSpec::Roce { peers, .. } => peers.clone(),
+        _ => Vec::new(),
+    })
+}
+
+/// The transports that send packets, the preferred one first: that of port 0, by `auto`.
+fn over_ports(options: &NicOptions, net: &Network) -> Result<Vec<Box<dyn Transport>>, OpenError> {
+    let frames = |p: &AnyPort| p.frames().is_some();
+    let (any, all) = (
+        net.ports().iter().any(frames),
+        net.ports().iter().all(frames),
+    );
+    Ok(match options.transport {
+        TransportSpec::Rdma => vec![rdma(options, net)?],
+        TransportSpec::Tcp if !any => return Err(OpenError::NoFrames),
+        TransportSpec::Tcp => vec![tcp(options, net)?],
+        _ if all => vec![tcp(options, net)?],
+        _ if !any => vec![rdma(options, net)?],
+        _ if frames(&net.ports()[0]) => vec![tcp(options, net)?, rdma(options, net)?],
+        _ => vec![rdma(options, net)?, tcp(options, net)?],
+    })
+}
+
+fn rdma(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
+    let bytes = options.tcp_buffer;
+    let config = RdmaConfig {
+        rx_buffer: bytes,
+        tx_buffer: bytes,
+        window: bytes,
+        watch: options.tcp_watch,
+        congestion: options.congestion,
+        connections: options.limits.max_sessions,
+        icrc: options.icrc,
+        seed: seed(options)?,
+        ..RdmaConfig::default()
+    };
+    Ok(Box::new(RdmaTransport::new(net, config)?))
+}
+
+fn tcp(options: &NicOptions, net: &Network) -> Result<Box<dyn Transport>, OpenError> {
     let config = TcpConfig {
         rx_buffer: options.tcp_buffer,
         tx_buffer: options.tcp_buffer,

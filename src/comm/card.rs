@@ -6,11 +6,11 @@ use std::sync::OnceLock;
 use ringbell_job::{BootstrapError, Round};
 
 use super::CollectiveError;
-use crate::nic::{PortSpec, TransportSpec};
+use crate::nic::TransportSpec;
 use crate::Nic;
 
 /// Bytes of a card.
-const BYTES: usize = 46;
+const BYTES: usize = 52;
 /// Can use the `local` transport.
 const LOCAL: u8 = 1;
 /// Can use `tcp`.
@@ -33,6 +33,8 @@ pub(super) struct Card {
     network: u64,
     /// Address at which it would serve the bootstrap.
     standby: Option<SocketAddr>,
+    /// Where it receives datagrams.
+    pub(super) datagrams: Option<SocketAddrV4>,
 }
 
 /// Number of this machine, made of the kernel's boot id; 0 where it cannot be read.
@@ -55,12 +57,16 @@ pub(crate) fn host() -> u64 {
 
 impl Card {
     pub(super) fn of(nic: &Nic, port: u16, standby: Option<SocketAddr>) -> Card {
-        let (transport, frames) = (nic.transport(), nic.port());
+        let transport = nic.transport();
         let local = !transport.needs_port();
+        let ports = nic.ports();
+        let of_frames = ports.iter().any(|p| p.address.is_none());
+        let datagrams = ports.iter().find_map(|p| p.address);
         let over_port = match transport {
-            TransportSpec::Auto | TransportSpec::Tcp if *frames != PortSpec::None => TCP,
+            TransportSpec::Auto => u8::from(of_frames) * TCP | u8::from(datagrams.is_some()) * RDMA,
+            TransportSpec::Tcp => TCP,
             TransportSpec::Rdma => RDMA,
-            _ => 0,
+            TransportSpec::Local => 0,
         };
         Card {
             address: SocketAddrV4::new(nic.ip().ip, port),
@@ -72,6 +78,7 @@ impl Card {
                 .map_or(0, |m| std::os::unix::fs::MetadataExt::ino(&m)),
             user: rustix::process::getuid().as_raw(),
             standby,
+            datagrams,
         }
     }
 
@@ -91,7 +98,11 @@ impl Card {
             out[20..36].copy_from_slice(&ip.octets());
             out[36..38].copy_from_slice(&at.port().to_le_bytes());
         }
-        out[38..].copy_from_slice(&self.network.to_le_bytes());
+        out[38..46].copy_from_slice(&self.network.to_le_bytes());
+        if let Some(at) = self.datagrams {
+            out[46..50].copy_from_slice(&at.ip().octets());
+            out[50..].copy_from_slice(&at.port().to_le_bytes());
+        }
         out
     }
 
@@ -103,11 +114,16 @@ impl Card {
             transports: b[6],
             host: u64::from_le_bytes(b[8..16].try_into().ok()?),
             user: u32::from_le_bytes(b[16..20].try_into().ok()?),
-            network: u64::from_le_bytes(b[38..].try_into().ok()?),
+            network: u64::from_le_bytes(b[38..46].try_into().ok()?),
             standby: {
                 let ip: [u8; 16] = b[20..36].try_into().ok()?;
                 let port = u16::from_le_bytes([b[36], b[37]]);
                 (port != 0).then(|| SocketAddr::new(Ipv6Addr::from(ip).to_canonical(), port))
+            },
+            datagrams: {
+                let ip = Ipv4Addr::new(b[46], b[47], b[48], b[49]);
+                let port = u16::from_le_bytes([b[50], b[51]]);
+                (port != 0).then(|| SocketAddrV4::new(ip, port))
             },
         })
     }
@@ -123,8 +139,8 @@ impl Card {
         }
         Some(match (near, both & LOCAL != 0) {
             (true, _) => "each offers another transport; open both with the same transport",
-            (false, true) => "they are on different hosts or in different network namespaces, or belong to different users, and have no port to a network; open their NICs with port udp or tap",
-            (false, false) => "they have no transport in common; open both with transport auto or tcp and a port",
+            (false, true) => "they are on different hosts or in different network namespaces, or belong to different users, and have no port to a network; open their NICs with port roce, udp or tap",
+            (false, false) => "they have no transport in common; open both with transport auto and a port of one kind",
         })
     }
 }
@@ -184,6 +200,7 @@ mod tests {
             user: 5,
             network: 0x1234_5678_9abc,
             standby: Some(([10, 1, 0, n], 700 + u16::from(n)).into()),
+            datagrams: None,
         }
     }
 
@@ -196,6 +213,11 @@ mod tests {
             ..c
         };
         assert_eq!(Card::decode(&v6.encode()), Some(v6));
+        let with_socket = Card {
+            datagrams: Some(SocketAddrV4::new([10, 1, 0, 1].into(), 4_791)),
+            ..c
+        };
+        assert_eq!(Card::decode(&with_socket.encode()), Some(with_socket));
         let none = Card { standby: None, ..c };
         assert_eq!(Card::decode(&none.encode()), Some(none));
         assert_eq!(Card::decode(&[0; BYTES - 1]), None);

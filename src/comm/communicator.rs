@@ -220,6 +220,11 @@ impl Communicator {
         let cards = card::decode_all(&round)?;
         card::check_paths(&cards, member.rank())?;
         member.set_successors(card::successors(&cards));
+        for card in &cards {
+            if let Some(at) = card.datagrams {
+                nic.backend().know_host(*card.address.ip(), at);
+            }
+        }
         let peers = cards.iter().map(|c| c.address).collect();
         let member = Arc::new(member);
         Communicator::make(nic, member, options, round.id, all, peers, shortages)

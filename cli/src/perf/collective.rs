@@ -15,6 +15,7 @@ use ringbell::gpu::GpuKind;
 use ringbell::job::{BootstrapServer, JobError, JobSource};
 use ringbell::nic::{PortSpec, ProgressMode, TransportSpec};
 use ringbell::parts::nic_core::scratch;
+use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Algorithm, CommOptions, Communicator, DataType, Job, ReduceOp, UniqueId};
 
 use serde::{Deserialize, Serialize};
@@ -58,15 +59,18 @@ pub(crate) struct Args {
     /// Ranks are threads of this process
     #[arg(long)]
     pub(super) threads: bool,
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp` over the port, `auto` local first
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` or `rdma` over the port, `auto` local first, then `rdma` over port roce and `tcp` over another
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
-    /// What carries the frames of TCP: `mem` an in-memory switch, `udp` VXLAN over UDP, `none` [default: none; with --transport tcp: mem]
-    #[arg(long, value_name = "none|mem|udp")]
+    /// What carries the packets: `mem` an in-memory switch, `udp` VXLAN over UDP, `roce` RoCEv2 in the host's UDP, for rdma alone, `none` [default: none; with --transport tcp or rdma: mem]
+    #[arg(long, value_name = "none|mem|udp|roce")]
     port: Option<PortSpec>,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp what the ways to the other ranks carry]
+    /// IP MTU of the port, in bytes [default: mem 9000; udp and roce what the ways to the other ranks carry]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
+    /// RDMA's invariant CRC: `on`, `off` when all ranks say so, `auto` unless the ports share memory or are sockets of the loopback
+    #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
+    icrc: Icrc,
     /// Algorithm
     #[arg(long, default_value = "auto", value_name = "auto|direct|ring|recursive-doubling|tree|flat|chain|linear|pairwise", value_parser = algo)]
     algo: Algorithm,

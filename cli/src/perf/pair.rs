@@ -1,6 +1,6 @@
 //! The two sides of a measurement: threads, processes, or two commands on two machines.
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -11,6 +11,7 @@ use anyhow::{anyhow, Context, Result};
 use ringbell::nic::{Cidr, Congestion, Faults, PortSpec, ProgressMode, Route, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
+use ringbell::parts::nic_core::transport::rdma::Icrc;
 use ringbell::{Nic, NicBuilder};
 
 use ringbell_perf::serve;
@@ -38,10 +39,10 @@ pub(super) const START: Duration = Duration::from_secs(20);
 /// Flags that say between whom, and over what.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WireArgs {
-    /// What carries the bytes: `local` from memory to memory on one host, `tcp` or `rdma` (RoCEv2, between NICs of this kind) over the port, `auto` is `local` where it reaches the peer, else `tcp`
+    /// What carries the bytes: `local` from memory to memory on one host, `tcp` or `rdma` (RoCEv2, between NICs of this kind) over the port, `auto` is `local` where it reaches the peer, else `rdma` over port roce and `tcp` over another
     #[arg(long, default_value = "auto", value_name = "auto|local|tcp|rdma")]
     transport: TransportSpec,
-    /// What carries the frames of TCP and RDMA: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
+    /// What carries the packets: `mem` an in-memory switch, `udp[:BIND[,PEER...]]` VXLAN over UDP, `tap:NAME`, `roce[:ADDR[:PORT][,NIC=ADDR:PORT...]]` RoCEv2 in the host's UDP, for rdma alone, `none`. Given several times with --listen or --connect, the NIC has several ports [default: mem; with --listen or --connect: none]
     #[arg(long, value_name = "PORT")]
     port: Vec<PortSpec>,
     /// Leads a network to a port, numbered from 0 in the order of --port: `10.0.2.0/24=1`, or behind a gateway `0.0.0.0/0=0,via=10.0.1.254`; can be given several times [default: the own network to port 0]
@@ -65,10 +66,13 @@ pub(crate) struct WireArgs {
     /// Who steps the NIC: `waiter` the waiting kernel, else a parked thread; `dedicated` a thread that polls
     #[arg(long, default_value = "waiter", value_name = "waiter|dedicated", value_parser = progress)]
     progress: ProgressMode,
-    /// IP MTU of the port, in bytes [default: mem 9000; udp what the way to the other side carries; tap that of the device]
+    /// IP MTU of the port, in bytes: 4144 is a payload of 4,096 for RDMA [default: mem 9000; udp and roce what the way to the other side carries; tap that of the device]
     #[arg(long, value_name = "BYTES", value_parser = PortSpec::parse_mtu)]
     mtu: Option<u16>,
-    /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means tcp, as do --loss and --reorder
+    /// RDMA's invariant CRC: `on` for each packet, `off` when the other side agrees, `auto` unless the ports share memory or are sockets of the loopback
+    #[arg(long, default_value = "auto", value_name = "auto|on|off", value_parser = crate::open::icrc)]
+    icrc: Icrc,
+    /// Record every frame to this file (pcapng); with --procs those of the sending side. With transport auto it means the one over the port, as do --loss and --reorder
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
     /// Lose this fraction of the frames that are sent
@@ -85,7 +89,7 @@ pub(crate) struct WireArgs {
     /// Time-out of each operation, and of finding the other side with --listen and --connect, in seconds [default: 10; --listen waits an hour for a client]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: Option<u64>,
-    /// Bytes of a TCP connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
+    /// Bytes of a TCP or RDMA connection's receive buffer, and as many to send [default: 1M; perf connections: 64K]
     #[arg(long, value_name = "SIZE", value_parser = tcp_buffer)]
     pub(super) tcp_buffer: Option<u64>,
     /// Shortest time after which TCP sends a segment again, in milliseconds [default: 20 between NICs of this command, else 200]
@@ -132,12 +136,37 @@ fn tcp_buffer(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The transport, when frames are to be lost, reordered or recorded: `auto` is then TCP.
-pub(crate) fn frames_need_tcp(transport: TransportSpec, frames: bool) -> TransportSpec {
-    match transport {
-        TransportSpec::Auto if frames => TransportSpec::Tcp,
-        other => other,
+/// The transport, when frames are to be lost, reordered or recorded: `auto` is then the one over the port.
+pub(crate) fn frames_need_a_port(
+    transport: TransportSpec,
+    frames: bool,
+    port: Option<&PortSpec>,
+) -> TransportSpec {
+    match (transport, port) {
+        (TransportSpec::Auto, Some(PortSpec::Roce { .. })) if frames => TransportSpec::Rdma,
+        (TransportSpec::Auto, _) if frames => TransportSpec::Tcp,
+        (other, _) => other,
     }
+}
+
+/// A free UDP port of each of so many sockets, all bound before the first is freed again, so that no number is given twice.
+pub(crate) fn free_sockets(ip: IpAddr, count: u32) -> Result<Vec<SocketAddr>> {
+    let sockets: Vec<UdpSocket> = (0..count)
+        .map(|_| UdpSocket::bind((ip, 0)))
+        .collect::<Result<_, _>>()
+        .context("no free UDP port")?;
+    let addresses = sockets.iter().map(UdpSocket::local_addr);
+    Ok(addresses.collect::<Result<_, _>>()?)
+}
+
+/// The same for port `roce`, which has IPv4.
+pub(crate) fn free_datagram_sockets(ip: Ipv4Addr, count: u32) -> Result<Vec<SocketAddrV4>> {
+    let all = free_sockets(ip.into(), count)?.into_iter();
+    let v4 = all.filter_map(|at| match at {
+        SocketAddr::V4(at) => Some(at),
+        SocketAddr::V6(_) => None,
+    });
+    Ok(v4.collect())
 }
 
 /// Refuses to lose, reorder or record frames where there are none.
@@ -146,7 +175,7 @@ pub(crate) fn check_frames(transport: TransportSpec) -> Result<()> {
         TransportSpec::Local => Err(Problem::new(
             Exit::Usage,
             "--loss, --reorder and --pcap act on frames, and transport local has none",
-            "give --transport tcp, or leave --transport away",
+            "give --transport tcp or rdma, or leave --transport away",
         )
         .into()),
         _ => Ok(()),
@@ -205,6 +234,7 @@ impl WireArgs {
         Ok(open::with_ports(Nic::builder(), &ports, &self.route)
             .ip(ip)
             .transport(self.transport())
+            .icrc(self.icrc)
             .faults(Faults {
                 loss: self.loss,
                 reorder: self.reorder,
@@ -251,7 +281,7 @@ impl WireArgs {
 
     /// Faults and captures act on frames, which only TCP has.
     fn transport(&self) -> TransportSpec {
-        frames_need_tcp(self.transport, self.acts_on_frames())
+        frames_need_a_port(self.transport, self.acts_on_frames(), self.port.first())
     }
 
     fn acts_on_frames(&self) -> bool {
@@ -347,12 +377,8 @@ impl WireArgs {
                 } else {
                     bind.ip()
                 };
-                let free = || -> Result<_> {
-                    Ok(UdpSocket::bind((ip, 0))
-                        .context("no free UDP port")?
-                        .local_addr()?)
-                };
-                let (a, b) = (free()?, free()?);
+                let sockets = free_sockets(ip, 2)?;
+                let (a, b) = (sockets[0], sockets[1]);
                 (
                     None,
                     PortSpec::Udp {
@@ -366,6 +392,16 @@ impl WireArgs {
                         mtu,
                     },
                 )
+            }
+            PortSpec::Roce { bind, peers, mtu } if peers.is_empty() => {
+                let ip = bind.map_or(Ipv4Addr::LOCALHOST, |at| *at.ip());
+                let sockets = free_datagram_sockets(ip, 2)?;
+                let of = |own: usize, peer: Cidr| PortSpec::Roce {
+                    bind: Some(sockets[own]),
+                    peers: vec![(peer.ip, sockets[1 - own])],
+                    mtu,
+                };
+                (None, of(0, CLIENT_IP), of(1, SERVER_IP))
             }
             other => (None, other.clone(), other),
         })
@@ -438,6 +474,7 @@ impl WireArgs {
                 "--memory",
                 &memory.to_string(),
             ])
+            .args(["--icrc", crate::open::icrc_name(self.icrc)])
             .args(["--congestion", &self.congestion.to_string()])
             .arg("--progress")
             .arg(if self.progress == ProgressMode::Dedicated {

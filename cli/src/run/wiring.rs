@@ -1,15 +1,16 @@
 //! Ports that connect the ranks' NICs, and each rank's variables for them.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsRawFd as _;
 
-use anyhow::{Context, Result};
-use ringbell::job::variables;
+use anyhow::Result;
+use ringbell::job::{address_of, variables};
 use ringbell::nic::{PortSpec, TransportSpec};
 use ringbell::parts::nic_core::port::mem::MemSwitch;
 use ringbell::parts::nic_core::port::Checksums;
 use ringbell::UniqueId;
 
+use crate::perf::pair::{free_datagram_sockets, free_sockets};
 use crate::{open, Exit, Problem};
 
 /// The ports of all ranks.
@@ -19,6 +20,8 @@ pub(crate) enum Wiring {
     Mem(MemSwitch),
     /// Each rank's socket address, and the MTU.
     Udp(Vec<SocketAddr>, Option<u16>),
+    /// The same for datagrams.
+    Roce(Vec<SocketAddrV4>, Option<u16>),
 }
 
 impl Wiring {
@@ -37,7 +40,7 @@ impl Wiring {
             PortSpec::None if transport.needs_port() => Err(Problem::new(
                 Exit::Usage,
                 format!("transport {transport} needs a port to carry its frames"),
-                "leave --port away, or give --port mem or --port udp",
+                "leave --port away, or give --port mem, udp or roce",
             )
             .into()),
             PortSpec::None => Ok(Wiring::None),
@@ -45,19 +48,18 @@ impl Wiring {
                 open::switch(ranks.max(2) as usize, mtu, Checksums::Omitted).map(Wiring::Mem)
             }
             PortSpec::Udp { mtu: own, .. } => {
-                // Bound together, so that no number is given twice; free again when this returns.
-                let sockets: Vec<UdpSocket> = (0..ranks)
-                    .map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))
-                    .collect::<Result<_, _>>()
-                    .context("no free UDP port")?;
-                let addresses = sockets.iter().map(UdpSocket::local_addr);
-                let addresses = addresses.collect::<Result<_, _>>()?;
+                let addresses = free_sockets(Ipv4Addr::LOCALHOST.into(), ranks)?;
                 Ok(Wiring::Udp(addresses, own.or(mtu)))
+            }
+            PortSpec::Roce { bind, mtu: own, .. } => {
+                let ip = bind.map_or(Ipv4Addr::LOCALHOST, |at| *at.ip());
+                let addresses = free_datagram_sockets(ip, ranks)?;
+                Ok(Wiring::Roce(addresses, own.or(mtu)))
             }
             PortSpec::Tap { name, .. } => Err(Problem::new(
                 Exit::Usage,
                 format!("tap:{name} leads to this machine's kernel, not to other ranks"),
-                "use --port mem or udp",
+                "use --port mem, udp or roce",
             )
             .into()),
         }
@@ -96,6 +98,16 @@ impl Wiring {
                 let port = PortSpec::Udp {
                     bind: *own[0].1,
                     peers: peers.into_iter().map(|(_, a)| *a).collect(),
+                    mtu: *mtu,
+                };
+                vars.push((variables::PORT, port.to_string()));
+            }
+            Wiring::Roce(addresses, mtu) => {
+                let ranks = (0..ranks).map(|r| address_of(r).ip);
+                let all = ranks.zip(addresses.iter().copied());
+                let port = PortSpec::Roce {
+                    bind: Some(addresses[rank as usize]),
+                    peers: all.filter(|(ip, _)| *ip != address_of(rank).ip).collect(),
                     mtu: *mtu,
                 };
                 vars.push((variables::PORT, port.to_string()));

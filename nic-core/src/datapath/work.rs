@@ -141,3 +141,27 @@ pub enum TransportEvent {
         conn: ConnId,
     },
 }
+
+impl TransportEvent {
+    /// The end of a send that was not queued.
+    pub(crate) fn send_refused(conn: ConnId, token: WorkToken, status: Status) -> TransportEvent {
+        TransportEvent::SendDone {
+            conn,
+            token,
+            status,
+            bytes: 0,
+            detail: 0,
+        }
+    }
+
+    /// The end of a receive that was not queued.
+    pub(crate) fn recv_refused(conn: ConnId, token: WorkToken, status: Status) -> TransportEvent {
+        TransportEvent::RecvDone {
+            conn,
+            token,
+            status,
+            bytes: 0,
+            detail: 0,
+        }
+    }
+}

@@ -13,6 +13,7 @@
 //! [`poll_event`]: Transport::poll_event
 //! [`cancel`]: Transport::cancel
 
+mod connections;
 pub mod local;
 mod one_sided;
 pub mod rdma;

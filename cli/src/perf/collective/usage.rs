@@ -200,11 +200,11 @@ pub(super) fn attached(args: &Args, job: &Job) -> Result<NicBuilder> {
         return Err(Problem::new(
             Exit::Usage,
             format!("{} has started the ranks, and they have no port to carry frames: only `ringbell run` makes one", job.source()),
-            "give each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,..., or leave --transport and --port away",
+            "give --port roce, or each rank RINGBELL_PORT=udp:OWN_ADDRESS:PORT,PEER:PORT,...; or leave --transport and --port away",
         )
         .into());
     }
-    let nic = Nic::builder().job(job);
+    let nic = Nic::builder().job(job).icrc(args.icrc);
     Ok(nic
         .when(transport, NicBuilder::transport)
         .when(port, NicBuilder::port))

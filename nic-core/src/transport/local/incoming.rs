@@ -222,7 +222,7 @@ impl LocalTransport {
                 }
             }
         };
-        let Some(listener) = self.listeners.get(&port).copied() else {
+        let Some(listener) = self.listeners.at(port).map(|l| l.id) else {
             return refuse(self, Status::ConnectionRefused);
         };
         let Some(l) = &self.links[link] else { return };

@@ -46,7 +46,7 @@ mod transmit;
 mod tx;
 pub(crate) use crate::sync;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -59,6 +59,7 @@ use crate::config::LocalConfig;
 use crate::datapath::Datapath;
 use crate::memory::{PeerExports, Sharer};
 use crate::network::Network;
+use crate::transport::connections::Listeners;
 use crate::transport::{PeerWindow, RecvWork, RemoteWork, SendWork, Transport, TransportEvent};
 use crate::types::{Buffer, ConnId, ListenerId, NicTime, Small, WorkToken};
 use crate::wake::WakeCell;
@@ -95,8 +96,7 @@ pub struct LocalTransport {
     rooms: Rooms,
     /// What one-sided operations of ended connections have kept.
     left: Vec<one_sided::Held>,
-    listeners: HashMap<u16, ListenerId>,
-    next_listener: u32,
+    listeners: Listeners,
     next_port: u16,
     since_early: u32,
     sockets_at: NicTime,
@@ -136,8 +136,7 @@ impl LocalTransport {
             table: Table::default(),
             rooms: Rooms::default(),
             left: Vec::new(),
-            listeners: HashMap::new(),
-            next_listener: 0,
+            listeners: Listeners::default(),
             next_port: 49152,
             since_early: 0,
             sockets_at: NicTime(0),
@@ -453,19 +452,13 @@ impl Transport for LocalTransport {
         "local"
     }
 
-    fn listen(&mut self, port: u16, _backlog: usize) -> Result<ListenerId, Status> {
+    fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
         // The backlog is the command layer's: connections are reported as they come.
-        if self.listeners.contains_key(&port) {
-            return Err(Status::AddressInUse);
-        }
-        let id = ListenerId(self.next_listener);
-        self.next_listener += 1;
-        self.listeners.insert(port, id);
-        Ok(id)
+        self.listeners.listen(port, backlog)
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.retain(|_, l| *l != listener);
+        self.listeners.unlisten(listener);
     }
 
     fn connect(
@@ -566,13 +559,7 @@ impl Transport for LocalTransport {
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
-        let done = |status| TransportEvent::SendDone {
-            conn,
-            token: work.token,
-            status,
-            bytes: 0,
-            detail: 0,
-        };
+        let done = |status| TransportEvent::send_refused(conn, work.token, status);
         match self.conn(conn.0) {
             Some(c) if c.reset || c.peer_closed => {
                 self.events.push_back(done(Status::ConnectionReset));
@@ -616,13 +603,7 @@ impl Transport for LocalTransport {
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
-        let done = |status| TransportEvent::RecvDone {
-            conn,
-            token: work.token,
-            status,
-            bytes: 0,
-            detail: 0,
-        };
+        let done = |status| TransportEvent::recv_refused(conn, work.token, status);
         match self.conn(conn.0) {
             Some(c) if c.reset => self.events.push_back(done(Status::ConnectionReset)),
             Some(c) if !c.closing && c.phase != Phase::Zombie => {

@@ -11,6 +11,7 @@ use super::stream::{Ends, Stream, Waiting};
 use super::RdmaConfig;
 use crate::datapath::{Datapath, Filled, ReceivePath, SendPath, Sent};
 use crate::engine::{Direction, EngineFailed};
+use crate::transport::connections::Connection;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId, NicTime};
 use crate::wire::roce::cm::Message;
@@ -176,6 +177,33 @@ pub(super) struct Seen {
     pub(super) pending: bool,
 }
 
+impl Connection for Conn {
+    type Key = Qpn;
+
+    fn id(&self) -> ConnId {
+        self.id
+    }
+
+    fn key(&self) -> Qpn {
+        Qpn::new(self.names.own)
+    }
+
+    fn hop(&self) -> Option<usize> {
+        self.hop
+    }
+
+    fn listener(&self) -> Option<ListenerId> {
+        match self.phase {
+            Phase::Incoming(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn is_orphan(&self) -> bool {
+        matches!(self.phase, Phase::Orphan | Phase::Ending)
+    }
+}
+
 impl Conn {
     pub(super) fn new(
         id: ConnId,
@@ -204,18 +232,10 @@ impl Conn {
         }
     }
 
-    pub(super) fn qpn(&self) -> Qpn {
-        Qpn::new(self.names.own)
-    }
-
     /// UDP source port: one for each connection, so that switches spread them (annex A17 §A17.3.1.2).
     pub(super) fn source_port(&self) -> u16 {
         let mixed = self.names.own ^ self.names.peer_qpn.value();
         0xc000 | (mixed ^ mixed >> 14) as u16 & 0x3fff
-    }
-
-    pub(super) fn is_orphan(&self) -> bool {
-        matches!(self.phase, Phase::Orphan | Phase::Ending)
     }
 
     /// Tells the peer that the connection ends.

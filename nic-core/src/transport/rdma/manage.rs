@@ -22,8 +22,9 @@ use super::stream::{Ends, Fin};
 use super::{waiter, Icrc, RdmaConfig, RdmaTransport};
 use crate::network::{Datagrams, Link, Network, Protocol};
 use crate::port::{Batch, Checksums};
+use crate::transport::connections::{index_of, Connection};
 use crate::transport::TransportEvent;
-use crate::types::{ListenerId, NicTime};
+use crate::types::NicTime;
 use crate::wire::roce::cm::{Endpoint, Message, Reason, Request, PRIVATE_BYTES};
 use crate::wire::roce::extended::Deth;
 use crate::wire::roce::icrc::Flow;
@@ -51,28 +52,6 @@ pub(super) struct Letter {
     pub(super) address: SocketAddrV4,
     pub(super) message: Message,
     pub(super) transaction: u64,
-}
-
-/// A port that takes connections.
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) id: ListenerId,
-    pub(super) backlog: usize,
-    /// Replies that are not confirmed.
-    pub(super) half_open: usize,
-    /// Connections whose `Incoming` was not polled.
-    pub(super) ready: usize,
-}
-
-impl Listener {
-    pub(super) fn new(id: ListenerId, backlog: usize) -> Listener {
-        Listener {
-            id,
-            backlog: backlog.max(1),
-            half_open: 0,
-            ready: 0,
-        }
-    }
 }
 
 /// What a NIC of this kind says of itself in private data.
@@ -216,7 +195,7 @@ impl RdmaTransport {
                     None
                 }
                 Message::Disconnect { to, from, qpn } => {
-                    let is_it = |c: &Conn| c.names.peer == from && c.qpn() == qpn;
+                    let is_it = |c: &Conn| c.names.peer == from && c.key() == qpn;
                     if let Some(index) = self.named(to, source, is_it) {
                         self.disconnected(index);
                     }
@@ -276,7 +255,7 @@ impl RdmaTransport {
                 reason,
             })
         };
-        let Some(listener) = self.listeners.get_mut(&r.port) else {
+        let Some(listener) = self.listeners.at(r.port) else {
             self.counters.refused += 1;
             return refuse(Reason::NoService);
         };
@@ -286,13 +265,13 @@ impl RdmaTransport {
             self.counters.refused += 1;
             return refuse(Reason::Consumer);
         };
-        if listener.half_open + listener.ready >= listener.backlog {
+        if !listener.has_room() {
             // No answer: the peer tries again while the backlog drains.
             self.counters.overflowed += 1;
             return None;
         }
         let id = listener.id;
-        self.release_hops(net);
+        self.table.release_hops(net, Protocol::Roce);
         let hop = net.hop_to(Protocol::Roce, source, Some(from), now).ok();
         let has_room = self.table.has_room();
         let Some(hop) = hop.filter(|_| has_room) else {
@@ -306,12 +285,13 @@ impl RdmaTransport {
         let local = SocketAddrV4::new(self.ip, r.port);
         let peer = SocketAddrV4::new(source, r.source.port());
         let config = &self.config;
-        let index = self.table.insert(Qpn::new(names.own), |conn| {
+        let conn = self.table.insert(|conn| {
             let mut c = Conn::new(conn, names, local, peer, Phase::Incoming(id), config);
             c.hop = Some(hop);
             c.deadline = Some(now.plus(HANDSHAKE));
             c
         })?;
+        let index = index_of(conn);
         let ours = Terms::of(config, net, from.port, source);
         let c = self.table.at(index)?;
         let started = start(c, config, (&ours, &theirs), &r.from, (net, from.port));
@@ -323,9 +303,7 @@ impl RdmaTransport {
             },
             now,
         ));
-        if let Some(l) = self.listeners.get_mut(&r.port) {
-            l.half_open += 1;
-        }
+        self.listeners.handshake(id);
         self.requests.insert(key, index);
         self.mark(index);
         None
@@ -391,7 +369,7 @@ impl RdmaTransport {
             conn: c.id,
             peer: c.peer,
         });
-        self.handshake_over(listener, true);
+        self.listeners.handshake_over(listener, true);
         self.mark(index);
     }
 
@@ -410,7 +388,7 @@ impl RdmaTransport {
                 self.fail_connect(index, status);
             }
             Some(Phase::Incoming(listener)) => {
-                self.handshake_over(listener, false);
+                self.listeners.handshake_over(listener, false);
                 self.free(index);
             }
             _ => {}
@@ -427,7 +405,7 @@ impl RdmaTransport {
         let conn = c.id;
         match c.phase {
             Phase::Incoming(listener) => {
-                self.handshake_over(listener, false);
+                self.listeners.handshake_over(listener, false);
                 self.free(index);
             }
             Phase::Orphan | Phase::Ending => self.free(index),
@@ -522,7 +500,7 @@ impl RdmaTransport {
 fn endpoint(c: &Conn, ours: &Terms) -> Endpoint {
     Endpoint {
         id: c.names.own,
-        qpn: c.qpn(),
+        qpn: c.key(),
         psn: c.names.psn,
         responder_resources: 0,
         initiator_depth: 0,

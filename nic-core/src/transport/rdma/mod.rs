@@ -27,7 +27,6 @@ pub(crate) mod random;
 mod ring;
 mod serve;
 mod stream;
-mod table;
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -35,25 +34,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringbell_nic_abi::Status;
+use rustc_hash::FxBuildHasher;
 
 use self::conn::{Conn, Names, Phase};
-use self::manage::{Letter, Listener};
+use self::manage::Letter;
 pub use self::qp::{Congestion, DcqcnConfig};
 use self::random::Numbers;
 use self::stream::{Fin, WINDOW_MAX};
-pub use self::table::CONNECTIONS_MAX;
-use self::table::{index_of, Table};
+pub use super::connections::CONNECTIONS_MAX;
+use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
-use crate::network::{is_host, Datagrams, Link, Network, Protocol, Routes, Waiter};
+use crate::network::{Datagrams, Link, Network, Protocol, Routes, Waiter};
 use crate::port::Batch;
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 use crate::wire::roce::{Psn, Qpn};
-
-/// First ephemeral port (RFC 6335 §6).
-const EPHEMERAL_FIRST: u16 = 49_152;
 
 /// Whether the invariant CRC is computed and checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -176,17 +173,15 @@ pub struct RdmaTransport {
     ip: Ipv4Addr,
     routes: Arc<Routes>,
     numbers: Numbers,
-    table: Table,
-    listeners: HashMap<u16, Listener>,
-    next_listener: u32,
-    next_port: u16,
+    /// The numbers of queue pairs are ours, drawn at random: no peer chooses which collide.
+    table: Connections<Conn, FxBuildHasher>,
+    listeners: Listeners,
+    ports: EphemeralPorts,
     turns: Turns,
     /// Messages for queue pair 1 that came in since the last step.
     letters: VecDeque<Letter>,
     /// Connections that peers have asked for, by their address and number.
     requests: HashMap<(Ipv4Addr, u32), usize>,
-    /// Hops that connections have ended with, to be given back to the network.
-    released: Vec<(usize, usize)>,
     /// Packets that are being sent, and for whom, when they found no room.
     batch: Batch,
     unsent: Option<Unsent>,
@@ -247,19 +242,17 @@ impl RdmaTransport {
             return Err(RdmaConfigError::Timeout { timeout });
         }
         let mut numbers = Numbers::new(config.seed);
-        let spread = (numbers.draw() >> 50) as u16;
+        let ports = EphemeralPorts::new(numbers.draw());
         Ok(RdmaTransport {
             ip: net.ip(),
             routes: net.table(),
             numbers,
-            table: Table::new(config.connections),
-            listeners: HashMap::new(),
-            next_listener: 0,
-            next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
+            table: Connections::new(config.connections, FxBuildHasher),
+            listeners: Listeners::default(),
+            ports,
             turns: Turns::default(),
             letters: VecDeque::new(),
             requests: HashMap::new(),
-            released: Vec::new(),
             batch: Batch::new(),
             unsent: None,
             events: VecDeque::new(),
@@ -302,7 +295,6 @@ impl RdmaTransport {
             return;
         };
         c.cut(&mut self.events);
-        self.released.extend(c.hop.map(|hop| (hop, index)));
         let request = (*c.peer.ip(), c.names.peer);
         if self.requests.get(&request) == Some(&index) {
             self.requests.remove(&request);
@@ -316,15 +308,17 @@ impl RdmaTransport {
         all.timeouts += n.timeouts;
     }
 
-    fn release_hops(&mut self, net: &mut Network) {
-        for (hop, conn) in self.released.drain(..) {
-            net.release(hop, waiter(conn));
-        }
-    }
-
     /// Numbers for a new connection.
     fn names(&mut self, peer: u32, peer_qpn: Qpn, transaction: Option<u64>) -> Names {
-        let own = self.table.draw(&mut self.numbers);
+        let own = loop {
+            let id = self.numbers.draw() as u32;
+            let qpn = Qpn::new(id);
+            // 0 and 1 are for management, all ones for multicast (IBTA vol. 1 §3.5.10).
+            let is_reserved = qpn.value() < 2 || qpn == Qpn::new(u32::MAX);
+            if !is_reserved && self.table.find(qpn).is_none() {
+                break id;
+            }
+        };
         Names {
             own,
             peer,
@@ -340,11 +334,8 @@ impl RdmaTransport {
             return;
         };
         if let Phase::Incoming(listener) = c.phase {
-            self.handshake_over(listener, false);
+            self.listeners.handshake_over(listener, false);
         }
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
         let is_known = c.names.peer_qpn != Qpn::default() && c.hop.is_some();
         if !is_known || c.seen.finished {
             return self.free(index);
@@ -357,13 +348,6 @@ impl RdmaTransport {
         c.ask = Some(c.goodbye());
         self.mark(index);
     }
-
-    fn handshake_over(&mut self, id: ListenerId, succeeded: bool) {
-        if let Some(l) = self.listeners.values_mut().find(|l| l.id == id) {
-            l.half_open = l.half_open.saturating_sub(1);
-            l.ready += usize::from(succeeded);
-        }
-    }
 }
 
 impl Sharer for RdmaTransport {}
@@ -374,26 +358,12 @@ impl Transport for RdmaTransport {
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
-        if port == 0 {
-            return Err(Status::BadDescriptor);
-        }
-        if self.listeners.contains_key(&port) {
-            return Err(Status::AddressInUse);
-        }
-        let id = ListenerId(self.next_listener);
-        self.next_listener = self.next_listener.wrapping_add(1);
-        self.listeners.insert(port, Listener::new(id, backlog));
-        Ok(id)
+        self.listeners.listen(port, backlog)
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.retain(|_, l| l.id != listener);
-        let is_half_open = |c: &Conn| c.phase == Phase::Incoming(listener);
-        let half_open: Vec<usize> = {
-            let conns = self.table.iter().filter(|(_, c)| is_half_open(c));
-            conns.map(|(i, _)| i).collect()
-        };
-        for index in half_open {
+        self.listeners.unlisten(listener);
+        for index in self.table.half_open(listener) {
             self.dismiss(index);
         }
     }
@@ -404,29 +374,22 @@ impl Transport for RdmaTransport {
         remote: SocketAddrV4,
         deadline: NicTime,
     ) -> Result<ConnId, Status> {
-        let ip = *remote.ip();
-        if !is_host(ip)
-            || ip == self.ip
-            || remote.port() == 0
-            || self.routes.to(Protocol::Roce, ip).is_none()
-        {
-            return Err(Status::HostUnreachable);
-        }
-        let port = self.next_port;
-        self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_FIRST);
+        check_remote(&self.routes, Protocol::Roce, self.ip, remote)?;
+        // It only names the connection; the peer's program sees it.
+        let port = self.ports.once().next().unwrap_or_default();
         let names = self.names(0, Qpn::default(), None);
         let local = SocketAddrV4::new(self.ip, port);
         let config = &self.config;
-        let made = self.table.insert(Qpn::new(names.own), |id| {
+        let made = self.table.insert(|id| {
             let mut c = Conn::new(id, names, local, remote, Phase::Resolving, config);
             c.deadline = Some(deadline);
             c
         });
-        let index = made.ok_or(Status::NoResources)?;
-        self.mark(index);
+        let conn = made.ok_or(Status::NoResources)?;
+        self.mark(index_of(conn));
         // No packet wakes the NIC for it.
         self.turns.again = Some(now);
-        Ok(self.table.at(index).map_or(ConnId(0), |c| c.id))
+        Ok(conn)
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
@@ -439,13 +402,8 @@ impl Transport for RdmaTransport {
                 return self.mark(index_of(conn));
             }
         };
-        self.events.push_back(TransportEvent::SendDone {
-            conn,
-            token: work.token,
-            status: refused,
-            bytes: 0,
-            detail: 0,
-        });
+        self.events
+            .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
@@ -458,13 +416,8 @@ impl Transport for RdmaTransport {
                 return self.mark(index_of(conn));
             }
         };
-        self.events.push_back(TransportEvent::RecvDone {
-            conn,
-            token: work.token,
-            status: refused,
-            bytes: 0,
-            detail: 0,
-        });
+        self.events
+            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
@@ -524,7 +477,7 @@ impl Transport for RdmaTransport {
     }
 
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
-        self.release_hops(net);
+        self.table.release_hops(net, Protocol::Roce);
         let mut moved = self.read_letters(now, net);
         while let Some(index) = self.turns.timers.pop(now) {
             match self.table.at(index).and_then(|c| c.wake_at()) {
@@ -539,13 +492,7 @@ impl Transport for RdmaTransport {
     }
 
     fn poll_event(&mut self) -> Option<TransportEvent> {
-        let event = self.events.pop_front()?;
-        if let TransportEvent::Incoming { listener, .. } = event {
-            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
-                l.ready = l.ready.saturating_sub(1);
-            }
-        }
-        Some(event)
+        self.listeners.poll(&mut self.events)
     }
 
     fn next_timer(&self) -> Option<NicTime> {

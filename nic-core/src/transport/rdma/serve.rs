@@ -129,7 +129,7 @@ impl RdmaTransport {
                 let hop = match known {
                     Some(hop) => hop,
                     None => {
-                        self.release_hops(net);
+                        self.table.release_hops(net, Protocol::Roce);
                         match net.hop_to(Protocol::Roce, peer, None, now) {
                             Ok(hop) => hop,
                             Err(status) => {
@@ -156,7 +156,7 @@ impl RdmaTransport {
             }
             Phase::Requesting if late => self.fail_connect(index, Status::TimedOut),
             Phase::Incoming(listener) if late => {
-                self.handshake_over(listener, false);
+                self.listeners.handshake_over(listener, false);
                 self.free(index);
             }
             Phase::Orphan if late => self.dismiss(index),

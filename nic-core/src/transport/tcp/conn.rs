@@ -9,6 +9,7 @@ use super::key::Key;
 use super::smoltcp_gaps::socket::{is_synchronized, peer_has_closed, TcpSocket};
 use super::TcpConfig;
 use crate::datapath::{ReceivePath, RecvWork, SendPath};
+use crate::transport::connections::Connection;
 use crate::transport::TransportEvent;
 use crate::types::{ConnId, ListenerId, NicTime};
 
@@ -93,6 +94,33 @@ pub(super) struct Conn {
     pub(super) timing: Timing,
 }
 
+impl Connection for Conn {
+    type Key = Key;
+
+    fn id(&self) -> ConnId {
+        self.id
+    }
+
+    fn key(&self) -> Key {
+        self.key
+    }
+
+    fn hop(&self) -> Option<usize> {
+        self.hop
+    }
+
+    fn listener(&self) -> Option<ListenerId> {
+        match self.phase {
+            Phase::Incoming(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    fn is_orphan(&self) -> bool {
+        self.phase == Phase::Orphan
+    }
+}
+
 impl Conn {
     pub(super) fn new(
         id: ConnId,
@@ -116,10 +144,6 @@ impl Conn {
             paused: false,
             timing: Timing::default(),
         }
-    }
-
-    pub(super) fn is_orphan(&self) -> bool {
-        self.phase == Phase::Orphan
     }
 
     /// Whether a receive that is posted now finds anything: bytes, an end, or its own length of none.

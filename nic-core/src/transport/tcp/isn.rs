@@ -9,7 +9,16 @@
 //! ```
 //!
 //! A guess is right once in 2^24: two spans of time are valid. Cookies are given and looked for only while half-open
-//! handshakes fill a backlog.
+//! handshakes fill a backlog:
+//!
+//! ```text
+//! SYN ──▶ backlog has room? ──▶ a socket in SYN-RECEIVED ──(ACK)──▶ Incoming
+//!               │ no, but half-open handshakes fill it
+//!               └──▶ a SYN|ACK with a cookie, and nothing kept ──(ACK with the cookie)──▶ socket, Incoming
+//! ```
+//!
+//! So a continuous flood of SYNs keeps no client out. A backlog full of connections that the program has not
+//! accepted differs: SYNs then get no answer, and the peer tries again (as Linux does).
 
 use std::hash::Hasher;
 use std::net::SocketAddrV4;
@@ -74,6 +83,8 @@ impl Options {
 pub(super) struct Keys {
     numbers: SipHasher24,
     cookies: SipHasher24,
+    /// Until when a cookie may come back.
+    cookies_until: Option<NicTime>,
 }
 
 impl std::fmt::Debug for Keys {
@@ -94,7 +105,18 @@ impl Keys {
         Keys {
             numbers: key(b"sequence"),
             cookies: key(b"SYN seal"),
+            cookies_until: None,
         }
+    }
+
+    /// A cookie was given.
+    pub(super) fn cookie_given(&mut self, now: NicTime) {
+        self.cookies_until = Some(now.plus(COOKIES_LAST));
+    }
+
+    /// Whether a cookie may come back.
+    pub(super) fn expects_cookies(&self, now: NicTime) -> bool {
+        self.cookies_until.is_some_and(|t| now <= t)
     }
 
     /// The number with which a connection begins.
@@ -157,7 +179,7 @@ fn addresses(h: &mut SipHasher24, local: SocketAddrV4, peer: SocketAddrV4) {
 }
 
 /// How long after the last cookie one may come back.
-pub(super) const COOKIES_LAST: std::time::Duration = std::time::Duration::from_nanos(2 * COOKIE_NS);
+const COOKIES_LAST: std::time::Duration = std::time::Duration::from_nanos(2 * COOKIE_NS);
 
 #[cfg(test)]
 mod tests {

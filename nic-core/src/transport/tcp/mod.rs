@@ -1,10 +1,10 @@
 //! TCP: smoltcp's sockets behind our own demultiplexer.
 //!
 //! ```text
-//! network (ports, ARP) ─▶ demux (4-tuple) ─▶ one smoltcp socket ─▶ pump ─▶ GPU memory
-//!                                                ▲
-//!                                                │ timers, ready list
-//!                                              GPU memory
+//! network (ports, ARP) ─▶ connection by 4-tuple ─▶ one smoltcp socket ─▶ pump ─▶ GPU memory
+//!                                                       ▲
+//!                                                       │ timers, ready list
+//!                                                     GPU memory
 //! ```
 //!
 //! smoltcp scans its whole socket set for each packet and for each poll; here each connection has a
@@ -19,7 +19,7 @@
 //!
 //! **smoltcp's gaps** are worked around from outside: `smoltcp_gaps` lists them.
 //!
-//! **Unauthenticated senders.** Half-open handshakes that fill a backlog keep no client out: see `listener`. A reset,
+//! **Unauthenticated senders.** Half-open handshakes that fill a backlog keep no client out: see `isn`. A reset,
 //! a SYN or an acknowledgement with guessed numbers neither ends nor corrupts a connection (RFC 5961): see
 //! `smoltcp_gaps::acceptance`. An attacker who reads the wire can still do both.
 //!
@@ -30,11 +30,9 @@
 
 mod compose;
 mod conn;
-mod demux;
 mod device;
 mod isn;
 mod key;
-mod listener;
 mod poll;
 mod pump;
 mod ready;
@@ -42,7 +40,7 @@ mod receive;
 mod sequence;
 mod smoltcp_gaps;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,23 +49,20 @@ use ringbell_nic_abi::Status;
 use smoltcp::socket::tcp::State;
 
 use self::conn::{Conn, Phase};
-pub use self::demux::CONNECTIONS_MAX;
-use self::demux::{index_of, Table};
 use self::isn::Keys;
-use self::key::Key;
-use self::listener::Listener;
+use self::key::{Key, KeyHash};
 use self::ready::Ready;
 use self::receive::After;
 use self::smoltcp_gaps::stack::Stack;
+pub use super::connections::CONNECTIONS_MAX;
+use super::connections::{check_remote, index_of, Connections, EphemeralPorts, Listeners};
 use super::timers::Timers;
 use super::{PacketTransport, RecvWork, SendWork, Transport, TransportEvent};
 use crate::datapath::Datapath;
 use crate::memory::Sharer;
-use crate::network::{is_host, Network, Protocol, Routes, Waiter};
+use crate::network::{Network, Protocol, Routes, Waiter};
 use crate::types::{ConnId, ListenerId, NicTime, WorkToken};
 
-/// First ephemeral port (RFC 6335 §6).
-const EPHEMERAL_FIRST: u16 = 49_152;
 /// Largest socket buffer: beyond it TCP's window scale ends.
 const BUFFER_MAX: usize = 1 << 30;
 
@@ -166,14 +161,11 @@ pub struct TcpTransport {
     routes: Arc<Routes>,
     stack: Stack,
     keys: Keys,
-    table: Table,
+    table: Connections<Conn, KeyHash>,
     turns: Turns,
     timers: Timers,
-    /// Hops that connections have ended with, to be given back to the network.
-    released: Vec<(usize, usize)>,
-    listeners: HashMap<u16, Listener>,
-    next_listener: u32,
-    next_port: u16,
+    listeners: Listeners,
+    ports: EphemeralPorts,
     events: VecDeque<TransportEvent>,
     counters: TcpCounters,
     /// For segments that a socket gets with another number.
@@ -217,19 +209,17 @@ impl TcpTransport {
         let mut stack = Stack::new(&config, net);
         // Segments may arrive before the first step.
         stack.follow_ports(net, NicTime(0));
-        let spread = (config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as u16;
+        let hash = KeyHash(config.seed ^ 0x5851_f42d_4c95_7f2d);
         Ok(TcpTransport {
             ip: net.ip(),
             routes: net.table(),
             stack,
             keys: Keys::new(config.seed),
-            table: Table::new(config.connections, config.seed ^ 0x5851_f42d_4c95_7f2d),
+            table: Connections::new(config.connections, hash),
             turns: Turns::default(),
             timers: Timers::default(),
-            released: Vec::new(),
-            listeners: HashMap::new(),
-            next_listener: 0,
-            next_port: EPHEMERAL_FIRST + spread % (u16::MAX - EPHEMERAL_FIRST),
+            listeners: Listeners::default(),
+            ports: EphemeralPorts::new(config.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             events: VecDeque::new(),
             counters: TcpCounters::default(),
             scratch: vec![0; 2048].into(),
@@ -257,31 +247,12 @@ impl TcpTransport {
         }
     }
 
-    /// Frees a connection whose TCP has nothing left to send.
-    fn free(&mut self, index: usize) {
-        if let Some(c) = self.table.remove(index) {
-            self.released.extend(c.hop.map(|hop| (hop, index)));
-        }
-    }
-
     /// The next free ephemeral port towards a peer.
     fn ephemeral(&mut self, remote: SocketAddrV4) -> Option<u16> {
-        for _ in EPHEMERAL_FIRST..=u16::MAX {
-            let port = self.next_port;
-            self.next_port = port.checked_add(1).unwrap_or(EPHEMERAL_FIRST);
+        self.ports.once().find(|&port| {
             let taken = self.table.find(Key::of(remote, port)).is_some();
-            if !taken && !self.listeners.contains_key(&port) {
-                return Some(port);
-            }
-        }
-        None
-    }
-
-    /// Gives the network the hops back that connections have ended with.
-    fn release_hops(&mut self, net: &mut Network) {
-        for (hop, conn) in self.released.drain(..) {
-            net.release(hop, waiter(conn));
-        }
+            !taken && self.listeners.at(port).is_none()
+        })
     }
 }
 
@@ -320,28 +291,13 @@ impl Transport for TcpTransport {
     }
 
     fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
-        if port == 0 {
-            return Err(Status::BadDescriptor);
-        }
-        if self.listeners.contains_key(&port) {
-            return Err(Status::AddressInUse);
-        }
-        let id = ListenerId(self.next_listener);
-        self.next_listener = self.next_listener.wrapping_add(1);
-        self.listeners.insert(port, Listener::new(id, backlog));
-        Ok(id)
+        self.listeners.listen(port, backlog)
     }
 
     fn unlisten(&mut self, listener: ListenerId) {
-        self.listeners.retain(|_, l| l.id != listener);
+        self.listeners.unlisten(listener);
         // Handshakes under way end with a reset.
-        let half_open: Vec<usize> = self
-            .table
-            .iter()
-            .filter(|(_, c)| c.phase == Phase::Incoming(listener))
-            .map(|(i, _)| i)
-            .collect();
-        for index in half_open {
+        for index in self.table.half_open(listener) {
             self.reset_orphan(index);
         }
     }
@@ -352,14 +308,7 @@ impl Transport for TcpTransport {
         remote: SocketAddrV4,
         deadline: NicTime,
     ) -> Result<ConnId, Status> {
-        let ip = *remote.ip();
-        if !is_host(ip)
-            || ip == self.ip
-            || remote.port() == 0
-            || self.routes.to(Protocol::Tcp, ip).is_none()
-        {
-            return Err(Status::HostUnreachable);
-        }
+        check_remote(&self.routes, Protocol::Tcp, self.ip, remote)?;
         self.make_room();
         if !self.table.has_room() {
             return Err(Status::NoResources);
@@ -367,17 +316,17 @@ impl Transport for TcpTransport {
         let port = self.ephemeral(remote).ok_or(Status::NoResources)?;
         let local = SocketAddrV4::new(self.ip, port);
         let config = &self.config;
-        let made = self.table.insert(Key::of(remote, port), |id| {
+        let made = self.table.insert(|id| {
             let mut c = Conn::new(id, local, remote, Phase::Resolving, config);
             c.timing.deadline = Some(deadline);
             c
         });
         // `has_room` was asked above.
-        let index = made.ok_or(Status::NoResources)?;
-        self.mark(index);
+        let conn = made.ok_or(Status::NoResources)?;
+        self.mark(index_of(conn));
         // No frame wakes the NIC for it.
         self.turns.again = Some(now);
-        Ok(ConnId(self.table.at(index).map_or(0, |c| c.id.0)))
+        Ok(conn)
     }
 
     fn post_send(&mut self, conn: ConnId, work: SendWork) {
@@ -390,13 +339,8 @@ impl Transport for TcpTransport {
                 return self.mark(index_of(conn));
             }
         };
-        self.events.push_back(TransportEvent::SendDone {
-            conn,
-            token: work.token,
-            status: refused,
-            bytes: 0,
-            detail: 0,
-        });
+        self.events
+            .push_back(TransportEvent::send_refused(conn, work.token, refused));
     }
 
     fn post_recv(&mut self, conn: ConnId, work: RecvWork) {
@@ -413,13 +357,8 @@ impl Transport for TcpTransport {
                 return;
             }
         };
-        self.events.push_back(TransportEvent::RecvDone {
-            conn,
-            token: work.token,
-            status: refused,
-            bytes: 0,
-            detail: 0,
-        });
+        self.events
+            .push_back(TransportEvent::recv_refused(conn, work.token, refused));
     }
 
     fn cancel(&mut self, conn: ConnId, token: WorkToken) -> Option<u64> {
@@ -437,7 +376,7 @@ impl Transport for TcpTransport {
     #[inline]
     fn is_quiet(&self) -> bool {
         // Timers fire when the clock is read.
-        self.turns.ready.len() == 0 && self.events.is_empty() && self.released.is_empty()
+        self.turns.ready.len() == 0 && self.events.is_empty() && !self.table.has_released()
     }
 
     fn shutdown(&mut self, conn: ConnId) {
@@ -487,9 +426,7 @@ impl Transport for TcpTransport {
 
     fn step(&mut self, now: NicTime, net: &mut Network, data: &mut Datapath<'_>) -> bool {
         self.stack.follow_ports(net, now);
-        if !self.released.is_empty() {
-            self.release_hops(net);
-        }
+        self.table.release_hops(net, Protocol::Tcp);
         while let Some(index) = self.timers.pop(now) {
             match self.table.at(index).and_then(|c| c.wake_at(&self.config)) {
                 Some(at) if at > now => self.timers.set(index, at),
@@ -503,13 +440,7 @@ impl Transport for TcpTransport {
     }
 
     fn poll_event(&mut self) -> Option<TransportEvent> {
-        let event = self.events.pop_front()?;
-        if let TransportEvent::Incoming { listener, .. } = event {
-            if let Some(l) = self.listeners.values_mut().find(|l| l.id == listener) {
-                l.ready = l.ready.saturating_sub(1);
-            }
-        }
-        Some(event)
+        self.listeners.poll(&mut self.events)
     }
 
     fn next_timer(&self) -> Option<NicTime> {
@@ -534,12 +465,8 @@ impl TcpTransport {
             return;
         };
         if let Phase::Incoming(listener) = c.phase {
-            self.handshake_over(listener, false);
+            self.listeners.handshake_over(listener, false);
         }
-        // Re-borrow: the listener table was needed in between.
-        let Some(c) = self.table.at(index) else {
-            return;
-        };
         let silent = c.tcp.broken
             || matches!(
                 c.tcp.state(),
@@ -547,7 +474,7 @@ impl TcpTransport {
             );
         c.phase = Phase::Orphan;
         if silent {
-            self.free(index);
+            self.table.remove(index);
         } else {
             c.tcp.socket().abort();
             self.mark(index);

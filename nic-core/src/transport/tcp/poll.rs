@@ -293,7 +293,7 @@ impl TcpTransport {
             }
             Phase::Incoming(id) => {
                 let state = c.tcp.state();
-                let listens = self.listeners.values().any(|l| l.id == id);
+                let listens = self.listeners.has(id);
                 if listens && is_synchronized(state) {
                     c.phase = Phase::Open;
                     c.timing.deadline = None;
@@ -302,7 +302,7 @@ impl TcpTransport {
                         conn: c.id,
                         peer: c.tcp.peer,
                     });
-                    self.handshake_over(id, true);
+                    self.listeners.handshake_over(id, true);
                 } else if listens && state == State::SynReceived && !late {
                     return false;
                 } else {
@@ -313,7 +313,7 @@ impl TcpTransport {
             Phase::Orphan if late => {
                 if c.tcp.state() == State::Closed {
                     // Even the reset found no room.
-                    self.free(index);
+                    self.table.remove(index);
                 } else {
                     c.tcp.socket().abort();
                     c.timing.deadline = Some(now.plus(LINGER));
@@ -331,7 +331,7 @@ impl TcpTransport {
         now: NicTime,
         net: &mut Network,
     ) -> Result<usize, Status> {
-        self.release_hops(net);
+        self.table.release_hops(net, Protocol::Tcp);
         let c = self.table.at(index).ok_or(Status::NotConnected)?;
         let hop = net.hop_to(Protocol::Tcp, *c.tcp.peer.ip(), None, now)?;
         c.hop = Some(hop);
@@ -460,7 +460,7 @@ impl TcpTransport {
         }
         let moved = events.len() != before;
         if c.phase == Phase::Orphan && closed && c.tcp.socket().remote_endpoint().is_none() {
-            self.free(index);
+            self.table.remove(index);
             return true;
         }
         if closed && matches!(c.phase, Phase::Open | Phase::Dead) {

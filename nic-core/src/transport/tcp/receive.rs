@@ -12,9 +12,8 @@ use smoltcp::wire::{
 use super::compose::emit;
 use super::conn::{Conn, Phase};
 use super::device::Reply;
-use super::isn::{Options, COOKIES_LAST};
+use super::isn::Options;
 use super::key::Key;
-use super::listener::Listener;
 use super::sequence::is_before;
 use super::smoltcp_gaps::acceptance::{challenge, judge, Verdict};
 use super::smoltcp_gaps::closed_window::sequence_of_ack;
@@ -24,6 +23,7 @@ use super::smoltcp_gaps::socket::{is_synchronized, TcpSocket};
 use super::{waiter, TcpTransport};
 use crate::datapath::Datapath;
 use crate::network::{Headers, Link, Network, Packet, Protocol, Refused, Resolved};
+use crate::transport::connections::{index_of, Connection};
 use crate::transport::{PacketTransport, TransportEvent};
 use crate::types::{ListenerId, NicTime};
 use crate::wire::frame::{set_acknowledgement, set_sequence, TcpFrame};
@@ -85,7 +85,7 @@ impl PacketTransport for TcpTransport {
             .table
             .find(Key::new(seg.src, seg.src_port, seg.dst_port));
         let conn = found.and_then(|i| Some((i, self.table.at(i)?)));
-        let listening = seg.opens && self.listeners.contains_key(&seg.dst_port);
+        let listening = seg.opens && self.listeners.at(seg.dst_port).is_some();
         // A SYN of the old connection may still be under way (RFC 1122 §4.2.2.13).
         let is_new = |c: &Conn| {
             c.tcp
@@ -126,10 +126,9 @@ impl PacketTransport for TcpTransport {
                 }
             }
             _ if listening => Rest::Opens(*seg, frame[ETHERNET_HEADER..].to_vec()),
-            _ if seg.ack.is_some() && !seg.syn && !seg.rst && {
-                let listener = self.listeners.get(&seg.dst_port);
-                listener.is_some_and(|l| l.expects_cookies(now))
-            } =>
+            _ if self.keys.expects_cookies(now)
+                && (seg.ack.is_some() && !seg.syn && !seg.rst)
+                && self.listeners.at(seg.dst_port).is_some() =>
             {
                 Rest::Completes(*seg, frame[ETHERNET_HEADER..seg.end].to_vec())
             }
@@ -193,14 +192,11 @@ impl PacketTransport for TcpTransport {
         let Refused::Link(by) = by else {
             return;
         };
-        for index in 0..self.table.slots() {
-            let Some(c) = self.table.at(index) else {
-                continue;
-            };
+        for (index, c) in self.table.iter() {
             let link = c.hop.and_then(|hop| net.link(hop));
             if link == Some(by) && is_synchronized(c.tcp.state()) {
                 c.tcp.probes.refused(now);
-                self.mark(index);
+                self.turns.ready.queue(index);
             }
         }
     }
@@ -227,13 +223,13 @@ impl TcpTransport {
         let waiting = |c: &Conn| c.is_orphan() && c.tcp.state() == State::TimeWait;
         let victim = self.table.iter().find(|(_, c)| waiting(c)).map(|(i, _)| i);
         if let Some(index) = victim {
-            self.free(index);
+            self.table.remove(index);
         }
     }
 
     fn door(&self, from: Link, seg: &TcpFrame) -> Option<Door> {
         Some(Door {
-            id: self.listeners.get(&seg.dst_port)?.id,
+            id: self.listeners.at(seg.dst_port)?.id,
             local: SocketAddrV4::new(self.ip, seg.dst_port),
             peer: SocketAddrV4::new(seg.src, seg.src_port),
             from,
@@ -247,18 +243,17 @@ impl TcpTransport {
         let old = self.table.find(key);
         let used = old.and_then(|i| self.table.at(i)).map(|c| c.tcp.sent_end());
         if let Some(old) = old {
-            self.free(old);
+            self.table.remove(old);
         }
         self.make_room();
         let has_slot = self.table.has_room();
         let Some(door) = self.door(from, &seg) else {
             return;
         };
-        let Some(listener) = self.listeners.get(&seg.dst_port) else {
+        let Some(listener) = self.listeners.at(seg.dst_port) else {
             return;
         };
-        let has_room = has_slot && listener.half_open + listener.ready < listener.backlog;
-        if !has_room {
+        if !has_slot || !listener.has_room() {
             // A half-open handshake can give way to the client that brings a cookie.
             if listener.ready < listener.backlog && (has_slot || listener.half_open > 0) {
                 self.answer_with_cookie(now, &door, packet);
@@ -300,14 +295,13 @@ impl TcpTransport {
         door: &Door,
         next: u32,
     ) -> Option<usize> {
-        self.release_hops(net);
+        self.table.release_hops(net, Protocol::Tcp);
         let hop = net
             .hop_to(Protocol::Tcp, *door.peer.ip(), Some(door.from), now)
             .ok()?;
         let phase = Phase::Incoming(door.id);
         let config = &self.config;
-        let key = Key::of(door.peer, door.local.port());
-        let made = self.table.insert(key, |id| {
+        let made = self.table.insert(|id| {
             let mut c = Conn::new(id, door.local, door.peer, phase, config);
             c.hop = Some(hop);
             c.tcp.port = door.from.port;
@@ -315,7 +309,8 @@ impl TcpTransport {
             c.tcp.peer_base = Some(next);
             c
         });
-        let Some((index, c)) = made.and_then(|i| Some((i, self.table.at(i)?))) else {
+        let index = made.map(index_of);
+        let Some((index, c)) = index.and_then(|i| Some((i, self.table.at(i)?))) else {
             net.release(hop, waiter(usize::MAX));
             return None;
         };
@@ -326,9 +321,7 @@ impl TcpTransport {
         // A fresh socket and a port that is not zero: listening cannot fail.
         let listens = c.tcp.socket().listen(here);
         debug_assert!(listens.is_ok(), "a fresh socket listens");
-        if let Some(l) = self.listeners.get_mut(&door.local.port()) {
-            l.half_open += 1;
-        }
+        self.listeners.handshake(door.id);
         Some(index)
     }
 
@@ -383,9 +376,7 @@ impl TcpTransport {
         emit(&mut self.stack.reply.bytes, &ip, &answer, &caps.checksum);
         self.stack.reply.len = total;
         self.counters.cookies += 1;
-        if let Some(l) = self.listeners.get_mut(&door.local.port()) {
-            l.cookies_until = Some(now.plus(COOKIES_LAST));
-        }
+        self.keys.cookie_given(now);
     }
 
     /// A segment of no connection for a listener that has given cookies: its sender may bring one back.
@@ -408,8 +399,8 @@ impl TcpTransport {
         let Some(said) = said else {
             return self.refuse(from.port, now, packet);
         };
-        let full = |l: &Listener| l.ready >= l.backlog;
-        if self.listeners.get(&seg.dst_port).is_none_or(full) {
+        let listener = self.listeners.at(seg.dst_port);
+        if listener.is_none_or(|l| l.ready >= l.backlog) {
             // As if it had not come: the peer's next segment may find room.
             self.counters.overflowed += 1;
             return;
@@ -477,17 +468,9 @@ impl TcpTransport {
     fn forget_half_open(&mut self, index: usize) {
         let phase = self.table.at(index).map(|c| c.phase);
         if let Some(Phase::Incoming(id)) = phase {
-            self.handshake_over(id, false);
+            self.listeners.handshake_over(id, false);
         }
-        self.free(index);
-    }
-
-    /// One handshake less for a listener, and when it `succeeded` one connection more to be polled.
-    pub(super) fn handshake_over(&mut self, id: ListenerId, succeeded: bool) {
-        if let Some(l) = self.listeners.values_mut().find(|l| l.id == id) {
-            l.half_open = l.half_open.saturating_sub(1);
-            l.ready += usize::from(succeeded);
-        }
+        self.table.remove(index);
     }
 }
 

@@ -1,0 +1,393 @@
+//! Connections, listeners and ephemeral ports of a transport that sends packets.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use ringbell_nic_abi::Status;
+
+use super::TransportEvent;
+use crate::network::{is_host, Network, Protocol, Routes, Waiter};
+use crate::types::{ConnId, ListenerId};
+
+const INDEX_BITS: u32 = 20;
+/// Most connections of one transport, those that are ending included.
+pub const CONNECTIONS_MAX: usize = 1 << INDEX_BITS;
+
+/// The index part of an id.
+pub(super) fn index_of(id: ConnId) -> usize {
+    (id.0 & ((1 << INDEX_BITS) - 1)) as usize
+}
+
+/// A connection as its slab knows it.
+pub(super) trait Connection {
+    /// What its packets carry.
+    type Key: Copy + Eq + Hash;
+
+    fn id(&self) -> ConnId;
+    fn key(&self) -> Self::Key;
+    /// The way to the peer.
+    fn hop(&self) -> Option<usize>;
+    /// The listener whose handshake is not over.
+    fn listener(&self) -> Option<ListenerId>;
+    /// Whether the id was given back.
+    fn is_orphan(&self) -> bool;
+}
+
+#[derive(Debug)]
+struct Slot<C> {
+    generation: u32,
+    conn: Option<Box<C>>,
+}
+
+/// All connections: a slab, in which each is found by index, by id, and by the key of its packets. An id is an index and the slot's generation,
+/// so that a stale one finds nothing.
+#[derive(Debug)]
+pub(super) struct Connections<C: Connection, S> {
+    slots: Vec<Slot<C>>,
+    free: Vec<usize>,
+    by_key: HashMap<C::Key, usize, S>,
+    /// The last connection found: packets come in trains.
+    last: Option<(C::Key, usize)>,
+    limit: usize,
+    /// Hops that connections have ended with, to be given back to the network.
+    released: Vec<(usize, usize)>,
+}
+
+impl<C: Connection, S: BuildHasher> Connections<C, S> {
+    pub(super) fn new(limit: usize, hasher: S) -> Connections<C, S> {
+        Connections {
+            slots: Vec::new(),
+            free: Vec::new(),
+            by_key: HashMap::with_hasher(hasher),
+            last: None,
+            limit: limit.min(CONNECTIONS_MAX),
+            released: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        self.len() < self.limit
+    }
+
+    pub(super) fn find(&mut self, key: C::Key) -> Option<usize> {
+        match self.last {
+            Some((k, index)) if k == key => Some(index),
+            _ => {
+                let index = *self.by_key.get(&key)?;
+                self.last = Some((key, index));
+                Some(index)
+            }
+        }
+    }
+
+    /// Adds a connection made for its id, unless there are too many. Its key must be free.
+    pub(super) fn insert(&mut self, make: impl FnOnce(ConnId) -> C) -> Option<ConnId> {
+        if !self.has_room() {
+            return None;
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot {
+                generation: 0,
+                conn: None,
+            });
+            self.slots.len() - 1
+        });
+        let slot = &mut self.slots[index];
+        let id = ConnId(slot.generation << INDEX_BITS | index as u32);
+        let conn = slot.conn.insert(Box::new(make(id)));
+        self.by_key.insert(conn.key(), index);
+        Some(id)
+    }
+
+    pub(super) fn remove(&mut self, index: usize) -> Option<Box<C>> {
+        let slot = self.slots.get_mut(index)?;
+        let conn = slot.conn.take()?;
+        slot.generation = slot.generation.wrapping_add(1) & (u32::MAX >> INDEX_BITS);
+        self.forget_key(conn.key(), index);
+        self.free.push(index);
+        self.released.extend(conn.hop().map(|hop| (hop, index)));
+        Some(conn)
+    }
+
+    /// Frees the key of this connection, which has no peer any more, for another one.
+    pub(super) fn detach(&mut self, index: usize) {
+        if let Some(key) = self.at(index).map(|c| c.key()) {
+            self.forget_key(key, index);
+        }
+    }
+
+    fn forget_key(&mut self, key: C::Key, index: usize) {
+        // After a `detach` it may be another's.
+        if self.by_key.get(&key) == Some(&index) {
+            self.by_key.remove(&key);
+            self.last = None;
+        }
+    }
+
+    /// Whether there is such a connection, without touching it.
+    pub(super) fn has(&self, index: usize) -> bool {
+        self.slots.get(index).is_some_and(|s| s.conn.is_some())
+    }
+
+    pub(super) fn at(&mut self, index: usize) -> Option<&mut C> {
+        self.slots.get_mut(index)?.conn.as_deref_mut()
+    }
+
+    /// The connection with this id, unless its id was given back.
+    pub(super) fn by_id(&mut self, id: ConnId) -> Option<&mut C> {
+        self.at(index_of(id))
+            .filter(|c| c.id() == id && !c.is_orphan())
+    }
+
+    pub(super) fn get_by_id(&self, id: ConnId) -> Option<&C> {
+        let conn = self.slots.get(index_of(id))?.conn.as_deref()?;
+        (conn.id() == id && !conn.is_orphan()).then_some(conn)
+    }
+
+    pub(super) fn iter(&mut self) -> impl Iterator<Item = (usize, &mut C)> {
+        let slots = self.slots.iter_mut().enumerate();
+        slots.filter_map(|(i, s)| Some((i, s.conn.as_deref_mut()?)))
+    }
+
+    /// Connections whose handshake with this listener is not over.
+    pub(super) fn half_open(&mut self, listener: ListenerId) -> Vec<usize> {
+        let of_it = |c: &C| c.listener() == Some(listener);
+        let conns = self.iter().filter(|(_, c)| of_it(c));
+        conns.map(|(i, _)| i).collect()
+    }
+
+    /// Whether connections have ended with a hop.
+    pub(super) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+
+    /// Gives the network the hops back that connections have ended with.
+    pub(super) fn release_hops(&mut self, net: &mut Network, protocol: Protocol) {
+        for (hop, index) in self.released.drain(..) {
+            net.release(hop, Waiter { protocol, index });
+        }
+    }
+}
+
+/// A port that takes connections.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) id: ListenerId,
+    pub(super) backlog: usize,
+    /// Handshakes under way.
+    pub(super) half_open: usize,
+    /// Connections whose `Incoming` was not polled.
+    pub(super) ready: usize,
+}
+
+impl Listener {
+    pub(super) fn has_room(&self) -> bool {
+        self.half_open + self.ready < self.backlog
+    }
+}
+
+/// The listeners of a transport.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    by_port: HashMap<u16, Listener>,
+    next: u32,
+}
+
+impl Listeners {
+    /// See [`Transport::listen`](super::Transport::listen).
+    pub(super) fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, Status> {
+        if port == 0 {
+            return Err(Status::BadDescriptor);
+        }
+        if self.by_port.contains_key(&port) {
+            return Err(Status::AddressInUse);
+        }
+        let id = ListenerId(self.next);
+        self.next = self.next.wrapping_add(1);
+        let listener = Listener {
+            id,
+            backlog: backlog.max(1),
+            half_open: 0,
+            ready: 0,
+        };
+        self.by_port.insert(port, listener);
+        Ok(id)
+    }
+
+    pub(super) fn unlisten(&mut self, id: ListenerId) {
+        self.by_port.retain(|_, l| l.id != id);
+    }
+
+    pub(super) fn at(&self, port: u16) -> Option<&Listener> {
+        self.by_port.get(&port)
+    }
+
+    fn of(&mut self, id: ListenerId) -> Option<&mut Listener> {
+        self.by_port.values_mut().find(|l| l.id == id)
+    }
+
+    pub(super) fn has(&self, id: ListenerId) -> bool {
+        self.by_port.values().any(|l| l.id == id)
+    }
+
+    /// A handshake has begun.
+    pub(super) fn handshake(&mut self, id: ListenerId) {
+        if let Some(l) = self.of(id) {
+            l.half_open += 1;
+        }
+    }
+
+    /// A handshake is over; when it `succeeded`, one connection more is to be polled.
+    pub(super) fn handshake_over(&mut self, id: ListenerId, succeeded: bool) {
+        if let Some(l) = self.of(id) {
+            l.half_open = l.half_open.saturating_sub(1);
+            l.ready += usize::from(succeeded);
+        }
+    }
+
+    /// Takes the next event. A connection that it reports leaves the backlog.
+    pub(super) fn poll(&mut self, events: &mut VecDeque<TransportEvent>) -> Option<TransportEvent> {
+        let event = events.pop_front()?;
+        if let TransportEvent::Incoming { listener, .. } = event {
+            if let Some(l) = self.of(listener) {
+                l.ready = l.ready.saturating_sub(1);
+            }
+        }
+        Some(event)
+    }
+}
+
+/// Local ports of outgoing connections, each in its turn.
+#[derive(Debug)]
+pub(super) struct EphemeralPorts {
+    next: u16,
+}
+
+impl EphemeralPorts {
+    /// First one (RFC 6335 §6).
+    const FIRST: u16 = 49_152;
+
+    /// Starts at a place that the random number decides.
+    pub(super) fn new(random: u64) -> EphemeralPorts {
+        let spread = (random >> 50) as u16 % (u16::MAX - Self::FIRST);
+        EphemeralPorts {
+            next: Self::FIRST + spread,
+        }
+    }
+
+    /// Every port once.
+    pub(super) fn once(&mut self) -> impl Iterator<Item = u16> + '_ {
+        (Self::FIRST..=u16::MAX).map(|_| {
+            let port = self.next;
+            self.next = port.checked_add(1).unwrap_or(Self::FIRST);
+            port
+        })
+    }
+}
+
+/// Checks the address of an outgoing connection.
+pub(super) fn check_remote(
+    routes: &Routes,
+    protocol: Protocol,
+    own: Ipv4Addr,
+    remote: SocketAddrV4,
+) -> Result<(), Status> {
+    let ip = *remote.ip();
+    let is_valid = is_host(ip) && ip != own && remote.port() != 0;
+    match is_valid && routes.to(protocol, ip).is_some() {
+        true => Ok(()),
+        false => Err(Status::HostUnreachable),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustc_hash::FxBuildHasher;
+
+    use super::*;
+
+    struct Conn {
+        id: ConnId,
+        key: u16,
+        hop: usize,
+    }
+
+    impl Connection for Conn {
+        type Key = u16;
+
+        fn id(&self) -> ConnId {
+            self.id
+        }
+
+        fn key(&self) -> u16 {
+            self.key
+        }
+
+        fn hop(&self) -> Option<usize> {
+            Some(self.hop)
+        }
+
+        fn listener(&self) -> Option<ListenerId> {
+            None
+        }
+
+        fn is_orphan(&self) -> bool {
+            false
+        }
+    }
+
+    type Table = Connections<Conn, FxBuildHasher>;
+
+    fn add(table: &mut Table, key: u16) -> (usize, ConnId) {
+        let hop = usize::from(key);
+        let id = table.insert(|id| Conn { id, key, hop });
+        let id = id.expect("there is room");
+        (index_of(id), id)
+    }
+
+    #[test]
+    fn a_removed_connection_is_found_by_neither_key_nor_id() {
+        let mut table = Table::new(4, FxBuildHasher);
+        let (index, id) = add(&mut table, 4000);
+        assert_eq!(table.find(4000), Some(index));
+        assert!(table.remove(index).is_some() && table.remove(index).is_none());
+        assert_eq!((table.find(4000), table.len()), (None, 0));
+        assert!(table.by_id(id).is_none() && table.get_by_id(id).is_none());
+        assert_eq!(table.released, [(4000, index)]);
+        // Another one in its place.
+        let (again, other) = add(&mut table, 4001);
+        assert_eq!(again, index);
+        assert_eq!((table.find(4000), table.find(4001)), (None, Some(index)));
+        assert!(table.by_id(id).is_none() && table.by_id(other).is_some());
+    }
+
+    #[test]
+    fn a_detached_key_is_the_next_ones() {
+        let mut table = Table::new(4, FxBuildHasher);
+        let (old, id) = add(&mut table, 4000);
+        assert_eq!(table.find(4000), Some(old));
+        table.detach(old);
+        assert_eq!(table.find(4000), None);
+        assert!(table.by_id(id).is_some());
+        let (new, _) = add(&mut table, 4000);
+        assert_eq!(table.find(4000), Some(new));
+        table.detach(old);
+        table.remove(old);
+        assert_eq!((table.find(4000), table.len()), (Some(new), 1));
+    }
+
+    #[test]
+    fn ephemeral_ports_come_once_each_and_go_round() {
+        for random in [0, 1 << 50, u64::MAX] {
+            let mut ports = EphemeralPorts::new(random);
+            let all: std::collections::BTreeSet<u16> = ports.once().collect();
+            assert_eq!(all.len(), 1 << 14);
+            assert_eq!(all.first(), Some(&EphemeralPorts::FIRST));
+        }
+    }
+}
