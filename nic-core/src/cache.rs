@@ -1,4 +1,4 @@
-//! The share of the last-level cache for one copying thread.
+//! The share of the last two levels of caches for one copying thread.
 //!
 //! From sysfs (Documentation/ABI/testing/sysfs-devices-system-cpu in the Linux sources), read once.
 //! A virtual machine may report more than it has: neighbours that share the cache are not visible.
@@ -6,29 +6,45 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// Share of a thread when the machine does not report its caches (containers that hide sysfs).
-const FALLBACK_SHARE: u64 = 8 << 20;
-const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-
-/// Bytes of the last cache, divided by the CPUs that share it.
-pub(crate) fn share_of_last_cache() -> u64 {
-    static SHARE: OnceLock<u64> = OnceLock::new();
-    *SHARE.get_or_init(|| read(Path::new(CACHES)).unwrap_or(FALLBACK_SHARE))
+/// A thread's share of caches, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// Of the last cache.
+    pub(crate) last: u64,
+    /// Of the one before it, which few threads share.
+    pub(crate) second: u64,
 }
 
-fn read(dir: &Path) -> Option<u64> {
+/// The shares when the machine does not report its caches (containers that hide sysfs).
+const FALLBACK: Shares = Shares {
+    last: 8 << 20,
+    second: 512 << 10,
+};
+const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
+
+/// Bytes of each cache, divided by the CPUs that share it.
+pub(crate) fn shares() -> Shares {
+    static SHARES: OnceLock<Shares> = OnceLock::new();
+    *SHARES.get_or_init(|| read(Path::new(CACHES)).unwrap_or(FALLBACK))
+}
+
+fn read(dir: &Path) -> Option<Shares> {
     let file = |dir: &Path, name| std::fs::read_to_string(dir.join(name)).ok();
     let caches = std::fs::read_dir(dir).ok()?.filter_map(Result::ok);
-    let last = caches
-        .filter_map(|e| {
-            let dir = e.path();
-            let level: u32 = file(&dir, "level")?.trim().parse().ok()?;
-            let bytes = parse_size(&file(&dir, "size")?)?;
-            let cpus = count_cpus(&file(&dir, "shared_cpu_list")?)?;
-            Some((level, bytes / cpus))
-        })
-        .max()?;
-    (last.1 > 0).then_some(last.1)
+    let share = |e: std::fs::DirEntry| {
+        let dir = e.path();
+        let level: u32 = file(&dir, "level")?.trim().parse().ok()?;
+        let bytes = parse_size(&file(&dir, "size")?)?;
+        let cpus = count_cpus(&file(&dir, "shared_cpu_list")?)?;
+        Some((level, bytes / cpus)).filter(|(_, share)| *share > 0)
+    };
+    let all: Vec<(u32, u64)> = caches.filter_map(share).collect();
+    let (level, last) = *all.iter().max()?;
+    let before = all.iter().filter(|(l, _)| *l < level).max();
+    Some(Shares {
+        last,
+        second: before.map_or(last, |(_, share)| *share),
+    })
 }
 
 /// `32768K`, as sysfs writes sizes.
@@ -81,9 +97,15 @@ mod tests {
             std::fs::write(d.join("size"), size).expect("written");
             std::fs::write(d.join("shared_cpu_list"), cpus).expect("written");
         }
-        let share = read(&dir);
+        let both = read(&dir);
+        for index in ["index2", "index3"] {
+            let _ = std::fs::remove_dir_all(dir.join(index));
+        }
+        let one = read(&dir);
         let _ = std::fs::remove_dir_all(&dir);
-        assert_eq!(share, Some(16 << 20));
+        let shares = |last, second| Some(Shares { last, second });
+        assert_eq!(both, shares(16 << 20, 1 << 20));
+        assert_eq!(one, shares(32 << 10, 32 << 10));
         assert_eq!(read(&dir), None, "no sysfs");
     }
 }

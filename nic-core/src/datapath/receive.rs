@@ -61,7 +61,8 @@ impl Mapped {
         dma.count_copied(self.len as u64);
     }
 
-    /// Copies all to a buffer, and what memory gets to `kept`, too, in one pass. `streaming`: around the cache.
+    /// Copies all to a buffer, and what memory gets to `kept`, too, in one pass. `streaming`: around the cache; with
+    /// `kept` unordered until [`copy::fence_streaming`].
     pub(crate) fn put(
         self,
         dma: &mut dyn DmaAccess,
@@ -71,7 +72,6 @@ impl Mapped {
         streaming: bool,
     ) -> Result<(), Fault> {
         let mut done = 0;
-        let mut unordered = false;
         while done < self.len {
             let offset = at + done as u64;
             let span = dma.span(buffer, offset)?.prefix((self.len - done) as u64);
@@ -92,7 +92,6 @@ impl Mapped {
                 (Some(to), Some(kept)) => {
                     // SAFETY: as above; `kept` is ours and holds `n` bytes.
                     unsafe { copy::copy_twice(to, kept.as_mut_ptr(), src, n, streaming) };
-                    unordered |= streaming;
                     dma.count_copied(2 * span.len);
                 }
                 (None, kept) => {
@@ -106,9 +105,6 @@ impl Mapped {
                 }
             }
             done += n;
-        }
-        if unordered {
-            copy::fence_streaming();
         }
         Ok(())
     }
@@ -312,7 +308,12 @@ impl ReceivePath {
                 return Filled::All;
             };
             let (dma, stage) = data.stage(self.conn, Direction::Receive, r.work.by);
-            let stop = match r.advance(source, dma, stage, streaming, moved) {
+            let stop = r.advance(source, dma, stage, streaming, moved);
+            if streaming {
+                // Once for all pieces: a fence waits until the stores have reached memory, and an engine works meanwhile.
+                copy::fence_streaming();
+            }
+            let stop = match stop {
                 Ok(stop) => stop,
                 Err(fault) => {
                     self.retire(fault.status(), events);
